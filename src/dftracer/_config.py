@@ -135,7 +135,8 @@ def _read_size(raw: object) -> int:
     whole, _, fraction = digits.partition(".")
     if not whole.isdigit() or ("." in digits and not (fraction.isdigit() and unit)) or len(digits) > 30:
         raise BadValue("is not a size")
-    return int(whole + fraction) * _UNITS[unit] // 10 ** len(fraction)
+    scale: int = 10 ** len(fraction)
+    return int(whole + fraction) * _UNITS[unit] // scale
 
 
 def _read_text(raw: object) -> str:
