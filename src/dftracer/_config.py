@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
     from dftracer._rank import Rank
 
-__all__ = ["SETTINGS", "BadValue", "Setting", "Settings", "load_settings", "rank_info", "turn_on"]
+__all__ = [
+    "SETTINGS",
+    "BadValue",
+    "Setting",
+    "Settings",
+    "load_settings",
+    "rank_info",
+    "set_log_file",
+    "turn_on",
+]
 
 _TRUE = ("1", "true", "on", "yes", "y", "t")
 _FALSE = ("0", "false", "off", "no", "n", "f")
@@ -309,8 +318,10 @@ class Settings:
         return hash(tuple(getattr(self, name) for name in self.__slots__))
 
     def for_core(self) -> dict[str, int | str | bool]:
-        """What the native recorder is configured with: every setting by its name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """What the native recorder is configured with: every setting by its name, the log level as a number."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        values["log_level"] = _messages.LEVELS.index(self.log_level)
+        return values
 
 
 def load_settings(environ: Mapping[str, str] | None = None, **explicit: object) -> Settings:
@@ -360,6 +371,16 @@ def rank_info(environ: Mapping[str, str] | None = None) -> Rank:
 def turn_on() -> None:
     """Have tracing on in this process, if it has not read its settings yet, and in its children."""
     os.environ["DFTRACER_ENABLE"] = "1"
+
+
+def set_log_file(prefix: str | None) -> str | None:
+    """Set DFTRACER_LOG_FILE for processes started from now on; gives what it was before."""
+    before = os.environ.get("DFTRACER_LOG_FILE")
+    if prefix is None:
+        os.environ.pop("DFTRACER_LOG_FILE", None)
+    else:
+        os.environ["DFTRACER_LOG_FILE"] = prefix
+    return before
 
 
 def _inverted(raw: object) -> object:

@@ -1,7 +1,8 @@
 """Reads traces of every dialect into one shape, skips what cannot be read, and says what it skipped.
 
 A record is a dict with the keys of `_schema.FIELDS`: `ph` is "X", "M" or "C", numbers are numbers, hashes are
-strings of hex digits, `args` is always there; `id` is None where the dialect has none (2.x, metadata). Keys the schema does not know are kept.
+strings of hex digits, `args` is always there; `id` is None where the dialect has none (2.x, metadata). Keys
+the schema does not know are kept.
 """
 
 from __future__ import annotations
