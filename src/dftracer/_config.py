@@ -306,7 +306,8 @@ class Settings:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"settings are fixed once made; make new ones with another {name!r}")
 
-    __delattr__ = __setattr__  # type: ignore[assignment]  # the same refusal, one argument fewer
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"settings are fixed once made; {name!r} stays")
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
@@ -318,7 +319,7 @@ class Settings:
         return hash(tuple(getattr(self, name) for name in self.__slots__))
 
     def for_core(self) -> dict[str, int | str | bool]:
-        """What the native recorder is configured with: every setting by its name, the log level as a number."""
+        """What the native recorder is configured with: settings by name, the log level as a number."""
         values = {name: getattr(self, name) for name in self.__slots__}
         values["log_level"] = _messages.LEVELS.index(self.log_level)
         return values
@@ -329,6 +330,7 @@ def load_settings(environ: Mapping[str, str] | None = None, **explicit: object) 
     env = os.environ if environ is None else environ
     values: dict[str, bool | int | str] = {}
     mistakes: list[tuple[str, str, Setting]] = []
+    notes: list[str] = []
 
     def take(setting: Setting, raw: object, where: str) -> None:
         if setting.name in values or raw is None or raw == "":
@@ -350,12 +352,14 @@ def load_settings(environ: Mapping[str, str] | None = None, **explicit: object) 
     if path and values.get("enable") is not False:
         from dftracer import _config_file  # noqa: PLC0415 - costs nothing where no file is named
 
-        for key, raw, invert in _config_file.read(str(path), _BY_NAME, _messages.always, _messages.warn):
+        for key, raw, invert in _config_file.read(str(path), _BY_NAME, _messages.always, notes.append):
             setting = _BY_NAME[key.setting]
             take(setting, _inverted(raw) if invert else raw, f'{key.shown}="{_shown(raw)}" in {path}')
 
     settings = Settings(values)
     _messages.set_level(settings.log_level)
+    for note in notes:
+        _messages.warn(note)
     for where, problem, setting in mistakes:
         _messages.always(f"{where} {problem}; using {_as_text(getattr(settings, setting.name))}")
     return settings

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from dftracer import _gzip_members, _schema
 
-__all__ = ["Problems", "Record", "TraceText", "find_traces", "read_records", "read_trace"]
+__all__ = ["Problems", "Record", "TraceText", "check_ends", "find_traces", "read_records", "read_trace"]
 
 Record = dict[str, Any]
 
@@ -126,7 +126,7 @@ def read_trace(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
             records.extend(read_records(path, problems))
         except OSError as error:
             problems.unreadable[path] = error.strerror or str(error)
-    _check_ends(records, problems)
+    check_ends(records, problems)
     return TraceText(files, records, problems)
 
 
@@ -312,7 +312,8 @@ def _as_hash(value: Any) -> Any:
     return value
 
 
-def _check_ends(records: Iterable[Record], problems: Problems) -> None:
+def check_ends(records: Iterable[Record], problems: Problems) -> None:
+    """Note the processes that never wrote an `end` record, and those that had it written for them."""
     ended: dict[tuple[Any, int], bool] = {}
     for record in records:
         key = (record["args"].get("hhash"), record["pid"])

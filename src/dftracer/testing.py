@@ -12,8 +12,8 @@
         assert forward.cat == "compute"
         assert forward.parent is events.one("train")
 
-Events of processes that the block starts belong to it too, once they have been written: a worker that is still
-running when the block ends may be seen later, with `refresh()`.
+Events of processes that the block starts belong to it too, once they have been written: a worker that still
+runs when the block ends may be seen later, with `refresh()`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Capture(Sequence[Event]):
         return [event for event in self._events if event.name == name]
 
     def one(self, name: str) -> Event:
-        """The only event of this name; AssertionError with all that was recorded if there is not exactly one."""
+        """The only event of this name; AssertionError, showing what was recorded, if it is not the only one."""
         found = self.named(name)
         if len(found) != 1:
             recorded = self.tree() or "(nothing)"
@@ -154,9 +154,9 @@ class Capture(Sequence[Event]):
     def __repr__(self) -> str:
         return f"<Capture of {len(self)} events>\n{self.tree()}"
 
-    def _show(self, trace: _pfw.TraceText, events_by_file: Iterable[list[_pfw.Record]]) -> None:
-        self._trace = trace
-        self._events = _linked(events_by_file)
+    def _show(self, files: list[str], by_file: list[list[_pfw.Record]], problems: _pfw.Problems) -> None:
+        self._trace = _pfw.TraceText(files, [record for part in by_file for record in part], problems)
+        self._events = _linked(by_file)
 
 
 class _BlockCapture(Capture):
@@ -167,7 +167,6 @@ class _BlockCapture(Capture):
         self._directory: str | None = None
         self._is_private = False
         self._before: dict[str, int] = {}
-        self._names: list[_pfw.Record] = []
         self._log_file_before: str | None = None
 
     def __enter__(self) -> _BlockCapture:
@@ -198,14 +197,9 @@ class _BlockCapture(Capture):
         if _core.active() and not _core.flush():
             problems.unreadable[str(_core.trace_path())] = "the tracer could not write all that was recorded"
         _recover(self._directory)
-        by_file: list[list[_pfw.Record]] = []
-        files: list[str] = []
-        for path, offset in self._new_text():
-            files.append(path)
-            by_file.append(_records_of(path, offset, problems))
-        records = [record for part in by_file for record in part]
-        trace = _pfw.TraceText(files, records, problems)
-        self._show(trace, by_file)
+        parts = self._new_text()
+        by_file = [_records_of(path, offset, problems) for path, offset in parts]
+        self._show([path for path, _ in parts], by_file, problems)
 
     def resolve(self, hash_: str) -> str | None:
         """The path, host or string that a hash in `args` stands for."""
@@ -258,10 +252,11 @@ def read(path: str | os.PathLike[str]) -> Capture:
     _recover(text if os.path.isdir(text) else os.path.dirname(os.path.abspath(text)))
     if not os.path.exists(text):
         raise FileNotFoundError(f"no trace at {text}")
-    trace = _pfw.read_trace(text)
     result = Capture()
-    by_file = [_records_of(each, 0, _pfw.Problems()) for each in trace.paths]
-    result._show(trace, by_file)
+    problems = _pfw.Problems()
+    files = _pfw.find_traces(text)
+    result._show(files, [_records_of(each, 0, problems) for each in files], problems)
+    _pfw.check_ends(result.records, problems)
     return result
 
 
