@@ -116,7 +116,7 @@ class Capture(Sequence[Event]):
         return [event for event in self._events if event.name == name]
 
     def one(self, name: str) -> Event:
-        """The only event of this name; AssertionError, showing what was recorded, if it is not the only one."""
+        """The only event of this name; AssertionError, showing what was recorded, if there is no such one."""
         found = self.named(name)
         if len(found) != 1:
             recorded = self.tree() or "(nothing)"

@@ -205,8 +205,7 @@ def test_the_yaml_subset_agrees_with_pyyaml_or_refuses(text: str) -> None:
     yaml = pytest.importorskip("yaml")
     try:
         ours = _yaml_subset.parse(text)
-    except _yaml_subset.YamlError as error:
-        assert error.line >= 1
+    except _yaml_subset.YamlError:
         return
     try:
         theirs = yaml.load(text, Loader=yaml.BaseLoader)
