@@ -220,7 +220,7 @@ SETTINGS: tuple[Setting, ...] = (
         "bind_signals",
         "bool",
         False,
-        "Flush on fatal signals, then call the handler that was there before. Nothing is lost without it.",
+        "Flush on fatal signals, then call the handler that was there before.",
     ),
     Setting("set_core_affinity", "bool", False, "Record the CPU affinity mask of the process."),
     Setting("configuration", "path", "", "A YAML or TOML file with these settings."),

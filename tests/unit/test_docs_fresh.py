@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_generated_pages_are_fresh() -> None:
-    """docs/settings.md and the tables of docs/format.md agree with the code."""
+    """The tables of docs/settings.md and docs/format.md agree with the code."""
     result = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"],
         env={"PYTHONPATH": ":".join(filter(None, sys.path))},
