@@ -15,12 +15,21 @@ from typing import Any, BinaryIO
 
 from dftracer import _gzip_members, _schema
 
-__all__ = ["Problems", "Record", "TraceText", "check_ends", "find_traces", "read_records", "read_trace"]
+__all__ = [
+    "SUFFIXES",
+    "Problems",
+    "Record",
+    "TraceText",
+    "check_ends",
+    "find_traces",
+    "read_records",
+    "read_trace",
+]
 
 Record = dict[str, Any]
 
 _CHUNK = 1 << 18
-_SUFFIXES = (".pfw", ".pfw.gz")
+SUFFIXES = (".pfw", ".pfw.gz")
 
 
 class Problems:
@@ -110,7 +119,7 @@ def find_traces(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
         if os.path.isdir(path):
             for folder, folders, files in os.walk(path):
                 folders.sort()
-                found += [os.path.join(folder, name) for name in sorted(files) if name.endswith(_SUFFIXES)]
+                found += [os.path.join(folder, name) for name in sorted(files) if name.endswith(SUFFIXES)]
         else:
             found.append(path)
     return found

@@ -211,9 +211,10 @@ class _BlockCapture(Capture):
 
     def _use_active_session(self, core: Any) -> None:
         core.flush()
-        self._directory = os.path.dirname(os.path.abspath(core.trace_path() or "."))
+        path = core.trace_path()
+        self._directory = os.path.dirname(os.path.abspath(path)) if path else os.getcwd()
         _recover(self._directory)
-        self._before = {path: _size(path) for path in _pfw.find_traces(self._directory)}
+        self._before = {path: _size(path) for path in _traces_in(self._directory)}
 
     def _start_private_session(self, core: Any) -> None:
         self._is_private = True
@@ -227,13 +228,13 @@ class _BlockCapture(Capture):
         """Files of this process and its descendants that appeared or grew, and where the new part begins."""
         assert self._directory is not None
         grown = []
-        for path in _pfw.find_traces(self._directory):
+        for path in _traces_in(self._directory):
             before = self._before.get(path, 0)
             if _size(path) > before:
                 grown.append((path, before))
         if self._is_private:
             return grown
-        parents = dict(filter(None, (_process_of(path) for path in _pfw.find_traces(self._directory))))
+        parents = dict(filter(None, (_process_of(path) for path in _traces_in(self._directory))))
         return [each for each in grown if _is_ours(each[0], parents)]
 
 
@@ -309,6 +310,15 @@ def _is_own(record: _pfw.Record) -> bool:
 
 def _host(event: Event) -> Any:
     return event.record["args"].get("hhash")
+
+
+def _traces_in(directory: str) -> list[str]:
+    """The trace files right in `directory`; a session has none below it, and the user may have much there."""
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        return []
+    return [os.path.join(directory, name) for name in names if name.endswith(_pfw.SUFFIXES)]
 
 
 def _records_of(path: str, offset: int, problems: _pfw.Problems) -> list[_pfw.Record]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -20,9 +19,13 @@ CLEAN = {key: value for key, value in os.environ.items() if not key.startswith("
 
 
 def run(code: str, cwd: Path, **environ: str) -> str:
-    """The output of a fresh interpreter."""
+    """The output of a fresh interpreter that runs `code`."""
+    return run_python(["-c", textwrap.dedent(code)], cwd, **environ)
+
+
+def run_python(arguments: list[str], cwd: Path, **environ: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
+        [sys.executable, *arguments],
         cwd=cwd,
         env={**CLEAN, "PYTHONPATH": ":".join(filter(None, sys.path)), **environ},
         capture_output=True,
@@ -30,14 +33,8 @@ def run(code: str, cwd: Path, **environ: str) -> str:
         timeout=120,
         check=False,
     )
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
-
-
-def work_in_a_child(step: int) -> None:
-    ai.update(step=step)
-    with ai.data.item:
-        pass
 
 
 def test_the_events_of_the_block_are_there_after_it() -> None:
@@ -131,18 +128,40 @@ def test_metadata_is_at_hand() -> None:
     assert names[-2:] == ["epoch.start", "epoch.end"]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_events_of_workers_belong_to_the_block(method: str) -> None:
+WORKERS = """
+import multiprocessing, sys
+from dftracer.testing import capture
+from dftracer.python import ai, dftracer
+
+def work(step):
+    ai.update(step=step)
+    with ai.data.item:
+        pass
+
+if __name__ == "__main__":
+    method, mode = sys.argv[1:]
     context = multiprocessing.get_context(method)
+    if mode == "active":
+        dftracer.initialize_log("run.pfw")
     with capture() as events:
-        workers = [context.Process(target=work_in_a_child, args=(step,)) for step in range(2)]
+        workers = [context.Process(target=work, args=(step,)) for step in range(2)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-    items = events.named("item")
-    assert sorted(item.args["step"] for item in items) == [0, 1]
-    assert {item.pid for item in items} == {worker.pid for worker in workers}
+    items = sorted(events.named("item"), key=lambda item: item.args["step"])
+    assert [item.args["step"] for item in items] == [0, 1], events
+    assert [item.pid for item in items] == [worker.pid for worker in workers], events
+    print("as expected")
+"""
+
+
+@pytest.mark.parametrize("mode", ["private", "active"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_events_of_workers_belong_to_the_block(method: str, mode: str, tmp_path: Path) -> None:
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
+    assert run_python([str(script), method, mode], tmp_path) == "as expected\n"
 
 
 def test_within_an_active_session_the_events_also_stay_in_its_file(tmp_path: Path) -> None:
