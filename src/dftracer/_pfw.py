@@ -30,6 +30,8 @@ Record = dict[str, Any]
 
 _CHUNK = 1 << 18
 SUFFIXES = (".pfw", ".pfw.gz")
+_REQUIRED = {"X": frozenset({"pid", "ts", "dur"}), "C": frozenset({"pid", "ts"}), "M": frozenset({"pid"})}
+_ALWAYS_INTEGER = ("count", "p_idx", "level")
 
 
 class Problems:
@@ -262,20 +264,13 @@ class _Normalizer:
     @staticmethod
     def _numbers(record: Record, args: dict[str, Any], phase: str) -> bool:
         record.setdefault("id", None)
-        required = (
-            ("pid", "tid", "ts", "dur")
-            if phase == "X"
-            else ("pid", "tid", "ts")
-            if phase == "C"
-            else ("pid",)
-        )
         as_text = False
         for field in _schema.INTEGER_FIELDS:
             value = record.get(field)
             if type(value) is int:
                 continue
             if value is None:
-                if field in required and field != "tid":
+                if field in _REQUIRED[phase]:
                     return False
                 continue
             number = _as_int(value)
@@ -286,17 +281,20 @@ class _Normalizer:
         if record.get("tid") is None:
             record["tid"] = record["pid"]
         # A user's own "7" stays a string: only a dialect that writes all numbers as strings is converted.
-        for name in _schema.INTEGER_ARGS & args.keys() if as_text else ("count", "p_idx", "level"):
+        for name in _schema.INTEGER_ARGS if as_text else _ALWAYS_INTEGER:
             value = args.get(name)
-            if isinstance(value, str):
+            if type(value) is str:
                 number = _as_int(value)
                 args[name] = value if number is None else number
         return True
 
     @staticmethod
     def _hashes(record: Record, args: dict[str, Any]) -> None:
-        for name in _schema.HASH_ARGS & args.keys():
-            args[name] = _as_hash(args[name])
+        for name in args:
+            if name in _schema.HASH_ARGS:
+                value = args[name]
+                if type(value) is not str or len(value) != 16:
+                    args[name] = _as_hash(value)
         if record["ph"] == "M" and record["name"] in _schema.HASH_RECORDS and "value" in args:
             args["value"] = _as_hash(args["value"])
 
