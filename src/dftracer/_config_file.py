@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -116,26 +118,25 @@ def _is_toml(text: str, path: str) -> bool:
 
 
 def _toml(text: str) -> object:
-    parser: Any
-    try:
-        import tomllib as parser  # noqa: PLC0415 - Python 3.11
-    except ImportError:
-        try:
-            import tomli as parser  # noqa: PLC0415
-        except ImportError:
-            from dftracer import _toml_subset as parser  # noqa: PLC0415
-    return parser.loads(text)
+    # tomllib came with Python 3.11.
+    return _first_importable("tomllib", "tomli", "dftracer._toml_subset").loads(text)
 
 
 def _yaml(text: str) -> object:
-    try:
-        import yaml  # noqa: PLC0415 - taken where it is installed
-    except ImportError:
-        from dftracer import _yaml_subset  # noqa: PLC0415
-
-        return _yaml_subset.parse(text)
+    parser = _first_importable("yaml", "dftracer._yaml_subset")
+    if parser.__name__ != "yaml":
+        return parser.parse(text)
     # Scalars stay text: what `on`, `010` or `1_000` mean is for the table of settings to say.
-    return yaml.load(text, Loader=yaml.BaseLoader)
+    return parser.load(text, Loader=parser.BaseLoader)
+
+
+def _first_importable(*names: str) -> Any:
+    for name in names[:-1]:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return importlib.import_module(names[-1])
 
 
 class _Walk:

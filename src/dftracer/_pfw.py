@@ -290,11 +290,9 @@ class _Normalizer:
 
     @staticmethod
     def _hashes(record: Record, args: dict[str, Any]) -> None:
-        for name in args:
-            if name in _schema.HASH_ARGS:
-                value = args[name]
-                if type(value) is not str or len(value) != 16:
-                    args[name] = _as_hash(value)
+        for name, value in args.items():
+            if name in _schema.HASH_ARGS and (type(value) is not str or len(value) != 16):
+                args[name] = _as_hash(value)
         if record["ph"] == "M" and record["name"] in _schema.HASH_RECORDS and "value" in args:
             args["value"] = _as_hash(args["value"])
 
