@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from typing import BinaryIO
 
 from dftracer._schema import INDEX_ID, INDEX_STRUCT, MemberIndex
 
-__all__ = ["MAGIC", "inflate", "member_index"]
+__all__ = ["MAGIC", "inflate", "member_index", "skip_text"]
 
 MAGIC = b"\x1f\x8b\x08"
 _FEXTRA = 4
@@ -63,6 +64,23 @@ def _member(source: _Source) -> Generator[bytes, None, str | None]:
         if text:
             yield text
     return None
+
+
+def skip_text(file: BinaryIO, limit: int) -> int:
+    """Move over whole indexed members that hold at most `limit` bytes of text; how much text they hold."""
+    size = file.seek(0, os.SEEK_END)
+    at = skipped = 0
+    while True:
+        file.seek(at)
+        index = member_index(file.read(64))
+        if index is None or index.member_size < 18 or at + index.member_size > size:
+            break
+        if skipped + index.text_size > limit:
+            break
+        at += index.member_size
+        skipped += index.text_size
+    file.seek(at)
+    return skipped
 
 
 class _Source:

@@ -24,6 +24,7 @@ __all__ = [
     "find_traces",
     "read_records",
     "read_trace",
+    "text_size",
 ]
 
 Record = dict[str, Any]
@@ -56,6 +57,16 @@ class Problems:
             or self.unreadable
             or self.missing_end
         )
+
+    def add(self, other: Problems) -> None:
+        """Take over what another reader met."""
+        self.skipped += other.skipped
+        self.cut_last_line += other.cut_last_line
+        self.truncated_gzip += other.truncated_gzip
+        self.corrupt_gzip += other.corrupt_gzip
+        self.unreadable.update(other.unreadable)
+        self.missing_end += other.missing_end
+        self.recovered += other.recovered
 
     def lines(self) -> list[str]:
         """One sentence per kind of problem, for people."""
@@ -142,15 +153,17 @@ def read_trace(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
 
 
 def read_records(
-    path: str | os.PathLike[str], problems: Problems | None = None, *, offset: int = 0
+    path: str | os.PathLike[str], problems: Problems | None = None, *, skip: int = 0
 ) -> Iterator[Record]:
-    """The records of one file, one after the other, from the line or gzip member at byte `offset` on."""
+    """The records of one file, one after the other, without the first `skip` bytes of (inflated) text.
+
+    Positions in the text last; positions in a compressed file do not, because a writer may merge members.
+    """
     name = os.fspath(path)
     problems = Problems() if problems is None else problems
     normal = _Normalizer()
     with open(name, "rb") as file:
-        file.seek(offset)
-        for line, is_last in _lines(file, name, problems):
+        for line, is_last in _lines(_text(file, name, problems, skip)):
             text = line.strip(b" \t\r\n,\0")
             if text.startswith(b"["):
                 text = text[1:].lstrip()
@@ -182,10 +195,10 @@ def _parse(text: bytes) -> Any:
         raise
 
 
-def _lines(file: BinaryIO, name: str, problems: Problems) -> Iterator[tuple[bytes, bool]]:
+def _lines(text: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
     """Each line, and whether the text ends or breaks off with it before a newline."""
     pending: list[bytes] = []
-    for chunk in _text(file, name, problems):
+    for chunk in text:
         if not chunk:
             yield from _flushed(pending)
             continue
@@ -208,11 +221,28 @@ def _flushed(pending: list[bytes]) -> Iterator[tuple[bytes, bool]]:
         yield line, True
 
 
-def _text(file: BinaryIO, name: str, problems: Problems) -> Iterator[bytes]:
-    start = file.tell()
-    is_gzip = file.read(len(_gzip_members.MAGIC)) == _gzip_members.MAGIC
-    file.seek(start)
-    if not is_gzip:
+def text_size(path: str | os.PathLike[str]) -> int:
+    """Bytes of (inflated) text in a file; 0 if it is not there."""
+    try:
+        with open(path, "rb") as file:
+            if not _is_gzip(file):
+                return file.seek(0, os.SEEK_END)
+            indexed = _gzip_members.skip_text(file, 1 << 63)
+            return indexed + sum(map(len, _gzip_members.inflate(file, lambda _: None)))
+    except OSError:
+        return 0
+
+
+def _is_gzip(file: BinaryIO) -> bool:
+    file.seek(0)
+    found = file.read(len(_gzip_members.MAGIC)) == _gzip_members.MAGIC
+    file.seek(0)
+    return found
+
+
+def _text(file: BinaryIO, name: str, problems: Problems, skip: int) -> Iterator[bytes]:
+    if not _is_gzip(file):
+        file.seek(skip)
         while chunk := file.read(_CHUNK):
             yield chunk
         return
@@ -223,7 +253,14 @@ def _text(file: BinaryIO, name: str, problems: Problems) -> Iterator[bytes]:
         elif name not in problems.corrupt_gzip:
             problems.corrupt_gzip.append(name)
 
-    yield from _gzip_members.inflate(file, note)
+    if skip:
+        skip -= _gzip_members.skip_text(file, skip)
+    for chunk in _gzip_members.inflate(file, note):
+        if skip >= len(chunk) > 0:
+            skip -= len(chunk)
+        else:
+            yield chunk[skip:] if chunk else chunk
+            skip = 0 if chunk else skip
 
 
 class _Normalizer:
@@ -323,7 +360,8 @@ def check_ends(records: Iterable[Record], problems: Problems) -> None:
     for record in records:
         key = (record["args"].get("hhash"), record["pid"])
         if record["ph"] == "X" and record["cat"] == "dftracer" and record["name"] == "end":
-            ended[key] = True
+            # A part of a rotated trace is closed too, but its process went on.
+            ended[key] = ended.get(key, False) or not record["args"].get("continues")
             if record["args"].get("recovered"):
                 problems.recovered.append(record["pid"])
         elif record["ph"] == "X":

@@ -38,7 +38,7 @@ class Arg(NamedTuple):
     """A key of `args` with a fixed meaning; all other keys are the user's."""
 
     name: str
-    type: str  # "int", "hash" or "str"
+    type: str  # "int", "bool" or "hash"
     where: str
     doc: str
 
@@ -78,7 +78,11 @@ ARGS: tuple[Arg, ...] = (
     Arg("cmd_hash", "hash", "`start`", "command line, named by an `SH` record"),
     Arg("exec_hash", "hash", "`start`", "executable, named by an `SH` record"),
     Arg("ppid", "int", "`start`", "parent process"),
-    Arg("num_events", "int", "`end`", "events written"),
+    Arg("num_events", "int", "`end`", "records written"),
+    Arg("dropped", "int", "`end`", "events that could not be kept; `dropped_*` tell them by reason"),
+    Arg("recovered", "bool", "`end`", "written by a reader after the process had died"),
+    Arg("part", "int", "`end`", "number of the file in a rotated trace"),
+    Arg("continues", "int", "`end`", "1: not the end of the process but of this part"),
 )
 
 METADATA: tuple[MetadataKind, ...] = (

@@ -23,6 +23,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -197,9 +198,13 @@ class _BlockCapture(Capture):
         if _core.active() and not _core.flush():
             problems.unreadable[str(_core.trace_path())] = "the tracer could not write all that was recorded"
         _recover(self._directory)
-        parts = self._new_text()
-        by_file = [_records_of(path, offset, problems) for path, offset in parts]
-        self._show([path for path, _ in parts], by_file, problems)
+        found = {
+            path: records
+            for path in _traces_in(self._directory)
+            if (records := _records_of(path, self._before.get(path, 0), problems))
+        }
+        ours = list(found) if self._is_private else _of_this_process_and_below(found, self._directory)
+        self._show(ours, [found[path] for path in ours], problems)
 
     def resolve(self, hash_: str) -> str | None:
         """The path, host or string that a hash in `args` stands for."""
@@ -214,7 +219,7 @@ class _BlockCapture(Capture):
         path = core.trace_path()
         self._directory = os.path.dirname(os.path.abspath(path)) if path else os.getcwd()
         _recover(self._directory)
-        self._before = {path: _size(path) for path in _traces_in(self._directory)}
+        self._before = {path: _pfw.text_size(path) for path in _traces_in(self._directory)}
 
     def _start_private_session(self, core: Any) -> None:
         self._is_private = True
@@ -223,19 +228,6 @@ class _BlockCapture(Capture):
         prefix = os.path.join(self._directory, "capture")
         self._log_file_before = _config.set_log_file(prefix)
         core.initialize(prefix + ".pfw", True)
-
-    def _new_text(self) -> list[tuple[str, int]]:
-        """Files of this process and its descendants that appeared or grew, and where the new part begins."""
-        assert self._directory is not None
-        grown = []
-        for path in _traces_in(self._directory):
-            before = self._before.get(path, 0)
-            if _size(path) > before:
-                grown.append((path, before))
-        if self._is_private:
-            return grown
-        parents = dict(filter(None, (_process_of(path) for path in _traces_in(self._directory))))
-        return [each for each in grown if _is_ours(each[0], parents)]
 
 
 def capture() -> _BlockCapture:
@@ -321,19 +313,22 @@ def _traces_in(directory: str) -> list[str]:
     return [os.path.join(directory, name) for name in names if name.endswith(_pfw.SUFFIXES)]
 
 
-def _records_of(path: str, offset: int, problems: _pfw.Problems) -> list[_pfw.Record]:
-    try:
-        return list(_pfw.read_records(path, problems, offset=offset))
-    except OSError as error:
-        problems.unreadable[path] = error.strerror or str(error)
-        return []
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
+def _records_of(path: str, skip: int, problems: _pfw.Problems) -> list[_pfw.Record]:
+    """The records of a file that its process may be rewriting the end of at this moment."""
+    for _ in range(20):
+        trial = _pfw.Problems()
+        try:
+            before = os.stat(path)
+            records = list(_pfw.read_records(path, trial, skip=skip))
+            after = os.stat(path)
+        except OSError as error:
+            problems.unreadable[path] = error.strerror or str(error)
+            return []
+        if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns) and not trial:
+            break
+        time.sleep(0.01)
+    problems.add(trial)
+    return records
 
 
 def _process_of(path: str) -> tuple[int, int] | None:
@@ -347,9 +342,12 @@ def _process_of(path: str) -> tuple[int, int] | None:
     return None
 
 
-def _is_ours(path: str, parents: dict[int, int]) -> bool:
-    process = _process_of(path)
-    pid = process[0] if process else 0
+def _of_this_process_and_below(found: dict[str, list[_pfw.Record]], directory: str) -> list[str]:
+    parents = dict(filter(None, map(_process_of, _traces_in(directory))))
+    return [path for path, records in found.items() if _descends(records[0]["pid"], parents)]
+
+
+def _descends(pid: int, parents: dict[int, int]) -> bool:
     for _ in range(64):
         if pid == os.getpid():
             return True

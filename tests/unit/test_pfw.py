@@ -37,6 +37,16 @@ def event(number: int, **args: Any) -> str:
     return json.dumps({**record, "args": args}, separators=(",", ":")) + "\n"
 
 
+def member(text: bytes, other: bytes = b"") -> bytes:
+    """A gzip member with the index in its header."""
+    deflate = zlib.compressobj(wbits=-15)
+    body = deflate.compress(text) + deflate.flush() + struct.pack("<II", zlib.crc32(text), len(text))
+    size = 12 + len(other) + 36 + len(body)
+    index = _schema.INDEX_STRUCT.pack(size, len(text), text.count(b"\n"), 0, 1, 1)
+    extra = other + _schema.INDEX_ID + struct.pack("<H", 32) + index
+    return _gzip_members.MAGIC + b"\x04\0\0\0\0\0\xff" + struct.pack("<H", len(extra)) + extra + body
+
+
 def ids(text: _pfw.TraceText) -> list[int]:
     return [record["id"] for record in text.records]
 
@@ -248,11 +258,27 @@ def test_a_missing_file_is_a_problem_not_an_exception(tmp_path: Path) -> None:
     assert _pfw.read_trace([path]).problems.unreadable == {path: "No such file or directory"}
 
 
-def test_reading_can_begin_at_a_member(tmp_path: Path) -> None:
-    first, second = gzip.compress(event(1).encode()), gzip.compress(event(2).encode())
-    path = tmp_path / "t.pfw.gz"
-    path.write_bytes(first + second)
-    assert [record["id"] for record in _pfw.read_records(path, offset=len(first))] == [2]
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("name", ["t.pfw.gz", "t.pfw"])
+def test_reading_goes_on_where_the_text_ended_before(
+    name: str, indexed: bool, merged: bool, tmp_path: Path
+) -> None:
+    """Even if the writer has merged old and new text into one member since."""
+    compress = member if indexed else gzip.compress
+    old, new = event(1).encode(), event(2).encode() + event(3).encode()
+    path = tmp_path / name
+
+    def write(*texts: bytes) -> None:
+        path.write_bytes(b"".join(compress(text) if name.endswith(".gz") else text for text in texts))
+
+    write(old)
+    seen = _pfw.text_size(path)
+    assert seen == len(old)
+    write(old + new) if merged else write(old, new)
+    assert [record["id"] for record in _pfw.read_records(path, skip=seen)] == [2, 3]
+    assert _pfw.text_size(path) == len(old + new)
+    assert list(_pfw.read_records(path, skip=len(old + new))) == []
 
 
 def test_records_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
@@ -265,22 +291,14 @@ def test_records_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_index_of_a_member_is_found_among_other_subfields() -> None:
-    index = (1000, 2000, 3, 0, 1753123213646764, 1753123213646999)
-    body = _schema.INDEX_ID + struct.pack("<H", 32) + _schema.INDEX_STRUCT.pack(*index)
-    other = b"XX" + struct.pack("<H", 3) + b"abc"
-    extra = other + body
     text = event(1).encode()
-    deflate = zlib.compressobj(wbits=-15)
-    member = (
-        _gzip_members.MAGIC
-        + b"\x04\0\0\0\0\0\xff"
-        + struct.pack("<H", len(extra))
-        + extra
-        + deflate.compress(text)
-        + deflate.flush()
-        + struct.pack("<II", zlib.crc32(text), len(text))
-    )
-    assert gzip.decompress(member) == text
-    assert _gzip_members.member_index(member[:64]) == _schema.MemberIndex(*index)
+    whole = member(text, b"XX" + struct.pack("<H", 3) + b"abc")
+    assert gzip.decompress(whole) == text
+    assert _gzip_members.member_index(whole[:64]) == _schema.MemberIndex(len(whole), len(text), 1, 0, 1, 1)
     assert _gzip_members.member_index(gzip.compress(text)) is None
-    assert _gzip_members.member_index(member[:20]) is None
+    assert _gzip_members.member_index(whole[:20]) is None
+
+
+def test_an_end_that_continues_is_not_the_end(tmp_path: Path) -> None:
+    text = trace(tmp_path / "t.pfw", SEED.replace('"num_events":3', '"num_events":3,"continues":1'))
+    assert text.problems.missing_end == [10]
