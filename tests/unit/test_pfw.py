@@ -32,7 +32,7 @@ def trace(path: Path, data: str | bytes) -> _pfw.TraceText:
     return _pfw.read_trace(path)
 
 
-def event(number: int, **args: Any) -> str:
+def event(number: int, /, **args: Any) -> str:
     record = {"id": number, "name": "e", "cat": "c", "pid": 1, "tid": 1, "ts": number, "dur": 1, "ph": "X"}
     return json.dumps({**record, "args": args}, separators=(",", ":")) + "\n"
 
