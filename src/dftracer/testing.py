@@ -37,6 +37,7 @@ __all__ = ["Capture", "Event", "capture", "read"]
 if "dftracer.python" not in sys.modules:
     _config.turn_on()
 
+_ATTEMPTS, _PAUSE = 20, 0.01
 _OWN = frozenset({"start", "end"})  # names of the tracer's own events
 
 
@@ -167,7 +168,9 @@ class _BlockCapture(Capture):
         super().__init__()
         self._directory: str | None = None
         self._is_private = False
+        self._is_over = False
         self._before: dict[str, int] = {}
+        self._own: dict[str, list[_pfw.Record]] = {}  # what this process recorded, once the block is over
         self._log_file_before: str | None = None
 
     def __enter__(self) -> _BlockCapture:
@@ -186,10 +189,15 @@ class _BlockCapture(Capture):
 
             _core.finalize()
             _config.set_log_file(self._log_file_before)
-        self.refresh()
+        found = self._look()
+        self._own = {path: part for path, part in found.items() if part[0]["pid"] == os.getpid()}
+        self._is_over = True
 
     def refresh(self) -> None:
-        """Look again: what was recorded since, by this process or by workers that are still running."""
+        """Look again: inside of the block at all so far, behind it at workers that were still running."""
+        self._look()
+
+    def _look(self) -> dict[str, list[_pfw.Record]]:
         if self._directory is None:
             raise RuntimeError("nothing is captured yet; enter the block first")
         from dftracer import _core  # noqa: PLC0415
@@ -203,8 +211,12 @@ class _BlockCapture(Capture):
             for path in _traces_in(self._directory)
             if (records := _records_of(path, self._before.get(path, 0), problems))
         }
-        ours = list(found) if self._is_private else _of_this_process_and_below(found, self._directory)
-        self._show(ours, [found[path] for path in ours], problems)
+        if not self._is_private:
+            found = _of_this_process_and_below(found, self._directory)
+        if self._is_over:
+            found = {path: part for path, part in found.items() if part[0]["pid"] != os.getpid()} | self._own
+        self._show(list(found), list(found.values()), problems)
+        return found
 
     def resolve(self, hash_: str) -> str | None:
         """The path, host or string that a hash in `args` stands for."""
@@ -219,7 +231,7 @@ class _BlockCapture(Capture):
         path = core.trace_path()
         self._directory = os.path.dirname(os.path.abspath(path)) if path else os.getcwd()
         _recover(self._directory)
-        self._before = {path: _pfw.text_size(path) for path in _traces_in(self._directory)}
+        self._before = {path: _text_size(path) for path in _traces_in(self._directory)}
 
     def _start_private_session(self, core: Any) -> None:
         self._is_private = True
@@ -314,21 +326,38 @@ def _traces_in(directory: str) -> list[str]:
 
 
 def _records_of(path: str, skip: int, problems: _pfw.Problems) -> list[_pfw.Record]:
-    """The records of a file that its process may be rewriting the end of at this moment."""
-    for _ in range(20):
+    """The records of a file, read until nobody wrote to it meanwhile: its writer may be merging its end."""
+    for _ in range(_ATTEMPTS):
+        before = _state_of(path)
         trial = _pfw.Problems()
         try:
-            before = os.stat(path)
             records = list(_pfw.read_records(path, trial, skip=skip))
-            after = os.stat(path)
         except OSError as error:
             problems.unreadable[path] = error.strerror or str(error)
             return []
-        if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns) and not trial:
+        if before == _state_of(path) and not trial:
             break
-        time.sleep(0.01)
+        time.sleep(_PAUSE)
     problems.add(trial)
     return records
+
+
+def _text_size(path: str) -> int:
+    for _ in range(_ATTEMPTS):
+        before = _state_of(path)
+        size = _pfw.text_size(path)
+        if before == _state_of(path):
+            break
+        time.sleep(_PAUSE)
+    return size
+
+
+def _state_of(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
 
 
 def _process_of(path: str) -> tuple[int, int] | None:
@@ -342,9 +371,11 @@ def _process_of(path: str) -> tuple[int, int] | None:
     return None
 
 
-def _of_this_process_and_below(found: dict[str, list[_pfw.Record]], directory: str) -> list[str]:
+def _of_this_process_and_below(
+    found: dict[str, list[_pfw.Record]], directory: str
+) -> dict[str, list[_pfw.Record]]:
     parents = dict(filter(None, map(_process_of, _traces_in(directory))))
-    return [path for path, records in found.items() if _descends(records[0]["pid"], parents)]
+    return {path: part for path, part in found.items() if _descends(part[0]["pid"], parents)}
 
 
 def _descends(pid: int, parents: dict[int, int]) -> bool:

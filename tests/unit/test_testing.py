@@ -103,6 +103,22 @@ def test_refresh_shows_events_inside_of_the_block() -> None:
     assert [event.name for event in events] == ["forward", "backward"]
 
 
+def test_refresh_behind_the_block_adds_nothing_of_this_process() -> None:
+    with capture():
+        with capture() as inner, ai.compute.forward:
+            pass
+        with ai.compute.backward:
+            pass
+        with capture() as empty:
+            pass
+        with ai.compute.step:
+            pass
+        for each in (inner, empty):
+            each.refresh()
+        assert [event.name for event in inner] == ["forward"]
+        assert len(empty) == 0
+
+
 def test_captures_nest() -> None:
     with capture() as outer:
         with ai.compute.forward:
