@@ -121,7 +121,7 @@ def rows(bench: Bench) -> list[Row]:
     )
     if bench.rival and theirs["lines"] < theirs["events"]:
         row.notes.append(
-            f"of {theirs['events']} events two threads gave it, the rival wrote {theirs['lines']} and says nothing"
+            f"of {theirs['events']} events of two threads the rival wrote {theirs['lines']}, silently"
         )
     share = flood["lines"] / flood["events"]
     row.notes.append(
