@@ -10,7 +10,7 @@ import pytest
 if sys.version_info < (3, 11):
     pytest.skip("budgets are read with tomllib, part of Python 3.11", allow_module_level=True)
 
-from bench import gate, instructions  # noqa: E402
+from bench import gate, instructions
 
 BUDGETS = gate.budgets()
 EXACT = BUDGETS["instructions"].get(instructions.flavour(), {})
