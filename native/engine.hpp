@@ -52,6 +52,7 @@ struct ThreadState {
   uint64_t limit;  // up to here there is known room
   uint64_t mask;
   std::atomic<uint64_t>* next_id;
+  bool patient;  // may wait long for room: not on the path of a traced call
   bool stalled;  // gave up waiting for room; drop at once until there is much
   void* context;  // whatever owns `stack` for the embedding language; null for the thread's own
   Stack root;
@@ -159,6 +160,8 @@ inline void publish(ThreadState* t, uint32_t size) {
 DFT_API void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
                         std::string_view a, std::string_view b, std::string_view c);
 
+inline uint16_t record_level(const Frame& f) { return f.level < 0xffff ? uint16_t(f.level) : 0xffff; }
+
 // A finished span. `args` and `more` are JSON fragments.
 inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end, std::string_view args,
                       std::string_view more = {}) {
@@ -175,7 +178,7 @@ inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t en
   r->size = size;
   r->kind = Kind::kSpan;
   r->flags = 0;
-  r->level = uint16_t(f.level);
+  r->level = record_level(f);
   r->id = f.id;
   r->parent = f.parent;
   r->start = f.start;

@@ -15,6 +15,7 @@ struct Loop {
   Frame wait_frame;
   uint64_t wait_end;
   uint64_t count;
+  uint32_t generation;  // the session the current item was got in
   bool count_as_string;
   bool in_body;
   bool waited;  // wait_frame holds the wait of the current item
@@ -39,7 +40,7 @@ void end_item(Loop* l, uint64_t now) {
   if (!l->in_body) return;
   l->in_body = false;
   ThreadState* t = thread_in_context();
-  if (!t) return;
+  if (!t || t->generation != l->generation) return;
   Frame body;
   bool bodied = l->body && take_frame(t, body_key(l), 0, &body) && !(body.flags & kMuted);
   char count[96];
@@ -70,6 +71,7 @@ void end_wait(Loop* l, bool got_item, PyObject* error) {
   }
   if (waited) l->wait_frame = f;
   l->waited = waited;
+  l->generation = t->generation;
   ++l->count;
   l->in_body = true;
   if (l->body) push_frame(t, body_key(l), muted_unless(l->body->on));
@@ -164,6 +166,7 @@ PyObject* loop(PyObject*, PyObject* args) {
   l->count_key = new std::string("," + key_text(key));
   if (l->count_key->size() > 64) *l->count_key = ",\"count\":";
   l->count = 0;
+  l->generation = 0;
   l->count_as_string = as_string;
   l->in_body = l->waited = false;
   PyObject_GC_Track(l);
