@@ -14,6 +14,9 @@
 #include <mutex>
 #include <set>
 
+#include "intercept/intercept.hpp"
+#include "intercept/io_record.hpp"
+#include "intercept/patcher.hpp"
 #include "md5.hpp"
 #include "names.hpp"
 #include "prelude.hpp"
@@ -133,6 +136,7 @@ void doze(Session* s) {
 void* writer_main(void* p) {
   auto* s = static_cast<Session*>(p);
   pthread_setname_np(pthread_self(), "dftracer");
+  tls_io_off = 1;
   // The rate of the CPU's counter is known only after a moment of both clocks.
   while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
   uint64_t interval = kFirstFlushMs;
@@ -140,6 +144,7 @@ void* writer_main(void* p) {
   while (!s->stop.load()) {
     uint32_t seen = s->wake.load();
     uint32_t wanted = s->flush_wanted.load();
+    if (interception_on()) patch_new_objects();
     s->clock.add(take_anchor());
     s->header()->last_anchor = s->clock.last();
     bool flushing = wanted != s->flush_done.load();
@@ -330,6 +335,7 @@ bool start_session(const std::string& path, const char* role) {
   }();
   (void)once;
   if (g.settings.bind_signals) install_signal_hooks();
+  start_interception(g.settings);
   return true;
 }
 
