@@ -8,18 +8,14 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Block", "GUIDE", "NAMES", "SEEDS", "as_python", "guide_blocks", "plain_text_rest", "rst_blocks"]
+__all__ = ["GUIDE", "NAMES", "SEEDS", "Block", "as_python", "guide_blocks", "plain_text_rest", "rst_blocks"]
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide-ai.md"
 SEEDS = ROOT.parent / "shared" / "seeds"
 
 # In the order in which both guides show them.
-NAMES = (
-    "enable setup data-item dataloader preprocess device compute start-stop comm checkpoint training metadata custom "
-    "disable decorator decorator-args context context-args iterable constructor update force hook derive streaming "
-    "streaming-events streaming-records init init-event caveat-follows caveat-fixed"
-).split()
+NAMES = ["enable", "setup", "data-item", "dataloader", "preprocess", "device", "compute", "start-stop", "comm", "checkpoint", "training", "metadata", "custom", "disable", "decorator", "decorator-args", "context", "context-args", "iterable", "constructor", "update", "force", "hook", "derive", "streaming", "streaming-events", "streaming-records", "init", "init-event", "caveat-follows", "caveat-fixed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,8 @@ CONTEXT: dict[str, Context] = {
     "setup": Context(before=""),
     "data-item": Context(before=START + "import numpy\nnumpy.save('data.npy', numpy.arange(3))\n"),
     "dataloader": Context(
-        before=START + "class IO:\n    @ai.data.item\n    def read(self, path):\n        return path\nio = IO()\n"
+        before=START
+        + "class IO:\n    @ai.data.item\n    def read(self, path):\n        return path\nio = IO()\n"
     ),
     "preprocess": Context(before=START + "raw_data = [1]\n", after="assert augmented_data == [1]\n"),
     "device": Context(before=START + "cpu_data = [1]\n", after="assert gpu_data is cpu_data\n"),

@@ -91,7 +91,10 @@ def comm(run: Run) -> None:
         ("comm", "all_reduce"): 1,
         ("compute", "compute.inside_backward"): 1,
     }
-    assert [e.name for e in children(trace, trace.one("backward"))] == ["compute.inside_backward", "all_reduce"]
+    assert [e.name for e in children(trace, trace.one("backward"))] == [
+        "compute.inside_backward",
+        "all_reduce",
+    ]
     assert_nested(trace)
 
 
@@ -195,7 +198,9 @@ def constructor(run: Run) -> None:
 def update(run: Run) -> None:
     trace = run.trace
     forwards = trace.named("forward")
-    assert [(e.args["epoch"], e.args["step"]) for e in forwards] == [(e, s) for e in range(2) for s in range(3)]
+    assert [(e.args["epoch"], e.args["step"]) for e in forwards] == [
+        (e, s) for e in range(2) for s in range(3)
+    ]
     for forward in forwards:
         assert path(trace, forward) == ["epoch.block", "fetch.block", "forward"]
     others = [e for e in trace.events if e.name in ("fetch.block", "epoch.block", "compute.inside_model")]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from compat.guide_blocks import NAMES, SEEDS, Block, as_python, guide_blocks, plain_text_rest, rst_blocks
 from compat.guide_context import CONTEXT
 from compat.guide_expectations import EXPECTED, run_in_cwd
@@ -100,7 +101,9 @@ def test_our_guide_carries_the_same_calls() -> None:
     ours = {b.name: b for b in guide_blocks()}
     assert list(ours) == list(NAMES)
     for name in PROGRAMS:
-        assert ast.dump(ast.parse(as_python(ours[name]))) == ast.dump(ast.parse(as_python(BLOCKS[name]))), name
+        assert ast.dump(ast.parse(as_python(ours[name]))) == ast.dump(ast.parse(as_python(BLOCKS[name]))), (
+            name
+        )
 
 
 @pytest.mark.skipif(PLAIN is None, reason="the original guide does not lie beside the repository")
@@ -110,5 +113,8 @@ def test_the_plain_edition_holds_no_other_code() -> None:
     rest = plain_text_rest(PLAIN, list(BLOCKS.values()))
     starts = ("@", "from ", "import ", "with ", "for ", "class ", "def ", "    ", "{", "export ", "ai.")
     code = [line for line in rest.splitlines() if line.startswith(starts)]
-    table = {f"ai.{branch}" for branch in ("compute", "data", "dataloader", "comm", "device", "checkpoint", "pipeline")}
+    table = {
+        f"ai.{branch}"
+        for branch in ("compute", "data", "dataloader", "comm", "device", "checkpoint", "pipeline")
+    }
     assert [line for line in code if line.rpartition(".")[0] not in table] == []
