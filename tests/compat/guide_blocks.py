@@ -1,4 +1,4 @@
-"""The code blocks of the AI guide, from the original where it lies beside the repository, else from our own guide."""
+"""The code blocks of the AI guide: of the original where it lies beside the repository, else of our own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,39 @@ GUIDE = ROOT / "docs" / "guide-ai.md"
 SEEDS = ROOT.parent / "shared" / "seeds"
 
 # In the order in which both guides show them.
-NAMES = ["enable", "setup", "data-item", "dataloader", "preprocess", "device", "compute", "start-stop", "comm", "checkpoint", "training", "metadata", "custom", "disable", "decorator", "decorator-args", "context", "context-args", "iterable", "constructor", "update", "force", "hook", "derive", "streaming", "streaming-events", "streaming-records", "init", "init-event", "caveat-follows", "caveat-fixed"]
+NAMES = [
+    "enable",
+    "setup",
+    "data-item",
+    "dataloader",
+    "preprocess",
+    "device",
+    "compute",
+    "start-stop",
+    "comm",
+    "checkpoint",
+    "training",
+    "metadata",
+    "custom",
+    "disable",
+    "decorator",
+    "decorator-args",
+    "context",
+    "context-args",
+    "iterable",
+    "constructor",
+    "update",
+    "force",
+    "hook",
+    "derive",
+    "streaming",
+    "streaming-events",
+    "streaming-records",
+    "init",
+    "init-event",
+    "caveat-follows",
+    "caveat-fixed",
+]
 
 
 @dataclass(frozen=True, slots=True)

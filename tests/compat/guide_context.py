@@ -1,4 +1,4 @@
-"""What each block of the guide leaves to the reader: the names it uses before it, the calls it only prepares after."""
+"""What each block of the guide leaves to the reader: names it uses, and calls it only prepares."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_actual_arguments(traced: Callable[..., Run]) -> None:
 
 
 def test_attributes_of_self(traced: Callable[..., Run]) -> None:
-    """Where the call has no such argument, the attribute of `self` counts; a method of that name does not harm."""
+    """Without such an argument the attribute of `self` counts; a method of that name does no harm."""
     run = traced(
         """
         fn = dft_fn("C")

@@ -8,13 +8,63 @@ import pytest
 
 from support.process import Run
 
-PUBLIC = ["dftracer", "dft_fn", "ai", "DFTracerAI", "Dynamo", "dynamo", "dftracer_dynamo_backend", "create_backend", "compute", "data", "dataloader", "comm", "device", "checkpoint", "pipeline", "ProfileCategory", "ComputeEvent", "DataEvent", "DataLoaderEvent", "CommunicationEvent", "DeviceEvent", "CheckpointEvent", "PipelineEvent", "IOEvent", "TagValue", "TagType", "TagDType", "get_iter_block_name", "get_iter_handle_name", "BLOCK_NAME", "ITER_NAME", "INIT_NAME", "ITER_COUNT_NAME", "CTX_SEPARATOR", "DFTRACER_ENABLE", "DFTRACER_INIT_PRELOAD", "DFTRACER_LOG_LEVEL"]
+PUBLIC = [
+    "dftracer",
+    "dft_fn",
+    "ai",
+    "DFTracerAI",
+    "Dynamo",
+    "dynamo",
+    "dftracer_dynamo_backend",
+    "create_backend",
+    "compute",
+    "data",
+    "dataloader",
+    "comm",
+    "device",
+    "checkpoint",
+    "pipeline",
+    "ProfileCategory",
+    "ComputeEvent",
+    "DataEvent",
+    "DataLoaderEvent",
+    "CommunicationEvent",
+    "DeviceEvent",
+    "CheckpointEvent",
+    "PipelineEvent",
+    "IOEvent",
+    "TagValue",
+    "TagType",
+    "TagDType",
+    "get_iter_block_name",
+    "get_iter_handle_name",
+    "BLOCK_NAME",
+    "ITER_NAME",
+    "INIT_NAME",
+    "ITER_COUNT_NAME",
+    "CTX_SEPARATOR",
+    "DFTRACER_ENABLE",
+    "DFTRACER_INIT_PRELOAD",
+    "DFTRACER_LOG_LEVEL",
+]
 
 TREE = {
     "compute": ["forward", "backward", "step"],
     "data": ["preprocess", "item"],
     "dataloader": ["fetch"],
-    "comm": ["send", "receive", "barrier", "bcast", "reduce", "all_reduce", "gather", "all_gather", "scatter", "reduce_scatter", "all_to_all"],
+    "comm": [
+        "send",
+        "receive",
+        "barrier",
+        "bcast",
+        "reduce",
+        "all_reduce",
+        "gather",
+        "all_gather",
+        "scatter",
+        "reduce_scatter",
+        "all_to_all",
+    ],
     "device": ["transfer"],
     "checkpoint": ["capture", "restart"],
     "pipeline": ["epoch", "train", "evaluate", "test"],
@@ -53,7 +103,8 @@ def test_probing_clients_find_the_native_functions(program: Callable[..., Run]) 
     program(
         """
         from dftracer import dftracer as native
-        for name in "initialize get_time enter_event exit_event log_event log_metadata_event finalize".split():
+        for name in ("initialize", "get_time", "enter_event", "exit_event", "log_event",
+                     "log_metadata_event", "finalize"):
             assert callable(getattr(native, name)), name
         """
     )
