@@ -78,7 +78,7 @@ def test_training_block_with_a_plain_range(program: Callable[..., Run]) -> None:
 def test_records_look_as_printed(
     shown: str, program_name: str, event: str, program: Callable[..., Run]
 ) -> None:
-    """The written records have the keys of the printed ones, in their order, and the kinds of their values."""
+    """Written records have the keys of the printed ones, in their order, and the kinds of their values."""
     printed = BLOCKS[shown].text.replace("\n ", "").splitlines()
     trace = program(_program(BLOCKS[program_name])).trace
     for line in printed:

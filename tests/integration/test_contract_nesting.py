@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -107,7 +108,7 @@ def test_deep_recursion(traced: Callable[..., Run]) -> None:
     trace = run.trace
     forwards = sorted(trace.named("forward"), key=lambda e: e.level)
     assert [e.level for e in forwards] == list(range(1, 302))
-    for above, below in zip(forwards, forwards[1:], strict=False):
+    for above, below in pairwise(forwards):
         assert below.parent_id == above.id
     assert trace.one("item").level == 1
     assert all(e.args["error"] == "RecursionError" for e in trace.named("backward"))
