@@ -80,7 +80,12 @@ def test_the_program_s_own_handler_runs(name: str, traced: Callable[..., Run]) -
 def test_default_action_is_kept(name: str, traced: Callable[..., Run]) -> None:
     """The exit status tells of the signal, as without the tracer."""
     run = traced(
-        f"import os, signal, time\nwith ai.compute: pass\nos.kill(os.getpid(), signal.{name})\ntime.sleep(60)\n",
+        f"""
+        import os, signal, time
+        with ai.compute: pass
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(60)
+        """,
         expect=-getattr(signal, name),
         env={"PYTHONFAULTHANDLER": "0"},
     )

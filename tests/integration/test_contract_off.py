@@ -36,8 +36,8 @@ def test_decorators_return_the_function_itself(program: Callable[..., Run]) -> N
         async def co(): return 1
         class C: pass
         fn = dft_fn("c")
-        decorators = [ai, ai.compute, ai.compute.forward, ai.compute.forward(), ai.data.item(args={"k": 1}, epoch=1),
-                      ai.checkpoint.init, ai.checkpoint.init(), ai.data.preprocess.derive(name="x"),
+        decorators = [ai, ai.compute, ai.compute.forward, ai.compute.forward(),
+                      ai.data.item(args={"k": 1}, epoch=1), ai.checkpoint.init, ai.checkpoint.init(), ai.data.preprocess.derive(name="x"),
                       ai.compute.forward(enable=True), fn.log, fn.log(name="x"), fn.log_init, fn.log_static,
                       DFTracerAI(cat="c", name="n")]
         for d in decorators:
@@ -140,7 +140,6 @@ def test_importing_imports_nothing_heavy(enable: bool, program: Callable[..., Ru
         print(" ".join(sorted({m.split(".")[0] for m in set(sys.modules) - before})))
         """,
         enable=enable,
-        python_flags=("-S", "-c", "import site, sys; site.main(); exec(open(sys.argv[1]).read())"),
     )
     loaded = set(run.stdout.split())
     forbidden = ["torch", "numpy"] if enable else HEAVY
