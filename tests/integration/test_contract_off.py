@@ -37,7 +37,8 @@ def test_decorators_return_the_function_itself(program: Callable[..., Run]) -> N
         class C: pass
         fn = dft_fn("c")
         decorators = [ai, ai.compute, ai.compute.forward, ai.compute.forward(),
-                      ai.data.item(args={"k": 1}, epoch=1), ai.checkpoint.init, ai.checkpoint.init(), ai.data.preprocess.derive(name="x"),
+                      ai.data.item(args={"k": 1}, epoch=1), ai.checkpoint.init,
+                      ai.checkpoint.init(), ai.data.preprocess.derive(name="x"),
                       ai.compute.forward(enable=True), fn.log, fn.log(name="x"), fn.log_init, fn.log_static,
                       DFTracerAI(cat="c", name="n")]
         for d in decorators:
