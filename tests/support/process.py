@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .trace import Record, Trace, read_directory
 
-__all__ = ["PRELUDE", "Run", "clean_environment", "run_program"]
+__all__ = ["PRELUDE", "Run", "clean_environment", "recover", "run_program"]
 
 PRELUDE = """\
 from dftracer.python import ai, dft_fn, dftracer
@@ -66,6 +66,12 @@ def clean_environment(**settings: str | None) -> dict[str, str]:
         else:
             env[key] = value
     return env
+
+
+def recover(directory: Path) -> None:
+    """Complete the traces of dead processes in a directory, as every reader does first."""
+    code = "import sys; from dftracer import _core; _core.recover(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(directory)], check=True, env=clean_environment())
 
 
 def run_program(
