@@ -18,7 +18,7 @@ keys = texts.filter(lambda k: k not in ("hhash", "p_idx", "level", "count", "err
 scalars = (
     st.none()
     | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
+    | st.integers(-(2**63), 2**63 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | texts
 )
