@@ -267,11 +267,16 @@ def test_ten_thousand_threads(traced: Callable[..., Run]) -> None:
     assert _dropped(trace.files[0]) == {}
 
 
-def test_rotation(traced: Callable[..., Run]) -> None:
+@pytest.mark.parametrize("compression", ["1", "0"])
+def test_rotation(compression: str, traced: Callable[..., Run]) -> None:
     """Parts of bounded size, each a trace of its own; together they hold everything once."""
     run = traced(
         INCOMPRESSIBLE + "import time\nfor k in range(20):\n    burst(500, 500 * k)\n    time.sleep(0.02)\n",
-        env={"DFTRACER_ROTATE_SIZE": "400K", "DFTRACER_WRITE_BUFFER_SIZE": "64K"},
+        env={
+            "DFTRACER_ROTATE_SIZE": "400K",
+            "DFTRACER_WRITE_BUFFER_SIZE": "64K",
+            "DFTRACER_TRACE_COMPRESSION": compression,
+        },
     )
     trace = run.trace
     assert len(trace.files) > 3
