@@ -9,6 +9,6 @@
 namespace dft {
 
 std::array<uint8_t, 16> md5(std::string_view text);
-__attribute__((visibility("default"))) std::string short_hash(std::string_view text);
+std::string short_hash(std::string_view text);
 
 }  // namespace dft

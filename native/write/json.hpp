@@ -10,7 +10,7 @@
 namespace dft {
 
 // Appends `text` as a JSON string, quotes included: valid JSON for any bytes, bad UTF-8 replaced by U+FFFD.
-__attribute__((visibility("default"))) void append_json_string(std::string& out, std::string_view text);
+void append_json_string(std::string& out, std::string_view text);
 
 inline void append_int(std::string& out, int64_t v) {
   char buf[24];
