@@ -38,12 +38,15 @@ def path(trace: Trace, event: Record) -> list[str]:
 
 def assert_nested(trace: Trace) -> None:
     """Each event lies within its parent, in time and on its thread, one level below it."""
-    for event in trace.events:
-        above = parent(trace, event)
-        if above is None:
-            assert event.level == 1, event.line
-            continue
-        assert event.level == above.level + 1, (above.line, event.line)
-        assert event.tid == above.tid, (above.line, event.line)
-        assert above.ts <= event.ts, (above.line, event.line)
-        assert event.end <= above.end, (above.line, event.line)
+    for file in trace:
+        by_id = {e.id: e for e in file.events}
+        for event in file.events:
+            if event.parent_id == -1:
+                assert event.level == 1, event.line
+                continue
+            assert event.parent_id in by_id, f"{event.name}: nobody has the id {event.parent_id}"
+            above = by_id[event.parent_id]
+            assert event.level == above.level + 1, (above.line, event.line)
+            assert event.tid == above.tid, (above.line, event.line)
+            assert above.ts <= event.ts, (above.line, event.line)
+            assert event.end <= above.end, (above.line, event.line)
