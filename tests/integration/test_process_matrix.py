@@ -158,7 +158,8 @@ def test_killed_alone(compression: str, tmp_path: Path) -> None:
         """,
         DFTRACER_TRACE_COMPRESSION=compression,
     )
-    assert process.wait(60) == -signal.SIGKILL
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
     (path,) = tmp_path.glob("*.pfw*")
     left = read_file(path)
     assert not left.closed
@@ -189,7 +190,8 @@ def test_killed_before_anything_was_written(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         """,
     )
-    assert process.wait(60) == -signal.SIGKILL
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
     recover(tmp_path)
     assert [e.name for e in read_directory(tmp_path).events] == ["forward"]
 
@@ -220,8 +222,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         process.stdout.readline()
         time.sleep(pause)
         process.kill()
-        reported = [100] + [int(line) for line in process.stdout.read().split("\n")[:-1] if line]
-        process.wait(60)
+        output, _ = process.communicate(timeout=60)
+        reported = [100] + [int(line) for line in output.split("\n")[:-1] if line]
         for path in folder.glob("*.pfw.gz"):
             gzip.decompress(path.read_bytes())
         recover(folder)

@@ -19,8 +19,10 @@ LIST = """
 import importlib, inspect, json, sys
 out = {}
 for module in json.loads(sys.argv[1]):
-    m = importlib.import_module(module)
-    out[module] = sorted(m.__all__)
+    try:
+        out[module] = sorted(importlib.import_module(module).__all__)
+    except Exception as error:
+        out[module] = repr(error)
 from dftracer.python import DFTracerAI, ai, dft_fn, dftracer
 def methods(obj):
     return sorted(n for n in dir(obj) if not n.startswith("_"))
