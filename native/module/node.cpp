@@ -19,21 +19,24 @@ uint64_t g_args_clock = 0;
 
 PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
   Node* n = reinterpret_cast<Bound*>(self)->node;
-  if (ThreadState* t = thread_in_context()) push_frame(t, n, muted_unless(n->on));
+  if (DFT_LIKELY(n->on || recording_thread()))
+    if (ThreadState* t = thread_in_context()) push_frame(t, n, muted_unless(n->on));
   return new_ref(reinterpret_cast<PyObject*>(n));
 }
 
-void close_span(Node* n, uint32_t must_flags, PyObject* exception_type) {
+bool close_span(Node* n, uint32_t must_flags, PyObject* exception_type) {
   uint64_t end = ticks();
   ThreadState* t = thread_in_context();
-  if (!t) return;
+  if (!t) return false;
   Frame f;
-  if (DFT_UNLIKELY(!take_frame(t, n, must_flags, &f) || f.flags & kMuted)) return;
+  if (DFT_UNLIKELY(!take_frame(t, n, must_flags, &f))) return false;
+  if (DFT_UNLIKELY(f.flags & kMuted)) return true;
   if (DFT_LIKELY(exception_type == Py_None)) {
     emit_span(t, n->name_id, f, end, fragment_of(n));
   } else {
     emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(exception_type));
   }
+  return true;
 }
 
 PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
@@ -255,7 +258,7 @@ PyObject* node_set_enabled(PyObject* self, PyObject* flag) {
 
 PyObject* node_start(PyObject* self, PyObject*) {
   auto* n = reinterpret_cast<Node*>(self);
-  if (!g_tracing) Py_RETURN_NONE;
+  if (!g_tracing || !(n->on || recording_thread())) Py_RETURN_NONE;
   if (ThreadState* t = thread_in_context()) {
     Frame forgotten;
     take_frame(t, n, kStarted, &forgotten);  // a start() without stop() is simply restarted
@@ -267,6 +270,10 @@ PyObject* node_start(PyObject* self, PyObject*) {
 PyObject* node_stop(PyObject* self, PyObject*) {
   if (g_tracing) close_span(reinterpret_cast<Node*>(self), kStarted, Py_None);
   Py_RETURN_NONE;
+}
+
+PyObject* node_close(PyObject* self, PyObject*) {
+  return PyBool_FromLong(g_tracing && close_span(reinterpret_cast<Node*>(self), 0, Py_None));
 }
 
 PyObject* node_open(PyObject* self, PyObject* args) {
@@ -311,6 +318,7 @@ PyMethodDef g_node_methods[] = {
     {"set_enabled", node_set_enabled, METH_O, nullptr},
     {"start", node_start, METH_NOARGS, nullptr},
     {"stop", node_stop, METH_NOARGS, nullptr},
+    {"close", node_close, METH_NOARGS, "End the newest open event of this node now; False if there is none."},
     {"open", node_open, METH_VARARGS, nullptr},
     {},
 };
