@@ -43,8 +43,12 @@ for name, function in {
     "node.start": ai.compute.start,
     "node.stop": ai.compute.stop,
 }.items():
-    signatures[name] = [(p.name, repr(p.default) if p.default is not p.empty else "-")
-                        for p in inspect.signature(function).parameters.values()]
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError as error:
+        signatures[name] = [[str(error), ""]]
+        continue
+    signatures[name] = [(p.name, repr(p.default) if p.default is not p.empty else "-") for p in parameters]
 print(json.dumps({"modules": out, "members": members, "signatures": signatures}))
 """
 
