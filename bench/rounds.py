@@ -94,7 +94,7 @@ class Worker:
     ) -> None:
         if self._process.poll() is None:
             self._process.kill()
-            self._process.wait()
+        self._process.communicate()
 
 
 @dataclass
