@@ -32,6 +32,8 @@ namespace {
 
 constexpr uint64_t kShutdownSeconds = 30;
 constexpr uint64_t kFirstFlushMs = 2;
+// Events handed over in bulk (a profiler's window) are no traced call: they may wait for the writer.
+constexpr uint64_t kPatienceUs = 10000000;
 constexpr uint64_t kCalibrationNs = 1000000;
 constexpr int kIdleRoundsBeforeDoze = 3;
 
@@ -265,10 +267,14 @@ State& state() {
   return *g;
 }
 
-void complain(const std::string& text) {
+std::mutex& complaints_mutex() {
   static std::mutex* mutex = new std::mutex;
+  return *mutex;
+}
+
+void complain(const std::string& text) {
   static auto* said = new std::set<std::string>;
-  std::lock_guard lock(*mutex);
+  std::lock_guard lock(complaints_mutex());
   if (!said->insert(text).second) return;
   std::string line = "dftracer: " + text + "\n";
   ssize_t ignored = write(2, line.data(), line.size());
@@ -408,8 +414,9 @@ bool make_room(ThreadState* t, uint32_t size) {
     return true;
   }
   bool disk = h->reserved;
-  if (!t->stalled && !disk && s->settings.max_stall_us) {
-    uint64_t deadline = monotonic_ns() + s->settings.max_stall_us * 1000;
+  uint64_t patience_us = t->patient ? kPatienceUs : s->settings.max_stall_us;
+  if (!t->stalled && !disk && patience_us) {
+    uint64_t deadline = monotonic_ns() + patience_us * 1000;
     do {
       wake_writer();
       timespec nap{0, 20000};
@@ -427,7 +434,7 @@ namespace {
 
 void fill(Record* r, uint32_t size, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
           uint32_t payload) {
-  *r = {size, kind, flags, uint16_t(f.level), f.id, f.parent, f.start, end, name, payload};
+  *r = {size, kind, flags, record_level(f), f.id, f.parent, f.start, end, name, payload};
 }
 
 void emit_on_heap(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name, char* data,
@@ -463,6 +470,7 @@ void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
   size_t payload = sizeof s + first.size() + second.size() + rest.size();
   Writing writing(t);
   if (!writing.live()) return;
+  t->patient = (flags & kOtherLane) != 0;
   auto copy = [&](char* p) {
     memcpy(p, &s, sizeof s);
     p += sizeof s;
@@ -476,10 +484,12 @@ void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
     if (!data) return;
     copy(data);
     emit_on_heap(t, kind, flags, f, end, 0, data, payload);
+    t->patient = false;
     return;
   }
   uint32_t size = round8(sizeof(Record) + payload);
   Record* r = reserve(t, size);
+  t->patient = false;
   if (!r) return;
   fill(r, size, kind, flags, f, end, 0, uint32_t(payload));
   copy(r->payload());
@@ -519,7 +529,12 @@ void finish_session() {
     stop_writer(s);
     g.last_path = s->writer.path();
     if (s->abandoned) return;  // the thread still uses all of it
-    s->rings.unlink_file();
+    if (s->writer.complete()) {
+      s->rings.unlink_file();
+    } else {
+      complain("the trace " + s->wished + " could not be finished; its last events wait in " + s->rings.path() +
+               " for the next reader");
+    }
     std::vector<MappedRing> maps;
     for (RingSlot* slot : s->slots) {
       maps.push_back(slot->map);
@@ -537,7 +552,7 @@ void before_exec() {
   flush_session(5000);
   std::lock_guard lock(s->writer_mutex);
   s->writer.finish(slots_now(s), 0);
-  s->rings.unlink_file();
+  if (s->writer.complete()) s->rings.unlink_file();
 }
 
 void after_failed_exec() {

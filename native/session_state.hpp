@@ -52,6 +52,7 @@ struct State {
 };
 
 State& state();
+std::mutex& complaints_mutex();
 void install_fork_handlers();
 // In the child of a fork: a session of its own, which writes nothing until it records something.
 void rearm_in_child();

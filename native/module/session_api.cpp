@@ -206,13 +206,16 @@ PyObject* py_log_counter(PyObject*, PyObject* args) {
 }
 
 PyObject* py_log_metadata(PyObject*, PyObject* args) {
-  PyObject *kind, *key, *value;
-  if (!PyArg_ParseTuple(args, "OOO", &kind, &key, &value)) return nullptr;
+  PyObject *kind, *key, *value, *tid = Py_None;
+  if (!PyArg_ParseTuple(args, "OOO|O", &kind, &key, &value, &tid)) return nullptr;
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   if (!t) Py_RETURN_NONE;
   Frame f{};
   f.id = new_id(t);
-  emit_strings(t, Kind::kMetadata, 0, f, 0, 0, text_of(kind), text_of(key), text_of(value));
+  bool other_lane = tid != Py_None;
+  emit_strings(t, Kind::kMetadata, other_lane ? kOtherLane : 0, f, 0, other_lane ? PyLong_AsLongLong(tid) : 0,
+               text_of(kind), text_of(key), text_of(value));
+  PyErr_Clear();
   Py_RETURN_NONE;
 }
 

@@ -1,6 +1,7 @@
 #include "module/values.hpp"
 
 #include <cmath>
+#include <unordered_set>
 
 #include "write/json.hpp"
 
@@ -8,6 +9,8 @@ namespace dft::py {
 namespace {
 
 constexpr int kMaxDepth = 16;
+// A container that holds itself is endless in breadth long before it is in depth.
+constexpr size_t kMaxContainerText = 4 << 20;
 
 void append_text(std::string& out, PyObject* str) {
   Py_ssize_t n;
@@ -62,9 +65,21 @@ void append_sequence(std::string& out, PyObject* value, int depth) {
   out += '[';
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast.get()); ++i) {
     if (i) out += ',';
-    append_value(out, PySequence_Fast_GET_ITEM(fast.get(), i), depth + 1);
+    if (out.size() > kMaxContainerText) {
+      out += "\"...\"";
+      break;
+    }
+    Ref item(new_ref(PySequence_Fast_GET_ITEM(fast.get(), i)));  // a __str__ may change the list
+    append_value(out, item.get(), depth + 1);
   }
   out += ']';
+}
+
+std::string json_key(PyObject* key) {
+  std::string out;
+  append_json_string(out, text_of(key));
+  out += ':';
+  return out;
 }
 
 void append_dict(std::string& out, PyObject* value, int depth) {
@@ -72,20 +87,17 @@ void append_dict(std::string& out, PyObject* value, int depth) {
   PyObject *key, *item;
   Py_ssize_t at = 0;
   bool first = true;
-  std::vector<std::string> seen;
-  while (PyDict_Next(value, &at, &key, &item)) {
-    std::string k = key_text(key);
+  std::unordered_set<std::string> seen;
+  Ref copy(PyDict_Copy(value));  // a __str__ may change the dict
+  if (!copy) PyErr_Clear();
+  while (copy && PyDict_Next(copy.get(), &at, &key, &item)) {
+    std::string k = json_key(key);
     // 1 and "1" are two keys to Python and one to JSON: the first stays.
-    bool repeated = false;
-    for (auto& s : seen) repeated |= s == k;
-    if (repeated) continue;
+    if (!seen.insert(k).second || out.size() > kMaxContainerText) continue;
     if (!first) out += ',';
     first = false;
-    Py_INCREF(item);
     out += k;
     append_value(out, item, depth + 1);
-    Py_DECREF(item);
-    seen.push_back(std::move(k));
   }
   out += '}';
 }
@@ -145,6 +157,8 @@ void append_value(std::string& out, PyObject* value, int depth) {
     append_text(out, value);
   } else if (PyBytes_Check(value)) {
     append_json_string(out, {PyBytes_AS_STRING(value), size_t(PyBytes_GET_SIZE(value))});
+  } else if (PyByteArray_Check(value)) {
+    append_json_string(out, {PyByteArray_AS_STRING(value), size_t(PyByteArray_GET_SIZE(value))});
   } else if (depth < kMaxDepth && (PyList_Check(value) || PyTuple_Check(value))) {
     append_sequence(out, value, depth);
   } else if (depth < kMaxDepth && PyDict_Check(value)) {
@@ -193,14 +207,28 @@ void collect_args(std::vector<Arg>& out, PyObject* mapping) {
     put_arg(out, "\"args\":", std::move(value));
     return;
   }
+  Ref keep;
+  if (PyDict_Check(mapping)) {
+    keep = std::move(dict);
+    dict = Ref(PyDict_Copy(mapping));  // a __str__ may change it
+    if (!dict) {
+      PyErr_Clear();
+      return;
+    }
+  }
   PyObject *key, *item;
   Py_ssize_t at = 0;
+  size_t before = out.size();
+  std::unordered_set<std::string> seen;
+  bool many = PyDict_GET_SIZE(dict.get()) > 32;
   while (PyDict_Next(dict.get(), &at, &key, &item)) {
-    Py_INCREF(item);
-    std::string value;
+    std::string value, name = key_text(key);
     append_value(value, item);
-    Py_DECREF(item);
-    put_arg(out, key_text(key), std::move(value));
+    if (many && before == 0) {
+      if (seen.insert(name).second) out.push_back({std::move(name), std::move(value)});
+    } else {
+      put_arg(out, std::move(name), std::move(value));
+    }
   }
 }
 

@@ -149,5 +149,8 @@ def log_event(
     """One complete event. A `tid` places it on another lane, outside the caller's nesting."""
 
 def log_counter(name: str, cat: str, values: Mapping[str, float], ts_ns: int | None = None) -> None: ...
-def log_metadata(kind: Literal["CM", "PR"], key: str, value: str) -> None: ...
+def log_metadata(
+    kind: Literal["CM", "PR", "thread_name"], key: str, value: str, tid: int | None = None
+) -> None:
+    """A metadata record; `thread_name` with a `tid` names another lane."""
 def string_hash(text: str | bytes) -> str: ...
