@@ -13,13 +13,13 @@ namespace {
 void before_fork() {
   state().mutex.lock();
   names_mutex().lock();
-  complaints_mutex().lock();
+  state().complaints_mutex.lock();
   lock_patcher();
 }
 
 void in_parent() {
   unlock_patcher();
-  complaints_mutex().unlock();
+  state().complaints_mutex.unlock();
   names_mutex().unlock();
   state().mutex.unlock();
 }
@@ -27,7 +27,7 @@ void in_parent() {
 void in_child() {
   // All were locked by the thread that lives on here, so all can be unlocked.
   unlock_patcher();
-  complaints_mutex().unlock();
+  state().complaints_mutex.unlock();
   names_mutex().unlock();
   g_generation.store(0);
   rearm_in_child();

@@ -102,6 +102,7 @@ bool complete(RingFile& file) {
   uint64_t commit = h->commit.load();
   uint64_t state = commit & 3;
   uint64_t size = commit >> 2;
+  if (size && size == h->closed_at.load() && (state == kIdle || state == kCommitted)) return true;
   Rest rest;
   if (state == kCompacting) {
     rest.text.assign(file.spool(), h->spool_size.load());
@@ -138,6 +139,7 @@ bool complete(RingFile& file) {
   if (last == 0) last = clock.to_epoch_ns(h->last_anchor.ticks) / 1000;
   rest.text += lines.event_line(id, int64_t(h->pid), "end", last, args) + "]\n";
   rest.facts.count(last);
+  rest.facts.count(0);  // the bracket
   return append_to_trace(h, size, rest);
 }
 

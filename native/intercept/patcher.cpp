@@ -22,16 +22,16 @@ struct HookSet {
 struct Patcher {
   std::mutex mutex;
   std::vector<HookSet> sets;
-  std::atomic<uint64_t> seen_adds{0};
+  uint64_t seen_adds = 0;
   std::set<uintptr_t> patched_objects;
   uint32_t slots = 0, refused = 0;
 };
 
-// Leaked: libraries may still be loaded while static destructors run.
-Patcher& patcher() {
-  static Patcher* p = new Patcher;
-  return *p;
-}
+// Leaked: libraries may still be loaded while static destructors run. Made at load time: a fork during a first
+// use would leave the child waiting for its end.
+Patcher* const g_patcher = new Patcher;
+
+Patcher& patcher() { return *g_patcher; }
 
 bool is_ours(const ElfObject& o) {
   static int here;
@@ -160,7 +160,7 @@ void patch_everything(Patcher& p) {
     for (const ElfObject& o : scan.objects)
       if (!is_ours(o) && !is_runtime(o.path) && set.wanted(o.path)) patch_object(p, o, set, scan.objects);
   }
-  p.seen_adds.store(scan.adds);
+  p.seen_adds = scan.adds;
 }
 
 bool same_hooks(const HookSet& set, const std::vector<Hook>& hooks) {
@@ -207,10 +207,10 @@ void restore_hooks(const std::vector<Hook>& hooks) {
 void patch_new_objects() {
   Patcher& p = patcher();
   uint64_t adds = 0;
-  dl_iterate_phdr(only_count, &adds);
-  if (adds == p.seen_adds.load(std::memory_order_relaxed)) return;
+  // Locked already for the look: a fork in its middle would leave the loader's own lock taken in the child.
   std::lock_guard lock(p.mutex);
-  if (!p.sets.empty()) patch_everything(p);
+  dl_iterate_phdr(only_count, &adds);
+  if (adds != p.seen_adds && !p.sets.empty()) patch_everything(p);
 }
 
 PatchFacts patch_facts() {

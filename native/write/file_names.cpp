@@ -8,6 +8,19 @@ namespace {
 // Beyond this many files a name may appear twice in a trace rather than cost memory.
 constexpr size_t kMost = 1 << 20;
 
+// The hash of an FH record, 0 for any other.
+uint64_t named_file(const Record& r, std::string_view* path) {
+  Strings s;
+  if (r.flags & kOnHeap) return 0;
+  memcpy(&s, r.payload(), sizeof s);
+  const char* text = r.payload() + sizeof s;
+  if (s.first_size != 2 || memcmp(text, "FH", 2) != 0) return 0;
+  *path = {text + s.first_size, s.second_size};
+  uint64_t hash = 0;
+  std::from_chars(text + s.first_size + s.second_size, r.payload() + r.payload_size, hash, 16);
+  return hash;
+}
+
 }  // namespace
 
 void FileNames::new_part() {
@@ -40,17 +53,26 @@ bool FileNames::insert(uint64_t hash) {
   }
 }
 
-bool FileNames::is_repeated(const Record& r) {
-  Strings s;
-  if (r.flags & kOnHeap) return false;
-  memcpy(&s, r.payload(), sizeof s);
-  const char* text = r.payload() + sizeof s;
-  if (s.first_size != 2 || memcmp(text, "FH", 2) != 0) return false;
-  const char* hex = text + s.first_size + s.second_size;
-  uint64_t hash = 0;
-  if (std::from_chars(hex, r.payload() + r.payload_size, hash, 16).ec != std::errc()) return false;
-  if (keep_paths_) paths_.try_emplace(hash, text + 2, s.second_size);
-  return hash != 0 && !insert(hash);
+bool FileNames::contains(uint64_t hash) const {
+  if (written_.empty()) return false;
+  size_t mask = written_.size() - 1;
+  for (size_t i = hash & mask; written_[i]; i = (i + 1) & mask)
+    if (written_[i] == hash) return true;
+  return false;
+}
+
+bool FileNames::has(const Record& r) const {
+  std::string_view path;
+  uint64_t hash = named_file(r, &path);
+  return hash != 0 && contains(hash);
+}
+
+void FileNames::note(const Record& r) {
+  std::string_view path;
+  uint64_t hash = named_file(r, &path);
+  if (hash == 0) return;
+  if (keep_paths_) paths_.try_emplace(hash, path);
+  insert(hash);
 }
 
 std::string_view FileNames::missing(uint64_t hash) {

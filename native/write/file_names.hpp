@@ -17,12 +17,15 @@ class FileNames {
   explicit FileNames(bool keep_paths) : keep_paths_(keep_paths) {}
   void new_part();
   // For a record that names a file: is its name written already?
-  bool is_repeated(const Record& r);
+  bool has(const Record& r) const;
+  // The name in this record has been written.
+  void note(const Record& r);
   // For a call on a file: its path if the current part lacks the name, empty otherwise.
   std::string_view missing(uint64_t hash);
 
  private:
   bool insert(uint64_t hash);
+  bool contains(uint64_t hash) const;
   void grow();
 
   bool keep_paths_;
