@@ -46,13 +46,15 @@ bool nobody_means(std::string_view path) {
 }
 
 std::string tidy(std::string dir) {
-  while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
+  while (dir.size() > 1 && (dir.back() == '/' || dir.ends_with("/."))) dir.pop_back();
   return dir;
 }
 
 }  // namespace
 
-void DataDirs::set(const std::string& list) {
+void DataDirs::set(const std::string& list, const std::vector<std::string>& never) {
+  never_.clear();
+  for (const std::string& dir : never) never_.push_back(tidy(absolute_path(dir)));
   text_ = list;
   dirs_.clear();
   all_ = list.empty() || list == "all";
@@ -71,7 +73,11 @@ void DataDirs::set(const std::string& list) {
 
 bool DataDirs::matches(std::string_view path) const {
   if (is_own_file(path)) return false;
-  if (all_) return !nobody_means(path);
+  if (all_) {
+    for (const std::string& dir : never_)
+      if (path == dir) return false;
+    return !nobody_means(path);
+  }
   for (const std::string& dir : dirs_)
     if (within(path, dir)) return true;
   return false;

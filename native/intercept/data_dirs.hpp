@@ -9,8 +9,9 @@ namespace dft {
 
 class DataDirs {
  public:
-  // A colon list of directories, or `all`. Relative ones belong to the current directory.
-  void set(const std::string& list);
+  // A colon list of directories, or `all`. Relative ones belong to the current directory. `never` are the
+  // directories, not what is in them, that `all` leaves out.
+  void set(const std::string& list, const std::vector<std::string>& never);
   // `path` is absolute, without empty or `.` components.
   bool matches(std::string_view path) const;
   const std::string& text() const { return text_; }
@@ -18,7 +19,7 @@ class DataDirs {
  private:
   bool all_ = true;
   std::string text_ = "all";
-  std::vector<std::string> dirs_;
+  std::vector<std::string> dirs_, never_;
 };
 
 }  // namespace dft

@@ -46,7 +46,7 @@ void name_calls() {
 void start_interception(const Settings& settings) {
   if (g_on || (!settings.trace_posix && !settings.trace_stdio)) return;
   DataDirs dirs;
-  dirs.set(settings.data_dir);
+  dirs.set(settings.data_dir, settings.import_dirs);
   if (!prepare_files(dirs)) {
     complain("no address space to keep track of open files; I/O is not traced");
     return;
@@ -74,7 +74,7 @@ void set_data_dirs(const std::string& list) {
   configure(std::move(changed));
   if (!g_on) return;
   DataDirs dirs;
-  dirs.set(list);
+  dirs.set(list, settings().import_dirs);
   prepare_files(dirs);
   forget_files();
 }

@@ -209,7 +209,8 @@ ssize_t hook_getdelim(char** line, size_t* room, int delimiter, FILE* stream) {
     bool failed = ret == -1 && ferror_unlocked(stream);
     return Judged{ret == -1 && !failed ? 0 : ret, true, failed};
   };
-  return on_stream(Call::getdelim_, stream, Values(), judge, real<S, ssize_t(char**, size_t*, int, FILE*)>(), line,
+  // Headers of the C library turn getline into this.
+  return on_stream(delimiter == '\n' ? Call::getline_ : Call::getdelim_, stream, Values(), judge, real<S, ssize_t(char**, size_t*, int, FILE*)>(), line,
                    room, delimiter, stream);
 }
 

@@ -58,6 +58,9 @@ PyObject* py_configure(PyObject*, PyObject* dict) {
   s.max_size = number(dict, "max_size", 0);
   set_text(dict, "ring_dir", &s.ring_dir);
   set_text(dict, "data_dir", &s.data_dir);
+  PyObject* dirs = PyDict_GetItemString(dict, "import_dirs");
+  for (Py_ssize_t i = 0; dirs && PyList_Check(dirs) && i < PyList_GET_SIZE(dirs); ++i)
+    s.import_dirs.push_back(text_of(PyList_GET_ITEM(dirs, i)));
   bool io = !truth(dict, "disable_io", true);
   s.trace_posix = io && !truth(dict, "disable_posix", false);
   s.trace_stdio = io && !truth(dict, "disable_stdio", false);

@@ -27,7 +27,12 @@ def _configure(prefix: str | None = None) -> None:
         )
         if value is not None
     }
-    settings = {**SETTINGS.for_core(), "version": dftracer.__version__, "facts": facts}
+    settings: dict[str, object] = {
+        **SETTINGS.for_core(),
+        "version": dftracer.__version__,
+        "facts": facts,
+        "import_dirs": [entry or os.curdir for entry in sys.path if isinstance(entry, str)],
+    }
     if prefix:
         settings["log_file"] = prefix
     _core.configure(settings)
