@@ -9,12 +9,13 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 
 from .process import clean_environment, recover
-from .trace import Record, read_directory
+from .trace import Record, Trace, read_directory
 
 __all__ = ["FIXTURES", "Call", "IoRun", "compile_c", "events_as_calls", "preload_library", "run_traced", "same_calls"]
 
@@ -63,16 +64,21 @@ class IoRun:
     traces: Path
     kernel: list[Call] = field(default_factory=list)
 
-    @property
+    @cached_property
+    def trace(self) -> Trace:
+        """Everything it wrote, read strictly and once."""
+        return read_directory(self.traces)
+
+    @cached_property
     def events(self) -> list[Record]:
         """All POSIX and STDIO events of all its processes."""
-        return [e for e in read_directory(self.traces).events if e.cat in {"POSIX", "STDIO"}]
+        return [e for e in self.trace.events if e.cat in {"POSIX", "STDIO"}]
 
-    @property
+    @cached_property
     def paths(self) -> dict[str, str]:
         """Hash to path, each from its own file; a hash must not mean two paths."""
         found: dict[str, str] = {}
-        for file in read_directory(self.traces).files:
+        for file in self.trace.files:
             for record in file.records:
                 if record.name == "FH":
                     path, value = record.raw["args"]["name"], record.raw["args"]["value"]
