@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <mutex>
-#include <set>
 
 #include "md5.hpp"
 #include "names.hpp"
@@ -51,11 +50,7 @@ void futex_wait(std::atomic<uint32_t>* word, uint32_t value, uint64_t timeout_ms
 }
 
 // Makes every running thread of the process pass a full barrier: the hot path then needs none.
-bool process_barrier() {
-  static const bool registered =
-      syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-  return registered && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
-}
+bool process_barrier() { return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
 
 uint64_t thread_cpu_ns() {
   timespec t;
@@ -262,20 +257,18 @@ void finish_at_exit() { finish_session(); }
 
 }  // namespace
 
-State& state() {
-  static State* g = new State;  // leaked: threads may still record while static destructors run
-  return *g;
-}
+namespace {
+// Leaked: threads may still record while static destructors run. Made when the library is loaded: a fork in the
+// middle of a first use would leave a child that waits for ever for the initialisation to end.
+State* const g_state = new State;
+}  // namespace
 
-std::mutex& complaints_mutex() {
-  static std::mutex* mutex = new std::mutex;
-  return *mutex;
-}
+State& state() { return *g_state; }
 
 void complain(const std::string& text) {
-  static auto* said = new std::set<std::string>;
-  std::lock_guard lock(complaints_mutex());
-  if (!said->insert(text).second) return;
+  State& g = state();
+  std::lock_guard lock(g.complaints_mutex);
+  if (!g.complaints.insert(text).second) return;
   std::string line = "dftracer: " + text + "\n";
   ssize_t ignored = write(2, line.data(), line.size());
   (void)ignored;
@@ -315,6 +308,7 @@ bool start_session(const std::string& path, const char* role) {
   std::lock_guard lock(g.mutex);
   if (g.session) return false;
   init_clock();
+  syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
   std::string hex = unique_hex(host);

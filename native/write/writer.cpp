@@ -61,7 +61,9 @@ void Writer::set_prelude(Prelude prelude) {
 }
 
 void Writer::append_prelude() {
-  append("[\n", {});
+  MemberFacts bracket;
+  bracket.count(0);
+  append("[\n", bracket);
   append(prelude_.text, prelude_.facts);
   records_in_file_ = prelude_.records;
   FileHeader* h = rings_.header();
@@ -309,6 +311,7 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "end", ts, args) + "]\n";
   MemberFacts facts;
   facts.count(ts);
+  facts.count(0);  // the bracket
   append(text, facts);
   closing_ = true;
   bool written = cut_member(slots_);
