@@ -239,6 +239,40 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
                 assert len(mine) + dropped >= max(reported)
 
 
+def test_killed_while_it_begins_or_ends(tmp_path: Path) -> None:
+    """Death within the first write, or between the last one and the end: one `[`, one `end`, one `]`."""
+    source = """
+        import os, signal, sys
+        from dftracer.python import ai, dftracer
+        log = dftracer.initialize_log(None, None, -1)
+        for i in range(200):
+            with ai.compute.forward(args={"i": i}): pass
+        if os.fork() == 0:
+            # The child kills its parent while that begins, writes, or ends.
+            parent = os.getppid()
+            deadline = log.get_time() + int(sys.argv[1])
+            while log.get_time() < deadline: pass
+            os.kill(parent, signal.SIGKILL)
+            os._exit(0)
+        log.finalize()
+        """
+    for attempt in range(24):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(source), str(attempt * 150)],
+            env=clean_environment(DFTRACER_ENABLE="1", DFTRACER_LOG_FILE=str(folder / "t")),
+            check=False,
+            timeout=60,
+        )
+        recover(folder)
+        (file,) = read_directory(folder).files
+        assert [e.args["i"] for e in file.events] == list(range(200))
+        assert file.closed
+        assert file.end_record is file.records[-1]
+        assert {"HH", "FH", "SH", "start"} <= {r.name for r in file.records}
+
+
 def test_recover_leaves_the_living_alone(tmp_path: Path) -> None:
     """A reader that recovers a directory does not touch the trace of a running process."""
     process = _start_alone(
