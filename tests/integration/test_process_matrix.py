@@ -273,6 +273,31 @@ def test_killed_while_it_begins_or_ends(tmp_path: Path) -> None:
         assert {"HH", "FH", "SH", "start"} <= {r.name for r in file.records}
 
 
+def test_several_readers_recover_at_once(tmp_path: Path) -> None:
+    """The rest of a dead process's events is appended once, whoever comes first."""
+    process = _start_alone(
+        tmp_path,
+        """
+        import os, signal
+        from dftracer.python import ai, dftracer
+        dftracer.initialize_log(None, None, -1)
+        for i in range(3000):
+            with ai.compute.forward(args={"i": i}): pass
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    process.communicate(timeout=60)
+    code = "import sys; from dftracer import _core; _core.recover(sys.argv[1])"
+    readers = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=clean_environment())
+        for _ in range(6)
+    ]
+    assert [reader.wait(60) for reader in readers] == [0] * 6
+    (file,) = read_directory(tmp_path).files
+    assert [e.args["i"] for e in file.events] == list(range(3000))
+    assert file.end_record.args["recovered"] is True
+
+
 def test_recover_leaves_the_living_alone(tmp_path: Path) -> None:
     """A reader that recovers a directory does not touch the trace of a running process."""
     process = _start_alone(
