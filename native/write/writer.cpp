@@ -44,7 +44,6 @@ void Writer::set_target(std::string wished, std::string otherwise) {
 bool Writer::ensure_open() {
   if (file_.is_open()) return true;
   if (!file_.open(wished_, otherwise_)) {
-    complain("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
     refused();
     return false;
   }
@@ -79,6 +78,8 @@ void Writer::append(std::string_view text, const MemberFacts& facts) {
 }
 
 void Writer::refused() {
+  complain("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
+  complained_ = true;
   failing_ = true;
   rings_.header()->reserved = 1;
 }
@@ -99,7 +100,6 @@ bool Writer::commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, 
   }
   for (RingSlot* s : slots) s->map.header->pending.store(s->read, std::memory_order_release);
   if (!file_.write_at(offset, bytes)) {
-    complain("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
     refused();
     if (replacing) {
       // What was there has been cut off; the spool still has all of it.
