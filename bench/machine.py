@@ -28,6 +28,7 @@ def facts() -> dict[str, str]:
         "kernel": platform.release(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "load average at start": load,
+        "niceness": str(os.getpriority(os.PRIO_PROCESS, 0)),
     }
 
 
