@@ -99,9 +99,8 @@ def torch() -> dict[str, float]:
 
 
 def ours() -> dict[str, float]:
-    from dftracer.python import ai  # noqa: PLC0415
-
     from bench import tracing  # noqa: PLC0415
+    from dftracer.python import ai  # noqa: PLC0415
 
     trace = tracing.start()
     ai.update(epoch=1, step=100)

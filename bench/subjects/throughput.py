@@ -1,9 +1,9 @@
 """Events per second that two threads can have written, compressed, with none dropped.
 
-Our recorder never waits for the disk, so an endless loop of empty spans can outrun the writer and events are
-then dropped and counted. The question is which rate is written in full: two threads offer events at a
-steady rate, and the highest rate of a ladder that lost nothing in one of three tries counts. The rival writes in the
-caller's time, so its rate is simply what it reaches.
+Our recorder waits for the writer a bounded moment at most, so an endless loop of empty spans outruns it and
+events are then dropped and counted. The question is which rate is written in full: two threads offer events
+at a steady rate, and the highest rate of a ladder that lost nothing in one of three tries counts. The rival
+writes in the caller's time, so its rate is simply what it reaches.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _run(bench: Bench, python: Path, events: int, rate: float) -> dict[str, Any]
 
 
 def _step(bench: Bench, rate: float, seconds: float) -> dict[str, Any]:
-    """One rate of the ladder, tried again when events were lost: other work on the machine also loses them."""
+    """One rate of the ladder, tried again when events were lost: a busy machine also loses them."""
     for attempt in range(1, _TRIES + 1):
         run = _run(bench, bench.ours, int(rate * seconds), rate)
         step = {
@@ -134,7 +134,8 @@ def rows(bench: Bench) -> list[Row]:
     )
     writer = min(step["writer_cpu_ns"] for step in ladder)
     row.notes.append(
-        f"the writer thread needs {writer:.0f} ns of its core for an event: {1e3 / writer:.1f} M events/s at most"
+        f"the writer thread takes {writer:.0f} ns of CPU for an event, so a core writes at most "
+        f"{1e3 / writer:.1f} M events/s"
     )
     row.notes.append(
         f"an endless loop of empty spans offers {flood['events'] / flood['offered_s'] / 1e6:.1f} M events/s, "
