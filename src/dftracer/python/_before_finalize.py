@@ -1,0 +1,25 @@
+"""Work that must be in the trace before it ends (threads that still write, results that came late)."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from collections.abc import Callable
+
+__all__ = ["before_finalize", "run_before_finalize"]
+
+_hooks: list[Callable[[], None]] = []
+
+
+def before_finalize(hook: Callable[[], None]) -> None:
+    """Call `hook` at the start of every `finalize()`, and when the interpreter ends without one."""
+    if not _hooks:
+        atexit.register(run_before_finalize)
+    _hooks.append(hook)
+
+
+def run_before_finalize() -> None:
+    """Run all hooks; a failing one stops neither the others nor the program."""
+    for hook in tuple(_hooks):
+        with contextlib.suppress(Exception):
+            hook()
