@@ -1,5 +1,6 @@
 """The one seam to the native recorder."""
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, TypeVar, final
@@ -106,3 +107,29 @@ def log_event(
 def log_counter(name: str, cat: str, values: Mapping[str, float], ts_ns: int | None = None) -> None: ...
 def log_metadata(kind: Literal["CM", "PR"], key: str, value: str) -> None: ...
 def string_hash(text: str | bytes) -> str: ...
+
+def log_profiler_rows(
+    cat: str,
+    names: list[str],
+    starts: array[int],
+    durations: array[int],
+    tids: list[int],
+    correlations: list[int],
+    kinds: list[str],
+    details: list[str],
+    ready: list[str | None] | None,
+    numbers: tuple[
+        dict[int, tuple[array[int], array[int], array[int]]] | None, array[int] | None, array[int] | None
+    ],
+    steps: tuple[array[int], array[int], array[int]],
+    known: dict[str, str],
+    learn: Callable[[str], str],
+    low: int,
+    offset_ns: int,
+    window_ns: int,
+) -> None:
+    """Rows of a profiler window, from `low` on of `starts` and `durations`; waits for room instead of dropping.
+
+    `ready` holds finished args (`,"key":value,…`) of rows that are no operators. Those of operators are made from
+    the columns and from `known[details]`, which `learn` fills.
+    """

@@ -9,20 +9,16 @@ from typing import Any
 
 from dftracer.python.torch._source import DEVICE_TYPES, INSTANT_TYPES, OPERATOR_TYPES, Source
 
-__all__ = ["DeviceTime", "MemoryByThread", "Steps", "window_bounds"]
+__all__ = ["DeviceTime", "MemoryByThread", "Steps", "ThreadMemory", "window_bounds"]
+
+# Moments of changes, and the sums of host and device bytes before each of them and after the last.
+ThreadMemory = tuple["array[int]", "array[int]", "array[int]"]
 
 
 def window_bounds(source: Source, trace_start_ns: int) -> tuple[int, int]:
-    """Start and end of the recorded window; instants have no end of their own."""
-    starts, durations, types = source.starts, source.durations, source.types
-    if not any(kind in types for kind in INSTANT_TYPES):
-        end = max(map(int.__add__, starts, durations))
-    else:
-        end = max(
-            start if kind in INSTANT_TYPES else start + duration
-            for start, duration, kind in zip(starts, durations, types, strict=True)
-        )
-    first = min(starts)
+    """Start and end of the recorded window."""
+    first = min(source.starts)
+    end = max(map(int.__add__, source.starts, source.durations))
     return (trace_start_ns if 0 < trace_start_ns <= first else first), end
 
 
@@ -31,19 +27,24 @@ class Steps:
 
     def __init__(self, source: Source) -> None:
         found: list[tuple[int, int, int]] = []
-        for index, kind in enumerate(source.types):
+        for index, kind in enumerate(source.types if "user_annotation" in source.kinds else ()):
             if kind == "user_annotation":
                 name = source.name(index)
                 if name.startswith("ProfilerStep#") and name[13:].isdigit():
                     start = source.starts[index]
                     found.append((start, start + source.durations[index], int(name[13:])))
         found.sort()
-        self._starts = [start for start, _, _ in found]
-        self._ends = [end for _, end, _ in found]
-        self._numbers = [number for _, _, number in found]
+        self._starts = array("q", (start for start, _, _ in found))
+        self._ends = array("q", (end for _, end, _ in found))
+        self._numbers = array("q", (number for _, _, number in found))
 
     def __bool__(self) -> bool:
         return bool(self._starts)
+
+    @property
+    def columns(self) -> tuple[array[int], array[int], array[int]]:
+        """Starts, ends and numbers, by start."""
+        return self._starts, self._ends, self._numbers
 
     def at(self, moment: int) -> int | None:
         """The step at `moment`, None between and outside steps."""
@@ -58,25 +59,26 @@ class MemoryByThread:
 
     def __init__(self, source: Source) -> None:
         changes: dict[int, list[tuple[int, int, bool]]] = {}
-        for index, kind in enumerate(source.types):
-            if kind == "cpu_instant_event" and source.name(index) == "[memory]":
-                size, on_device, _ = source.memory(source.raw_details(index, index + 1)[0])
-                changes.setdefault(source.tid(index), []).append((source.starts[index], size, on_device))
-        self._threads: dict[int, tuple[list[int], list[int], list[int]]] = {}
+        if not source.kinds.isdisjoint(INSTANT_TYPES):
+            for index, kind in enumerate(source.types):
+                if kind in INSTANT_TYPES and source.name(index) == "[memory]":
+                    size, on_device = source.memory_size(index)
+                    changes.setdefault(source.tid(index), []).append((source.starts[index], size, on_device))
+        self.threads: dict[int, ThreadMemory] = {}
         for tid, rows in changes.items():
             rows.sort()
-            self._threads[tid] = (
-                [moment for moment, _, _ in rows],
-                [0, *accumulate(0 if on_device else size for _, size, on_device in rows)],
-                [0, *accumulate(size if on_device else 0 for _, size, on_device in rows)],
+            self.threads[tid] = (
+                array("q", (moment for moment, _, _ in rows)),
+                array("q", [0, *accumulate(0 if on_device else size for _, size, on_device in rows)]),
+                array("q", [0, *accumulate(size if on_device else 0 for _, size, on_device in rows)]),
             )
 
     def __bool__(self) -> bool:
-        return bool(self._threads)
+        return bool(self.threads)
 
     def within(self, tid: int, start: int, end: int) -> tuple[int, int]:
         """(host bytes, device bytes)."""
-        known = self._threads.get(tid)
+        known = self.threads.get(tid)
         if known is None:
             return 0, 0
         moments, host, device = known
@@ -91,7 +93,7 @@ class DeviceTime:
     def __init__(self, source: Source) -> None:
         self.total: dict[int, int] = {}
         self.operators: dict[int, int] = {}
-        self.present = any(kind in DEVICE_TYPES for kind in set(source.types))
+        self.present = not source.kinds.isdisjoint(DEVICE_TYPES)
         if self.present:
             self._collect(source)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any
 
 from dftracer import _core
-from dftracer.python.torch._attribution import DeviceTime, MemoryByThread, Steps, window_bounds
+from dftracer.python.torch._attribution import DeviceTime, MemoryByThread, Steps, ThreadMemory, window_bounds
+from dftracer.python.torch._details import OperatorDetails, args_text
 from dftracer.python.torch._source import DEVICE_TYPES, INSTANT_TYPES, Source, open_source
 
 __all__ = ["CATEGORY", "clock_offset_ns", "device_lane", "write_window"]
@@ -18,7 +20,11 @@ _CHUNK = 2048
 _LANE_BASE = 1 << 24
 _HOST_LAUNCH_TYPES = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver"})
 
-LogEvent = Callable[[str, str, int, int, dict[str, Any], int], None]
+# What the recorder makes the args of, given Kineto's text: all but what needs another activity to be understood.
+_NATIVE_TYPES = frozenset({"cpu_op", "user_annotation", "python_function"})
+_NO_DETAILS = OperatorDetails()
+_Numbers = tuple["dict[int, ThreadMemory]", "array[int] | None", "array[int] | None"]
+
 
 
 def device_lane(device: int, stream: int) -> int:
@@ -59,41 +65,86 @@ class _Window:
         self._with_flops = with_flops
         self._offset = clock_offset_ns()
         start, end = window_bounds(source, trace_start_ns)
-        self._percent = 100.0 / max(end - start, 1)
+        self._window_ns = max(end - start, 1)
+        self._percent = 100.0 / self._window_ns
         self._steps = Steps(source)
         self._memory = MemoryByThread(source)
         self._device_time = DeviceTime(source)
         self._lanes: dict[int, str] = {}
+        self._mixed = not source.kinds <= _NATIVE_TYPES
 
     def write(self, low: int, high: int) -> None:
+        """Write the activities `low` to `high`; the recorder itself makes the args of operators."""
         source = self._source
-        log: LogEvent = _core.log_event
-        has_devices = self._device_time.present
         names = source.names(low, high)
         tids = source.tids(low, high)
+        kinds = source.types[low:high]
         correlations = source.correlations(low, high)
         raws = source.raw_details(low, high)
-        linked = source.linked(low, high) if has_devices else None
-        devices = source.devices(low, high) if has_devices else None
-        starts, durations, types = source.starts, source.durations, source.types
-        offset = self._offset
+        details = source.details
+        ready: list[str | None] | None = None
+        if details is None or self._mixed:
+            ready = self._ready(low, high, names, tids, correlations, raws)
+        if details is None:
+            details, raws = _NO_DETAILS, [""] * (high - low)
+        _core.log_profiler_rows(
+            CATEGORY,
+            names,
+            source.starts,
+            source.durations,
+            tids,
+            correlations,
+            kinds,
+            raws,
+            ready,
+            self._numbers(low, high, correlations),
+            self._steps.columns,
+            details.known,
+            details.learn,
+            low,
+            self._offset,
+            self._window_ns,
+        )
+
+    def _numbers(self, low: int, high: int, correlations: list[int]) -> _Numbers:
+        """Memory by thread, device time and flops of operators, as far as there are any."""
+        device_ns = flops = None
+        if self._device_time.present:
+            total = self._device_time.total
+            device_ns = array("q", (total.get(index, 0) for index in range(low, high)))
+        if self._with_flops:
+            flops = array("q", map(self._source.flops, correlations))
+        return self._memory.threads, device_ns, flops
+
+    def _ready(
+        self, low: int, high: int, names: list[str], tids: list[int], correlations: list[int], raws: list[Any]
+    ) -> list[str | None]:
+        """Args of the rows that the recorder does not make itself; moves device rows to their lanes."""
+        source = self._source
+        has_devices = self._device_time.present
+        linked = source.linked(low, high) if has_devices else [0] * (high - low)
+        devices = source.devices(low, high) if has_devices else [0] * (high - low)
+        ready: list[str | None] = [None] * (high - low)
         for at in range(high - low):
             index = low + at
-            kind = types[index]
-            start = starts[index]
-            duration = durations[index]
-            tid = tids[at]
+            kind = source.types[index]
+            if source.details is not None and (kind in _NATIVE_TYPES or names[at] == "[memory]"):
+                continue
             if kind in INSTANT_TYPES:
-                args = self._instant(names[at], start, raws[at])
-                duration = 0
-            elif kind in DEVICE_TYPES and linked is not None and devices is not None:
-                args, tid = self._on_device(index, devices[at], tid, linked[at], correlations[at], raws[at])
+                args = self._instant(names[at], source.starts[index], raws[at])
+            elif kind in DEVICE_TYPES:
+                args, tids[at] = self._on_device(
+                    index, devices[at], tids[at], linked[at], correlations[at], raws[at]
+                )
             elif kind in _HOST_LAUNCH_TYPES:
-                args = self._launch(index, linked[at] if linked else 0, correlations[at], raws[at])
+                args = self._launch(index, linked[at], correlations[at], raws[at])
+            elif source.details is None:
+                args = self._on_host(index, tids[at], correlations[at], raws[at])
             else:
-                args = self._on_host(index, tid, correlations[at], raws[at])
+                continue
             args["type"] = kind
-            log(names[at], CATEGORY, start + offset, duration, args, tid)
+            ready[at] = args_text(args)
+        return ready
 
     def _on_host(self, index: int, tid: int, correlation: int, raw: Any) -> dict[str, Any]:
         source = self._source

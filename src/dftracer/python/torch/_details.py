@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-__all__ = ["ELEMENT_BYTES", "MemoryChange", "OperatorDetails", "describe_inputs", "memory_change"]
+__all__ = [
+    "ELEMENT_BYTES",
+    "MemoryChange",
+    "OperatorDetails",
+    "args_text",
+    "describe_inputs",
+    "memory_change",
+    "operator_args",
+    "parse_object",
+]
 
 # Kineto names dtypes as C++ does.
 ELEMENT_BYTES = {
@@ -77,41 +87,22 @@ def describe_inputs(dims: list[Any], types: list[str]) -> dict[str, Any]:
 
 
 class OperatorDetails:
-    """Reads `metadata_json` of host activities; equal texts are parsed once."""
+    """Args made from the `metadata_json` of operators; texts that differ only in their numbers are parsed once."""
 
     def __init__(self) -> None:
-        self._cache: dict[str, dict[str, Any]] = {}
+        self.known: dict[str, str] = {}
 
-    def read(self, text: str) -> tuple[dict[str, Any], int, int]:
-        """Shared fragment of args (not to be changed), sequence number (-1: none), record function id (0: none)."""
-        end = text.rfind(', "Ev Idx"')
-        key = text[:end] if end >= 0 else ("" if text.startswith('"Ev Idx"') else text)
-        sequence, key = _cut_number(key, '"Sequence number": ', -1)
-        record_function, key = _cut_number(key, '"Record function id": ', 0)
-        fragment = self._cache.get(key)
-        if fragment is None:
-            if len(self._cache) >= _CACHE_LIMIT:
-                self._cache.clear()
-            fragment = self._cache[key] = _fragment(key)
-        return fragment, sequence, record_function
+    def learn(self, text: str) -> str:
+        """JSON text of the args of `text`, an operator's metadata without sequence number, record function id and index."""
+        if len(self.known) >= _CACHE_LIMIT:
+            self.known.clear()
+        made = self.known[text] = args_text({"input_size": 0, **operator_args(text)})
+        return made
 
 
-def _cut_number(text: str, label: str, missing: int) -> tuple[int, str]:
-    at = text.find(label)
-    if at < 0:
-        return missing, text
-    start = at + len(label)
-    comma = text.find(",", start)
-    if comma < 0:
-        return _number(text[start:], missing), text[:at]
-    return _number(text[start:comma], missing), text[:at] + text[comma + 2 :]
-
-
-def _number(text: str, missing: int) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        return missing
+def args_text(args: Mapping[str, Any]) -> str:
+    """Args as the recorder takes them ready-made: `,"key":value,…`."""
+    return "," + json.dumps(args, separators=(",", ":"))[1:-1] if args else ""
 
 
 def parse_object(text: str) -> dict[str, Any]:
@@ -141,7 +132,7 @@ def _salvage(text: str) -> dict[str, Any]:
     return found
 
 
-def _fragment(text: str) -> dict[str, Any]:
+def operator_args(text: str) -> dict[str, Any]:
     fields = parse_object(text)
     args: dict[str, Any] = {}
     dims = fields.pop("Input Dims", None)
@@ -177,11 +168,13 @@ _RENAMED = {
 }
 
 
+_MEMORY_FIELD = re.compile(r'"(Bytes|Device Type|Device Id|Total Allocated|Total Reserved|Addr)": (-?\d+)')
+
+
 def memory_change(text: str) -> MemoryChange:
     """Bytes (negative: freed), whether on a device, and the args of one `[memory]` activity."""
-    fields = parse_object(text)
-    size = int(fields.get("Bytes", 0))
-    on_device = int(fields.get("Device Type", 0)) != 0
+    fields = {key: int(value) for key, value in _MEMORY_FIELD.findall(text)}
+    size = fields.get("Bytes", 0)
     args = {
         "bytes": size,
         "total_allocated": fields.get("Total Allocated", 0),
@@ -189,7 +182,4 @@ def memory_change(text: str) -> MemoryChange:
         "addr": fields.get("Addr", 0),
         "device_index": fields.get("Device Id", -1),
     }
-    stack = fields.get("Call stack")
-    if stack:
-        args["stack"] = stack
-    return size, on_device, args
+    return size, fields.get("Device Type", 0) != 0, args

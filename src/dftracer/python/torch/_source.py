@@ -65,6 +65,12 @@ class Source:
         self.starts = array("q", map(self._need(kind, "timestamp", "start_ns"), activities))
         self.durations = array("q", map(self._need(kind, "duration", "duration_ns"), activities))
         self.types = self._types(kind)
+        self.kinds = frozenset(self.types)
+        if not self.kinds.isdisjoint(INSTANT_TYPES):
+            for index, category in enumerate(self.types):
+                # Kineto gives instants the rest of the window as their duration.
+                if category in INSTANT_TYPES:
+                    self.durations[index] = 0
 
     @staticmethod
     def _need(kind: type, *names: str) -> Getter:
@@ -100,16 +106,24 @@ class Source:
     def flops(self, correlation: int) -> int:
         return self._flops.get(correlation, 0)
 
+    # The recorder reads the details of operators itself, where they are Kineto's text.
+    details: OperatorDetails | None = None
+
     def raw_details(self, low: int, high: int) -> list[Any]:
         """What `operator`, `memory` and `device` take: opaque to the caller."""
         raise NotImplementedError
 
     def operator(self, raw: Any) -> tuple[dict[str, Any], int, int]:
-        """Shared args, sequence number (-1: none), record function id (0: none)."""
+        """Args, sequence number (-1: none), record function id (0: none)."""
         raise NotImplementedError
 
     def memory(self, raw: Any) -> tuple[int, bool, dict[str, Any]]:
         raise NotImplementedError
+
+    def memory_size(self, index: int) -> tuple[int, bool]:
+        """Bytes of a `[memory]` activity and whether they are on a device."""
+        size, on_device, _ = self.memory(self.raw_details(index, index + 1)[0])
+        return size, on_device
 
     def device(self, raw: Any) -> dict[str, Any]:
         raise NotImplementedError
@@ -121,16 +135,20 @@ class ActivitySource(Source):
     def __init__(self, activities: Sequence[Any], flops: dict[int, int]) -> None:
         super().__init__(activities, flops)
         self._metadata = self._need(type(activities[0]), "metadata_json")
-        self._details = OperatorDetails()
+        self.details = OperatorDetails()
 
     def raw_details(self, low: int, high: int) -> list[str]:
         return _column(self._metadata, self.activities[low:high], "")
 
-    def operator(self, raw: str) -> tuple[dict[str, Any], int, int]:
-        return self._details.read(raw)
-
     def memory(self, raw: str) -> tuple[int, bool, dict[str, Any]]:
         return memory_change(raw)
+
+    def memory_size(self, index: int) -> tuple[int, bool]:
+        text = str(_value(self._metadata, self.activities[index], ""))
+        start = text.find('"Bytes": ') + 9
+        end = text.find(",", start)
+        size = text[start : end if end > 0 else None]
+        return (int(size) if size.lstrip("-").isdigit() else 0), '"Device Type": 0' not in text
 
     def device(self, raw: str) -> dict[str, Any]:
         return device_fields(parse_object(raw))
