@@ -1,6 +1,8 @@
 // One monotonic clock for all events: raw ticks on the hot path, nanoseconds since the epoch in the file.
 #pragma once
 
+#include "api.hpp"
+
 #include <cstdint>
 #include <ctime>
 
@@ -11,7 +13,7 @@
 namespace dft {
 
 // 1 when ticks come from a CPU counter the kernel itself trusts, 0 when they are CLOCK_MONOTONIC ns.
-extern __attribute__((visibility("default"))) bool g_cpu_ticks;
+extern DFT_API bool g_cpu_ticks;
 
 inline uint64_t monotonic_ns() {
   timespec t;
@@ -38,12 +40,12 @@ struct Anchor {
   uint64_t mono_ns;
 };
 
-Anchor take_anchor();
+DFT_API Anchor take_anchor();
 uint64_t realtime_ns();
 
 // Detects the tick source once per process; cheap to call again.
-void init_clock();
-const char* clock_source();
+DFT_API void init_clock();
+DFT_API const char* clock_source();
 
 // Maps ticks to epoch nanoseconds, piecewise between anchors, so that neither a wrong first estimate
 // of the counter's rate nor NTP slewing of the kernel's clock shifts events against each other.

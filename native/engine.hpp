@@ -6,10 +6,11 @@
 #include <cstring>
 #include <string_view>
 
+#include "api.hpp"
 #include "clock.hpp"
 #include "record.hpp"
 
-#define DFT_API __attribute__((visibility("default")))
+
 #define DFT_LIKELY(x) __builtin_expect(!!(x), 1)
 #define DFT_UNLIKELY(x) __builtin_expect(!!(x), 0)
 

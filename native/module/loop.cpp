@@ -49,29 +49,60 @@ void end_item(Loop* l, uint64_t now) {
   if (bodied) emit_span(t, l->body->name_id, body, now, fragment_of(l->body), {count, n});
 }
 
-PyObject* loop_next(PyObject* self) {
-  auto* l = reinterpret_cast<Loop*>(self);
+void begin_wait(Loop* l) {
   end_item(l, ticks());
-  ThreadState* t = thread_in_context();
   l->waited = false;
+  ThreadState* t = thread_in_context();
   if (t && l->wait) push_frame(t, wait_key(l), muted_unless(l->wait->on));
-  PyObject* item = Py_TYPE(l->iterator)->tp_iternext(l->iterator);
+}
+
+// `error`: the exception type that came instead of an item; the one that ends a loop is no event.
+void end_wait(Loop* l, bool got_item, PyObject* error) {
   l->wait_end = ticks();
-  t = thread_in_context();
-  if (!t) return item;
+  ThreadState* t = thread_in_context();
+  if (!t) return;
   Frame f;
   bool waited = l->wait && take_frame(t, wait_key(l), 0, &f);
-  if (!item) {
-    if (waited && !(f.flags & kMuted) && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_StopIteration))
-      emit_span(t, l->wait->name_id, f, l->wait_end, fragment_of(l->wait), error_fragment(PyErr_Occurred()));
-    return nullptr;
+  if (!got_item) {
+    if (waited && error && !(f.flags & kMuted))
+      emit_span(t, l->wait->name_id, f, l->wait_end, fragment_of(l->wait), error_fragment(error));
+    return;
   }
   if (waited) l->wait_frame = f;
   l->waited = waited;
   ++l->count;
   l->in_body = true;
   if (l->body) push_frame(t, body_key(l), muted_unless(l->body->on));
+}
+
+bool ends_loop(PyObject* error) {
+  return PyErr_GivenExceptionMatches(error, PyExc_StopIteration) ||
+         PyErr_GivenExceptionMatches(error, PyExc_StopAsyncIteration);
+}
+
+PyObject* loop_next(PyObject* self) {
+  auto* l = reinterpret_cast<Loop*>(self);
+  if (!l->iterator) {
+    PyErr_SetString(PyExc_TypeError, "this loop has no iterator");
+    return nullptr;
+  }
+  begin_wait(l);
+  PyObject* item = Py_TYPE(l->iterator)->tp_iternext(l->iterator);
+  PyObject* error = item ? nullptr : PyErr_Occurred();
+  end_wait(l, item != nullptr, error && !ends_loop(error) ? error : nullptr);
   return item;
+}
+
+// For loops driven from Python (async for).
+PyObject* loop_before_wait(PyObject* self, PyObject*) {
+  begin_wait(reinterpret_cast<Loop*>(self));
+  Py_RETURN_NONE;
+}
+
+PyObject* loop_after_wait(PyObject* self, PyObject* error) {
+  PyObject* type = error == Py_None ? nullptr : reinterpret_cast<PyObject*>(Py_TYPE(error));
+  end_wait(reinterpret_cast<Loop*>(self), type == nullptr, type && !ends_loop(type) ? type : nullptr);
+  Py_RETURN_NONE;
 }
 
 void loop_dealloc(PyObject* self) {
@@ -100,11 +131,17 @@ int loop_traverse(PyObject* self, visitproc visit, void* arg) {
 
 // len() and friends of the iterable's own iterator are not ours to offer; its length hint is.
 PyObject* loop_length_hint(PyObject* self, PyObject*) {
-  Py_ssize_t n = PyObject_LengthHint(reinterpret_cast<Loop*>(self)->iterator, 0);
+  PyObject* iterator = reinterpret_cast<Loop*>(self)->iterator;
+  Py_ssize_t n = iterator ? PyObject_LengthHint(iterator, 0) : 0;
   return n < 0 ? nullptr : PyLong_FromSsize_t(n);
 }
 
-PyMethodDef g_loop_methods[] = {{"__length_hint__", loop_length_hint, METH_NOARGS, nullptr}, {}};
+PyMethodDef g_loop_methods[] = {
+    {"__length_hint__", loop_length_hint, METH_NOARGS, nullptr},
+    {"before_wait", loop_before_wait, METH_NOARGS, nullptr},
+    {"after_wait", loop_after_wait, METH_O, nullptr},
+    {},
+};
 
 Node* node_or_null(PyObject* o) {
   if (!PyObject_TypeCheck(o, &g_node_type)) return nullptr;
@@ -117,8 +154,8 @@ PyObject* loop(PyObject*, PyObject* args) {
   PyObject *iterable, *wait, *body, *key;
   int as_string;
   if (!PyArg_ParseTuple(args, "OOOOp", &iterable, &wait, &body, &key, &as_string)) return nullptr;
-  Ref iterator(PyObject_GetIter(iterable));
-  if (!iterator) return nullptr;
+  Ref iterator(iterable == Py_None ? nullptr : PyObject_GetIter(iterable));
+  if (!iterator && iterable != Py_None) return nullptr;
   Loop* l = PyObject_GC_New(Loop, &g_loop_type);
   if (!l) return nullptr;
   l->iterator = iterator.release();

@@ -19,6 +19,7 @@ PyMethodDef g_functions[] = {
     {"set_decorator", set_decorator, METH_O, nullptr},
     {"set_traceable_call", set_traceable_call, METH_O, nullptr},
     {"wrap", wrap, METH_VARARGS, nullptr},
+    {"disguise", disguise, METH_VARARGS, nullptr},
     {"loop", loop, METH_VARARGS, nullptr},
     {},
 };

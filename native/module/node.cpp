@@ -23,17 +23,19 @@ PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
   return new_ref(reinterpret_cast<PyObject*>(n));
 }
 
-void close_span(Node* n, uint32_t must_flags, PyObject* exception_type) {
+bool close_span(Node* n, uint32_t must_flags, PyObject* exception_type) {
   uint64_t end = ticks();
   ThreadState* t = thread_in_context();
-  if (!t) return;
+  if (!t) return false;
   Frame f;
-  if (DFT_UNLIKELY(!take_frame(t, n, must_flags, &f) || f.flags & kMuted)) return;
+  if (DFT_UNLIKELY(!take_frame(t, n, must_flags, &f))) return false;
+  if (DFT_UNLIKELY(f.flags & kMuted)) return true;
   if (DFT_LIKELY(exception_type == Py_None)) {
     emit_span(t, n->name_id, f, end, fragment_of(n));
   } else {
     emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(exception_type));
   }
+  return true;
 }
 
 PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
@@ -269,6 +271,10 @@ PyObject* node_stop(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* node_close(PyObject* self, PyObject*) {
+  return PyBool_FromLong(g_tracing && close_span(reinterpret_cast<Node*>(self), 0, Py_None));
+}
+
 PyObject* node_open(PyObject* self, PyObject* args) {
   PyObject* mapping = Py_None;
   if (!PyArg_ParseTuple(args, "|O", &mapping)) return nullptr;
@@ -311,6 +317,7 @@ PyMethodDef g_node_methods[] = {
     {"set_enabled", node_set_enabled, METH_O, nullptr},
     {"start", node_start, METH_NOARGS, nullptr},
     {"stop", node_stop, METH_NOARGS, nullptr},
+    {"close", node_close, METH_NOARGS, "End the newest open event of this node now; False if there is none."},
     {"open", node_open, METH_VARARGS, nullptr},
     {},
 };

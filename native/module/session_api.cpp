@@ -43,7 +43,7 @@ PyObject* py_configure(PyObject*, PyObject* dict) {
   }
   Settings s;
   g_tracing = truth(dict, "enable", false);
-  s.compress = truth(dict, "compress", s.compress);
+  s.compress = truth(dict, "trace_compression", s.compress);
   s.inc_metadata = truth(dict, "inc_metadata", s.inc_metadata);
   s.disable_tids = truth(dict, "disable_tids", s.disable_tids);
   s.bind_signals = truth(dict, "bind_signals", s.bind_signals);
@@ -68,10 +68,7 @@ PyObject* py_configure(PyObject*, PyObject* dict) {
   Py_RETURN_NONE;
 }
 
-PyObject* py_initialize(PyObject*, PyObject* args) {
-  PyObject* path;
-  int explicit_path = 1;
-  if (!PyArg_ParseTuple(args, "O|p", &path, &explicit_path)) return nullptr;
+PyObject* py_initialize(PyObject*, PyObject* path) {
   if (!g_tracing) Py_RETURN_FALSE;
   return PyBool_FromLong(start_session(path == Py_None ? std::string() : text_of(path), "app"));
 }
@@ -228,7 +225,7 @@ PyObject* py_string_hash(PyObject*, PyObject* text) {
 
 PyMethodDef g_session_functions[] = {
     {"configure", py_configure, METH_O, nullptr},
-    {"initialize", py_initialize, METH_VARARGS, nullptr},
+    {"initialize", py_initialize, METH_O, nullptr},
     {"rename", py_rename, METH_O, nullptr},
     {"finalize", py_finalize, METH_NOARGS, nullptr},
     {"flush", py_flush, METH_NOARGS, nullptr},

@@ -6,6 +6,8 @@
 namespace dft::py {
 
 PyObject* wrap(PyObject* module, PyObject* args);
+// An object that calls `body` and otherwise passes for `function`.
+PyObject* disguise(PyObject* module, PyObject* args);
 // What Dynamo may trace in place of a native call: it looks at the type's dict, the interpreter at its slots.
 PyObject* set_traceable_call(PyObject* module, PyObject* function);
 bool init_wrapped(PyObject* module);

@@ -1,6 +1,8 @@
 // JSON text, appended to a string or written through a pointer.
 #pragma once
 
+#include "api.hpp"
+
 #include <charconv>
 #include <cstdint>
 #include <cstring>
@@ -10,7 +12,7 @@
 namespace dft {
 
 // Appends `text` as a JSON string, quotes included: valid JSON for any bytes, bad UTF-8 replaced by U+FFFD.
-void append_json_string(std::string& out, std::string_view text);
+DFT_API void append_json_string(std::string& out, std::string_view text);
 
 inline void append_int(std::string& out, int64_t v) {
   char buf[24];

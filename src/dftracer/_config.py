@@ -25,6 +25,8 @@ __all__ = [
     "BadValue",
     "Setting",
     "Settings",
+    "announce_session",
+    "announced_session",
     "load_settings",
     "rank_info",
     "set_log_file",
@@ -385,6 +387,23 @@ def set_log_file(prefix: str | None) -> str | None:
     else:
         os.environ["DFTRACER_LOG_FILE"] = prefix
     return before
+
+
+# Set by a recording process: where the processes it starts, which do not fork from it, write.
+_SESSION = "DFTRACER_SESSION"
+
+
+def announce_session(prefix: str | None) -> None:
+    """Have processes started from now on join this one's session; None ends that."""
+    if prefix is None:
+        os.environ.pop(_SESSION, None)
+    else:
+        os.environ[_SESSION] = prefix
+
+
+def announced_session() -> str | None:
+    """The prefix that a recording parent left, if any."""
+    return os.environ.get(_SESSION) or None
 
 
 def _inverted(raw: object) -> object:

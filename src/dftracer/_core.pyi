@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Literal, Self, TypeVar, final, overload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -18,7 +18,7 @@ class Node:
     def cat(self) -> str: ...
     @property
     def enabled(self) -> bool: ...
-    def __enter__(self) -> Node: ...
+    def __enter__(self) -> Self: ...
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None: ...
@@ -27,8 +27,31 @@ class Node:
     def set_enabled(self, on: bool) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
-    def use(self, args: Mapping[str, Any] | None = None, enable: bool | None = None) -> Use: ...
+    def close(self) -> bool: ...
     def open(self, args: Mapping[str, Any] | None = None) -> Activity: ...
+    @overload
+    def __call__(self, target: _F, /) -> _F: ...
+    @overload
+    def __call__(
+        self,
+        target: None = None,
+        /,
+        *,
+        args: Mapping[str, Any] | None = None,
+        epoch: Any = None,
+        step: Any = None,
+        image_idx: Any = None,
+        image_size: Any = None,
+        enable: bool | None = None,
+    ) -> Use: ...
+    def update(
+        self,
+        epoch: Any = None,
+        step: Any = None,
+        image_idx: Any = None,
+        image_size: Any = None,
+        args: Mapping[str, Any] | None = None,
+    ) -> Self: ...
 
 @final
 class Use:
@@ -36,6 +59,8 @@ class Use:
 
     @property
     def node(self) -> Node: ...
+    def open(self) -> Activity: ...
+    def __call__(self, target: _F, /) -> _F: ...
     def __enter__(self) -> Use: ...
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -57,14 +82,31 @@ class Wrapped:
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 def wrap(
-    span: Node | Use, fn: Callable[..., Any], arg_spec: tuple[Any, ...] | None, self_attrs: bool
-) -> Wrapped: ...
+    span: Node | Use,
+    function: Callable[..., Any],
+    parameters: tuple[tuple[str, int, Any, bool], ...],
+    self_attributes: bool,
+    attributes: dict[str, Any],
+) -> Wrapped:
+    """Trace a plain function; `parameters` name the arguments that become args of its events."""
+
+def disguise(function: Callable[..., Any], body: Callable[..., Any], attributes: dict[str, Any]) -> Wrapped:
+    """An object that calls `body` and otherwise passes for `function`."""
+
+def set_decorator(decorate: Callable[[Node | Use, Any], Any]) -> None:
+    """What calling a Node or Use with something to decorate does."""
+
+def set_traceable_call(function: Callable[..., Any]) -> None:
+    """What tracing compilers see in place of the native call of a Wrapped."""
 
 @final
-class LoopIterator(Iterator[_T]): ...
+class LoopIterator(Iterator[_T]):
+    def __next__(self) -> _T: ...
+    def before_wait(self) -> None: ...
+    def after_wait(self, error: BaseException | None) -> None: ...
 
 def loop(
-    iterable: Iterable[_T],
+    iterable: Iterable[_T] | None,
     wait: Node | None,
     body: Node | None,
     count_key: str,
@@ -76,8 +118,11 @@ def loop(
 def configure(settings: Mapping[str, Any]) -> None:
     """Hand over the resolved settings; nothing is opened."""
 
-def initialize(path: str | None, explicit: bool) -> bool:
+def initialize(path: str | None) -> bool:
     """Arm the session (the file appears with the first record); False if one is active already."""
+
+def rename(path: str) -> None:
+    """Give the armed session another file."""
 
 def finalize() -> None: ...
 def flush() -> bool: ...

@@ -178,16 +178,16 @@ class _BlockCapture(Capture):
         if core.active():
             self._use_active_session(core)
         else:
-            self._start_private_session(core)
+            self._start_private_session()
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         if self._is_private:
-            from dftracer import _core  # noqa: PLC0415 - it was there on entry
+            from dftracer import _session  # noqa: PLC0415 - it was there on entry
 
-            _core.finalize()
+            _session.end()
             _config.set_log_file(self._log_file_before)
         found = self._look()
         self._own = {path: part for path, part in found.items() if part[0]["pid"] == os.getpid()}
@@ -233,13 +233,15 @@ class _BlockCapture(Capture):
         _recover(self._directory)
         self._before = {path: _text_size(path) for path in _traces_in(self._directory)}
 
-    def _start_private_session(self, core: Any) -> None:
+    def _start_private_session(self) -> None:
         self._is_private = True
         self._directory = tempfile.mkdtemp(prefix="dftracer-capture-")
         weakref.finalize(self, _remove, self._directory, os.getpid())
         prefix = os.path.join(self._directory, "capture")
         self._log_file_before = _config.set_log_file(prefix)
-        core.initialize(prefix + ".pfw", True)
+        from dftracer import _session  # noqa: PLC0415 - reads the settings, which are complete only now
+
+        _session.begin(prefix + ".pfw")
 
 
 def capture() -> _BlockCapture:
