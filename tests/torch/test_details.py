@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dftracer.python.torch._details import OperatorDetails, describe_inputs, memory_change
+import json
+
+from dftracer.python.torch._details import OperatorDetails, describe_inputs, memory_change, operator_args
 
 
 def test_a_scalar_tensor_is_one_element_and_a_number_none() -> None:
@@ -19,20 +21,21 @@ def test_half_precision_is_two_bytes() -> None:
     assert describe_inputs([[10]], ["c10::BFloat16"])["input_bytes"] == 20
 
 
-def test_numbers_of_one_event_do_not_hide_that_the_rest_is_shared() -> None:
+def test_a_text_met_again_is_not_parsed_again() -> None:
     details = OperatorDetails()
-    text = '"Sequence number": %d, "Fwd thread id": 1, "Record function id": %d, "Input type": ["float"], "Input Dims": [[2]], "Ev Idx": %d'
-    first, sequence, record = details.read(text % (7, 9, 1))
-    second, *_ = details.read(text % (8, 10, 2))
-    assert (sequence, record) == (7, 9)
-    assert first is second
-    assert first["input_size"] == 2
+    text = '"Fwd thread id": 1, "Input type": ["float"], "Input Dims": [[2]]'
+    made = details.learn(text)
+    assert details.known[text] is made
+    assert json.loads("{" + made[1:] + "}")["input_size"] == 2
+
+
+def test_an_operator_without_inputs_has_size_zero() -> None:
+    assert OperatorDetails().learn("") == ',"input_size":0'
 
 
 def test_text_that_is_not_json_still_gives_its_shapes() -> None:
-    text = '"Call stack": "a "quoted" name;", "Input type": ["float"], "Input Dims": [[3, 4]], "Ev Idx": 3'
-    fragment, *_ = OperatorDetails().read(text)
-    assert fragment["input_size"] == 12
+    text = '"Call stack": "a "quoted" name;", "Input type": ["float"], "Input Dims": [[3, 4]]'
+    assert operator_args(text)["input_size"] == 12
 
 
 def test_memory_events_tell_size_and_place() -> None:

@@ -150,7 +150,7 @@ def test_steps_are_numbered_across_windows(windows: Any) -> None:
 
 def test_durations_keep_their_nanoseconds(windows: Any) -> None:
     operators = [event for event in windows.of("PP") if event["args"]["type"] == "cpu_op"]
-    assert all(event["dur"] == event["args"]["dur_ns"] // 1000 for event in operators)
+    assert all(abs(1000 * event["dur"] - event["args"]["dur_ns"]) < 1000 for event in operators)
     assert any(event["args"]["dur_ns"] % 1000 for event in operators)
 
 

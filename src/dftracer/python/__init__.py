@@ -80,3 +80,15 @@ __all__ = [
     "get_iter_handle_name",
     "pipeline",
 ]
+
+# What needs torch is found when asked for: importing this package never imports it.
+_DYNAMO = ("Dynamo", "create_backend", "dftracer_dynamo_backend", "dynamo")
+
+
+def __getattr__(name: str) -> object:
+    if name in _DYNAMO:
+        from importlib import import_module  # noqa: PLC0415
+
+        module = import_module("dftracer.python.dynamo")
+        return module if name == "dynamo" else getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dftracer import _core
-from dftracer.python._before_finalize import before_finalize
+from dftracer._before_finalize import before_finalize
 from dftracer.python.torch._convert import device_lane
 
 __all__ = ["DeviceClock", "DeviceSpan"]

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from dftracer import _core
-from dftracer.python._before_finalize import before_finalize
+from dftracer._before_finalize import before_finalize
 from dftracer.python.torch._convert import write_window
 
 __all__ = ["trace_handler"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-from collections.abc import Callable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["before_finalize", "run_before_finalize"]
 
@@ -21,5 +23,7 @@ def before_finalize(hook: Callable[[], None]) -> None:
 def run_before_finalize() -> None:
     """Run all hooks; a failing one stops neither the others nor the program."""
     for hook in tuple(_hooks):
-        with contextlib.suppress(Exception):
+        try:
             hook()
+        except Exception:  # noqa: S112, SIM105 - nothing may reach the traced program
+            pass
