@@ -52,6 +52,7 @@ struct ThreadState {
   uint64_t limit;  // up to here there is known room
   uint64_t mask;
   std::atomic<uint64_t>* next_id;
+  bool patient;  // may wait long for room: not on the path of a traced call
   bool stalled;  // gave up waiting for room; drop at once until there is much
   void* context;  // whatever owns `stack` for the embedding language; null for the thread's own
   Stack root;
@@ -77,6 +78,11 @@ inline ThreadState* current_thread() {
   ThreadState* t = tls_thread;
   if (DFT_LIKELY(t != nullptr && t->generation == g_generation.load(std::memory_order_relaxed))) return t;
   return attach_thread();
+}
+
+// Whether this thread has recorded anything yet; a switched-off span is no reason to begin.
+inline bool recording_thread() {
+  return tls_thread && tls_thread->generation == g_generation.load(std::memory_order_relaxed);
 }
 
 inline uint64_t new_id(ThreadState* t) { return t->next_id->fetch_add(1, std::memory_order_relaxed); }
@@ -159,15 +165,18 @@ inline void publish(ThreadState* t, uint32_t size) {
 DFT_API void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
                         std::string_view a, std::string_view b, std::string_view c);
 
-// A finished span. `args` and `more` are JSON fragments.
+inline uint16_t record_level(const Frame& f) { return f.level < 0xffff ? uint16_t(f.level) : 0xffff; }
+
+// A finished span. `args`, `more` and `tail` are JSON fragments.
 inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end, std::string_view args,
-                      std::string_view more = {}) {
-  uint32_t payload = uint32_t(args.size() + more.size());
+                      std::string_view more = {}, std::string_view tail = {}) {
+  size_t all = args.size() + more.size() + tail.size();
+  uint32_t payload = uint32_t(all);
   uint32_t size = round8(sizeof(Record) + payload);
   Writing writing(t);
   if (!writing.live()) return;
-  if (DFT_UNLIKELY(args.size() + more.size() > (t->mask >> 2))) {
-    emit_large(t, Kind::kSpan, 0, f, end, name, args, more, {});
+  if (DFT_UNLIKELY(all > (t->mask >> 2))) {
+    emit_large(t, Kind::kSpan, 0, f, end, name, args, more, tail);
     return;
   }
   Record* r = reserve(t, size);
@@ -175,7 +184,7 @@ inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t en
   r->size = size;
   r->kind = Kind::kSpan;
   r->flags = 0;
-  r->level = uint16_t(f.level);
+  r->level = record_level(f);
   r->id = f.id;
   r->parent = f.parent;
   r->start = f.start;
@@ -185,6 +194,7 @@ inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t en
   char* p = r->payload();
   memcpy(p, args.data(), args.size());
   memcpy(p + args.size(), more.data(), more.size());
+  memcpy(p + args.size() + more.size(), tail.data(), tail.size());
   publish(t, size);
 }
 

@@ -12,15 +12,18 @@ namespace {
 void before_fork() {
   state().mutex.lock();
   names_mutex().lock();
+  state().complaints_mutex.lock();
 }
 
 void in_parent() {
+  state().complaints_mutex.unlock();
   names_mutex().unlock();
   state().mutex.unlock();
 }
 
 void in_child() {
-  // Both were locked by the thread that lives on here, so both can be unlocked.
+  // All were locked by the thread that lives on here, so all can be unlocked.
+  state().complaints_mutex.unlock();
   names_mutex().unlock();
   g_generation.store(0);
   rearm_in_child();

@@ -120,6 +120,7 @@ bool complete(RingFile& file) {
     MappedRing ring = file.map_ring(i);
     if (ring.header) take_ring(ring, state == kCommitted, lines, clock, &rest);
   }
+  if (size == 0 && rest.records == 0 && access(h->path, F_OK) != 0) return true;  // it never recorded anything
   uint64_t id = h->next_id.load();
   std::string args = ",\"num_events\":";
   append_int(args, int64_t(id - 1));
@@ -137,6 +138,7 @@ bool complete(RingFile& file) {
   if (last == 0) last = clock.to_epoch_ns(h->last_anchor.ticks) / 1000;
   rest.text += lines.event_line(id, int64_t(h->pid), "end", last, args) + "]\n";
   rest.facts.count(last);
+  rest.facts.count(0);  // the bracket
   return append_to_trace(h, size, rest);
 }
 

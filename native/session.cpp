@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <mutex>
-#include <set>
 
 #include "md5.hpp"
 #include "names.hpp"
@@ -32,6 +31,8 @@ namespace {
 
 constexpr uint64_t kShutdownSeconds = 30;
 constexpr uint64_t kFirstFlushMs = 2;
+// Events handed over in bulk (a profiler's window) are no traced call: they may wait for the writer.
+constexpr uint64_t kPatienceUs = 10000000;
 constexpr uint64_t kCalibrationNs = 1000000;
 constexpr int kIdleRoundsBeforeDoze = 3;
 
@@ -49,11 +50,7 @@ void futex_wait(std::atomic<uint32_t>* word, uint32_t value, uint64_t timeout_ms
 }
 
 // Makes every running thread of the process pass a full barrier: the hot path then needs none.
-bool process_barrier() {
-  static const bool registered =
-      syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-  return registered && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
-}
+bool process_barrier() { return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
 
 uint64_t thread_cpu_ns() {
   timespec t;
@@ -260,16 +257,18 @@ void finish_at_exit() { finish_session(); }
 
 }  // namespace
 
-State& state() {
-  static State* g = new State;  // leaked: threads may still record while static destructors run
-  return *g;
-}
+namespace {
+// Leaked: threads may still record while static destructors run. Made when the library is loaded: a fork in the
+// middle of a first use would leave a child that waits for ever for the initialisation to end.
+State* const g_state = new State;
+}  // namespace
+
+State& state() { return *g_state; }
 
 void complain(const std::string& text) {
-  static std::mutex* mutex = new std::mutex;
-  static auto* said = new std::set<std::string>;
-  std::lock_guard lock(*mutex);
-  if (!said->insert(text).second) return;
+  State& g = state();
+  std::lock_guard lock(g.complaints_mutex);
+  if (!g.complaints.insert(text).second) return;
   std::string line = "dftracer: " + text + "\n";
   ssize_t ignored = write(2, line.data(), line.size());
   (void)ignored;
@@ -309,6 +308,7 @@ bool start_session(const std::string& path, const char* role) {
   std::lock_guard lock(g.mutex);
   if (g.session) return false;
   init_clock();
+  syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
   std::string hex = unique_hex(host);
@@ -408,8 +408,9 @@ bool make_room(ThreadState* t, uint32_t size) {
     return true;
   }
   bool disk = h->reserved;
-  if (!t->stalled && !disk && s->settings.max_stall_us) {
-    uint64_t deadline = monotonic_ns() + s->settings.max_stall_us * 1000;
+  uint64_t patience_us = t->patient ? kPatienceUs : s->settings.max_stall_us;
+  if (!t->stalled && !disk && patience_us) {
+    uint64_t deadline = monotonic_ns() + patience_us * 1000;
     do {
       wake_writer();
       timespec nap{0, 20000};
@@ -427,7 +428,7 @@ namespace {
 
 void fill(Record* r, uint32_t size, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
           uint32_t payload) {
-  *r = {size, kind, flags, uint16_t(f.level), f.id, f.parent, f.start, end, name, payload};
+  *r = {size, kind, flags, record_level(f), f.id, f.parent, f.start, end, name, payload};
 }
 
 void emit_on_heap(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name, char* data,
@@ -463,6 +464,7 @@ void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
   size_t payload = sizeof s + first.size() + second.size() + rest.size();
   Writing writing(t);
   if (!writing.live()) return;
+  t->patient = (flags & kOtherLane) != 0;
   auto copy = [&](char* p) {
     memcpy(p, &s, sizeof s);
     p += sizeof s;
@@ -476,10 +478,12 @@ void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
     if (!data) return;
     copy(data);
     emit_on_heap(t, kind, flags, f, end, 0, data, payload);
+    t->patient = false;
     return;
   }
   uint32_t size = round8(sizeof(Record) + payload);
   Record* r = reserve(t, size);
+  t->patient = false;
   if (!r) return;
   fill(r, size, kind, flags, f, end, 0, uint32_t(payload));
   copy(r->payload());
@@ -519,7 +523,12 @@ void finish_session() {
     stop_writer(s);
     g.last_path = s->writer.path();
     if (s->abandoned) return;  // the thread still uses all of it
-    s->rings.unlink_file();
+    if (s->writer.complete()) {
+      s->rings.unlink_file();
+    } else {
+      complain("the trace " + s->wished + " could not be finished; its last events wait in " + s->rings.path() +
+               " for the next reader");
+    }
     std::vector<MappedRing> maps;
     for (RingSlot* slot : s->slots) {
       maps.push_back(slot->map);
@@ -537,7 +546,7 @@ void before_exec() {
   flush_session(5000);
   std::lock_guard lock(s->writer_mutex);
   s->writer.finish(slots_now(s), 0);
-  s->rings.unlink_file();
+  if (s->writer.complete()) s->rings.unlink_file();
 }
 
 void after_failed_exec() {

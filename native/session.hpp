@@ -15,7 +15,7 @@ struct Settings {
   bool disable_tids = false;
   bool bind_signals = false;
   bool record_affinity = false;
-  uint64_t ring_size = 1 << 20;
+  uint64_t ring_size = 4 << 20;
   uint64_t max_stall_us = 1000;
   uint64_t member_size = 512 * 1024;
   uint64_t flush_ms = 100;

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ struct State {
   Settings settings;
   Session* session = nullptr;
   std::string last_path;
+  std::mutex complaints_mutex;
+  std::set<std::string> complaints;
   void (*free_contexts)(void*) = nullptr;
 };
 

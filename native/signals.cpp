@@ -41,11 +41,13 @@ void on_signal(int number, siginfo_t* info, void* context) {
 void install_signal_hooks() {
   static bool once = [] {
     for (int number : kSignals) {
+      sigaction(number, nullptr, &g_previous[number]);
       struct sigaction action {};
       action.sa_sigaction = on_signal;
-      action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
-      sigemptyset(&action.sa_mask);
-      sigaction(number, &action, &g_previous[number]);
+      // Whether blocking calls are interrupted stays as the program had it.
+      action.sa_flags = SA_SIGINFO | SA_ONSTACK | (g_previous[number].sa_flags & SA_RESTART);
+      action.sa_mask = g_previous[number].sa_mask;
+      sigaction(number, &action, nullptr);
     }
     return true;
   }();

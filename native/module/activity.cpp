@@ -9,10 +9,11 @@ namespace {
 struct Activity {
   PyObject_HEAD
   Node* node;
-  std::vector<Arg>* args;
+  Args args;
   Frame frame;
   uint64_t resumed_at;
   uint64_t active;  // ticks
+  uint32_t generation;  // the session it began in
   bool begun, running, done, on;
 };
 
@@ -21,13 +22,14 @@ PyTypeObject g_activity_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._cor
 void begin(ThreadState* t, Activity* a) {
   Frame* f = push_frame(t, a, muted_unless(a->on));
   a->frame = *f;
+  a->generation = t->generation;
   a->begun = true;
 }
 
 PyObject* activity_resume(PyObject* self, PyObject*) {
   auto* a = reinterpret_cast<Activity*>(self);
-  ThreadState* t = thread_in_context();
-  if (!t || a->done || a->running) Py_RETURN_NONE;
+  ThreadState* t = a->on || recording_thread() ? thread_in_context() : nullptr;
+  if (!t || a->done || a->running || (a->begun && a->generation != t->generation)) Py_RETURN_NONE;
   if (!a->begun) {
     begin(t, a);
   } else {
@@ -61,18 +63,18 @@ PyObject* activity_finish(PyObject* self, PyObject* args) {
   auto* a = reinterpret_cast<Activity*>(self);
   pause(a, end);
   ThreadState* t = thread_in_context();
-  if (!t || a->done || !a->begun || !a->on) Py_RETURN_NONE;
+  if (!t || a->done || !a->begun || !a->on || a->generation != t->generation) Py_RETURN_NONE;
   a->done = true;
   std::string tail = ",\"active\":" + std::to_string(ticks_to_us(a->active));
   if (error != Py_None) tail += error_fragment(reinterpret_cast<PyObject*>(Py_TYPE(error)));
-  emit_merged(t, a->node, a->frame, end, a->args, tail);
+  emit_merged(t, a->node, a->frame, end, &a->args, tail);
   Py_RETURN_NONE;
 }
 
 void activity_dealloc(PyObject* self) {
   auto* a = reinterpret_cast<Activity*>(self);
   Py_XDECREF(reinterpret_cast<PyObject*>(a->node));
-  delete a->args;
+  a->args.~Args();
   PyObject_Free(self);
 }
 
@@ -85,13 +87,14 @@ PyMethodDef g_activity_methods[] = {
 
 }  // namespace
 
-PyObject* make_activity(Node* node, std::vector<Arg> args, bool on) {
+PyObject* make_activity(Node* node, Args args, bool on) {
   Activity* a = PyObject_New(Activity, &g_activity_type);
   if (!a) return nullptr;
   a->node = reinterpret_cast<Node*>(new_ref(reinterpret_cast<PyObject*>(node)));
-  a->args = new std::vector<Arg>(std::move(args));
+  new (&a->args) Args(std::move(args));
   a->frame = {};
   a->resumed_at = a->active = 0;
+  a->generation = 0;
   a->begun = a->running = a->done = false;
   a->on = on;
   return reinterpret_cast<PyObject*>(a);

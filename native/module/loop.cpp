@@ -15,6 +15,7 @@ struct Loop {
   Frame wait_frame;
   uint64_t wait_end;
   uint64_t count;
+  uint32_t generation;  // the session the current item was got in
   bool count_as_string;
   bool in_body;
   bool waited;  // wait_frame holds the wait of the current item
@@ -39,7 +40,7 @@ void end_item(Loop* l, uint64_t now) {
   if (!l->in_body) return;
   l->in_body = false;
   ThreadState* t = thread_in_context();
-  if (!t) return;
+  if (!t || t->generation != l->generation) return;
   Frame body;
   bool bodied = l->body && take_frame(t, body_key(l), 0, &body) && !(body.flags & kMuted);
   char count[96];
@@ -49,17 +50,19 @@ void end_item(Loop* l, uint64_t now) {
   if (bodied) emit_span(t, l->body->name_id, body, now, fragment_of(l->body), {count, n});
 }
 
+bool wanted(Loop* l) { return (l->wait && l->wait->on) || (l->body && l->body->on); }
+
 void begin_wait(Loop* l) {
   end_item(l, ticks());
   l->waited = false;
-  ThreadState* t = thread_in_context();
+  ThreadState* t = wanted(l) || recording_thread() ? thread_in_context() : nullptr;
   if (t && l->wait) push_frame(t, wait_key(l), muted_unless(l->wait->on));
 }
 
 // `error`: the exception type that came instead of an item; the one that ends a loop is no event.
 void end_wait(Loop* l, bool got_item, PyObject* error) {
   l->wait_end = ticks();
-  ThreadState* t = thread_in_context();
+  ThreadState* t = wanted(l) || recording_thread() ? thread_in_context() : nullptr;
   if (!t) return;
   Frame f;
   bool waited = l->wait && take_frame(t, wait_key(l), 0, &f);
@@ -70,6 +73,7 @@ void end_wait(Loop* l, bool got_item, PyObject* error) {
   }
   if (waited) l->wait_frame = f;
   l->waited = waited;
+  l->generation = t->generation;
   ++l->count;
   l->in_body = true;
   if (l->body) push_frame(t, body_key(l), muted_unless(l->body->on));
@@ -164,6 +168,7 @@ PyObject* loop(PyObject*, PyObject* args) {
   l->count_key = new std::string("," + key_text(key));
   if (l->count_key->size() > 64) *l->count_key = ",\"count\":";
   l->count = 0;
+  l->generation = 0;
   l->count_as_string = as_string;
   l->in_body = l->waited = false;
   PyObject_GC_Track(l);

@@ -1,6 +1,7 @@
 #include "module/values.hpp"
 
 #include <cmath>
+#include <unordered_set>
 
 #include "write/json.hpp"
 
@@ -8,6 +9,8 @@ namespace dft::py {
 namespace {
 
 constexpr int kMaxDepth = 16;
+// A container that holds itself is endless in breadth long before it is in depth.
+constexpr size_t kMaxContainerText = 4 << 20;
 
 void append_text(std::string& out, PyObject* str) {
   Py_ssize_t n;
@@ -62,9 +65,21 @@ void append_sequence(std::string& out, PyObject* value, int depth) {
   out += '[';
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast.get()); ++i) {
     if (i) out += ',';
-    append_value(out, PySequence_Fast_GET_ITEM(fast.get(), i), depth + 1);
+    if (out.size() > kMaxContainerText) {
+      out += "\"...\"";
+      break;
+    }
+    Ref item(new_ref(PySequence_Fast_GET_ITEM(fast.get(), i)));  // a __str__ may change the list
+    append_value(out, item.get(), depth + 1);
   }
   out += ']';
+}
+
+std::string json_key(PyObject* key) {
+  std::string out;
+  append_json_string(out, text_of(key));
+  out += ':';
+  return out;
 }
 
 void append_dict(std::string& out, PyObject* value, int depth) {
@@ -72,20 +87,17 @@ void append_dict(std::string& out, PyObject* value, int depth) {
   PyObject *key, *item;
   Py_ssize_t at = 0;
   bool first = true;
-  std::vector<std::string> seen;
-  while (PyDict_Next(value, &at, &key, &item)) {
-    std::string k = key_text(key);
+  std::unordered_set<std::string> seen;
+  Ref copy(PyDict_Copy(value));  // a __str__ may change the dict
+  if (!copy) PyErr_Clear();
+  while (copy && PyDict_Next(copy.get(), &at, &key, &item)) {
+    std::string k = json_key(key);
     // 1 and "1" are two keys to Python and one to JSON: the first stays.
-    bool repeated = false;
-    for (auto& s : seen) repeated |= s == k;
-    if (repeated) continue;
+    if (!seen.insert(k).second || out.size() > kMaxContainerText) continue;
     if (!first) out += ',';
     first = false;
-    Py_INCREF(item);
     out += k;
     append_value(out, item, depth + 1);
-    Py_DECREF(item);
-    seen.push_back(std::move(k));
   }
   out += '}';
 }
@@ -145,6 +157,8 @@ void append_value(std::string& out, PyObject* value, int depth) {
     append_text(out, value);
   } else if (PyBytes_Check(value)) {
     append_json_string(out, {PyBytes_AS_STRING(value), size_t(PyBytes_GET_SIZE(value))});
+  } else if (PyByteArray_Check(value)) {
+    append_json_string(out, {PyByteArray_AS_STRING(value), size_t(PyByteArray_GET_SIZE(value))});
   } else if (depth < kMaxDepth && (PyList_Check(value) || PyTuple_Check(value))) {
     append_sequence(out, value, depth);
   } else if (depth < kMaxDepth && PyDict_Check(value)) {
@@ -182,43 +196,78 @@ std::string key_text(PyObject* key) {
   return out;
 }
 
-void collect_args(std::vector<Arg>& out, PyObject* mapping) {
+bool Args::has(std::string_view key) const {
+  for (size_t i = 0; i < count_; ++i)
+    if (this->key(i) == key) return true;
+  return false;
+}
+
+void Args::remove(std::string_view key) {
+  for (size_t i = 0; i < count_; ++i) {
+    if (this->key(i) != key) continue;
+    uint32_t size = piece(i).size;
+    text_.erase(piece(i).start, size);
+    for (size_t k = i + 1; k < count_; ++k) {
+      piece(k - 1) = piece(k);
+      piece(k - 1).start -= size;
+    }
+    --count_;
+    if (count_ >= kInline) more_.pop_back();
+    return;
+  }
+}
+
+void Args::begin(std::string_view key) {
+  Piece p{uint32_t(text_.size()), 0, uint32_t(key.size())};
+  if (count_ < kInline) {
+    inline_[count_] = p;
+  } else {
+    more_.push_back(p);
+  }
+  ++count_;
+  text_ += ',';
+  text_ += key;
+}
+
+void Args::end() {
+  Piece& last = piece(count_ - 1);
+  last.size = uint32_t(text_.size()) - last.start;
+}
+
+void Args::set(std::string_view key, PyObject* value) {
+  remove(key);
+  begin(key);
+  append_value(text_, value);
+  end();
+}
+
+void Args::set_text(std::string_view key, std::string_view json) {
+  remove(key);
+  begin(key);
+  text_ += json;
+  end();
+}
+
+void Args::set_all(PyObject* mapping) {
   if (!mapping || mapping == Py_None) return;
   Ref dict(PyDict_Check(mapping) ? new_ref(mapping) : PyObject_CallFunctionObjArgs(
                                                           reinterpret_cast<PyObject*>(&PyDict_Type), mapping, nullptr));
   if (!dict) {
     PyErr_Clear();
-    std::string value;
-    append_value(value, mapping);
-    put_arg(out, "\"args\":", std::move(value));
+    set("\"args\":", mapping);
     return;
   }
   PyObject *key, *item;
   Py_ssize_t at = 0;
+  // Different str keys cannot meet in JSON, except those that key_text renames.
+  bool distinct = empty() && PyDict_GET_SIZE(dict.get()) > 32;
   while (PyDict_Next(dict.get(), &at, &key, &item)) {
-    Py_INCREF(item);
-    std::string value;
-    append_value(value, item);
-    Py_DECREF(item);
-    put_arg(out, key_text(key), std::move(value));
-  }
-}
-
-void put_arg(std::vector<Arg>& args, std::string key, std::string value) {
-  for (Arg& a : args) {
-    if (a.key == key) {
-      a.value = std::move(value);
-      return;
-    }
-  }
-  args.push_back({std::move(key), std::move(value)});
-}
-
-void append_fragment(std::string& out, const std::vector<Arg>& args) {
-  for (const Arg& a : args) {
-    out += ',';
-    out += a.key;
-    out += a.value;
+    Ref keep_key(new_ref(key)), keep_item(new_ref(item));  // a __str__ may change the dict
+    std::string text = key_text(key);
+    if (!(distinct && PyUnicode_CheckExact(key))) remove(text);
+    begin(text);
+    append_value(text_, item);
+    end();
   }
 }
 

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <vector>
 
+#include "write/crc32.hpp"
+#include "write/line_deflate.hpp"
+
 namespace dft {
 namespace {
 
@@ -36,9 +39,31 @@ void write_header(uint8_t* p, size_t member_size, size_t text_size, const Member
 }  // namespace
 
 struct Gzip::Impl {
+  LineDeflate lines;
+  std::vector<uint8_t> out;
+
   z_stream stream{};
   bool ready = false;
-  std::vector<uint8_t> out;
+  std::vector<uint8_t> searched;
+
+  // Raw deflate with zlib's search for matches; false when zlib has no memory.
+  bool search(std::string_view text) {
+    z_stream& z = stream;
+    if (!ready) {
+      ready = deflateInit2(&z, 3, Z_DEFLATED, -15, 9, Z_DEFAULT_STRATEGY) == Z_OK;
+      if (!ready) return false;
+    } else {
+      deflateReset(&z);
+    }
+    searched.resize(deflateBound(&z, uLong(text.size())));
+    z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+    z.avail_in = uInt(text.size());
+    z.next_out = searched.data();
+    z.avail_out = uInt(searched.size());
+    bool done = deflate(&z, Z_FINISH) == Z_STREAM_END;
+    searched.resize(searched.size() - z.avail_out);
+    return done;
+  }
 };
 
 Gzip::Gzip() : impl_(new Impl) {}
@@ -48,29 +73,26 @@ Gzip::~Gzip() {
   delete impl_;
 }
 
-const char* Gzip::backend() { return "zlib"; }
+const char* Gzip::backend() { return "gzip"; }
 
 std::string_view Gzip::member(std::string_view text, const MemberFacts& facts) {
-  z_stream& z = impl_->stream;
-  if (!impl_->ready) {
-    impl_->ready = deflateInit2(&z, 3, Z_DEFLATED, -15, 9, Z_DEFAULT_STRATEGY) == Z_OK;
-  } else {
-    deflateReset(&z);
-  }
+  // Lines of events come out 10 to 60 times smaller; what does not is long strings, which zlib knows better.
+  constexpr size_t kUnlikeEvents = 6, kWorthASearch = 4096;
   auto& out = impl_->out;
-  out.resize(kHeaderSize + deflateBound(&z, uLong(text.size())) + kTrailerSize);
-  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  z.avail_in = uInt(text.size());
-  z.next_out = out.data() + kHeaderSize;
-  z.avail_out = uInt(out.size() - kHeaderSize - kTrailerSize);
-  deflate(&z, Z_FINISH);
-  size_t body = out.size() - kHeaderSize - kTrailerSize - z.avail_out;
-  size_t total = kHeaderSize + body + kTrailerSize;
-  write_header(out.data(), total, text.size(), facts);
-  uint8_t* trailer = out.data() + kHeaderSize + body;
-  store<uint32_t>(trailer, uint32_t(crc32(0, reinterpret_cast<const Bytef*>(text.data()), uInt(text.size()))));
-  store<uint32_t>(trailer + 4, uint32_t(text.size()));
-  return {reinterpret_cast<char*>(out.data()), total};
+  out.resize(kHeaderSize);
+  impl_->lines.compress(text, out);
+  size_t body = out.size() - kHeaderSize;
+  if (text.size() > kWorthASearch && body * kUnlikeEvents > text.size() && impl_->search(text) &&
+      impl_->searched.size() < body) {
+    out.resize(kHeaderSize);
+    out.insert(out.end(), impl_->searched.begin(), impl_->searched.end());
+  }
+  size_t trailer = out.size();
+  out.resize(trailer + kTrailerSize);
+  write_header(out.data(), out.size(), text.size(), facts);
+  store<uint32_t>(out.data() + trailer, gzip_crc32(text.data(), text.size()));
+  store<uint32_t>(out.data() + trailer + 4, uint32_t(text.size()));
+  return {reinterpret_cast<char*>(out.data()), out.size()};
 }
 
 }  // namespace dft

@@ -61,7 +61,9 @@ void Writer::set_prelude(Prelude prelude) {
 }
 
 void Writer::append_prelude() {
-  append("[\n", {});
+  MemberFacts bracket;
+  bracket.count(0);
+  append("[\n", bracket);
   append(prelude_.text, prelude_.facts);
   records_in_file_ = prelude_.records;
   FileHeader* h = rings_.header();
@@ -146,7 +148,7 @@ bool Writer::commit_tail(const std::vector<RingSlot*>& slots) {
 
 bool Writer::cut_member(const std::vector<RingSlot*>& slots) {
   if (spool_used_ == 0) return true;
-  if (!settings_.compress) return uncommitted() == 0 || commit_tail(slots);
+  if (!settings_.compress) return (uncommitted() == 0 || commit_tail(slots)) && rotate_if_due();
   MemberFacts facts = tail_facts_;
   facts.merge(new_facts_);
   bool replacing = tail_committed_ > 0;
@@ -154,8 +156,11 @@ bool Writer::cut_member(const std::vector<RingSlot*>& slots) {
   if (!commit_bytes(slots, offset, encode({rings_.spool(), spool_used_}, facts), replacing)) return false;
   spool_used_ = tail_committed_ = 0;
   tail_facts_ = new_facts_ = {};
-  if (settings_.rotate_size && file_size_ >= settings_.rotate_size && !closing_) return rotate();
-  return true;
+  return rotate_if_due();
+}
+
+bool Writer::rotate_if_due() {
+  return !settings_.rotate_size || file_size_ < settings_.rotate_size || closing_ || rotate();
 }
 
 bool Writer::take_large(const Record& r, int64_t tid) {
@@ -170,6 +175,20 @@ bool Writer::take_large(const Record& r, int64_t tid) {
   return commit_bytes(slots_, file_size_, encode(text, facts), false);
 }
 
+void Writer::name_thread(RingSlot* slot, int64_t tid) {
+  slot->named_tid = tid;
+  slot->named_part = part_;
+  FileHeader* h = rings_.header();
+  if (tid == int64_t(h->pid)) return;  // the prelude has it
+  std::string text =
+      lines_.metadata_line(h->next_id.fetch_add(1), tid, "thread_name", std::to_string(tid), "thread_name");
+  if (spool_used_ + text.size() > h->spool_capacity) return;
+  MemberFacts facts;
+  facts.count(0);
+  append(text, facts);
+  ++records_in_file_;
+}
+
 // False when the spool is full or the disk refuses before `head` is reached.
 bool Writer::take(RingSlot* slot, uint64_t head) {
   FileHeader* h = rings_.header();
@@ -177,6 +196,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
   int64_t tid = slot->map.header->tid.load(std::memory_order_relaxed);
   uint64_t events = 0, records = 0;
   bool room = true;
+  if (slot->read < head && (slot->named_tid != tid || slot->named_part != part_)) name_thread(slot, tid);
   while (slot->read < head) {
     const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (slot->read & mask));
     size_t bound = lines_.bound(r);
@@ -242,6 +262,7 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
   slots_ = slots;
   bool nothing = true;
   for (RingSlot* s : slots) nothing &= s->map.header->head.load(std::memory_order_acquire) == s->read;
+  if (nothing && !file_.is_open()) return true;  // a process without records leaves no file
   if (nothing && uncommitted() == 0 && tail_committed_ == 0) return true;
   if (!ensure_open()) return false;
   if (over_limit()) {
@@ -290,6 +311,7 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "end", ts, args) + "]\n";
   MemberFacts facts;
   facts.count(ts);
+  facts.count(0);  // the bracket
   append(text, facts);
   closing_ = true;
   bool written = cut_member(slots_);
@@ -315,10 +337,10 @@ bool Writer::rotate() {
 
 void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
   slots_ = slots;
-  if (!pump(slots, true) || !file_.is_open()) return;
-  cut_member(slots);
-  size_before_closing_ = file_size_;
-  write_closing(own_cpu_ns, true);
+  complete_ = pump(slots, true);
+  if (!complete_ || !file_.is_open()) return;
+  size_before_closing_ = cut_member(slots) ? file_size_ : 0;
+  complete_ = size_before_closing_ && write_closing(own_cpu_ns, true);
 }
 
 void Writer::reopen() {

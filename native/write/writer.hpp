@@ -20,6 +20,8 @@ struct RingSlot {
   uint64_t read = 0;  // the writer's position; `tail` follows it at each commit
   enum State : int { kUsed, kReleased, kFree };
   std::atomic<int> state{kUsed};
+  int64_t named_tid = 0;  // the thread whose name is in the current file
+  int named_part = 0;
 };
 
 // What the trace says of its process at the start; made when the session begins to record.
@@ -44,6 +46,8 @@ class Writer {
   bool pump(const std::vector<RingSlot*>& slots, bool force);
   // The last records; afterwards the file vouches for itself.
   void finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns);
+  // Everything recorded is in the file, closing record included.
+  bool complete() const { return complete_; }
   // Takes the closing records off again (exec failed, the program goes on).
   void reopen();
   bool rename_to(const std::string& path) { return file_.is_open() ? file_.rename_to(path) : false; }
@@ -65,10 +69,12 @@ class Writer {
   bool commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, std::string_view bytes, bool replacing);
   bool write_closing(uint64_t own_cpu_ns, bool last);
   bool rotate();
+  bool rotate_if_due();
   bool over_limit() const { return settings_.max_size && bytes() >= settings_.max_size; }
   std::string_view encode(std::string_view text, const MemberFacts& facts);
   void append(std::string_view text, const MemberFacts& facts);
   void append_prelude();
+  void name_thread(RingSlot* slot, int64_t tid);
   uint64_t uncommitted() const { return spool_used_ - tail_committed_; }
   void refused();
 
@@ -95,6 +101,7 @@ class Writer {
   uint64_t tail_since_ns_ = 0;   // when the open tail began
   uint64_t last_commit_ns_ = 0;
   bool failing_ = false;
+  bool complete_ = false;
   bool closing_ = false;  // the closing lines must not start another part
 };
 

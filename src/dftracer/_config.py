@@ -229,7 +229,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "ring_size",
         "size",
-        1 << 20,
+        1 << 22,
         "Memory per recording thread, a power of two. Larger rings ride out longer stalls of the disk.",
         low=1 << 16,
         high=1 << 30,

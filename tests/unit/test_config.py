@@ -83,14 +83,14 @@ def test_sizes_take_suffixes(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "line"),
     [
-        ("RING_SIZE", "abc", 'dftracer: DFTRACER_RING_SIZE="abc" is not a size; using 1048576'),
-        ("RING_SIZE", "-1", 'dftracer: DFTRACER_RING_SIZE="-1" is not a size; using 1048576'),
-        ("RING_SIZE", "1.5", 'dftracer: DFTRACER_RING_SIZE="1.5" is not a size; using 1048576'),
-        ("RING_SIZE", "100000", 'dftracer: DFTRACER_RING_SIZE="100000" is not a power of two; using 1048576'),
+        ("RING_SIZE", "abc", 'dftracer: DFTRACER_RING_SIZE="abc" is not a size; using 4194304'),
+        ("RING_SIZE", "-1", 'dftracer: DFTRACER_RING_SIZE="-1" is not a size; using 4194304'),
+        ("RING_SIZE", "1.5", 'dftracer: DFTRACER_RING_SIZE="1.5" is not a size; using 4194304'),
+        ("RING_SIZE", "100000", 'dftracer: DFTRACER_RING_SIZE="100000" is not a power of two; using 4194304'),
         (
             "RING_SIZE",
             "4K",
-            'dftracer: DFTRACER_RING_SIZE="4K" is out of range 65536..1073741824; using 1048576',
+            'dftracer: DFTRACER_RING_SIZE="4K" is out of range 65536..1073741824; using 4194304',
         ),
         ("FLUSH_MS", "5", 'dftracer: DFTRACER_FLUSH_MS="5" is out of range 10..1000; using 100'),
         ("FLUSH_MS", "1e2", 'dftracer: DFTRACER_FLUSH_MS="1e2" is not a whole number; using 100'),

@@ -57,7 +57,7 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         return self.log(func, name)
 
     def iter(self, func: Iterable[Any], name: str = "loop", iter_name: str = "step") -> Any:
-        """Loop over `func`: `<name>.iter` for waiting for an item, `<name>.yield` for the body that uses it."""
+        """Loop over `func`: `<name>.iter` is waiting for an item, `<name>.yield` the body that uses it."""
         if not _TRACING:
             return func
         wait = _core.Node(f"{name}{CTX_SEPARATOR}{ITER_NAME}", self.cat, self)
@@ -82,8 +82,5 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         self._since = _core.time_ns() if _TRACING else 0
         return self
 
-    async def __aenter__(self) -> dft_fn:
-        return self.__enter__()
-
-    async def __aexit__(self, *exception: Any) -> None:
-        self.__exit__(*exception)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dft_fn, (self.cat, self.name, None, None, None, None, self.enabled or not _TRACING)

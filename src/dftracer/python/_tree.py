@@ -16,6 +16,9 @@ __all__ = ["DFTracerAI", "ai", "checkpoint", "comm", "compute", "data", "dataloa
 _ROOT_NAME = "ai_root"
 _TRACING = _session.SETTINGS.enable
 
+# Marks in the path of a node: not of the tree; a child made by derive() rather than an attribute.
+_STANDALONE, _DERIVED = "\0", "\1"
+
 
 class DFTracerAI(_core.Node):
     """A named span with a place in a tree: decorator, context manager, loop wrapper, start/stop pair."""
@@ -30,10 +33,12 @@ class DFTracerAI(_core.Node):
         image_idx: Any = None,
         image_size: Any = None,
         enable: bool = True,
-        parent: _core.Node | None = None,
+        parent: DFTracerAI | None = None,
+        path: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__(name if name is not None else cat, cat, parent)
         self._derived: dict[str, DFTracerAI] = {}
+        self._path = path if path is not None else (_STANDALONE, self.cat, self.name)
         self.update(epoch, step, image_idx, image_size)
         if not enable:
             self.set_enabled(False)
@@ -42,7 +47,8 @@ class DFTracerAI(_core.Node):
         """The child `<this name>.<name>`; the same object each time."""
         child = self._derived.get(name)
         if child is None:
-            child = DFTracerAI(cat=self.cat, name=f"{self.name}{CTX_SEPARATOR}{name}", parent=self)
+            label = f"{self.name}{CTX_SEPARATOR}{name}"
+            child = DFTracerAI(cat=self.cat, name=label, parent=self, path=(*self._path, _DERIVED + name))
             self._derived[name] = child
         return child
 
@@ -54,7 +60,8 @@ class DFTracerAI(_core.Node):
     def create_children(self, names: Mapping[str, str]) -> None:
         """Add children as attributes: attribute name to event name."""
         for attribute, name in names.items():
-            setattr(self, attribute, DFTracerAI(cat=self.cat, name=name, parent=self))
+            child = DFTracerAI(cat=self.cat, name=name, parent=self, path=(*self._path, attribute))
+            setattr(self, attribute, child)
 
     def iter(
         self,
@@ -116,11 +123,15 @@ class DFTracerAI(_core.Node):
         """Now, in us since the epoch, on the clock of the trace."""
         return _core.time_ns() // 1000
 
-    async def __aenter__(self) -> DFTracerAI:
-        return self.__enter__()
+    # A node goes to other processes as the way to it, so that it is the same node there.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _node_at, (self._path,)
 
-    async def __aexit__(self, *exception: Any) -> None:
-        self.__exit__(*exception)
+    def __copy__(self) -> DFTracerAI:
+        return self
+
+    def __deepcopy__(self, memo: object) -> DFTracerAI:
+        return self
 
 
 class _AsyncLoop:
@@ -147,18 +158,32 @@ class _AsyncLoop:
 class _Category(DFTracerAI):
     """A category and its events as attributes."""
 
+    def __getattr__(self, name: str) -> DFTracerAI:
+        # For type checkers: the attributes are set by create_children.
+        raise AttributeError(f"{self.name!r} has no event {name!r}; make one with derive({name!r})")
+
     def __init__(self, root: DFTracerAI, category: _events.ProfileCategory, events: Iterable[str]) -> None:
-        super().__init__(cat=category.value, parent=root)
-        for event in events:
-            setattr(self, event, DFTracerAI(cat=self.cat, name=event, parent=self))
+        super().__init__(cat=category.value, parent=root, path=(category.value,))
+        self.create_children({event: event for event in events})
 
     def add_io(self) -> None:
         """Storage access as events named `<category>.io.<operation>`."""
-        self.io = io = DFTracerAI(cat=self.cat, name=f"{self.name}{CTX_SEPARATOR}io", parent=self)
-        io.create_children({event.value: f"{io.name}{CTX_SEPARATOR}{event.value}" for event in _events.IOEvent})
+        self.create_children({"io": f"{self.name}{CTX_SEPARATOR}io"})
+        io: DFTracerAI = self.io
+        io.create_children({word: f"{io.name}{CTX_SEPARATOR}{word}" for word in _words(_events.IOEvent)})
 
 
-def _words(words: Iterable[_events.ComputeEvent | Any]) -> list[str]:
+def _node_at(path: tuple[str, ...]) -> DFTracerAI:
+    if path[:1] == (_STANDALONE,):
+        node, rest = DFTracerAI(cat=path[1], name=path[2]), path[3:]
+    else:
+        node, rest = ai, path
+    for step in rest:
+        node = node.derive(step[len(_DERIVED) :]) if step.startswith(_DERIVED) else getattr(node, step)
+    return node
+
+
+def _words(words: Iterable[Any]) -> list[str]:
     return [word.value for word in words]
 
 
@@ -166,7 +191,7 @@ class _AI(DFTracerAI):
     """The root of the tree."""
 
     def __init__(self) -> None:
-        super().__init__(cat=_ROOT_NAME, name=_ROOT_NAME)
+        super().__init__(cat=_ROOT_NAME, name=_ROOT_NAME, path=())
         category = _events.ProfileCategory
         self.compute = _Category(self, category.COMPUTE, _words(_events.ComputeEvent))
         self.data = _Category(self, category.DATA, _words(_events.DataEvent))
