@@ -34,7 +34,7 @@ def compiled(run_program: Any) -> Any:
 
 def test_a_graph_break_tells_its_reason_and_line(compiled: Any) -> None:
     (found,) = [e["args"] for e in compiled.of("dynamo") if e["name"] == "graph_break"]
-    assert found["source"].endswith("program.py:8")
+    assert found["source"].endswith("program.py:9")
     assert found["code"] == 'print("here")'
     assert found["function"] == "breaks"
     assert found["reason"]
@@ -43,7 +43,7 @@ def test_a_graph_break_tells_its_reason_and_line(compiled: Any) -> None:
 def test_compilations_are_events_with_function_and_time(compiled: Any) -> None:
     first = next(e for e in compiled.of("dynamo") if e["name"] == "compile")
     assert first["args"]["function"] == "breaks"
-    assert first["args"]["source"].endswith("program.py:5")
+    assert first["args"]["source"].endswith("program.py:6")
     assert first["dur"] > 0
     assert first["args"]["ops"] == 1
 

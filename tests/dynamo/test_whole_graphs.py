@@ -61,7 +61,8 @@ def test_mode_and_options_are_inductors_and_reach_it(run_program: Any) -> None:
         original = compile_fx.compile_fx
 
         def spy(*args, **kwargs):
-            seen.append(dict(kwargs.get("config_patches") or {}))
+            if kwargs.get("config_patches"):
+                seen.append(dict(kwargs["config_patches"]))
             return original(*args, **kwargs)
 
         compile_fx.compile_fx = spy

@@ -65,6 +65,8 @@ def _generated(
     graph_module.graph.on_generate_code(lambda _: transform)
     try:
         graph_module.recompile()
+        # Some graph modules generate their code only when it is looked at.
+        _ = graph_module.code
     except SyntaxError:
         used.clear()
     if len(used) != len(spans):
