@@ -2,9 +2,9 @@
 
     python bench/torch/dynamo_overhead.py [--rival PYTHON]
 
-A graph of many tiny operations is run untraced (`aot_eager`: the same graphs, nothing measured) and traced, each in a
-process of its own; the difference divided by the number of operations is the cost of one. `--rival` names the interpreter of
-an environment with another pydftracer, which is measured in the same way.
+A graph of many tiny operations is run untraced (`aot_eager`: the same graphs, nothing measured) and traced,
+each in a process of its own; the difference divided by the number of operations is the cost of one. `--rival`
+names the interpreter of an environment with another pydftracer, which is measured in the same way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if mode != "untraced":
     log = dftracer.initialize_log("overhead.pfw", None, -1)
 
 def chain(x):
-    for _ in range(%d):
+    for _ in range(OPERATIONS):
         x = x + 1
     return x
 
@@ -52,7 +52,7 @@ with torch.no_grad():
 if mode != "untraced":
     log.finalize()
 print("\\n" + json.dumps(best))
-""" % OPERATIONS
+""".replace("OPERATIONS", str(OPERATIONS))
 
 
 def seconds(python: str, mode: str) -> float:
@@ -70,7 +70,12 @@ def seconds(python: str, mode: str) -> float:
         if python != sys.executable:
             environment.pop("PYTHONPATH", None)
         done = subprocess.run(
-            [python, str(program), mode], cwd=directory, env=environment, capture_output=True, text=True, check=False
+            [python, str(program), mode],
+            cwd=directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise SystemExit(done.stderr[-2000:])
@@ -79,7 +84,9 @@ def seconds(python: str, mode: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rival", metavar="PYTHON", help="interpreter of an environment with another pydftracer")
+    parser.add_argument(
+        "--rival", metavar="PYTHON", help="interpreter of an environment with another pydftracer"
+    )
     options = parser.parse_args()
     print("| tracer | untraced, us/op | traced, us/op | added, us/op |")
     print("|---|---|---|---|")
@@ -88,7 +95,8 @@ def main() -> None:
         if python:
             base, traced = seconds(python, "untraced"), seconds(python, "traced")
             added[name] = (traced - base) / OPERATIONS * 1e6
-            print(f"| {name} | {base / OPERATIONS * 1e6:.3f} | {traced / OPERATIONS * 1e6:.3f} | {added[name]:.3f} |")
+            columns = [base / OPERATIONS * 1e6, traced / OPERATIONS * 1e6, added[name]]
+            print(f"| {name} | " + " | ".join(f"{column:.3f}" for column in columns) + " |")
     if "rival" in added:
         print(f"\nratio: 1/{added['rival'] / max(added['this'], 1e-9):.1f}")
 

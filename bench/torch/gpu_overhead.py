@@ -2,8 +2,9 @@
 
     python bench/torch/gpu_overhead.py [--rounds 3] [--steps 150]
 
-First checks that kernels, launches and device times of this device reach the trace (tests/gpu/cuda_program.py), then runs the
-loop of gpu_step.py in variants, in turns, each in a process of its own, and prints a Markdown table.
+First checks that kernels, launches and device times of this device reach the trace
+(tests/gpu/cuda_program.py), then runs the loop of gpu_step.py in variants, in turns, each in a process of its
+own, and prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ COMPARED = {
 def run(command: list[str], enable: bool, directory: str) -> dict[str, Any]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DFTRACER_")}
     environment["DFTRACER_ENABLE"] = "1" if enable else "0"
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         return {"error": done.stderr[-1500:]}
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -76,7 +79,14 @@ def main() -> None:
         for _ in range(options.rounds):
             for name in options.variants:
                 enable, extra = VARIANTS[name]
-                command = [sys.executable, str(HERE / "gpu_step.py"), "--data", directory, "--steps", str(options.steps)]
+                command = [
+                    sys.executable,
+                    str(HERE / "gpu_step.py"),
+                    "--data",
+                    directory,
+                    "--steps",
+                    str(options.steps),
+                ]
                 found = run([*command, *extra], enable, directory)
                 if "error" in found:
                     print(f"{name} failed:\n{found['error']}", flush=True)

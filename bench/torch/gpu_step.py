@@ -1,4 +1,4 @@
-"""A training loop of a small transformer that reads its batches from files; `gpu_overhead.py` runs it in variants."""
+"""A training loop of a small transformer that reads its batches from files, run by `gpu_overhead.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Transformer(nn.Module):
         super().__init__()
         width = SHAPE["width"]
         self.words = nn.Embedding(SHAPE["words"], width)
-        layer = nn.TransformerEncoderLayer(width, SHAPE["heads"], 4 * width, 0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, SHAPE["heads"], 4 * width, 0.0, batch_first=True, norm_first=True
+        )
         self.layers = nn.TransformerEncoder(layer, SHAPE["layers"], enable_nested_tensor=False)
         self.out = nn.Linear(width, SHAPE["words"])
 
@@ -40,7 +42,9 @@ def write_batches(directory: Path, count: int = 8) -> list[Path]:
         path = directory / f"batch{index}.bin"
         if not path.exists():
             torch.manual_seed(index)
-            tokens = torch.randint(0, SHAPE["words"], (SHAPE["batch"], SHAPE["length"] + 1), dtype=torch.int64)
+            tokens = torch.randint(
+                0, SHAPE["words"], (SHAPE["batch"], SHAPE["length"] + 1), dtype=torch.int64
+            )
             path.write_bytes(tokens.numpy().tobytes())
         paths.append(path)
     return paths
@@ -131,7 +135,9 @@ def main() -> None:
     os.sync()
     sys.stdout.write(
         "\n"
-        + json.dumps({"median_ms": 1e3 * statistics.median(times), "loop_s": loop, "total_s": total, "device": device})
+        + json.dumps(
+            {"median_ms": 1e3 * statistics.median(times), "loop_s": loop, "total_s": total, "device": device}
+        )
         + "\n"
     )
 

@@ -2,9 +2,10 @@
 
     python bench/torch/profiler_rate.py [--rival PYTHON] [--steps N]
 
-Each row is a process of its own: it records a window, then times the handler together with `finalize()`, after which every
-event is in the file. Memory is the rise of the peak during that time. `prof.events()` is torch's own way to the same events,
-without writing them anywhere. `--rival` names the interpreter of an environment with another pydftracer.
+Each row is a process of its own: it records a window, then times the handler together with `finalize()`,
+after which every event is in the file. Memory is the rise of the peak during that time. `prof.events()` is
+torch's own way to the same events, without writing them anywhere. `--rival` names the interpreter of an
+environment with another pydftracer.
 """
 
 from __future__ import annotations
@@ -68,7 +69,12 @@ def measure(python: str, how: str, steps: int, options: dict[str, Any]) -> dict[
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory) / "program.py"
         program.write_text(PROGRAM)
-        environment = {**os.environ, "DFTRACER_ENABLE": "1", "DFTRACER_DISABLE_IO": "1", "OMP_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            "DFTRACER_ENABLE": "1",
+            "DFTRACER_DISABLE_IO": "1",
+            "OMP_NUM_THREADS": "1",
+        }
         if python != sys.executable:
             environment.pop("PYTHONPATH", None)
         done = subprocess.run(
@@ -87,7 +93,9 @@ def measure(python: str, how: str, steps: int, options: dict[str, Any]) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rival", metavar="PYTHON", help="interpreter of an environment with another pydftracer")
+    parser.add_argument(
+        "--rival", metavar="PYTHON", help="interpreter of an environment with another pydftracer"
+    )
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--windows", nargs="*", default=list(WINDOWS), choices=list(WINDOWS))
     options = parser.parse_args()
@@ -101,7 +109,15 @@ def main() -> None:
             found = measure(python, how, options.steps, WINDOWS[window])
             rate = found["events"] / found["seconds"]
             each = found["mb"] * 1024 * 1024 / found["events"]
-            print(f"| {window} | {name} | {found['events']:,} | {rate:,.0f} | {found['mb']:.0f} | {each:,.0f} |", flush=True)
+            columns = [
+                window,
+                name,
+                f"{found['events']:,}",
+                f"{rate:,.0f}",
+                f"{found['mb']:.0f}",
+                f"{each:,.0f}",
+            ]
+            print("| " + " | ".join(columns) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 
+from dftracer import _messages
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,5 +27,5 @@ def run_before_finalize() -> None:
     for hook in tuple(_hooks):
         try:
             hook()
-        except Exception:  # noqa: S112, SIM105 - nothing may reach the traced program
-            pass
+        except Exception as error:
+            _messages.error(f"before the end of the trace: {type(error).__name__}: {error}")

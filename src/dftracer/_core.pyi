@@ -181,8 +181,8 @@ def log_profiler_rows(
     offset_ns: int,
     window_ns: int,
 ) -> None:
-    """Rows of a profiler window, from `low` on of `starts` and `durations`; waits for room instead of dropping.
+    """Rows of a profiler window, from `low` on of `starts` and `durations`; waits for room, drops nothing.
 
-    `ready` holds finished args (`,"key":value,…`) of rows that are no operators. Those of operators are made from
-    the columns and from `known[details]`, which `learn` fills.
+    `ready` holds finished args (`,"key":value,…`) of rows that are no operators. Those of operators are
+    made from the columns and from `known[details]`, which `learn` fills.
     """

@@ -117,7 +117,9 @@ def inputs_of(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.randn(shape) for shape in shapes]
 
 
-def train(model: nn.Module, call: Any, inputs: list[torch.Tensor], context: Any = contextlib.nullcontext) -> list[Any]:
+def train(
+    model: nn.Module, call: Any, inputs: list[torch.Tensor], context: Any = contextlib.nullcontext
+) -> list[Any]:
     """Three kinds of facts: outputs, gradients and buffers."""
     torch.manual_seed(7)
     facts: list[Any] = []
@@ -156,7 +158,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], dict[str,
     "conv": (Conv, [(2, 3, 32, 32)] * 3, {}, contextlib.nullcontext),
     "attention": (Attention, [(2, 6, 16)] * 2, {}, contextlib.nullcontext),
     "rnn": (Rnn, [(5, 2, 8)] * 2, {}, contextlib.nullcontext),
-    "dynamic shapes": (Attention, [(2, 6, 16), (3, 7, 16), (4, 9, 16)], {"dynamic": True}, contextlib.nullcontext),
+    "dynamic shapes": (
+        Attention,
+        [(2, 6, 16), (3, 7, 16), (4, 9, 16)],
+        {"dynamic": True},
+        contextlib.nullcontext,
+    ),
     "recompiles": (NoGradInside, [(2, 8), (3, 8), (5, 8)], {"dynamic": False}, contextlib.nullcontext),
     "in-place": (InPlace, [(4, 8)] * 3, {}, contextlib.nullcontext),
     "dropout": (Dropout, [(4, 8)] * 2, {}, contextlib.nullcontext),

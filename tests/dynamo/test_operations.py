@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ MODEL = """
         def __init__(self):
             super().__init__()
             self.conv = torch.nn.Conv2d(3, 16, 3, 1)
-            self.layers = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Sequential(torch.nn.Linear(16 * 15 * 15, 10)))
+            last = torch.nn.Sequential(torch.nn.Linear(16 * 15 * 15, 10))
+            self.layers = torch.nn.Sequential(torch.nn.ReLU(), last)
 
         @dynamo.compile
         def forward(self, x):
@@ -79,7 +81,11 @@ def test_grad_enabled_follows_the_program_not_the_runtime(trained: Any) -> None:
     events = trained.of("dynamo")
     assert one(events, "function.convolution.default", "forward")["args"]["grad_enabled"] == 1
     assert one(events, "function.abs.default", "forward")["args"]["grad_enabled"] == 0
-    assert {e["args"]["grad_enabled"] for e in events if e["args"].get("phase") == "backward" and "target" in e["args"]} == {0}
+    assert {
+        e["args"]["grad_enabled"]
+        for e in events
+        if e["args"].get("phase") == "backward" and "target" in e["args"]
+    } == {0}
 
 
 def test_gradient_operations_name_their_forward_operation(trained: Any) -> None:
@@ -96,7 +102,7 @@ def test_operations_do_not_overlap_and_lie_on_their_thread(trained: Any) -> None
     assert {e["tid"] for e in events} == {events[0]["pid"]}
     assert {(e["args"]["p_idx"], e["args"]["level"]) for e in events} == {(-1, 1)}
     ordered = sorted(events, key=lambda e: e["id"])
-    for before, after in zip(ordered, ordered[1:], strict=False):
+    for before, after in itertools.pairwise(ordered):
         assert before["ts"] + before["dur"] <= after["ts"] + 1
 
 

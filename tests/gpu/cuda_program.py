@@ -1,6 +1,6 @@
 """Profiler windows and compiled graphs on a CUDA device: runs them, reads its own trace, prints what holds.
 
-Needs no test runner: `python tests/gpu/cuda_program.py` prints one line of JSON, check -> true or what went wrong.
+Needs no test runner: `python tests/gpu/cuda_program.py` prints one line of JSON, check -> true or the error.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 os.environ.setdefault("DFTRACER_ENABLE", "1")
 os.environ.setdefault("DFTRACER_DISABLE_IO", "1")
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.profiler import ProfilerActivity, profile, record_function, schedule  # noqa: E402
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from dftracer.python import ai, dftracer, dynamo  # noqa: E402
-from dftracer.python.torch import trace_handler  # noqa: E402
+from dftracer.python import ai, dftracer, dynamo
+from dftracer.python.torch import trace_handler
 
 DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
 Event = dict[str, Any]
@@ -119,9 +119,13 @@ def check_counts(trace: Trace, exported: list[str]) -> None:
             if event.get("ph") in ("X", "i") and event.get("cat") not in (None, "Trace"):
                 theirs[event["cat"]] += 1
     ours = collections.Counter(event["args"]["type"] for event in trace.profiler)
-    missing = {kind: (count, ours.get(kind, 0)) for kind, count in theirs.items() if count != ours.get(kind, 0)}
+    missing = {
+        kind: (count, ours.get(kind, 0)) for kind, count in theirs.items() if count != ours.get(kind, 0)
+    }
     assert not missing, f"Kineto exported, we have: {missing}"
-    assert all(ours[kind] for kind in ("cpu_op", "kernel", "gpu_memcpy", "cuda_runtime", "user_annotation")), ours
+    assert all(
+        ours[kind] for kind in ("cpu_op", "kernel", "gpu_memcpy", "cuda_runtime", "user_annotation")
+    ), ours
 
 
 def check_launches(trace: Trace, exported: list[str]) -> None:
@@ -132,7 +136,9 @@ def check_launches(trace: Trace, exported: list[str]) -> None:
     kernels = trace.kernels()
     assert kernels
     named = [kernel for kernel in kernels if "op" in kernel["args"]]
-    assert len(named) == len(kernels), f"{len(kernels) - len(named)} of {len(kernels)} kernels without their operator"
+    assert len(named) == len(kernels), (
+        f"{len(kernels) - len(named)} of {len(kernels)} kernels without their operator"
+    )
     for kernel in named:
         assert kernel["args"]["op"] in by_id[kernel["args"]["external_id"]], kernel
     launches = {e["args"]["correlation"] for e in trace.profiler if e["args"]["type"].startswith("cuda_")}
@@ -149,7 +155,9 @@ def check_lanes(trace: Trace, exported: list[str]) -> None:
 
 def check_times(trace: Trace, exported: list[str]) -> None:
     blocks = [(e["ts"], e["ts"] + e["dur"]) for e in trace.events if e["cat"] == "compute"]
-    for event in trace.kernels() + [e for e in trace.profiler if e["name"] == "step" and e["args"]["device"] == 0]:
+    for event in trace.kernels() + [
+        e for e in trace.profiler if e["name"] == "step" and e["args"]["device"] == 0
+    ]:
         start, end = event["ts"], event["ts"] + event["dur"]
         assert any(low - 100 <= start and end <= high + 100 for low, high in blocks), event
 

@@ -22,7 +22,12 @@ def checks() -> dict[str, Any]:
     program = Path(__file__).parent / "cuda_program.py"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DFTRACER_")}
     done = subprocess.run(
-        [sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, str(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -39,6 +39,8 @@ def test_text_that_is_not_json_still_gives_its_shapes() -> None:
 
 
 def test_memory_events_tell_size_and_place() -> None:
-    size, on_device, args = memory_change('"Bytes": -64, "Device Type": 1, "Device Id": 0, "Total Allocated": 5')
+    size, on_device, args = memory_change(
+        '"Bytes": -64, "Device Type": 1, "Device Id": 0, "Total Allocated": 5'
+    )
     assert (size, on_device) == (-64, True)
     assert args["total_allocated"] == 5

@@ -20,7 +20,8 @@ BOTH = """
     def beside():
         torch.mm(torch.ones(8, 8), torch.ones(8, 8))
 
-    prof = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_flops=True)
+    options = dict(record_shapes=True, profile_memory=True, with_flops=True)
+    prof = profile(activities=[ProfilerActivity.CPU], **options)
     prof.start()
     for _ in range(2):
         with record_function("annotated"):
@@ -39,7 +40,8 @@ BOTH = """
         events = staticmethod(results.events)
         trace_start_ns = staticmethod(results.trace_start_ns)
 
-    trace_handler(types.SimpleNamespace(profiler=types.SimpleNamespace(kineto_results=Older), with_flops=True))
+    inner = types.SimpleNamespace(kineto_results=Older)
+    trace_handler(types.SimpleNamespace(profiler=inner, with_flops=True))
     log.finalize()
     print(json.dumps(hasattr(results, "trace_activities")))
 """
@@ -48,7 +50,7 @@ ONLY_NEW = {"addr", "total_allocated", "total_reserved", "forward_thread"}
 
 
 def comparable(event: dict[str, Any]) -> str:
-    """Without the times on the trace's clock, which was read anew for each route; `dur_ns` is among the args."""
+    """Without times on the trace's clock, which was read anew for each route; `dur_ns` is an arg."""
     args = {key: value for key, value in event["args"].items() if key not in ONLY_NEW}
     return json.dumps([event["name"], event["tid"], args], sort_keys=True)
 

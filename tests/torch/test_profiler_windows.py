@@ -155,7 +155,11 @@ def test_durations_keep_their_nanoseconds(windows: Any) -> None:
 
 
 def test_backward_operators_share_the_sequence_number_of_their_forward(windows: Any) -> None:
-    forward = {e["args"]["sequence"] for e in windows.of("PP") if e["name"] == "aten::addmm" and "sequence" in e["args"]}
+    forward = {
+        e["args"]["sequence"]
+        for e in windows.of("PP")
+        if e["name"] == "aten::addmm" and "sequence" in e["args"]
+    }
     backward = {e["args"]["sequence"] for e in windows.of("PP") if e["name"] == "AddmmBackward0"}
     assert backward
     assert backward <= forward

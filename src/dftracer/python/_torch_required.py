@@ -20,7 +20,7 @@ def require_torch(extra: str) -> Any:
     except ImportError as error:
         raise ImportError(f"this part of dftracer needs torch >= {wanted} ({error}); {advice}") from error
     found = str(getattr(torch, "__version__", "0"))
-    numbers = tuple(int(part) for part in re.findall(r"\d+", found.split("+")[0])[:3])
+    numbers = tuple(int(part) for part in re.findall(r"\d+", found.split("+", maxsplit=1)[0])[:3])
     if numbers < MINIMUM:
         raise ImportError(f"this part of dftracer needs torch >= {wanted}, found {found}; {advice}")
     return torch

@@ -1,8 +1,8 @@
 """Compiled graphs in the trace.
 
-The module is the face of a default `Dynamo`: `dynamo.compile`, `dynamo.update`, `dynamo.enable`, … work on it, so that
-`from dftracer.python import dynamo` and `from dftracer.python.dynamo import dynamo` can be used alike. Nothing here
-imports torch before something is compiled.
+The module is the face of a default `Dynamo`: `dynamo.compile`, `dynamo.update`, `dynamo.enable`, … work on
+it, so that `from dftracer.python import dynamo` and `from dftracer.python.dynamo import dynamo` can be used
+alike. Nothing here imports torch before something is compiled.
 """
 
 from dftracer.python.dynamo._backend import Backend, create_backend
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 dynamo = Dynamo()
-compile = dynamo.compile  # noqa: A001 - the name the documentation gives it
+compile = dynamo.compile
 update = dynamo.update
 enable = dynamo.enable
 disable = dynamo.disable

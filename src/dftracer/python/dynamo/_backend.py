@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from dftracer import _core
 from dftracer.python._torch_required import require_torch
@@ -23,7 +23,7 @@ def tracing_enabled() -> bool:
 
 
 class Backend:
-    """A `torch.compile` backend; equal settings of one `Dynamo` are one object, which torch's caches rely on."""
+    """A `torch.compile` backend; torch's caches know it by its identity."""
 
     def __init__(
         self,
@@ -67,12 +67,15 @@ class Backend:
             return self.granularity == "op"
         return self.inner is None and not settings
 
-    def _untraced(self, graph_module: Any, example_inputs: Any, settings: dict[str, Any]) -> Callable[..., Any]:
+    def _untraced(
+        self, graph_module: Any, example_inputs: Any, settings: dict[str, Any]
+    ) -> Callable[..., Any]:
         if self._by_operation(settings):
-            return graph_module  # type: ignore[no-any-return]
+            return cast("Callable[..., Any]", graph_module)
         from dftracer.python.dynamo._graphs import real_backend  # noqa: PLC0415
 
-        return real_backend(self.inner or "inductor", settings)(graph_module, example_inputs)
+        compiler = real_backend(self.inner or "inductor", settings)
+        return cast("Callable[..., Any]", compiler(graph_module, example_inputs))
 
 
 def create_backend(

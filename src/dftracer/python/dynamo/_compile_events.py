@@ -1,8 +1,8 @@
 """Why a step was slow: compilations, recompilations and graph breaks as events.
 
-torch keeps a record of each compilation (`torch._dynamo.utils.get_compilation_metrics`) and of each graph break, but tells
-nobody when they are complete. They are collected before the next compilation, before the next run of a
-compiled graph and at the end of the trace, and written with the times torch measured.
+torch keeps a record of each compilation (`torch._dynamo.utils.get_compilation_metrics`) and of each graph
+break, but tells nobody when they are complete. They are collected before the next compilation, before the
+next run of a compiled graph and at the end of the trace, and written with the times torch measured.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def forward_names(nodes: Any) -> dict[int, str]:
 
 
 class GradRegions:
-    """Which operations the program runs with gradients on: the mode of the call, `no_grad` blocks left out."""
+    """Which operations the program runs with gradients on: the mode of the call, less `no_grad` blocks."""
 
     def __init__(self, graph_module: Any, enabled: bool) -> None:
         self._default = enabled
@@ -65,17 +65,21 @@ def _source_names(meta: Mapping[str, Any]) -> tuple[str, ...]:
     return (str(stack[-1][0]),) if stack else ()
 
 
-def describe(node: Any, phase: str, grad_enabled: int, graph: int, forwards: Mapping[int, str]) -> dict[str, Any]:
-    """The args of an operation's event: fixed when the graph is compiled, so that a call costs nothing for them."""
+def describe(
+    node: Any, phase: str, grad_enabled: int, graph: int, forwards: Mapping[int, str]
+) -> dict[str, Any]:
+    """The args of an operation's event: fixed when the graph is compiled, free when it is called."""
     meta = node.meta
     args: dict[str, Any] = {
         "grad_enabled": grad_enabled,
         "phase": phase,
         "op_type": node.op,
-        "target": str(node.target) if not callable(node.target) or hasattr(node.target, "_schema") else _qualified(node.target),
+        "target": _qualified(node.target),
     }
     backward = phase == "backward"
-    path, kind = _module(meta.get("nn_module_stack") or (meta.get("fwd_nn_module_stack") if backward else None))
+    path, kind = _module(
+        meta.get("nn_module_stack") or (meta.get("fwd_nn_module_stack") if backward else None)
+    )
     if path:
         args["module"] = path
     if kind:
@@ -99,6 +103,9 @@ def describe(node: Any, phase: str, grad_enabled: int, graph: int, forwards: Map
 
 
 def _qualified(target: Any) -> str:
+    """`aten.add.Tensor`, `_operator.getitem`, or the path of a module."""
+    if not callable(target) or hasattr(target, "_schema"):
+        return str(target)
     module = getattr(target, "__module__", None)
     name = _target_name(target)
     return f"{module}.{name}" if module else name

@@ -12,7 +12,7 @@ from dftracer import _core
 from dftracer._before_finalize import before_finalize
 from dftracer.python.torch._convert import device_lane
 
-__all__ = ["DeviceClock", "DeviceSpan"]
+__all__ = ["DeviceClock", "DeviceSpan", "device_clock"]
 
 _Finished = tuple[Any, Any, int, str, str, dict[str, Any]]
 
@@ -37,14 +37,15 @@ class DeviceSpan:
 class DeviceClock:
     """Turns pairs of CUDA events into trace events once the device has passed them.
 
-    One wait for the device, at the first use of each device, ties its clock to the trace's. Later events are measured from
-    the latest one known: CUDA gives distances as 32-bit floats, which are exact only when short.
+    One wait for the device, at the first use of each device, ties its clock to the trace's. Later events
+    are measured from the latest one known: CUDA gives distances as 32-bit floats, which are exact only when
+    short.
     """
 
-    _anchors: dict[int, tuple[Any, int]] = {}  # noqa: RUF012 - shared on purpose, one clock per device
-    _waiting: deque[_Finished] = deque()
-    _lock = threading.Lock()
-    _hooked = False
+    def __init__(self) -> None:
+        self._anchors: dict[int, tuple[Any, int]] = {}
+        self._waiting: deque[_Finished] = deque()
+        self._lock = threading.Lock()
 
     def start(self) -> DeviceSpan:
         device = torch.cuda.current_device()
@@ -52,43 +53,39 @@ class DeviceClock:
             self._tie(device)
         return DeviceSpan(self, device)
 
-    @classmethod
-    def _tie(cls, device: int) -> None:
-        with cls._lock:
+    def _tie(self, device: int) -> None:
+        with self._lock:
+            if not self._anchors:
+                before_finalize(self.drain)
             anchor = torch.cuda.Event(enable_timing=True)
             torch.cuda.synchronize(device)
             before = _core.time_ns()
             anchor.record()
             anchor.synchronize()
-            cls._anchors[device] = (anchor, (before + _core.time_ns()) // 2)
-            if not cls._hooked:
-                cls._hooked = True
-                before_finalize(cls.drain)
+            self._anchors[device] = (anchor, (before + _core.time_ns()) // 2)
 
-    @classmethod
-    def finish(cls, span: _Finished) -> None:
-        cls._waiting.append(span)
-        cls._write(wait=False)
+    def finish(self, span: _Finished) -> None:
+        """Take over a span whose end is in the stream, and write those the device has passed."""
+        self._waiting.append(span)
+        self._write(wait=False)
 
-    @classmethod
-    def drain(cls) -> None:
+    def drain(self) -> None:
         """Wait for the device and write the rest; only at the end of the trace."""
-        cls._write(wait=True)
+        self._write(wait=True)
 
-    @classmethod
-    def _write(cls, wait: bool) -> None:
-        with cls._lock:
-            while cls._waiting:
-                start, end, device, name, category, args = cls._waiting[0]
+    def _write(self, wait: bool) -> None:
+        with self._lock:
+            while self._waiting:
+                start, end, device, name, category, args = self._waiting[0]
                 if wait:
                     end.synchronize()
                 elif not end.query():
                     return
-                cls._waiting.popleft()
-                anchor, anchor_ns = cls._anchors[device]
+                self._waiting.popleft()
+                anchor, anchor_ns = self._anchors[device]
                 start_ns = anchor_ns + round(anchor.elapsed_time(start) * 1e6)
                 duration = round(start.elapsed_time(end) * 1e6)
-                cls._anchors[device] = (start, start_ns)
+                self._anchors[device] = (start, start_ns)
                 _core.log_event(
                     name,
                     category,
@@ -97,3 +94,6 @@ class DeviceClock:
                     {**args, "device_index": device, "dur_ns": duration},
                     device_lane(device, 0),
                 )
+
+
+device_clock = DeviceClock()

@@ -10,7 +10,7 @@ import torch
 
 from dftracer import _core
 from dftracer.python.dynamo._compile_events import compile_events
-from dftracer.python.dynamo._device_time import DeviceClock, DeviceSpan
+from dftracer.python.dynamo._device_time import DeviceClock, DeviceSpan, device_clock
 
 __all__ = ["compile_whole_graph", "real_backend"]
 
@@ -48,7 +48,7 @@ def compile_whole_graph(
     compiled = real_backend(backend, settings)(graph_module, example_inputs)
     span = _core.Node("graph.forward", _CATEGORY, root)
     span.set_args(args)
-    device = DeviceClock() if torch.cuda.is_available() else None
+    device = device_clock if torch.cuda.is_available() else None
     backward = _Backward(root, {**args, "phase": "backward", "grad_enabled": 0}, device)
     forward_device = _device_args(args)
 
@@ -76,7 +76,7 @@ def _device_args(args: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Backward:
-    """Times the autograd node that AOTAutograd puts behind a graph's outputs, whichever backend compiled it."""
+    """Times the autograd node that AOTAutograd puts behind a graph's outputs, whatever compiled it."""
 
     def __init__(self, root: _core.Node, args: dict[str, Any], device: DeviceClock | None) -> None:
         # Between the two hooks the engine may raise: an open span would be left behind, a start time is not.

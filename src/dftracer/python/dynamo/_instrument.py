@@ -1,7 +1,8 @@
 """Python code of a graph with a `with` around each operation.
 
-Running a graph through `fx.Interpreter` costs microseconds per operation. The code that fx generates for a graph costs
-nothing; a `with span:` in front of a line costs the span alone, and closes it when the operation raises.
+Running a graph through `fx.Interpreter` costs microseconds per operation. The code that fx generates for a
+graph costs nothing; a `with span:` in front of a line costs the span alone, and closes it when the
+operation raises.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _generated(
     previous = codegen.additional_globals
 
     def additional_globals() -> list[tuple[str, Any]]:
-        extra: list[tuple[str, Any]] = [(name, span) for name, span in used.items()]
+        extra: list[tuple[str, Any]] = list(used.items())
         if wait is not None:
             extra.append((_WAIT, wait))
         return [*previous(), *extra]
@@ -88,7 +89,7 @@ def _with_span(line: str, names: Mapping[str, _core.Node], used: dict[str, _core
     return f"with {_SPAN}{match[1]}: {operation}" + (f"\n{releases}" if separator else "")
 
 
-class _TracingInterpreter(fx.Interpreter):
+class _TracingInterpreter(fx.Interpreter):  # type: ignore[misc]
     def __init__(
         self,
         graph_module: fx.GraphModule,

@@ -1,4 +1,4 @@
-"""Each operation of a graph as an event: AOTAutograd's forward and backward graphs, run as they are, in between clocks."""
+"""Each operation of a graph as an event: AOTAutograd's forward and backward graphs, run as they are."""
 
 from __future__ import annotations
 

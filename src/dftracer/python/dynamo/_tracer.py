@@ -31,7 +31,7 @@ class Dynamo:
         backend: str | Callable[..., Any] | None = None,
         synchronize: bool = False,
     ) -> None:
-        """`granularity`: "op" times each operation, "graph" keeps the real `backend` and times whole graphs."""
+        """`granularity` "op" times each operation, "graph" keeps the real `backend` and times its graphs."""
         self.name = name
         self._enabled = bool(enable)
         self._args: dict[str, Any] = {} if name is None else {"model": name}
@@ -69,7 +69,7 @@ class Dynamo:
         self._root.set_enabled(True)
 
     def disable(self) -> None:
-        """Write no events from now on; what is compiled already runs on, what is decorated later stays plain."""
+        """Write no events from now on; what is compiled runs on, what is decorated later stays plain."""
         self._enabled = False
         self._root.set_enabled(False)
 
@@ -110,6 +110,6 @@ def _torch_compile(model: Any, options: dict[str, Any]) -> Any:
     torch = require_torch("dynamo")
     if inspect.isclass(model) and issubclass(model, torch.nn.Module):
         # A decorated class stays that class; its instances run the compiled forward.
-        model.forward = torch.compile(model.forward, **options)
+        model.forward = torch.compile(model.forward, **options)  # type: ignore[attr-defined]
         return model
     return torch.compile(model, **options)

@@ -1,4 +1,4 @@
-"""Facts of a window that no single activity carries: its length, steps, memory and device time of each operator."""
+"""Facts of a window that no single activity carries: length, steps, memory and device time of operators."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class MemoryByThread:
 
 
 class DeviceTime:
-    """Time on devices caused by each operator and all it calls, and the operator behind each device activity."""
+    """Time on devices caused by each operator and all it calls, and the operators by their ids."""
 
     def __init__(self, source: Source) -> None:
         self.total: dict[int, int] = {}

@@ -20,11 +20,10 @@ _CHUNK = 2048
 _LANE_BASE = 1 << 24
 _HOST_LAUNCH_TYPES = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver"})
 
-# What the recorder makes the args of, given Kineto's text: all but what needs another activity to be understood.
+# The recorder makes the args of these itself, given Kineto's text.
 _NATIVE_TYPES = frozenset({"cpu_op", "user_annotation", "python_function"})
 _NO_DETAILS = OperatorDetails()
 _Numbers = tuple["dict[int, ThreadMemory]", "array[int] | None", "array[int] | None"]
-
 
 
 def device_lane(device: int, stream: int) -> int:
@@ -33,7 +32,7 @@ def device_lane(device: int, stream: int) -> int:
 
 
 def clock_offset_ns() -> int:
-    """Trace clock minus system clock. Kineto stamps with the latter, which may have been slewed since the start."""
+    """Trace clock minus system clock, with which Kineto stamps; it may have been slewed since the start."""
     best: tuple[int, int] | None = None
     for _ in range(5):
         before = _core.time_ns()
@@ -257,7 +256,7 @@ class _Window:
         if operator is None:
             return None
         args["op"] = self._source.name(operator)
-        return self._source.starts[operator]
+        return int(self._source.starts[operator])
 
     def _add_step(self, args: dict[str, Any], moment: int) -> None:
         if self._steps:

@@ -87,13 +87,13 @@ def describe_inputs(dims: list[Any], types: list[str]) -> dict[str, Any]:
 
 
 class OperatorDetails:
-    """Args made from the `metadata_json` of operators; texts that differ only in their numbers are parsed once."""
+    """Args made from the `metadata_json` of operators; equal texts are parsed once."""
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
 
     def learn(self, text: str) -> str:
-        """JSON text of the args of `text`, an operator's metadata without sequence number, record function id and index."""
+        """Args of an operator's metadata, from which the numbers of this one call have been cut out."""
         if len(self.known) >= _CACHE_LIMIT:
             self.known.clear()
         made = self.known[text] = args_text({"input_size": 0, **operator_args(text)})
@@ -106,7 +106,7 @@ def args_text(args: Mapping[str, Any]) -> str:
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """Kineto's `"key": value, …` as a dict; values that are not valid JSON (unescaped names) are left out."""
+    """Kineto's `"key": value, …` as a dict; values that are not valid JSON (names unescaped) are left out."""
     text = text.strip(", ")
     if not text:
         return {}
@@ -118,7 +118,8 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 _SIMPLE_FIELD = re.compile(
-    r'"(?P<key>[\w #.%/]+)": (?P<value>-?\d+(?:\.\d+)?|true|false|"[^"\\]*"|\[[\[\]\d, ]*\]|\["[^\\]*?"\])(?=, "|$)'
+    r'"(?P<key>[\w #.%/]+)": '
+    r'(?P<value>-?\d+(?:\.\d+)?|true|false|"[^"\\]*"|\[[\[\]\d, ]*\]|\["[^\\]*?"\])(?=, "|$)'
 )
 
 

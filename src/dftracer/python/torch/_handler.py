@@ -78,7 +78,13 @@ def _restart_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_restart_in_child)
-before_finalize(lambda: _writer.drain())
+
+
+def _drain() -> None:
+    _writer.drain()
+
+
+before_finalize(_drain)
 
 
 def trace_handler(profiler_result: Any) -> None:

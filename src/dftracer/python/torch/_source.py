@@ -1,11 +1,12 @@
 """Columns of a profiler window, read from Kineto without building torch's event tree.
 
 `prof.events()` reads tens of thousands of events a second and keeps kilobytes of each. The results behind it
-have the same facts as plain getters; calling one getter over a slice of activities with `map` keeps the loop in C.
+have the same facts as plain getters; calling one getter over many activities with `map` keeps the loop in C.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +17,15 @@ from dftracer.python.torch._details import OperatorDetails, describe_inputs, mem
 __all__ = ["DEVICE_TYPES", "INSTANT_TYPES", "OPERATOR_TYPES", "Source", "open_source"]
 
 DEVICE_TYPES = frozenset(
-    {"kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "gpu_pm_counter", "mtia_ccp_events"}
+    {
+        "kernel",
+        "concurrent_kernel",
+        "gpu_memcpy",
+        "gpu_memset",
+        "gpu_user_annotation",
+        "gpu_pm_counter",
+        "mtia_ccp_events",
+    }
 )
 INSTANT_TYPES = frozenset({"cpu_instant_event"})
 OPERATOR_TYPES = frozenset({"cpu_op", "user_annotation"})
@@ -186,7 +195,9 @@ class EventSource(Source):
         return args, raw.sequence_nr(), int(fields.get("Record function id", 0))
 
     def memory(self, raw: Any) -> tuple[int, bool, dict[str, Any]]:
-        on_device = int(raw.device_type().value if hasattr(raw.device_type(), "value") else raw.device_type()) != 0
+        on_device = (
+            int(raw.device_type().value if hasattr(raw.device_type(), "value") else raw.device_type()) != 0
+        )
         size = int(raw.nbytes())
         args: dict[str, Any] = {"bytes": size, "device_index": raw.device_index() if on_device else -1}
         fields = parse_object(_text(raw, "metadata_json"))
@@ -247,15 +258,13 @@ def _guess_type(event: Any) -> str:
     on_host = str(event.device_type()).endswith("CPU")
     if event.is_user_annotation():
         return "user_annotation" if on_host else "gpu_user_annotation"
-    if not on_host:
-        if name.startswith("Memcpy"):
-            return "gpu_memcpy"
-        return "gpu_memset" if name.startswith("Memset") else "kernel"
-    if name.startswith(("cuda", "hip")):
-        return "cuda_runtime"
-    if name.startswith("cu") and name[2:3].isupper():
-        return "cuda_driver"
-    return "cpu_op"
+    kinds = _HOST_NAMES if on_host else _DEVICE_NAMES
+    otherwise = "cpu_op" if on_host else "kernel"
+    return next((kind for pattern, kind in kinds if pattern.match(name)), otherwise)
+
+
+_HOST_NAMES = ((re.compile("cuda|hip"), "cuda_runtime"), (re.compile("cu[A-Z]"), "cuda_driver"))
+_DEVICE_NAMES = ((re.compile("Memcpy"), "gpu_memcpy"), (re.compile("Memset"), "gpu_memset"))
 
 
 def open_source(results: Any, with_flops: bool) -> Source | None:
@@ -263,7 +272,9 @@ def open_source(results: Any, with_flops: bool) -> Source | None:
     direct = getattr(results, "trace_activities", None)
     if direct is None or with_flops:
         events = results.events()
-        flops = {event.correlation_id(): event.flops() for event in events if event.flops()} if with_flops else {}
+        flops = (
+            {event.correlation_id(): event.flops() for event in events if event.flops()} if with_flops else {}
+        )
         if direct is None:
             return EventSource(events, flops) if events else None
         del events
