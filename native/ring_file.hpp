@@ -37,6 +37,7 @@ class RingFile {
   bool recoverable() const { return !path_.empty(); }
 
  private:
+  bool create_in_memory(uint64_t first_size);
   bool create_at(const std::string& path, uint64_t first_size);
   FileHeader* header_ = nullptr;
   uint64_t mapped_ = 0;
@@ -45,6 +46,7 @@ class RingFile {
   std::string path_;
 };
 
+inline constexpr const char* kSharedMemory = "/dev/shm";
 std::vector<std::string> ring_directories(const std::string& wished, const std::string& trace_directory);
 // Start time of a live process in clock ticks; 0 when there is no such process (zombies count as dead).
 uint64_t process_start_time(uint32_t pid);

@@ -34,6 +34,7 @@ constexpr uint64_t kFirstFlushMs = 2;
 // Events handed over in bulk (a profiler's window) are no traced call: they may wait for the writer.
 constexpr uint64_t kPatienceUs = 10000000;
 constexpr uint64_t kCalibrationNs = 1000000;
+constexpr int kReleasedBeforeFlush = 16;
 constexpr int kIdleRoundsBeforeDoze = 3;
 
 std::atomic<uint32_t> g_generations_made{0};
@@ -71,6 +72,12 @@ void on_thread_exit(void* p) {
     std::erase(s->threads, t);
     for (RingSlot* slot : s->slots)
       if (slot->map.header == t->ring) slot->state.store(RingSlot::kReleased);
+    if (++s->released >= kReleasedBeforeFlush) {
+      // Many short threads: their rings are free again once what they hold is on disk.
+      s->released = 0;
+      s->flush_wanted.fetch_add(1);
+      wake_writer();
+    }
   }
   if (t->contexts && g.free_contexts) g.free_contexts(t->contexts);
   free_stack(&t->root);
@@ -130,6 +137,7 @@ void* writer_main(void* p) {
   pthread_setname_np(pthread_self(), "dftracer");
   // The rate of the CPU's counter is known only after a moment of both clocks.
   while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
+  drop_lost_rings();
   uint64_t interval = kFirstFlushMs;
   int idle = 0;
   while (!s->stop.load()) {
@@ -218,7 +226,9 @@ bool begin_recording(Session* s) {
 
 RingSlot* take_slot(Session* s) {
   for (RingSlot* slot : s->slots) {
-    if (slot->state.load() == RingSlot::kFree) {
+    RingHeader* h = slot->map.header;
+    bool drained = slot->state.load() == RingSlot::kReleased && h->tail.load() == h->head.load();
+    if (drained || slot->state.load() == RingSlot::kFree) {
       slot->state.store(RingSlot::kUsed);
       return slot;
     }
@@ -523,9 +533,9 @@ void finish_session() {
     stop_writer(s);
     g.last_path = s->writer.path();
     if (s->abandoned) return;  // the thread still uses all of it
-    if (s->writer.complete()) {
+    if (s->writer.complete() || !s->writer.opened()) {
       s->rings.unlink_file();
-    } else {
+    } else if (!s->writer.complained()) {
       complain("the trace " + s->wished + " could not be finished; its last events wait in " + s->rings.path() +
                " for the next reader");
     }

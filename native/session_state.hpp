@@ -32,6 +32,7 @@ struct Session {
 
   std::vector<RingSlot*> slots;
   std::vector<ThreadState*> threads;
+  int released = 0;  // rings whose threads have ended since the last flush on their account
   bool recording = false;
   bool failed = false;
   bool abandoned = false;
