@@ -160,7 +160,6 @@ def log_metadata(
     """A metadata record; `thread_name` with a `tid` names another lane."""
 
 def string_hash(text: str | bytes) -> str: ...
-
 def log_profiler_rows(
     cat: str,
     names: list[str],

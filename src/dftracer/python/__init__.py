@@ -38,6 +38,11 @@ from dftracer.python._tree import (
     pipeline,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dftracer.python import dynamo
+    from dftracer.python.dynamo import Dynamo, create_backend, dftracer_dynamo_backend
+
 DFTRACER_ENABLE: bool = _session.SETTINGS.enable
 DFTRACER_INIT_PRELOAD: bool = _session.SETTINGS.init == "PRELOAD"
 DFTRACER_LOG_LEVEL: str = _session.SETTINGS.log_level
@@ -61,6 +66,7 @@ __all__ = [
     "DataEvent",
     "DataLoaderEvent",
     "DeviceEvent",
+    "Dynamo",
     "IOEvent",
     "PipelineEvent",
     "ProfileCategory",
@@ -71,11 +77,14 @@ __all__ = [
     "checkpoint",
     "comm",
     "compute",
+    "create_backend",
     "data",
     "dataloader",
     "device",
     "dft_fn",
     "dftracer",
+    "dftracer_dynamo_backend",
+    "dynamo",
     "get_iter_block_name",
     "get_iter_handle_name",
     "pipeline",

@@ -5,21 +5,10 @@ it, so that `from dftracer.python import dynamo` and `from dftracer.python.dynam
 alike. Nothing here imports torch before something is compiled.
 """
 
-from dftracer.python.dynamo._backend import Backend, create_backend
+from dftracer.python.dynamo._backend import create_backend
 from dftracer.python.dynamo._tracer import Dynamo
 
-__all__ = [
-    "Backend",
-    "Dynamo",
-    "backend",
-    "compile",
-    "create_backend",
-    "dftracer_dynamo_backend",
-    "disable",
-    "dynamo",
-    "enable",
-    "update",
-]
+__all__ = ["Dynamo", "create_backend", "dynamo"]
 
 dynamo = Dynamo()
 compile = dynamo.compile
