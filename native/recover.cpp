@@ -102,6 +102,7 @@ bool complete(RingFile& file) {
   uint64_t commit = h->commit.load();
   uint64_t state = commit & 3;
   uint64_t size = commit >> 2;
+  if (size && size == h->closed_at.load() && (state == kIdle || state == kCommitted)) return true;
   Rest rest;
   if (state == kCompacting) {
     rest.text.assign(file.spool(), h->spool_size.load());

@@ -349,15 +349,17 @@ PyObject* node_repr(PyObject* self) {
 
 PyMethodDef g_node_methods[] = {
     {"update", reinterpret_cast<PyCFunction>(node_update), METH_VARARGS | METH_KEYWORDS,
+     "update($self, /, epoch=None, step=None, image_idx=None, image_size=None, args=None)\n--\n\n"
      "Set the current args of this node and all below it."},
-    {"set_args", node_set_args, METH_O, nullptr},
-    {"clear_args", node_clear_args, METH_NOARGS, nullptr},
-    {"set_enabled", node_set_enabled, METH_O, nullptr},
-    {"start", node_start, METH_NOARGS, nullptr},
-    {"stop", node_stop, METH_NOARGS, nullptr},
+    {"set_args", node_set_args, METH_O, "set_args($self, args, /)\n--\n\nSet current args."},
+    {"clear_args", node_clear_args, METH_NOARGS, "clear_args($self, /)\n--\n\nForget the args set here."},
+    {"set_enabled", node_set_enabled, METH_O,
+     "set_enabled($self, on, /)\n--\n\nSwitch this node and all below it."},
+    {"start", node_start, METH_NOARGS, "start($self, /)\n--\n\nOpen an event that stop() closes."},
+    {"stop", node_stop, METH_NOARGS, "stop($self, /)\n--\n\nClose what start() opened."},
     {"__aenter__", node_aenter, METH_NOARGS, nullptr},
     {"__aexit__", node_aexit, METH_VARARGS, nullptr},
-    {"close", node_close, METH_NOARGS, "End the newest open event of this node now; False if there is none."},
+    {"close", node_close, METH_NOARGS, "close($self, /)\n--\n\nEnd the newest open event of this node now; False if there is none."},
     {"open", node_open, METH_VARARGS, nullptr},
     {},
 };

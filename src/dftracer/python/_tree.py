@@ -16,8 +16,8 @@ __all__ = ["DFTracerAI", "ai", "checkpoint", "comm", "compute", "data", "dataloa
 _ROOT_NAME = "ai_root"
 _TRACING = _session.SETTINGS.enable
 
-# Marks in the path of a node: not of the tree; a child made by derive() rather than an attribute.
-_STANDALONE, _DERIVED = "\0", "\1"
+# Marks in the path of a node: not of the tree; made by derive(); an event of a loop. Others are attributes.
+_STANDALONE, _DERIVED, _LOOP = "\0", "\1", "\2"
 
 
 class DFTracerAI(_core.Node):
@@ -33,22 +33,28 @@ class DFTracerAI(_core.Node):
         image_idx: Any = None,
         image_size: Any = None,
         enable: bool = True,
-        parent: DFTracerAI | None = None,
-        path: tuple[str, ...] | None = None,
     ) -> None:
-        super().__init__(name if name is not None else cat, cat, parent)
-        self._derived: dict[str, DFTracerAI] = {}
-        self._path = path if path is not None else (_STANDALONE, self.cat, self.name)
+        label = name if name is not None else cat
+        self._place(label, cat, None, (_STANDALONE, cat, label))
         self.update(epoch, step, image_idx, image_size)
         if not enable:
             self.set_enabled(False)
+
+    def _place(self, name: str, cat: str, parent: DFTracerAI | None, path: tuple[str, ...]) -> None:
+        super().__init__(name, cat, parent)
+        self._derived: dict[str, DFTracerAI] = {}
+        self._path = path
+
+    def _child(self, name: str, step: str) -> DFTracerAI:
+        child = DFTracerAI.__new__(DFTracerAI)
+        child._place(name, self.cat, self, (*self._path, step))
+        return child
 
     def derive(self, name: str) -> DFTracerAI:
         """The child `<this name>.<name>`; the same object each time."""
         child = self._derived.get(name)
         if child is None:
-            label = f"{self.name}{CTX_SEPARATOR}{name}"
-            child = DFTracerAI(cat=self.cat, name=label, parent=self, path=(*self._path, _DERIVED + name))
+            child = self._child(f"{self.name}{CTX_SEPARATOR}{name}", _DERIVED + name)
             self._derived[name] = child
         return child
 
@@ -60,30 +66,29 @@ class DFTracerAI(_core.Node):
     def create_children(self, names: Mapping[str, str]) -> None:
         """Add children as attributes: attribute name to event name."""
         for attribute, name in names.items():
-            child = DFTracerAI(cat=self.cat, name=name, parent=self, path=(*self._path, attribute))
-            setattr(self, attribute, child)
+            setattr(self, attribute, self._child(name, attribute))
 
     def iter(
         self,
-        iterator: Iterable[Any] | AsyncIterator[Any],
+        it: Iterable[Any] | AsyncIterator[Any],
         include_block: bool = True,
         include_iter: bool = True,
         iter_name: str | None = None,
         block_name: str | None = None,
     ) -> Any:
-        """Loop over `iterator`: one event for waiting for each item, one for the body that uses it."""
+        """Loop over `it`: one event for waiting for each item, one for the body that uses it."""
         if not _TRACING:
-            return iterator
+            return it
         wait = self._named(iter_name or _iter_name(self.name)) if include_iter else None
         body = self._named(block_name or _block_name(self.name)) if include_block else None
-        if hasattr(iterator, "__aiter__") and not hasattr(iterator, "__iter__"):
-            return _AsyncLoop(iterator, _core.loop(None, wait, body, ITER_COUNT_NAME, True))
-        return _core.loop(iterator, wait, body, ITER_COUNT_NAME, True)  # type: ignore[arg-type]  # not async
+        if hasattr(it, "__aiter__") and not hasattr(it, "__iter__"):
+            return _AsyncLoop(it, _core.loop(None, wait, body, ITER_COUNT_NAME, True))
+        return _core.loop(it, wait, body, ITER_COUNT_NAME, True)  # type: ignore[arg-type]  # not async
 
     def _named(self, name: str) -> DFTracerAI:
         node = self._derived.get("\0" + name)
         if node is None:
-            node = DFTracerAI(cat=self.cat, name=name, parent=self)
+            node = self._child(name, _LOOP + name)
             self._derived["\0" + name] = node
         return node
 
@@ -163,7 +168,7 @@ class _Category(DFTracerAI):
         raise AttributeError(f"{self.name!r} has no event {name!r}; make one with derive({name!r})")
 
     def __init__(self, root: DFTracerAI, category: _events.ProfileCategory, events: Iterable[str]) -> None:
-        super().__init__(cat=category.value, parent=root, path=(category.value,))
+        self._place(category.value, category.value, root, (category.value,))
         self.create_children({event: event for event in events})
 
     def add_io(self) -> None:
@@ -179,7 +184,12 @@ def _node_at(path: tuple[str, ...]) -> DFTracerAI:
     else:
         node, rest = ai, path
     for step in rest:
-        node = node.derive(step[len(_DERIVED) :]) if step.startswith(_DERIVED) else getattr(node, step)
+        if step.startswith(_DERIVED):
+            node = node.derive(step[1:])
+        elif step.startswith(_LOOP):
+            node = node._named(step[1:])
+        else:
+            node = getattr(node, step)
     return node
 
 
@@ -191,7 +201,7 @@ class _AI(DFTracerAI):
     """The root of the tree."""
 
     def __init__(self) -> None:
-        super().__init__(cat=_ROOT_NAME, name=_ROOT_NAME, path=())
+        self._place(_ROOT_NAME, _ROOT_NAME, None, ())
         category = _events.ProfileCategory
         self.compute = _Category(self, category.COMPUTE, _words(_events.ComputeEvent))
         self.data = _Category(self, category.DATA, _words(_events.DataEvent))
