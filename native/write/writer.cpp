@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "self_cost.hpp"
 #include "write/json.hpp"
 
 namespace dft {
@@ -315,7 +316,10 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   add_arg(args, "dropped_size_limit", int64_t(limit));
   add_arg(args, "bytes", int64_t(bytes()));
   add_arg(args, "members", int64_t(members_));
+  uint64_t cost = measure_event_cost();
   add_arg(args, "writer_cpu_us", int64_t(own_cpu_ns / 1000));
+  add_arg(args, "event_cost_ns", int64_t(cost / 100));
+  add_arg(args, "overhead_us", int64_t(h->events.load() * cost / 100000));
   add_arg(args, "clock", clock_source());
   add_arg(args, "clock_start_ns", int64_t(clock_.first().mono_ns + clock_.epoch_offset()));
   add_arg(args, "clock_end_ns", int64_t(mapped));
