@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -64,10 +65,14 @@ inline int run(int argc, char** argv) {
       exit(failures() ? 1 : 0);
     }
     int status = 0;
+    timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
     waitpid(child, &status, 0);
+    clock_gettime(CLOCK_MONOTONIC, &after);
     bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     bad += !good;
-    printf("%s %s", good ? "ok    " : "FAILED", c.name);
+    printf("%s %6.2f s  %s", good ? "ok    " : "FAILED",
+           double(after.tv_sec - before.tv_sec) + double(after.tv_nsec - before.tv_nsec) / 1e9, c.name);
     if (WIFSIGNALED(status)) printf(" (signal %d)", WTERMSIG(status));
     printf("\n");
   }

@@ -115,10 +115,10 @@ static std::vector<std::string> parts_in_order(const Scratch& dir, bool compress
   for (int part = 1;; ++part) {
     std::string path = dir / ("run" + (part > 1 ? "-part" + std::to_string(part) : "") + suffix);
     if (access(path.c_str(), F_OK) != 0) break;
-    out.push_back(path);
+    if (!read_bytes(path).empty()) out.push_back(path);  // killed between making the file and its first write
   }
-  for (auto& path : dir.files(suffix))  // what died before it had opened its file
-    if (std::find(out.begin(), out.end(), path) == out.end()) out.push_back(path);
+  for (auto& path : dir.files(suffix))
+    if (!read_bytes(path).empty() && std::find(out.begin(), out.end(), path) == out.end()) out.push_back(path);
   return out;
 }
 

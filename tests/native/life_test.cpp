@@ -126,7 +126,7 @@ TEST(wake_ups_are_not_lost_around_falling_asleep) {
 }
 
 TEST(finish_while_others_record) {
-  for (int round = 0; round < (DFT_SLOW ? 10 : 30); ++round) {
+  for (int round = 0; round < (DFT_SLOW ? 5 : 10); ++round) {
     Scratch dir;
     configure(small_settings(dir));
     REQUIRE(start_session(dir / "run", "app"));
