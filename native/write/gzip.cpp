@@ -103,8 +103,9 @@ const char* Gzip::backend() { return "gzip"; }
 
 std::string_view Gzip::member(std::string_view text, const MemberFacts& facts) {
   // Lines of events come out 10 to 60 times smaller; what does not is long strings, which zlib knows better.
-  constexpr size_t kUnlikeEvents = 6, kWorthASearch = 4096;
+  constexpr size_t kUnlikeEvents = 6, kWorthASearch = 4096, kKeptMemory = 4 << 20;
   auto& out = impl_->out;
+  if (out.capacity() > kKeptMemory) std::vector<uint8_t>().swap(out);  // after a giant string
   out.resize(kHeaderSize);
   impl_->lines.compress(text, out);
   size_t body = out.size() - kHeaderSize;
@@ -113,6 +114,7 @@ std::string_view Gzip::member(std::string_view text, const MemberFacts& facts) {
     out.resize(kHeaderSize);
     out.insert(out.end(), impl_->searched.begin(), impl_->searched.end());
   }
+  if (impl_->searched.capacity() > kKeptMemory) std::vector<uint8_t>().swap(impl_->searched);
   size_t trailer = out.size();
   out.resize(trailer + kTrailerSize);
   write_header(out.data(), out.size(), text.size(), facts);
