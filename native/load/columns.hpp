@@ -1,0 +1,148 @@
+// The columns one scan fills. The list is the one place that names them on the native side.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dft::load {
+
+inline constexpr std::int64_t kMissing = std::numeric_limits<std::int64_t>::min();
+inline constexpr std::int32_t kNoCode = -1;
+
+// A growable array that does not clear what it hands out.
+template <class T>
+class Column {
+ public:
+  Column() = default;
+  Column(const Column&) = delete;
+  Column& operator=(const Column&) = delete;
+  Column(Column&& o) noexcept : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)),
+                                capacity_(std::exchange(o.capacity_, 0)) {}
+  Column& operator=(Column&& o) noexcept {
+    std::swap(data_, o.data_);
+    std::swap(size_, o.size_);
+    std::swap(capacity_, o.capacity_);
+    return *this;
+  }
+  ~Column() { std::free(data_); }
+
+  void reserve(std::size_t n) {
+    if (n <= capacity_) return;
+    auto* grown = static_cast<T*>(std::realloc(data_, n * sizeof(T)));
+    if (grown == nullptr) throw std::bad_alloc();
+    data_ = grown;
+    capacity_ = n;
+  }
+  void push(T v) {
+    if (size_ == capacity_) reserve(capacity_ == 0 ? 1024 : capacity_ * 2);
+    data_[size_++] = v;
+  }
+  void append(const T* p, std::size_t n) {
+    if (size_ + n > capacity_) reserve(std::max(size_ + n, capacity_ * 2));
+    if (n != 0) std::memcpy(data_ + size_, p, n * sizeof(T));
+    size_ += n;
+  }
+  // Push without the capacity check; the caller reserved.
+  void put(T v) noexcept { data_[size_++] = v; }
+  void clear() noexcept { size_ = 0; }
+  void resize_down(std::size_t n) noexcept { size_ = n; }
+  T* data() noexcept { return data_; }
+  const T* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+  std::size_t capacity() const noexcept { return capacity_; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+};
+
+// X(name): 64-bit integers, kMissing when absent.
+#define DFT_INT_COLUMNS(X) \
+  X(id) X(pid) X(tid) X(ts) X(dur) X(level) X(p_idx) X(epoch) X(step) X(count) X(size) X(offset) X(ret) X(errno_) X(image_idx)
+// X(name): codes into a dictionary of the same name, kNoCode when absent.
+#define DFT_CODE_COLUMNS(X) X(name) X(cat) X(hhash) X(fhash)
+
+struct Row {
+#define X(n) std::int64_t n;
+  DFT_INT_COLUMNS(X)
+#undef X
+#define X(n) std::int32_t n;
+  DFT_CODE_COLUMNS(X)
+#undef X
+  std::int8_t ph;
+};
+
+// A metadata record, or one of the two events by which a process reports itself (start, end).
+struct Meta {
+  std::string kind, key, value, rest;
+  std::int64_t pid, tid, ts;
+};
+
+struct Columns {
+#define X(n) Column<std::int64_t> n;
+  DFT_INT_COLUMNS(X)
+#undef X
+#define X(n) Column<std::int32_t> n;
+  DFT_CODE_COLUMNS(X)
+#undef X
+  Column<std::int8_t> ph;
+  Column<std::int64_t> args_end;  // end of each row's text in args_text
+  Column<char> args_text;         // what no column holds, as JSON objects; empty when nothing is left
+  std::vector<Meta> meta;
+  std::size_t rows = 0;
+
+  void clear() {
+#define X(n) n.clear();
+    DFT_INT_COLUMNS(X)
+    DFT_CODE_COLUMNS(X)
+#undef X
+    ph.clear();
+    args_end.clear();
+    args_text.clear();
+    meta.clear();
+    rows = 0;
+  }
+  void reserve_rows(std::size_t n) {
+    if (n <= ph.capacity()) return;
+#define X(c) c.reserve(n);
+    DFT_INT_COLUMNS(X)
+    DFT_CODE_COLUMNS(X)
+#undef X
+    args_end.reserve(n);
+    ph.reserve(n);
+  }
+  void push(const Row& r) {
+    if (rows == ph.capacity()) reserve_rows(rows == 0 ? 4096 : rows * 2);
+#define X(n) n.put(r.n);
+    DFT_INT_COLUMNS(X)
+    DFT_CODE_COLUMNS(X)
+#undef X
+    ph.put(r.ph);
+    args_end.put(static_cast<std::int64_t>(args_text.size()));
+    ++rows;
+  }
+  void append(Columns& o) {
+#define X(n) n.append(o.n.data(), o.rows);
+    DFT_INT_COLUMNS(X)
+    DFT_CODE_COLUMNS(X)
+#undef X
+    ph.append(o.ph.data(), o.rows);
+    const auto base = static_cast<std::int64_t>(args_text.size());
+    const std::size_t at = args_end.size();
+    args_end.append(o.args_end.data(), o.rows);
+    if (base != 0)
+      for (std::size_t i = at; i < at + o.rows; ++i) args_end.data()[i] += base;
+    args_text.append(o.args_text.data(), o.args_text.size());
+    for (Meta& m : o.meta) meta.push_back(std::move(m));
+    rows += o.rows;
+  }
+};
+
+}  // namespace dft::load
