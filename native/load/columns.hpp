@@ -1,6 +1,7 @@
 // The columns one scan fills. The list is the one place that names them on the native side.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -93,14 +94,26 @@ struct Columns {
   DFT_CODE_COLUMNS(X)
 #undef X
   Column<std::int8_t> ph;
-  Column<std::int64_t> args_end;  // end of each row's text in args_text
+  Column<std::int32_t> args_end;  // end of each row's text in args_text
   Column<char> args_text;         // what no column holds, as JSON objects; empty when nothing is left
   std::vector<Meta> meta;
   std::size_t rows = 0;
+#define X(n) std::int64_t seen_##n = kMissing;  // kMissing as long as no row had a value
+  DFT_INT_COLUMNS(X)
+#undef X
+#define X(n) std::int32_t seen_##n = kNoCode;
+  DFT_CODE_COLUMNS(X)
+#undef X
 
   void clear() {
 #define X(n) n.clear();
     DFT_INT_COLUMNS(X)
+    DFT_CODE_COLUMNS(X)
+#undef X
+#define X(n) seen_##n = kMissing;
+    DFT_INT_COLUMNS(X)
+#undef X
+#define X(n) seen_##n = kNoCode;
     DFT_CODE_COLUMNS(X)
 #undef X
     ph.clear();
@@ -120,29 +133,42 @@ struct Columns {
   }
   void push(const Row& r) {
     if (rows == ph.capacity()) reserve_rows(rows == 0 ? 4096 : rows * 2);
-#define X(n) n.put(r.n);
+#define X(n) n.put(r.n), seen_##n = std::max(seen_##n, r.n);
     DFT_INT_COLUMNS(X)
     DFT_CODE_COLUMNS(X)
 #undef X
     ph.put(r.ph);
-    args_end.put(static_cast<std::int64_t>(args_text.size()));
+    args_end.put(static_cast<std::int32_t>(args_text.size()));
     ++rows;
   }
-  void append(Columns& o) {
-#define X(n) n.append(o.n.data(), o.rows);
-    DFT_INT_COLUMNS(X)
-    DFT_CODE_COLUMNS(X)
+};
+
+// The rows of one chunk, every column in one block of memory: few large pages instead of many small ones.
+// A column in which no row has a value takes no room and is null.
+class Chunk {
+ public:
+  // From `parts` in order; their metadata is moved out.
+  explicit Chunk(const std::vector<Columns*>& parts);
+  ~Chunk();
+  Chunk(const Chunk&) = delete;
+  Chunk& operator=(const Chunk&) = delete;
+
+#define X(n) const std::int64_t* n = nullptr;
+  DFT_INT_COLUMNS(X)
 #undef X
-    ph.append(o.ph.data(), o.rows);
-    const auto base = static_cast<std::int64_t>(args_text.size());
-    const std::size_t at = args_end.size();
-    args_end.append(o.args_end.data(), o.rows);
-    if (base != 0)
-      for (std::size_t i = at; i < at + o.rows; ++i) args_end.data()[i] += base;
-    args_text.append(o.args_text.data(), o.args_text.size());
-    for (Meta& m : o.meta) meta.push_back(std::move(m));
-    rows += o.rows;
-  }
+#define X(n) const std::int32_t* n = nullptr;
+  DFT_CODE_COLUMNS(X)
+#undef X
+  const std::int8_t* ph = nullptr;
+  const std::int32_t* args_end = nullptr;
+  const char* args_text = nullptr;
+  std::size_t args_size = 0;
+  std::size_t rows = 0;
+  std::vector<Meta> meta;
+
+ private:
+  char* block_ = nullptr;
+  std::size_t block_size_ = 0;
 };
 
 }  // namespace dft::load

@@ -169,7 +169,7 @@ PyObject* scanner_next(PyObject* obj) {
     return nullptr;
   }
   self->busy = true;
-  std::shared_ptr<Columns> columns;
+  std::shared_ptr<Chunk> columns;
   std::exception_ptr error;
   Py_BEGIN_ALLOW_THREADS
   try {
@@ -191,13 +191,14 @@ PyObject* scanner_next(PyObject* obj) {
   PyObject* out = PyDict_New();
   if (out == nullptr) return nullptr;
   bool ok = set_item(out, "rows", PyLong_FromSize_t(columns->rows));
+  // A column without values is left out.
 #define X(n) \
-  ok = ok && set_item(out, #n, make_buffer(columns, columns->n.data(), columns->rows * sizeof(*columns->n.data())));
+  if (columns->n != nullptr) ok = ok && set_item(out, #n, make_buffer(columns, columns->n, columns->rows * sizeof(*columns->n)));
   DFT_INT_COLUMNS(X)
   DFT_CODE_COLUMNS(X)
   X(ph) X(args_end)
 #undef X
-  ok = ok && set_item(out, "args_text", make_buffer(columns, columns->args_text.data(), columns->args_text.size()));
+  ok = ok && set_item(out, "args_text", make_buffer(columns, columns->args_text, columns->args_size));
   PyObject* meta = ok ? PyList_New(0) : nullptr;
   for (std::size_t i = 0; meta != nullptr && i < columns->meta.size(); ++i) {
     const Meta& m = columns->meta[i];

@@ -209,7 +209,7 @@ void FileScanner::work(Worker& w, std::deque<Block>& blocks, std::size_t from, s
   }
 }
 
-std::unique_ptr<Columns> FileScanner::next() {
+std::unique_ptr<Chunk> FileScanner::next() {
   std::deque<Block> blocks;
   if (!collect(blocks)) return nullptr;
   for (auto& w : workers_) w->out.clear();
@@ -235,12 +235,9 @@ std::unique_ptr<Columns> FileScanner::next() {
     if (b.tail != 0) ++counts_.cut_lines;
     if (b.last != 0) counts_.closed = b.last == ']';
   }
-  auto out = std::make_unique<Columns>();
-  std::size_t rows = 0;
-  for (std::size_t i = 0; i < active; ++i) rows += workers_[i]->out.rows;
-  out->reserve_rows(std::max<std::size_t>(rows, 1));
-  for (std::size_t i = 0; i < active; ++i) out->append(workers_[i]->out);
-  return out;
+  std::vector<Columns*> parts;
+  for (std::size_t i = 0; i < active; ++i) parts.push_back(&workers_[i]->out);
+  return std::make_unique<Chunk>(parts);
 }
 
 LineCounts FileScanner::line_counts() const {

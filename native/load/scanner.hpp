@@ -30,7 +30,7 @@ class FileScanner {
   FileScanner& operator=(const FileScanner&) = delete;
 
   // The next rows in file order, nothing at the end. Needs no GIL.
-  std::unique_ptr<Columns> next();
+  std::unique_ptr<Chunk> next();
 
   LineCounts line_counts() const;
   const FileCounts& counts() const noexcept { return counts_; }

@@ -1,0 +1,135 @@
+"""Chunks as Arrow record batches, over the native memory as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dftracer.load._need import need
+from dftracer.load._scan import Scanner, validity
+from dftracer.load.chunk import Chunk
+from dftracer.load.process import ProcessInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SCHEMA_VERSION", "BatchMaker", "schema"]
+
+SCHEMA_VERSION = 1
+_INTS = ("id", "pid", "tid", "ts", "dur", "p_idx", "level", "epoch", "step", "image_idx")
+_IO_INTS = ("count", "size", "offset", "ret", "errno")
+
+
+def schema() -> pa.Schema:
+    """The one Arrow schema of events, whatever dialect they were written in."""
+    pa = need("pyarrow")
+    text = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            ("name", text),
+            ("cat", text),
+            ("ph", text),
+            ("rank", pa.int32()),
+            *((n, pa.int64()) for n in _INTS),
+            ("path", text),
+            *((n, pa.int64()) for n in _IO_INTS),
+            ("fhash", text),
+            ("host", text),
+            ("file", text),
+            ("args", pa.string()),
+        ],
+        metadata={"dftracer_schema": str(SCHEMA_VERSION)},
+    )
+
+
+class BatchMaker:
+    """Turns the chunks of one file into record batches; keeps the growing dictionaries."""
+
+    def __init__(self, scanner: Scanner, process: ProcessInfo) -> None:
+        self._pa = need("pyarrow")
+        self._scanner = scanner
+        self._process = process
+        self._texts: dict[str, list[str]] = {c: [] for c in ("name", "cat", "hhash", "fhash")}
+        self._schema = schema()
+
+    def _dictionary(self, column: str) -> list[str]:
+        texts = self._texts[column]
+        texts += self._scanner.dictionary(column, len(texts))
+        return texts
+
+    def batch(self, chunk: Chunk) -> pa.RecordBatch:
+        pa = self._pa
+        n = chunk.rows
+        columns: dict[str, Any] = {}
+        for name in (*_INTS, *_IO_INTS):
+            raw = chunk.raw(name)
+            if raw is None:
+                columns[name] = pa.nulls(n, pa.int64())
+                continue
+            bits, nulls = validity(raw, 8)
+            buffers = [None if bits is None else pa.py_buffer(bits), pa.py_buffer(raw)]
+            columns[name] = pa.Array.from_buffers(pa.int64(), n, buffers, nulls)
+        for name in ("name", "cat", "fhash"):
+            columns[name] = self._coded(chunk.raw(name), n, pa.array(self._dictionary(name), pa.string()))
+        columns["path"] = self._coded(
+            chunk.raw("fhash"), n, pa.array([self._process.path_of(h) for h in self._texts["fhash"]], pa.string())
+        )
+        hosts = [self._process.hosts.get(h, h) for h in self._dictionary("hhash")]
+        columns["host"] = self._coded(chunk.raw("hhash"), n, pa.array(hosts, pa.string()))
+        columns["ph"] = self._kinds(chunk)
+        columns["file"] = self._constant(n, self._process.file.name)
+        rank = self._process.rank
+        columns["rank"] = (
+            pa.nulls(n, pa.int32()) if rank is None else pa.array(np.full(n, rank, dtype=np.int32))
+        )
+        columns["args"] = self._args(chunk)
+        return pa.RecordBatch.from_arrays([columns[f.name] for f in self._schema], schema=self._schema)
+
+    def _coded(self, raw: Any, n: int, dictionary: Any) -> Any:
+        pa = self._pa
+        if raw is None:
+            return pa.DictionaryArray.from_arrays(pa.nulls(n, pa.int32()), dictionary)
+        bits, nulls = validity(raw, 4)
+        buffers = [None if bits is None else pa.py_buffer(bits), pa.py_buffer(raw)]
+        codes = pa.Array.from_buffers(pa.int32(), n, buffers, nulls)
+        return pa.DictionaryArray.from_arrays(codes, dictionary, safe=False)
+
+    def _constant(self, n: int, text: str) -> Any:
+        pa = self._pa
+        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, dtype=np.int32)), pa.array([text]))
+
+    def _kinds(self, chunk: Chunk) -> Any:
+        pa = self._pa
+        values, codes = np.unique(chunk.ph(), return_inverse=True) if not _all_x(chunk) else (None, None)
+        if values is None or codes is None:
+            return self._constant(chunk.rows, "X")
+        return pa.DictionaryArray.from_arrays(
+            pa.array(codes.astype(np.int32)), pa.array([chr(v) for v in values.tolist()])
+        )
+
+    def _args(self, chunk: Chunk) -> Any:
+        pa = self._pa
+        if chunk.rows == 0:
+            return pa.nulls(0, pa.string())
+        ends = np.frombuffer(chunk.raw("args_end"), dtype=np.int32)
+        if ends[-1] == 0:
+            return pa.nulls(chunk.rows, pa.string())
+        offsets = np.empty(chunk.rows + 1, dtype=np.int32)
+        offsets[0] = 0
+        offsets[1:] = ends
+        bits = np.packbits(np.diff(offsets) > 0, bitorder="little")
+        array = pa.Array.from_buffers(
+            pa.string(),
+            chunk.rows,
+            [pa.py_buffer(bits), pa.py_buffer(offsets), pa.py_buffer(chunk.raw("args_text"))],
+        )
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:  # a foreign writer's bytes that are not UTF-8
+            return pa.array([chunk.args_text(i) or None for i in range(chunk.rows)], pa.string())
+        return array
+
+
+def _all_x(chunk: Chunk) -> bool:
+    return bool((chunk.ph() == ord("X")).all())
