@@ -400,7 +400,7 @@ bool LineScanner::object(const char*& p, const char* end, Columns& out) {
         } else {
           std::int64_t v = 0;
           ok = integer(p, v);
-          row_.ph = static_cast<std::int8_t>(v == 1 ? 'X' : v == 2 ? 'C' : v == 3 ? 'A' : v == 4 ? 'M' : '?');
+          row_.ph = static_cast<std::int8_t>(v == 1 ? 'X' : v == 2 ? 'C' : v == 3 ? 'C' : v == 4 ? 'M' : '?');
         }
         break;
       case key("args"):
