@@ -125,7 +125,10 @@ std::size_t FileScanner::refill(Column<char>& text, std::size_t room) {
       packed_at_ = 0;
       offset_ += packed_.size();
       if (packed_.empty()) {
-        if (!stream_->between_members()) ++counts_.members_cut;
+        if (!stream_->between_members()) {
+          ++counts_.members_cut;
+          stream_ = std::make_unique<StreamInflater>();
+        }
         break;
       }
     }
