@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Literal, Self, TypeVar, final, overload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -17,7 +17,7 @@ class Node:
     def cat(self) -> str: ...
     @property
     def enabled(self) -> bool: ...
-    def __enter__(self) -> Node: ...
+    def __enter__(self) -> Self: ...
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None: ...
@@ -26,8 +26,31 @@ class Node:
     def set_enabled(self, on: bool) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
-    def use(self, args: Mapping[str, Any] | None = None, enable: bool | None = None) -> Use: ...
+    def close(self) -> bool: ...
     def open(self, args: Mapping[str, Any] | None = None) -> Activity: ...
+    @overload
+    def __call__(self, target: _F, /) -> _F: ...
+    @overload
+    def __call__(
+        self,
+        target: None = None,
+        /,
+        *,
+        args: Mapping[str, Any] | None = None,
+        epoch: Any = None,
+        step: Any = None,
+        image_idx: Any = None,
+        image_size: Any = None,
+        enable: bool | None = None,
+    ) -> Use: ...
+    def update(
+        self,
+        epoch: Any = None,
+        step: Any = None,
+        image_idx: Any = None,
+        image_size: Any = None,
+        args: Mapping[str, Any] | None = None,
+    ) -> Self: ...
 
 @final
 class Use:
@@ -35,6 +58,8 @@ class Use:
 
     @property
     def node(self) -> Node: ...
+    def open(self) -> Activity: ...
+    def __call__(self, target: _F, /) -> _F: ...
     def __enter__(self) -> Use: ...
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -56,14 +81,31 @@ class Wrapped:
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 def wrap(
-    span: Node | Use, fn: Callable[..., Any], arg_spec: tuple[Any, ...] | None, self_attrs: bool
-) -> Wrapped: ...
+    span: Node | Use,
+    function: Callable[..., Any],
+    parameters: tuple[tuple[str, int, Any, bool], ...],
+    self_attributes: bool,
+    attributes: dict[str, Any],
+) -> Wrapped:
+    """Trace a plain function; `parameters` name the arguments that become args of its events."""
+
+def disguise(function: Callable[..., Any], body: Callable[..., Any], attributes: dict[str, Any]) -> Wrapped:
+    """An object that calls `body` and otherwise passes for `function`."""
+
+def set_decorator(decorate: Callable[[Node | Use, Any], Any]) -> None:
+    """What calling a Node or Use with something to decorate does."""
+
+def set_traceable_call(function: Callable[..., Any]) -> None:
+    """What tracing compilers see in place of the native call of a Wrapped."""
 
 @final
-class LoopIterator(Iterator[_T]): ...
+class LoopIterator(Iterator[_T]):
+    def __next__(self) -> _T: ...
+    def before_wait(self) -> None: ...
+    def after_wait(self, error: BaseException | None) -> None: ...
 
 def loop(
-    iterable: Iterable[_T],
+    iterable: Iterable[_T] | None,
     wait: Node | None,
     body: Node | None,
     count_key: str,
@@ -75,8 +117,11 @@ def loop(
 def configure(settings: Mapping[str, Any]) -> None:
     """Hand over the resolved settings; nothing is opened."""
 
-def initialize(path: str | None, explicit: bool) -> bool:
+def initialize(path: str | None) -> bool:
     """Arm the session (the file appears with the first record); False if one is active already."""
+
+def rename(path: str) -> None:
+    """Give the armed session another file."""
 
 def finalize() -> None: ...
 def flush() -> bool: ...
@@ -104,5 +149,8 @@ def log_event(
     """One complete event. A `tid` places it on another lane, outside the caller's nesting."""
 
 def log_counter(name: str, cat: str, values: Mapping[str, float], ts_ns: int | None = None) -> None: ...
-def log_metadata(kind: Literal["CM", "PR"], key: str, value: str) -> None: ...
+def log_metadata(
+    kind: Literal["CM", "PR", "thread_name"], key: str, value: str, tid: int | None = None
+) -> None:
+    """A metadata record; `thread_name` with a `tid` names another lane."""
 def string_hash(text: str | bytes) -> str: ...

@@ -1,0 +1,1 @@
+"""Benchmarks: every number with its baseline and a rival, measured in the same run."""

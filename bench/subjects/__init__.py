@@ -1,0 +1,1 @@
+"""One module per question; `ALL` is the order of the table."""

@@ -1,0 +1,198 @@
+// The hot path: enter, exit, push. Everything here is inlined into its callers; the slow sides are in session.cpp.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "api.hpp"
+#include "clock.hpp"
+#include "record.hpp"
+
+
+#define DFT_LIKELY(x) __builtin_expect(!!(x), 1)
+#define DFT_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+namespace dft {
+
+struct Frame {
+  const void* key;  // who opened it
+  uint64_t start;
+  uint64_t id;
+  int64_t parent;
+  uint32_t level;
+  uint32_t flags;
+};
+enum FrameFlag : uint32_t {
+  kMuted = 1,      // opened while disabled: pairs its exit, is nobody's parent
+  kStarted = 2,    // opened by start(), closed by stop()
+  kAnonymous = 4,  // opened by enter_event(), named by the next log_event()
+  kNamed = 8,      // an anonymous frame that has got its event
+};
+
+inline uint32_t muted_unless(bool on) { return on ? 0u : uint32_t(kMuted); }
+
+// The open events of one flow of control: a thread, or one context (async task) within it.
+struct Stack {
+  Frame* frames;
+  uint32_t size;
+  uint32_t capacity;
+  int64_t outer_id;  // parent of the bottom frame
+  uint32_t outer_level;
+};
+
+struct ThreadState {
+  std::atomic<uint32_t> busy;
+  uint32_t generation;
+  Stack* stack;
+  RingHeader* ring;
+  uint8_t* data;  // ring data, mapped twice in a row so that no record wraps
+  uint64_t head;
+  uint64_t limit;  // up to here there is known room
+  uint64_t mask;
+  std::atomic<uint64_t>* next_id;
+  bool patient;  // may wait long for room: not on the path of a traced call
+  bool stalled;  // gave up waiting for room; drop at once until there is much
+  void* context;  // whatever owns `stack` for the embedding language; null for the thread's own
+  Stack root;
+  void* contexts;  // stacks of other contexts, managed by the embedding
+  int64_t tid;
+  bool is_writer;
+};
+
+// 0 while no session records; otherwise differs for every session and every process.
+extern DFT_API std::atomic<uint32_t> g_generation;
+extern DFT_API std::atomic<uint32_t> g_doze;
+// __thread, not thread_local: no wrapper call, and one pointer of the small static TLS reserve.
+extern DFT_API __attribute__((tls_model("initial-exec"))) __thread ThreadState* tls_thread;
+
+DFT_API ThreadState* attach_thread();
+DFT_API bool make_room(ThreadState* t, uint32_t size);
+DFT_API void wake_writer();
+DFT_API void grow_stack(Stack* s);
+// Interns (name, cat); the number stays valid for the life of the process and its forked children.
+DFT_API uint32_t intern(std::string_view name, std::string_view cat);
+
+inline ThreadState* current_thread() {
+  ThreadState* t = tls_thread;
+  if (DFT_LIKELY(t != nullptr && t->generation == g_generation.load(std::memory_order_relaxed))) return t;
+  return attach_thread();
+}
+
+inline uint64_t new_id(ThreadState* t) { return t->next_id->fetch_add(1, std::memory_order_relaxed); }
+
+inline Frame* push_frame(ThreadState* t, const void* key, uint32_t flags) {
+  Stack* s = t->stack;
+  if (DFT_UNLIKELY(s->size == s->capacity)) grow_stack(s);
+  Frame* f = &s->frames[s->size];
+  int64_t parent = s->outer_id;
+  uint32_t level = s->outer_level;
+  if (s->size) {
+    parent = int64_t(f[-1].id);
+    level = f[-1].level;
+  }
+  ++s->size;
+  f->key = key;
+  f->parent = parent;
+  f->flags = flags;
+  if (DFT_UNLIKELY(flags & kMuted)) {
+    f->id = uint64_t(parent);
+    f->level = level;
+  } else {
+    f->id = new_id(t);
+    f->level = level + 1;
+  }
+  f->start = ticks();
+  return f;
+}
+
+// Takes the newest frame of `key` off the stack, wherever it is: flows that interleave on one thread
+// (generators) do not close in the order they opened.
+inline bool pop_frame(Stack* s, const void* key, uint32_t must_flags, Frame* out) {
+  uint32_t n = s->size;
+  if (DFT_LIKELY(n && s->frames[n - 1].key == key && (s->frames[n - 1].flags & must_flags) == must_flags)) {
+    *out = s->frames[n - 1];
+    s->size = n - 1;
+    return true;
+  }
+  for (uint32_t i = n; i-- > 0;) {
+    if (s->frames[i].key == key && (s->frames[i].flags & must_flags) == must_flags) {
+      *out = s->frames[i];
+      memmove(&s->frames[i], &s->frames[i + 1], (n - i - 1) * sizeof(Frame));
+      s->size = n - 1;
+      return true;
+    }
+  }
+  return false;
+}
+
+// Marks the thread as writing to its ring, so that finalize() in another thread waits for it.
+class Writing {
+ public:
+  explicit Writing(ThreadState* t) : t_(t) {
+    t->busy.store(1, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    live_ = t->generation == g_generation.load(std::memory_order_relaxed);
+  }
+  ~Writing() { t_->busy.store(0, std::memory_order_release); }
+  bool live() const { return DFT_LIKELY(live_); }
+
+ private:
+  ThreadState* t_;
+  bool live_;
+};
+
+inline Record* reserve(ThreadState* t, uint32_t size) {
+  if (DFT_UNLIKELY(t->head + size > t->limit) && !make_room(t, size)) return nullptr;
+  return reinterpret_cast<Record*>(t->data + (t->head & t->mask));
+}
+
+inline void publish(ThreadState* t, uint32_t size) {
+  uint64_t before = t->head;
+  uint64_t after = before + size;
+  t->head = after;
+  t->ring->head.store(after, std::memory_order_release);
+  // Wake the writer at every eighth of the ring, or when it sleeps for want of events.
+  if (DFT_UNLIKELY((before ^ after) > (t->mask >> 3) || g_doze.load(std::memory_order_relaxed))) wake_writer();
+}
+
+DFT_API void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
+                        std::string_view a, std::string_view b, std::string_view c);
+
+inline uint16_t record_level(const Frame& f) { return f.level < 0xffff ? uint16_t(f.level) : 0xffff; }
+
+// A finished span. `args` and `more` are JSON fragments.
+inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end, std::string_view args,
+                      std::string_view more = {}) {
+  uint32_t payload = uint32_t(args.size() + more.size());
+  uint32_t size = round8(sizeof(Record) + payload);
+  Writing writing(t);
+  if (!writing.live()) return;
+  if (DFT_UNLIKELY(args.size() + more.size() > (t->mask >> 2))) {
+    emit_large(t, Kind::kSpan, 0, f, end, name, args, more, {});
+    return;
+  }
+  Record* r = reserve(t, size);
+  if (DFT_UNLIKELY(!r)) return;
+  r->size = size;
+  r->kind = Kind::kSpan;
+  r->flags = 0;
+  r->level = record_level(f);
+  r->id = f.id;
+  r->parent = f.parent;
+  r->start = f.start;
+  r->end = end;
+  r->name = name;
+  r->payload_size = payload;
+  char* p = r->payload();
+  memcpy(p, args.data(), args.size());
+  memcpy(p + args.size(), more.data(), more.size());
+  publish(t, size);
+}
+
+// Anything with names of its own. Times are epoch ns when flags say so.
+DFT_API void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, int64_t tid,
+                          std::string_view first, std::string_view second, std::string_view rest);
+
+}  // namespace dft

@@ -1,0 +1,11 @@
+// loop(): an iterator that times the wait for each item and the body that uses it.
+#pragma once
+
+#include "module/python.hpp"
+
+namespace dft::py {
+
+PyObject* loop(PyObject* module, PyObject* args);
+bool init_loops(PyObject* module);
+
+}  // namespace dft::py

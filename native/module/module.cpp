@@ -1,0 +1,42 @@
+#include "module/activity.hpp"
+#include "module/context.hpp"
+#include "module/loop.hpp"
+#include "module/node.hpp"
+#include "module/session_api.hpp"
+#include "module/use.hpp"
+#include "module/wrapped.hpp"
+
+namespace dft::py {
+
+bool add_type(PyObject* module, const char* name, PyTypeObject* type) {
+  return PyModule_AddObjectRef(module, name, reinterpret_cast<PyObject*>(type)) == 0;
+}
+
+namespace {
+
+PyMethodDef g_functions[] = {
+    {"set_decorator", set_decorator, METH_O, nullptr},
+    {"set_traceable_call", set_traceable_call, METH_O, nullptr},
+    {"wrap", wrap, METH_VARARGS, nullptr},
+    {"disguise", disguise, METH_VARARGS, nullptr},
+    {"loop", loop, METH_VARARGS, nullptr},
+    {},
+};
+
+PyModuleDef g_module = {PyModuleDef_HEAD_INIT, "dftracer._core", "The native recorder.", -1, g_functions};
+
+}  // namespace
+}  // namespace dft::py
+
+PyMODINIT_FUNC PyInit__core() {
+  using namespace dft::py;
+  PyObject* module = PyModule_Create(&g_module);
+  if (!module) return nullptr;
+  bool ok = PyModule_AddFunctions(module, g_session_functions) == 0 && init_contexts() && init_nodes(module) &&
+            init_uses(module) && init_activities(module) && init_wrapped(module) && init_loops(module);
+  if (!ok) {
+    Py_DECREF(module);
+    return nullptr;
+  }
+  return module;
+}

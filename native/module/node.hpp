@@ -1,0 +1,79 @@
+// Node: a named span of the annotation tree.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "module/context.hpp"
+#include "module/python.hpp"
+#include "module/values.hpp"
+
+namespace dft::py {
+
+struct Node;
+
+// `node.__enter__` / `node.__exit__`, made once per node: a `with` then allocates nothing.
+struct Bound {
+  PyObject_HEAD
+  vectorcallfunc call;
+  Node* node;
+};
+
+struct OwnArg {
+  Arg arg;
+  uint64_t when;  // the later of two settings on the way from the root wins
+};
+
+struct NodeArgs {
+  std::vector<OwnArg> own;
+  std::vector<Arg> merged;
+  std::string fragment;
+  uint64_t version = 0;
+};
+
+struct Node {
+  PyObject_HEAD
+  PyObject* name;
+  PyObject* cat;
+  Node* parent;
+  std::vector<Node*>* children;  // borrowed; a child leaves when it dies
+  Bound* enter;
+  Bound* exit;
+  NodeArgs* args;
+  PyObject* weakrefs;
+  uint32_t name_id;
+  bool on;
+};
+
+extern PyTypeObject g_node_type;
+// Counts every change of any node's args.
+extern uint64_t g_args_version;
+// False when tracing was off at import: annotations are then other objects altogether.
+extern bool g_tracing;
+
+void rebuild_args(Node* n);
+inline const std::string& fragment_of(Node* n) {
+  if (DFT_UNLIKELY(n->args->version != g_args_version)) rebuild_args(n);
+  return n->args->fragment;
+}
+inline const std::vector<Arg>& args_of(Node* n) {
+  if (n->args->version != g_args_version) rebuild_args(n);
+  return n->args->merged;
+}
+
+// `,"error":"ValueError"` for an exception type, empty for None.
+std::string error_fragment(PyObject* exception_type);
+bool init_nodes(PyObject* module);
+PyObject* set_decorator(PyObject*, PyObject* callable);
+// The Python side's rules for decorating: span (Node or Use), what is decorated.
+PyObject* decorate(PyObject* span, PyObject* target);
+
+// The special arguments all uses share: epoch, step, image_idx, image_size, args, enable.
+struct UseOptions {
+  std::vector<Arg> args;
+  int enable = -1;  // -1: not given
+};
+bool parse_options(PyObject* kwargs, UseOptions* out, bool allow_enable);
+
+}  // namespace dft::py

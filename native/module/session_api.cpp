@@ -1,0 +1,249 @@
+#include "module/session_api.hpp"
+
+#include "md5.hpp"
+#include "module/node.hpp"
+#include "session.hpp"
+
+namespace dft::py {
+namespace {
+
+template <typename F>
+auto without_gil(F f) {
+  PyThreadState* saved = PyEval_SaveThread();
+  auto result = f();
+  PyEval_RestoreThread(saved);
+  return result;
+}
+
+uint64_t number(PyObject* dict, const char* key, uint64_t otherwise) {
+  PyObject* v = PyDict_GetItemString(dict, key);
+  if (!v) return otherwise;
+  uint64_t n = PyLong_AsUnsignedLongLong(v);
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    return otherwise;
+  }
+  return n;
+}
+
+bool truth(PyObject* dict, const char* key, bool otherwise) {
+  PyObject* v = PyDict_GetItemString(dict, key);
+  return v ? PyObject_IsTrue(v) > 0 : otherwise;
+}
+
+void set_text(PyObject* dict, const char* key, std::string* out) {
+  PyObject* v = PyDict_GetItemString(dict, key);
+  if (v && v != Py_None) *out = text_of(v);
+}
+
+PyObject* py_configure(PyObject*, PyObject* dict) {
+  if (!PyDict_Check(dict)) {
+    PyErr_SetString(PyExc_TypeError, "settings must be a dict");
+    return nullptr;
+  }
+  Settings s;
+  g_tracing = truth(dict, "enable", false);
+  s.compress = truth(dict, "trace_compression", s.compress);
+  s.inc_metadata = truth(dict, "inc_metadata", s.inc_metadata);
+  s.disable_tids = truth(dict, "disable_tids", s.disable_tids);
+  s.bind_signals = truth(dict, "bind_signals", s.bind_signals);
+  s.record_affinity = truth(dict, "set_core_affinity", s.record_affinity);
+  s.ring_size = number(dict, "ring_size", s.ring_size);
+  s.max_stall_us = number(dict, "max_stall_us", s.max_stall_us);
+  if (uint64_t n = number(dict, "write_buffer_size", 0)) s.member_size = n;
+  s.flush_ms = number(dict, "flush_ms", s.flush_ms);
+  s.rotate_size = number(dict, "rotate_size", 0);
+  s.rotate_keep = number(dict, "rotate_keep", 0);
+  s.max_size = number(dict, "max_size", 0);
+  set_text(dict, "ring_dir", &s.ring_dir);
+  set_text(dict, "log_file", &s.prefix);
+  set_text(dict, "version", &s.version);
+  PyObject* facts = PyDict_GetItemString(dict, "facts");
+  if (facts && PyDict_Check(facts)) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(facts, &at, &key, &value)) s.facts.emplace_back(text_of(key), text_of(value));
+  }
+  configure(std::move(s));
+  Py_RETURN_NONE;
+}
+
+PyObject* py_initialize(PyObject*, PyObject* path) {
+  if (!g_tracing) Py_RETURN_FALSE;
+  return PyBool_FromLong(start_session(path == Py_None ? std::string() : text_of(path), "app"));
+}
+
+PyObject* py_rename(PyObject*, PyObject* path) {
+  rename_session(text_of(path));
+  Py_RETURN_NONE;
+}
+
+PyObject* py_finalize(PyObject*, PyObject*) {
+  without_gil([] {
+    finish_session();
+    return 0;
+  });
+  Py_RETURN_NONE;
+}
+
+PyObject* py_flush(PyObject*, PyObject*) { return PyBool_FromLong(without_gil([] { return flush_session(10000); })); }
+
+PyObject* py_active(PyObject*, PyObject*) { return PyBool_FromLong(session_armed()); }
+
+PyObject* py_trace_path(PyObject*, PyObject*) {
+  std::string path = session_path();
+  if (path.empty()) Py_RETURN_NONE;
+  return PyUnicode_DecodeFSDefaultAndSize(path.data(), Py_ssize_t(path.size()));
+}
+
+PyObject* py_stats(PyObject*, PyObject*) {
+  Stats s = session_stats();
+  return Py_BuildValue("{sKsKsKsKsKsKsK}", "events", s.events, "dropped_ring_full", s.dropped[int(Drop::kRingFull)],
+                       "dropped_disk", s.dropped[int(Drop::kDisk)], "dropped_size_limit",
+                       s.dropped[int(Drop::kSizeLimit)], "bytes", s.bytes, "rings", s.rings, "members", s.members);
+}
+
+PyObject* py_recover(PyObject*, PyObject* directory) {
+  Ref path(nullptr);
+  PyObject* raw = nullptr;
+  if (!PyUnicode_FSConverter(directory, &raw)) return nullptr;
+  path = Ref(raw);
+  std::string text(PyBytes_AS_STRING(raw), size_t(PyBytes_GET_SIZE(raw)));
+  auto files = without_gil([&] { return recover_directory(text); });
+  Ref out(PyList_New(0));
+  for (const auto& f : files) {
+    Ref name(PyUnicode_DecodeFSDefaultAndSize(f.data(), Py_ssize_t(f.size())));
+    if (!name || PyList_Append(out.get(), name.get()) < 0) return nullptr;
+  }
+  return out.release();
+}
+
+PyObject* py_time_ns(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(now_epoch_ns()); }
+
+// enter_event/log_event/exit_event: the caller opens an event, names it when it knows more, and closes it.
+const int kAnonymousKey = 0;
+
+PyObject* py_enter_event(PyObject*, PyObject*) {
+  if (g_tracing)
+    if (ThreadState* t = thread_in_context()) push_frame(t, &kAnonymousKey, kAnonymous);
+  Py_RETURN_NONE;
+}
+
+PyObject* py_exit_event(PyObject*, PyObject*) {
+  Frame f;
+  if (g_tracing)
+    if (ThreadState* t = thread_in_context()) take_frame(t, &kAnonymousKey, kAnonymous, &f);
+  Py_RETURN_NONE;
+}
+
+Frame frame_for_event(ThreadState* t, bool other_lane) {
+  Frame f{};
+  f.parent = -1;
+  f.level = 1;
+  Stack* s = t->stack;
+  Frame* top = s->size && !other_lane ? &s->frames[s->size - 1] : nullptr;
+  if (top && (top->flags & (kAnonymous | kNamed)) == kAnonymous) {
+    top->flags |= kNamed;
+    return *top;
+  }
+  f.id = new_id(t);
+  if (!other_lane) {
+    f.parent = top ? int64_t(top->id) : s->outer_id;
+    f.level = (top ? top->level : s->outer_level) + 1;
+  }
+  return f;
+}
+
+uint64_t clamp_ns(PyObject* value) {
+  double approximate = 0;
+  if (PyLong_Check(value)) {
+    int overflow = 0;
+    long long v = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (!overflow) return v < 0 ? 0 : uint64_t(v);
+    return 0;
+  }
+  approximate = PyFloat_AsDouble(value);
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    return 0;
+  }
+  return approximate > 0 && approximate < 9e18 ? uint64_t(approximate) : 0;
+}
+
+PyObject* py_log_event(PyObject*, PyObject* args) {
+  PyObject *name, *cat, *start, *duration, *mapping = Py_None, *tid = Py_None;
+  if (!PyArg_ParseTuple(args, "OOOO|OO", &name, &cat, &start, &duration, &mapping, &tid)) return nullptr;
+  ThreadState* t = g_tracing ? thread_in_context() : nullptr;
+  if (!t) Py_RETURN_NONE;
+  std::vector<Arg> pairs;
+  collect_args(pairs, mapping);
+  std::string fragment;
+  append_fragment(fragment, pairs);
+  bool other_lane = tid != Py_None;
+  Frame f = frame_for_event(t, other_lane);
+  f.start = clamp_ns(start);
+  uint8_t flags = uint8_t(kAbsoluteTime | (other_lane ? kOtherLane : 0));
+  emit_strings(t, Kind::kEvent, flags, f, f.start + clamp_ns(duration), other_lane ? PyLong_AsLongLong(tid) : 0,
+               text_of(name), text_of(cat), fragment);
+  PyErr_Clear();
+  Py_RETURN_NONE;
+}
+
+PyObject* py_log_counter(PyObject*, PyObject* args) {
+  PyObject *name, *cat, *values, *ts = Py_None;
+  if (!PyArg_ParseTuple(args, "OOO|O", &name, &cat, &values, &ts)) return nullptr;
+  ThreadState* t = g_tracing ? thread_in_context() : nullptr;
+  if (!t) Py_RETURN_NONE;
+  std::vector<Arg> pairs;
+  collect_args(pairs, values);
+  std::string fragment;
+  append_fragment(fragment, pairs);
+  Frame f{};
+  f.id = new_id(t);
+  f.start = ts == Py_None ? now_epoch_ns() : clamp_ns(ts);
+  emit_strings(t, Kind::kCounter, kAbsoluteTime, f, f.start, 0, text_of(name), text_of(cat), fragment);
+  Py_RETURN_NONE;
+}
+
+PyObject* py_log_metadata(PyObject*, PyObject* args) {
+  PyObject *kind, *key, *value, *tid = Py_None;
+  if (!PyArg_ParseTuple(args, "OOO|O", &kind, &key, &value, &tid)) return nullptr;
+  ThreadState* t = g_tracing ? thread_in_context() : nullptr;
+  if (!t) Py_RETURN_NONE;
+  Frame f{};
+  f.id = new_id(t);
+  bool other_lane = tid != Py_None;
+  emit_strings(t, Kind::kMetadata, other_lane ? kOtherLane : 0, f, 0, other_lane ? PyLong_AsLongLong(tid) : 0,
+               text_of(kind), text_of(key), text_of(value));
+  PyErr_Clear();
+  Py_RETURN_NONE;
+}
+
+PyObject* py_string_hash(PyObject*, PyObject* text) {
+  std::string hash = short_hash(text_of(text));
+  return PyUnicode_FromStringAndSize(hash.data(), Py_ssize_t(hash.size()));
+}
+
+}  // namespace
+
+PyMethodDef g_session_functions[] = {
+    {"configure", py_configure, METH_O, nullptr},
+    {"initialize", py_initialize, METH_O, nullptr},
+    {"rename", py_rename, METH_O, nullptr},
+    {"finalize", py_finalize, METH_NOARGS, nullptr},
+    {"flush", py_flush, METH_NOARGS, nullptr},
+    {"active", py_active, METH_NOARGS, nullptr},
+    {"trace_path", py_trace_path, METH_NOARGS, nullptr},
+    {"stats", py_stats, METH_NOARGS, nullptr},
+    {"recover", py_recover, METH_O, nullptr},
+    {"time_ns", py_time_ns, METH_NOARGS, nullptr},
+    {"enter_event", py_enter_event, METH_NOARGS, nullptr},
+    {"exit_event", py_exit_event, METH_NOARGS, nullptr},
+    {"log_event", py_log_event, METH_VARARGS, nullptr},
+    {"log_counter", py_log_counter, METH_VARARGS, nullptr},
+    {"log_metadata", py_log_metadata, METH_VARARGS, nullptr},
+    {"string_hash", py_string_hash, METH_O, nullptr},
+    {},
+};
+
+}  // namespace dft::py

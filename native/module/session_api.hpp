@@ -1,0 +1,10 @@
+// The session and the records that come from elsewhere, as module functions.
+#pragma once
+
+#include "module/python.hpp"
+
+namespace dft::py {
+
+extern PyMethodDef g_session_functions[];
+
+}  // namespace dft::py

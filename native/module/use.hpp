@@ -1,0 +1,32 @@
+// Use: one use of a node with arguments of its own; its on/off state is fixed when made.
+#pragma once
+
+#include "module/node.hpp"
+
+namespace dft::py {
+
+struct Use {
+  PyObject_HEAD
+  Node* node;
+  std::vector<Arg>* args;
+  bool on;
+};
+
+extern PyTypeObject g_use_type;
+
+PyObject* make_use(Node* node, PyObject* kwargs);
+bool init_uses(PyObject* module);
+
+// What a span object (Node or Use) means when it is entered now.
+struct Span {
+  Node* node;
+  const std::vector<Arg>* extra;  // null: only the node's own
+  const void* key;
+  bool on;
+};
+bool span_of(PyObject* object, Span* out);
+// The node's current args with `extra` set over them, and what `tail` adds.
+void emit_merged(ThreadState* t, Node* node, const Frame& f, uint64_t end, const std::vector<Arg>* extra,
+                 std::string_view tail);
+
+}  // namespace dft::py

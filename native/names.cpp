@@ -1,0 +1,72 @@
+#include "names.hpp"
+
+#include <map>
+#include <vector>
+
+#include "engine.hpp"
+#include "record.hpp"
+
+namespace dft {
+namespace {
+
+struct Names {
+  std::mutex mutex;
+  std::map<std::pair<std::string, std::string>, uint32_t> numbers;
+  std::vector<std::pair<std::string, std::string>> texts;
+  FileHeader* published = nullptr;
+};
+
+// Leaked: spans may close while static destructors run.
+Names& names() {
+  static Names* n = new Names;
+  return *n;
+}
+
+void append_to(FileHeader* h, std::string_view name, std::string_view cat) {
+  uint64_t used = h->names_used.load(std::memory_order_relaxed);
+  uint64_t need = 8 + round8(name.size() + cat.size());
+  if (used + need > h->names_capacity) return;  // recovery then shows a placeholder for this name
+  char* p = reinterpret_cast<char*>(h) + h->names_offset + used;
+  uint32_t sizes[2] = {uint32_t(name.size()), uint32_t(cat.size())};
+  memcpy(p, sizes, 8);
+  memcpy(p + 8, name.data(), name.size());
+  memcpy(p + 8 + name.size(), cat.data(), cat.size());
+  h->names_used.store(used + need, std::memory_order_release);
+}
+
+}  // namespace
+
+std::mutex& names_mutex() { return names().mutex; }
+
+uint32_t intern(std::string_view name, std::string_view cat) {
+  Names& n = names();
+  std::lock_guard lock(n.mutex);
+  auto key = std::pair{std::string(name), std::string(cat)};
+  auto [it, fresh] = n.numbers.try_emplace(key, uint32_t(n.texts.size()));
+  if (fresh) {
+    n.texts.push_back(std::move(key));
+    if (n.published) append_to(n.published, name, cat);
+  }
+  return it->second;
+}
+
+std::pair<std::string, std::string> name_of(uint32_t number) {
+  Names& n = names();
+  std::lock_guard lock(n.mutex);
+  return number < n.texts.size() ? n.texts[number] : std::pair<std::string, std::string>{"?", "?"};
+}
+
+void publish_names(FileHeader* header) {
+  Names& n = names();
+  std::lock_guard lock(n.mutex);
+  for (auto& [name, cat] : n.texts) append_to(header, name, cat);
+  n.published = header;
+}
+
+void unpublish_names() {
+  Names& n = names();
+  std::lock_guard lock(n.mutex);
+  n.published = nullptr;
+}
+
+}  // namespace dft

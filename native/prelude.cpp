@@ -1,0 +1,89 @@
+#include "prelude.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+#include "md5.hpp"
+#include "write/json.hpp"
+
+namespace dft {
+namespace {
+
+std::string read_command_line() {
+  std::string out;
+  int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+  char buf[4096];
+  ssize_t n;
+  while (fd >= 0 && (n = read(fd, buf, sizeof buf)) > 0) out.append(buf, size_t(n));
+  if (fd >= 0) close(fd);
+  while (!out.empty() && out.back() == '\0') out.pop_back();
+  for (char& c : out)
+    if (c == '\0') c = ';';
+  return out;
+}
+
+std::string read_executable() {
+  char buf[PATH_MAX];
+  ssize_t n = readlink("/proc/self/exe", buf, sizeof buf);
+  return n > 0 ? std::string(buf, size_t(n)) : "unknown";
+}
+
+std::string affinity_mask() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return "unknown";
+  std::string out;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (!CPU_ISSET(i, &set)) continue;
+    if (!out.empty()) out += ',';
+    out += std::to_string(i);
+  }
+  return out;
+}
+
+}  // namespace
+
+Prelude make_prelude(Session* s) {
+  FileHeader* h = s->header();
+  int64_t pid = h->pid;
+  Prelude out;
+  auto metadata = [&](const char* kind, std::string_view key, std::string_view value) {
+    out.text += s->lines.metadata_line(h->next_id.fetch_add(1), pid, kind, key, value);
+    out.facts.count(0);
+    ++out.records;
+  };
+  char cwd_buffer[PATH_MAX] = "unknown";
+  std::string cwd = getcwd(cwd_buffer, sizeof cwd_buffer) ? cwd_buffer : "unknown";
+  std::string command = read_command_line();
+  std::string executable = read_executable();
+  metadata("HH", s->host, s->host_hash);
+  metadata("thread_name", std::to_string(pid), "thread_name");
+  metadata("FH", cwd, short_hash(cwd));
+  metadata("SH", command, short_hash(command));
+  metadata("SH", executable, short_hash(executable));
+  for (auto& [key, value] : s->settings.facts) metadata("PR", key, value);
+  if (s->settings.record_affinity) metadata("PR", "core_affinity", affinity_mask());
+
+  uint64_t start_us = (s->clock.first().mono_ns + s->clock.epoch_offset()) / 1000;
+  time_t seconds = time_t(start_us / 1000000);
+  char date[64];
+  tm local;
+  localtime_r(&seconds, &local);
+  strftime(date, sizeof date, "%a %b %e %H:%M:%S %Y", &local);
+  std::string args = ",\"cwd\":\"" + short_hash(cwd) + "\",\"cmd_hash\":\"" + short_hash(command) +
+                     "\",\"exec_hash\":\"" + short_hash(executable) + "\",\"version\":";
+  append_json_string(args, s->settings.version);
+  args += ",\"date\":";
+  append_json_string(args, date);
+  args += ",\"ppid\":";
+  append_int(args, getppid());
+  out.text += s->lines.event_line(h->next_id.fetch_add(1), pid, "start", start_us, args);
+  out.facts.count(start_us);
+  ++out.records;
+  return out;
+}
+
+}  // namespace dft

@@ -1,0 +1,115 @@
+// What the producers put into a ring and the writer (or a later reader of a dead process's ring) takes out.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "clock.hpp"
+
+namespace dft {
+
+enum class Kind : uint8_t {
+  kSpan = 1,      // name interned; payload: args fragment
+  kEvent = 2,     // payload: Strings{name, cat} + args fragment
+  kMetadata = 3,  // payload: Strings{kind, key} + value
+  kCounter = 4,   // payload: Strings{name, cat} + args fragment
+};
+
+enum Flag : uint8_t {
+  kAbsoluteTime = 1,  // start/end are epoch ns, not ticks
+  kOnHeap = 2,        // payload is {pointer, size} of a malloc'ed block: too large for the ring
+  kOtherLane = 4,     // the event carries its own tid
+};
+
+// `args` are always a ready JSON fragment: either empty or `,"key":value,...`.
+struct Record {
+  uint32_t size;  // whole record, multiple of 8
+  Kind kind;
+  uint8_t flags;
+  uint16_t level;
+  uint64_t id;
+  int64_t parent;
+  uint64_t start;
+  uint64_t end;
+  uint32_t name;
+  uint32_t payload_size;
+
+  const char* payload() const { return reinterpret_cast<const char*>(this + 1); }
+  char* payload() { return reinterpret_cast<char*>(this + 1); }
+};
+static_assert(sizeof(Record) == 48);
+
+struct Strings {
+  int64_t tid;
+  uint32_t first_size;
+  uint32_t second_size;
+};
+
+struct HeapPayload {
+  char* data;
+  uint64_t size;
+};
+
+enum class Drop : int { kRingFull, kDisk, kSizeLimit, kCount };
+inline constexpr const char* kDropNames[] = {"ring_full", "disk", "size_limit"};
+
+// Per-thread ring, at the head of its part of the ring file; the data follows one page later.
+struct RingHeader {
+  alignas(64) std::atomic<uint64_t> head;     // bytes produced
+  alignas(64) std::atomic<uint64_t> tail;     // bytes whose text is safely in the trace file
+  std::atomic<uint64_t> pending;              // what `tail` becomes once the commit in progress is done
+  alignas(64) std::atomic<uint64_t> dropped;  // events the producer had to drop
+  std::atomic<int64_t> tid;
+  std::atomic<uint32_t> in_use;
+};
+inline constexpr uint64_t kPage = 4096;
+static_assert(sizeof(RingHeader) <= kPage);
+
+// The head of the ring file: all a reader needs to complete the trace of a process that died.
+struct FileHeader {
+  static constexpr char kMagic[9] = "DFTRING1";
+  char magic[8];
+  uint32_t pid;
+  uint32_t compress;
+  uint64_t pid_start_time;
+  uint64_t pid_namespace;
+  uint64_t ring_capacity;
+  uint64_t spool_offset, spool_capacity;
+  uint64_t names_offset, names_capacity;
+  uint64_t rings_offset;
+
+  // trace file size << 2 | CommitState: the one word that decides what a reader believes.
+  std::atomic<uint64_t> commit;
+  std::atomic<uint64_t> spool_size;   // text of the open tail, which starts at tail_offset of the file
+  std::atomic<uint64_t> tail_offset;
+  std::atomic<uint64_t> names_used;
+  std::atomic<uint64_t> ring_count;
+  std::atomic<uint64_t> next_id;
+  std::atomic<uint64_t> events;  // X records in the trace file
+  std::atomic<uint64_t> dropped[int(Drop::kCount)];
+
+  uint32_t cpu_ticks;
+  uint32_t inc_metadata;
+  uint32_t disable_tids;
+  uint32_t reserved;
+  Anchor first_anchor;
+  Anchor last_anchor;
+  uint64_t epoch_offset;
+
+  char host_hash[24];
+  char path[4096];
+};
+
+enum CommitState : uint64_t {
+  kIdle = 0,
+  kPreparing = 1,   // pending positions may be set, nothing of them counts
+  kCommitted = 2,   // the pending positions are on disk
+  kCompacting = 3,  // the file from tail_offset on is being rewritten from the spool
+};
+
+inline std::string_view view(const char* p, size_t n) { return {p, n}; }
+inline uint32_t round8(size_t n) { return uint32_t((n + 7) & ~size_t(7)); }
+
+}  // namespace dft

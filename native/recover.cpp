@@ -1,0 +1,178 @@
+// Completes the trace of a process that died before it could, from the ring file it left.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+
+#include "ring_file.hpp"
+#include "session.hpp"
+#include "session_state.hpp"
+#include "write/gzip.hpp"
+#include "write/json.hpp"
+#include "write/line.hpp"
+#include "write/trace_file.hpp"
+
+namespace dft {
+namespace {
+
+std::string canonical(const std::string& path) {
+  char buf[PATH_MAX];
+  return realpath(path.c_str(), buf) ? buf : path;
+}
+
+bool is_dead(const FileHeader* h) {
+  if (h->pid_namespace != own_pid_namespace()) return false;  // not ours to judge
+  return process_start_time(h->pid) != h->pid_start_time;
+}
+
+std::vector<std::pair<std::string, std::string>> names_in(const FileHeader* h) {
+  std::vector<std::pair<std::string, std::string>> out;
+  const char* base = reinterpret_cast<const char*>(h) + h->names_offset;
+  uint64_t used = h->names_used.load();
+  for (uint64_t at = 0; at + 8 <= used;) {
+    uint32_t sizes[2];
+    memcpy(sizes, base + at, 8);
+    uint64_t need = 8 + round8(size_t(sizes[0]) + sizes[1]);
+    if (at + need > used) break;
+    out.emplace_back(std::string(base + at + 8, sizes[0]), std::string(base + at + 8 + sizes[0], sizes[1]));
+    at += need;
+  }
+  return out;
+}
+
+struct Rest {
+  std::string text;
+  MemberFacts facts;
+  uint64_t records = 0;
+  uint64_t lost = 0;  // payloads that lived on the dead process's heap
+};
+
+void take_ring(const MappedRing& ring, bool committed, LineFormatter& lines, const ClockMap& clock, Rest* rest) {
+  uint64_t head = ring.header->head.load();
+  uint64_t at = committed ? ring.header->pending.load() : ring.header->tail.load();
+  if (head - at > ring.capacity) return;
+  int64_t tid = ring.header->tid.load();
+  while (at < head) {
+    const auto& r = *reinterpret_cast<const Record*>(ring.data + (at & (ring.capacity - 1)));
+    if (r.size < sizeof(Record) || at + r.size > head) return;
+    at += r.size;
+    if (r.flags & kOnHeap) {
+      ++rest->lost;
+      continue;
+    }
+    size_t used = rest->text.size();
+    rest->text.resize(used + lines.bound(r));
+    LineFormatter::Line line;
+    char* end = lines.write(r, tid, clock, rest->text.data() + used, &line);
+    rest->text.resize(size_t(end - rest->text.data()));
+    rest->facts.count(line.ts);
+    ++rest->records;
+  }
+}
+
+void count_lines(std::string_view text, MemberFacts* facts) {
+  for (char c : text) facts->lines += c == '\n';
+}
+
+bool append_to_trace(const FileHeader* h, uint64_t size, const Rest& rest) {
+  int fd = open(h->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return false;
+  bool ok = flock(fd, LOCK_EX | LOCK_NB) == 0 && ftruncate(fd, off_t(size)) == 0;
+  Gzip gzip;
+  std::string_view bytes = h->compress ? gzip.member(rest.text, rest.facts) : std::string_view(rest.text);
+  while (ok && !bytes.empty()) {
+    ssize_t n = pwrite(fd, bytes.data(), bytes.size(), off_t(size));
+    if (n <= 0) {
+      ok = false;
+      break;
+    }
+    bytes.remove_prefix(size_t(n));
+    size += uint64_t(n);
+  }
+  close(fd);
+  return ok;
+}
+
+bool complete(RingFile& file) {
+  FileHeader* h = file.header();
+  uint64_t commit = h->commit.load();
+  uint64_t state = commit & 3;
+  uint64_t size = commit >> 2;
+  Rest rest;
+  if (state == kCompacting) {
+    rest.text.assign(file.spool(), h->spool_size.load());
+    count_lines(rest.text, &rest.facts);
+  }
+  ClockMap clock;
+  clock.start(h->first_anchor, h->first_anchor.mono_ns + h->epoch_offset);
+  clock.add(h->last_anchor);
+  clock.add(take_anchor());  // same boot, same counter: now is as good an anchor as any
+  auto names = names_in(h);
+  LineFormatter lines;
+  lines.setup(h->pid, h->host_hash, h->inc_metadata, h->disable_tids, [&](uint32_t n) {
+    return n < names.size() ? names[n] : std::pair<std::string, std::string>{"?", "?"};
+  });
+  for (uint64_t i = 0; i < h->ring_count.load(); ++i) {
+    MappedRing ring = file.map_ring(i);
+    if (ring.header) take_ring(ring, state == kCommitted, lines, clock, &rest);
+  }
+  uint64_t id = h->next_id.load();
+  std::string args = ",\"num_events\":";
+  append_int(args, int64_t(id - 1));
+  args += ",\"recovered\":true,\"recovered_events\":";
+  append_int(args, int64_t(rest.records));
+  args += ",\"dropped\":";
+  uint64_t dropped = rest.lost;
+  for (auto& d : h->dropped) dropped += d.load();
+  append_int(args, int64_t(dropped));
+  if (rest.lost) {
+    args += ",\"dropped_large\":";
+    append_int(args, int64_t(rest.lost));
+  }
+  uint64_t last = rest.facts.last_ts;
+  if (last == 0) last = clock.to_epoch_ns(h->last_anchor.ticks) / 1000;
+  rest.text += lines.event_line(id, int64_t(h->pid), "end", last, args) + "]\n";
+  rest.facts.count(last);
+  return append_to_trace(h, size, rest);
+}
+
+}  // namespace
+
+std::vector<std::string> recover_directory(const std::string& directory) {
+  std::vector<std::string> done;
+  init_clock();
+  std::string wanted = canonical(directory);
+  std::vector<std::string> places{"/dev/shm", wanted};
+  if (!settings().ring_dir.empty()) places.push_back(settings().ring_dir);
+  for (const auto& place : places) {
+    DIR* dir = opendir(place.c_str());
+    if (!dir) continue;
+    std::vector<std::string> found;
+    while (dirent* entry = readdir(dir)) {
+      std::string name = entry->d_name;
+      if (name.starts_with("dftracer-") && name.ends_with(".ring")) found.push_back(place + "/" + name);
+    }
+    closedir(dir);
+    for (const auto& path : found) {
+      // One reader completes a trace; the others leave it to that one.
+      int lock = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+      if (lock < 0) continue;
+      RingFile file;
+      if (flock(lock, LOCK_EX | LOCK_NB) == 0 && file.open_existing(path) && is_dead(file.header()) &&
+          canonical(directory_of(file.header()->path)) == wanted && access(path.c_str(), F_OK) == 0) {
+        if (complete(file)) {
+          done.push_back(file.header()->path);
+          file.unlink_file();
+        }
+      }
+      close(lock);
+    }
+  }
+  return done;
+}
+
+}  // namespace dft

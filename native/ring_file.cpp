@@ -1,0 +1,184 @@
+#include "ring_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+namespace dft {
+namespace {
+
+constexpr uint64_t kNamesCapacity = 256 * 1024;
+// A smaller tmpfs (containers get 64 MiB) belongs to the DataLoader's shared tensors.
+constexpr uint64_t kEnoughSharedMemory = 512ull << 20;
+
+uint64_t page_round(uint64_t n) { return (n + kPage - 1) & ~(kPage - 1); }
+
+bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
+  // Reserved, not sparse: a full file system must show here and not as SIGBUS in the traced program.
+  int rc;
+  do rc = posix_fallocate(fd, off_t(offset), off_t(size));
+  while (rc == EINTR);
+  return rc == 0;
+}
+
+int out_of_the_way(int fd) {
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
+  if (high < 0) return fd;
+  close(fd);
+  return high;
+}
+
+}  // namespace
+
+bool RingFile::create_at(const std::string& path, uint64_t first_size) {
+  int fd = path.empty() ? memfd_create("dftracer-ring", MFD_CLOEXEC)
+                        : open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return false;
+  fd = out_of_the_way(fd);
+  void* at = MAP_FAILED;
+  if (reserve_blocks(fd, 0, first_size))
+    at = mmap(nullptr, first_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) {
+    close(fd);
+    if (!path.empty()) unlink(path.c_str());
+    return false;
+  }
+  fd_ = fd;
+  header_ = static_cast<FileHeader*>(at);
+  mapped_ = first_size;
+  path_ = path;
+  return true;
+}
+
+bool RingFile::create(const std::vector<std::string>& directories, const std::string& name, uint64_t ring_capacity,
+                      uint64_t spool_capacity) {
+  uint64_t names_offset = page_round(sizeof(FileHeader));
+  uint64_t spool_offset = names_offset + kNamesCapacity;
+  uint64_t rings_offset = spool_offset + page_round(spool_capacity);
+  bool made = false;
+  for (const auto& directory : directories)
+    if ((made = create_at(directory + "/" + name, rings_offset))) break;
+  if (!made && !create_at("", rings_offset)) return false;
+  FileHeader* h = header_;
+  h->pid = uint32_t(getpid());
+  h->pid_start_time = process_start_time(h->pid);
+  h->pid_namespace = own_pid_namespace();
+  h->ring_capacity = ring_capacity;
+  h->names_offset = names_offset;
+  h->names_capacity = kNamesCapacity;
+  h->spool_offset = spool_offset;
+  h->spool_capacity = page_round(spool_capacity);
+  h->rings_offset = rings_offset;
+  h->next_id.store(1);
+  return true;
+}
+
+bool RingFile::open_existing(const std::string& path) {
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  struct stat st;
+  FileHeader* h = nullptr;
+  if (fstat(fd, &st) == 0 && st.st_size > off_t(sizeof(FileHeader))) {
+    void* at = mmap(nullptr, size_t(st.st_size), PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    if (at != MAP_FAILED) h = static_cast<FileHeader*>(at);
+  }
+  if (!h) {
+    close(fd);
+    return false;
+  }
+  header_ = h;
+  mapped_ = uint64_t(st.st_size);
+  fd_ = fd;
+  reading_ = true;
+  path_ = path;
+  return memcmp(h->magic, FileHeader::kMagic, 8) == 0 &&
+         h->rings_offset + h->ring_count.load() * (kPage + h->ring_capacity) <= mapped_ &&
+         h->spool_offset + h->spool_capacity <= mapped_ && h->names_offset + h->names_capacity <= mapped_ &&
+         h->spool_size.load() <= h->spool_capacity && h->names_used.load() <= h->names_capacity;
+}
+
+MappedRing RingFile::map_ring(uint64_t index) {
+  uint64_t capacity = header_->ring_capacity;
+  off_t offset = off_t(header_->rings_offset + index * (kPage + capacity));
+  int protection = reading_ ? PROT_READ : PROT_READ | PROT_WRITE;
+  auto* base = static_cast<uint8_t*>(
+      mmap(nullptr, kPage + 2 * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (base == MAP_FAILED) return {};
+  void* first = mmap(base, kPage + capacity, protection, MAP_SHARED | MAP_FIXED, fd_, offset);
+  void* second = mmap(base + kPage + capacity, capacity, protection, MAP_SHARED | MAP_FIXED, fd_, offset + off_t(kPage));
+  if (first == MAP_FAILED || second == MAP_FAILED) {
+    munmap(base, kPage + 2 * capacity);
+    return {};
+  }
+  return {reinterpret_cast<RingHeader*>(base), base + kPage, capacity};
+}
+
+bool RingFile::add_ring(MappedRing* out) {
+  uint64_t index = header_->ring_count.load(std::memory_order_relaxed);
+  uint64_t size = kPage + header_->ring_capacity;
+  if (!reserve_blocks(fd_, header_->rings_offset + index * size, size)) return false;
+  MappedRing ring = map_ring(index);
+  if (!ring.header) return false;
+  header_->ring_count.store(index + 1, std::memory_order_release);
+  *out = ring;
+  return true;
+}
+
+void RingFile::unlink_file() {
+  if (!path_.empty()) unlink(path_.c_str());
+}
+
+void RingFile::abandon() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+void RingFile::unmap(const std::vector<MappedRing>& rings) {
+  for (const auto& r : rings) munmap(r.header, kPage + 2 * r.capacity);
+  munmap(header_, mapped_);
+  header_ = nullptr;
+}
+
+RingFile::~RingFile() {
+  if (header_ && reading_) munmap(header_, mapped_);
+  if (fd_ >= 0) close(fd_);
+}
+
+std::vector<std::string> ring_directories(const std::string& wished, const std::string& trace_directory) {
+  if (!wished.empty()) return {wished};
+  std::vector<std::string> out;
+  struct statvfs fs;
+  if (statvfs("/dev/shm", &fs) == 0 && uint64_t(fs.f_bavail) * fs.f_frsize >= kEnoughSharedMemory)
+    out.push_back("/dev/shm");
+  out.push_back(trace_directory);
+  return out;
+}
+
+uint64_t process_start_time(uint32_t pid) {
+  char path[64], text[1024];
+  snprintf(path, sizeof path, "/proc/%u/stat", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (n <= 0) return 0;
+  text[n] = 0;
+  char* p = strrchr(text, ')');  // the command name may hold anything, the last ')' ends it
+  if (!p || p[1] != ' ' || p[2] == 'Z' || p[2] == 'X') return 0;
+  p += 2;
+  for (int field = 3; field < 22 && p; ++field) p = strchr(p + 1, ' ');
+  return p ? strtoull(p, nullptr, 10) : 0;
+}
+
+uint64_t own_pid_namespace() {
+  struct stat st;
+  return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+}
+
+}  // namespace dft

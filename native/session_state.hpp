@@ -1,0 +1,60 @@
+// The process-wide state behind session.hpp; private to the engine.
+#pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "session.hpp"
+#include "write/writer.hpp"
+
+namespace dft {
+
+struct Session {
+  explicit Session(const Settings& s) : settings(s), writer(settings, rings, clock, lines) {}
+
+  Settings settings;
+  pid_t pid = 0;
+  std::string hex, host, host_hash;
+  std::string wished, otherwise;  // the file asked for, and the one if that is taken
+  std::string root_stem;          // of the process whose fork we are
+
+  RingFile rings;
+  ClockMap clock;
+  LineFormatter lines;
+  Writer writer;
+  std::mutex writer_mutex;  // the writer object is used by its thread, by exec and by rename
+
+  std::vector<RingSlot*> slots;
+  std::vector<ThreadState*> threads;
+  bool recording = false;
+  bool failed = false;
+  bool abandoned = false;
+
+  pthread_t thread{};
+  bool thread_running = false;
+  bool woken_early = false;
+  std::atomic<uint32_t> wake{0}, sleeping{0}, stop{0}, flush_wanted{0}, flush_done{0};
+
+  FileHeader* header() const { return rings.header(); }
+};
+
+struct State {
+  std::mutex mutex;
+  Settings settings;
+  Session* session = nullptr;
+  std::string last_path;
+  void (*free_contexts)(void*) = nullptr;
+};
+
+State& state();
+std::mutex& complaints_mutex();
+void install_fork_handlers();
+// In the child of a fork: a session of its own, which writes nothing until it records something.
+void rearm_in_child();
+
+}  // namespace dft

@@ -1,0 +1,158 @@
+#include "write/line.hpp"
+
+#include "write/json.hpp"
+
+namespace dft {
+
+std::string_view payload_of(const Record& r) {
+  if (r.flags & kOnHeap) {
+    HeapPayload heap;
+    memcpy(&heap, r.payload(), sizeof heap);
+    return {heap.data, heap.size};
+  }
+  return {r.payload(), r.payload_size};
+}
+
+void LineFormatter::setup(uint32_t pid, std::string host_hash, bool inc_metadata, bool disable_tids,
+                          NameLookup lookup) {
+  pid_ = pid;
+  host_hash_ = std::move(host_hash);
+  inc_metadata_ = inc_metadata;
+  disable_tids_ = disable_tids;
+  lookup_ = std::move(lookup);
+  args_head_ = ",\"ph\":\"X\",\"args\":{\"hhash\":\"" + host_hash_ + "\",\"p_idx\":";
+  prefixes_.clear();
+}
+
+const LineFormatter::Prefix& LineFormatter::prefix(uint32_t name) {
+  if (name >= prefixes_.size()) prefixes_.resize(name + 1);
+  Prefix& p = prefixes_[name];
+  if (p.text.empty()) {
+    auto [text, cat] = lookup_(name);
+    p.text = ",\"name\":";
+    append_json_string(p.text, text);
+    p.text += ",\"cat\":";
+    append_json_string(p.text, cat);
+    p.text += ",\"pid\":";
+    append_int(p.text, pid_);
+    p.text += ",\"tid\":";
+  }
+  return p;
+}
+
+size_t LineFormatter::bound(const Record& r) {
+  constexpr size_t kFixed = 320;  // keys and numbers
+  size_t payload = payload_of(r).size();
+  if (r.kind == Kind::kSpan) return kFixed + prefix(r.name).text.size() + payload;
+  return kFixed + payload * 6;  // raw strings may be escaped
+}
+
+char* LineFormatter::write_times(char* p, uint64_t start_ns, uint64_t end_ns, Line* line) const {
+  // Both ends are cut to us, and the duration is their difference: a child never sticks out of its parent.
+  uint64_t start = start_ns / 1000;
+  uint64_t end = end_ns / 1000;
+  p = put(p, ",\"ts\":");
+  p = put_uint(p, start);
+  p = put(p, ",\"dur\":");
+  p = put_uint(p, end > start ? end - start : 0);
+  line->ts = start;
+  line->event = true;
+  return p;
+}
+
+char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line) {
+  std::string_view payload = payload_of(r);
+  if (disable_tids_) tid = pid_;
+  if (r.kind != Kind::kSpan) return write_strings(r, payload, tid, clock, out, line);
+  char* p = put(out, "{\"id\":");
+  p = put_uint(p, r.id);
+  p = put(p, prefix(r.name).text);
+  p = put_int(p, tid);
+  p = write_times(p, clock.to_epoch_ns(r.start), clock.to_epoch_ns(r.end), line);
+  if (!inc_metadata_) return put(p, ",\"ph\":\"X\"}\n");
+  p = put(p, args_head_);
+  p = put_int(p, r.parent);
+  p = put(p, payload);
+  p = put(p, ",\"level\":");
+  p = put_uint(p, r.level);
+  return put(p, "}}\n");
+}
+
+char* LineFormatter::write_strings(const Record& r, std::string_view payload, int64_t tid, const ClockMap& clock,
+                                   char* out, Line* line) {
+  Strings s;
+  memcpy(&s, payload.data(), sizeof s);
+  std::string_view first = payload.substr(sizeof s, s.first_size);
+  std::string_view second = payload.substr(sizeof s + s.first_size, s.second_size);
+  std::string_view rest = payload.substr(sizeof s + s.first_size + s.second_size);
+  if (r.flags & kOtherLane) tid = s.tid;
+  if (r.kind == Kind::kMetadata) return put(out, metadata_line(r.id, tid, first, second, rest));
+
+  std::string text = "{\"id\":";
+  append_int(text, int64_t(r.id));
+  text += ",\"name\":";
+  append_json_string(text, first);
+  text += ",\"cat\":";
+  append_json_string(text, second);
+  text += ",\"pid\":";
+  append_int(text, pid_);
+  text += ",\"tid\":";
+  append_int(text, tid);
+  char* p = put(out, text);
+  bool absolute = r.flags & kAbsoluteTime;
+  uint64_t start = absolute ? r.start : clock.to_epoch_ns(r.start);
+  if (r.kind == Kind::kCounter) {
+    p = put(p, ",\"ts\":");
+    p = put_uint(p, start / 1000);
+    line->ts = start / 1000;
+    p = put(p, ",\"ph\":\"C\",\"args\":{");
+    p = put(p, rest.empty() ? rest : rest.substr(1));
+    return put(p, "}}\n");
+  }
+  p = write_times(p, start, absolute ? r.end : clock.to_epoch_ns(r.end), line);
+  if (!inc_metadata_) return put(p, ",\"ph\":\"X\"}\n");
+  p = put(p, args_head_);
+  p = put_int(p, r.parent);
+  p = put(p, rest);
+  p = put(p, ",\"level\":");
+  p = put_uint(p, r.level);
+  return put(p, "}}\n");
+}
+
+std::string LineFormatter::metadata_line(uint64_t id, int64_t tid, std::string_view kind, std::string_view key,
+                                         std::string_view value) const {
+  std::string out = "{\"id\":";
+  append_int(out, int64_t(id));
+  out += ",\"name\":";
+  append_json_string(out, kind);
+  out += ",\"cat\":\"dftracer\",\"pid\":";
+  append_int(out, pid_);
+  out += ",\"tid\":";
+  append_int(out, tid);
+  out += ",\"ph\":\"M\",\"args\":{\"hhash\":\"" + host_hash_ + "\",\"name\":";
+  append_json_string(out, key);
+  out += ",\"value\":";
+  append_json_string(out, value);
+  out += "}}\n";
+  return out;
+}
+
+std::string LineFormatter::event_line(uint64_t id, int64_t tid, std::string_view name, uint64_t ts_us,
+                                      std::string_view args) const {
+  std::string out = "{\"id\":";
+  append_int(out, int64_t(id));
+  out += ",\"name\":";
+  append_json_string(out, name);
+  out += ",\"cat\":\"dftracer\",\"pid\":";
+  append_int(out, pid_);
+  out += ",\"tid\":";
+  append_int(out, tid);
+  out += ",\"ts\":";
+  append_int(out, int64_t(ts_us));
+  out += ",\"dur\":0,\"ph\":\"X\",\"args\":{\"hhash\":\"" + host_hash_ + "\",\"p_idx\":-1";
+  out += args;
+  out += ",\"level\":1}}\n";
+  return out;
+}
+
+}  // namespace dft

@@ -1,0 +1,394 @@
+#include "write/line_deflate.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace dft {
+namespace {
+
+constexpr uint32_t kMatch = 0x80000000u;
+constexpr uint32_t kWindow = 32768;
+constexpr uint32_t kMaxLength = 258;
+// A shorter match costs more bits than its literals.
+constexpr uint32_t kMinWorthwhile = 5;
+
+struct LengthCode {
+  uint16_t symbol;
+  uint8_t extra_bits;
+  uint8_t extra;
+};
+struct Tables {
+  LengthCode length[259];
+  uint8_t near_distance[257];  // symbol of distances 1..256
+  uint8_t far_distance[256];   // symbol of (distance - 1) >> 7
+  uint16_t distance_base[30];
+  uint8_t distance_extra[30];
+
+  constexpr Tables() : length{}, near_distance{}, far_distance{}, distance_base{}, distance_extra{} {
+    unsigned base = 3;
+    for (unsigned symbol = 257; symbol < 285; ++symbol) {
+      unsigned extra = symbol < 265 ? 0 : (symbol - 261) / 4;
+      for (unsigned i = 0; i < (1u << extra); ++i)
+        if (base + i <= 258) length[base + i] = {uint16_t(symbol), uint8_t(extra), uint8_t(i)};
+      base += 1u << extra;
+    }
+    length[258] = {285, 0, 0};
+    unsigned distance = 1;
+    for (unsigned symbol = 0; symbol < 30; ++symbol) {
+      unsigned extra = symbol < 4 ? 0 : symbol / 2 - 1;
+      distance_base[symbol] = uint16_t(distance);
+      distance_extra[symbol] = uint8_t(extra);
+      for (unsigned i = 0; i < (1u << extra); ++i, ++distance) {
+        if (distance <= 256) near_distance[distance] = uint8_t(symbol);
+        else far_distance[(distance - 1) >> 7] = uint8_t(symbol);
+      }
+    }
+  }
+  unsigned distance_symbol(uint32_t d) const { return d <= 256 ? near_distance[d] : far_distance[(d - 1) >> 7]; }
+};
+constexpr Tables kTables;
+
+inline uint64_t load8(const uint8_t* p) {
+  uint64_t v;
+  memcpy(&v, p, 8);
+  return v;
+}
+
+// Bytes that agree from both places on, at most `limit`.
+inline uint32_t agreement(const uint8_t* a, const uint8_t* b, uint32_t limit) {
+  uint32_t n = 0;
+  if constexpr (std::endian::native == std::endian::little) {
+    while (n + 8 <= limit) {
+      uint64_t difference = load8(a + n) ^ load8(b + n);
+      if (difference) return n + uint32_t(std::countr_zero(difference)) / 8;
+      n += 8;
+    }
+  }
+  while (n < limit && a[n] == b[n]) ++n;
+  return n;
+}
+
+inline bool is_digit(uint8_t c) { return uint8_t(c - '0') < 10; }
+inline bool ends_value(uint8_t c) { return c == ',' || c == '"' || c == '}'; }
+
+class Bits {
+ public:
+  explicit Bits(uint8_t* p) : p_(p) {}
+  void put(uint64_t value, unsigned count) {
+    buffer_ |= value << used_;
+    used_ += count;
+  }
+  // At most 56 bits may be put between two flushes.
+  void flush() {
+    memcpy(p_, &buffer_, 8);
+    p_ += used_ >> 3;
+    buffer_ >>= used_ & ~7u;
+    used_ &= 7;
+  }
+  uint8_t* finish() {
+    flush();
+    return used_ ? p_ + 1 : p_;
+  }
+
+ private:
+  uint8_t* p_;
+  uint64_t buffer_ = 0;
+  unsigned used_ = 0;
+};
+
+uint32_t reversed(uint32_t code, unsigned bits) {
+  uint32_t r = 0;
+  for (unsigned i = 0; i < bits; ++i) r |= ((code >> i) & 1) << (bits - 1 - i);
+  return r;
+}
+
+// Huffman code lengths of at most `limit` bits; unused symbols get 0.
+void code_lengths(const uint32_t* counts, unsigned n, unsigned limit, uint8_t* lengths) {
+  struct Leaf {
+    uint32_t count;
+    uint16_t symbol;
+  };
+  Leaf leaves[288];
+  unsigned used = 0;
+  memset(lengths, 0, n);
+  for (unsigned s = 0; s < n; ++s)
+    if (counts[s]) leaves[used++] = {counts[s], uint16_t(s)};
+  if (used == 0) return;
+  if (used == 1) {
+    lengths[leaves[0].symbol] = 1;
+    return;
+  }
+  std::sort(leaves, leaves + used,
+            [](const Leaf& a, const Leaf& b) { return a.count != b.count ? a.count < b.count : a.symbol < b.symbol; });
+  // Two queues: the sorted leaves and the inner nodes, which come out sorted by themselves.
+  uint64_t weight[288];
+  uint16_t parent_of_leaf[288], parent_of_node[288];
+  unsigned leaf = 0, node = 0, made = 0;
+  while (made + 1 < used) {
+    uint64_t sum = 0;
+    for (int k = 0; k < 2; ++k) {
+      if (leaf < used && (node >= made || leaves[leaf].count <= weight[node])) {
+        sum += leaves[leaf].count;
+        parent_of_leaf[leaf++] = uint16_t(made);
+      } else {
+        sum += weight[node];
+        parent_of_node[node++] = uint16_t(made);
+      }
+    }
+    weight[made++] = sum;
+  }
+  uint8_t depth[288];
+  depth[made - 1] = 0;
+  for (unsigned i = made - 1; i-- > 0;) depth[i] = uint8_t(depth[parent_of_node[i]] + 1);
+  unsigned per_length[64] = {};
+  for (unsigned i = 0; i < used; ++i) per_length[std::min<unsigned>(depth[parent_of_leaf[i]] + 1u, limit)]++;
+  // Cutting at the limit made the code too full: lengthen the deepest short codes until it fits again.
+  uint64_t fill = 0;
+  for (unsigned l = 1; l <= limit; ++l) fill += uint64_t(per_length[l]) << (limit - l);
+  while (fill > (uint64_t(1) << limit)) {
+    unsigned l = limit - 1;
+    while (!per_length[l]) --l;
+    --per_length[l];
+    ++per_length[l + 1];
+    fill -= uint64_t(1) << (limit - l - 1);
+  }
+  // Readers refuse a code with gaps as well: give what was taken too much back.
+  for (uint64_t gap = (uint64_t(1) << limit) - fill; gap;) {
+    unsigned l = 2;
+    while (!per_length[l] || uint64_t(1) << (limit - l) > gap) ++l;
+    --per_length[l];
+    ++per_length[l - 1];
+    gap -= uint64_t(1) << (limit - l);
+  }
+  unsigned i = 0;
+  for (unsigned l = limit; l >= 1; --l)
+    for (unsigned k = per_length[l]; k; --k) lengths[leaves[i++].symbol] = uint8_t(l);
+}
+
+struct Code {
+  uint32_t bits;
+  uint8_t length;
+};
+
+void assign_codes(const uint8_t* lengths, unsigned n, Code* codes) {
+  unsigned per_length[16] = {};
+  for (unsigned s = 0; s < n; ++s) per_length[lengths[s]]++;
+  per_length[0] = 0;
+  uint32_t next[16] = {}, code = 0;
+  for (unsigned l = 1; l < 16; ++l) next[l] = code = (code + per_length[l - 1]) << 1;
+  for (unsigned s = 0; s < n; ++s)
+    codes[s] = {lengths[s] ? reversed(next[lengths[s]]++, lengths[s]) : 0, lengths[s]};
+}
+
+}  // namespace
+
+inline void LineDeflate::put_match(uint32_t length, uint32_t distance) {
+  tokens_.push_back(kMatch | length << 16 | (distance - 1));
+  ++literal_count_[kTables.length[length].symbol];
+  ++distance_count_[kTables.distance_symbol(distance)];
+}
+
+void LineDeflate::flush_match() {
+  uint32_t left = pending_length_;
+  while (left > kMaxLength) {
+    // Leave a rest that is a match of its own.
+    uint32_t piece = left - kMaxLength < 3 ? left - 3 : kMaxLength;
+    put_match(piece, pending_distance_);
+    left -= piece;
+  }
+  if (left) put_match(left, pending_distance_);
+  pending_length_ = 0;
+}
+
+inline void LineDeflate::literals(const uint8_t* from, const uint8_t* to) {
+  if (from == to) return;
+  if (pending_length_) flush_match();
+  for (; from != to; ++from) {
+    tokens_.push_back(*from);
+    ++literal_count_[*from];
+  }
+}
+
+inline void LineDeflate::match(uint32_t length, uint32_t distance) {
+  if (pending_length_ && pending_distance_ != distance) flush_match();
+  pending_distance_ = distance;
+  pending_length_ += length;
+}
+
+void LineDeflate::diff(const uint8_t* text, const Line& line, const Line& reference) {
+  const uint8_t* a = text + line.begin;
+  const uint8_t* const a_end = text + line.end;
+  const uint8_t* b = text + reference.begin;
+  const uint8_t* const b_end = text + reference.end;
+  while (a < a_end) {
+    uint32_t n = agreement(a, b, uint32_t(std::min(a_end - a, b_end - b)));
+    const uint8_t* number_end = a + n;
+    while (number_end < a_end && is_digit(*number_end)) ++number_end;
+    uint32_t distance = uint32_t(a - b);
+    uint32_t taken = n;
+    if (a_end - a >= 8) {
+      // The same key in any nearer line costs fewer bits, and may agree in more digits of the value.
+      uint32_t& seen = seen_[((load8(a) << 8) * 0x9e3779b97f4a7c15u) >> (64 - kSeenBits)];
+      uint32_t here = uint32_t(a - text);
+      uint32_t back = here - seen;
+      if (seen && back && back < distance && !(pending_length_ && pending_distance_ == distance)) {
+        uint32_t nearer = agreement(a, a - back, uint32_t(number_end - a));
+        int gain = (int(nearer) - int(n)) * 4 + int(std::bit_width(distance)) - int(std::bit_width(back));
+        if (nearer >= n && nearer >= kMinWorthwhile && gain > 0) taken = nearer, distance = back;
+      }
+      seen = here;
+    }
+    if (taken >= kMinWorthwhile || (taken && pending_length_ && pending_distance_ == distance)) match(taken, distance);
+    else literals(a, a + taken);
+    a += taken;
+    b += n;
+    if (a == a_end) return;
+    // A value that differs: numbers first, then whatever stands there, up to its end.
+    const uint8_t* from = a;
+    while (a < a_end && is_digit(*a)) ++a;
+    while (b < b_end && is_digit(*b)) ++b;
+    if (a < a_end && b < b_end && *a != *b) {
+      while (a < a_end && !ends_value(*a)) ++a;
+      while (b < b_end && !ends_value(*b)) ++b;
+      if (a < a_end && b < b_end && *a != *b) ++a, ++b;
+    }
+    literals(from, a);
+    if (b >= b_end) {
+      literals(a, a_end);
+      return;
+    }
+  }
+}
+
+void LineDeflate::tokenize(std::string_view view) {
+  const uint8_t* text = reinterpret_cast<const uint8_t*>(view.data());
+  uint32_t size = uint32_t(view.size());
+  Line last{0, 0, 0};
+  for (Line& r : recent_) r = last;
+  memset(seen_, 0, sizeof seen_);
+  for (uint32_t begin = 0; begin < size;) {
+    const void* newline = memchr(text + begin, '\n', size - begin);
+    uint32_t end = newline ? uint32_t(static_cast<const uint8_t*>(newline) - text) + 1 : size;
+    // The key is what follows the first number of the line: name and category.
+    const uint8_t* p = text + begin;
+    const uint8_t* stop = text + end;
+    while (p < stop && *p != ',') ++p;
+    uint64_t key = 0;
+    for (int i = 0; i < 5 && p + 8 <= stop; ++i, p += 8)
+      key = (std::rotl(key, 23) ^ load8(p)) * 0x9e3779b97f4a7c15u;
+    Line line{begin, end, key};
+    Line& slot = recent_[(key >> 48) % kRecent];
+    const Line& reference = slot.key == key && slot.end && begin - slot.begin < kWindow - 4096 ? slot : last;
+    bool usable = reference.end && begin - reference.begin < kWindow - 4096 && end - begin < 4096 &&
+                  reference.end - reference.begin < 4096;
+    if (usable) diff(text, line, reference);
+    else literals(text + begin, text + end);
+    last = slot = line;
+    begin = end;
+  }
+  if (pending_length_) flush_match();
+}
+
+void LineDeflate::write_block(std::vector<uint8_t>& out) {
+  uint8_t lengths[288 + 32];
+  Code literal_codes[288], distance_codes[32];
+  ++literal_count_[256];
+  code_lengths(literal_count_, 286, 15, lengths);
+  unsigned literals = 286;
+  while (literals > 257 && !lengths[literals - 1]) --literals;
+  uint8_t distance_lengths[32];
+  code_lengths(distance_count_, 30, 15, distance_lengths);
+  unsigned distances = 30;
+  while (distances > 1 && !distance_lengths[distances - 1]) --distances;
+  assign_codes(lengths, 286, literal_codes);
+  assign_codes(distance_lengths, 30, distance_codes);
+  memcpy(lengths + literals, distance_lengths, distances);
+
+  // Run lengths of the code lengths, themselves Huffman coded.
+  struct Run {
+    uint8_t symbol, extra;
+  };
+  Run runs[320];
+  unsigned run_count = 0;
+  uint32_t run_counts[19] = {};
+  unsigned total = literals + distances;
+  for (unsigned i = 0; i < total;) {
+    unsigned n = 1;
+    while (i + n < total && lengths[i + n] == lengths[i]) ++n;
+    i += n;
+    uint8_t value = lengths[i - 1];
+    auto add = [&](uint8_t symbol, unsigned extra) {
+      runs[run_count++] = {symbol, uint8_t(extra)};
+      ++run_counts[symbol];
+    };
+    if (value == 0) {
+      for (; n >= 11; n -= std::min(n, 138u)) add(18, std::min(n, 138u) - 11);
+      if (n >= 3) add(17, n - 3), n = 0;
+    } else {
+      add(value, 0);
+      --n;
+      while (n >= 3) {
+        unsigned piece = std::min(n, 6u);
+        add(16, piece - 3);
+        n -= piece;
+      }
+    }
+    for (; n; --n) add(value, 0);
+  }
+  uint8_t run_lengths[19];
+  Code run_codes[19];
+  code_lengths(run_counts, 19, 7, run_lengths);
+  assign_codes(run_lengths, 19, run_codes);
+  static constexpr uint8_t kOrder[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
+  unsigned order = 19;
+  while (order > 4 && !run_lengths[kOrder[order - 1]]) --order;
+
+  size_t start = out.size();
+  out.resize(start + 1024 + tokens_.size() * 6 + 16);
+  Bits bits(out.data() + start);
+  bits.put(1, 1);
+  bits.put(2, 2);
+  bits.put(literals - 257, 5);
+  bits.put(distances - 1, 5);
+  bits.put(order - 4, 4);
+  bits.flush();
+  for (unsigned i = 0; i < order; ++i) {
+    bits.put(run_lengths[kOrder[i]], 3);
+    bits.flush();
+  }
+  for (unsigned i = 0; i < run_count; ++i) {
+    const Run& r = runs[i];
+    bits.put(run_codes[r.symbol].bits, run_codes[r.symbol].length);
+    if (r.symbol >= 16) bits.put(r.extra, r.symbol == 16 ? 2 : r.symbol == 17 ? 3 : 7);
+    bits.flush();
+  }
+  for (uint32_t token : tokens_) {
+    if (token & kMatch) {
+      const LengthCode& length = kTables.length[(token >> 16) & 0x7fff];
+      const Code& code = literal_codes[length.symbol];
+      bits.put(code.bits | uint64_t(length.extra) << code.length, code.length + length.extra_bits);
+      uint32_t distance = (token & 0xffff) + 1;
+      unsigned symbol = kTables.distance_symbol(distance);
+      const Code& far = distance_codes[symbol];
+      bits.put(far.bits | uint64_t(distance - kTables.distance_base[symbol]) << far.length,
+               far.length + kTables.distance_extra[symbol]);
+    } else {
+      bits.put(literal_codes[token].bits, literal_codes[token].length);
+    }
+    bits.flush();
+  }
+  bits.put(literal_codes[256].bits, literal_codes[256].length);
+  out.resize(size_t(bits.finish() - out.data()));
+}
+
+void LineDeflate::compress(std::string_view text, std::vector<uint8_t>& out) {
+  tokens_.clear();
+  memset(literal_count_, 0, sizeof literal_count_);
+  memset(distance_count_, 0, sizeof distance_count_);
+  pending_length_ = 0;
+  tokenize(text);
+  write_block(out);
+}
+
+}  // namespace dft

@@ -1,0 +1,39 @@
+// Deflate for text whose lines resemble each other: every line is matched field by field against the last
+// line of the same name, so nothing is searched for. Output is ordinary deflate.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace dft {
+
+class LineDeflate {
+ public:
+  // Raw deflate of `text`, appended to `out`. Any bytes are fine; lines of JSON are small.
+  void compress(std::string_view text, std::vector<uint8_t>& out);
+
+ private:
+  struct Line {
+    uint32_t begin, end;
+    uint64_t key;
+  };
+  void tokenize(std::string_view text);
+  void diff(const uint8_t* text, const Line& line, const Line& reference);
+  void literals(const uint8_t* from, const uint8_t* to);
+  void match(uint32_t length, uint32_t distance);
+  void flush_match();
+  void put_match(uint32_t length, uint32_t distance);
+  void write_block(std::vector<uint8_t>& out);
+
+  std::vector<uint32_t> tokens_;  // literal, or kMatch | length << 16 | distance - 1
+  uint32_t pending_length_ = 0, pending_distance_ = 0;
+  uint32_t literal_count_[288], distance_count_[32];
+  static constexpr size_t kRecent = 256;
+  Line recent_[kRecent];
+  static constexpr unsigned kSeenBits = 10;
+  uint32_t seen_[1 << kSeenBits];  // where a key was last
+};
+
+}  // namespace dft

@@ -1,0 +1,144 @@
+#include "write/trace_file.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+namespace dft {
+
+std::string without_suffix(const std::string& path) {
+  for (const char* suffix : {".pfw.gz", ".pfw"}) {
+    size_t n = strlen(suffix);
+    if (path.size() > n && path.compare(path.size() - n, n, suffix) == 0) return path.substr(0, path.size() - n);
+  }
+  return path;
+}
+
+std::string with_suffix(const std::string& path, bool compress) {
+  return without_suffix(path) + (compress ? ".pfw.gz" : ".pfw");
+}
+
+std::string absolute_path(const std::string& path) {
+  if (!path.empty() && path[0] == '/') return path;
+  char cwd[PATH_MAX];
+  std::string rest = path.compare(0, 2, "./") == 0 ? path.substr(2) : path;
+  return getcwd(cwd, sizeof cwd) ? std::string(cwd) + "/" + rest : path;
+}
+
+std::string directory_of(const std::string& path) {
+  size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+bool make_directories(const std::string& directory) {
+  if (mkdir(directory.c_str(), 0777) == 0 || errno == EEXIST) return true;
+  if (errno != ENOENT || directory.size() <= 1) return false;
+  return make_directories(directory_of(directory)) && (mkdir(directory.c_str(), 0777) == 0 || errno == EEXIST);
+}
+
+bool TraceFile::open_locked(const std::string& path, bool* taken) {
+  *taken = false;
+  int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) {
+    error_ = path + ": " + strerror(errno);
+    return false;
+  }
+  // Far from the low numbers that programs count on or close in loops.
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
+  if (high >= 0) {
+    ::close(fd);
+    fd = high;
+  }
+  // Only a live process of ours holds the lock; file systems without locks count as free.
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    *taken = true;
+    ::close(fd);
+    return false;
+  }
+  struct stat st;
+  if (fstat(fd, &st) != 0 || ftruncate(fd, 0) != 0) {
+    error_ = path + ": " + strerror(errno);
+    ::close(fd);
+    return false;
+  }
+  fd_ = fd;
+  device_ = st.st_dev;
+  inode_ = st.st_ino;
+  path_ = path;
+  return true;
+}
+
+bool TraceFile::open(const std::string& wished, const std::string& otherwise) {
+  bool taken = false;
+  if (!make_directories(directory_of(wished))) {
+    error_ = directory_of(wished) + ": " + strerror(errno);
+    return false;
+  }
+  if (open_locked(wished, &taken)) return true;
+  return taken && open_locked(otherwise, &taken);
+}
+
+bool TraceFile::reopen_if_stolen() {
+  struct stat st;
+  if (fstat(fd_, &st) == 0 && uint64_t(st.st_dev) == device_ && uint64_t(st.st_ino) == inode_) return true;
+  // The program closed our descriptor (os.closerange, daemonising); the number may be its own file by now.
+  int fd = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return false;
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
+  if (high >= 0) {
+    ::close(fd);
+    fd = high;
+  }
+  flock(fd, LOCK_EX | LOCK_NB);
+  fd_ = fd;
+  return fstat(fd_, &st) == 0 && uint64_t(st.st_ino) == inode_;
+}
+
+bool TraceFile::write_at(uint64_t offset, std::string_view bytes) {
+  if (!reopen_if_stolen()) {
+    error_ = path_ + ": " + strerror(errno);
+    return false;
+  }
+  size_t done = 0;
+  while (done < bytes.size()) {
+    ssize_t n = pwrite(fd_, bytes.data() + done, bytes.size() - done, off_t(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      error_ = path_ + ": " + strerror(n < 0 ? errno : ENOSPC);
+      if (ftruncate(fd_, off_t(offset)) != 0) error_ += " (and cannot cut the half-written part off)";
+      return false;
+    }
+    done += size_t(n);
+  }
+  return true;
+}
+
+bool TraceFile::truncate(uint64_t size) { return reopen_if_stolen() && ftruncate(fd_, off_t(size)) == 0; }
+
+bool TraceFile::rename_to(const std::string& path) {
+  // Another live process may own the name: test its lock before replacing anything.
+  int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  bool taken = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (fd >= 0) ::close(fd);
+  if (taken || !make_directories(directory_of(path)) || ::rename(path_.c_str(), path.c_str()) != 0) return false;
+  path_ = path;
+  return true;
+}
+
+bool TraceFile::vanished() const {
+  struct stat st;
+  return fd_ >= 0 && fstat(fd_, &st) == 0 && uint64_t(st.st_ino) == inode_ && st.st_nlink == 0;
+}
+
+void TraceFile::close() {
+  struct stat st;
+  if (fd_ >= 0 && fstat(fd_, &st) == 0 && uint64_t(st.st_ino) == inode_) ::close(fd_);
+  fd_ = -1;
+}
+
+}  // namespace dft

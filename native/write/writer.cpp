@@ -1,0 +1,349 @@
+#include "write/writer.hpp"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "write/json.hpp"
+
+namespace dft {
+namespace {
+
+constexpr uint64_t kCutSize = 256 * 1024;               // enough text for a member of its own
+constexpr uint64_t kTailAge = 1000000000;               // small members are joined after a second
+constexpr uint64_t kMillisecond = 1000000;
+
+void add_arg(std::string& out, const char* key, int64_t value) {
+  out += ",\"";
+  out += key;
+  out += "\":";
+  append_int(out, value);
+}
+
+void add_arg(std::string& out, const char* key, std::string_view value) {
+  out += ",\"";
+  out += key;
+  out += "\":";
+  append_json_string(out, value);
+}
+
+void release_payload(const Record& r) {
+  if (r.flags & kOnHeap) free(const_cast<char*>(payload_of(r).data()));
+}
+
+}  // namespace
+
+Writer::Writer(const Settings& settings, RingFile& rings, ClockMap& clock, LineFormatter& lines)
+    : settings_(settings), rings_(rings), clock_(clock), lines_(lines) {}
+
+void Writer::set_target(std::string wished, std::string otherwise) {
+  wished_ = std::move(wished);
+  otherwise_ = std::move(otherwise);
+}
+
+bool Writer::ensure_open() {
+  if (file_.is_open()) return true;
+  if (!file_.open(wished_, otherwise_)) {
+    complain("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
+    refused();
+    return false;
+  }
+  if (part_ == 1) stem_ = without_suffix(file_.path());
+  snprintf(rings_.header()->path, sizeof rings_.header()->path, "%s", file_.path().c_str());
+  file_size_ = 0;
+  if (part_ > 1) append_prelude();
+  return true;
+}
+
+void Writer::set_prelude(Prelude prelude) {
+  prelude_ = std::move(prelude);
+  append_prelude();
+}
+
+void Writer::append_prelude() {
+  append("[\n", {});
+  append(prelude_.text, prelude_.facts);
+  records_in_file_ = prelude_.records;
+  FileHeader* h = rings_.header();
+  h->tail_offset.store(0);
+  h->spool_size.store(spool_used_);
+  h->commit.store(0 << 2 | kCompacting);
+}
+
+void Writer::append(std::string_view text, const MemberFacts& facts) {
+  memcpy(rings_.spool() + spool_used_, text.data(), text.size());
+  spool_used_ += text.size();
+  new_facts_.merge(facts);
+}
+
+void Writer::refused() {
+  failing_ = true;
+  rings_.header()->reserved = 1;
+}
+
+std::string_view Writer::encode(std::string_view text, const MemberFacts& facts) {
+  return settings_.compress ? gzip_.member(text, facts) : text;
+}
+
+// The order of the stores is what recovery relies on: see CommitState.
+bool Writer::commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, std::string_view bytes,
+                          bool replacing) {
+  FileHeader* h = rings_.header();
+  if (replacing) {
+    h->spool_size.store(tail_committed_, std::memory_order_release);
+    h->commit.store(offset << 2 | kCompacting, std::memory_order_release);
+  } else {
+    h->commit.store(file_size_ << 2 | kPreparing, std::memory_order_release);
+  }
+  for (RingSlot* s : slots) s->map.header->pending.store(s->read, std::memory_order_release);
+  if (!file_.write_at(offset, bytes)) {
+    complain("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
+    refused();
+    if (replacing) {
+      // What was there has been cut off; the spool still has all of it.
+      file_size_ = offset;
+      tail_committed_ = 0;
+      new_facts_.merge(tail_facts_);
+      tail_facts_ = {};
+      h->spool_size.store(spool_used_, std::memory_order_release);
+      return false;
+    }
+    h->commit.store(file_size_ << 2 | kIdle, std::memory_order_release);
+    return false;
+  }
+  uint64_t size = offset + bytes.size();
+  if (size < file_size_) file_.truncate(size);
+  file_size_ = size;
+  h->commit.store(size << 2 | kCommitted, std::memory_order_release);
+  for (RingSlot* s : slots) s->map.header->tail.store(s->read, std::memory_order_release);
+  h->commit.store(size << 2 | kIdle, std::memory_order_release);
+  ++members_;
+  if (failing_) {
+    failing_ = false;
+    h->reserved = 0;
+  }
+  last_commit_ns_ = monotonic_ns();
+  return true;
+}
+
+bool Writer::commit_tail(const std::vector<RingSlot*>& slots) {
+  FileHeader* h = rings_.header();
+  if (tail_committed_ == 0) {
+    tail_since_ns_ = monotonic_ns();
+    h->tail_offset.store(file_size_, std::memory_order_release);
+  }
+  std::string_view text(rings_.spool() + tail_committed_, uncommitted());
+  if (!commit_bytes(slots, file_size_, encode(text, new_facts_), false)) return false;
+  tail_committed_ = settings_.compress ? spool_used_ : 0;
+  tail_facts_.merge(new_facts_);
+  new_facts_ = {};
+  if (!settings_.compress) {
+    spool_used_ = 0;
+    tail_facts_ = {};
+  }
+  return true;
+}
+
+bool Writer::cut_member(const std::vector<RingSlot*>& slots) {
+  if (spool_used_ == 0) return true;
+  if (!settings_.compress) return (uncommitted() == 0 || commit_tail(slots)) && rotate_if_due();
+  MemberFacts facts = tail_facts_;
+  facts.merge(new_facts_);
+  bool replacing = tail_committed_ > 0;
+  uint64_t offset = replacing ? rings_.header()->tail_offset.load() : file_size_;
+  if (!commit_bytes(slots, offset, encode({rings_.spool(), spool_used_}, facts), replacing)) return false;
+  spool_used_ = tail_committed_ = 0;
+  tail_facts_ = new_facts_ = {};
+  return rotate_if_due();
+}
+
+bool Writer::rotate_if_due() {
+  return !settings_.rotate_size || file_size_ < settings_.rotate_size || closing_ || rotate();
+}
+
+bool Writer::take_large(const Record& r, int64_t tid) {
+  // Larger than the spool: a member of its own, straight from the heap.
+  if (!cut_member(slots_)) return false;
+  std::string text(lines_.bound(r), '\0');
+  LineFormatter::Line line;
+  char* end = lines_.write(r, tid, clock_, text.data(), &line);
+  text.resize(size_t(end - text.data()));
+  MemberFacts facts;
+  facts.count(line.ts);
+  return commit_bytes(slots_, file_size_, encode(text, facts), false);
+}
+
+void Writer::name_thread(RingSlot* slot, int64_t tid) {
+  slot->named_tid = tid;
+  slot->named_part = part_;
+  FileHeader* h = rings_.header();
+  if (tid == int64_t(h->pid)) return;  // the prelude has it
+  std::string text =
+      lines_.metadata_line(h->next_id.fetch_add(1), tid, "thread_name", std::to_string(tid), "thread_name");
+  if (spool_used_ + text.size() > h->spool_capacity) return;
+  MemberFacts facts;
+  facts.count(0);
+  append(text, facts);
+  ++records_in_file_;
+}
+
+// False when the spool is full or the disk refuses before `head` is reached.
+bool Writer::take(RingSlot* slot, uint64_t head) {
+  FileHeader* h = rings_.header();
+  uint64_t mask = slot->map.capacity - 1;
+  int64_t tid = slot->map.header->tid.load(std::memory_order_relaxed);
+  uint64_t events = 0, records = 0;
+  bool room = true;
+  if (slot->read < head && (slot->named_tid != tid || slot->named_part != part_)) name_thread(slot, tid);
+  while (slot->read < head) {
+    const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (slot->read & mask));
+    size_t bound = lines_.bound(r);
+    if (spool_used_ + bound > h->spool_capacity) {
+      if (spool_used_ > 0 || bound <= h->spool_capacity) {
+        room = false;
+        break;
+      }
+      if (!take_large(r, tid)) {
+        room = false;
+        break;
+      }
+      events += r.kind == Kind::kSpan || r.kind == Kind::kEvent;
+    } else {
+      char* start = rings_.spool() + spool_used_;
+      LineFormatter::Line line;
+      char* end = lines_.write(r, tid, clock_, start, &line);
+      spool_used_ += size_t(end - start);
+      new_facts_.count(line.ts);
+      events += line.event;
+    }
+    ++records;
+    release_payload(r);
+    slot->read += r.size;
+    if (spool_used_ >= settings_.member_size) {
+      room = false;
+      break;
+    }
+  }
+  records_in_file_ += records;
+  h->events.fetch_add(events, std::memory_order_relaxed);
+  return room;
+}
+
+void Writer::discard(const std::vector<RingSlot*>& slots) {
+  FileHeader* h = rings_.header();
+  for (RingSlot* s : slots) {
+    uint64_t head = s->map.header->head.load(std::memory_order_acquire);
+    uint64_t n = 0;
+    for (; s->read < head; ++n) {
+      const auto& r = *reinterpret_cast<const Record*>(s->map.data + (s->read & (s->map.capacity - 1)));
+      release_payload(r);
+      s->read += r.size;
+    }
+    s->map.header->tail.store(s->read, std::memory_order_release);
+    h->dropped[int(Drop::kSizeLimit)].fetch_add(n, std::memory_order_relaxed);
+  }
+}
+
+bool Writer::drain(const std::vector<RingSlot*>& slots) {
+  // Up to the heads seen now: a producer that never pauses must not keep us here.
+  for (RingSlot* s : slots) {
+    uint64_t head = s->map.header->head.load(std::memory_order_acquire);
+    while (!take(s, head)) {
+      if (failing_ || !cut_member(slots)) return false;
+      if (over_limit()) return true;
+    }
+  }
+  return true;
+}
+
+bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
+  slots_ = slots;
+  bool nothing = true;
+  for (RingSlot* s : slots) nothing &= s->map.header->head.load(std::memory_order_acquire) == s->read;
+  if (nothing && uncommitted() == 0 && tail_committed_ == 0) return true;
+  if (!ensure_open()) return false;
+  if (over_limit()) {
+    complain("the trace has reached DFTRACER_MAX_SIZE; further events are dropped and counted");
+    discard(slots);
+    return true;
+  }
+  failing_ = false;
+  if (!drain(slots)) return false;
+  uint64_t now = monotonic_ns();
+  if (spool_used_ >= kCutSize && !cut_member(slots)) return false;
+  bool due = now - last_commit_ns_ >= settings_.flush_ms * kMillisecond / 2;
+  if (uncommitted() && (force || due) && !commit_tail(slots)) return false;
+  if (tail_committed_ && now - tail_since_ns_ > kTailAge && !cut_member(slots)) return false;
+  if (file_.vanished()) complain("the trace file " + file_.path() + " was removed; its events are lost");
+  return true;
+}
+
+bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
+  FileHeader* h = rings_.header();
+  uint64_t ring_full = h->dropped[int(Drop::kRingFull)].load();
+  uint64_t disk = h->dropped[int(Drop::kDisk)].load();
+  uint64_t limit = h->dropped[int(Drop::kSizeLimit)].load();
+  Anchor now = take_anchor();
+  clock_.add(now);
+  uint64_t mapped = clock_.to_epoch_ns(now.ticks);
+  std::string args;
+  add_arg(args, "num_events", int64_t(records_in_file_));
+  add_arg(args, "dropped", int64_t(ring_full + disk + limit));
+  add_arg(args, "dropped_ring_full", int64_t(ring_full));
+  add_arg(args, "dropped_disk", int64_t(disk));
+  add_arg(args, "dropped_size_limit", int64_t(limit));
+  add_arg(args, "bytes", int64_t(bytes()));
+  add_arg(args, "members", int64_t(members_));
+  add_arg(args, "writer_cpu_us", int64_t(own_cpu_ns / 1000));
+  add_arg(args, "clock", clock_source());
+  add_arg(args, "clock_start_ns", int64_t(clock_.first().mono_ns + clock_.epoch_offset()));
+  add_arg(args, "clock_end_ns", int64_t(mapped));
+  // How far the wall clock has moved against ours since the start (NTP steps, slewing).
+  add_arg(args, "clock_drift_ns", int64_t(realtime_ns()) - int64_t(mapped));
+  add_arg(args, "compression", settings_.compress ? Gzip::backend() : "none");
+  add_arg(args, "recoverable", rings_.recoverable() ? 1 : 0);
+  if (part_ > 1 || !last) add_arg(args, "part", part_);
+  if (!last) add_arg(args, "continues", 1);
+  uint64_t ts = mapped / 1000;
+  std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "end", ts, args) + "]\n";
+  MemberFacts facts;
+  facts.count(ts);
+  append(text, facts);
+  closing_ = true;
+  bool written = cut_member(slots_);
+  closing_ = false;
+  return written;
+}
+
+bool Writer::rotate() {
+  if (!write_closing(0, false)) return false;
+  earlier_parts_ += file_size_;
+  file_.close();
+  ++part_;
+  bool compress = settings_.compress;
+  if (settings_.rotate_keep && part_ > int(settings_.rotate_keep)) {
+    int oldest = part_ - int(settings_.rotate_keep);
+    std::string name = oldest == 1 ? stem_ : stem_ + "-part" + std::to_string(oldest);
+    unlink(with_suffix(name, compress).c_str());
+  }
+  wished_ = with_suffix(stem_ + "-part" + std::to_string(part_), compress);
+  otherwise_ = wished_;
+  return ensure_open();
+}
+
+void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
+  slots_ = slots;
+  complete_ = pump(slots, true);
+  if (!complete_ || !file_.is_open()) return;
+  size_before_closing_ = cut_member(slots) ? file_size_ : 0;
+  complete_ = size_before_closing_ && write_closing(own_cpu_ns, true);
+}
+
+void Writer::reopen() {
+  if (!file_.is_open() || size_before_closing_ == 0) return;
+  file_.truncate(size_before_closing_);
+  file_size_ = size_before_closing_;
+  rings_.header()->commit.store(file_size_ << 2 | kIdle);
+}
+
+}  // namespace dft

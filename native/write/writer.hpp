@@ -1,0 +1,108 @@
+// Takes records out of the rings, turns them into text, compresses it, and commits it to the trace file.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "clock.hpp"
+#include "ring_file.hpp"
+#include "session.hpp"
+#include "write/gzip.hpp"
+#include "write/line.hpp"
+#include "write/trace_file.hpp"
+
+namespace dft {
+
+struct RingSlot {
+  MappedRing map;
+  uint64_t read = 0;  // the writer's position; `tail` follows it at each commit
+  enum State : int { kUsed, kReleased, kFree };
+  std::atomic<int> state{kUsed};
+  int64_t named_tid = 0;  // the thread whose name is in the current file
+  int named_part = 0;
+};
+
+// What the trace says of its process at the start; made when the session begins to record.
+struct Prelude {
+  std::string text;
+  MemberFacts facts;
+  uint64_t records = 0;
+};
+
+class Writer {
+ public:
+  Writer(const Settings& settings, RingFile& rings, ClockMap& clock, LineFormatter& lines);
+
+  void set_target(std::string wished, std::string otherwise);
+  // Puts the opening records where recovery finds them even if the file is never opened.
+  void set_prelude(Prelude prelude);
+  // In the child of a fork: the file is the parent's.
+  void abandon() { file_.close(); }
+
+  // Writes what the slots hold now. `force`: also what is younger than the flush interval.
+  // False while the file system refuses.
+  bool pump(const std::vector<RingSlot*>& slots, bool force);
+  // The last records; afterwards the file vouches for itself.
+  void finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns);
+  // Everything recorded is in the file, closing record included.
+  bool complete() const { return complete_; }
+  // Takes the closing records off again (exec failed, the program goes on).
+  void reopen();
+  bool rename_to(const std::string& path) { return file_.is_open() ? file_.rename_to(path) : false; }
+
+  bool has_open_tail() const { return tail_committed_ > 0 || uncommitted() > 0; }
+  bool opened() const { return file_.is_open(); }
+  const std::string& path() const { return file_.path(); }
+  uint64_t bytes() const { return earlier_parts_ + file_size_; }
+  uint64_t members() const { return members_; }
+
+ private:
+  bool ensure_open();
+  bool drain(const std::vector<RingSlot*>& slots);
+  bool take(RingSlot* slot, uint64_t head);
+  bool take_large(const Record& r, int64_t tid);
+  void discard(const std::vector<RingSlot*>& slots);
+  bool commit_tail(const std::vector<RingSlot*>& slots);
+  bool cut_member(const std::vector<RingSlot*>& slots);
+  bool commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, std::string_view bytes, bool replacing);
+  bool write_closing(uint64_t own_cpu_ns, bool last);
+  bool rotate();
+  bool rotate_if_due();
+  bool over_limit() const { return settings_.max_size && bytes() >= settings_.max_size; }
+  std::string_view encode(std::string_view text, const MemberFacts& facts);
+  void append(std::string_view text, const MemberFacts& facts);
+  void append_prelude();
+  void name_thread(RingSlot* slot, int64_t tid);
+  uint64_t uncommitted() const { return spool_used_ - tail_committed_; }
+  void refused();
+
+  const Settings& settings_;
+  RingFile& rings_;
+  ClockMap& clock_;
+  LineFormatter& lines_;
+  Gzip gzip_;
+  TraceFile file_;
+  std::string wished_, otherwise_, stem_;
+  Prelude prelude_;
+  std::vector<RingSlot*> slots_;
+
+  uint64_t file_size_ = 0;
+  uint64_t earlier_parts_ = 0;
+  int part_ = 1;
+  uint64_t members_ = 0;
+  uint64_t records_in_file_ = 0;
+  uint64_t size_before_closing_ = 0;
+
+  uint64_t spool_used_ = 0;      // text in the spool
+  uint64_t tail_committed_ = 0;  // of it, already in the file as small members from tail_offset on
+  MemberFacts tail_facts_, new_facts_;
+  uint64_t tail_since_ns_ = 0;   // when the open tail began
+  uint64_t last_commit_ns_ = 0;
+  bool failing_ = false;
+  bool complete_ = false;
+  bool closing_ = false;  // the closing lines must not start another part
+};
+
+}  // namespace dft

@@ -1,0 +1,427 @@
+"""Every setting of the tracer, in one table, and the one reader of the environment.
+
+An explicit argument wins over the environment, that over the file named by DFTRACER_CONFIGURATION, that over
+the default. A mistake costs one line on stderr and leaves the next source in charge; nothing here raises.
+
+This module is imported by every program that uses the annotations, traced or not: it imports only what the
+interpreter has loaded anyway (``dataclasses`` or ``typing`` alone would cost more than all the rest).
+"""
+
+from __future__ import annotations
+
+import os
+
+from dftracer import _messages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import NoReturn
+
+    from dftracer._rank import Rank
+
+__all__ = [
+    "SETTINGS",
+    "BadValue",
+    "Setting",
+    "Settings",
+    "announce_session",
+    "announced_session",
+    "load_settings",
+    "rank_info",
+    "set_log_file",
+    "turn_on",
+]
+
+_TRUE = ("1", "true", "on", "yes", "y", "t")
+_FALSE = ("0", "false", "off", "no", "n", "f")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_INT64_MAX = (1 << 63) - 1
+
+
+class BadValue(ValueError):
+    """What is wrong with a value, as the end of the sentence '<setting> ...'."""
+
+
+class Setting:
+    """One row of the table: how a setting is called, read, bounded and explained."""
+
+    __slots__ = (
+        "choices",
+        "default",
+        "doc",
+        "env",
+        "high",
+        "kind",
+        "low",
+        "name",
+        "power_of_two",
+        "zero_allowed",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        default: bool | int | str,
+        doc: str,
+        *,
+        low: int = 0,
+        high: int = _INT64_MAX,
+        power_of_two: bool = False,
+        choices: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.env = "DFTRACER_" + name.upper()
+        self.kind = kind
+        self.default = default
+        self.doc = doc
+        self.low = low
+        self.high = high
+        self.power_of_two = power_of_two
+        self.choices = choices
+
+    def read(self, raw: object) -> bool | int | str:
+        """The value that `raw` (text, or a typed value of a file or a call) stands for, or BadValue."""
+        value = _READERS[self.kind](raw)
+        if self.kind in ("int", "size"):
+            return self._checked(int(value))
+        if self.choices:
+            return self._choice(str(value))
+        return value
+
+    def _checked(self, value: int) -> int:
+        if not self.low <= value <= self.high:
+            raise BadValue(f"is out of range {self.low}..{self.high}")
+        if self.power_of_two and value & (value - 1):
+            raise BadValue("is not a power of two")
+        return value
+
+    def _choice(self, value: str) -> str:
+        name = value.upper()
+        name = _CHOICE_ALIASES.get(name, name)
+        if name not in self.choices:
+            raise BadValue(f"is not one of {', '.join(self.choices)}")
+        return name
+
+
+_CHOICE_ALIASES = {"WARNING": "WARN"}
+
+
+def _read_bool(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    text = str(raw).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise BadValue("is not a switch (1/0, true/false, on/off, yes/no)")
+
+
+def _read_int(raw: object) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, (int, str)):
+        raise BadValue("is not a whole number")
+    try:
+        return int(raw)
+    except ValueError:
+        raise BadValue("is not a whole number") from None
+
+
+def _read_size(raw: object) -> int:
+    """Bytes: 4096, "64K", "1.5 MiB", "2GB"; a unit is a power of 1024 in every spelling."""
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    if not isinstance(raw, str):
+        raise BadValue("is not a size")
+    text = raw.strip().upper()
+    digits = text.rstrip("KMGTIB ")
+    unit = text[len(digits) :].strip()
+    if unit.endswith("IB") and len(unit) == 3:
+        unit = unit[0]
+    elif unit.endswith("B") and len(unit) <= 2:
+        unit = unit[:-1]
+    if unit not in _UNITS or not digits or not digits.isascii() or digits.count(".") > 1:
+        raise BadValue("is not a size")
+    whole, _, fraction = digits.partition(".")
+    if not whole.isdigit() or ("." in digits and not (fraction.isdigit() and unit)) or len(digits) > 30:
+        raise BadValue("is not a size")
+    scale: int = 10 ** len(fraction)
+    return int(whole + fraction) * _UNITS[unit] // scale
+
+
+def _read_text(raw: object) -> str:
+    if isinstance(raw, (dict, list, tuple, set)):
+        raise BadValue("is not a single value")
+    return str(raw).strip()
+
+
+def _read_path(raw: object) -> str:
+    # Paths may begin or end with blanks, and come as pathlib.Path from a call.
+    if isinstance(raw, os.PathLike):
+        raw = os.fspath(raw)
+    if isinstance(raw, bytes):
+        raw = os.fsdecode(raw)
+    if not isinstance(raw, str) or "\0" in raw:
+        raise BadValue("is not a path")
+    return raw
+
+
+def _read_dirs(raw: object) -> str:
+    if isinstance(raw, (list, tuple)):
+        return ":".join(_read_path(each) for each in raw)
+    return _read_path(raw)
+
+
+_READERS: dict[str, Callable[[object], bool | int | str]] = {
+    "bool": _read_bool,
+    "int": _read_int,
+    "size": _read_size,
+    "choice": _read_text,
+    "path": _read_path,
+    "dirs": _read_dirs,
+}
+
+# The order is that of the documentation.
+SETTINGS: tuple[Setting, ...] = (
+    Setting("enable", "bool", False, "Turns tracing on. Off, a decorated function is the function itself."),
+    Setting(
+        "init",
+        "choice",
+        "FUNCTION",
+        "FUNCTION: recording begins with `initialize_log`; PRELOAD: with the preloaded library.",
+        choices=("FUNCTION", "PRELOAD"),
+    ),
+    Setting(
+        "log_file",
+        "path",
+        "./trace",
+        "Prefix of the trace files of processes that were not given a name by `initialize_log`.",
+    ),
+    Setting(
+        "data_dir",
+        "dirs",
+        "all",
+        "Directories whose I/O is traced, separated by colons (a list in a file), or `all`.",
+    ),
+    Setting("disable_io", "bool", False, "No interception of I/O calls at all."),
+    Setting("disable_posix", "bool", False, "No interception of POSIX calls (`open`, `read`, `stat` ...)."),
+    Setting("disable_stdio", "bool", False, "No interception of stdio calls (`fopen`, `fread` ...)."),
+    Setting("inc_metadata", "bool", True, "Arguments on events. Off: only name, category and times."),
+    Setting("trace_compression", "bool", True, "Write `.pfw.gz`. Off: plain `.pfw`."),
+    Setting("disable_tids", "bool", False, "Write the process id in place of thread ids."),
+    Setting("write_buffer_size", "size", 0, "Bytes of text per gzip member; 0 lets the tracer choose."),
+    Setting(
+        "log_level",
+        "choice",
+        "ERROR",
+        "Which of the tracer's own messages go to stderr. Mistakes in settings are always shown, once.",
+        choices=_messages.LEVELS,
+    ),
+    Setting(
+        "bind_signals",
+        "bool",
+        False,
+        "Flush on fatal signals, then call the handler that was there before.",
+    ),
+    Setting("set_core_affinity", "bool", False, "Record the CPU affinity mask of the process."),
+    Setting("configuration", "path", "", "A YAML or TOML file with these settings."),
+    Setting(
+        "ring_size",
+        "size",
+        1 << 22,
+        "Memory per recording thread, a power of two. Larger rings ride out longer stalls of the disk.",
+        low=1 << 16,
+        high=1 << 30,
+        power_of_two=True,
+    ),
+    Setting(
+        "ring_dir",
+        "path",
+        "",
+        "Where the rings lie; empty lets the tracer choose (/dev/shm, else beside the trace).",
+    ),
+    Setting(
+        "max_stall_us",
+        "int",
+        1000,
+        "How long, in us, a full ring may hold up the traced call before events are dropped (and counted); "
+        "0 drops at once.",
+        high=60_000_000,
+    ),
+    Setting("rotate_size", "size", 0, "Bytes of file after which a new part begins; 0 never rotates."),
+    Setting(
+        "rotate_keep", "int", 0, "How many parts are kept, the oldest go first; 0 keeps all.", high=1 << 30
+    ),
+    Setting(
+        "max_size",
+        "size",
+        0,
+        "Bytes on disk per process over all parts; beyond, events are dropped and counted. 0 is no limit.",
+    ),
+    Setting(
+        "flush_ms",
+        "int",
+        100,
+        "How often, in ms, recorded events are written to disk.",
+        low=10,
+        high=1000,
+    ),
+)
+
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+class Settings:
+    """The resolved settings; one attribute per row of the table, fixed once made."""
+
+    __slots__ = tuple(_BY_NAME)
+
+    enable: bool
+    init: str
+    log_file: str
+    data_dir: str
+    disable_io: bool
+    disable_posix: bool
+    disable_stdio: bool
+    inc_metadata: bool
+    trace_compression: bool
+    disable_tids: bool
+    write_buffer_size: int
+    log_level: str
+    bind_signals: bool
+    set_core_affinity: bool
+    configuration: str
+    ring_size: int
+    ring_dir: str
+    max_stall_us: int
+    rotate_size: int
+    rotate_keep: int
+    max_size: int
+    flush_ms: int
+
+    def __init__(self, values: Mapping[str, bool | int | str] | None = None) -> None:
+        given = values or {}
+        for setting in SETTINGS:
+            object.__setattr__(self, setting.name, given.get(setting.name, setting.default))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"settings are fixed once made; make new ones with another {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"settings are fixed once made; {name!r} stays")
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and self.for_core() == other.for_core()
+
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, name) for name in self.__slots__))
+
+    def for_core(self) -> dict[str, int | str | bool]:
+        """What the native recorder is configured with: settings by name, the log level as a number."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        values["log_level"] = _messages.LEVELS.index(self.log_level)
+        return values
+
+
+def load_settings(environ: Mapping[str, str] | None = None, **explicit: object) -> Settings:
+    """Resolve every setting; `explicit` values that are None count as not given."""
+    env = os.environ if environ is None else environ
+    values: dict[str, bool | int | str] = {}
+    mistakes: list[tuple[str, str, Setting]] = []
+    notes: list[str] = []
+
+    def take(setting: Setting, raw: object, where: str) -> None:
+        if setting.name in values or raw is None or raw == "":
+            return
+        try:
+            values[setting.name] = setting.read(raw)
+        except BadValue as problem:
+            mistakes.append((where, str(problem), setting))
+
+    for name, raw in explicit.items():
+        # A name outside of the table is a mistake in our own code and may be loud.
+        take(_BY_NAME[name], raw, f'{name}="{_shown(raw)}"')
+    for setting in SETTINGS:
+        raw = env.get(setting.env, "")
+        take(setting, raw, f'{setting.env}="{_shown(raw)}"')
+
+    # Off by a word of the user's: then the file cannot turn it on and need not be looked at.
+    path = values.get("configuration")
+    if path and values.get("enable") is not False:
+        from dftracer import _config_file  # noqa: PLC0415 - costs nothing where no file is named
+
+        for key, raw, invert in _config_file.read(str(path), _BY_NAME, _messages.always, notes.append):
+            setting = _BY_NAME[key.setting]
+            take(setting, _inverted(raw) if invert else raw, f'{key.shown}="{_shown(raw)}" in {path}')
+
+    settings = Settings(values)
+    _messages.set_level(settings.log_level)
+    for note in notes:
+        _messages.warn(note)
+    for where, problem, setting in mistakes:
+        _messages.always(f"{where} {problem}; using {_as_text(getattr(settings, setting.name))}")
+    return settings
+
+
+def rank_info(environ: Mapping[str, str] | None = None) -> Rank:
+    """This process's rank as its launcher tells it."""
+    from dftracer import _rank  # noqa: PLC0415 - needed with tracing on only
+
+    return _rank.detect(os.environ if environ is None else environ)
+
+
+def turn_on() -> None:
+    """Have tracing on in this process, if it has not read its settings yet, and in its children."""
+    os.environ["DFTRACER_ENABLE"] = "1"
+
+
+def set_log_file(prefix: str | None) -> str | None:
+    """Set DFTRACER_LOG_FILE for processes started from now on; gives what it was before."""
+    before = os.environ.get("DFTRACER_LOG_FILE")
+    if prefix is None:
+        os.environ.pop("DFTRACER_LOG_FILE", None)
+    else:
+        os.environ["DFTRACER_LOG_FILE"] = prefix
+    return before
+
+
+# Set by a recording process: where the processes it starts, which do not fork from it, write.
+_SESSION = "DFTRACER_SESSION"
+
+
+def announce_session(prefix: str | None) -> None:
+    """Have processes started from now on join this one's session; None ends that."""
+    if prefix is None:
+        os.environ.pop(_SESSION, None)
+    else:
+        os.environ[_SESSION] = prefix
+
+
+def announced_session() -> str | None:
+    """The prefix that a recording parent left, if any."""
+    return os.environ.get(_SESSION) or None
+
+
+def _inverted(raw: object) -> object:
+    try:
+        return not _read_bool(raw)
+    except BadValue:
+        return raw
+
+
+def _shown(raw: object) -> str:
+    try:
+        text = str(raw)
+    except Exception:
+        text = f"<{type(raw).__name__}>"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _as_text(value: bool | int | str) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value) if value != "" else "the automatic choice"

@@ -1,0 +1,181 @@
+"""Settings from a YAML or TOML file: flat, under `dftracer:`, or in the sections of DFTracer's own files."""
+
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+__all__ = ["Key", "parse", "read"]
+
+_MAX_BYTES = 1 << 20
+
+# DFTracer's sections: path in the file -> (setting, is the meaning turned around).
+_SECTIONS: dict[tuple[str, ...], tuple[str, bool]] = {
+    **{
+        (section, key): (setting, False)
+        for section in ("profiler", "tracer")
+        for key, setting in (
+            ("init", "init"),
+            ("log_file", "log_file"),
+            ("data_dirs", "data_dir"),
+            ("data_dir", "data_dir"),
+            ("log_level", "log_level"),
+            ("compression", "trace_compression"),
+        )
+    },
+    ("features", "metadata"): ("inc_metadata", False),
+    ("features", "core_affinity"): ("set_core_affinity", False),
+    ("features", "tid"): ("disable_tids", True),
+    ("features", "io", "enable"): ("disable_io", True),
+    ("features", "io", "posix"): ("disable_posix", True),
+    ("features", "io", "stdio"): ("disable_stdio", True),
+    ("internal", "log_level"): ("log_level", False),
+    ("internal", "bind_signals"): ("bind_signals", False),
+    ("internal", "write_buffer_size"): ("write_buffer_size", False),
+}
+_SECTION_NAMES = {path[:depth] for path in _SECTIONS for depth in range(1, len(path))}
+
+# Keys of DFTracer's files that have no counterpart here: not a mistake of the user's, yet worth a warning.
+_FOREIGN: tuple[tuple[str, ...], ...] = (
+    ("gotcha",),
+    ("internal", "throw_error"),
+    ("profiler", "interval"),
+    ("profiler", "time_metric"),
+    ("profiler", "libuv_threads"),
+    ("tracer", "interval"),
+    ("tracer", "time_metric"),
+    ("tracer", "libuv_threads"),
+    ("features", "aggregation"),
+    ("features", "omnistat"),
+    ("features", "papi"),
+    ("features", "variorum"),
+)
+
+
+class Key:
+    """A setting as the file spells it."""
+
+    __slots__ = ("setting", "shown")
+
+    def __init__(self, setting: str, shown: str) -> None:
+        self.setting = setting
+        self.shown = shown
+
+
+def read(
+    path: str,
+    names: Mapping[str, object],
+    mistake: Callable[[str], None],
+    note: Callable[[str], None],
+) -> Iterator[tuple[Key, object, bool]]:
+    """Each setting of the file with its raw value and whether its meaning is turned around."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        mistake(f"cannot read DFTRACER_CONFIGURATION={path}: {getattr(error, 'strerror', None) or error}")
+        return
+    if len(data) > _MAX_BYTES:
+        mistake(f"DFTRACER_CONFIGURATION={path} is larger than {_MAX_BYTES} bytes and is not read")
+        return
+    try:
+        document = parse(data.decode("utf-8"), path)
+    except Exception as error:
+        # Third-party parsers raise what they like, and no settings file may stop a training job.
+        mistake(f"DFTRACER_CONFIGURATION={path} is malformed and ignored: {error}")
+        return
+    if document is None or document == "":
+        return
+    if not isinstance(document, dict):
+        mistake(f"DFTRACER_CONFIGURATION={path} is malformed and ignored: not a mapping of settings")
+        return
+    yield from _Walk(path, names, mistake, note).settings(document)
+
+
+def parse(text: str, path: str) -> object:
+    """The document of a settings file, TOML or YAML by its extension, else by its content."""
+    if _is_toml(text, path):
+        return _toml(text)
+    return _yaml(text)
+
+
+def _is_toml(text: str, path: str) -> bool:
+    lowered = path.lower()
+    if lowered.endswith((".yaml", ".yml", ".json")):
+        return False
+    if lowered.endswith(".toml"):
+        return True
+    for line in text.splitlines():
+        content = line.strip()
+        if content and not content.startswith("#"):
+            equals, colon = content.find("="), content.find(":")
+            return content.startswith("[") or (equals != -1 and (colon == -1 or equals < colon))
+    return False
+
+
+def _toml(text: str) -> object:
+    # tomllib came with Python 3.11.
+    return _first_importable("tomllib", "tomli", "dftracer._toml_subset").loads(text)
+
+
+def _yaml(text: str) -> object:
+    parser = _first_importable("yaml", "dftracer._yaml_subset")
+    if parser.__name__ != "yaml":
+        return parser.parse(text)
+    # Scalars stay text: what `on`, `010` or `1_000` mean is for the table of settings to say.
+    return parser.load(text, Loader=parser.BaseLoader)
+
+
+def _first_importable(*names: str) -> Any:
+    for name in names[:-1]:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return importlib.import_module(names[-1])
+
+
+class _Walk:
+    """The way through one document; remembers whom to tell of what it cannot use."""
+
+    __slots__ = ("mistake", "names", "note", "path")
+
+    def __init__(
+        self,
+        path: str,
+        names: Mapping[str, object],
+        mistake: Callable[[str], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self.path = path
+        self.names = names
+        self.mistake = mistake
+        self.note = note
+
+    def settings(
+        self, mapping: dict[Any, Any], at: tuple[str, ...] = ()
+    ) -> Iterator[tuple[Key, object, bool]]:
+        for raw_key, value in mapping.items():
+            shown = ".".join((*at, str(raw_key)))
+            key = str(raw_key).lower().replace("-", "_")
+            here = (*at, key)
+            flat = key.removeprefix("dftracer_")
+            if here in _SECTIONS:
+                setting, invert = _SECTIONS[here]
+                yield Key(setting, shown), value, invert
+            elif not at and flat in self.names and flat != "configuration":
+                yield Key(flat, shown), value, False
+            elif not at and key == "dftracer" and isinstance(value, dict):
+                yield from self.settings(value)
+            elif here in _SECTION_NAMES and isinstance(value, dict):
+                yield from self.settings(value, here)
+            elif here in _SECTION_NAMES and (value is None or value == ""):
+                continue
+            elif here in _FOREIGN:
+                self.note(f"{shown} in {self.path} has no effect here")
+            else:
+                self.mistake(f"unknown setting {shown} in {self.path}; ignored")

@@ -1,0 +1,369 @@
+"""Reads traces of every dialect into one shape, skips what cannot be read, and says what it skipped.
+
+A record is a dict with the keys of `_schema.FIELDS`: `ph` is "X", "M" or "C", numbers are numbers, hashes are
+strings of hex digits, `args` is always there; `id` is None where the dialect has none (2.x, metadata). Keys
+the schema does not know are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+from dftracer import _gzip_members, _schema
+
+__all__ = [
+    "SUFFIXES",
+    "Problems",
+    "Record",
+    "TraceText",
+    "check_ends",
+    "find_traces",
+    "read_records",
+    "read_trace",
+    "text_size",
+]
+
+Record = dict[str, Any]
+
+_CHUNK = 1 << 18
+SUFFIXES = (".pfw", ".pfw.gz")
+_REQUIRED = {"X": frozenset({"pid", "ts", "dur"}), "C": frozenset({"pid", "ts"}), "M": frozenset({"pid"})}
+_ALWAYS_INTEGER = ("count", "p_idx", "level")
+
+
+class Problems:
+    """What could not be read, and what the traces say of their own end."""
+
+    def __init__(self) -> None:
+        self.skipped: Counter[str] = Counter()  # lines, by reason
+        self.cut_last_line: list[str] = []  # files
+        self.truncated_gzip: list[str] = []
+        self.corrupt_gzip: list[str] = []
+        self.unreadable: dict[str, str] = {}  # file -> reason
+        self.missing_end: list[int] = []  # pids without an `end` record: still running, or killed
+        self.recovered: list[int] = []  # pids whose trace was completed by a reader after they had died
+
+    def __bool__(self) -> bool:
+        """Is anything lost? A recovered process is not."""
+        return bool(
+            self.skipped
+            or self.cut_last_line
+            or self.truncated_gzip
+            or self.corrupt_gzip
+            or self.unreadable
+            or self.missing_end
+        )
+
+    def add(self, other: Problems) -> None:
+        """Take over what another reader met."""
+        self.skipped += other.skipped
+        self.cut_last_line += other.cut_last_line
+        self.truncated_gzip += other.truncated_gzip
+        self.corrupt_gzip += other.corrupt_gzip
+        self.unreadable.update(other.unreadable)
+        self.missing_end += other.missing_end
+        self.recovered += other.recovered
+
+    def lines(self) -> list[str]:
+        """One sentence per kind of problem, for people."""
+        said = [f"{count} lines skipped: {reason}" for reason, count in sorted(self.skipped.items())]
+        for what, files in (
+            ("the last line is cut", self.cut_last_line),
+            ("the last gzip member is truncated", self.truncated_gzip),
+            ("a gzip member is damaged", self.corrupt_gzip),
+        ):
+            said += [f"{path}: {what}" for path in files]
+        said += [f"{path}: {reason}" for path, reason in self.unreadable.items()]
+        if self.missing_end:
+            said.append(f"no end record of process {', '.join(map(str, self.missing_end))}")
+        if self.recovered:
+            said.append(f"recovered after the death of process {', '.join(map(str, self.recovered))}")
+        return said
+
+    def __repr__(self) -> str:
+        return f"Problems({'; '.join(self.lines())})"
+
+
+class TraceText:
+    """All records of some files, in the order of the files."""
+
+    def __init__(self, paths: list[str], records: list[Record], problems: Problems) -> None:
+        self.paths = paths
+        self.records = records
+        self.problems = problems
+        self._names: dict[str, str] | None = None
+
+    @property
+    def events(self) -> list[Record]:
+        """The complete events, those of the tracer's own (`start`, `end`) included."""
+        return [record for record in self.records if record["ph"] == "X"]
+
+    @property
+    def metadata(self) -> list[Record]:
+        return [record for record in self.records if record["ph"] == "M"]
+
+    @property
+    def counters(self) -> list[Record]:
+        return [record for record in self.records if record["ph"] == "C"]
+
+    def resolve(self, hash_: str) -> str | None:
+        """The host name, path or string that a hash stands for, None if no record tells."""
+        if self._names is None:
+            self._names = {
+                record["args"]["value"]: str(record["args"].get("name", ""))
+                for record in self.records
+                if record["ph"] == "M"
+                and record["name"] in _schema.HASH_RECORDS
+                and "value" in record["args"]
+            }
+        return self._names.get(hash_)
+
+
+def find_traces(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+    """The trace files among `paths`: files as they are given, directories with all that lies below them."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    found: list[str] = []
+    for each in given:
+        path = os.fspath(each)
+        if os.path.isdir(path):
+            for folder, folders, files in os.walk(path):
+                folders.sort()
+                found += [os.path.join(folder, name) for name in sorted(files) if name.endswith(SUFFIXES)]
+        else:
+            found.append(path)
+    return found
+
+
+def read_trace(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> TraceText:
+    """Read files and directories whole; a file that cannot be opened is a problem, not an exception."""
+    problems = Problems()
+    records: list[Record] = []
+    files = find_traces(paths)
+    for path in files:
+        try:
+            records.extend(read_records(path, problems))
+        except OSError as error:
+            problems.unreadable[path] = error.strerror or str(error)
+    check_ends(records, problems)
+    return TraceText(files, records, problems)
+
+
+def read_records(
+    path: str | os.PathLike[str], problems: Problems | None = None, *, skip: int = 0
+) -> Iterator[Record]:
+    """The records of one file, one after the other, without the first `skip` bytes of (inflated) text.
+
+    Positions in the text last; positions in a compressed file do not, because a writer may merge members.
+    """
+    name = os.fspath(path)
+    problems = Problems() if problems is None else problems
+    normal = _Normalizer()
+    with open(name, "rb") as file:
+        for line, is_last in _lines(_text(file, name, problems, skip)):
+            text = line.strip(b" \t\r\n,\0")
+            if text.startswith(b"["):
+                text = text[1:].lstrip()
+            if text in (b"", b"]"):
+                continue
+            try:
+                record = _parse(text)
+            except (ValueError, RecursionError):
+                if is_last:
+                    problems.cut_last_line.append(name)
+                else:
+                    problems.skipped["not JSON"] += 1
+                continue
+            reason = normal(record)
+            if reason:
+                problems.skipped[reason] += 1
+            else:
+                yield record
+
+
+def _parse(text: bytes) -> Any:
+    decoded = text.decode("utf-8", "replace")
+    try:
+        return json.loads(decoded)
+    except ValueError:
+        # The closing bracket of the file may stand on the line of the last record.
+        if decoded.endswith("]"):
+            return json.loads(decoded[:-1].rstrip(" \t,"))
+        raise
+
+
+def _lines(text: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Each line, and whether the text ends or breaks off with it before a newline."""
+    pending: list[bytes] = []
+    for chunk in text:
+        if not chunk:
+            yield from _flushed(pending)
+            continue
+        head, newline, rest = chunk.partition(b"\n")
+        pending.append(head)
+        if not newline:
+            continue
+        yield b"".join(pending), False
+        *whole, tail = rest.split(b"\n")
+        for line in whole:
+            yield line, False
+        pending = [tail]
+    yield from _flushed(pending)
+
+
+def _flushed(pending: list[bytes]) -> Iterator[tuple[bytes, bool]]:
+    line = b"".join(pending)
+    pending.clear()
+    if line:
+        yield line, True
+
+
+def text_size(path: str | os.PathLike[str]) -> int:
+    """Bytes of (inflated) text in a file; 0 if it is not there."""
+    try:
+        with open(path, "rb") as file:
+            if not _is_gzip(file):
+                return file.seek(0, os.SEEK_END)
+            indexed = _gzip_members.skip_text(file, 1 << 63)
+            return indexed + sum(map(len, _gzip_members.inflate(file, lambda _: None)))
+    except OSError:
+        return 0
+
+
+def _is_gzip(file: BinaryIO) -> bool:
+    file.seek(0)
+    found = file.read(len(_gzip_members.MAGIC)) == _gzip_members.MAGIC
+    file.seek(0)
+    return found
+
+
+def _text(file: BinaryIO, name: str, problems: Problems, skip: int) -> Iterator[bytes]:
+    if not _is_gzip(file):
+        file.seek(skip)
+        while chunk := file.read(_CHUNK):
+            yield chunk
+        return
+
+    def note(what: str) -> None:
+        if what == "truncated":
+            problems.truncated_gzip.append(name)
+        elif name not in problems.corrupt_gzip:
+            problems.corrupt_gzip.append(name)
+
+    if skip:
+        skip -= _gzip_members.skip_text(file, skip)
+    for chunk in _gzip_members.inflate(file, note):
+        if skip >= len(chunk) > 0:
+            skip -= len(chunk)
+        else:
+            yield chunk[skip:] if chunk else chunk
+            skip = 0 if chunk else skip
+
+
+class _Normalizer:
+    """Brings the records of one file into the common shape, in place."""
+
+    def __init__(self) -> None:
+        self._time = _schema.TIME_UNITS["US"]
+
+    def __call__(self, record: Any) -> str | None:
+        """The reason why this is no record, None if it is one."""
+        if not isinstance(record, dict):
+            return "not an object"
+        phase = record.get("ph")
+        known = _schema.PHASES.get(phase) if isinstance(phase, (str, int)) else None
+        if known is None:
+            return "unknown phase"
+        if not isinstance(record.get("name"), str):
+            return "no name"
+        if phase == 3:
+            record["aggregated"] = True
+        record["ph"] = known
+        record.setdefault("cat", "")
+        args = record.get("args")
+        if not isinstance(args, dict):
+            args = record["args"] = {}
+        if not self._numbers(record, args, known):
+            return "a field is not a number"
+        self._hashes(record, args)
+        if self._time != (1, 1):
+            multiply, divide = self._time
+            for field in ("ts", "dur"):
+                if field in record:
+                    record[field] = record[field] * multiply // divide
+        if known == "M" and record["name"] == "CM" and args.get("name") == "time_metric":
+            self._time = _schema.TIME_UNITS.get(str(args.get("value")).upper(), self._time)
+        return None
+
+    @staticmethod
+    def _numbers(record: Record, args: dict[str, Any], phase: str) -> bool:
+        record.setdefault("id", None)
+        as_text = False
+        for field in _schema.INTEGER_FIELDS:
+            value = record.get(field)
+            if type(value) is int:
+                continue
+            if value is None:
+                if field in _REQUIRED[phase]:
+                    return False
+                continue
+            number = _as_int(value)
+            if number is None:
+                return False
+            as_text = as_text or isinstance(value, str)
+            record[field] = number
+        if record.get("tid") is None:
+            record["tid"] = record["pid"]
+        # A user's own "7" stays a string: only a dialect that writes all numbers as strings is converted.
+        for name in _schema.INTEGER_ARGS if as_text else _ALWAYS_INTEGER:
+            value = args.get(name)
+            if type(value) is str:
+                number = _as_int(value)
+                args[name] = value if number is None else number
+        return True
+
+    @staticmethod
+    def _hashes(record: Record, args: dict[str, Any]) -> None:
+        for name, value in args.items():
+            if name in _schema.HASH_ARGS and (type(value) is not str or len(value) != 16):
+                args[name] = _as_hash(value)
+        if record["ph"] == "M" and record["name"] in _schema.HASH_RECORDS and "value" in args:
+            args["value"] = _as_hash(args["value"])
+
+
+def _as_int(value: Any) -> int | None:
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            return None
+    if isinstance(value, float) and abs(value) < 1 << 63:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _as_hash(value: Any) -> Any:
+    """Integers of DFTracer 1.0.5-1.0.8 become 16 hex digits; a raw string of the 2023 dialect stays."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) not in (0, 16):
+        value = int(value) if len(value) <= 20 else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+    return value
+
+
+def check_ends(records: Iterable[Record], problems: Problems) -> None:
+    """Note the processes that never wrote an `end` record, and those that had it written for them."""
+    ended: dict[tuple[Any, int], bool] = {}
+    for record in records:
+        key = (record["args"].get("hhash"), record["pid"])
+        if record["ph"] == "X" and record["cat"] == "dftracer" and record["name"] == "end":
+            # A part of a rotated trace is closed too, but its process went on.
+            ended[key] = ended.get(key, False) or not record["args"].get("continues")
+            if record["args"].get("recovered"):
+                problems.recovered.append(record["pid"])
+        elif record["ph"] == "X":
+            ended.setdefault(key, False)
+    problems.missing_end = [pid for (_, pid), has_end in ended.items() if not has_end]

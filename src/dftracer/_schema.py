@@ -1,0 +1,136 @@
+"""What stands in a trace: the one description of records that the documentation and every reader share."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+__all__ = [
+    "ARGS",
+    "FIELDS",
+    "HASH_ARGS",
+    "HASH_RECORDS",
+    "INDEX_ID",
+    "INDEX_STRUCT",
+    "INTEGER_ARGS",
+    "INTEGER_FIELDS",
+    "METADATA",
+    "PHASES",
+    "RESERVED_ARGS",
+    "TIME_UNITS",
+    "Arg",
+    "Field",
+    "MemberIndex",
+    "MetadataKind",
+]
+
+
+class Field(NamedTuple):
+    """A key of a record itself."""
+
+    name: str
+    type: str
+    records: str  # the phases it stands in
+    doc: str
+
+
+class Arg(NamedTuple):
+    """A key of `args` with a fixed meaning; all other keys are the user's."""
+
+    name: str
+    type: str  # "int", "bool" or "hash"
+    where: str
+    doc: str
+
+
+class MetadataKind(NamedTuple):
+    """A `name` of a record of phase M."""
+
+    name: str
+    args_name: str
+    args_value: str
+
+
+FIELDS: tuple[Field, ...] = (
+    Field("id", "int", "X M C", "number of the record in its process, from 1"),
+    Field("name", "str", "X M C", "name of the event, kind of the metadata, name of the counter"),
+    Field("cat", "str", "X M C", "category; `dftracer` on the tracer's own records"),
+    Field("pid", "int", "X M C", "process id"),
+    Field("tid", "int", "X M C", "thread id of the operating system"),
+    Field("ts", "int", "X C", "begin, us since the epoch"),
+    Field("dur", "int", "X", "duration in us"),
+    Field("ph", "str", "X M C", "phase: `X` complete event, `M` metadata, `C` counter"),
+    Field("args", "object", "X M C", "the tracer's own arguments (below) and the user's"),
+)
+
+ARGS: tuple[Arg, ...] = (
+    Arg("hhash", "hash", "all records", "host, named by the `HH` record"),
+    Arg("p_idx", "int", "X", "`id` of the enclosing open event of the same thread or task, -1 without one"),
+    Arg("level", "int", "X", "nesting depth, 1 at the top"),
+    Arg(
+        "count",
+        "int",
+        "`*.iter`, `*.block`, I/O",
+        "number of the iteration (written as a string), or bytes asked for",
+    ),
+    Arg("fhash", "hash", "I/O", "file, named by an `FH` record"),
+    Arg("cwd", "hash", "`start`", "working directory, named by an `FH` record"),
+    Arg("cmd_hash", "hash", "`start`", "command line, named by an `SH` record"),
+    Arg("exec_hash", "hash", "`start`", "executable, named by an `SH` record"),
+    Arg("ppid", "int", "`start`", "parent process"),
+    Arg("num_events", "int", "`end`", "records written"),
+    Arg("dropped", "int", "`end`", "events that could not be kept; `dropped_*` tell them by reason"),
+    Arg("recovered", "bool", "`end`", "written by a reader after the process had died"),
+    Arg("part", "int", "`end`", "number of the file in a rotated trace"),
+    Arg("continues", "int", "`end`", "1: not the end of the process but of this part"),
+)
+
+METADATA: tuple[MetadataKind, ...] = (
+    MetadataKind("HH", "host name", "its hash"),
+    MetadataKind("FH", "path", "its hash"),
+    MetadataKind("SH", "string (command line, executable)", "its hash"),
+    MetadataKind("CM", "key of the user's", "value"),
+    MetadataKind("PR", "fact of the process (rank, affinity)", "value"),
+    MetadataKind("thread_name", "name of the thread", "`thread_name`"),
+    MetadataKind("process_name", "name of the process", "`process_name`"),
+)
+
+# `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x; 3 is an aggregate of many events.
+PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", 1: "X", 2: "C", 3: "C", 4: "M"}
+
+INTEGER_FIELDS = tuple(field.name for field in FIELDS if field.type == "int")
+HASH_ARGS = frozenset(arg.name for arg in ARGS if arg.type == "hash")
+RESERVED_ARGS = frozenset({"hhash", "p_idx", "level"})
+HASH_RECORDS = frozenset({"HH", "FH", "SH"})
+
+# Arguments that the 2023 dialect writes as strings.
+INTEGER_ARGS = frozenset({arg.name for arg in ARGS if arg.type == "int"}) | {
+    "epoch",
+    "step",
+    "image_idx",
+    "image_size",
+    "size",
+    "ret",
+    "offset",
+    "flags",
+    "mode",
+    "whence",
+    "fd",
+}
+
+# DFTracer 2.x may write other units than us and says so in a `CM` record `time_metric`: (multiply, divide).
+TIME_UNITS: dict[str, tuple[int, int]] = {"NS": (1, 1000), "US": (1, 1), "MS": (1000, 1), "S": (1_000_000, 1)}
+
+INDEX_ID = b"DF"
+INDEX_STRUCT = struct.Struct("<IIIIQQ")
+
+
+class MemberIndex(NamedTuple):
+    """The subfield `DF` in the header of each gzip member: what a reader needs to hop over it."""
+
+    member_size: int  # bytes of the whole member, header and trailer included
+    text_size: int  # bytes of text in it
+    lines: int
+    reserved: int
+    first_ts: int  # us, 0 without events
+    last_ts: int

@@ -1,0 +1,89 @@
+"""The session of this process: when it begins, what it is called, who joins it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import dftracer
+from dftracer import _config, _core, _messages
+
+__all__ = ["SETTINGS", "begin", "end"]
+
+SETTINGS = _config.load_settings()
+
+_joined = False  # armed for a parent's session; `begin` may still give it a name of its own
+
+
+def _configure(prefix: str | None = None) -> None:
+    rank = _config.rank_info()
+    facts = {
+        key: str(value)
+        for key, value in (
+            ("rank", rank.rank),
+            ("local_rank", rank.local_rank),
+            ("world_size", rank.world_size),
+            ("launcher", rank.source),
+        )
+        if value is not None
+    }
+    settings = {**SETTINGS.for_core(), "version": dftracer.__version__, "facts": facts}
+    if prefix:
+        settings["log_file"] = prefix
+    _core.configure(settings)
+
+
+def _is_multiprocessing_child() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def _join() -> None:
+    """Record from the start in a process that a recording one has started."""
+    global _joined  # noqa: PLW0603 - one session per process
+    prefix = _config.announced_session()
+    _configure(prefix)
+    if prefix or _is_multiprocessing_child():
+        _joined = _core.initialize(None)
+
+
+def begin(path: str | os.PathLike[str] | None = None) -> None:
+    """Record from now on, into `path` if given. A second call changes nothing."""
+    global _joined  # noqa: PLW0603
+    if not SETTINGS.enable:
+        return
+    name: str | None = None
+    if path is not None:
+        try:
+            name = os.fsdecode(path) or None
+        except TypeError:
+            _messages.error(f"initialize_log: {path!r} is not a file name; using {SETTINGS.log_file}")
+    if _core.active():
+        if _joined and name is not None:
+            _core.rename(name)
+        _joined = False
+    else:
+        _core.initialize(name)
+        _joined = False
+    _config.announce_session(_stem())
+
+
+def _stem() -> str | None:
+    path = _core.trace_path()
+    for suffix in (".gz", ".pfw"):
+        if path is not None:
+            path = path.removesuffix(suffix)
+    return path
+
+
+def end() -> None:
+    """Write everything and close the trace."""
+    if SETTINGS.enable:
+        _config.announce_session(None)
+        _core.finalize()
+
+
+if SETTINGS.enable:
+    _join()
+else:
+    _core.configure({"enable": False})

@@ -1,0 +1,213 @@
+"""What a decorator does to each kind of thing that can be decorated."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from types import FunctionType, MethodType
+from typing import Any
+
+from dftracer import _core, _messages
+
+__all__ = ["SPECIAL_ARGS", "decorate", "wrap"]
+
+Span = _core.Node | _core.Use
+
+SPECIAL_ARGS = ("epoch", "step", "image_idx", "image_size")
+
+_CO_GENERATOR, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
+
+
+def decorate(span: Span, target: Any) -> Any:
+    """Trace `target` as `span`, whatever it is."""
+    if isinstance(target, (staticmethod, classmethod)):
+        return type(target)(decorate(span, target.__func__))
+    if isinstance(target, property):
+        accessors = (target.fget, target.fset, target.fdel)
+        return property(*(a and decorate(span, a) for a in accessors), doc=target.__doc__)
+    if isinstance(target, type):
+        return _decorate_class(span, target)
+    if not callable(target):
+        _messages.warn(f"{target!r} cannot be traced: it is neither a function nor a class")
+        return target
+    return wrap(span, target)
+
+
+def wrap(span: Span, fn: Callable[..., Any], self_attributes: bool = False) -> Any:
+    """Trace the calls of `fn`."""
+    flags = _code_flags(fn)
+    if flags & _CO_COROUTINE:
+        body: Callable[..., Any] = _coroutine_caller(span, fn)
+    elif flags & _CO_ASYNC_GENERATOR:
+        body = _async_generator_caller(span, fn)
+    elif flags & _CO_GENERATOR:
+        body = _generator_caller(span, fn)
+    else:
+        first = _first_parameter(fn) if self_attributes else None
+        return _core.wrap(span, fn, _special_parameters(fn), first == "self", _attributes(fn))
+    return _core.disguise(fn, body, _attributes(fn))
+
+
+def _attributes(fn: Callable[..., Any]) -> dict[str, Any]:
+    attributes = {
+        name: getattr(fn, name) for name in functools.WRAPPER_ASSIGNMENTS if hasattr(fn, name)
+    }
+    if "__name__" not in attributes:
+        attributes["__name__"] = attributes["__qualname__"] = type(fn).__name__
+    attributes.update(getattr(fn, "__dict__", {}) if isinstance(fn, FunctionType) else {})
+    attributes["__wrapped__"] = fn
+    # torch.compile looks through us: inside of a graph there is nothing to time.
+    attributes["_torchdynamo_inline"] = fn
+    return attributes
+
+
+def _underlying(fn: Any) -> Any:
+    while True:
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif isinstance(fn, MethodType):
+            fn = fn.__func__
+        else:
+            return fn
+
+
+def _code_flags(fn: Any) -> int:
+    inner = _underlying(fn)
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        code = getattr(getattr(type(inner), "__call__", None), "__code__", None)
+    return getattr(code, "co_flags", 0)
+
+
+def _first_parameter(fn: Any) -> str | None:
+    code = getattr(fn, "__code__", None)
+    return code.co_varnames[0] if code is not None and code.co_argcount else None
+
+
+def _special_parameters(fn: Any) -> tuple[tuple[str, int, Any, bool], ...]:
+    """(name, position or -1, default, has a default) of those of SPECIAL_ARGS that `fn` takes."""
+    code = getattr(fn, "__code__", None)
+    if code is None or not isinstance(fn, FunctionType):
+        return ()
+    positional = code.co_varnames[: code.co_argcount]
+    keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    defaults = fn.__defaults__ or ()
+    first_default = len(positional) - len(defaults)
+    found = []
+    for name in SPECIAL_ARGS:
+        if name in positional:
+            at = positional.index(name)
+            has_default = at >= first_default
+            found.append((name, at, defaults[at - first_default] if has_default else None, has_default))
+        elif name in keyword_only:
+            kwdefaults = fn.__kwdefaults__ or {}
+            found.append((name, -1, kwdefaults.get(name), name in kwdefaults))
+    return tuple(found)
+
+
+def _decorate_class(span: Span, cls: type) -> type:
+    """Trace the making of instances; the class stays itself."""
+    init: Callable[..., Any] = cls.__init__
+    if init is object.__init__:
+
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            if (args or kwargs) and type(self).__new__ is object.__new__:
+                raise TypeError(f"{type(self).__name__}() takes no arguments")
+
+    try:
+        cls.__init__ = wrap(span, init)  # type: ignore[misc]  # instances are made through whatever is there
+    except TypeError:
+        _messages.warn(f"{cls!r} cannot be traced: its attributes cannot be set")
+    return cls
+
+
+def _coroutine_caller(span: Span, fn: Callable[..., Any]) -> Callable[..., Any]:
+    async def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        with span:
+            return await coroutine
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return run(fn(*args, **kwargs))
+
+    return call
+
+
+def _generator_caller(span: Span, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _drive(span.open(), fn(*args, **kwargs))
+
+    return call
+
+
+def _async_generator_caller(span: Span, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _drive_async(span.open(), fn(*args, **kwargs))
+
+    return call
+
+
+def _drive(activity: _core.Activity, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """The generator `inner`, its whole life as one event, open only while it runs."""
+    step: Callable[[], Any] = inner.__next__
+    try:
+        while True:
+            activity.resume()
+            item = step()
+            activity.suspend()
+            try:
+                sent = yield item
+            except GeneratorExit:
+                activity.resume()
+                inner.close()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - it belongs to the generator
+                step = functools.partial(inner.throw, thrown)
+            else:
+                step = inner.__next__ if sent is None else functools.partial(inner.send, sent)
+    except StopIteration as stop:
+        activity.finish()
+        return stop.value
+    except GeneratorExit:
+        activity.finish()
+        raise
+    except BaseException as error:
+        activity.finish(error)
+        raise
+
+
+async def _drive_async(
+    activity: _core.Activity, inner: AsyncGenerator[Any, Any]
+) -> AsyncGenerator[Any, Any]:
+    """The same for asynchronous generators."""
+    step: Callable[[], Any] = inner.__anext__
+    try:
+        while True:
+            activity.resume()
+            item = await step()
+            activity.suspend()
+            try:
+                sent = yield item
+            except GeneratorExit:
+                activity.resume()
+                await inner.aclose()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - it belongs to the generator
+                step = functools.partial(inner.athrow, thrown)
+            else:
+                step = inner.__anext__ if sent is None else functools.partial(inner.asend, sent)
+    except StopAsyncIteration:
+        activity.finish()
+    except GeneratorExit:
+        activity.finish()
+        raise
+    except BaseException as error:
+        activity.finish(error)
+        raise
+
+
+def _traceable_call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return self.__wrapped__(*args, **kwargs)
+
+
+_core.set_decorator(decorate)
+_core.set_traceable_call(_traceable_call)

@@ -1,0 +1,27 @@
+"""The parts that event names are made of."""
+
+BLOCK_NAME = "block"
+ITER_NAME = "iter"
+INIT_NAME = "init"
+ITER_COUNT_NAME = "count"
+CTX_SEPARATOR = "."
+
+__all__ = [
+    "BLOCK_NAME",
+    "CTX_SEPARATOR",
+    "INIT_NAME",
+    "ITER_COUNT_NAME",
+    "ITER_NAME",
+    "get_iter_block_name",
+    "get_iter_handle_name",
+]
+
+
+def get_iter_block_name(name: str) -> str:
+    """The name of the event of a loop's body."""
+    return f"{name}{CTX_SEPARATOR}{BLOCK_NAME}"
+
+
+def get_iter_handle_name(name: str) -> str:
+    """The name of the event of waiting for a loop's next item."""
+    return f"{name}{CTX_SEPARATOR}{ITER_NAME}"

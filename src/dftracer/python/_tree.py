@@ -1,0 +1,186 @@
+"""`ai`: one vocabulary of annotations for everything a training job does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from dftracer import _core, _session
+from dftracer.python import _events
+from dftracer.python._names import CTX_SEPARATOR, INIT_NAME, ITER_COUNT_NAME
+from dftracer.python._names import get_iter_block_name as _block_name
+from dftracer.python._names import get_iter_handle_name as _iter_name
+
+__all__ = ["DFTracerAI", "ai", "checkpoint", "comm", "compute", "data", "dataloader", "device", "pipeline"]
+
+_ROOT_NAME = "ai_root"
+_TRACING = _session.SETTINGS.enable
+
+
+class DFTracerAI(_core.Node):
+    """A named span with a place in a tree: decorator, context manager, loop wrapper, start/stop pair."""
+
+    def __init__(
+        self,
+        *,
+        cat: str,
+        name: str | None = None,
+        epoch: Any = None,
+        step: Any = None,
+        image_idx: Any = None,
+        image_size: Any = None,
+        enable: bool = True,
+        parent: _core.Node | None = None,
+    ) -> None:
+        super().__init__(name if name is not None else cat, cat, parent)
+        self._derived: dict[str, DFTracerAI] = {}
+        self.update(epoch, step, image_idx, image_size)
+        if not enable:
+            self.set_enabled(False)
+
+    def derive(self, name: str) -> DFTracerAI:
+        """The child `<this name>.<name>`; the same object each time."""
+        child = self._derived.get(name)
+        if child is None:
+            child = DFTracerAI(cat=self.cat, name=f"{self.name}{CTX_SEPARATOR}{name}", parent=self)
+            self._derived[name] = child
+        return child
+
+    @property
+    def init(self) -> DFTracerAI:
+        """The event of setting this thing up."""
+        return self.derive(INIT_NAME)
+
+    def create_children(self, names: Mapping[str, str]) -> None:
+        """Add children as attributes: attribute name to event name."""
+        for attribute, name in names.items():
+            setattr(self, attribute, DFTracerAI(cat=self.cat, name=name, parent=self))
+
+    def iter(
+        self,
+        iterator: Iterable[Any] | AsyncIterator[Any],
+        include_block: bool = True,
+        include_iter: bool = True,
+        iter_name: str | None = None,
+        block_name: str | None = None,
+    ) -> Any:
+        """Loop over `iterator`: one event for waiting for each item, one for the body that uses it."""
+        if not _TRACING:
+            return iterator
+        wait = self._named(iter_name or _iter_name(self.name)) if include_iter else None
+        body = self._named(block_name or _block_name(self.name)) if include_block else None
+        if hasattr(iterator, "__aiter__") and not hasattr(iterator, "__iter__"):
+            return _AsyncLoop(iterator, _core.loop(None, wait, body, ITER_COUNT_NAME, True))
+        return _core.loop(iterator, wait, body, ITER_COUNT_NAME, True)  # type: ignore[arg-type]  # not async
+
+    def _named(self, name: str) -> DFTracerAI:
+        node = self._derived.get("\0" + name)
+        if node is None:
+            node = DFTracerAI(cat=self.cat, name=name, parent=self)
+            self._derived["\0" + name] = node
+        return node
+
+    def start(self, metadata: bool = False) -> None:
+        """Open an event that `stop` closes; with `metadata`, a record of this moment at once."""
+        if metadata:
+            self._mark("start")
+        else:
+            super().start()
+
+    def stop(self, metadata: bool = False) -> None:
+        """Close what `start` opened."""
+        if metadata:
+            self._mark("end")
+        else:
+            super().stop()
+
+    def _mark(self, moment: str) -> None:
+        if self.enabled:
+            name = f"{self.name}{CTX_SEPARATOR}{moment}"
+            _core.log_metadata("CM", name, str(_core.time_ns() // 1000))
+
+    def enable(self) -> None:
+        """Record this node and all below it."""
+        self.set_enabled(True)
+
+    def disable(self) -> None:
+        """Do not record this node nor any below it."""
+        self.set_enabled(False)
+
+    def reset(self) -> DFTracerAI:
+        """Forget the args set on this node."""
+        self.clear_args()
+        return self
+
+    def get_time(self) -> int:
+        """Now, in us since the epoch, on the clock of the trace."""
+        return _core.time_ns() // 1000
+
+    async def __aenter__(self) -> DFTracerAI:
+        return self.__enter__()
+
+    async def __aexit__(self, *exception: Any) -> None:
+        self.__exit__(*exception)
+
+
+class _AsyncLoop:
+    """`async for` with the same two events per item."""
+
+    def __init__(self, iterable: Any, marks: _core.LoopIterator[Any]) -> None:
+        self._iterator = iterable.__aiter__()
+        self._marks = marks
+
+    def __aiter__(self) -> _AsyncLoop:
+        return self
+
+    async def __anext__(self) -> Any:
+        self._marks.before_wait()
+        try:
+            item = await self._iterator.__anext__()
+        except BaseException as error:
+            self._marks.after_wait(error)
+            raise
+        self._marks.after_wait(None)
+        return item
+
+
+class _Category(DFTracerAI):
+    """A category and its events as attributes."""
+
+    def __init__(self, root: DFTracerAI, category: _events.ProfileCategory, events: Iterable[str]) -> None:
+        super().__init__(cat=category.value, parent=root)
+        for event in events:
+            setattr(self, event, DFTracerAI(cat=self.cat, name=event, parent=self))
+
+    def add_io(self) -> None:
+        """Storage access as events named `<category>.io.<operation>`."""
+        self.io = io = DFTracerAI(cat=self.cat, name=f"{self.name}{CTX_SEPARATOR}io", parent=self)
+        io.create_children({event.value: f"{io.name}{CTX_SEPARATOR}{event.value}" for event in _events.IOEvent})
+
+
+def _words(words: Iterable[_events.ComputeEvent | Any]) -> list[str]:
+    return [word.value for word in words]
+
+
+class _AI(DFTracerAI):
+    """The root of the tree."""
+
+    def __init__(self) -> None:
+        super().__init__(cat=_ROOT_NAME, name=_ROOT_NAME)
+        category = _events.ProfileCategory
+        self.compute = _Category(self, category.COMPUTE, _words(_events.ComputeEvent))
+        self.data = _Category(self, category.DATA, _words(_events.DataEvent))
+        self.dataloader = _Category(self, category.DATALOADER, _words(_events.DataLoaderEvent))
+        self.comm = _Category(self, category.COMM, _words(_events.CommunicationEvent))
+        self.device = _Category(self, category.DEVICE, _words(_events.DeviceEvent))
+        self.checkpoint = _Category(self, category.CHECKPOINT, _words(_events.CheckpointEvent))
+        self.pipeline = _Category(self, category.PIPELINE, _words(_events.PipelineEvent))
+        self.other = _Category(self, category.OTHER, ())
+        self.other.create_children({"log": "other.log"})
+        for with_io in (self.data, self.checkpoint, self.other):
+            with_io.add_io()
+
+
+ai = _AI()
+compute, data, dataloader, comm = ai.compute, ai.data, ai.dataloader, ai.comm
+device, checkpoint, pipeline = ai.device, ai.checkpoint, ai.pipeline

@@ -1,0 +1,53 @@
+"""No operation costs more than its budget in bench/budgets.toml."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info < (3, 11):
+    pytest.skip("budgets are read with tomllib, part of Python 3.11", allow_module_level=True)
+
+from bench import gate, instructions
+
+BUDGETS = gate.budgets()
+EXACT = BUDGETS["instructions"].get(instructions.flavour(), {})
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[str, dict[str, float]]:
+    try:
+        return instructions.count(Path(sys.executable))
+    except instructions.Unavailable as reason:
+        pytest.skip(f"instructions cannot be counted here: {reason}")
+
+
+@pytest.mark.parametrize("operation", EXACT)
+def test_instructions_per_operation_stay_within_budget(
+    operation: str, counted: dict[str, dict[str, float]]
+) -> None:
+    cost = counted[operation]["op"] - counted[operation]["plain"]
+    assert cost <= EXACT[operation], f"{operation}: {cost:.0f} instructions"
+
+
+@pytest.mark.parametrize("operation", BUDGETS["instructions_over_empty_manager"])
+def test_instructions_relative_to_an_empty_context_manager_stay_within_budget(
+    operation: str, counted: dict[str, dict[str, float]]
+) -> None:
+    kinds = counted[operation]
+    ratio = (kinds["op"] - kinds["plain"]) / (kinds[gate.EMPTY_MANAGER] - kinds["plain"])
+    assert ratio <= BUDGETS["instructions_over_empty_manager"][operation]
+
+
+@pytest.mark.parametrize("operation", BUDGETS["time_over_empty_manager"])
+def test_time_relative_to_an_empty_context_manager_stays_within_budget(operation: str) -> None:
+    limit = BUDGETS["time_over_empty_manager"][operation]
+    # A busy machine can spoil a whole run; code that is too slow spoils all of them.
+    ratios = []
+    for _ in range(3):
+        ratios.append(gate.time_ratio(operation))
+        if ratios[-1] <= limit:
+            return
+    pytest.fail(f"{operation}: {min(ratios):.2f} of an empty context manager, budget {limit}")

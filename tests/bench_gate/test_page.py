@@ -1,0 +1,12 @@
+"""docs/performance.md is what the saved results say."""
+
+from __future__ import annotations
+
+from bench import report
+from bench.results import Results
+from bench.rounds import ROOT
+
+
+def test_the_performance_page_is_generated_from_the_saved_results() -> None:
+    results = Results.load(ROOT / "bench" / "results.json")
+    assert (ROOT / "docs" / "performance.md").read_text() == report.markdown(results)

@@ -1,0 +1,228 @@
+"""The settings file: YAML and TOML, flat and in DFTracer's sections, with and without third-party parsers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dftracer import _messages, _toml_subset, _yaml_subset
+from dftracer._config import Settings, load_settings
+
+YAML = """
+# as DFTracer's users write it
+enable: true
+profiler:
+  init: PRELOAD
+  log_file: /tmp/run/trace   # a prefix
+  data_dirs: ["/data", '/scratch']
+  compression: off
+features:
+  metadata: false
+  core_affinity: yes
+  tid: false
+  io:
+    enable: true
+    posix: true
+    stdio: false
+internal:
+  log_level: WARN
+  bind_signals: true
+  write_buffer_size: 1M
+"""
+TOML = """
+enable = true
+DFTRACER_DATA_DIR = "/data:/scratch"
+[profiler]
+init = "PRELOAD"
+log_file = '/tmp/run/trace' # a prefix
+compression = false
+[features]
+metadata = false
+core_affinity = true
+tid = false
+io = { enable = true, posix = true, stdio = false }
+[internal]
+log_level = "WARN"
+bind_signals = true
+write_buffer_size = 1_048_576
+"""
+EXPECTED = Settings(
+    {
+        "enable": True,
+        "init": "PRELOAD",
+        "log_file": "/tmp/run/trace",
+        "data_dir": "/data:/scratch",
+        "trace_compression": False,
+        "inc_metadata": False,
+        "set_core_affinity": True,
+        "disable_tids": True,
+        "disable_stdio": True,
+        "log_level": "WARN",
+        "bind_signals": True,
+        "write_buffer_size": 1 << 20,
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_messages, "_said", set())
+    monkeypatch.setattr(_messages, "_level", 0)
+
+
+@pytest.fixture(params=["installed parsers", "own parsers"])
+def _parsers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "own parsers":
+        for module in ("yaml", "tomllib", "tomli"):
+            monkeypatch.setitem(sys.modules, module, None)
+
+
+def load(path: Path, text: str | bytes, **environ: str) -> Settings:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_settings({"DFTRACER_CONFIGURATION": str(path), **environ})
+
+
+def same_but_for_the_path(settings: Settings, expected: Settings) -> bool:
+    return {**settings.for_core(), "configuration": ""} == {**expected.for_core(), "configuration": ""}
+
+
+@pytest.mark.usefixtures("_parsers")
+@pytest.mark.parametrize(
+    ("name", "text"), [("c.yaml", YAML), ("c.toml", TOML), ("noext", YAML), ("noext", TOML)]
+)
+def test_dftracers_sections_are_understood(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file written for DFTracer means the same here, in YAML and in TOML, whatever parser is there."""
+    assert same_but_for_the_path(load(tmp_path / name, text), EXPECTED)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("_parsers")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ring_size: 2M\nflush-ms: 50\n",
+        "DFTRACER_RING_SIZE: 2M\ndftracer_flush_ms: 50\n",
+        "dftracer:\n  Ring_Size: 2M\n  FLUSH_MS: 50\n",
+        '{"dftracer": {"ring_size": "2M", "flush_ms": 50}}',
+        'ring_size = "2M"\nflush_ms = 50\n',
+        'dftracer.ring_size = "2M"\ndftracer.flush_ms = 50\n',
+        '[dftracer]\nDFTRACER_RING_SIZE = "2M"\nflush_ms = 50\n',
+    ],
+)
+def test_keys_take_any_case_with_or_without_prefix_and_section(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load(tmp_path / "settings", text)
+    assert (settings.ring_size, settings.flush_ms) == (2 << 20, 50)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("_parsers")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.yaml", "enable: [1, 2"),
+        ("c.yaml", "enable: true\n\tinit: x\n"),
+        ("c.yaml", "a: b: c\n"),
+        ("c.yaml", "- just\n- a list\n"),
+        ("c.yaml", b"\xff\xfe\x00binary"),
+        ("c.toml", "enable = maybe\n"),
+        ("c.toml", "[features\n"),
+    ],
+)
+def test_a_malformed_file_costs_one_line(
+    name: str, text: str | bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert same_but_for_the_path(load(tmp_path / name, text), Settings())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dftracer: DFTRACER_CONFIGURATION={tmp_path / name} is malformed and ignored: ")
+
+
+def test_a_missing_file_costs_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "nowhere.yaml"
+    assert load_settings({"DFTRACER_CONFIGURATION": str(path)}).enable is False
+    assert (
+        capsys.readouterr().err
+        == f"dftracer: cannot read DFTRACER_CONFIGURATION={path}: No such file or directory\n"
+    )
+
+
+def test_an_unknown_key_and_a_bad_value_cost_a_line_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.yaml"
+    settings = load(path, "rign_size: 2M\nfeatures: {oi: {}}\nflush_ms: soon\nmax_stall_us: 7\n")
+    assert (settings.flush_ms, settings.max_stall_us) == (100, 7)
+    assert capsys.readouterr().err.splitlines() == [
+        f"dftracer: unknown setting rign_size in {path}; ignored",
+        f"dftracer: unknown setting features.oi in {path}; ignored",
+        f'dftracer: flush_ms="soon" in {path} is not a whole number; using 100',
+    ]
+
+
+@pytest.mark.parametrize(("level", "shown"), [("ERROR", 0), ("WARN", 1)])
+def test_dftracers_settings_without_a_counterpart_are_a_warning(
+    level: str, shown: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load(tmp_path / "c.yaml", "gotcha:\n  priority: 1\n", DFTRACER_LOG_LEVEL=level)
+    assert len(capsys.readouterr().err.splitlines()) == shown
+
+
+def test_a_file_is_not_read_when_the_environment_says_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load(tmp_path / "c.yaml", "enable: true\n: :\n", DFTRACER_ENABLE="0")
+    assert settings.enable is False
+    assert capsys.readouterr().err == ""
+
+
+KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]) | st.just(" "), max_size=12)
+TREES = st.recursive(
+    TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(KEYS, TREES, min_size=1, max_size=4), st.sampled_from([True, False, None]))
+def test_the_yaml_subset_reads_what_pyyaml_writes(tree: dict[str, object], flow: bool | None) -> None:
+    """Block style, flow style and mixed, with PyYAML's own choice of quotes."""
+    yaml = pytest.importorskip("yaml")
+    text = yaml.safe_dump(tree, default_flow_style=flow, width=10**9, allow_unicode=True)
+    assert _yaml_subset.parse(text) == tree
+
+
+@given(st.text(st.sampled_from("ab: -#'\"[]{},\n\\&*!|>%@`?\t~0.x")))
+def test_the_yaml_subset_agrees_with_pyyaml_or_refuses(text: str) -> None:
+    """It never reads a document in another sense, and never raises anything but its own error."""
+    yaml = pytest.importorskip("yaml")
+    try:
+        ours = _yaml_subset.parse(text)
+    except _yaml_subset.YamlError:
+        return
+    try:
+        theirs = yaml.load(text, Loader=yaml.BaseLoader)
+    except yaml.YAMLError:
+        return
+    assert ours == ("" if theirs is None else theirs)
+
+
+@given(st.text(st.sampled_from("ab=.[]{}\"'#, \n\\01_e+-tfrue")))
+def test_the_toml_subset_agrees_with_tomllib_or_refuses(text: str) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    try:
+        ours = _toml_subset.loads(text)
+    except _toml_subset.TomlError:
+        return
+    try:
+        theirs = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return
+    assert ours == theirs
