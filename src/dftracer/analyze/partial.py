@@ -28,6 +28,7 @@ __all__ = ["BIN_US_SHIFT", "Lane", "Lanes", "Partial", "analyze_file"]
 
 BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
 _PROFILE = 4096
+_STRIP = 1536
 _DEVICE_WORDS = ("stream", "cuda", "gpu")
 _SKIP = CLASSES.index("skip")
 _IO_CLASSES = [CLASSES.index(c) for c in ("read", "io_read", "io_write")]
@@ -248,6 +249,7 @@ class _Analyzer:
                     "busy_us": total(busy),
                     "stages": _by_stage(lane),
                     "profile": _profile(busy),
+                    "strip": _strip(lane),
                     "items": int(mine.shape[1]),
                     "item_us": np.sort(mine[2]),
                 }
@@ -427,6 +429,24 @@ def _profile(busy: Intervals) -> tuple[Ints, Ints]:
     else:
         times = np.linspace(busy[0][0], busy[1][-1], _PROFILE).astype(np.int64)
     return times, measure(busy, np.full(times.size, times[0]), times)
+
+
+def _strip(lane: Lane) -> dict[str, Any] | None:
+    """The lane in a fixed number of pieces, for drawing: the stage that fills most of each, and how full it is."""
+    if lane.start.size == 0:
+        return None
+    first, last = int(lane.start[0]), int(lane.end[-1])
+    edges = np.linspace(first, last, _STRIP + 1).astype(np.int64)
+    table = account(lane.start, lane.end, lane.stage, len(STAGES), edges[:-1], edges[1:])
+    table[:, NONE] = 0
+    width = np.maximum(np.diff(edges), 1)
+    fill = np.minimum(table.sum(axis=1) / width, 1.0)
+    return {
+        "first_us": first,
+        "last_us": last,
+        "stage": np.where(fill > 0, table.argmax(axis=1), NONE).astype(np.uint8),
+        "fill": (fill * 9 + 0.5).astype(np.uint8),
+    }
 
 
 def _mark_kind(cat: str, name: str) -> str:
