@@ -80,6 +80,11 @@ inline ThreadState* current_thread() {
   return attach_thread();
 }
 
+// Whether this thread has recorded anything yet; a switched-off span is no reason to begin.
+inline bool recording_thread() {
+  return tls_thread && tls_thread->generation == g_generation.load(std::memory_order_relaxed);
+}
+
 inline uint64_t new_id(ThreadState* t) { return t->next_id->fetch_add(1, std::memory_order_relaxed); }
 
 inline Frame* push_frame(ThreadState* t, const void* key, uint32_t flags) {

@@ -120,6 +120,7 @@ bool complete(RingFile& file) {
     MappedRing ring = file.map_ring(i);
     if (ring.header) take_ring(ring, state == kCommitted, lines, clock, &rest);
   }
+  if (size == 0 && rest.records == 0 && access(h->path, F_OK) != 0) return true;  // it never recorded anything
   uint64_t id = h->next_id.load();
   std::string args = ",\"num_events\":";
   append_int(args, int64_t(id - 1));

@@ -28,7 +28,7 @@ void begin(ThreadState* t, Activity* a) {
 
 PyObject* activity_resume(PyObject* self, PyObject*) {
   auto* a = reinterpret_cast<Activity*>(self);
-  ThreadState* t = thread_in_context();
+  ThreadState* t = a->on || recording_thread() ? thread_in_context() : nullptr;
   if (!t || a->done || a->running || (a->begun && a->generation != t->generation)) Py_RETURN_NONE;
   if (!a->begun) {
     begin(t, a);

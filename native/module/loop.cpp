@@ -50,17 +50,19 @@ void end_item(Loop* l, uint64_t now) {
   if (bodied) emit_span(t, l->body->name_id, body, now, fragment_of(l->body), {count, n});
 }
 
+bool wanted(Loop* l) { return (l->wait && l->wait->on) || (l->body && l->body->on); }
+
 void begin_wait(Loop* l) {
   end_item(l, ticks());
   l->waited = false;
-  ThreadState* t = thread_in_context();
+  ThreadState* t = wanted(l) || recording_thread() ? thread_in_context() : nullptr;
   if (t && l->wait) push_frame(t, wait_key(l), muted_unless(l->wait->on));
 }
 
 // `error`: the exception type that came instead of an item; the one that ends a loop is no event.
 void end_wait(Loop* l, bool got_item, PyObject* error) {
   l->wait_end = ticks();
-  ThreadState* t = thread_in_context();
+  ThreadState* t = wanted(l) || recording_thread() ? thread_in_context() : nullptr;
   if (!t) return;
   Frame f;
   bool waited = l->wait && take_frame(t, wait_key(l), 0, &f);

@@ -19,7 +19,8 @@ uint64_t g_args_clock = 0;
 
 PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
   Node* n = reinterpret_cast<Bound*>(self)->node;
-  if (ThreadState* t = thread_in_context()) push_frame(t, n, muted_unless(n->on));
+  if (DFT_LIKELY(n->on || recording_thread()))
+    if (ThreadState* t = thread_in_context()) push_frame(t, n, muted_unless(n->on));
   return new_ref(reinterpret_cast<PyObject*>(n));
 }
 
@@ -257,7 +258,7 @@ PyObject* node_set_enabled(PyObject* self, PyObject* flag) {
 
 PyObject* node_start(PyObject* self, PyObject*) {
   auto* n = reinterpret_cast<Node*>(self);
-  if (!g_tracing) Py_RETURN_NONE;
+  if (!g_tracing || !(n->on || recording_thread())) Py_RETURN_NONE;
   if (ThreadState* t = thread_in_context()) {
     Frame forgotten;
     take_frame(t, n, kStarted, &forgotten);  // a start() without stop() is simply restarted

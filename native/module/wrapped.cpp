@@ -77,10 +77,10 @@ std::vector<Arg> call_args(Wrapped* w, const Span& span, PyObject* const* args, 
 
 PyObject* wrapped_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   auto* w = reinterpret_cast<Wrapped*>(self);
-  ThreadState* t = thread_in_context();
-  if (!t) return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
   Span span;
   span_of(w->span, &span);
+  ThreadState* t = DFT_LIKELY(span.on || recording_thread()) ? thread_in_context() : nullptr;
+  if (!t) return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
   bool plain = !w->parameters && !w->self_attributes;
   std::vector<Arg> own;
   if (!plain && span.on) own = call_args(w, span, args, PyVectorcall_NARGS(nargsf), kwnames);

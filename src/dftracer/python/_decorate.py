@@ -15,7 +15,7 @@ Span = _core.Node | _core.Use
 
 SPECIAL_ARGS = ("epoch", "step", "image_idx", "image_size")
 
-_CO_GENERATOR, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
+_CO_VARKEYWORDS, _CO_GENERATOR, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x08, 0x20, 0x80, 0x200
 
 
 def decorate(span: Span, target: Any) -> Any:
@@ -102,6 +102,8 @@ def _special_parameters(fn: Any) -> tuple[tuple[str, int, Any, bool], ...]:
         elif name in keyword_only:
             kwdefaults = fn.__kwdefaults__ or {}
             found.append((name, -1, kwdefaults.get(name), name in kwdefaults))
+        elif code.co_flags & _CO_VARKEYWORDS:
+            found.append((name, -1, None, False))
     return tuple(found)
 
 

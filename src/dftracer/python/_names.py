@@ -19,9 +19,11 @@ __all__ = [
 
 def get_iter_block_name(name: str) -> str:
     """The name of the event of a loop's body."""
-    return f"{name}{CTX_SEPARATOR}{BLOCK_NAME}"
+    suffix = f"{CTX_SEPARATOR}{BLOCK_NAME}"
+    return name if name.endswith(suffix) else name + suffix
 
 
 def get_iter_handle_name(name: str) -> str:
     """The name of the event of waiting for a loop's next item."""
-    return f"{name}{CTX_SEPARATOR}{ITER_NAME}"
+    suffix = f"{CTX_SEPARATOR}{ITER_NAME}"
+    return name if name.endswith(suffix) else name + suffix
