@@ -11,13 +11,14 @@ from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.ledger import ledger
-from dftracer.analyze.partial import Lanes, Partial, analyze_file
+from dftracer.analyze.partial import Lanes, Partial, analyze_files
+from dftracer.load.process import ProcessInfo, part_of
 from dftracer.load.trace import Trace
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Analysis", "analyze"]
+__all__ = ["Analysis", "analyze", "units_of"]
 
 _ORDER = {"high": 0, "medium": 1, "low": 2, "info": 3}
 
@@ -57,6 +58,12 @@ class Analysis:
             top = told[0]
             return f"{top.title} That is {top.seconds:.2f} s or {top.percent:.0f} % of the run."
         wall = float(rank.wall_us.sum())
+        unexplained = float(rank.stage_us("unexplained").sum()) / wall
+        if unexplained >= 0.2:
+            return (
+                f"No bottleneck stands out, but {100 * unexplained:.0f} % of rank {rank.number}'s step time is covered by no"
+                " annotation."
+            )
         compute = sum(float(rank.stage_us(s).sum()) for s in ("forward", "backward", "optimizer"))
         return (
             f"No bottleneck outside compute: {100 * compute / wall:.0f} % of rank {rank.number}'s step time is forward,"
@@ -78,6 +85,16 @@ class Analysis:
         return out
 
 
+def units_of(trace: Trace) -> list[list[ProcessInfo]]:
+    """What is analysed as one: the files of a process, usually one, several where the recorder began new parts."""
+    units: dict[str, list[tuple[int, ProcessInfo]]] = {}
+    for process in trace.processes:
+        if trace.filter.wants(process):
+            stem, part = part_of(process.file)
+            units.setdefault(stem, []).append((part, process))
+    return [[p for _, p in sorted(unit, key=lambda u: u[0])] for unit in units.values()]
+
+
 def analyze(
     trace: Trace | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
@@ -91,11 +108,11 @@ def analyze(
         from dftracer.analyze.cluster import analyze_on_cluster  # noqa: PLC0415 - needs the extra `dask`
 
         return Analysis(analyze_on_cluster(trace, dask))
-    wanted = [p for p in trace.processes if trace.filter.wants(p)]
+    units = units_of(trace)
     results: list[tuple[Partial, Lanes]] = []
-    sizes = [p.file.stat().st_size for p in wanted]
-    for i, process in enumerate(wanted):
-        results.append(analyze_file(process, trace.filter, trace.threads, trace.chunk_text))
+    sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
+    for i, unit in enumerate(units):
+        results += analyze_files(unit, trace.filter, trace.threads, trace.chunk_text)
         if progress is not None:
             progress(sum(sizes[: i + 1]), sum(sizes))
     job = build_job([partial for partial, _ in results])

@@ -32,7 +32,9 @@ class Pairs:
 
     def __init__(self) -> None:
         self.keys: list[tuple[str, str]] = []
-        self._number: dict[tuple[int, int], int] = {}
+        self._known: dict[tuple[str, str], int] = {}
+        self._scanner: Scanner | None = None
+        self._number: dict[tuple[int, int], int] = {}  # by the codes of the current scanner
         self._classes: list[int] = []
         self._io: list[int] = []
         self._names: list[str] = []
@@ -48,6 +50,8 @@ class Pairs:
 
     def of(self, scanner: Scanner, chunk: Chunk) -> npt.NDArray[np.int32]:
         """The pair of each row."""
+        if scanner is not self._scanner:  # the next part of the same trace has codes of its own
+            self._scanner, self._names, self._cats, self._number = scanner, [], [], {}
         self._names += scanner.dictionary("name", len(self._names))
         self._cats += scanner.dictionary("cat", len(self._cats))
         # Codes from -1 (absent) on, so both are moved up by one.
@@ -70,13 +74,11 @@ class Pairs:
             return known
         cat = self._cats[cat_code - 1] if cat_code else ""
         name = self._names[name_code - 1] if name_code else ""
-        number = self._number[cat_code, name_code] = len(self.keys)
-        self.keys.append((cat, name))
+        key = (cat, name)
+        number = self._number[cat_code, name_code] = self._known.setdefault(key, len(self.keys))
+        if number < len(self.keys):
+            return number
+        self.keys.append(key)
         self._classes.append(class_of(cat, name))
         self._io.append(_io_kind(cat, name))
         return number
-
-    def numbers(self, cat: str, *names: str) -> list[int]:
-        """The pairs of these names, in the order of `names`; absent ones are left out."""
-        found = {key: i for i, key in enumerate(self.keys)}
-        return [found[cat, n] for n in names if (cat, n) in found]

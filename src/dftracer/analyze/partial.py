@@ -24,7 +24,7 @@ from dftracer.load.trace import Filter, scan_file
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["BIN_US_SHIFT", "Lane", "Lanes", "Partial", "analyze_file"]
+__all__ = ["BIN_US_SHIFT", "Lane", "Lanes", "Partial", "analyze_files"]
 
 BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
 _PROFILE = 4096
@@ -104,6 +104,9 @@ class _Analyzer:
         self.io_rows: dict[str, list[Any]] = {k: [] for k in ("f", "ts", "dur")}
         self.marks: dict[str, list[Ints]] = {}
         self.fhash: list[str] = []
+        self.file_number: dict[str, int] = {}
+        self.file_map: list[int] = []
+        self.scanner: Scanner | None = None
         self.by_time: list[tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]] = []
         self.first: int | None = None
         self.last: int | None = None
@@ -156,8 +159,7 @@ class _Analyzer:
         at = np.flatnonzero(kind != IO_NOT)
         if at.size == 0:
             return
-        self.fhash += scanner.dictionary("fhash", len(self.fhash))
-        file = chunk.codes("fhash")[rows][at]
+        file = self._file_codes(scanner, chunk.codes("fhash")[rows][at])
         kind = kind[at]
         moved = _bytes_moved(chunk, rows, at, kind)
         size_bin = np.zeros(at.size, dtype=np.uint8)
@@ -182,6 +184,19 @@ class _Analyzer:
         data = (kind == IO_READ) | (kind == IO_WRITE)
         for key, column in (("f", file), ("ts", start), ("dur", dur[at])):
             self.io_rows[key].append(column[data])
+
+    def _file_codes(self, scanner: Scanner, codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Codes of this scanner to those of the whole trace; with one part they are the same."""
+        if scanner is not self.scanner:
+            self.scanner, self.file_map = scanner, []
+        for text in scanner.dictionary("fhash", len(self.file_map)):
+            self.file_map.append(self.file_number.setdefault(text, len(self.fhash)))
+            if self.file_map[-1] == len(self.fhash):
+                self.fhash.append(text)
+        if len(self.file_map) == len(self.fhash):
+            return codes
+        table = np.array([*self.file_map, -1], dtype=np.int32)
+        return table[codes]
 
     def _mark(self, chunk: Chunk, rows: Any, pair: Any, tid: Ints, ts: Ints, dur: Ints) -> None:
         """Keep the events that delimit steps, items and epochs."""
@@ -477,9 +492,39 @@ def _bytes_moved(chunk: Chunk, rows: Any, at: Any, kind: npt.NDArray[np.uint8]) 
     return result
 
 
-def analyze_file(process: ProcessInfo, where: Filter, threads: int, chunk_text: int) -> tuple[Partial, Lanes]:
-    """Read one file and analyse it."""
-    analyzer = _Analyzer(process)
-    for scanner, chunk in scan_file(process, where, threads, chunk_text):
-        analyzer.chunk(scanner, chunk)
-    return analyzer.finish()
+def analyze_files(
+    parts: list[ProcessInfo], where: Filter, threads: int, chunk_text: int
+) -> list[tuple[Partial, Lanes]]:
+    """Read the files of one trace (its parts, in order) and analyse the process, or processes, in them."""
+    analyzers: dict[int, _Analyzer] = {}
+
+    def analyzer(pid: int, first: ProcessInfo) -> _Analyzer:
+        if pid not in analyzers:
+            analyzers[pid] = _Analyzer(first if pid == first.pid else first.others.setdefault(pid, ProcessInfo(first.file, pid)))
+        return analyzers[pid]
+
+    whole = parts[0]
+    analyzer(whole.pid, whole)
+    for part in parts:
+        for scanner, chunk in scan_file(part, where, threads, chunk_text):
+            if part is not whole:
+                whole.take(chunk.meta)
+            if chunk.rows == 0:
+                continue
+            pids = chunk.ints("pid")
+            if (pids[0] == pids).all():
+                analyzer(int(pids[0]), whole).chunk(scanner, chunk)
+                continue
+            for pid in np.unique(pids).tolist():
+                analyzer(pid, whole).chunk(scanner, chunk.select(np.flatnonzero(pids == pid)))
+        if part is not whole:
+            _add_counts(whole.counts, part.counts)
+    for other in whole.others.values():
+        other.paths = {**whole.paths, **other.paths}
+        other.host = other.host or whole.host
+    return [a.finish() for a in analyzers.values()]
+
+
+def _add_counts(into: dict[str, Any], more: dict[str, Any]) -> None:
+    for key, value in more.items():
+        into[key] = value if isinstance(value, bool) else into.get(key, 0) + value

@@ -9,7 +9,7 @@ import numpy as np
 from dftracer.load._need import need
 from dftracer.load._scan import Scanner, validity
 from dftracer.load.chunk import Chunk
-from dftracer.load.process import ProcessInfo
+from dftracer.load.process import ProcessInfo, assign_ranks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +53,12 @@ class BatchMaker:
         self._texts: dict[str, list[str]] = {c: [] for c in ("name", "cat", "hhash", "fhash")}
         self._schema = schema()
 
+    def _path_of(self, fhash: str) -> str:
+        known = self._process.path_of(fhash)
+        if known != fhash:
+            return known
+        return next((p.paths[fhash] for p in self._process.others.values() if fhash in p.paths), fhash)
+
     def _dictionary(self, column: str) -> list[str]:
         texts = self._texts[column]
         texts += self._scanner.dictionary(column, len(texts))
@@ -73,18 +79,26 @@ class BatchMaker:
         for name in ("name", "cat", "fhash"):
             columns[name] = self._coded(chunk.raw(name), n, pa.array(self._dictionary(name), pa.string()))
         columns["path"] = self._coded(
-            chunk.raw("fhash"), n, pa.array([self._process.path_of(h) for h in self._texts["fhash"]], pa.string())
+            chunk.raw("fhash"), n, pa.array([self._path_of(h) for h in self._texts["fhash"]], pa.string())
         )
         hosts = [self._process.hosts.get(h, h) for h in self._dictionary("hhash")]
         columns["host"] = self._coded(chunk.raw("hhash"), n, pa.array(hosts, pa.string()))
         columns["ph"] = self._kinds(chunk)
         columns["file"] = self._constant(n, self._process.file.name)
-        rank = self._process.rank
-        columns["rank"] = (
-            pa.nulls(n, pa.int32()) if rank is None else pa.array(np.full(n, rank, dtype=np.int32))
-        )
+        columns["rank"] = self._ranks(chunk)
         columns["args"] = self._args(chunk)
         return pa.RecordBatch.from_arrays([columns[f.name] for f in self._schema], schema=self._schema)
+
+    def _ranks(self, chunk: Chunk) -> Any:
+        pa, process = self._pa, self._process
+        if process.others and chunk.has("pid"):  # a merged file
+            assign_ranks([process, *process.others.values()])
+            of = {p.pid: p.rank for p in (process, *process.others.values())}
+            pids, inverse = np.unique(chunk.ints("pid"), return_inverse=True)
+            return pa.array([of.get(p) for p in pids.tolist()], pa.int32()).take(pa.array(inverse))
+        if process.rank is None:
+            return pa.nulls(chunk.rows, pa.int32())
+        return pa.array(np.full(chunk.rows, process.rank, dtype=np.int32))
 
     def _coded(self, raw: Any, n: int, dictionary: Any) -> Any:
         pa = self._pa

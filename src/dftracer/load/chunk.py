@@ -39,6 +39,23 @@ class Chunk:
         """The native buffer of a column, None when no row has a value."""
         return self._raw.get(_native(column))
 
+    def scale_time(self, multiply: int, divide: int) -> None:
+        """Bring times of another unit to microseconds."""
+        for column in ("ts", "dur"):
+            if self.has(column):
+                self._raw[column] = self.ints(column) * multiply // divide
+
+    def select(self, rows: npt.NDArray[np.intp]) -> Chunk:
+        """Some of the rows (without the text of their further arguments)."""
+        raw: dict[str, Any] = {"rows": int(rows.size), "meta": [], "ph": np.ascontiguousarray(self.ph()[rows])}
+        for column in INT_COLUMNS:
+            if self.has(column):
+                raw[_native(column)] = self.ints(column)[rows]
+        for column in CODE_COLUMNS:
+            if self.has(column):
+                raw[column] = self.codes(column)[rows]
+        return Chunk(raw)
+
     def ints(self, column: str) -> Ints:
         buffer = self._raw.get(_native(column))
         if buffer is None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dftracer._schema import TIME_UNITS
 from dftracer.load._scan import MISSING, Scanner
 
-__all__ = ["ProcessInfo", "assign_ranks", "peek"]
+__all__ = ["ProcessInfo", "assign_ranks", "part_of", "peek"]
+
+_PART = re.compile(r"-part(\d+)(?=\.pfw(\.gz)?$)")
 
 _MetaRow = tuple[str, str, str, str, int, int, int]
 
@@ -36,6 +40,8 @@ class ProcessInfo:
     threads: dict[int, str] = field(default_factory=dict)
     command: str = ""
     counts: dict[str, Any] = field(default_factory=dict)
+    time_unit: tuple[int, int] = (1, 1)  # (multiply, divide) to get microseconds
+    others: dict[int, ProcessInfo] = field(default_factory=dict)  # further processes, in a merged file
 
     @property
     def key(self) -> tuple[str, int]:
@@ -44,9 +50,13 @@ class ProcessInfo:
 
     def take(self, rows: Iterable[_MetaRow]) -> None:
         """Learn from metadata rows."""
-        for kind, key, value, rest, pid, tid, ts in rows:
+        for row in rows:
+            kind, key, value, rest, pid, tid, ts = row
             if self.pid < 0 and pid != MISSING:
                 self.pid = pid
+            if pid not in (self.pid, MISSING):
+                self.others.setdefault(pid, ProcessInfo(self.file, pid=pid)).take([row])
+                continue
             if kind == "FH":
                 self.paths[value] = key
             elif kind == "HH":
@@ -58,6 +68,8 @@ class ProcessInfo:
                 self._fact(key, value)
             elif kind == "CM":
                 self.user_metadata.append((key, value))
+                if key == "time_metric":
+                    self.time_unit = TIME_UNITS.get(value.upper(), self.time_unit)
             elif kind == "thread_name":
                 self.threads[tid] = key
             elif kind == "start":
@@ -111,6 +123,14 @@ def peek(file: Path) -> ProcessInfo:
         if raw["rows"] or info.start_us is not None:
             break
     return info
+
+
+def part_of(file: Path) -> tuple[str, int]:
+    """The trace a file is a part of, and which one: recorders may begin a new file at a given size."""
+    found = _PART.search(file.name)
+    if found is None:
+        return str(file), 1
+    return str(file.with_name(_PART.sub("", file.name))), int(found.group(1))
 
 
 def assign_ranks(processes: list[ProcessInfo]) -> None:

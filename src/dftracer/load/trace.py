@@ -68,7 +68,10 @@ def scan_file(
     )
     for raw in scanner:
         process.take(raw["meta"])
-        yield scanner, Chunk(raw)
+        chunk = Chunk(raw)
+        if process.time_unit != (1, 1):
+            chunk.scale_time(*process.time_unit)
+        yield scanner, chunk
     process.counts = scanner.counts()
 
 
