@@ -94,7 +94,10 @@ class Worker:
     ) -> None:
         if self._process.poll() is None:
             self._process.kill()
-            self._process.wait()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 @dataclass

@@ -167,15 +167,16 @@ DFT_API void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f
 
 inline uint16_t record_level(const Frame& f) { return f.level < 0xffff ? uint16_t(f.level) : 0xffff; }
 
-// A finished span. `args` and `more` are JSON fragments.
+// A finished span. `args`, `more` and `tail` are JSON fragments.
 inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end, std::string_view args,
-                      std::string_view more = {}) {
-  uint32_t payload = uint32_t(args.size() + more.size());
+                      std::string_view more = {}, std::string_view tail = {}) {
+  size_t all = args.size() + more.size() + tail.size();
+  uint32_t payload = uint32_t(all);
   uint32_t size = round8(sizeof(Record) + payload);
   Writing writing(t);
   if (!writing.live()) return;
-  if (DFT_UNLIKELY(args.size() + more.size() > (t->mask >> 2))) {
-    emit_large(t, Kind::kSpan, 0, f, end, name, args, more, {});
+  if (DFT_UNLIKELY(all > (t->mask >> 2))) {
+    emit_large(t, Kind::kSpan, 0, f, end, name, args, more, tail);
     return;
   }
   Record* r = reserve(t, size);
@@ -193,6 +194,7 @@ inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t en
   char* p = r->payload();
   memcpy(p, args.data(), args.size());
   memcpy(p + args.size(), more.data(), more.size());
+  memcpy(p + args.size() + more.size(), tail.data(), tail.size());
   publish(t, size);
 }
 

@@ -12,18 +12,18 @@ namespace {
 void before_fork() {
   state().mutex.lock();
   names_mutex().lock();
-  complaints_mutex().lock();
+  state().complaints_mutex.lock();
 }
 
 void in_parent() {
-  complaints_mutex().unlock();
+  state().complaints_mutex.unlock();
   names_mutex().unlock();
   state().mutex.unlock();
 }
 
 void in_child() {
   // All were locked by the thread that lives on here, so all can be unlocked.
-  complaints_mutex().unlock();
+  state().complaints_mutex.unlock();
   names_mutex().unlock();
   g_generation.store(0);
   rearm_in_child();

@@ -16,8 +16,9 @@ struct Tables {
 
 constexpr int kShift[4][4] = {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}};
 
+const Tables tables;
+
 void block(uint32_t state[4], const uint8_t* p) {
-  static const Tables tables;
   uint32_t word[16];
   memcpy(word, p, 64);
   auto [a, b, c, d] = std::array{state[0], state[1], state[2], state[3]};

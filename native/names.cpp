@@ -16,11 +16,9 @@ struct Names {
   FileHeader* published = nullptr;
 };
 
-// Leaked: spans may close while static destructors run.
-Names& names() {
-  static Names* n = new Names;
-  return *n;
-}
+// Leaked, and made when the library is loaded, for the reasons of State in session.cpp.
+Names* const g_names = new Names;
+Names& names() { return *g_names; }
 
 void append_to(FileHeader* h, std::string_view name, std::string_view cat) {
   uint64_t used = h->names_used.load(std::memory_order_relaxed);

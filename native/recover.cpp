@@ -138,6 +138,7 @@ bool complete(RingFile& file) {
   if (last == 0) last = clock.to_epoch_ns(h->last_anchor.ticks) / 1000;
   rest.text += lines.event_line(id, int64_t(h->pid), "end", last, args) + "]\n";
   rest.facts.count(last);
+  rest.facts.count(0);  // the bracket
   return append_to_trace(h, size, rest);
 }
 

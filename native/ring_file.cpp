@@ -1,6 +1,8 @@
 #include "ring_file.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -19,8 +21,32 @@ constexpr uint64_t kEnoughSharedMemory = 512ull << 20;
 
 uint64_t page_round(uint64_t n) { return (n + kPage - 1) & ~(kPage - 1); }
 
+// A limit on file sizes must not kill the traced program on our account.
+class NoFileSizeSignal {
+ public:
+  NoFileSizeSignal() {
+    sigemptyset(&only_);
+    sigaddset(&only_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &only_, &before_);
+    sigset_t pending;
+    was_pending_ = sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ);
+  }
+  ~NoFileSizeSignal() {
+    timespec now{0, 0};
+    if (!was_pending_) sigtimedwait(&only_, nullptr, &now);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoFileSizeSignal(const NoFileSizeSignal&) = delete;
+  NoFileSizeSignal& operator=(const NoFileSizeSignal&) = delete;
+
+ private:
+  sigset_t only_, before_;
+  bool was_pending_;
+};
+
 bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
   // Reserved, not sparse: a full file system must show here and not as SIGBUS in the traced program.
+  NoFileSizeSignal quiet;
   int rc;
   do rc = posix_fallocate(fd, off_t(offset), off_t(size));
   while (rc == EINTR);
@@ -37,8 +63,7 @@ int out_of_the_way(int fd) {
 }  // namespace
 
 bool RingFile::create_at(const std::string& path, uint64_t first_size) {
-  int fd = path.empty() ? memfd_create("dftracer-ring", MFD_CLOEXEC)
-                        : open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return false;
   fd = out_of_the_way(fd);
   void* at = MAP_FAILED;
@@ -46,13 +71,21 @@ bool RingFile::create_at(const std::string& path, uint64_t first_size) {
     at = mmap(nullptr, first_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) {
     close(fd);
-    if (!path.empty()) unlink(path.c_str());
+    unlink(path.c_str());
     return false;
   }
   fd_ = fd;
   header_ = static_cast<FileHeader*>(at);
   mapped_ = first_size;
   path_ = path;
+  return true;
+}
+
+bool RingFile::create_in_memory(uint64_t first_size) {
+  void* at = mmap(nullptr, first_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return false;
+  header_ = static_cast<FileHeader*>(at);
+  mapped_ = first_size;
   return true;
 }
 
@@ -64,7 +97,7 @@ bool RingFile::create(const std::vector<std::string>& directories, const std::st
   bool made = false;
   for (const auto& directory : directories)
     if ((made = create_at(directory + "/" + name, rings_offset))) break;
-  if (!made && !create_at("", rings_offset)) return false;
+  if (!made && !create_in_memory(rings_offset)) return false;
   FileHeader* h = header_;
   h->pid = uint32_t(getpid());
   h->pid_start_time = process_start_time(h->pid);
@@ -110,8 +143,17 @@ MappedRing RingFile::map_ring(uint64_t index) {
   auto* base = static_cast<uint8_t*>(
       mmap(nullptr, kPage + 2 * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (base == MAP_FAILED) return {};
-  void* first = mmap(base, kPage + capacity, protection, MAP_SHARED | MAP_FIXED, fd_, offset);
-  void* second = mmap(base + kPage + capacity, capacity, protection, MAP_SHARED | MAP_FIXED, fd_, offset + off_t(kPage));
+  uint8_t* again = base + kPage + capacity;
+  void *first, *second = MAP_FAILED;
+  if (fd_ < 0) {
+    first = mmap(base, kPage + capacity, protection, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    // An old size of 0 makes a second mapping of the same shared pages.
+    if (first != MAP_FAILED)
+      second = mremap(base + kPage, 0, capacity, MREMAP_MAYMOVE | MREMAP_FIXED, again);
+  } else {
+    first = mmap(base, kPage + capacity, protection, MAP_SHARED | MAP_FIXED, fd_, offset);
+    second = mmap(again, capacity, protection, MAP_SHARED | MAP_FIXED, fd_, offset + off_t(kPage));
+  }
   if (first == MAP_FAILED || second == MAP_FAILED) {
     munmap(base, kPage + 2 * capacity);
     return {};
@@ -122,7 +164,7 @@ MappedRing RingFile::map_ring(uint64_t index) {
 bool RingFile::add_ring(MappedRing* out) {
   uint64_t index = header_->ring_count.load(std::memory_order_relaxed);
   uint64_t size = kPage + header_->ring_capacity;
-  if (!reserve_blocks(fd_, header_->rings_offset + index * size, size)) return false;
+  if (fd_ >= 0 && !reserve_blocks(fd_, header_->rings_offset + index * size, size)) return false;
   MappedRing ring = map_ring(index);
   if (!ring.header) return false;
   header_->ring_count.store(index + 1, std::memory_order_release);

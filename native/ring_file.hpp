@@ -37,6 +37,7 @@ class RingFile {
   bool recoverable() const { return !path_.empty(); }
 
  private:
+  bool create_in_memory(uint64_t first_size);
   bool create_at(const std::string& path, uint64_t first_size);
   FileHeader* header_ = nullptr;
   uint64_t mapped_ = 0;

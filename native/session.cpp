@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <mutex>
-#include <set>
 
 #include "md5.hpp"
 #include "names.hpp"
@@ -35,6 +34,7 @@ constexpr uint64_t kFirstFlushMs = 2;
 // Events handed over in bulk (a profiler's window) are no traced call: they may wait for the writer.
 constexpr uint64_t kPatienceUs = 10000000;
 constexpr uint64_t kCalibrationNs = 1000000;
+constexpr int kReleasedBeforeFlush = 16;
 constexpr int kIdleRoundsBeforeDoze = 3;
 
 std::atomic<uint32_t> g_generations_made{0};
@@ -51,11 +51,7 @@ void futex_wait(std::atomic<uint32_t>* word, uint32_t value, uint64_t timeout_ms
 }
 
 // Makes every running thread of the process pass a full barrier: the hot path then needs none.
-bool process_barrier() {
-  static const bool registered =
-      syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-  return registered && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
-}
+bool process_barrier() { return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
 
 uint64_t thread_cpu_ns() {
   timespec t;
@@ -76,6 +72,12 @@ void on_thread_exit(void* p) {
     std::erase(s->threads, t);
     for (RingSlot* slot : s->slots)
       if (slot->map.header == t->ring) slot->state.store(RingSlot::kReleased);
+    if (++s->released >= kReleasedBeforeFlush) {
+      // Many short threads: their rings are free again once what they hold is on disk.
+      s->released = 0;
+      s->flush_wanted.fetch_add(1);
+      wake_writer();
+    }
   }
   if (t->contexts && g.free_contexts) g.free_contexts(t->contexts);
   free_stack(&t->root);
@@ -223,7 +225,9 @@ bool begin_recording(Session* s) {
 
 RingSlot* take_slot(Session* s) {
   for (RingSlot* slot : s->slots) {
-    if (slot->state.load() == RingSlot::kFree) {
+    RingHeader* h = slot->map.header;
+    bool drained = slot->state.load() == RingSlot::kReleased && h->tail.load() == h->head.load();
+    if (drained || slot->state.load() == RingSlot::kFree) {
       slot->state.store(RingSlot::kUsed);
       return slot;
     }
@@ -262,20 +266,18 @@ void finish_at_exit() { finish_session(); }
 
 }  // namespace
 
-State& state() {
-  static State* g = new State;  // leaked: threads may still record while static destructors run
-  return *g;
-}
+namespace {
+// Leaked: threads may still record while static destructors run. Made when the library is loaded: a fork in the
+// middle of a first use would leave a child that waits for ever for the initialisation to end.
+State* const g_state = new State;
+}  // namespace
 
-std::mutex& complaints_mutex() {
-  static std::mutex* mutex = new std::mutex;
-  return *mutex;
-}
+State& state() { return *g_state; }
 
 void complain(const std::string& text) {
-  static auto* said = new std::set<std::string>;
-  std::lock_guard lock(complaints_mutex());
-  if (!said->insert(text).second) return;
+  State& g = state();
+  std::lock_guard lock(g.complaints_mutex);
+  if (!g.complaints.insert(text).second) return;
   std::string line = "dftracer: " + text + "\n";
   ssize_t ignored = write(2, line.data(), line.size());
   (void)ignored;
@@ -315,6 +317,7 @@ bool start_session(const std::string& path, const char* role) {
   std::lock_guard lock(g.mutex);
   if (g.session) return false;
   init_clock();
+  syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
   std::string hex = unique_hex(host);
@@ -529,9 +532,9 @@ void finish_session() {
     stop_writer(s);
     g.last_path = s->writer.path();
     if (s->abandoned) return;  // the thread still uses all of it
-    if (s->writer.complete()) {
+    if (s->writer.complete() || !s->writer.opened()) {
       s->rings.unlink_file();
-    } else {
+    } else if (!s->writer.complained()) {
       complain("the trace " + s->wished + " could not be finished; its last events wait in " + s->rings.path() +
                " for the next reader");
     }

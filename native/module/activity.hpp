@@ -5,7 +5,7 @@
 
 namespace dft::py {
 
-PyObject* make_activity(Node* node, std::vector<Arg> args, bool on);
+PyObject* make_activity(Node* node, Args args, bool on);
 bool init_activities(PyObject* module);
 
 }  // namespace dft::py

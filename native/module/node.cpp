@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include "module/activity.hpp"
+#include "module/immediate.hpp"
 #include "module/use.hpp"
 
 namespace dft::py {
@@ -13,6 +14,30 @@ bool g_tracing = false;
 namespace {
 
 PyObject* g_decorator = nullptr;
+
+// The keywords all uses and updates share.
+struct Option {
+  enum Kind { kValue, kArgs, kEnable } kind;
+  const char* name;
+  const char* key;
+  PyObject* interned;
+};
+Option g_options[] = {
+    {Option::kArgs, "args", nullptr, nullptr},
+    {Option::kValue, "epoch", "\"epoch\":", nullptr},
+    {Option::kValue, "step", "\"step\":", nullptr},
+    {Option::kEnable, "enable", nullptr, nullptr},
+    {Option::kValue, "image_idx", "\"image_idx\":", nullptr},
+    {Option::kValue, "image_size", "\"image_size\":", nullptr},
+};
+
+const Option* find_option(PyObject* key) {
+  for (const Option& o : g_options)
+    if (o.interned == key) return &o;
+  for (const Option& o : g_options)
+    if (PyUnicode_CompareWithASCIIString(key, o.name) == 0) return &o;
+  return nullptr;
+}
 uint64_t g_args_clock = 0;
 
 // Enter and exit ------------------------------------------------------------------------------
@@ -196,18 +221,18 @@ void node_dealloc(PyObject* self) {
 
 // Args ----------------------------------------------------------------------------------------
 
-void set_args(Node* n, std::vector<Arg> args) {
+void set_args(Node* n, const Args& args) {
   if (args.empty()) return;
-  for (Arg& a : args) {
+  for (size_t i = 0; i < args.size(); ++i) {
     bool known = false;
     for (OwnArg& own : n->args->own) {
-      if (own.arg.key != a.key) continue;
-      own.arg.value = std::move(a.value);
+      if (own.key != args.key(i)) continue;
+      own.value = args.value(i);
       own.when = ++g_args_clock;
       known = true;
       break;
     }
-    if (!known) n->args->own.push_back({std::move(a), ++g_args_clock});
+    if (!known) n->args->own.push_back({std::string(args.key(i)), std::string(args.value(i)), ++g_args_clock});
   }
   ++g_args_version;
 }
@@ -220,19 +245,23 @@ PyObject* node_update(PyObject* self, PyObject* args, PyObject* kwargs) {
     PyErr_SetString(PyExc_TypeError, "update() takes epoch, step, image_idx, image_size and args");
     return nullptr;
   }
-  Ref all(kwargs ? PyDict_Copy(kwargs) : PyDict_New());
-  if (!all) return nullptr;
-  for (Py_ssize_t i = 0; i < given; ++i) PyDict_SetItemString(all.get(), names[i], PyTuple_GET_ITEM(args, i));
+  Ref all;
+  if (given) {
+    all = Ref(kwargs ? PyDict_Copy(kwargs) : PyDict_New());
+    if (!all) return nullptr;
+    for (Py_ssize_t i = 0; i < given; ++i) PyDict_SetItemString(all.get(), names[i], PyTuple_GET_ITEM(args, i));
+    kwargs = all.get();
+  }
   UseOptions options;
-  if (!parse_options(all.get(), &options, false)) return nullptr;
-  set_args(reinterpret_cast<Node*>(self), std::move(options.args));
+  if (!parse_options(kwargs, &options, false)) return nullptr;
+  set_args(reinterpret_cast<Node*>(self), options.args);
   return new_ref(self);
 }
 
 PyObject* node_set_args(PyObject* self, PyObject* mapping) {
-  std::vector<Arg> args;
-  collect_args(args, mapping);
-  set_args(reinterpret_cast<Node*>(self), std::move(args));
+  Args args;
+  args.set_all(mapping);
+  set_args(reinterpret_cast<Node*>(self), args);
   Py_RETURN_NONE;
 }
 
@@ -272,6 +301,14 @@ PyObject* node_stop(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* node_aenter(PyObject* self, PyObject*) {
+  return immediate(PyObject_CallNoArgs(reinterpret_cast<PyObject*>(reinterpret_cast<Node*>(self)->enter)));
+}
+
+PyObject* node_aexit(PyObject* self, PyObject* args) {
+  return immediate(PyObject_Call(reinterpret_cast<PyObject*>(reinterpret_cast<Node*>(self)->exit), args, nullptr));
+}
+
 PyObject* node_close(PyObject* self, PyObject*) {
   return PyBool_FromLong(g_tracing && close_span(reinterpret_cast<Node*>(self), 0, Py_None));
 }
@@ -279,10 +316,10 @@ PyObject* node_close(PyObject* self, PyObject*) {
 PyObject* node_open(PyObject* self, PyObject* args) {
   PyObject* mapping = Py_None;
   if (!PyArg_ParseTuple(args, "|O", &mapping)) return nullptr;
-  UseOptions options;
-  collect_args(options.args, mapping);
+  Args own;
+  own.set_all(mapping);
   auto* n = reinterpret_cast<Node*>(self);
-  return make_activity(n, std::move(options.args), n->on);
+  return make_activity(n, std::move(own), n->on);
 }
 
 // node(fn): decorate. node(args=..., enable=...): one use.
@@ -312,13 +349,17 @@ PyObject* node_repr(PyObject* self) {
 
 PyMethodDef g_node_methods[] = {
     {"update", reinterpret_cast<PyCFunction>(node_update), METH_VARARGS | METH_KEYWORDS,
+     "update($self, /, epoch=None, step=None, image_idx=None, image_size=None, args=None)\n--\n\n"
      "Set the current args of this node and all below it."},
-    {"set_args", node_set_args, METH_O, nullptr},
-    {"clear_args", node_clear_args, METH_NOARGS, nullptr},
-    {"set_enabled", node_set_enabled, METH_O, nullptr},
-    {"start", node_start, METH_NOARGS, nullptr},
-    {"stop", node_stop, METH_NOARGS, nullptr},
-    {"close", node_close, METH_NOARGS, "End the newest open event of this node now; False if there is none."},
+    {"set_args", node_set_args, METH_O, "set_args($self, args, /)\n--\n\nSet current args."},
+    {"clear_args", node_clear_args, METH_NOARGS, "clear_args($self, /)\n--\n\nForget the args set here."},
+    {"set_enabled", node_set_enabled, METH_O,
+     "set_enabled($self, on, /)\n--\n\nSwitch this node and all below it."},
+    {"start", node_start, METH_NOARGS, "start($self, /)\n--\n\nOpen an event that stop() closes."},
+    {"stop", node_stop, METH_NOARGS, "stop($self, /)\n--\n\nClose what start() opened."},
+    {"__aenter__", node_aenter, METH_NOARGS, nullptr},
+    {"__aexit__", node_aexit, METH_VARARGS, nullptr},
+    {"close", node_close, METH_NOARGS, "close($self, /)\n--\n\nEnd the newest open event of this node now; False if there is none."},
     {"open", node_open, METH_VARARGS, nullptr},
     {},
 };
@@ -336,28 +377,23 @@ PyGetSetDef g_node_getset[] = {{"enabled", get_enabled, nullptr, nullptr, nullpt
 PyTypeObject g_node_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.Node", sizeof(Node)};
 
 void rebuild_args(Node* n) {
-  NodeArgs& a = *n->args;
-  a.merged.clear();
-  // From the root down; a key set further down wins only if it was set later.
-  std::vector<Node*> path;
-  for (Node* p = n; p; p = p->parent) path.push_back(p);
-  std::vector<uint64_t> when;
-  for (size_t i = path.size(); i-- > 0;) {
+  // Of the settings of one key on the way to the root, the latest counts; outermost keys come first.
+  constexpr size_t kDeepest = 32;
+  Node* path[kDeepest];
+  size_t depth = 0;
+  for (Node* p = n; p && depth < kDeepest; p = p->parent) path[depth++] = p;
+  Args merged;
+  for (size_t i = depth; i-- > 0;) {
     for (const OwnArg& own : path[i]->args->own) {
-      size_t k = 0;
-      while (k < a.merged.size() && a.merged[k].key != own.arg.key) ++k;
-      if (k == a.merged.size()) {
-        a.merged.push_back(own.arg);
-        when.push_back(own.when);
-      } else if (own.when > when[k]) {
-        a.merged[k].value = own.arg.value;
-        when[k] = own.when;
-      }
+      const OwnArg* latest = &own;
+      for (size_t k = 0; k < depth; ++k)
+        for (const OwnArg& other : path[k]->args->own)
+          if (other.when > latest->when && other.key == own.key) latest = &other;
+      if (!merged.has(own.key)) merged.set_text(own.key, latest->value);
     }
   }
-  a.fragment.clear();
-  append_fragment(a.fragment, a.merged);
-  a.version = g_args_version;
+  n->args->merged = std::move(merged);
+  n->args->version = g_args_version;
 }
 
 std::string error_fragment(PyObject* exception_type) {
@@ -379,31 +415,22 @@ bool parse_options(PyObject* kwargs, UseOptions* out, bool allow_enable) {
   Py_ssize_t at = 0;
   PyObject* args = nullptr;
   while (PyDict_Next(kwargs, &at, &key, &value)) {
-    if (PyUnicode_CompareWithASCIIString(key, "args") == 0) {
-      args = value;
-    } else if (allow_enable && PyUnicode_CompareWithASCIIString(key, "enable") == 0) {
-      if (value != Py_None) out->enable = PyObject_IsTrue(value) > 0;
-      PyErr_Clear();
-    } else if (PyUnicode_CompareWithASCIIString(key, "epoch") == 0 ||
-               PyUnicode_CompareWithASCIIString(key, "step") == 0 ||
-               PyUnicode_CompareWithASCIIString(key, "image_idx") == 0 ||
-               PyUnicode_CompareWithASCIIString(key, "image_size") == 0) {
-      if (value == Py_None) continue;
-      std::string text;
-      Py_INCREF(value);
-      append_value(text, value);
-      Py_DECREF(value);
-      put_arg(out->args, key_text(key), std::move(text));
-    } else {
+    const Option* option = find_option(key);
+    if (!option || (option->kind == Option::kEnable && !allow_enable)) {
       PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R", key);
       return false;
     }
+    if (value == Py_None) continue;
+    if (option->kind == Option::kArgs) {
+      args = value;
+    } else if (option->kind == Option::kEnable) {
+      out->enable = PyObject_IsTrue(value) > 0;
+      PyErr_Clear();
+    } else {
+      out->args.set(option->key, value);
+    }
   }
-  if (args) {
-    Py_INCREF(args);
-    collect_args(out->args, args);
-    Py_DECREF(args);
-  }
+  out->args.set_all(args);
   return true;
 }
 
@@ -424,6 +451,7 @@ PyObject* decorate(PyObject* span, PyObject* target) {
 }
 
 bool init_nodes(PyObject* module) {
+  for (Option& o : g_options) o.interned = PyUnicode_InternFromString(o.name);
   g_bound_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
   g_bound_type.tp_vectorcall_offset = offsetof(Bound, call);
   g_bound_type.tp_call = PyVectorcall_Call;

@@ -21,14 +21,13 @@ struct Bound {
 };
 
 struct OwnArg {
-  Arg arg;
+  std::string key, value;
   uint64_t when;  // the later of two settings on the way from the root wins
 };
 
 struct NodeArgs {
   std::vector<OwnArg> own;
-  std::vector<Arg> merged;
-  std::string fragment;
+  Args merged;
   uint64_t version = 0;
 };
 
@@ -53,14 +52,11 @@ extern uint64_t g_args_version;
 extern bool g_tracing;
 
 void rebuild_args(Node* n);
-inline const std::string& fragment_of(Node* n) {
+inline const Args& args_of(Node* n) {
   if (DFT_UNLIKELY(n->args->version != g_args_version)) rebuild_args(n);
-  return n->args->fragment;
-}
-inline const std::vector<Arg>& args_of(Node* n) {
-  if (n->args->version != g_args_version) rebuild_args(n);
   return n->args->merged;
 }
+inline std::string_view fragment_of(Node* n) { return args_of(n).text(); }
 
 // `,"error":"ValueError"` for an exception type, empty for None.
 std::string error_fragment(PyObject* exception_type);
@@ -71,7 +67,7 @@ PyObject* decorate(PyObject* span, PyObject* target);
 
 // The special arguments all uses share: epoch, step, image_idx, image_size, args, enable.
 struct UseOptions {
-  std::vector<Arg> args;
+  Args args;
   int enable = -1;  // -1: not given
 };
 bool parse_options(PyObject* kwargs, UseOptions* out, bool allow_enable);

@@ -175,16 +175,14 @@ PyObject* py_log_event(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OOOO|OO", &name, &cat, &start, &duration, &mapping, &tid)) return nullptr;
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   if (!t) Py_RETURN_NONE;
-  std::vector<Arg> pairs;
-  collect_args(pairs, mapping);
-  std::string fragment;
-  append_fragment(fragment, pairs);
+  Args pairs;
+  pairs.set_all(mapping);
   bool other_lane = tid != Py_None;
   Frame f = frame_for_event(t, other_lane);
   f.start = clamp_ns(start);
   uint8_t flags = uint8_t(kAbsoluteTime | (other_lane ? kOtherLane : 0));
   emit_strings(t, Kind::kEvent, flags, f, f.start + clamp_ns(duration), other_lane ? PyLong_AsLongLong(tid) : 0,
-               text_of(name), text_of(cat), fragment);
+               text_of(name), text_of(cat), pairs.text());
   PyErr_Clear();
   Py_RETURN_NONE;
 }
@@ -194,14 +192,12 @@ PyObject* py_log_counter(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OOO|O", &name, &cat, &values, &ts)) return nullptr;
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   if (!t) Py_RETURN_NONE;
-  std::vector<Arg> pairs;
-  collect_args(pairs, values);
-  std::string fragment;
-  append_fragment(fragment, pairs);
+  Args pairs;
+  pairs.set_all(values);
   Frame f{};
   f.id = new_id(t);
   f.start = ts == Py_None ? now_epoch_ns() : clamp_ns(ts);
-  emit_strings(t, Kind::kCounter, kAbsoluteTime, f, f.start, 0, text_of(name), text_of(cat), fragment);
+  emit_strings(t, Kind::kCounter, kAbsoluteTime, f, f.start, 0, text_of(name), text_of(cat), pairs.text());
   Py_RETURN_NONE;
 }
 

@@ -1,6 +1,7 @@
 #include "module/use.hpp"
 
 #include "module/activity.hpp"
+#include "module/immediate.hpp"
 
 namespace dft::py {
 namespace {
@@ -18,8 +19,14 @@ PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   Frame f;
   if (t && take_frame(t, u, 0, &f) && !(f.flags & kMuted))
-    emit_merged(t, u->node, f, end, u->args, error_fragment(nargs ? args[0] : Py_None));
+    emit_merged(t, u->node, f, end, &u->args, error_fragment(nargs ? args[0] : Py_None));
   Py_RETURN_NONE;
+}
+
+PyObject* use_aenter(PyObject* self, PyObject*) { return immediate(use_enter(self, nullptr)); }
+
+PyObject* use_aexit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+  return immediate(use_exit(self, args, nargs));
 }
 
 PyObject* use_call(PyObject* self, PyObject* args, PyObject* kwargs) {
@@ -33,7 +40,7 @@ PyObject* use_call(PyObject* self, PyObject* args, PyObject* kwargs) {
 
 PyObject* use_open(PyObject* self, PyObject*) {
   auto* u = reinterpret_cast<Use*>(self);
-  return make_activity(u->node, *u->args, u->on);
+  return make_activity(u->node, u->args, u->on);
 }
 
 PyObject* get_node(PyObject* self, void*) {
@@ -43,13 +50,15 @@ PyObject* get_node(PyObject* self, void*) {
 void use_dealloc(PyObject* self) {
   auto* u = reinterpret_cast<Use*>(self);
   Py_XDECREF(reinterpret_cast<PyObject*>(u->node));
-  delete u->args;
+  u->args.~Args();
   PyObject_Free(self);
 }
 
 PyMethodDef g_use_methods[] = {
     {"__enter__", use_enter, METH_NOARGS, nullptr},
     {"__exit__", reinterpret_cast<PyCFunction>(use_exit), METH_FASTCALL, nullptr},
+    {"__aenter__", use_aenter, METH_NOARGS, nullptr},
+    {"__aexit__", reinterpret_cast<PyCFunction>(use_aexit), METH_FASTCALL, nullptr},
     {"open", use_open, METH_NOARGS, nullptr},
     {},
 };
@@ -66,7 +75,7 @@ PyObject* make_use(Node* node, PyObject* kwargs) {
   Use* u = PyObject_New(Use, &g_use_type);
   if (!u) return nullptr;
   u->node = reinterpret_cast<Node*>(new_ref(reinterpret_cast<PyObject*>(node)));
-  u->args = new std::vector<Arg>(std::move(options.args));
+  new (&u->args) Args(std::move(options.args));
   u->on = options.enable < 0 ? node->on : options.enable != 0;
   return reinterpret_cast<PyObject*>(u);
 }
@@ -74,7 +83,7 @@ PyObject* make_use(Node* node, PyObject* kwargs) {
 bool span_of(PyObject* object, Span* out) {
   if (Py_TYPE(object) == &g_use_type) {
     auto* u = reinterpret_cast<Use*>(object);
-    *out = {u->node, u->args, u, u->on};
+    *out = {u->node, &u->args, u, u->on};
     return true;
   }
   if (PyObject_TypeCheck(object, &g_node_type)) {
@@ -86,24 +95,22 @@ bool span_of(PyObject* object, Span* out) {
   return false;
 }
 
-void emit_merged(ThreadState* t, Node* node, const Frame& f, uint64_t end, const std::vector<Arg>* extra,
-                 std::string_view tail) {
+void emit_merged(ThreadState* t, Node* node, const Frame& f, uint64_t end, const Args* extra, std::string_view tail) {
+  const Args& own = args_of(node);
   if (!extra || extra->empty()) {
-    emit_span(t, node->name_id, f, end, fragment_of(node), tail);
+    emit_span(t, node->name_id, f, end, own.text(), tail);
     return;
   }
-  std::string text;
-  text.reserve(160);
-  for (const Arg& a : args_of(node)) {
-    bool replaced = false;
-    for (const Arg& e : *extra) replaced |= e.key == a.key;
-    if (replaced) continue;
-    text += ',';
-    text += a.key;
-    text += a.value;
+  bool replaced = false;
+  for (size_t i = 0; i < own.size(); ++i) replaced |= extra->has(own.key(i));
+  if (!replaced) {
+    emit_span(t, node->name_id, f, end, own.text(), extra->text(), tail);
+    return;
   }
-  append_fragment(text, *extra);
-  emit_span(t, node->name_id, f, end, text, tail);
+  Args kept;
+  for (size_t i = 0; i < own.size(); ++i)
+    if (!extra->has(own.key(i))) kept.set_text(own.key(i), own.value(i));
+  emit_span(t, node->name_id, f, end, kept.text(), extra->text(), tail);
 }
 
 bool init_uses(PyObject* module) {

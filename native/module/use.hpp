@@ -8,7 +8,7 @@ namespace dft::py {
 struct Use {
   PyObject_HEAD
   Node* node;
-  std::vector<Arg>* args;
+  Args args;
   bool on;
 };
 
@@ -20,13 +20,13 @@ bool init_uses(PyObject* module);
 // What a span object (Node or Use) means when it is entered now.
 struct Span {
   Node* node;
-  const std::vector<Arg>* extra;  // null: only the node's own
+  const Args* extra;  // null: only the node's own
   const void* key;
   bool on;
 };
 bool span_of(PyObject* object, Span* out);
 // The node's current args with `extra` set over them, and what `tail` adds.
-void emit_merged(ThreadState* t, Node* node, const Frame& f, uint64_t end, const std::vector<Arg>* extra,
+void emit_merged(ThreadState* t, Node* node, const Frame& f, uint64_t end, const Args* extra,
                  std::string_view tail);
 
 }  // namespace dft::py

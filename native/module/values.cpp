@@ -196,57 +196,78 @@ std::string key_text(PyObject* key) {
   return out;
 }
 
-void collect_args(std::vector<Arg>& out, PyObject* mapping) {
+bool Args::has(std::string_view key) const {
+  for (size_t i = 0; i < count_; ++i)
+    if (this->key(i) == key) return true;
+  return false;
+}
+
+void Args::remove(std::string_view key) {
+  for (size_t i = 0; i < count_; ++i) {
+    if (this->key(i) != key) continue;
+    uint32_t size = piece(i).size;
+    text_.erase(piece(i).start, size);
+    for (size_t k = i + 1; k < count_; ++k) {
+      piece(k - 1) = piece(k);
+      piece(k - 1).start -= size;
+    }
+    --count_;
+    if (count_ >= kInline) more_.pop_back();
+    return;
+  }
+}
+
+void Args::begin(std::string_view key) {
+  Piece p{uint32_t(text_.size()), 0, uint32_t(key.size())};
+  if (count_ < kInline) {
+    inline_[count_] = p;
+  } else {
+    more_.push_back(p);
+  }
+  ++count_;
+  text_ += ',';
+  text_ += key;
+}
+
+void Args::end() {
+  Piece& last = piece(count_ - 1);
+  last.size = uint32_t(text_.size()) - last.start;
+}
+
+void Args::set(std::string_view key, PyObject* value) {
+  remove(key);
+  begin(key);
+  append_value(text_, value);
+  end();
+}
+
+void Args::set_text(std::string_view key, std::string_view json) {
+  remove(key);
+  begin(key);
+  text_ += json;
+  end();
+}
+
+void Args::set_all(PyObject* mapping) {
   if (!mapping || mapping == Py_None) return;
   Ref dict(PyDict_Check(mapping) ? new_ref(mapping) : PyObject_CallFunctionObjArgs(
                                                           reinterpret_cast<PyObject*>(&PyDict_Type), mapping, nullptr));
   if (!dict) {
     PyErr_Clear();
-    std::string value;
-    append_value(value, mapping);
-    put_arg(out, "\"args\":", std::move(value));
+    set("\"args\":", mapping);
     return;
-  }
-  Ref keep;
-  if (PyDict_Check(mapping)) {
-    keep = std::move(dict);
-    dict = Ref(PyDict_Copy(mapping));  // a __str__ may change it
-    if (!dict) {
-      PyErr_Clear();
-      return;
-    }
   }
   PyObject *key, *item;
   Py_ssize_t at = 0;
-  size_t before = out.size();
-  std::unordered_set<std::string> seen;
-  bool many = PyDict_GET_SIZE(dict.get()) > 32;
+  // Different str keys cannot meet in JSON, except those that key_text renames.
+  bool distinct = empty() && PyDict_GET_SIZE(dict.get()) > 32;
   while (PyDict_Next(dict.get(), &at, &key, &item)) {
-    std::string value, name = key_text(key);
-    append_value(value, item);
-    if (many && before == 0) {
-      if (seen.insert(name).second) out.push_back({std::move(name), std::move(value)});
-    } else {
-      put_arg(out, std::move(name), std::move(value));
-    }
-  }
-}
-
-void put_arg(std::vector<Arg>& args, std::string key, std::string value) {
-  for (Arg& a : args) {
-    if (a.key == key) {
-      a.value = std::move(value);
-      return;
-    }
-  }
-  args.push_back({std::move(key), std::move(value)});
-}
-
-void append_fragment(std::string& out, const std::vector<Arg>& args) {
-  for (const Arg& a : args) {
-    out += ',';
-    out += a.key;
-    out += a.value;
+    Ref keep_key(new_ref(key)), keep_item(new_ref(item));  // a __str__ may change the dict
+    std::string text = key_text(key);
+    if (!(distinct && PyUnicode_CheckExact(key))) remove(text);
+    begin(text);
+    append_value(text_, item);
+    end();
   }
 }
 

@@ -1,9 +1,10 @@
 // Python values as JSON text. Never raises: what cannot be shown is described.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "module/python.hpp"
@@ -13,17 +14,41 @@ namespace dft::py {
 void append_value(std::string& out, PyObject* value, int depth = 0);
 // The UTF-8 bytes of a str (or of str(value)); lone surrogates become '?'.
 std::string text_of(PyObject* value);
-
-struct Arg {
-  std::string key;    // as a JSON string with its colon: "step":
-  std::string value;  // JSON
-};
-
+// A user's key as JSON, with its colon: "step":
 std::string key_text(PyObject* key);
-// Appends the pairs of a mapping. Non-mappings are recorded under "args".
-void collect_args(std::vector<Arg>& out, PyObject* mapping);
-// Sets or replaces one pair.
-void put_arg(std::vector<Arg>& args, std::string key, std::string value);
-void append_fragment(std::string& out, const std::vector<Arg>& args);
+
+// The args of one event: a ready JSON fragment `,"k":1,"l":"x"` that still knows its pairs.
+class Args {
+ public:
+  // Sets a pair; a key that is there already moves to the end with its new value.
+  void set(std::string_view key, PyObject* value);
+  void set_text(std::string_view key, std::string_view json);
+  // All pairs of a mapping. What is no mapping is recorded under "args".
+  void set_all(PyObject* mapping);
+
+  bool empty() const { return count_ == 0; }
+  size_t size() const { return count_; }
+  std::string_view text() const { return text_; }
+  std::string_view key(size_t i) const { return view(i).substr(1, piece(i).key_size); }
+  std::string_view value(size_t i) const { return view(i).substr(1 + piece(i).key_size); }
+  bool has(std::string_view key) const;
+
+ private:
+  struct Piece {
+    uint32_t start, size, key_size;
+  };
+  static constexpr size_t kInline = 4;
+  const Piece& piece(size_t i) const { return i < kInline ? inline_[i] : more_[i - kInline]; }
+  Piece& piece(size_t i) { return i < kInline ? inline_[i] : more_[i - kInline]; }
+  std::string_view view(size_t i) const { return std::string_view(text_).substr(piece(i).start, piece(i).size); }
+  void remove(std::string_view key);
+  void begin(std::string_view key);
+  void end();
+
+  std::string text_;
+  std::array<Piece, kInline> inline_;
+  std::vector<Piece> more_;
+  size_t count_ = 0;
+};
 
 }  // namespace dft::py

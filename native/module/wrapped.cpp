@@ -43,35 +43,29 @@ PyObject* actual_argument(const Parameter& p, PyObject* const* args, Py_ssize_t 
   return p.fallback;
 }
 
-void add_arg(std::vector<Arg>& out, const std::string& key, PyObject* value) {
-  std::string text;
-  append_value(text, value);
-  put_arg(out, key, std::move(text));
-}
-
-void add_attributes_of(PyObject* self, std::vector<Arg>& out) {
+void add_attributes_of(PyObject* self, Args& out) {
   for (int i = 0; i < 4; ++i) {
     Ref value(_PyObject_GenericGetAttrWithDict(self, g_special_names[i], nullptr, 1));
     if (!value) {
       PyErr_Clear();
     } else if (value.get() != Py_None && !PyCallable_Check(value.get())) {
-      add_arg(out, g_special_keys[i], value.get());
+      out.set(g_special_keys[i], value.get());
     }
   }
 }
 
-std::vector<Arg> call_args(Wrapped* w, const Span& span, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  std::vector<Arg> out;
+Args call_args(Wrapped* w, const Span& span, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  Args out;
   KeepError keep;
   if (w->self_attributes && nargs) add_attributes_of(args[0], out);
   if (w->parameters) {
     for (const Parameter& p : *w->parameters) {
       PyObject* value = actual_argument(p, args, nargs, kwnames);
-      if (value && value != Py_None && !PyCallable_Check(value)) add_arg(out, p.key, value);
+      if (value && value != Py_None && !PyCallable_Check(value)) out.set(p.key, value);
     }
   }
   if (span.extra)
-    for (const Arg& a : *span.extra) put_arg(out, a.key, a.value);
+    for (size_t i = 0; i < span.extra->size(); ++i) out.set_text(span.extra->key(i), span.extra->value(i));
   return out;
 }
 
@@ -82,7 +76,7 @@ PyObject* wrapped_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   ThreadState* t = DFT_LIKELY(span.on || recording_thread()) ? thread_in_context() : nullptr;
   if (!t) return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
   bool plain = !w->parameters && !w->self_attributes;
-  std::vector<Arg> own;
+  Args own;
   if (!plain && span.on) own = call_args(w, span, args, PyVectorcall_NARGS(nargsf), kwnames);
   push_frame(t, span.key, muted_unless(span.on));
   PyObject* result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);

@@ -44,7 +44,6 @@ void Writer::set_target(std::string wished, std::string otherwise) {
 bool Writer::ensure_open() {
   if (file_.is_open()) return true;
   if (!file_.open(wished_, otherwise_)) {
-    complain("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
     refused();
     return false;
   }
@@ -61,7 +60,9 @@ void Writer::set_prelude(Prelude prelude) {
 }
 
 void Writer::append_prelude() {
-  append("[\n", {});
+  MemberFacts bracket;
+  bracket.count(0);
+  append("[\n", bracket);
   append(prelude_.text, prelude_.facts);
   records_in_file_ = prelude_.records;
   FileHeader* h = rings_.header();
@@ -77,6 +78,8 @@ void Writer::append(std::string_view text, const MemberFacts& facts) {
 }
 
 void Writer::refused() {
+  complain("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
+  complained_ = true;
   failing_ = true;
   rings_.header()->reserved = 1;
 }
@@ -97,7 +100,6 @@ bool Writer::commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, 
   }
   for (RingSlot* s : slots) s->map.header->pending.store(s->read, std::memory_order_release);
   if (!file_.write_at(offset, bytes)) {
-    complain("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
     refused();
     if (replacing) {
       // What was there has been cut off; the spool still has all of it.
@@ -309,6 +311,7 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "end", ts, args) + "]\n";
   MemberFacts facts;
   facts.count(ts);
+  facts.count(0);  // the bracket
   append(text, facts);
   closing_ = true;
   bool written = cut_member(slots_);

@@ -48,6 +48,8 @@ class Writer {
   void finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns);
   // Everything recorded is in the file, closing record included.
   bool complete() const { return complete_; }
+  // The user has been told that the file system refuses.
+  bool complained() const { return complained_; }
   // Takes the closing records off again (exec failed, the program goes on).
   void reopen();
   bool rename_to(const std::string& path) { return file_.is_open() ? file_.rename_to(path) : false; }
@@ -76,7 +78,7 @@ class Writer {
   void append_prelude();
   void name_thread(RingSlot* slot, int64_t tid);
   uint64_t uncommitted() const { return spool_used_ - tail_committed_; }
-  void refused();
+  void refused();  // after a failed write: says so, once
 
   const Settings& settings_;
   RingFile& rings_;
@@ -102,6 +104,7 @@ class Writer {
   uint64_t last_commit_ns_ = 0;
   bool failing_ = false;
   bool complete_ = false;
+  bool complained_ = false;
   bool closing_ = false;  // the closing lines must not start another part
 };
 

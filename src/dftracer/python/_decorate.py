@@ -23,8 +23,10 @@ def decorate(span: Span, target: Any) -> Any:
     if isinstance(target, (staticmethod, classmethod)):
         return type(target)(decorate(span, target.__func__))
     if isinstance(target, property):
-        accessors = (target.fget, target.fset, target.fdel)
-        return property(*(a and decorate(span, a) for a in accessors), doc=target.__doc__)
+        get, set_, delete = (a and decorate(span, a) for a in (target.fget, target.fset, target.fdel))
+        return property(get, set_, delete, target.__doc__)
+    if isinstance(target, functools.cached_property):
+        return functools.cached_property(decorate(span, target.func))
     if isinstance(target, type):
         return _decorate_class(span, target)
     if not callable(target):
@@ -49,7 +51,7 @@ def wrap(span: Span, fn: Callable[..., Any], self_attributes: bool = False) -> A
 
 
 def _attributes(fn: Callable[..., Any]) -> dict[str, Any]:
-    attributes = {
+    attributes: dict[str, Any] = {
         name: getattr(fn, name) for name in functools.WRAPPER_ASSIGNMENTS if hasattr(fn, name)
     }
     if "__name__" not in attributes:
@@ -75,7 +77,7 @@ def _code_flags(fn: Any) -> int:
     inner = _underlying(fn)
     code = getattr(inner, "__code__", None)
     if code is None:
-        code = getattr(getattr(type(inner), "__call__", None), "__code__", None)
+        code = getattr(getattr(type(inner), "__call__", None), "__code__", None)  # noqa: B004 - its code is wanted
     return getattr(code, "co_flags", 0)
 
 
@@ -109,18 +111,18 @@ def _special_parameters(fn: Any) -> tuple[tuple[str, int, Any, bool], ...]:
 
 def _decorate_class(span: Span, cls: type) -> type:
     """Trace the making of instances; the class stays itself."""
-    init: Callable[..., Any] = cls.__init__
-    if init is object.__init__:
-
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            if (args or kwargs) and type(self).__new__ is object.__new__:
-                raise TypeError(f"{type(self).__name__}() takes no arguments")
-
+    init = getattr(cls, "__init__")  # noqa: B009 - mypy forbids cls.__init__
     try:
-        cls.__init__ = wrap(span, init)  # type: ignore[misc]  # instances are made through whatever is there
+        setattr(cls, "__init__", wrap(span, _no_init if init is object.__init__ else init))  # noqa: B010
     except TypeError:
         _messages.warn(f"{cls!r} cannot be traced: its attributes cannot be set")
     return cls
+
+
+def _no_init(self: Any, *args: Any, **kwargs: Any) -> None:
+    """What object.__init__ does when it is not overridden."""
+    if (args or kwargs) and getattr(type(self), "__new__", None) is object.__new__:
+        raise TypeError(f"{type(self).__name__}() takes no arguments")
 
 
 def _coroutine_caller(span: Span, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +164,7 @@ def _drive(activity: _core.Activity, inner: Generator[Any, Any, Any]) -> Generat
                 activity.resume()
                 inner.close()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - it belongs to the generator
+            except BaseException as thrown:
                 step = functools.partial(inner.throw, thrown)
             else:
                 step = inner.__next__ if sent is None else functools.partial(inner.send, sent)
@@ -177,9 +179,7 @@ def _drive(activity: _core.Activity, inner: Generator[Any, Any, Any]) -> Generat
         raise
 
 
-async def _drive_async(
-    activity: _core.Activity, inner: AsyncGenerator[Any, Any]
-) -> AsyncGenerator[Any, Any]:
+async def _drive_async(activity: _core.Activity, inner: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
     """The same for asynchronous generators."""
     step: Callable[[], Any] = inner.__anext__
     try:
@@ -193,7 +193,7 @@ async def _drive_async(
                 activity.resume()
                 await inner.aclose()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - it belongs to the generator
+            except BaseException as thrown:
                 step = functools.partial(inner.athrow, thrown)
             else:
                 step = inner.__anext__ if sent is None else functools.partial(inner.asend, sent)

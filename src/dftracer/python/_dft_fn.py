@@ -56,13 +56,13 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         """The decorator for static methods."""
         return self.log(func, name)
 
-    def iter(self, func: Iterable[Any], name: str = "loop", iter_name: str = "step") -> Any:
-        """Loop over `func`: `<name>.iter` for waiting for an item, `<name>.yield` for the body that uses it."""
+    def iter(self, it: Iterable[Any], name: str = "loop", iter_name: str = "step") -> Any:
+        """Loop over `it`: `<name>.iter` is waiting for an item, `<name>.yield` the body that uses it."""
         if not _TRACING:
-            return func
+            return it
         wait = _core.Node(f"{name}{CTX_SEPARATOR}{ITER_NAME}", self.cat, self)
         body = _core.Node(f"{name}{CTX_SEPARATOR}{_YIELD_NAME}", self.cat, self)
-        return _core.loop(func, wait, body, iter_name, False)
+        return _core.loop(it, wait, body, iter_name, False)
 
     def log_metadata(self, key: str, value: str) -> None:
         """A fact about the run, written at once."""
@@ -82,8 +82,5 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         self._since = _core.time_ns() if _TRACING else 0
         return self
 
-    async def __aenter__(self) -> dft_fn:
-        return self.__enter__()
-
-    async def __aexit__(self, *exception: Any) -> None:
-        self.__exit__(*exception)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dft_fn, (self.cat, self.name, None, None, None, None, self.enabled or not _TRACING)

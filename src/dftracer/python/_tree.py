@@ -16,6 +16,9 @@ __all__ = ["DFTracerAI", "ai", "checkpoint", "comm", "compute", "data", "dataloa
 _ROOT_NAME = "ai_root"
 _TRACING = _session.SETTINGS.enable
 
+# Marks in the path of a node: not of the tree; made by derive(); an event of a loop. Others are attributes.
+_STANDALONE, _DERIVED, _LOOP = "\0", "\1", "\2"
+
 
 class DFTracerAI(_core.Node):
     """A named span with a place in a tree: decorator, context manager, loop wrapper, start/stop pair."""
@@ -30,19 +33,28 @@ class DFTracerAI(_core.Node):
         image_idx: Any = None,
         image_size: Any = None,
         enable: bool = True,
-        parent: _core.Node | None = None,
     ) -> None:
-        super().__init__(name if name is not None else cat, cat, parent)
-        self._derived: dict[str, DFTracerAI] = {}
+        label = name if name is not None else cat
+        self._place(label, cat, None, (_STANDALONE, cat, label))
         self.update(epoch, step, image_idx, image_size)
         if not enable:
             self.set_enabled(False)
+
+    def _place(self, name: str, cat: str, parent: DFTracerAI | None, path: tuple[str, ...]) -> None:
+        super().__init__(name, cat, parent)
+        self._derived: dict[str, DFTracerAI] = {}
+        self._path = path
+
+    def _child(self, name: str, step: str) -> DFTracerAI:
+        child = DFTracerAI.__new__(DFTracerAI)
+        child._place(name, self.cat, self, (*self._path, step))
+        return child
 
     def derive(self, name: str) -> DFTracerAI:
         """The child `<this name>.<name>`; the same object each time."""
         child = self._derived.get(name)
         if child is None:
-            child = DFTracerAI(cat=self.cat, name=f"{self.name}{CTX_SEPARATOR}{name}", parent=self)
+            child = self._child(f"{self.name}{CTX_SEPARATOR}{name}", _DERIVED + name)
             self._derived[name] = child
         return child
 
@@ -54,29 +66,29 @@ class DFTracerAI(_core.Node):
     def create_children(self, names: Mapping[str, str]) -> None:
         """Add children as attributes: attribute name to event name."""
         for attribute, name in names.items():
-            setattr(self, attribute, DFTracerAI(cat=self.cat, name=name, parent=self))
+            setattr(self, attribute, self._child(name, attribute))
 
     def iter(
         self,
-        iterator: Iterable[Any] | AsyncIterator[Any],
+        it: Iterable[Any] | AsyncIterator[Any],
         include_block: bool = True,
         include_iter: bool = True,
         iter_name: str | None = None,
         block_name: str | None = None,
     ) -> Any:
-        """Loop over `iterator`: one event for waiting for each item, one for the body that uses it."""
+        """Loop over `it`: one event for waiting for each item, one for the body that uses it."""
         if not _TRACING:
-            return iterator
+            return it
         wait = self._named(iter_name or _iter_name(self.name)) if include_iter else None
         body = self._named(block_name or _block_name(self.name)) if include_block else None
-        if hasattr(iterator, "__aiter__") and not hasattr(iterator, "__iter__"):
-            return _AsyncLoop(iterator, _core.loop(None, wait, body, ITER_COUNT_NAME, True))
-        return _core.loop(iterator, wait, body, ITER_COUNT_NAME, True)  # type: ignore[arg-type]  # not async
+        if hasattr(it, "__aiter__") and not hasattr(it, "__iter__"):
+            return _AsyncLoop(it, _core.loop(None, wait, body, ITER_COUNT_NAME, True))
+        return _core.loop(it, wait, body, ITER_COUNT_NAME, True)  # type: ignore[arg-type]  # not async
 
     def _named(self, name: str) -> DFTracerAI:
         node = self._derived.get("\0" + name)
         if node is None:
-            node = DFTracerAI(cat=self.cat, name=name, parent=self)
+            node = self._child(name, _LOOP + name)
             self._derived["\0" + name] = node
         return node
 
@@ -116,11 +128,15 @@ class DFTracerAI(_core.Node):
         """Now, in us since the epoch, on the clock of the trace."""
         return _core.time_ns() // 1000
 
-    async def __aenter__(self) -> DFTracerAI:
-        return self.__enter__()
+    # A node goes to other processes as the way to it, so that it is the same node there.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _node_at, (self._path,)
 
-    async def __aexit__(self, *exception: Any) -> None:
-        self.__exit__(*exception)
+    def __copy__(self) -> DFTracerAI:
+        return self
+
+    def __deepcopy__(self, memo: object) -> DFTracerAI:
+        return self
 
 
 class _AsyncLoop:
@@ -147,18 +163,37 @@ class _AsyncLoop:
 class _Category(DFTracerAI):
     """A category and its events as attributes."""
 
+    def __getattr__(self, name: str) -> DFTracerAI:
+        # For type checkers: the attributes are set by create_children.
+        raise AttributeError(f"{self.name!r} has no event {name!r}; make one with derive({name!r})")
+
     def __init__(self, root: DFTracerAI, category: _events.ProfileCategory, events: Iterable[str]) -> None:
-        super().__init__(cat=category.value, parent=root)
-        for event in events:
-            setattr(self, event, DFTracerAI(cat=self.cat, name=event, parent=self))
+        self._place(category.value, category.value, root, (category.value,))
+        self.create_children({event: event for event in events})
 
     def add_io(self) -> None:
         """Storage access as events named `<category>.io.<operation>`."""
-        self.io = io = DFTracerAI(cat=self.cat, name=f"{self.name}{CTX_SEPARATOR}io", parent=self)
-        io.create_children({event.value: f"{io.name}{CTX_SEPARATOR}{event.value}" for event in _events.IOEvent})
+        self.create_children({"io": f"{self.name}{CTX_SEPARATOR}io"})
+        io: DFTracerAI = self.io
+        io.create_children({word: f"{io.name}{CTX_SEPARATOR}{word}" for word in _words(_events.IOEvent)})
 
 
-def _words(words: Iterable[_events.ComputeEvent | Any]) -> list[str]:
+def _node_at(path: tuple[str, ...]) -> DFTracerAI:
+    if path[:1] == (_STANDALONE,):
+        node, rest = DFTracerAI(cat=path[1], name=path[2]), path[3:]
+    else:
+        node, rest = ai, path
+    for step in rest:
+        if step.startswith(_DERIVED):
+            node = node.derive(step[1:])
+        elif step.startswith(_LOOP):
+            node = node._named(step[1:])
+        else:
+            node = getattr(node, step)
+    return node
+
+
+def _words(words: Iterable[Any]) -> list[str]:
     return [word.value for word in words]
 
 
@@ -166,7 +201,7 @@ class _AI(DFTracerAI):
     """The root of the tree."""
 
     def __init__(self) -> None:
-        super().__init__(cat=_ROOT_NAME, name=_ROOT_NAME)
+        self._place(_ROOT_NAME, _ROOT_NAME, None, ())
         category = _events.ProfileCategory
         self.compute = _Category(self, category.COMPUTE, _words(_events.ComputeEvent))
         self.data = _Category(self, category.DATA, _words(_events.DataEvent))

@@ -1,0 +1,12 @@
+// An awaitable that is done already: `async with` on spans never waits.
+#pragma once
+
+#include "module/python.hpp"
+
+namespace dft::py {
+
+// Takes over the reference; null passes an error on.
+PyObject* immediate(PyObject* owned_value);
+bool init_immediate();
+
+}  // namespace dft::py
