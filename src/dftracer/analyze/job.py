@@ -28,6 +28,14 @@ class Worker:
     number: int
     thread: bool  # a thread of the rank's own process
 
+    @property
+    def life_us(self) -> int:
+        """How long it was there to work: loaders often start new workers for each epoch."""
+        lane, process = self.lane, self.partial
+        first = lane["first_us"] if self.thread else process.first_us
+        last = lane["last_us"] if self.thread else process.last_us
+        return max(1, (last or 0) - (first or 0))
+
 
 @dataclass
 class Rank:
@@ -144,4 +152,7 @@ def _find_workers(rank: Rank) -> None:
                 continue
             feeding = sum(lane["stages"].get(s, 0) for s in _LOADER_STAGES)
             if feeding and feeding * 2 >= lane["busy_us"]:
-                rank.workers.append(Worker(member, lane, len(rank.workers), own))
+                rank.workers.append(Worker(member, lane, 0, own))
+    rank.workers.sort(key=lambda w: (w.partial.first_us or 0, w.partial.process.pid, w.lane["tid"]))
+    for number, worker in enumerate(rank.workers):
+        worker.number = number

@@ -53,7 +53,7 @@ def input_bound(c: Context) -> Iterator[Finding]:
             "max_speedup": round(wall / max(wall - seconds, 1e-9), 3),
             "stage": worst,
             "stages_s": {k: round(v, 6) for k, v in sorted(stages.items(), key=lambda kv: -kv[1])},
-            "files_while_waiting_s": {p: round(us / 1e6, 6) for p, us in top},
+            **({"files_while_waiting_s": {p: round(us / 1e6, 6) for p, us in top}} if top else {}),
             "steps_that_waited": int((per_step > 0.05 * rank.wall_us).sum()),
         },
         advice=f"At most {seconds:.2f} s can be gained here; {_WHAT_HELPS.get(worst, _WHAT_HELPS['fetch_wait'])}.",
@@ -86,18 +86,20 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
     steps = rank.main.steps
     span = float(steps.end[-1] - steps.start[0])
     busy = np.array([w.lane["busy_us"] for w in workers], dtype=float)
-    share = float(np.minimum(busy / span, 1.0).mean())
+    life = np.array([min(w.life_us, span) for w in workers], dtype=float)
+    share = float(min(busy.sum() / life.sum(), 1.0))
+    at_once = max(1, round(float(life.sum()) / span))  # a loader may start new ones for each epoch
     needed = math.ceil(float(busy.sum()) / max(wall - wait, 1.0))
-    if share < 0.7 or needed <= len(workers):
+    if share < 0.7 or needed <= at_once:
         return
     yield c.finding(
         "too_few_workers",
-        f"{len(workers)} loader workers are busy {100 * share:.0f} % of the time and cannot keep up; about {needed} would.",
+        f"{at_once} loader workers are busy {100 * share:.0f} % of the time and cannot keep up; about {needed} would.",
         wait / 1e6,
         sureness(len(steps)) * (0.9 if share > 0.85 else 0.7),
         evidence={
             "rank": rank.number,
-            "workers": len(workers),
+            "workers": at_once,
             "busy_share": round(share, 4),
             "workers_needed": needed,
             "busy_per_step_s": round(float(busy.sum()) / len(steps) / 1e6, 6),

@@ -230,8 +230,6 @@ def workers(job: Job) -> pl.DataFrame:
     pl = need("polars")
     rows = []
     for r in job.ranks:
-        s = r.main.steps
-        span = float(s.end[-1] - s.start[0]) if len(s) else 0.0
         for w in r.workers:
             items = w.lane["item_us"]
             rows.append(
@@ -242,7 +240,8 @@ def workers(job: Job) -> pl.DataFrame:
                     "tid": w.lane["tid"],
                     "kind": "thread" if w.thread else "process",
                     "busy_s": w.lane["busy_us"] / 1e6,
-                    "busy_share": min(1.0, w.lane["busy_us"] / span) if span else None,
+                    "life_s": w.life_us / 1e6,
+                    "busy_share": min(1.0, w.lane["busy_us"] / w.life_us),
                     **{f"{k}_s": w.lane["stages"].get(k, 0) / 1e6 for k in ("read", "preprocess", "collate", "other")},
                     "items": int(items.size),
                     **{f"item_p{q}_us": _nearest(items, q) for q in (50, 90, 99)},

@@ -357,8 +357,7 @@
     draws.push(() => {
       $("workers").replaceChildren();
       for (const w of D.workers) {
-        const row = el("div", "row"), busy = w.busy_share === null ? 0 : w.busy_share;
-        const span = busy > 0 ? w.busy_s / busy : w.busy_s || 1;
+        const row = el("div", "row"), busy = w.busy_share, span = w.life_s;
         const values = S.map((s) => w[s + "_s"] || 0);
         row.append(el("span", "lab", "rank " + w.rank + " worker " + w.worker), stack(values, Math.max(span, sum(values)), "pid " + w.pid), el("span", "num", Math.round(100 * busy) + " % busy"));
         $("workers").append(row);
@@ -375,7 +374,7 @@
       if (key !== null) rows = [...rows].sort((a, b) => (a[key] > b[key] ? 1 : a[key] < b[key] ? -1 : 0) * (down ? -1 : 1));
       const t = el("table"), head = el("tr");
       data.columns.forEach((c, i) => {
-        const h = el("th", texts.includes(i) ? "l" : "", label(c));
+        const h = el("th", texts.includes(i) ? "l" : "", label(c.replace(/(?<!mb)_(s|us)$/, "")).replace(" mb s", " MB/s"));
         h.onclick = () => { down = key === i ? !down : true; key = i; draw(); };
         head.append(h);
       });

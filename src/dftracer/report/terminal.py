@@ -36,9 +36,11 @@ def print_report(analysis: Analysis, console: Console | None = None, findings: i
 
 def _table(title: str, *columns: tuple[str, str]) -> Any:
     box, table = need("rich.box"), need("rich.table")
-    t = table.Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    t = table.Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name, justify in columns:
-        t.add_column(name, justify=justify, overflow="fold" if justify == "left" else "ellipsis")
+        # Numbers must stay whole on a narrow terminal; names may be cut.
+        wide = {"left": None, "right": None, "amount": 8}[justify]
+        t.add_column(name, justify="left" if justify == "left" else "right", no_wrap=True, min_width=wide)
     return t
 
 
@@ -121,14 +123,14 @@ def _workers(con: Console, a: Analysis) -> None:
         return
     t = _table(
         "Loader workers",
-        ("rank", "right"), ("worker", "right"), ("pid", "right"), ("busy", "right"), ("read", "right"), ("preprocess", "right"),
-        ("items", "right"), ("item p50", "right"), ("p99", "right"),
+        ("rank", "right"), ("worker", "right"), ("pid", "right"), ("busy", "right"), ("read", "amount"), ("prepare", "amount"),
+        ("items", "right"), ("item p50", "amount"), ("item p99", "amount"),
     )  # fmt: skip
     for w in table.head(16).iter_rows(named=True):
         t.add_row(
             str(w["rank"]), str(w["worker"]), str(w["pid"]),
-            "-" if w["busy_share"] is None else f"{100 * w['busy_share']:.0f} %",
-            seconds_text(w["read_s"]), seconds_text(w["preprocess_s"]), str(w["items"]),
+            f"{100 * w['busy_share']:.0f} %",
+            seconds_text(w["read_s"]), seconds_text(w["preprocess_s"] + w["collate_s"]), str(w["items"]),
             *("-" if w[k] is None else seconds_text(w[k] / 1e6) for k in ("item_p50_us", "item_p99_us")),
         )  # fmt: skip
     con.print(t)
@@ -136,12 +138,12 @@ def _workers(con: Console, a: Analysis) -> None:
 
 def _names(con: Console, a: Analysis, most: int) -> None:
     t = _table(
-        "Events", ("category", "left"), ("name", "left"), ("count", "right"), ("total", "right"), ("self", "right"),
-        ("p50", "right"), ("p99", "right"), ("max", "right"),
+        "Events", ("event", "left"), ("count", "right"), ("total", "amount"), ("self", "amount"),
+        ("median", "amount"), ("p99", "amount"), ("max", "amount"),
     )  # fmt: skip
     for r in a.names.head(most).iter_rows(named=True):
         t.add_row(
-            r["cat"], r["name"][:60], count_text(r["count"]), seconds_text(r["total_s"]), seconds_text(r["self_s"]),
+            f"{r['cat']}: {r['name']}", count_text(r["count"]), seconds_text(r["total_s"]), seconds_text(r["self_s"]),
             *(seconds_text(r[k] / 1e6) for k in ("p50_us", "p99_us", "max_us")),
         )  # fmt: skip
     con.print(t)
@@ -151,11 +153,11 @@ def _files(con: Console, a: Analysis) -> None:
     if a.files is None:
         return
     t = _table(
-        f"Files ({a.files.height})", ("path", "left"), ("opens", "right"), ("reads", "right"), ("read", "right"),
-        ("written", "right"), ("time", "right"), ("read rate", "right"),
+        f"Files ({a.files.height})", ("path", "left"), ("opens", "right"), ("reads", "right"), ("read", "amount"),
+        ("written", "amount"), ("time", "amount"), ("read rate", "amount"),
     )  # fmt: skip
     for r in a.files.head(8).iter_rows(named=True):
-        path = r["path"] if len(r["path"]) <= 60 else "…" + r["path"][-59:]
+        path = r["path"] if len(r["path"]) <= 40 else "…" + r["path"][-39:]
         rate = "-" if r["read_mb_s"] is None else f"{bytes_text(r['read_mb_s'] * 1e6)}/s"
         t.add_row(
             path, str(r["opens"]), str(r["reads"]), bytes_text(r["read_bytes"]), bytes_text(r["write_bytes"]),
