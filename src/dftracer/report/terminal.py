@@ -39,7 +39,7 @@ def _table(title: str, *columns: tuple[str, str]) -> Any:
     t = table.Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name, justify in columns:
         # Numbers must stay whole on a narrow terminal; names may be cut.
-        wide = {"left": None, "right": None, "amount": 8}[justify]
+        wide = {"left": None, "right": None, "amount": 7}[justify]
         t.add_column(name, justify="left" if justify == "left" else "right", no_wrap=True, min_width=wide)
     return t
 
@@ -154,11 +154,11 @@ def _files(con: Console, a: Analysis) -> None:
         return
     t = _table(
         f"Files ({a.files.height})", ("path", "left"), ("opens", "right"), ("reads", "right"), ("read", "amount"),
-        ("written", "amount"), ("time", "amount"), ("read rate", "amount"),
+        ("written", "amount"), ("time", "amount"), ("rate/s", "amount"),
     )  # fmt: skip
     for r in a.files.head(8).iter_rows(named=True):
         path = r["path"] if len(r["path"]) <= 40 else "…" + r["path"][-39:]
-        rate = "-" if r["read_mb_s"] is None else f"{bytes_text(r['read_mb_s'] * 1e6)}/s"
+        rate = "-" if r["read_mb_s"] is None else bytes_text(r["read_mb_s"] * 1e6)
         t.add_row(
             path, str(r["opens"]), str(r["reads"]), bytes_text(r["read_bytes"]), bytes_text(r["write_bytes"]),
             seconds_text(r["time_s"]), rate,
