@@ -52,10 +52,8 @@ Chunk::Chunk(const std::vector<Columns*>& parts) {
   for (const Columns* c : parts) {
     rows += c->rows;
     args_size += c->args_text.size();
-#define X(n) has_##n = has_##n || c->seen_##n != kMissing;
+#define X(n) has_##n = has_##n || c->n.size() != 0;
     DFT_INT_COLUMNS(X)
-#undef X
-#define X(n) has_##n = has_##n || c->seen_##n != kNoCode;
     DFT_CODE_COLUMNS(X)
 #undef X
   }
@@ -75,21 +73,26 @@ Chunk::Chunk(const std::vector<Columns*>& parts) {
     at += (bytes + 63) / 64 * 64;
     return p;
   };
-  const auto gather = [&](auto& column, auto member) {
+  const auto gather = [&](auto& column, auto member, auto none) {
     using T = std::remove_const_t<std::remove_pointer_t<std::remove_reference_t<decltype(column)>>>;
     auto* to = reinterpret_cast<T*>(place(rows * sizeof(T)));
     column = to;
     for (const Columns* c : parts) {
-      if (c->rows != 0) std::memcpy(to, (c->*member).data(), c->rows * sizeof(T));
+      const std::size_t n = (c->*member).size();
+      if (n != 0) std::memcpy(to, (c->*member).data(), n * sizeof(T));
+      std::fill(to + n, to + c->rows, none);
       to += c->rows;
     }
   };
 #define X(n) \
-  if (has_##n) gather(n, &Columns::n);
+  if (has_##n) gather(n, &Columns::n, kMissing);
   DFT_INT_COLUMNS(X)
+#undef X
+#define X(n) \
+  if (has_##n) gather(n, &Columns::n, kNoCode);
   DFT_CODE_COLUMNS(X)
 #undef X
-  gather(ph, &Columns::ph);
+  gather(ph, &Columns::ph, std::int8_t{0});
   auto* ends = reinterpret_cast<std::int32_t*>(place(rows * sizeof(std::int32_t)));
   args_end = ends;
   char* text = place(args_size);

@@ -51,6 +51,14 @@ class Column {
   }
   // Push without the capacity check; the caller reserved.
   void put(T v) noexcept { data_[size_++] = v; }
+  // Value of one row; rows passed over have none. The caller reserved.
+  void set(std::size_t row, T v, T none) noexcept {
+    while (size_ < row) data_[size_++] = none;
+    data_[size_++] = v;
+  }
+  void fill(std::size_t rows, T none) noexcept {
+    while (size_ < rows) data_[size_++] = none;
+  }
   void clear() noexcept { size_ = 0; }
   void resize_down(std::size_t n) noexcept { size_ = n; }
   T* data() noexcept { return data_; }
@@ -70,6 +78,13 @@ class Column {
 // X(name): codes into a dictionary of the same name, kNoCode when absent.
 #define DFT_CODE_COLUMNS(X) X(name) X(cat) X(hhash) X(fhash)
 
+// One bit per column: which of a row's values are there.
+enum Field : std::uint32_t {
+#define X(n) f_##n,
+  DFT_INT_COLUMNS(X) DFT_CODE_COLUMNS(X)
+#undef X
+};
+
 struct Row {
 #define X(n) std::int64_t n;
   DFT_INT_COLUMNS(X)
@@ -77,7 +92,10 @@ struct Row {
 #define X(n) std::int32_t n;
   DFT_CODE_COLUMNS(X)
 #undef X
+  std::uint32_t has;  // values outside are left over from earlier rows
   std::int8_t ph;
+
+  bool have(Field f) const noexcept { return (has >> f & 1) != 0; }
 };
 
 // A metadata record, or one of the two events by which a process reports itself (start, end).
@@ -98,22 +116,10 @@ struct Columns {
   Column<char> args_text;         // what no column holds, as JSON objects; empty when nothing is left
   std::vector<Meta> meta;
   std::size_t rows = 0;
-#define X(n) std::int64_t seen_##n = kMissing;  // kMissing as long as no row had a value
-  DFT_INT_COLUMNS(X)
-#undef X
-#define X(n) std::int32_t seen_##n = kNoCode;
-  DFT_CODE_COLUMNS(X)
-#undef X
 
   void clear() {
 #define X(n) n.clear();
     DFT_INT_COLUMNS(X)
-    DFT_CODE_COLUMNS(X)
-#undef X
-#define X(n) seen_##n = kMissing;
-    DFT_INT_COLUMNS(X)
-#undef X
-#define X(n) seen_##n = kNoCode;
     DFT_CODE_COLUMNS(X)
 #undef X
     ph.clear();
@@ -133,13 +139,29 @@ struct Columns {
   }
   void push(const Row& r) {
     if (rows == ph.capacity()) reserve_rows(rows == 0 ? 4096 : rows * 2);
-#define X(n) n.put(r.n), seen_##n = std::max(seen_##n, r.n);
+    // Columns a row has no value for are not touched: they catch up when one has.
+#define X(n) \
+  if (r.have(f_##n)) n.set(rows, r.n, kMissing);
     DFT_INT_COLUMNS(X)
+#undef X
+#define X(n) \
+  if (r.have(f_##n)) n.set(rows, r.n, kNoCode);
     DFT_CODE_COLUMNS(X)
 #undef X
     ph.put(r.ph);
     args_end.put(static_cast<std::int32_t>(args_text.size()));
     ++rows;
+  }
+  // Forget rows from `n` on.
+  void cut(std::size_t n) noexcept {
+#define X(c) \
+  if (c.size() > n) c.resize_down(n);
+    DFT_INT_COLUMNS(X)
+    DFT_CODE_COLUMNS(X)
+    X(ph)
+    X(args_end)
+#undef X
+    rows = n;
   }
 };
 

@@ -48,6 +48,17 @@ inline const char* blanks(const char* p) {
 
 inline bool digit(char c) { return static_cast<unsigned char>(c - '0') < 10; }
 
+// Eight digits at once; -1 where one of them is none.
+inline std::int64_t eight_digits(const char* p) {
+  std::uint64_t v;
+  std::memcpy(&v, p, 8);
+  if (((v & 0xF0F0F0F0F0F0F0F0ull) | (((v + 0x0606060606060606ull) & 0xF0F0F0F0F0F0F0F0ull) >> 4)) != 0x3333333333333333ull)
+    return -1;
+  v = (v & 0x0F0F0F0F0F0F0F0Full) * 2561 >> 8;
+  v = (v & 0x00FF00FF00FF00FFull) * 6553601 >> 16;
+  return static_cast<std::int64_t>((v & 0x0000FFFF0000FFFFull) * 42949672960001ull >> 32);
+}
+
 // A whole 64-bit integer, or nothing.
 inline bool integer(const char*& p, std::int64_t& out) {
   const char* s = p;
@@ -212,7 +223,8 @@ void LineScanner::rest(const char* from, const char* to) {
 }
 
 // An integer, plain or quoted, goes to its column; any other value stays in the rest.
-inline bool LineScanner::integer_or_rest(const char*& p, const char* end, const char* key_at, std::int64_t& out) {
+inline bool LineScanner::integer_or_rest(const char*& p, const char* end, const char* key_at, std::int64_t& out,
+                                         Field field) {
   const char* s = p;
   std::int64_t v;
   const bool quoted = *s == '"';
@@ -221,6 +233,7 @@ inline bool LineScanner::integer_or_rest(const char*& p, const char* end, const 
     if (quoted ? *s == '"' : (*s == ',' || *s == '}' || *s == ' ')) {
       p = s + (quoted ? 1 : 0);
       out = v;
+      take(field);
       return true;
     }
   }
@@ -236,8 +249,9 @@ std::string_view LineScanner::plain(const Text& t, std::string& buffer) {
 }
 
 // Text is interned as it reads; older writers spell hashes as numbers.
-inline bool LineScanner::text_code(const char*& p, const char* end, Interner& in, std::int32_t& out) {
+inline bool LineScanner::text_code(const char*& p, const char* end, Interner& in, std::int32_t& out, Field field) {
   Text t;
+  take(field);
   if (*p == '"') {
     if (!string(p, end, t)) return false;
     out = in(plain(t, buffer_));
@@ -253,6 +267,26 @@ bool LineScanner::arguments(const char*& p, const char* end) {
   if (*p != '{') return skip(p, end, 0);
   p = blanks(p + 1);
   if (*p == '}') return ++p, true;
+  // Nearly every row of ours begins with the host of the row before and the parent.
+  if (std::memcmp(p, "\"hhash\":\"", 9) == 0 && p[25] == '"' && p[26] == ',') {
+    if (std::memcmp(p + 9, last_host_, 16) == 0) {
+      row_.hhash = last_host_code_;
+      take(f_hhash);
+      p += 27;
+    } else if (std::memchr(p + 9, '\\', 16) == nullptr && std::memchr(p + 9, '"', 16) == nullptr) {
+      row_.hhash = last_host_code_ = hhash_(std::string_view(p + 9, 16));
+      std::memcpy(last_host_, p + 9, 16);
+      take(f_hhash);
+      p += 27;
+    }
+    if (std::memcmp(p, "\"p_idx\":", 8) == 0) {
+      const char* s = p + 8;
+      if (integer(s, row_.p_idx) && *s == ',') {
+        take(f_p_idx);
+        p = s + 1;
+      }
+    }
+  }
   for (;;) {
     const char* const key_at = p;
     Text k;
@@ -266,21 +300,21 @@ bool LineScanner::arguments(const char*& p, const char* end) {
     bool ok = true;
     const bool meta = row_.ph == 'M';
     switch (k.raw.size() > 8 ? 0 : load8(k.raw.data(), k.raw.size())) {
-      case key("hhash"): ok = text_code(p, end, hhash_, row_.hhash); break;
-      case key("fhash"): ok = text_code(p, end, fhash_, row_.fhash); break;
-      case key("p_idx"): ok = integer_or_rest(p, end, key_at, row_.p_idx); break;
-      case key("level"): ok = integer_or_rest(p, end, key_at, row_.level); break;
-      case key("epoch"): ok = integer_or_rest(p, end, key_at, row_.epoch); break;
-      case key("step"): ok = integer_or_rest(p, end, key_at, row_.step); break;
-      case key("count"): ok = integer_or_rest(p, end, key_at, row_.count); break;
-      case key("size"): ok = integer_or_rest(p, end, key_at, row_.size); break;
-      case key("offset"): ok = integer_or_rest(p, end, key_at, row_.offset); break;
-      case key("ret"): ok = integer_or_rest(p, end, key_at, row_.ret); break;
-      case key("errno"): ok = integer_or_rest(p, end, key_at, row_.errno_); break;
+      case key("hhash"): ok = text_code(p, end, hhash_, row_.hhash, f_hhash); break;
+      case key("fhash"): ok = text_code(p, end, fhash_, row_.fhash, f_fhash); break;
+      case key("p_idx"): ok = integer_or_rest(p, end, key_at, row_.p_idx, f_p_idx); break;
+      case key("level"): ok = integer_or_rest(p, end, key_at, row_.level, f_level); break;
+      case key("epoch"): ok = integer_or_rest(p, end, key_at, row_.epoch, f_epoch); break;
+      case key("step"): ok = integer_or_rest(p, end, key_at, row_.step, f_step); break;
+      case key("count"): ok = integer_or_rest(p, end, key_at, row_.count, f_count); break;
+      case key("size"): ok = integer_or_rest(p, end, key_at, row_.size, f_size); break;
+      case key("offset"): ok = integer_or_rest(p, end, key_at, row_.offset, f_offset); break;
+      case key("ret"): ok = integer_or_rest(p, end, key_at, row_.ret, f_ret); break;
+      case key("errno"): ok = integer_or_rest(p, end, key_at, row_.errno_, f_errno_); break;
       case key("filename"):
       case key("fname"):
-        if (row_.fhash == kNoCode && *p == '"') {
-          ok = text_code(p, end, fhash_, row_.fhash);
+        if (!row_.have(f_fhash) && *p == '"') {
+          ok = text_code(p, end, fhash_, row_.fhash, f_fhash);
         } else {
           ok = skip(p, end, 0);
           rest(key_at, p);
@@ -302,7 +336,7 @@ bool LineScanner::arguments(const char*& p, const char* end) {
         [[fallthrough]];
       default:
         if (k.raw == "image_idx") {
-          ok = integer_or_rest(p, end, key_at, row_.image_idx);
+          ok = integer_or_rest(p, end, key_at, row_.image_idx, f_image_idx);
           break;
         }
         ok = skip(p, end, 0);
@@ -323,9 +357,9 @@ bool LineScanner::arguments(const char*& p, const char* end) {
 
 bool LineScanner::wanted() {
   const Filter& f = *filter_;
-  const std::int64_t from = row_.ts == kMissing ? 0 : row_.ts;
+  const std::int64_t from = row_.ts;
   if (from > f.ts_max || from < f.ts_min) return false;
-  if (!f.pids.empty() && !f.pids.contains(row_.pid)) return false;
+  if (!f.pids.empty() && !(row_.have(f_pid) && f.pids.contains(row_.pid))) return false;
   const auto check = [](std::vector<std::int8_t>& known, const std::vector<std::string>& list, const Dictionary& d,
                         std::int32_t code) {
     if (list.empty()) return true;
@@ -341,22 +375,65 @@ bool LineScanner::wanted() {
     return known[i] == 1;
   };
   if (!check(name_ok_, f.names, dictionaries_->name, row_.name)) return false;
-  if (!check(cat_ok_, f.cats, dictionaries_->cat, row_.cat)) return false;
-  if (f.step_min != kMissing && (row_.step < f.step_min || row_.step > f.step_max)) return false;
-  return f.epoch_min == kMissing || (row_.epoch >= f.epoch_min && row_.epoch <= f.epoch_max);
+  if (!check(cat_ok_, f.cats, dictionaries_->cat, row_.have(f_cat) ? row_.cat : kNoCode)) return false;
+  const auto inside = [](bool there, std::int64_t v, std::int64_t low, std::int64_t high) {
+    return low == kMissing || (there && v >= low && v <= high);
+  };
+  return inside(row_.have(f_step), row_.step, f.step_min, f.step_max) &&
+         inside(row_.have(f_epoch), row_.epoch, f.epoch_min, f.epoch_max);
+}
+
+// The head of a row as we write it: fixed keys in a fixed order, no blanks. False, and nothing taken, otherwise.
+inline bool LineScanner::usual_head(const char*& p, const char* end) {
+  const char* s = p;
+  const auto text = [&](Interner& in, std::int32_t& code) {
+    const char* const from = s;
+    s = quote_or_escape(s, end);
+    if (s >= end || *s != '"') return false;
+    code = in(std::string_view(from, static_cast<std::size_t>(s - from)));
+    return true;
+  };
+  if (std::memcmp(s, "{\"id\":", 6) != 0) return false;
+  s += 6;
+  if (!integer(s, row_.id) || std::memcmp(s, ",\"name\":\"", 9) != 0) return false;
+  s += 9;
+  if (!text(name_, row_.name) || std::memcmp(s, "\",\"cat\":\"", 9) != 0) return false;
+  s += 9;
+  if (!text(cat_, row_.cat) || std::memcmp(s, "\",\"pid\":", 8) != 0) return false;
+  s += 8;
+  if (!integer(s, row_.pid) || std::memcmp(s, ",\"tid\":", 7) != 0) return false;
+  s += 7;
+  if (!integer(s, row_.tid) || std::memcmp(s, ",\"ts\":", 6) != 0) return false;
+  s += 6;
+  const std::int64_t high = eight_digits(s), low = eight_digits(s + 8);
+  if (high >= 0 && low >= 0 && s[16] == ',') {
+    row_.ts = high * 100000000 + low;
+    s += 16;
+  } else if (!integer(s, row_.ts)) {
+    return false;
+  }
+  if (std::memcmp(s, ",\"dur\":", 7) != 0) return false;
+  s += 7;
+  if (!integer(s, row_.dur) || std::memcmp(s, ",\"ph\":\"X\",\"args\":{", 18) != 0) return false;
+  p = s + 17;
+  row_.ph = 'X';
+  row_.has = 1u << f_id | 1u << f_name | 1u << f_cat | 1u << f_pid | 1u << f_tid | 1u << f_ts | 1u << f_dur;
+  return true;
 }
 
 bool LineScanner::object(const char*& p, const char* end, Columns& out) {
-#define X(n) row_.n = kMissing;
-  DFT_INT_COLUMNS(X)
-#undef X
-#define X(n) row_.n = kNoCode;
-  DFT_CODE_COLUMNS(X)
-#undef X
+  row_.has = 0;
   row_.ph = 0;
   rest_.clear();
-  meta_key_ = meta_value_ = name_text_ = {};
   const char* late_args = nullptr;  // `ph` decides how args are read; some writers put it after them
+  if (usual_head(p, end)) {
+    if (!arguments(p, end) || *p != '}') return false;
+    ++p;
+    return finish_row(nullptr, end, out);
+  }
+  row_.has = 0;
+  row_.ph = 0;
+  rest_.clear();
   ++p;
   if (*p == ' ') p = blanks(p);
   for (;;) {
@@ -371,14 +448,15 @@ bool LineScanner::object(const char*& p, const char* end, Columns& out) {
     if (*p == ' ') p = blanks(p);
     bool ok = true;
     switch (k.raw.size() > 8 ? 0 : load8(k.raw.data(), k.raw.size())) {
-      case key("id"): ok = integer_or_rest(p, end, key_at, row_.id); break;
-      case key("pid"): ok = integer_or_rest(p, end, key_at, row_.pid); break;
-      case key("tid"): ok = integer_or_rest(p, end, key_at, row_.tid); break;
+      case key("id"): ok = integer_or_rest(p, end, key_at, row_.id, f_id); break;
+      case key("pid"): ok = integer_or_rest(p, end, key_at, row_.pid, f_pid); break;
+      case key("tid"): ok = integer_or_rest(p, end, key_at, row_.tid, f_tid); break;
       case key("ts"):
       case key("dur"): {
         std::int64_t& slot = k.raw.size() == 2 ? row_.ts : row_.dur;
         const char* s = p + (*p == '"' ? 1 : 0);
         if (integer(s, slot)) {
+          take(k.raw.size() == 2 ? f_ts : f_dur);
           if (*s == '.') {  // a fraction of a microsecond is cut off
             ++s;
             while (digit(*s)) ++s;
@@ -390,8 +468,8 @@ bool LineScanner::object(const char*& p, const char* end, Columns& out) {
         }
         break;
       }
-      case key("name"): ok = text_code(p, end, name_, row_.name); break;
-      case key("cat"): ok = text_code(p, end, cat_, row_.cat); break;
+      case key("name"): ok = text_code(p, end, name_, row_.name, f_name); break;
+      case key("cat"): ok = text_code(p, end, cat_, row_.cat, f_cat); break;
       case key("ph"):
         if (*p == '"') {
           Text t;
@@ -427,10 +505,14 @@ bool LineScanner::object(const char*& p, const char* end, Columns& out) {
     break;
   }
   if (row_.ph == 0) row_.ph = 'X';
-  if (late_args != nullptr && !arguments(late_args, end)) return false;
-  if (row_.name == kNoCode) return false;
+  return finish_row(late_args, end, out);
+}
 
-  const bool tracer_event = row_.cat == tracer_code_ && (row_.name == start_code_ || row_.name == end_code_);
+bool LineScanner::finish_row(const char* late_args, const char* end, Columns& out) {
+  if (late_args != nullptr && !arguments(late_args, end)) return false;
+  if (!row_.have(f_name)) return false;
+
+  const bool tracer_event = row_.have(f_cat) && row_.cat == tracer_code_ && (row_.name == start_code_ || row_.name == end_code_);
   if (row_.ph == 'M' || tracer_event) {
     Meta m;
     m.kind = dictionaries_->name.at(static_cast<std::size_t>(row_.name));
@@ -438,17 +520,21 @@ bool LineScanner::object(const char*& p, const char* end, Columns& out) {
     m.key = plain(meta_key_, b);
     m.value = plain(meta_value_, b);
     if (!rest_.empty()) m.rest = rest_ + '}';
-    m.pid = row_.pid;
-    m.tid = row_.tid;
-    m.ts = row_.ts;
+    m.pid = row_.have(f_pid) ? row_.pid : kMissing;
+    m.tid = row_.have(f_tid) ? row_.tid : kMissing;
+    m.ts = row_.have(f_ts) ? row_.ts : kMissing;
+    meta_key_ = meta_value_ = {};
     out.meta.push_back(std::move(m));
     if (row_.ph == 'M') {
       ++counts.meta;
       return true;
     }
   }
-  if (row_.ts == kMissing) return false;
-  if (row_.dur == kMissing) row_.dur = 0;
+  if (!row_.have(f_ts)) return false;
+  if (!row_.have(f_dur)) {
+    row_.dur = 0;
+    take(f_dur);
+  }
   if (filter_->any && !wanted()) {
     ++counts.filtered;
     return true;
@@ -486,16 +572,11 @@ std::size_t LineScanner::scan(const char* text, std::size_t size, Columns& out) 
     if (ok) continue;
     if (out.rows != rows || out.meta.size() != metas || out.args_text.size() != text_size) {
       out.meta.resize(metas);
-#define X(n) out.n.resize_down(rows);
-      DFT_INT_COLUMNS(X)
-      DFT_CODE_COLUMNS(X)
-#undef X
-      out.ph.resize_down(rows);
-      out.args_end.resize_down(rows);
+      out.cut(rows);
       out.args_text.resize_down(text_size);
-      out.rows = rows;
     }
     counts = before;
+    meta_key_ = meta_value_ = {};
     const auto* next = static_cast<const char*>(std::memchr(line, '\n', static_cast<std::size_t>(end - line)));
     if (next == nullptr) return static_cast<std::size_t>(end - line);
     ++counts.bad;

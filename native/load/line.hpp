@@ -55,12 +55,15 @@ class LineScanner {
     std::string_view raw;
     bool escaped;
   };
+  void take(Field f) noexcept { row_.has |= 1u << f; }
   bool object(const char*& p, const char* end, Columns& out);
   bool arguments(const char*& p, const char* end);
   bool string(const char*& p, const char* end, Text& out);
   bool skip(const char*& p, const char* end, int depth);
-  bool integer_or_rest(const char*& p, const char* end, const char* key_at, std::int64_t& out);
-  bool text_code(const char*& p, const char* end, Interner& in, std::int32_t& out);
+  bool integer_or_rest(const char*& p, const char* end, const char* key_at, std::int64_t& out, Field field);
+  bool text_code(const char*& p, const char* end, Interner& in, std::int32_t& out, Field field);
+  bool usual_head(const char*& p, const char* end);
+  bool finish_row(const char* late_args, const char* end, Columns& out);
   void rest(const char* from, const char* to);
   std::string_view plain(const Text& t, std::string& buffer);
   bool wanted();
@@ -75,6 +78,8 @@ class LineScanner {
   Text meta_key_{}, meta_value_{};
   Text name_text_{};
   std::string rest_, buffer_;
+  char last_host_[16] = {};  // the host hash of the previous row, nearly always this row's too
+  std::int32_t last_host_code_ = kNoCode;
   std::int32_t start_code_, end_code_, tracer_code_;
 };
 

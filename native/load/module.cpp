@@ -385,14 +385,29 @@ PyObject* py_validity(PyObject*, PyObject* args) {
   if (!v.take(a)) return nullptr;
   const std::size_t n = v.count(static_cast<std::size_t>(width));
   std::vector<std::uint8_t> bits((n + 7) / 8, 0);
-  std::size_t missing = 0;
+  std::size_t there = 0;
+  const auto pack = [&](const auto* values, auto none) {
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) {  // no branches, so that the compiler can use vectors
+      unsigned byte = 0;
+      for (unsigned k = 0; k < 8; ++k) byte |= static_cast<unsigned>(values[i + k] != none) << k;
+      bits[i >> 3] = static_cast<std::uint8_t>(byte);
+      there += static_cast<std::size_t>(__builtin_popcount(byte));
+    }
+    for (; i < n; ++i)
+      if (values[i] != none) {
+        bits[i >> 3] |= static_cast<std::uint8_t>(1u << (i & 7));
+        ++there;
+      }
+  };
   Py_BEGIN_ALLOW_THREADS
-  for (std::size_t i = 0; i < n; ++i) {
-    const bool there = width == 8 ? v.ints()[i] != kMissing : static_cast<const std::int32_t*>(v.b.buf)[i] >= 0;
-    bits[i >> 3] |= static_cast<std::uint8_t>(there) << (i & 7);
-    missing += !there;
+  if (width == 8) {
+    pack(v.ints(), kMissing);
+  } else {
+    pack(static_cast<const std::int32_t*>(v.b.buf), kNoCode);
   }
   Py_END_ALLOW_THREADS
+  const std::size_t missing = n - there;
   if (missing == 0) return Py_BuildValue("(On)", Py_None, Py_ssize_t{0});
   return Py_BuildValue("(Nn)", vector_buffer(std::move(bits)), static_cast<Py_ssize_t>(missing));
 }

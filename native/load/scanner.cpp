@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
 #include <system_error>
 #include <thread>
 
@@ -13,14 +14,43 @@ namespace {
 constexpr std::size_t kBlockText = 4u << 20;    // text per block where the file has no members of its own
 constexpr std::size_t kStreamInput = 256u << 10;
 constexpr std::size_t kHeader = 64;
+
+// Buffers outlive their scanner: the next file finds them grown and their pages in place.
+struct Buffers {
+  Columns out;
+  Column<char> text;
+};
+constexpr std::size_t kMostSpare = 8;
+std::mutex spare_mutex;
+auto& spare = *new std::vector<std::unique_ptr<Buffers>>;  // never destroyed: threads may still read at exit
+
+std::unique_ptr<Buffers> take_buffers() {
+  {
+    const std::scoped_lock lock(spare_mutex);
+    if (!spare.empty()) {
+      auto b = std::move(spare.back());
+      spare.pop_back();
+      return b;
+    }
+  }
+  return std::make_unique<Buffers>();
+}
+
+void give_buffers(std::unique_ptr<Buffers> b) {
+  b->out.clear();
+  const std::scoped_lock lock(spare_mutex);
+  if (spare.size() < kMostSpare) spare.push_back(std::move(b));
+}
 }  // namespace
 
 struct FileScanner::Worker {
-  Worker(Dictionaries& d, const Filter& f) : lines(d, f) {}
+  Worker(Dictionaries& d, const Filter& f) : lines(d, f), buffers(take_buffers()), text(buffers->text), out(buffers->out) {}
+  ~Worker() { give_buffers(std::move(buffers)); }
   LineScanner lines;
   MemberInflater inflater;
-  Column<char> text;
-  Columns out;
+  std::unique_ptr<Buffers> buffers;
+  Column<char>& text;
+  Columns& out;
 };
 
 FileScanner::FileScanner(const std::string& path, unsigned threads, std::size_t chunk_text, Filter filter)

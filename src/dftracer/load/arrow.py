@@ -18,6 +18,7 @@ __all__ = ["SCHEMA_VERSION", "BatchMaker", "schema"]
 
 SCHEMA_VERSION = 1
 _INTS = ("id", "pid", "tid", "ts", "dur", "p_idx", "level", "epoch", "step", "image_idx")
+_zero_buffer: Any = None
 _IO_INTS = ("count", "size", "offset", "ret", "errno")
 
 
@@ -71,7 +72,7 @@ class BatchMaker:
         for name in (*_INTS, *_IO_INTS):
             raw = chunk.raw(name)
             if raw is None:
-                columns[name] = pa.nulls(n, pa.int64())
+                columns[name] = self._nulls(n, pa.int64())
                 continue
             bits, nulls = validity(raw, 8)
             buffers = [None if bits is None else pa.py_buffer(bits), pa.py_buffer(raw)]
@@ -97,13 +98,13 @@ class BatchMaker:
             pids, inverse = np.unique(chunk.ints("pid"), return_inverse=True)
             return pa.array([of.get(p) for p in pids.tolist()], pa.int32()).take(pa.array(inverse))
         if process.rank is None:
-            return pa.nulls(chunk.rows, pa.int32())
+            return self._nulls(chunk.rows, pa.int32())
         return pa.array(np.full(chunk.rows, process.rank, dtype=np.int32))
 
     def _coded(self, raw: Any, n: int, dictionary: Any) -> Any:
         pa = self._pa
         if raw is None:
-            return pa.DictionaryArray.from_arrays(pa.nulls(n, pa.int32()), dictionary)
+            return pa.DictionaryArray.from_arrays(self._nulls(n, pa.int32()), dictionary)
         bits, nulls = validity(raw, 4)
         buffers = [None if bits is None else pa.py_buffer(bits), pa.py_buffer(raw)]
         codes = pa.Array.from_buffers(pa.int32(), n, buffers, nulls)
@@ -111,7 +112,13 @@ class BatchMaker:
 
     def _constant(self, n: int, text: str) -> Any:
         pa = self._pa
-        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, dtype=np.int32)), pa.array([text]))
+        codes = pa.Array.from_buffers(pa.int32(), n, [None, _zeros(pa, n * 4)])
+        return pa.DictionaryArray.from_arrays(codes, pa.array([text]), safe=False)
+
+    def _nulls(self, n: int, kind: Any) -> Any:
+        pa = self._pa
+        zeros = _zeros(pa, n * 8)
+        return pa.Array.from_buffers(kind, n, [zeros, zeros], n)
 
     def _kinds(self, chunk: Chunk) -> Any:
         pa = self._pa
@@ -143,6 +150,14 @@ class BatchMaker:
         except pa.ArrowInvalid:  # a foreign writer's bytes that are not UTF-8
             return pa.array([chunk.args_text(i) or None for i in range(chunk.rows)], pa.string())
         return array
+
+
+def _zeros(pa: Any, size: int) -> Any:
+    """Zeros shared by all columns that hold nothing else: they cost no memory per batch."""
+    global _zero_buffer  # noqa: PLW0603 - it only ever grows
+    if _zero_buffer is None or _zero_buffer.size < size:
+        _zero_buffer = pa.py_buffer(np.zeros(max(size, 1 << 20), dtype=np.uint8))
+    return _zero_buffer
 
 
 def _all_x(chunk: Chunk) -> bool:

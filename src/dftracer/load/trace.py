@@ -115,7 +115,7 @@ class Trace:
     @property
     def chunk_text(self) -> int:
         """Bytes of text per chunk: rows take about their text's size, and text, rows and copies exist at once."""
-        return max(1 << 20, min(32 << 20, self.memory_limit // 8))
+        return max(1 << 20, min(16 << 20, self.memory_limit // 8))
 
     @property
     def processes(self) -> list[ProcessInfo]:
