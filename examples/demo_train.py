@@ -2,8 +2,10 @@
 
     python examples/demo_train.py [--directory out/demo] [--epochs 3] [--workers 2] [--numpy]
 
-With PyTorch it trains a small convolutional network through a DataLoader; without, the same with NumPy and loader
-processes of its own. The data set has one file that is slow to decode and the run saves a checkpoint, so that there
+With PyTorch it trains a small convolutional network through a DataLoader; without, the same with NumPy and
+loader
+processes of its own. The data set has one file that is slow to decode and the run saves a checkpoint, so
+that there
 is something to find.
 """
 
@@ -61,14 +63,16 @@ class Samples:
     def preprocess(self, images: Any, index: int) -> Any:
         rounds = 40 if index == 7 else 4  # one file is much slower to decode than the others
         for _ in range(rounds):
-            images = (images - images.mean(axis=(1, 2), keepdims=True)) / (images.std(axis=(1, 2), keepdims=True) + 1e-6)
+            images = (images - images.mean(axis=(1, 2), keepdims=True)) / (
+                images.std(axis=(1, 2), keepdims=True) + 1e-6
+            )
         return images
 
 
 @ai.data.preprocess.derive(name="collate")
 def collate(items: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     """Items to one batch."""
-    return np.concatenate([i for i, _ in items]), np.concatenate([l for _, l in items])
+    return np.concatenate([images for images, _ in items]), np.concatenate([labels for _, labels in items])
 
 
 def _feed(data: Samples, batches: list[list[int]], out: Any) -> None:
@@ -82,7 +86,9 @@ def numpy_loader(data: Samples, batch: int, workers: int, epoch: int) -> Iterato
     batches = list(enumerate(order[i : i + batch] for i in range(0, len(order), batch)))
     context = multiprocessing.get_context("fork")
     queue = context.Queue(maxsize=2 * workers)
-    processes = [context.Process(target=_feed, args=(data, batches[w::workers], queue)) for w in range(workers)]
+    processes = [
+        context.Process(target=_feed, args=(data, batches[w::workers], queue)) for w in range(workers)
+    ]
     for p in processes:
         p.start()
     early: dict[int, Any] = {}
@@ -139,9 +145,12 @@ def torch_model() -> tuple[Step, Callable[[Path], None]]:
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(),
+        torch.nn.Conv2d(1, 8, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
         torch.nn.Linear(8 * (SIDE // 2) ** 2, CLASSES),
-    ).to(device)  # fmt: skip
+    ).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     loss_of = torch.nn.CrossEntropyLoss()
 
@@ -165,8 +174,13 @@ def torch_loader(data: Samples, batch: int, workers: int, epoch: int) -> Any:
 
     generator = torch.Generator().manual_seed(epoch)
     return torch.utils.data.DataLoader(
-        data, batch_size=batch, shuffle=True, generator=generator, num_workers=workers, collate_fn=collate  # type: ignore[arg-type]
-    )  # fmt: skip
+        data,
+        batch_size=batch,
+        shuffle=True,
+        generator=generator,
+        num_workers=workers,
+        collate_fn=collate,  # type: ignore[arg-type]
+    )
 
 
 @ai.pipeline.train

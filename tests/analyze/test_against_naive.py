@@ -30,7 +30,13 @@ FIXED = {
     ("comm", "all_reduce"): "comm",
     ("checkpoint", "capture"): "checkpoint",
 }
-INNER = [*[k for k in FIXED if k[0] != "dataloader"], ("POSIX", "read"), ("POSIX", "write"), ("user", "f"), ("pipeline", "test")]
+INNER = [
+    *[k for k in FIXED if k[0] != "dataloader"],
+    ("POSIX", "read"),
+    ("POSIX", "write"),
+    ("user", "f"),
+    ("pipeline", "test"),
+]
 
 
 def _stage(cat: str, name: str, around: str) -> str:
@@ -103,7 +109,8 @@ def _process(draw: st.DrawFn) -> Process:
             args = {"fhash": f"/data/{s % 3}", "ret": s % 5000, "count": 4096} if cat == "POSIX" else {}
             p.span(cat, name, s, d, **args)
         t = p.step(i + 1, t, wait, body) + draw(st.integers(0, 10))
-    # `step` adds its spans after those inside; equal times nest in the order of recording, so put parents first.
+    # `step` adds its spans after those inside; equal times nest in the order of recording, so put parents
+    # first.
     p.spans.sort(key=lambda s: s.cat != "dataloader")
     return p
 
@@ -153,7 +160,14 @@ def _check_files(table: Any, records: list[dict[str, Any]]) -> None:
             entry[0] += 1
             entry[1] += r["args"]["ret"] if r["name"] == "read" else 0
             entry[2] += r["dur"]
-    got = {} if table is None else {r["path"]: [r["ops"], r["read_bytes"], round(r["time_s"] * 1e6)] for r in table.iter_rows(named=True)}
+    got = (
+        {}
+        if table is None
+        else {
+            r["path"]: [r["ops"], r["read_bytes"], round(r["time_s"] * 1e6)]
+            for r in table.iter_rows(named=True)
+        }
+    )
     assert got == dict(truth)
 
 
@@ -174,7 +188,11 @@ def test_call_tree_agrees_with_the_naive_one(p: Process) -> None:
             entry[1] += e["dur"]
         tree = call_tree(Trace(file))
         # Instants of no length (`start`, `end`) may sit on any edge, so only their count is compared.
-        got = {r["path"]: [r["count"], round(r["total_s"] * 1e6)] for r in tree.iter_rows(named=True) if r["total_s"]}
+        got = {
+            r["path"]: [r["count"], round(r["total_s"] * 1e6)]
+            for r in tree.iter_rows(named=True)
+            if r["total_s"]
+        }
         assert got == {k: v for k, v in truth.items() if v[1]}
         assert tree["self_s"].sum() == pytest.approx(
             sum(e["dur"] for e in events.values() if e["args"]["p_idx"] == -1) / 1e6

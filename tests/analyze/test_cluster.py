@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -24,19 +25,29 @@ def address(tmp_path: Path) -> Iterator[str]:
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
     common = ["--no-dashboard"]
     processes = [
-        subprocess.Popen([*dask, "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file), *common])
+        subprocess.Popen(
+            [*dask, "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file), *common]
+        )
     ]
     try:
         deadline = time.monotonic() + 60
         while not file.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
-        worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1"]
+        worker = [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_worker",
+            "--scheduler-file",
+            str(file),
+            "--nthreads",
+            "1",
+        ]
         for _ in range(2):
             processes.append(
-                subprocess.Popen([*worker, "--host", "127.0.0.1", "--no-dashboard", "--local-directory", str(tmp_path)])
+                subprocess.Popen(
+                    [*worker, "--host", "127.0.0.1", "--no-dashboard", "--local-directory", str(tmp_path)]
+                )
             )
-        import json
-
         yield json.loads(file.read_text())["address"]
     finally:
         for p in reversed(processes):

@@ -13,7 +13,9 @@ from dftracer.load.synthetic import Process
 MS = 1000
 
 
-def _step(p: Process, i: int, t: int, wait: int, forward: int, backward: int, optimizer: int, **labels: Any) -> int:
+def _step(
+    p: Process, i: int, t: int, wait: int, forward: int, backward: int, optimizer: int, **labels: Any
+) -> int:
     body = forward + backward + optimizer
     end = p.step(i + 1, t, wait, body, step=i, **labels)
     p.span("compute", "forward", t + wait, forward, step=i)

@@ -17,12 +17,18 @@ from dftracer.load import Trace
 from dftracer.load.synthetic import Process, Run, training_run
 
 
-def dftracer(*args: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def dftracer(
+    *args: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
     return subprocess.run(
-        [sys.executable, "-m", "dftracer.cli", *map(str, args)], capture_output=True, text=True, cwd=cwd, env={**clean, **(env or {})},
+        [sys.executable, "-m", "dftracer.cli", *map(str, args)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**clean, **(env or {})},
         check=False,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -61,10 +67,31 @@ def test_bad_usage_and_bad_input_exit_with_2_and_say_what_to_do(tmp_path: Path) 
 def test_report_as_json_has_the_documented_keys(run: Run) -> None:
     told = _json(dftracer("report", run.directory, "--json"))
     assert told["trace"]["events"] == run.events
-    assert told["trace"].keys() >= {"events", "processes", "ranks", "span_s", "dropped", "truncated_files", "coverage"}
+    assert told["trace"].keys() >= {
+        "events",
+        "processes",
+        "ranks",
+        "span_s",
+        "dropped",
+        "truncated_files",
+        "coverage",
+    }
     assert told["ledger"].keys() >= {"total", "ranks", "steps"}
     assert list(told["ledger"]["total"]) == (
-        "fetch_wait read preprocess collate transfer forward backward optimizer comm checkpoint other unexplained".split()
+        [
+            "fetch_wait",
+            "read",
+            "preprocess",
+            "collate",
+            "transfer",
+            "forward",
+            "backward",
+            "optimizer",
+            "comm",
+            "checkpoint",
+            "other",
+            "unexplained",
+        ]
     )
     for finding in told["findings"]:
         assert finding.keys() >= {"id", "severity", "seconds", "percent", "confidence", "evidence", "advice"}
@@ -127,7 +154,10 @@ def test_slice_by_steps_ranks_time_and_category(run: Run, tmp_path: Path) -> Non
 
 def test_query_speaks_sql(run: Run, tmp_path: Path) -> None:
     sql = "select rank, count(*) as n from events where name = 'fetch.iter' group by rank order by rank"
-    assert _json(dftracer("query", sql, run.directory, "--json")) == [{"rank": 0, "n": run.steps}, {"rank": 1, "n": run.steps}]
+    assert _json(dftracer("query", sql, run.directory, "--json")) == [
+        {"rank": 0, "n": run.steps},
+        {"rank": 1, "n": run.steps},
+    ]
     out = tmp_path / "q.csv"
     assert dftracer("query", sql, run.directory, "-o", out).returncode == 0
     assert out.read_text().splitlines()[0] == "rank,n"
@@ -166,7 +196,14 @@ def test_exported_lanes_never_overlap_and_time_is_relative(tmp_path: Path) -> No
 
 def test_doctor_and_completion() -> None:
     told = _json(dftracer("doctor", "--json"))
-    assert {c["check"] for c in told["checks"]} >= {"python", "recorder", "reader", "clock", "interception", "extra torch"}
+    assert {c["check"] for c in told["checks"]} >= {
+        "python",
+        "recorder",
+        "reader",
+        "clock",
+        "interception",
+        "extra torch",
+    }
     for shell in ("bash", "zsh", "fish"):
         script = dftracer("completion", shell).stdout
         assert "report" in script
@@ -194,7 +231,12 @@ def test_run_traces_a_script_and_passes_its_exit_code_on(tmp_path: Path) -> None
 
 def test_run_takes_a_module_any_program_and_its_python_children(tmp_path: Path) -> None:
     (tmp_path / "mod.py").write_text(SCRIPT)
-    assert dftracer("run", "-q", "-o", "m", "-m", "mod", "0", cwd=tmp_path, env={"PYTHONPATH": _path(tmp_path)}).returncode == 0
+    assert (
+        dftracer(
+            "run", "-q", "-o", "m", "-m", "mod", "0", cwd=tmp_path, env={"PYTHONPATH": _path(tmp_path)}
+        ).returncode
+        == 0
+    )
     assert len(Trace(tmp_path / "m").files) == 1
     shell = f"{sys.executable} mod.py 0; {sys.executable} mod.py 5"
     assert dftracer("run", "-o", "s", "--", "sh", "-c", shell, cwd=tmp_path).returncode == 5
@@ -214,7 +256,9 @@ def test_run_says_so_when_the_program_is_killed(tmp_path: Path) -> None:
 def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os; os.environ['MINE'] = 'yes'")
     code = "import os, sys; sys.exit(0 if os.environ.get('MINE') == 'yes' else 1)"
-    told = dftracer("run", "-q", "--", sys.executable, "-c", code, cwd=tmp_path, env={"PYTHONPATH": _path(tmp_path)})
+    told = dftracer(
+        "run", "-q", "--", sys.executable, "-c", code, cwd=tmp_path, env={"PYTHONPATH": _path(tmp_path)}
+    )
     assert told.returncode == 0
 
 

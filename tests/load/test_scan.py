@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +39,16 @@ def _counts(path: Path, **how: Any) -> dict[str, Any]:
 
 
 def test_all_args_are_kept_and_the_common_ones_are_columns(tmp_path: Path) -> None:
-    args = {"hhash": "ab", "p_idx": 3, "epoch": 2, "step": 9, "mine": [1, {"a": "]"}], "x": None, "level": 4, "y": 1.5}
+    args = {
+        "hhash": "ab",
+        "p_idx": 3,
+        "epoch": 2,
+        "step": 9,
+        "mine": [1, {"a": "]"}],
+        "x": None,
+        "level": 4,
+        "y": 1.5,
+    }
     file = _write(tmp_path / "a.pfw", "[", json.dumps({**EVENT, "args": args}), "]")
     (row,) = _rows(file)
     assert (row["p_idx"], row["epoch"], row["step"], row["level"]) == (3, 2, 9, 4)
@@ -48,7 +58,17 @@ def test_all_args_are_kept_and_the_common_ones_are_columns(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ({**EVENT, "ts": "1000", "dur": "5", "pid": "7", "tid": "8", "args": {"hostname": "h", "filename": "/a"}}, {"path": "/a"}),
+        (
+            {
+                **EVENT,
+                "ts": "1000",
+                "dur": "5",
+                "pid": "7",
+                "tid": "8",
+                "args": {"hostname": "h", "filename": "/a"},
+            },
+            {"path": "/a"},
+        ),
         ({**EVENT, "args": {"fhash": 51234, "hhash": 99}}, {"fhash": "51234"}),
         ({**{k: v for k, v in EVENT.items() if k != "args"}, "ph": 1, "type": 2}, {"ph": "X"}),
         ({**EVENT, "ph": 2}, {"ph": "C"}),
@@ -70,7 +90,18 @@ def test_dialects_read_alike(tmp_path: Path, line: dict[str, Any], expected: dic
 
 def test_commas_blank_lines_and_brackets_are_tolerated_and_bad_lines_counted(tmp_path: Path) -> None:
     good = json.dumps(EVENT)
-    file = _write(tmp_path / "a.pfw", "[" + good + ",", "", good + ", ", "{broken", '{"id":1}', good, '{"name":"a', good, "]")
+    file = _write(
+        tmp_path / "a.pfw",
+        "[" + good + ",",
+        "",
+        good + ", ",
+        "{broken",
+        '{"id":1}',
+        good,
+        '{"name":"a',
+        good,
+        "]",
+    )
     assert len(_rows(file)) == 4
     assert _counts(file)["bad_lines"] == 3
 
@@ -118,18 +149,26 @@ def test_plain_one_stream_many_members_and_many_threads_read_alike(tmp_path: Pat
     (tmp_path / "two.pfw.gz").write_bytes(gzip.compress(text[:half]) + gzip.compress(text[half:]))
     reference = Trace(file, cache=False, threads=1).polars().drop("file")
     for name, threads in (("plain.pfw", 3), ("stream.pfw.gz", 2), ("two.pfw.gz", 1), (file.name, 4)):
-        other = Trace(tmp_path / name, cache=False, threads=threads, memory_limit=1 << 20).polars().drop("file")
+        other = (
+            Trace(tmp_path / name, cache=False, threads=threads, memory_limit=1 << 20).polars().drop("file")
+        )
         assert other.equals(reference), name
 
 
 def test_strings_survive_exactly(tmp_path: Path) -> None:
     names = ['quote"', "back\\slash", "new\nline", "tab\t", "ü€😀", "\u0001", "a" * 100_000, "/slash", ""]
-    lines = [json.dumps({**EVENT, "name": n}) for n in names] + [json.dumps({**EVENT, "name": n}, ensure_ascii=False) for n in names]
+    lines = [json.dumps({**EVENT, "name": n}) for n in names] + [
+        json.dumps({**EVENT, "name": n}, ensure_ascii=False) for n in names
+    ]
     assert [r["name"] for r in _rows(_write(tmp_path / "a.pfw", *lines))] == names * 2
 
 
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(max_size=20) | st.floats(allow_nan=False, allow_infinity=False),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**62), 2**62)
+    | st.text(max_size=20)
+    | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
@@ -138,12 +177,18 @@ _VALUES = st.recursive(
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.text(min_size=1, max_size=30), st.dictionaries(st.text(max_size=12), _VALUES, max_size=5), st.booleans()),
+        st.tuples(
+            st.text(min_size=1, max_size=30),
+            st.dictionaries(st.text(max_size=12), _VALUES, max_size=5),
+            st.booleans(),
+        ),
         min_size=1,
         max_size=20,
     )
 )
-def test_any_record_comes_back_as_the_json_module_reads_it(tmp_path_factory: pytest.TempPathFactory, records: Any) -> None:
+def test_any_record_comes_back_as_the_json_module_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, records: Any
+) -> None:
     file = tmp_path_factory.mktemp("t") / "a.pfw"
     events = [{**EVENT, "id": i, "name": n, "args": a} for i, (n, a, _) in enumerate(records)]
     lines = [
@@ -153,10 +198,27 @@ def test_any_record_comes_back_as_the_json_module_reads_it(tmp_path_factory: pyt
     file.write_bytes(("\n".join(lines) + "\n").encode("utf-8", "surrogatepass"))
     rows = _rows(file)
     assert [r["name"] for r in rows] == [e["name"] for e in events]
-    known = {"hhash", "fhash", "fname", "filename", "p_idx", "level", "epoch", "step", "count", "size", "offset", "ret", "errno", "image_idx"}
+    known = {
+        "hhash",
+        "fhash",
+        "fname",
+        "filename",
+        "p_idx",
+        "level",
+        "epoch",
+        "step",
+        "count",
+        "size",
+        "offset",
+        "ret",
+        "errno",
+        "image_idx",
+    }
     for row, event in zip(rows, events, strict=True):
         kept = json.loads(row["args"]) if row["args"] else {}
-        assert {k: v for k, v in kept.items() if k not in known} == {k: v for k, v in event["args"].items() if k not in known}
+        assert {k: v for k, v in kept.items() if k not in known} == {
+            k: v for k, v in event["args"].items() if k not in known
+        }
 
 
 def test_filters_reach_the_reader_and_skip_whole_members(tmp_path: Path) -> None:
@@ -164,8 +226,6 @@ def test_filters_reach_the_reader_and_skip_whole_members(tmp_path: Path) -> None
     t = Trace(run.directory, cache=False)
     everything = t.polars()
     low, high = int(everything["ts"].quantile(0.4)), int(everything["ts"].quantile(0.5))
-    import polars as pl
-
     for how, truth in [
         ({"ranks": [1]}, pl.col("rank") == 1),
         ({"pids": [1000]}, pl.col("pid") == 1000),

@@ -52,12 +52,22 @@ def test_views_are_tables_that_agree(analysis: Analysis) -> None:
     assert steps.height == sum(len(r.main.steps) for r in job.ranks)
     assert epochs["wall_s"].sum() == pytest.approx(steps["wall_s"].sum())
     assert ranks["wall_s"].sum() == pytest.approx(steps["wall_s"].sum())
-    files, folders, sizes, over_time = views.files(job), views.directories(job), views.file_sizes(job), views.io_over_time(job, 1.0)
+    files, folders, sizes, over_time = (
+        views.files(job),
+        views.directories(job),
+        views.file_sizes(job),
+        views.io_over_time(job, 1.0),
+    )
     assert files is not None
     assert folders is not None
     assert sizes is not None
     assert over_time is not None
-    assert files["read_bytes"].sum() == folders["read_bytes"].sum() == sizes["bytes"].sum() == over_time["read_bytes"].sum()
+    assert (
+        files["read_bytes"].sum()
+        == folders["read_bytes"].sum()
+        == sizes["bytes"].sum()
+        == over_time["read_bytes"].sum()
+    )
     assert files["ops"].sum() == over_time["ops"].sum()
     assert views.workers(job).height == 4
     assert views.threads(job)["events"].sum() == analysis.trace["events"] - 2 * 6  # less start and end

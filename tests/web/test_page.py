@@ -39,7 +39,10 @@ def page(page_file: Path) -> Iterator[Any]:
         noise: list[str] = []
         # The one exception is about this test's own reading of the canvas.
         mine = "willReadFrequently"
-        tab.on("console", lambda m: noise.append(m.text) if m.type in ("error", "warning") and mine not in m.text else None)
+        tab.on(
+            "console",
+            lambda m: noise.append(m.text) if m.type in ("error", "warning") and mine not in m.text else None,
+        )
         tab.on("pageerror", lambda e: noise.append(str(e)))
         tab.on("request", lambda r: noise.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
         tab.goto(page_file.as_uri())
@@ -70,8 +73,12 @@ def test_everything_is_drawn(page: Any) -> None:
 
 def test_hovering_tells_the_numbers(page: Any) -> None:
     for selector, expected in (
-        ("#steps", "forward"), ("#time", "rank"), ("#map", "median"), ("#io", "calls"), ("#ledger .stack span", "fetch wait"),
-    ):  # fmt: skip
+        ("#steps", "forward"),
+        ("#time", "rank"),
+        ("#map", "median"),
+        ("#io", "calls"),
+        ("#ledger .stack span", "fetch wait"),
+    ):
         target = page.locator(selector).first
         target.scroll_into_view_if_needed()
         box = target.bounding_box()

@@ -1,5 +1,6 @@
 """ANALYZE: events to tables and statements. Analyses return tables; drawing them is the report's business."""
 
+from dftracer.analyze import _requires  # noqa: F401 - names the extra before a bare ImportError can
 from dftracer.analyze.analysis import Analysis, analyze
 from dftracer.analyze.calltree import call_tree
 from dftracer.analyze.finding import FINDING_IDS, Finding

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import polars as pl
 
 from dftracer.analyze import rules_input, rules_io, rules_job, trust, views
 from dftracer.analyze.explain import explain
@@ -14,9 +16,6 @@ from dftracer.analyze.ledger import ledger
 from dftracer.analyze.partial import Lanes, Partial, analyze_files
 from dftracer.load.process import ProcessInfo, part_of
 from dftracer.load.trace import Trace
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["Analysis", "analyze", "units_of"]
 
@@ -33,7 +32,11 @@ class Analysis:
         self.files: pl.DataFrame | None = views.files(job)
         rank = job.slowest
         steps = None if rank is None else rank.main.steps
-        run_us = int(steps.end[-1] - steps.start[0]) if steps is not None and len(steps) else job.last_us - job.first_us
+        run_us = (
+            int(steps.end[-1] - steps.start[0])
+            if steps is not None and len(steps)
+            else job.last_us - job.first_us
+        )
         self.run_s = run_us / 1e6
         context = Context(job, self.names, self.files, self.run_s)
         found = [f for rules in (rules_input, rules_io, rules_job) for f in rules.rules(context)]
@@ -61,12 +64,14 @@ class Analysis:
         unexplained = float(rank.stage_us("unexplained").sum()) / wall
         if unexplained >= 0.2:
             return (
-                f"No bottleneck stands out, but {100 * unexplained:.0f} % of rank {rank.number}'s step time is covered by no"
+                f"No bottleneck stands out, but {100 * unexplained:.0f} % of rank {rank.number}'s step"
+                f" time is covered by no"
                 " annotation."
             )
         compute = sum(float(rank.stage_us(s).sum()) for s in ("forward", "backward", "optimizer"))
         return (
-            f"No bottleneck outside compute: {100 * compute / wall:.0f} % of rank {rank.number}'s step time is forward,"
+            f"No bottleneck outside compute: {100 * compute / wall:.0f} % of rank {rank.number}'s step"
+            f" time is forward,"
             f" backward and optimizer."
         )
 
@@ -86,7 +91,9 @@ class Analysis:
 
 
 def units_of(trace: Trace) -> list[list[ProcessInfo]]:
-    """What is analysed as one: the files of a process, usually one, several where the recorder began new parts."""
+    """What is analysed as one: the files of a process, usually one, several where the recorder began new
+    parts.
+    """
     units: dict[str, list[tuple[int, ProcessInfo]]] = {}
     for process in trace.processes:
         if trace.filter.wants(process):

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import polars as pl
 
-from dftracer.load._need import need
 from dftracer.load._scan import nest
-from dftracer.load.chunk import Ints
+from dftracer.load.chunk import Ints, int64s
 from dftracer.load.trace import Trace, scan_file
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["call_tree"]
 
 
 def _parent_rows(tid: Ints, ts: Ints, dur: Ints) -> tuple[Ints, Ints]:
     parent, own = nest(*(np.ascontiguousarray(c) for c in (tid, ts, dur)))
-    return np.frombuffer(parent, dtype=np.int64), np.frombuffer(own, dtype=np.int64)
+    return int64s(parent), int64s(own)
 
 
 def call_tree(trace: Trace) -> pl.DataFrame:
@@ -27,18 +22,17 @@ def call_tree(trace: Trace) -> pl.DataFrame:
 
     Nesting follows from the times on each thread, so it works for every dialect. One file is held at a time.
     """
-    pl = need("polars")
     sums: dict[tuple[str, ...], list[int]] = {}
     for process in trace.processes:
         if not trace.filter.wants(process):
             continue
-        parts: list[tuple[Ints, Ints, Ints, np.ndarray]] = []  # type: ignore[type-arg]
+        parts: list[tuple[Ints, Ints, Ints, np.ndarray]] = []
         texts: list[str] = []
         for scanner, chunk in scan_file(process, trace.filter, trace.threads, trace.chunk_text):
             if chunk.rows:
                 x = chunk.ph() == ord("X")
                 columns = (chunk.ints("tid"), chunk.ints("ts"), chunk.ints("dur"))
-                parts.append((*(c[x] for c in columns), chunk.codes("name")[x]))  # type: ignore[arg-type]
+                parts.append((*(c[x] for c in columns), chunk.codes("name")[x]))
             texts = scanner.dictionary("name")
         if not parts:
             continue
@@ -46,12 +40,24 @@ def call_tree(trace: Trace) -> pl.DataFrame:
         parent, own = _parent_rows(tid, ts, dur)
         _add(sums, parent, name, dur, own, texts)
     rows = [
-        {"path": "/".join(k), "name": k[-1], "depth": len(k), "count": n, "total_s": t / 1e6, "self_s": s / 1e6}
+        {
+            "path": "/".join(k),
+            "name": k[-1],
+            "depth": len(k),
+            "count": n,
+            "total_s": t / 1e6,
+            "self_s": s / 1e6,
+        }
         for k, (n, t, s) in sums.items()
     ]
     kinds = {
-        "path": pl.String, "name": pl.String, "depth": pl.Int64, "count": pl.Int64, "total_s": pl.Float64, "self_s": pl.Float64,
-    }  # fmt: skip
+        "path": pl.String,
+        "name": pl.String,
+        "depth": pl.Int64,
+        "count": pl.Int64,
+        "total_s": pl.Float64,
+        "self_s": pl.Float64,
+    }
     frame: pl.DataFrame = pl.DataFrame(rows, schema=kinds).sort("path")
     return frame
 
@@ -59,7 +65,7 @@ def call_tree(trace: Trace) -> pl.DataFrame:
 def _add(
     sums: dict[tuple[str, ...], list[int]],
     parent: Ints,
-    name: np.ndarray,  # type: ignore[type-arg]
+    name: np.ndarray,
     dur: Ints,
     own: Ints,
     texts: list[str],

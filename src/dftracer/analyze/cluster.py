@@ -1,6 +1,7 @@
 """The same analysis on a Dask cluster.
 
-A task reads the files of one process where it runs; what grows with the trace stays on that worker. Only the small
+A task reads the files of one process where it runs; what grows with the trace stays on that worker. Only
+the small
 partial results come back, the job is put together here, and a second round of tasks asks each worker what its
 processes did while their rank waited.
 """
@@ -29,16 +30,22 @@ _Results = list[tuple[Partial, Lanes]]
 def _read(parts: list[ProcessInfo], where: Filter, chunk_text: int) -> _Results:
     for part in parts:
         if not part.file.exists():
-            raise FileNotFoundError(f"{part.file} cannot be seen from this worker; traces must lie on a shared file system")
+            raise FileNotFoundError(
+                f"{part.file} cannot be seen from this worker; traces must lie on a shared file system"
+            )
     return analyze_files(parts, where, 1, chunk_text)
 
 
 def _small(results: _Results) -> list[Partial]:
     """What travels: the tables of hashes have done their work."""
-    return [replace(p, process=replace(p.process, paths={}, strings={}, hosts={}, others={})) for p, _ in results]
+    return [
+        replace(p, process=replace(p.process, paths={}, strings={}, hosts={}, others={})) for p, _ in results
+    ]
 
 
-def _explain(results: _Results, index: int, waits: Intervals, compute: Intervals, skip: int | None) -> Explanation:
+def _explain(
+    results: _Results, index: int, waits: Intervals, compute: Intervals, skip: int | None
+) -> Explanation:
     return explain(results[index][1], waits, compute, skip)
 
 
@@ -50,7 +57,9 @@ def _client(dask: Any) -> Iterator[Any]:
     elif dask == "local":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with (
-            distributed.LocalCluster(n_workers=cores, threads_per_worker=1, dashboard_address=None) as cluster,
+            distributed.LocalCluster(
+                n_workers=cores, threads_per_worker=1, dashboard_address=None
+            ) as cluster,
             distributed.Client(cluster) as client,
         ):
             yield client
@@ -79,7 +88,9 @@ def analyze_on_cluster(trace: Trace, dask: Any) -> Job:
             for i, member in enumerate(rank.members):
                 skip = rank.main.steps.tid if member is rank.main else None
                 future, index = where[id(member)]
-                answer = client.submit(_explain, future, index, rank.main.waits, rank.main.compute, skip, pure=False)
+                answer = client.submit(
+                    _explain, future, index, rank.main.waits, rank.main.compute, skip, pure=False
+                )
                 asked.append((rank, i, answer))
         for (rank, i, _), told in zip(asked, client.gather([a for _, _, a in asked]), strict=True):
             rank.explanations[i] = told

@@ -10,16 +10,33 @@ from dftracer.analyze.job import Job, Rank
 __all__ = ["FINDING_IDS", "Context", "Finding", "input_seconds", "severity_of", "sureness"]
 
 FINDING_IDS = (
-    "input_bound", "too_few_workers", "small_reads", "many_opens", "rereads", "cold_first_epoch",
-    "checkpoint_stall", "exposed_comm", "straggler_rank", "straggler_worker", "slow_file", "slow_items",
-    "device_idle", "recompiles", "step_drift", "first_step", "unexplained_time", "incomplete_trace",
+    "input_bound",
+    "too_few_workers",
+    "small_reads",
+    "many_opens",
+    "rereads",
+    "cold_first_epoch",
+    "checkpoint_stall",
+    "exposed_comm",
+    "straggler_rank",
+    "straggler_worker",
+    "slow_file",
+    "slow_items",
+    "device_idle",
+    "recompiles",
+    "step_drift",
+    "first_step",
+    "unexplained_time",
+    "incomplete_trace",
     "not_enough_evidence",
-)  # fmt: skip
+)
 
 
 @dataclass
 class Finding:
-    """One statement about the run. `seconds` is what a perfect cure would save, `percent` its share of the run."""
+    """One statement about the run. `seconds` is what a perfect cure would save, `percent` its share of the
+    run.
+    """
 
     id: str
     title: str

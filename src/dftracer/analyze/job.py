@@ -115,15 +115,15 @@ def build_job(partials: list[Partial]) -> Job:
         if len(unnumbered) > 1 or mains:
             partials[i].process.rank = next(n for n, m in mains.items() if m == i)
     for number, i in sorted(mains.items()):
-        rank = Rank(number, partials[i])
+        found = Rank(number, partials[i])
         for j, p in enumerate(partials):
             if j != i and j in mains.values():
                 continue
             if j == i or i in parents[j] or (p.process.rank == number and not parents[j]):
                 p.process.rank = number
-                rank.members.append(p)
-        job.ranks.append(rank)
-        _find_workers(rank)
+                found.members.append(p)
+        job.ranks.append(found)
+        _find_workers(found)
     return job
 
 

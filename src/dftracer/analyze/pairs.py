@@ -22,7 +22,9 @@ def _io_kind(cat: str, name: str) -> int:
         return IO_READ
     if is_write_call(name):
         return IO_WRITE
-    if name.startswith(("open", "fopen", "creat", "__open", "fdopen", "freopen")) and not name.startswith("opendir"):
+    if name.startswith(("open", "fopen", "creat", "__open", "fdopen", "freopen")) and not name.startswith(
+        "opendir"
+    ):
         return IO_OPEN
     return IO_CLOSE if name in _CLOSES else IO_META
 
@@ -62,7 +64,8 @@ class Pairs:
             present = np.flatnonzero(np.bincount(key, minlength=size))
             table = np.zeros(size, dtype=np.int32)
             table[present] = [self._number_of(*divmod(int(k), width)) for k in present]
-            return table[key]
+            small: npt.NDArray[np.int32] = table[key]
+            return small
         present, inverse = np.unique(key, return_inverse=True)
         numbers = np.array([self._number_of(*divmod(int(k), width)) for k in present], dtype=np.int32)
         result: npt.NDArray[np.int32] = numbers[inverse]

@@ -6,23 +6,20 @@ Nothing here looks at another process, so files can be analysed anywhere and in 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, measure, total, union
 from dftracer.analyze.pairs import IO_NOT, IO_READ, IO_WRITE, Pairs
 from dftracer.analyze.stages import CLASSES, COMPUTE, NONE, RULES, STAGE_INDEX, STAGES
 from dftracer.analyze.steps import StepTable, steps_from_loop, steps_from_profiler, steps_from_step_ends
-from dftracer.load._need import need
 from dftracer.load._scan import Scanner, SelfTime, nest, timeline
-from dftracer.load.chunk import MISSING, Chunk, Ints
+from dftracer.load.chunk import MISSING, Chunk, Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, scan_file
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["BIN_US_SHIFT", "Lane", "Lanes", "Partial", "analyze_files"]
 
@@ -92,7 +89,6 @@ class Partial:
 
 class _Analyzer:
     def __init__(self, process: ProcessInfo) -> None:
-        self.pl = need("polars")
         self.process = process
         self.pairs = Pairs()
         self.self_time = SelfTime()
@@ -122,7 +118,12 @@ class _Analyzer:
         complete = ph == ord("X")
         rows: Any = slice(None) if complete.all() else np.flatnonzero(complete)
         self.rows += chunk.rows
-        pair, ts, dur, tid = pair[rows], np.ascontiguousarray(ts[rows]), np.ascontiguousarray(dur[rows]), tid[rows]
+        pair, ts, dur, tid = (
+            pair[rows],
+            np.ascontiguousarray(ts[rows]),
+            np.ascontiguousarray(dur[rows]),
+            tid[rows],
+        )
         if ts.size == 0:
             return
         low, high = int(ts.min()), int((ts + dur).max())
@@ -131,9 +132,11 @@ class _Analyzer:
 
         if chunk.has("p_idx") and chunk.has("id"):
             raw = self.self_time.update(
-                np.ascontiguousarray(chunk.ints("id")[rows]), np.ascontiguousarray(chunk.ints("p_idx")[rows]), dur
+                np.ascontiguousarray(chunk.ints("id")[rows]),
+                np.ascontiguousarray(chunk.ints("p_idx")[rows]),
+                dur,
             )
-            own = np.frombuffer(raw, dtype=np.int64)
+            own = int64s(raw)
             self.names.append(self._count(pair, dur, own))
         else:
             self.by_time.append((tid, ts, dur, pair))
@@ -148,13 +151,11 @@ class _Analyzer:
         self._mark(chunk, rows, pair, tid, ts, dur)
 
     def _count(self, pair: npt.NDArray[np.int32], dur: Ints, own: Ints) -> pl.DataFrame:
-        pl = self.pl
         frame = pl.DataFrame({"pair": pair, "dur": dur, "self": own})
         counted: pl.DataFrame = frame.group_by("pair", "dur").agg(pl.len().alias("n"), pl.col("self").sum())
         return counted
 
     def _io(self, scanner: Scanner, chunk: Chunk, rows: Any, pair: Any, ts: Ints, dur: Ints) -> None:
-        pl = self.pl
         kind = self.pairs.io_kinds[pair]
         at = np.flatnonzero(kind != IO_NOT)
         if at.size == 0:
@@ -236,19 +237,20 @@ class _Analyzer:
         items = self._marked("item")
         out.items = np.sort(items[2])
         epochs = self._marked("epoch")
-        out.epochs = [(int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)]
+        out.epochs = [
+            (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
+        ]
         kept = {k: np.concatenate(v) if v else np.empty(0, np.int64) for k, v in self.kept.items()}
         is_compute = np.isin(kept["cls"], [*COMPUTE])
         out.compute = union(kept["ts"][is_compute], (kept["ts"] + kept["dur"])[is_compute])
         is_comm = kept["cls"] == CLASSES.index("comm")
         out.comm = union(kept["ts"][is_comm], (kept["ts"] + kept["dur"])[is_comm])
         is_io = np.isin(kept["cls"], _IO_CLASSES)
-        heavy = Lanes(
-            lanes,
-            *(np.concatenate(v) if v else np.empty(0, np.int64) for v in self.io_rows.values()),
-            io=union(kept["ts"][is_io], (kept["ts"] + kept["dur"])[is_io]),
-            paths=paths,
+        io_file, io_ts, io_dur = (
+            np.concatenate(v) if v else np.empty(0, np.int64) for v in self.io_rows.values()
         )
+        io_time = union(kept["ts"][is_io], (kept["ts"] + kept["dur"])[is_io])
+        heavy = Lanes(lanes, io_file.astype(np.int32), io_ts, io_dur, io_time, paths)
         if kept["ts"].size:
             out.covered_us = total(union(kept["ts"], kept["ts"] + kept["dur"]))
         for lane in lanes:
@@ -300,8 +302,8 @@ class _Analyzer:
                 len(STAGES),
                 NONE,
             )
-            start, end = (np.frombuffer(p, dtype=np.int64) for p in parts[:2])
-            lanes.append(Lane(tid, start, end, np.frombuffer(parts[2], dtype=np.uint8), int(cls.size)))
+            start, end = (int64s(p) for p in parts[:2])
+            lanes.append(Lane(tid, start, end, uint8s(parts[2]), int(cls.size)))
         return lanes
 
     def _steps(self) -> StepTable:
@@ -340,7 +342,8 @@ class _Analyzer:
         wait = stage == _FETCH_WAIT
         in_steps = (start < steps.end[-1]) & (end > steps.start[0]) & wait
         out.waits = (start[in_steps], end[in_steps])
-        # Between the first and the last step, but in none: epoch ends, evaluation, checkpoints outside the loop.
+        # Between the first and the last step, but in none: epoch ends, evaluation, checkpoints outside the
+        # loop.
         gaps = difference((steps.start[:1], steps.end[-1:]), union(steps.start, steps.end))
         if gaps[0].size:
             per_gap = account(start, end, stage, len(STAGES), gaps[0], gaps[1])
@@ -348,17 +351,22 @@ class _Analyzer:
             out.outside[NONE] = total(gaps) - out.outside[:NONE].sum()
 
     def _names_frame(self) -> pl.DataFrame:
-        pl = self.pl
         parts = self.names
         if self.by_time:  # no parent ids in this dialect: nesting follows from the times
             tid, ts, dur, pair = (np.concatenate([b[i] for b in self.by_time]) for i in range(4))
             _, raw = nest(*(np.ascontiguousarray(c.astype(np.int64)) for c in (tid, ts, dur)))
-            parts = [*parts, self._count(pair, dur, np.frombuffer(raw, dtype=np.int64))]
+            parts = [*parts, self._count(pair, dur, int64s(raw))]
             self.by_time = []
         merged = self._merge(parts, ["pair", "dur"], ["n", "self"])
         if merged is None:
             return pl.DataFrame(
-                schema={"cat": pl.String, "name": pl.String, "dur": pl.Int64, "n": pl.UInt32, "self": pl.Int64}
+                schema={
+                    "cat": pl.String,
+                    "name": pl.String,
+                    "dur": pl.Int64,
+                    "n": pl.UInt32,
+                    "self": pl.Int64,
+                }
             )
         keys = pl.DataFrame(
             {
@@ -371,11 +379,13 @@ class _Analyzer:
         return named
 
     def _files_frame(self, paths: list[str]) -> pl.DataFrame | None:
-        pl = self.pl
         merged = self._merge(self.files, ["f", "kind", "bin"], ["n", "bytes", "us"], ["extent"])
         if merged is None:
             return None
-        keys = pl.DataFrame({"f": np.arange(len(paths), dtype=np.int32), "path": paths}, schema={"f": pl.Int32, "path": pl.String})
+        keys = pl.DataFrame(
+            {"f": np.arange(len(paths), dtype=np.int32), "path": paths},
+            schema={"f": pl.Int32, "path": pl.String},
+        )
         named: pl.DataFrame = merged.join(keys, on="f", how="left").select(
             pl.col("path").fill_null("(unknown)"), "kind", "bin", "n", "bytes", "us", "extent"
         )
@@ -384,13 +394,14 @@ class _Analyzer:
     def _merge(
         self, parts: list[pl.DataFrame], keys: list[str], sums: list[str], most: list[str] | None = None
     ) -> pl.DataFrame | None:
-        pl = self.pl
         if not parts:
             return None
         if len(parts) == 1:
             return parts[0]
         merged: pl.DataFrame = (
-            pl.concat(parts).group_by(keys).agg(*(pl.col(s).sum() for s in sums), *(pl.col(m).max() for m in most or []))
+            pl.concat(parts)
+            .group_by(keys)
+            .agg(*(pl.col(s).sum() for s in sums), *(pl.col(m).max() for m in most or []))
         )
         return merged
 
@@ -405,7 +416,17 @@ def overlay(main: Lane, others: list[Lane]) -> tuple[Ints, Ints, Ints]:
     if not others:
         return start, end, stage
     fills: list[tuple[int, Intervals, tuple[int, ...]]] = []
-    order = ["forward", "backward", "optimizer", "comm", "transfer", "checkpoint", "collate", "preprocess", "read"]
+    order = [
+        "forward",
+        "backward",
+        "optimizer",
+        "comm",
+        "transfer",
+        "checkpoint",
+        "collate",
+        "preprocess",
+        "read",
+    ]
     for name in order:
         s = STAGE_INDEX[name]
         pieces = [lane.of(s) for lane in others]
@@ -447,12 +468,14 @@ def _profile(busy: Intervals) -> tuple[Ints, Ints]:
 
 
 def _strip(lane: Lane) -> dict[str, Any] | None:
-    """The lane in a fixed number of pieces, for drawing: the stage that fills most of each, and how full it is."""
+    """The lane in a fixed number of pieces, for drawing: the stage that fills most of each, and how full
+    it is.
+    """
     if lane.start.size == 0:
         return None
     first, last = int(lane.start[0]), int(lane.end[-1])
     edges = np.linspace(first, last, _STRIP + 1).astype(np.int64)
-    table = account(lane.start, lane.end, lane.stage, len(STAGES), edges[:-1], edges[1:])
+    table = account(lane.start, lane.end, lane.stage.astype(np.int64), len(STAGES), edges[:-1], edges[1:])
     table[:, NONE] = 0
     width = np.maximum(np.diff(edges), 1)
     fill = np.minimum(table.sum(axis=1) / width, 1.0)
@@ -500,7 +523,9 @@ def analyze_files(
 
     def analyzer(pid: int, first: ProcessInfo) -> _Analyzer:
         if pid not in analyzers:
-            analyzers[pid] = _Analyzer(first if pid == first.pid else first.others.setdefault(pid, ProcessInfo(first.file, pid)))
+            analyzers[pid] = _Analyzer(
+                first if pid == first.pid else first.others.setdefault(pid, ProcessInfo(first.file, pid))
+            )
         return analyzers[pid]
 
     whole = parts[0]

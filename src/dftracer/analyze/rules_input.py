@@ -14,12 +14,17 @@ __all__ = ["rules"]
 
 _INPUT = ("fetch_wait", "read", "preprocess", "collate")
 _WHAT_HELPS = {
-    "read": "storage is the slow part: fewer and larger reads, a faster or local copy of the data, or more workers",
-    "preprocess": "preprocessing is the slow part: make it cheaper, do it once and store the result, or add workers",
-    "collate": "collating is the slow part: collate in the workers, avoid copies, use larger contiguous samples",
-    "idle": "the workers are idle while the loop waits: raise prefetch_factor, use persistent_workers, look at the"
+    "read": "storage is the slow part: fewer and larger reads, a faster or local copy of the data, or"
+    " more workers",
+    "preprocess": "preprocessing is the slow part: make it cheaper, do it once and store the result, or"
+    " add workers",
+    "collate": "collating is the slow part: collate in the workers, avoid copies, use larger contiguous"
+    " samples",
+    "idle": "the workers are idle while the loop waits: raise prefetch_factor, use persistent_workers,"
+    " look at the"
     " transfer between processes (large tensors, pickling)",
-    "fetch_wait": "annotate the dataset (ai.data.item, ai.data.preprocess) or trace its workers to see which stage it is",
+    "fetch_wait": "annotate the dataset (ai.data.item, ai.data.preprocess) or trace its workers to see"
+    " which stage it is",
 }
 
 
@@ -56,7 +61,8 @@ def input_bound(c: Context) -> Iterator[Finding]:
             **({"files_while_waiting_s": {p: round(us / 1e6, 6) for p, us in top}} if top else {}),
             "steps_that_waited": int((per_step > 0.05 * rank.wall_us).sum()),
         },
-        advice=f"At most {seconds:.2f} s can be gained here; {_WHAT_HELPS.get(worst, _WHAT_HELPS['fetch_wait'])}.",
+        advice=f"At most {seconds:.2f} s can be gained here;"
+        f" {_WHAT_HELPS.get(worst, _WHAT_HELPS['fetch_wait'])}.",
     )
 
 
@@ -78,7 +84,8 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
                 sureness(len(rank.main.steps)),
                 evidence={"workers": 0, "loading_in_main_thread_s": round(own / 1e6, 6)},
                 advice="Use loader workers (num_workers >= "
-                f"{max(1, math.ceil(own / max(wall - own - wait, 1)))} by the measured times) so that loading runs beside compute.",
+                f"{max(1, math.ceil(own / max(wall - own - wait, 1)))} by the measured times) so that"
+                f" loading runs beside compute.",
             )
         return
     if wait / wall < 0.05:
@@ -94,7 +101,8 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
         return
     yield c.finding(
         "too_few_workers",
-        f"{at_once} loader workers are busy {100 * share:.0f} % of the time and cannot keep up; about {needed} would.",
+        f"{at_once} loader workers are busy {100 * share:.0f} % of the time and cannot keep up; about"
+        f" {needed} would.",
         wait / 1e6,
         sureness(len(steps)) * (0.9 if share > 0.85 else 0.7),
         evidence={
@@ -126,7 +134,8 @@ def straggler_worker(c: Context) -> Iterator[Finding]:
         wait = float(rank.stage_us("fetch_wait").sum()) / 1e6
         yield c.finding(
             "straggler_worker",
-            f"Loader worker {w.number} (pid {w.partial.process.pid}) of rank {rank.number} takes {mean[i] / rest:.1f} times as"
+            f"Loader worker {w.number} (pid {w.partial.process.pid}) of rank {rank.number} takes"
+            f" {mean[i] / rest:.1f} times as"
             f" long per item as the others ({'always' if chronic else 'now and then'}).",
             min(lost, wait) if wait > 0 else 0.0,
             sureness(w.lane["items"]),
@@ -140,7 +149,8 @@ def straggler_worker(c: Context) -> Iterator[Finding]:
                 "kind": "chronic" if chronic else "one-off",
                 "extra_worker_s": round(float(lost), 6),
             },
-            advice="Look at where this worker runs (cores, NUMA node, other jobs) and at the samples it gets.",
+            advice="Look at where this worker runs (cores, NUMA node, other jobs) and at the samples it"
+            " gets.",
         )
 
 
@@ -165,15 +175,20 @@ def slow_items(c: Context) -> Iterator[Finding]:
         return
     yield c.finding(
         "slow_items",
-        f"A few items are slow and hold up whole batches: p99 is {p99 / max(p50, 1):.0f} times the median item.",
+        f"A few items are slow and hold up whole batches: p99 is {p99 / max(p50, 1):.0f} times the median"
+        f" item.",
         seconds,
         sureness(int(items.size)) * 0.8,
         evidence={
-            "items": int(items.size), "p50_s": p50 / 1e6, "p99_s": p99 / 1e6, "max_s": int(items[-1]) / 1e6,
+            "items": int(items.size),
+            "p50_s": p50 / 1e6,
+            "p99_s": p99 / 1e6,
+            "max_s": int(items[-1]) / 1e6,
             "slow_items": int(tail.size),
         },
-        advice="Find what sets these samples apart (size, format, location); a larger prefetch_factor hides single slow ones.",
-    )  # fmt: skip
+        advice="Find what sets these samples apart (size, format, location); a larger prefetch_factor"
+        " hides single slow ones.",
+    )
 
 
 def first_step(c: Context) -> Iterator[Finding]:
@@ -188,15 +203,17 @@ def first_step(c: Context) -> Iterator[Finding]:
     stage = _grown(rank, np.array([0]), np.arange(1, len(wall)))
     yield c.finding(
         "first_step",
-        f"The first step takes {wall[0] / rest:.0f} times as long as a usual one (mostly {stage.replace('_', ' ')}).",
+        f"The first step takes {wall[0] / rest:.0f} times as long as a usual one (mostly"
+        f" {stage.replace('_', ' ')}).",
         extra / 1e6,
         0.9,
         evidence={"first_s": wall[0] / 1e6, "median_s": rest / 1e6, "stage": stage},
-        advice="Start-up (workers, caches, compilation) is paid once; it matters in short runs and short epochs.",
+        advice="Start-up (workers, caches, compilation) is paid once; it matters in short runs and short"
+        " epochs.",
     )
 
 
-def _grown(rank: Rank, some: np.ndarray, others: np.ndarray) -> str:  # type: ignore[type-arg]
+def _grown(rank: Rank, some: np.ndarray, others: np.ndarray) -> str:
     from dftracer.analyze.stages import STAGES  # noqa: PLC0415
 
     a = rank.main.account

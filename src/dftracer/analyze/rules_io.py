@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import polars as pl
+
 from dftracer.analyze.finding import Context, Finding, sureness
 from dftracer.analyze.views import SMALL_READ
-from dftracer.load._need import need
 
 __all__ = ["rules"]
 
@@ -28,7 +29,8 @@ def small_reads(c: Context) -> Iterator[Finding]:
         return
     yield c.finding(
         "small_reads",
-        f"{100 * small / n:.0f} % of {n} reads are smaller than {SMALL_READ >> 10} KiB and take {small_time:.2f} s in all.",
+        f"{100 * small / n:.0f} % of {n} reads are smaller than {SMALL_READ >> 10} KiB and take"
+        f" {small_time:.2f} s in all.",
         per_process,
         sureness(small),
         evidence={
@@ -39,7 +41,8 @@ def small_reads(c: Context) -> Iterator[Finding]:
             "small_bytes": int(f["small_bytes"].sum()),
             "mean_small_bytes": round(int(f["small_bytes"].sum()) / small, 1),
         },
-        advice="Read in larger pieces: buffer, memory-map, or pack samples into larger files (tar shards, HDF5 chunks, Parquet).",
+        advice="Read in larger pieces: buffer, memory-map, or pack samples into larger files (tar shards,"
+        " HDF5 chunks, Parquet).",
     )
 
 
@@ -67,14 +70,14 @@ def many_opens(c: Context) -> Iterator[Finding]:
             "io_s": round(time, 6),
             "opens_per_item": None if per_item is None else round(per_item, 3),
         },
-        advice="Keep files open, or put many samples into one file; on parallel file systems an open costs a server round trip.",
+        advice="Keep files open, or put many samples into one file; on parallel file systems an open"
+        " costs a server round trip.",
     )
 
 
 def rereads(c: Context) -> Iterator[Finding]:
     if c.files is None or c.rank is None:
         return
-    pl = need("polars")
     epochs = max(1, len({e for r in c.job.ranks for e in r.main.steps.epoch.tolist()}))
     again = c.files.filter((pl.col("opens") >= 2 * epochs) & (pl.col("read_bytes") > 0))
     if again.height == 0:
@@ -87,7 +90,8 @@ def rereads(c: Context) -> Iterator[Finding]:
     top = again.sort("read_s", descending=True).head(5)
     yield c.finding(
         "rereads",
-        f"{again.height} files are read again and again (up to {int(again['opens'].max())} opens in {epochs} epochs).",
+        f"{again.height} files are read again and again (up to {int(again['opens'].max())} opens in"
+        f" {epochs} epochs).",
         per_process,
         0.7,
         evidence={
@@ -96,27 +100,35 @@ def rereads(c: Context) -> Iterator[Finding]:
             "read_again_s": round(wasted, 6),
             "read_by_every_rank": shared,
             "top": [
-                {"path": r["path"], "opens": r["opens"], "read_bytes": r["read_bytes"], "read_s": round(r["read_s"], 6)}
+                {
+                    "path": r["path"],
+                    "opens": r["opens"],
+                    "read_bytes": r["read_bytes"],
+                    "read_s": round(r["read_s"], 6),
+                }
                 for r in top.iter_rows(named=True)
             ],
         },
-        advice="Cache what is read more than once per epoch (in memory or on local disk), or let one rank read and share.",
+        advice="Cache what is read more than once per epoch (in memory or on local disk), or let one rank"
+        " read and share.",
     )
 
 
 def slow_file(c: Context) -> Iterator[Finding]:
     if c.files is None:
         return
-    pl = need("polars")
     read = c.files.filter((pl.col("read_bytes") > 0) & (pl.col("reads") > 0))
     if read.height < 4:
         return
     # Per call as well as per byte: short files have a bad rate without being slow.
     rated = read.with_columns(
-        (pl.col("read_s") / pl.col("read_bytes")).alias("per_byte"), (pl.col("read_s") / pl.col("reads")).alias("per_read")
+        (pl.col("read_s") / pl.col("read_bytes")).alias("per_byte"),
+        (pl.col("read_s") / pl.col("reads")).alias("per_read"),
     )
     byte, call = float(rated["per_byte"].median()), float(rated["per_read"].median())
-    slow = rated.filter((pl.col("per_byte") > 4 * byte) & (pl.col("per_read") > 4 * call)).sort("read_s", descending=True)
+    slow = rated.filter((pl.col("per_byte") > 4 * byte) & (pl.col("per_read") > 4 * call)).sort(
+        "read_s", descending=True
+    )
     if slow.height == 0 or slow.height > 0.25 * read.height:
         return
     first = slow.row(0, named=True)
@@ -127,7 +139,8 @@ def slow_file(c: Context) -> Iterator[Finding]:
     factor = first["per_byte"] / byte if byte > 0 else 0.0
     yield c.finding(
         "slow_file",
-        f"{slow.height} of {read.height} files are slow to read, first of all {first['path']} ({factor:.0f} times the usual"
+        f"{slow.height} of {read.height} files are slow to read, first of all {first['path']}"
+        f" ({factor:.0f} times the usual"
         " time per byte).",
         per_process,
         sureness(int(first["reads"])),
@@ -140,7 +153,8 @@ def slow_file(c: Context) -> Iterator[Finding]:
             "extra_s": round(lost, 6),
             "files": [r["path"] for r in slow.head(10).iter_rows(named=True)],
         },
-        advice="Look at where this file lies (another disk or server, stripes, compression) and who else reads it.",
+        advice="Look at where this file lies (another disk or server, stripes, compression) and who else"
+        " reads it.",
     )
 
 

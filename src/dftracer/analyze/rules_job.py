@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import polars as pl
 
 from dftracer.analyze.finding import Context, Finding, sureness
 from dftracer.analyze.intervals import difference, intersection, total, union
 from dftracer.analyze.job import Rank
 from dftracer.analyze.stages import STAGE_INDEX, STAGES
-from dftracer.load._need import need
 from dftracer.load.chunk import MISSING
 
 __all__ = ["rules"]
@@ -28,7 +28,8 @@ def exposed_comm(c: Context) -> Iterator[Finding]:
     ranks = {str(r.number): round(float(r.stage_us("comm").sum()) / 1e6, 6) for r in c.job.ranks}
     yield c.finding(
         "exposed_comm",
-        f"{100 * exposed / wall:.0f} % of rank {rank.number}'s step time is communication that nothing hides.",
+        f"{100 * exposed / wall:.0f} % of rank {rank.number}'s step time is communication that nothing"
+        f" hides.",
         exposed,
         sureness(len(rank.main.steps)),
         evidence={
@@ -38,7 +39,8 @@ def exposed_comm(c: Context) -> Iterator[Finding]:
             "hidden_s": round(max(0.0, everything - exposed), 6),
             "exposed_by_rank_s": ranks,
         },
-        advice="Overlap it with the backward pass (bucketed all-reduce, no_sync while accumulating), send less (fp16/bf16, larger"
+        advice="Overlap it with the backward pass (bucketed all-reduce, no_sync while accumulating), send"
+        " less (fp16/bf16, larger"
         " local batches); if one rank comes late, the others' communication is waiting for it.",
     )
 
@@ -69,7 +71,8 @@ def checkpoint_stall(c: Context) -> Iterator[Finding]:
             "longest_in_a_step_s": round(longest, 6),
             "median_step_s": round(usual, 6),
         },
-        advice="Copy the state and write it in the background (torch.distributed.checkpoint.async_save), write less often, or"
+        advice="Copy the state and write it in the background (torch.distributed.checkpoint.async_save),"
+        " write less often, or"
         " to faster storage.",
     )
 
@@ -115,16 +118,23 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
             "steps_slowest": int(slow.sum()),
             "steps": n,
             "first_step_index": since,
-            "mean_work_s": {str(r.number): round(float(w.mean()) / 1e6, 6) for r, w in zip(ranks, work, strict=True)},
+            "mean_work_s": {
+                str(r.number): round(float(w.mean()) / 1e6, 6) for r, w in zip(ranks, work, strict=True)
+            },
         },
         advice={
-            "fetch_wait": "Its loader is slower: compare its workers, its share of the data and its storage path.",
+            "fetch_wait": "Its loader is slower: compare its workers, its share of the data and its"
+            " storage path.",
             "read": "Its storage is slower: compare node, mount and files with the other ranks.",
-        }.get(stage, "Compare its node with the others (clocks, temperature, other processes, the size of its share of data)."),
+        }.get(
+            stage,
+            "Compare its node with the others (clocks, temperature, other processes, the size of its"
+            " share of data).",
+        ),
     )
 
 
-def _epoch_labels(rank: Rank) -> np.ndarray:  # type: ignore[type-arg]
+def _epoch_labels(rank: Rank) -> np.ndarray:
     return rank.main.steps.epoch
 
 
@@ -147,7 +157,8 @@ def cold_first_epoch(c: Context) -> Iterator[Finding]:
         return
     yield c.finding(
         "cold_first_epoch",
-        f"Loading costs {a / max(b, 1):.1f} times as much per step in the first epoch as later: the data was not cached.",
+        f"Loading costs {a / max(b, 1):.1f} times as much per step in the first epoch as later: the data"
+        f" was not cached.",
         extra,
         sureness(int(min(first.size, rest.size))),
         evidence={
@@ -156,7 +167,8 @@ def cold_first_epoch(c: Context) -> Iterator[Finding]:
             "epochs": len(labels),
             "steps_in_first_epoch": int(first.size),
         },
-        advice="Stage the data to local storage or warm the cache before training; measure from the second epoch on.",
+        advice="Stage the data to local storage or warm the cache before training; measure from the"
+        " second epoch on.",
     )
 
 
@@ -169,7 +181,11 @@ def step_drift(c: Context) -> Iterator[Finding]:
     head, tail = wall[:quarter], wall[-quarter:]
     a, b = float(np.median(head)), float(np.median(tail))
     # The spread of a median: 1.2533 standard errors, the deviation taken robustly.
-    spread = 1.2533 * 1.4826 * np.sqrt(sum(np.median(np.abs(x - np.median(x))) ** 2 / x.size for x in (head, tail)))
+    spread = (
+        1.2533
+        * 1.4826
+        * np.sqrt(sum(np.median(np.abs(x - np.median(x))) ** 2 / x.size for x in (head, tail)))
+    )
     change = (b - a) / a if a > 0 else 0.0
     if abs(change) < 0.1 or abs(b - a) < 4 * spread:
         return
@@ -183,7 +199,8 @@ def step_drift(c: Context) -> Iterator[Finding]:
     way = "slower" if change > 0 else "faster"
     yield c.finding(
         "step_drift",
-        f"Steps get {way}: the last quarter's median is {100 * abs(change):.0f} % {'above' if change > 0 else 'below'} the first"
+        f"Steps get {way}: the last quarter's median is {100 * abs(change):.0f} %"
+        f" {'above' if change > 0 else 'below'} the first"
         f" quarter's (mostly {stage.replace('_', ' ')}).",
         extra,
         sureness(wall.size),
@@ -195,7 +212,8 @@ def step_drift(c: Context) -> Iterator[Finding]:
             "change_point_step_index": turn,
             "stage": stage,
         },
-        advice="Look for what grows with time: logging, fragmentation, longer sequences, a cache that fills, thermal limits."
+        advice="Look for what grows with time: logging, fragmentation, longer sequences, a cache that"
+        " fills, thermal limits."
         if change > 0
         else "A warm-up; measure after the change point.",
     )
@@ -223,15 +241,17 @@ def device_idle(c: Context) -> Iterator[Finding]:
         seconds,
         0.6,
         evidence={"rank": rank.number, "profiled_s": round(whole, 6), "idle_s": round(idle, 6)},
-        advice="See which stage of the ledger fills the gaps: loader wait, transfers, or launch-bound small kernels (try"
+        advice="See which stage of the ledger fills the gaps: loader wait, transfers, or launch-bound"
+        " small kernels (try"
         " torch.compile or CUDA graphs).",
     )
 
 
 def recompiles(c: Context) -> Iterator[Finding]:
-    pl = need("polars")
     low = pl.col("name").str.to_lowercase()
-    hits = c.names.filter(low.str.contains("recompil") | ((pl.col("cat") == "dynamo") & low.str.contains("compile")))
+    hits = c.names.filter(
+        low.str.contains("recompil") | ((pl.col("cat") == "dynamo") & low.str.contains("compile"))
+    )
     n = int(hits["count"].sum()) if hits.height else 0
     if n < 2:
         return
@@ -242,7 +262,8 @@ def recompiles(c: Context) -> Iterator[Finding]:
         seconds,
         0.7,
         evidence={"compilations": n, "seconds": round(seconds, 6), "names": hits["name"].to_list()[:10]},
-        advice="Keep shapes and flags constant, mark changing dimensions with torch._dynamo.mark_dynamic, or use"
+        advice="Keep shapes and flags constant, mark changing dimensions with torch._dynamo.mark_dynamic,"
+        " or use"
         " torch.compile(dynamic=True); TORCH_LOGS=recompiles names the guard that failed.",
     )
 
@@ -262,13 +283,20 @@ def unexplained_time(c: Context) -> Iterator[Finding]:
         1.0,
         severity="info",
         evidence={"rank": rank.number, "unexplained_s": round(seconds, 6), "step_time_s": round(wall, 6)},
-        advice="Annotate more of the step (ai.compute.forward, backward, step, ai.device.transfer, ai.comm.*) to see what it is.",
+        advice="Annotate more of the step (ai.compute.forward, backward, step, ai.device.transfer,"
+        " ai.comm.*) to see what it is.",
     )
 
 
 def rules(c: Context) -> Iterator[Finding]:
     for rule in (
-        exposed_comm, checkpoint_stall, straggler_rank, cold_first_epoch, step_drift, device_idle, recompiles,
+        exposed_comm,
+        checkpoint_stall,
+        straggler_rank,
+        cold_first_epoch,
+        step_drift,
+        device_idle,
+        recompiles,
         unexplained_time,
-    ):  # fmt: skip
+    ):
         yield from rule(c)

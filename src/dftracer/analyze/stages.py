@@ -1,7 +1,9 @@
 """What an event means for a training step: its stage, given what encloses it.
 
-Every event belongs to a class; the rule table says which stage a class takes inside which enclosing stage. So a
-`read` inside `checkpoint.capture` is checkpointing, the same call inside `data.item` is storage read, and a user's
+Every event belongs to a class; the rule table says which stage a class takes inside which enclosing stage.
+So a
+`read` inside `checkpoint.capture` is checkpointing, the same call inside `data.item` is storage read, and
+a user's
 function inside `forward` stays forward.
 """
 
@@ -12,12 +14,32 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CLASSES", "COMPUTE", "NONE", "RULES", "STAGES", "STAGE_INDEX", "class_of", "is_io", "is_read_call"]
+__all__ = [
+    "CLASSES",
+    "COMPUTE",
+    "NONE",
+    "RULES",
+    "STAGES",
+    "STAGE_INDEX",
+    "class_of",
+    "is_io",
+    "is_read_call",
+]
 
 STAGES: Final = (
-    "fetch_wait", "read", "preprocess", "collate", "transfer", "forward",
-    "backward", "optimizer", "comm", "checkpoint", "other", "unexplained",
-)  # fmt: skip
+    "fetch_wait",
+    "read",
+    "preprocess",
+    "collate",
+    "transfer",
+    "forward",
+    "backward",
+    "optimizer",
+    "comm",
+    "checkpoint",
+    "other",
+    "unexplained",
+)
 STAGE_INDEX: Final = {name: i for i, name in enumerate(STAGES)}
 NONE: Final = STAGE_INDEX["unexplained"]
 COMPUTE: Final = tuple(STAGE_INDEX[s] for s in ("forward", "backward", "optimizer"))
@@ -27,9 +49,28 @@ CLASSES: Final = (*STAGES[:-1], "block", "container", "io_read", "io_write", "in
 _CLASS: Final = {name: i for i, name in enumerate(CLASSES)}
 
 _IO_CATS: Final = frozenset({"posix", "stdio", "mpiio", "mpi-io", "hdf5", "io"})
-_WRITES: Final = ("write", "pwrite", "fsync", "fdatasync", "ftruncate", "truncate", "fput", "fprintf", "fflush", "msync",
-                  "mkdir", "rmdir", "unlink", "rename", "link", "symlink", "chmod", "chown", "creat",
-                  "posix_fallocate")  # fmt: skip
+_WRITES: Final = (
+    "write",
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "ftruncate",
+    "truncate",
+    "fput",
+    "fprintf",
+    "fflush",
+    "msync",
+    "mkdir",
+    "rmdir",
+    "unlink",
+    "rename",
+    "link",
+    "symlink",
+    "chmod",
+    "chown",
+    "creat",
+    "posix_fallocate",
+)
 _READS: Final = ("read", "pread", "fread", "fget", "getline", "__read", "__pread", "__fread")
 
 
@@ -93,7 +134,7 @@ def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one tab
     return "inherit"
 
 
-def _torch_class(n: str) -> str:
+def _torch_class(n: str) -> str:  # noqa: PLR0911 - one table, read top to bottom
     if n.startswith("profilerstep"):
         return "block"
     if n.startswith("enumerate(dataloader)"):

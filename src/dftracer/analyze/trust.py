@@ -73,7 +73,14 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
     if said["ranks_missing"]:
         problems.append(f"ranks {', '.join(map(str, said['ranks_missing'][:8]))} left no trace")
     if problems:
-        keys = ("processes_without_end", "truncated_files", "dropped", "dropped_by_reason", "bad_lines", "ranks_missing")
+        keys = (
+            "processes_without_end",
+            "truncated_files",
+            "dropped",
+            "dropped_by_reason",
+            "bad_lines",
+            "ranks_missing",
+        )
         out.append(
             Finding(
                 "incomplete_trace",
@@ -83,7 +90,8 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
                 "medium" if said["dropped"] or said["ranks_missing"] else "low",
                 1.0,
                 {k: said[k] for k in keys},
-                "Numbers cover what was recorded. A process without an end was killed or still runs; `dftracer validate` tells"
+                "Numbers cover what was recorded. A process without an end was killed or still runs;"
+                " `dftracer validate` tells"
                 " which files, `dftracer repair` closes them.",
             )
         )
@@ -101,7 +109,8 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
                 "info",
                 1.0,
                 {"steps": n, "events": said["events"]},
-                "Wrap the training loop: `for batch in ai.dataloader.fetch.iter(loader):`, and annotate forward, backward and"
+                "Wrap the training loop: `for batch in ai.dataloader.fetch.iter(loader):`, and annotate"
+                " forward, backward and"
                 " the optimizer step.",
             )
         )

@@ -1,52 +1,76 @@
 """Views: the merged partial results as tables (Polars frames).
 
-Percentiles are exact (nearest rank): the partials keep how often each duration occurred, in whole microseconds.
+Percentiles are exact (nearest rank): the partials keep how often each duration occurred, in whole
+microseconds.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from dftracer.analyze.job import Job
 from dftracer.analyze.ledger import step_rows
 from dftracer.analyze.pairs import IO_OPEN, IO_READ, IO_WRITE
 from dftracer.analyze.partial import BIN_US_SHIFT
 from dftracer.analyze.stages import STAGES
-from dftracer.load._need import need
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = [
-    "SMALL_READ", "concurrency", "directories", "epochs", "file_sizes", "files", "io_over_time", "names", "ranks",
-    "steps", "threads", "workers",
-]  # fmt: skip
+    "SMALL_READ",
+    "concurrency",
+    "directories",
+    "epochs",
+    "file_sizes",
+    "files",
+    "io_over_time",
+    "names",
+    "ranks",
+    "steps",
+    "threads",
+    "workers",
+]
 
 SMALL_READ = 64 << 10
 _SMALL_BIN = 17  # bins are floor(log2(bytes)) + 1, so below 17 means fewer than 64 KiB
 
 
 def names(job: Job) -> pl.DataFrame:
-    """Per category and name: count, total, self, mean, exact percentiles, extremes. Seconds and microseconds."""
-    pl = need("polars")
+    """Per category and name: count, total, self, mean, exact percentiles, extremes. Seconds and
+    microseconds.
+    """
     parts = [p.names for p in job.partials if p.names is not None and p.names.height]
     if not parts:
         return pl.DataFrame(
             schema={
-                "cat": pl.String, "name": pl.String, "count": pl.Int64, "total_s": pl.Float64, "self_s": pl.Float64,
-                "mean_us": pl.Float64, "p50_us": pl.Int64, "p90_us": pl.Int64, "p99_us": pl.Int64,
-                "min_us": pl.Int64, "max_us": pl.Int64, "processes": pl.Int64,
+                "cat": pl.String,
+                "name": pl.String,
+                "count": pl.Int64,
+                "total_s": pl.Float64,
+                "self_s": pl.Float64,
+                "mean_us": pl.Float64,
+                "p50_us": pl.Int64,
+                "p90_us": pl.Int64,
+                "p99_us": pl.Int64,
+                "min_us": pl.Int64,
+                "max_us": pl.Int64,
+                "processes": pl.Int64,
             }
-        )  # fmt: skip
-    seen = pl.concat([p.select("cat", "name").unique() for p in parts]).group_by("cat", "name").agg(
-        pl.len().cast(pl.Int64).alias("processes")
+        )
+    seen = (
+        pl.concat([p.select("cat", "name").unique() for p in parts])
+        .group_by("cat", "name")
+        .agg(pl.len().cast(pl.Int64).alias("processes"))
     )
-    counted = pl.concat(parts).group_by("cat", "name", "dur").agg(pl.col("n").cast(pl.Int64).sum(), pl.col("self").sum())
+    counted = (
+        pl.concat(parts)
+        .group_by("cat", "name", "dur")
+        .agg(pl.col("n").cast(pl.Int64).sum(), pl.col("self").sum())
+    )
     ordered = counted.sort("cat", "name", "dur").with_columns(
-        pl.col("n").cum_sum().over("cat", "name").alias("upto"), pl.col("n").sum().over("cat", "name").alias("all")
+        pl.col("n").cum_sum().over("cat", "name").alias("upto"),
+        pl.col("n").sum().over("cat", "name").alias("all"),
     )
 
     def at(q: float) -> pl.Expr:
@@ -74,7 +98,6 @@ def names(job: Job) -> pl.DataFrame:
 
 
 def _file_parts(job: Job) -> pl.DataFrame | None:
-    pl = need("polars")
     parts = [
         p.files.with_columns(pl.lit(p.process.rank, dtype=pl.Int64).alias("rank"), pl.lit(i).alias("process"))
         for i, p in enumerate(job.partials)
@@ -85,7 +108,6 @@ def _file_parts(job: Job) -> pl.DataFrame | None:
 
 def files(job: Job) -> pl.DataFrame | None:
     """Per file: calls, bytes, times, bandwidth; None when no I/O was traced."""
-    pl = need("polars")
     parts = _file_parts(job)
     if parts is None:
         return None
@@ -111,8 +133,12 @@ def files(job: Job) -> pl.DataFrame | None:
             pl.col("rank").drop_nulls().n_unique().cast(pl.Int64).alias("ranks"),
         )
         .with_columns(
-            pl.when(pl.col("read_s") > 0).then(pl.col("read_bytes") / pl.col("read_s") / 1e6).alias("read_mb_s"),
-            pl.when(pl.col("write_s") > 0).then(pl.col("write_bytes") / pl.col("write_s") / 1e6).alias("write_mb_s"),
+            pl.when(pl.col("read_s") > 0)
+            .then(pl.col("read_bytes") / pl.col("read_s") / 1e6)
+            .alias("read_mb_s"),
+            pl.when(pl.col("write_s") > 0)
+            .then(pl.col("write_bytes") / pl.col("write_s") / 1e6)
+            .alias("write_mb_s"),
         )
         .sort("time_s", "path", descending=[True, False])
     )
@@ -121,14 +147,15 @@ def files(job: Job) -> pl.DataFrame | None:
 
 def directories(job: Job) -> pl.DataFrame | None:
     """The same per directory."""
-    pl = need("polars")
     table = files(job)
     if table is None:
         return None
     sums = [c for c in table.columns if c not in {"path", "processes", "ranks", "read_mb_s", "write_mb_s"}]
     grouped: pl.DataFrame = (
         table.with_columns(
-            pl.Series("directory", [os.path.dirname(p) or "." for p in table["path"].to_list()], dtype=pl.String)
+            pl.Series(
+                "directory", [os.path.dirname(p) or "." for p in table["path"].to_list()], dtype=pl.String
+            )
         )
         .group_by("directory")
         .agg(pl.len().cast(pl.Int64).alias("files"), *(pl.col(c).sum() for c in sums))
@@ -139,7 +166,6 @@ def directories(job: Job) -> pl.DataFrame | None:
 
 def file_sizes(job: Job) -> pl.DataFrame | None:
     """How large the transfers are: calls, bytes and time per power of two."""
-    pl = need("polars")
     parts = _file_parts(job)
     if parts is None:
         return None
@@ -147,10 +173,17 @@ def file_sizes(job: Job) -> pl.DataFrame | None:
         parts.filter(pl.col("kind").is_in([IO_READ, IO_WRITE]))
         .with_columns(
             pl.when(pl.col("kind") == IO_READ).then(pl.lit("read")).otherwise(pl.lit("write")).alias("op"),
-            pl.when(pl.col("bin") == 0).then(0).otherwise(2 ** (pl.col("bin").cast(pl.Int64) - 1)).alias("from_bytes"),
+            pl.when(pl.col("bin") == 0)
+            .then(0)
+            .otherwise(2 ** (pl.col("bin").cast(pl.Int64) - 1))
+            .alias("from_bytes"),
         )
         .group_by("op", "from_bytes")
-        .agg(pl.col("n").sum().cast(pl.Int64).alias("calls"), pl.col("bytes").sum(), (pl.col("us").sum() / 1e6).alias("time_s"))
+        .agg(
+            pl.col("n").sum().cast(pl.Int64).alias("calls"),
+            pl.col("bytes").sum(),
+            (pl.col("us").sum() / 1e6).alias("time_s"),
+        )
         .sort("op", "from_bytes")
     )
     return table
@@ -158,7 +191,6 @@ def file_sizes(job: Job) -> pl.DataFrame | None:
 
 def io_over_time(job: Job, width_s: float | None = None) -> pl.DataFrame | None:
     """Bytes and calls per piece of time (at least 0.131 s wide), from the start of the trace."""
-    pl = need("polars")
     parts = [p.io_time for p in job.partials if p.io_time is not None]
     if not parts:
         return None
@@ -177,29 +209,40 @@ def io_over_time(job: Job, width_s: float | None = None) -> pl.DataFrame | None:
             (pl.col("us").sum() / 1e6).alias("time_s"),
         )
         .sort("slot")
-        .with_columns((pl.col("slot") * merge * step_s).alias("start_s"), pl.lit(merge * step_s).alias("width_s"))
+        .with_columns(
+            (pl.col("slot") * merge * step_s).alias("start_s"), pl.lit(merge * step_s).alias("width_s")
+        )
     )
     return table
 
 
 def steps(job: Job) -> pl.DataFrame:
     """One row per rank and step with its stages in seconds."""
-    pl = need("polars")
     rows = [
-        {**{k: v for k, v in row.items() if k != "stages"}, **row["stages"]} for r in job.ranks for row in step_rows(r)
+        {**{k: v for k, v in row.items() if k != "stages"}, **row["stages"]}
+        for r in job.ranks
+        for row in step_rows(r)
     ]
-    kinds = {"rank": pl.Int64, "index": pl.Int64, "step": pl.Int64, "epoch": pl.Int64, "start_s": pl.Float64, "wall_s": pl.Float64}
+    kinds = {
+        "rank": pl.Int64,
+        "index": pl.Int64,
+        "step": pl.Int64,
+        "epoch": pl.Int64,
+        "start_s": pl.Float64,
+        "wall_s": pl.Float64,
+    }
     frame: pl.DataFrame = pl.DataFrame(rows, schema={**kinds, **dict.fromkeys(STAGES, pl.Float64)})
     return frame
 
 
 def epochs(job: Job) -> pl.DataFrame:
     """Per rank and epoch: steps, wall time, stages."""
-    pl = need("polars")
     frame: pl.DataFrame = (
         steps(job)
         .group_by("rank", "epoch")
-        .agg(pl.len().cast(pl.Int64).alias("steps"), pl.col("wall_s").sum(), *(pl.col(s).sum() for s in STAGES))
+        .agg(
+            pl.len().cast(pl.Int64).alias("steps"), pl.col("wall_s").sum(), *(pl.col(s).sum() for s in STAGES)
+        )
         .sort("rank", "epoch")
     )
     return frame
@@ -207,7 +250,6 @@ def epochs(job: Job) -> pl.DataFrame:
 
 def ranks(job: Job) -> pl.DataFrame:
     """Per rank: steps, wall time, stages, workers."""
-    pl = need("polars")
     rows = [
         {
             "rank": r.number,
@@ -227,7 +269,6 @@ def ranks(job: Job) -> pl.DataFrame:
 
 def workers(job: Job) -> pl.DataFrame:
     """Per loader worker: its rank, how busy it was, its stages, its items."""
-    pl = need("polars")
     rows = []
     for r in job.ranks:
         for w in r.workers:
@@ -242,7 +283,10 @@ def workers(job: Job) -> pl.DataFrame:
                     "busy_s": w.lane["busy_us"] / 1e6,
                     "life_s": w.life_us / 1e6,
                     "busy_share": min(1.0, w.lane["busy_us"] / w.life_us),
-                    **{f"{k}_s": w.lane["stages"].get(k, 0) / 1e6 for k in ("read", "preprocess", "collate", "other")},
+                    **{
+                        f"{k}_s": w.lane["stages"].get(k, 0) / 1e6
+                        for k in ("read", "preprocess", "collate", "other")
+                    },
                     "items": int(items.size),
                     **{f"item_p{q}_us": _nearest(items, q) for q in (50, 90, 99)},
                     "item_max_us": int(items[-1]) if items.size else None,
@@ -252,7 +296,7 @@ def workers(job: Job) -> pl.DataFrame:
     return frame
 
 
-def _nearest(ordered: np.ndarray, percent: int) -> int | None:  # type: ignore[type-arg]
+def _nearest(ordered: np.ndarray, percent: int) -> int | None:
     if ordered.size == 0:
         return None
     return int(ordered[max(0, -(-percent * ordered.size // 100) - 1)])
@@ -260,7 +304,6 @@ def _nearest(ordered: np.ndarray, percent: int) -> int | None:  # type: ignore[t
 
 def threads(job: Job) -> pl.DataFrame:
     """Per process and thread: events, first and last time, busy time by stage."""
-    pl = need("polars")
     base = job.first_us
     rows = [
         {
@@ -282,7 +325,6 @@ def threads(job: Job) -> pl.DataFrame:
 
 def concurrency(job: Job, slots: int = 200) -> pl.DataFrame:
     """How many lanes work at a time, per piece of time, told by role (main thread, loader worker, other)."""
-    pl = need("polars")
     edges = np.linspace(job.first_us, max(job.last_us, job.first_us + 1), slots + 1).astype(np.int64)
     feeding = {(id(w.partial), w.lane["tid"]) for r in job.ranks for w in r.workers}
     mains = {(id(r.main), r.main.steps.tid) for r in job.ranks}
@@ -299,7 +341,7 @@ def concurrency(job: Job, slots: int = 200) -> pl.DataFrame:
     return frame
 
 
-def _resample(profile: tuple[np.ndarray, np.ndarray], edges: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _resample(profile: tuple[np.ndarray, np.ndarray], edges: np.ndarray) -> np.ndarray:
     """Busy microseconds between `edges` from a lane's own profile (times, busy time up to them)."""
     times, busy = profile
     if times.size < 2:

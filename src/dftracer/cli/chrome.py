@@ -1,6 +1,7 @@
 """Events as Chrome/Perfetto JSON: times from the start of the trace, and lanes on which nothing overlaps.
 
-Viewers draw spans of one lane by nesting and silently hide what crosses. A span that crosses another of its thread
+Viewers draw spans of one lane by nesting and silently hide what crosses. A span that crosses another of
+its thread
 (asynchronous tasks do) goes to a further lane of that thread.
 """
 
@@ -69,10 +70,16 @@ def _write_process(trace: Trace, process: Any, base: int, out: IO[str], first: b
         names, cats, files = (scanner.dictionary(c) for c in ("name", "cat", "fhash"))
         numbers = {c: chunk.ints(c).tolist() for c in _COLUMNS if chunk.has(c)}
         columns = zip(
-            chunk.codes("name").tolist(), chunk.codes("cat").tolist(), chunk.codes("fhash").tolist(), chunk.ph().tolist(),
-            chunk.ints("pid").tolist(), chunk.ints("tid").tolist(), chunk.ints("ts").tolist(), chunk.ints("dur").tolist(),
+            chunk.codes("name").tolist(),
+            chunk.codes("cat").tolist(),
+            chunk.codes("fhash").tolist(),
+            chunk.ph().tolist(),
+            chunk.ints("pid").tolist(),
+            chunk.ints("tid").tolist(),
+            chunk.ints("ts").tolist(),
+            chunk.ints("dur").tolist(),
             strict=True,
-        )  # fmt: skip
+        )
         for i, (name, cat, file, ph, pid, tid, ts, dur) in enumerate(columns):
             args = {c: v[i] for c, v in numbers.items() if v[i] != MISSING}
             if file >= 0:
@@ -82,10 +89,16 @@ def _write_process(trace: Trace, process: Any, base: int, out: IO[str], first: b
                 args.update(json.loads(rest))
             rows.append(
                 {
-                    "name": names[name], "cat": cats[cat] if cat >= 0 else "", "ph": chr(ph), "pid": pid,
-                    "tid": pid if tid == MISSING else tid, "ts": ts - base, "dur": dur, "args": args,
+                    "name": names[name],
+                    "cat": cats[cat] if cat >= 0 else "",
+                    "ph": chr(ph),
+                    "pid": pid,
+                    "tid": pid if tid == MISSING else tid,
+                    "ts": ts - base,
+                    "dur": dur,
+                    "args": args,
                 }
-            )  # fmt: skip
+            )
     if not rows:
         return 0
     tid = np.array([r["tid"] for r in rows])

@@ -13,7 +13,16 @@ from typing import Any
 
 from dftracer.cli.main import CommandError
 
-__all__ = ["add_filters", "add_paths", "filters", "open_trace", "output_path", "print_json", "progress", "span"]
+__all__ = [
+    "add_filters",
+    "add_paths",
+    "filters",
+    "open_trace",
+    "output_path",
+    "print_json",
+    "progress",
+    "span",
+]
 
 
 def add_paths(parser: argparse.ArgumentParser, what: str = "trace files or directories") -> None:
@@ -56,9 +65,13 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 def filters(args: argparse.Namespace) -> dict[str, Any]:
     """The filter arguments of `Trace`, but the time, which needs the start of the trace."""
     return {
-        "ranks": args.ranks, "pids": args.pids, "cats": args.cat, "names": args.name,
-        "steps": args.steps, "epochs": args.epochs,
-    }  # fmt: skip
+        "ranks": args.ranks,
+        "pids": args.pids,
+        "cats": args.cat,
+        "names": args.name,
+        "steps": args.steps,
+        "epochs": args.epochs,
+    }
 
 
 def open_trace(args: argparse.Namespace, **more: Any) -> Any:

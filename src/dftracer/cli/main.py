@@ -13,7 +13,15 @@ from typing import NoReturn, Protocol
 from dftracer import __version__
 from dftracer.cli import commands
 
-__all__ = ["EXIT_BAD_INPUT", "EXIT_MISSING_EXTRA", "EXIT_OK", "EXIT_PROBLEMS", "CommandError", "build_parser", "main"]
+__all__ = [
+    "EXIT_BAD_INPUT",
+    "EXIT_MISSING_EXTRA",
+    "EXIT_OK",
+    "EXIT_PROBLEMS",
+    "CommandError",
+    "build_parser",
+    "main",
+]
 
 EXIT_OK = 0
 EXIT_PROBLEMS = 1  # the command worked; what it looked at has problems
@@ -22,7 +30,8 @@ EXIT_MISSING_EXTRA = 3  # a package of an extra is not installed
 _EXIT_INTERRUPTED = 130
 
 _EPILOG = """\
-exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a package is missing, 130 interrupted;
+exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a package is missing, 130
+interrupted;
 `dftracer run` passes the program's own code through.
 """
 
@@ -48,7 +57,7 @@ def verb_names() -> list[str]:
 
 def load_verb(name: str) -> Verb:
     """The module of a verb."""
-    module: Verb = importlib.import_module(f"dftracer.cli.commands.{name}")  # type: ignore[assignment]
+    module: Verb = importlib.import_module(f"dftracer.cli.commands.{name}")
     return module
 
 
@@ -58,9 +67,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
 
 
-def _common() -> argparse.ArgumentParser:
+def _common() -> _Parser:
     """The options that mean the same everywhere."""
-    p = argparse.ArgumentParser(add_help=False)
+    p = _Parser(add_help=False)
     g = p.add_argument_group("common options")
     g.add_argument("-o", "--output", metavar="FILE", help="where to write (default: see the verb)")
     g.add_argument("-f", "--force", action="store_true", help="overwrite what exists")
@@ -72,8 +81,12 @@ def _common() -> argparse.ArgumentParser:
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = _Parser(prog="dftracer", description="Trace a training job and see where its time goes.", epilog=_EPILOG,
-                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = _Parser(
+        prog="dftracer",
+        description="Trace a training job and see where its time goes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"dftracer {__version__}")
     common = _common()
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
@@ -92,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one exit code each
     """Run one verb; returns the exit code."""
     parser = build_parser()
     args = parser.parse_args(argv)
@@ -116,7 +129,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.verbose:
             raise
         missing = (e.name or "a package").partition(".")[0]
-        return _say(args, f"{missing} is not installed: pip install 'pydftracer[analysis]'", EXIT_MISSING_EXTRA)
+        return _say(
+            args, f"{missing} is not installed: pip install 'pydftracer[analysis]'", EXIT_MISSING_EXTRA
+        )
     except OSError as e:
         where = f"{e.filename}: " if e.filename else ""
         return _say(args, f"{where}{e.strerror or e}", EXIT_BAD_INPUT)

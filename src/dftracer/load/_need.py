@@ -21,5 +21,6 @@ def need(module: str, extra: str = "analysis") -> Any:
         if e.name is not None and e.name.partition(".")[0] != package:
             raise
         raise MissingExtra(
-            f"{package} is needed for this and is not installed: pip install 'pydftracer[{extra}]'", name=package
+            f"{package} is needed for this and is not installed: pip install 'pydftracer[{extra}]'",
+            name=package,
         ) from None

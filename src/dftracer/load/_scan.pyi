@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
-from collections.abc import Buffer as _AnyBuffer
+# `collections.abc.Buffer` is newer than the oldest Python we run on.
+_AnyBuffer: TypeAlias = Any
 
 MISSING: Final[int]
 INFLATE: Final[str]

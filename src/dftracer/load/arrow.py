@@ -24,24 +24,25 @@ _IO_INTS = ("count", "size", "offset", "ret", "errno")
 
 def schema() -> pa.Schema:
     """The one Arrow schema of events, whatever dialect they were written in."""
-    pa = need("pyarrow")
-    text = pa.dictionary(pa.int32(), pa.string())
-    return pa.schema(
+    arrow = need("pyarrow")
+    text = arrow.dictionary(arrow.int32(), arrow.string())
+    made: pa.Schema = arrow.schema(
         [
             ("name", text),
             ("cat", text),
             ("ph", text),
-            ("rank", pa.int32()),
-            *((n, pa.int64()) for n in _INTS),
+            ("rank", arrow.int32()),
+            *((n, arrow.int64()) for n in _INTS),
             ("path", text),
-            *((n, pa.int64()) for n in _IO_INTS),
+            *((n, arrow.int64()) for n in _IO_INTS),
             ("fhash", text),
             ("host", text),
             ("file", text),
-            ("args", pa.string()),
+            ("args", arrow.string()),
         ],
         metadata={"dftracer_schema": str(SCHEMA_VERSION)},
     )
+    return made
 
 
 class BatchMaker:

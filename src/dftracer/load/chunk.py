@@ -9,16 +9,39 @@ import numpy.typing as npt
 
 from dftracer.load._scan import MISSING
 
-__all__ = ["CODE_COLUMNS", "INT_COLUMNS", "MISSING", "Chunk", "Ints"]
+__all__ = ["CODE_COLUMNS", "INT_COLUMNS", "MISSING", "Chunk", "Ints", "int64s", "uint8s"]
 
 Ints = npt.NDArray[np.int64]
 
 # Names on the Python side; the native side knows the same (native/load/columns.hpp).
 INT_COLUMNS = (
-    "id", "pid", "tid", "ts", "dur", "level", "p_idx", "epoch", "step",
-    "count", "size", "offset", "ret", "errno", "image_idx",
-)  # fmt: skip
+    "id",
+    "pid",
+    "tid",
+    "ts",
+    "dur",
+    "level",
+    "p_idx",
+    "epoch",
+    "step",
+    "count",
+    "size",
+    "offset",
+    "ret",
+    "errno",
+    "image_idx",
+)
 CODE_COLUMNS = ("name", "cat", "hhash", "fhash")
+
+
+def int64s(buffer: Any) -> Ints:
+    """Native memory as an array."""
+    return np.frombuffer(buffer, dtype=np.int64)
+
+
+def uint8s(buffer: Any) -> npt.NDArray[np.uint8]:
+    """Native memory as an array."""
+    return np.frombuffer(buffer, dtype=np.uint8)
 
 
 class Chunk:
@@ -47,7 +70,11 @@ class Chunk:
 
     def select(self, rows: npt.NDArray[np.intp]) -> Chunk:
         """Some of the rows (without the text of their further arguments)."""
-        raw: dict[str, Any] = {"rows": int(rows.size), "meta": [], "ph": np.ascontiguousarray(self.ph()[rows])}
+        raw: dict[str, Any] = {
+            "rows": int(rows.size),
+            "meta": [],
+            "ph": np.ascontiguousarray(self.ph()[rows]),
+        }
         for column in INT_COLUMNS:
             if self.has(column):
                 raw[_native(column)] = self.ints(column)[rows]

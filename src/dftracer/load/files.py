@@ -54,6 +54,6 @@ def recover_left_behind(files: Iterable[Path]) -> list[str]:
     for directory in dict.fromkeys(str(f.parent) for f in files):
         try:
             done += _core.recover(directory)
-        except Exception:  # noqa: BLE001, S112 - see above
+        except Exception:
             continue
     return done

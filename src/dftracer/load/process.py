@@ -48,7 +48,7 @@ class ProcessInfo:
         """Processes of different hosts may share a pid."""
         return (self.host, self.pid)
 
-    def take(self, rows: Iterable[_MetaRow]) -> None:
+    def take(self, rows: Iterable[_MetaRow]) -> None:  # noqa: PLR0912 - one branch per kind of record
         """Learn from metadata rows."""
         for row in rows:
             kind, key, value, rest, pid, tid, ts = row
@@ -119,7 +119,11 @@ def peek(file: Path) -> ProcessInfo:
     for raw in scanner:
         info.take(raw["meta"])
         if info.pid < 0 and raw["rows"]:
-            info.pid = int.from_bytes(bytes(memoryview(raw["pid"])[:8]), "little", signed=True) if "pid" in raw else -1
+            info.pid = (
+                int.from_bytes(bytes(memoryview(raw["pid"])[:8]), "little", signed=True)
+                if "pid" in raw
+                else -1
+            )
         if raw["rows"] or info.start_us is not None:
             break
     return info

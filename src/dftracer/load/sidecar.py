@@ -53,7 +53,7 @@ def _state(place: Path) -> dict[str, Any]:
     try:
         meta = pq.read_metadata(place).metadata or {}
         state = json.loads(meta.get(b"dftracer", b"{}"))
-    except Exception:  # noqa: BLE001 - any damage means: no sidecar
+    except Exception:
         return {}
     return state if isinstance(state, dict) else {}
 
@@ -90,7 +90,10 @@ def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             out = pq.ParquetWriter(
-                temporary, schema(), compression="lz4", use_dictionary=["name", "cat", "ph", "path", "fhash", "host", "file"]
+                temporary,
+                schema(),
+                compression="lz4",
+                use_dictionary=["name", "cat", "ph", "path", "fhash", "host", "file"],
             )
         except OSError:
             continue
@@ -112,8 +115,17 @@ def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -
 
 def _kept(p: ProcessInfo, stamp: str) -> dict[str, Any]:
     facts = {
-        "pid": p.pid, "ppid": p.ppid, "rank": p.rank, "world_size": p.world_size, "host": p.host,
-        "start_us": p.start_us, "end_us": p.end_us, "end": p.end, "facts": p.facts,
-        "user_metadata": p.user_metadata, "command": p.command, "counts": p.counts,
-    }  # fmt: skip
+        "pid": p.pid,
+        "ppid": p.ppid,
+        "rank": p.rank,
+        "world_size": p.world_size,
+        "host": p.host,
+        "start_us": p.start_us,
+        "end_us": p.end_us,
+        "end": p.end,
+        "facts": p.facts,
+        "user_metadata": p.user_metadata,
+        "command": p.command,
+        "counts": p.counts,
+    }
     return {"fingerprint": stamp, "process": facts}

@@ -108,7 +108,9 @@ class Process:
         """Record an I/O call on `path`."""
         self.span(cat, name, start, dur, fhash=path, **args)
 
-    def write(self, directory: Path, name: str | None = None, gz: bool = True, member_text: int = 1 << 20) -> Path:
+    def write(  # noqa: PLR0915 - the records of a file, top to bottom
+        self, directory: Path, name: str | None = None, gz: bool = True, member_text: int = 1 << 20
+    ) -> Path:
         """Write the trace file of this process and return its path."""
         stem = name or f"trace-{self.pid:016x}-app"
         path = Path(directory) / f"{stem}.pfw{'.gz' if gz else ''}"
@@ -121,7 +123,15 @@ class Process:
             nonlocal ids
             ids += 1
             args = {"hhash": hhash, "name": key, "value": value}
-            record = {"id": ids, "name": kind, "cat": "dftracer", "pid": pid, "tid": pid, "ph": "M", "args": args}
+            record = {
+                "id": ids,
+                "name": kind,
+                "cat": "dftracer",
+                "pid": pid,
+                "tid": pid,
+                "ph": "M",
+                "args": args,
+            }
             out.add(_dump(record))
 
         out.add("[\n")
@@ -166,7 +176,9 @@ class Process:
             last = max((s.start + s.dur for s in self.spans), default=self.start)
             ids += 1
             end_args = {"hhash": hhash, "p_idx": -1, "num_events": ids, "dropped": 0, **self.end, "level": 1}
-            out.add(_event_line(ids, "end", "dftracer", pid, pid, _EPOCH_US + last, 0, end_args), _EPOCH_US + last)
+            out.add(
+                _event_line(ids, "end", "dftracer", pid, pid, _EPOCH_US + last, 0, end_args), _EPOCH_US + last
+            )
             out.add("]\n")
         out.close()
         return path
@@ -180,7 +192,17 @@ def _event_line(
     ident: int, name: str, cat: str, pid: int, tid: int, ts: int, dur: int, args: dict[str, Any]
 ) -> str:
     return _dump(
-        {"id": ident, "name": name, "cat": cat, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "ph": "X", "args": args}
+        {
+            "id": ident,
+            "name": name,
+            "cat": cat,
+            "pid": pid,
+            "tid": tid,
+            "ts": ts,
+            "dur": dur,
+            "ph": "X",
+            "args": args,
+        }
     )
 
 
@@ -196,7 +218,7 @@ class Run:
     workers: int
 
 
-def training_run(
+def training_run(  # noqa: PLR0915 - one flat loop: it writes lines by the million
     directory: Path,
     *,
     events: int = 100_000,
@@ -265,7 +287,8 @@ def training_run(
                     p = 200 + (f * 13 + step) % 90
                     x = f',"ph":"X","args":{{"hhash":"{hhash}","p_idx":'
                     lines.append(
-                        f'{{"id":{item + 3 + reads},"name":"preprocess","cat":"data",{common}{at + 4},"dur":{p}{x}'
+                        f'{{"id":{item + 3 + reads},"name":"preprocess","cat":"data",{common}{at + 4},'
+                        f'"dur":{p}{x}'
                         f'{item},"epoch":{epoch},"step":{step}{tail}3}}}}\n'
                     )
                     at += 4 + p
@@ -309,7 +332,8 @@ def training_run(
             text += (
                 f'{{"id":{ids + 1},"name":"fetch.iter","cat":"dataloader",{common}{t},"dur":{wait}{x}-1'
                 f',"count":"{step + 1}"{e}{tail}1}}}}\n'
-                f'{{"id":{block},"name":"fetch.block","cat":"dataloader",{common}{at},"dur":{step_us - wait}{x}-1'
+                f'{{"id":{block},"name":"fetch.block","cat":"dataloader",{common}{at},'
+                f'"dur":{step_us - wait}{x}-1'
                 f',"count":"{step + 1}"{e}{tail}1}}}}\n'
             )
             ids += 7
@@ -336,7 +360,11 @@ def _preamble(
     for kind, key, value in [*facts, *(("FH", p, h) for p, h in zip(paths, hashes, strict=True))]:
         ids += 1
         args = {"hhash": hhash, "name": key, "value": value}
-        out.add(_dump({"id": ids, "name": kind, "cat": "dftracer", "pid": pid, "tid": pid, "ph": "M", "args": args}))
+        out.add(
+            _dump(
+                {"id": ids, "name": kind, "cat": "dftracer", "pid": pid, "tid": pid, "ph": "M", "args": args}
+            )
+        )
     ids += 1
     start_args = {"hhash": hhash, "p_idx": -1, "version": "synthetic", "ppid": ppid, "level": 1}
     out.add(_event_line(ids, "start", "dftracer", pid, pid, _EPOCH_US, 0, start_args), _EPOCH_US)

@@ -30,7 +30,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Filter:
-    """Which events to read. Ranges include both ends; `time` is in us since the epoch, of an event's start."""
+    """Which events to read. Ranges include both ends; `time` is in us since the epoch, of an event's
+    start.
+    """
 
     time: Range | None = None
     ranks: tuple[int, ...] | None = None
@@ -78,8 +80,10 @@ def scan_file(
 class Trace:
     """All events of the given files or directories.
 
-    Nothing is read until asked for. `batches()` streams under `memory_limit`; `lazy()` and `sql()` go through the
-    columnar sidecar, so their memory does not grow with the trace either; `arrow()`, `polars()` and `pandas()` hold
+    Nothing is read until asked for. `batches()` streams under `memory_limit`; `lazy()` and `sql()` go
+    through the
+    columnar sidecar, so their memory does not grow with the trace either; `arrow()`, `polars()` and
+    `pandas()` hold
     everything that passes the filter.
     """
 
@@ -103,9 +107,7 @@ class Trace:
         self.files: list[Path] = find_files(paths)
         if recover and recover_left_behind(self.files):
             self.files = find_files(paths)
-        self.filter = Filter(
-            time, _tuple(ranks), _tuple(pids), _tuple(cats), _tuple(names), steps, epochs
-        )
+        self.filter = Filter(time, _tuple(ranks), _tuple(pids), _tuple(cats), _tuple(names), steps, epochs)
         self.threads = threads or _cores()
         self.memory_limit = memory_limit
         self.cache = cache
@@ -114,7 +116,9 @@ class Trace:
 
     @property
     def chunk_text(self) -> int:
-        """Bytes of text per chunk: rows take about their text's size, and text, rows and copies exist at once."""
+        """Bytes of text per chunk: rows take about their text's size, and text, rows and copies exist at
+        once.
+        """
         return max(1 << 20, min(16 << 20, self.memory_limit // 8))
 
     @property
@@ -149,20 +153,20 @@ class Trace:
 
     def arrow(self) -> pa.Table:
         """Everything as one Arrow table (from the sidecars where they are fresh)."""
-        pa = need("pyarrow")
+        arrow = need("pyarrow")
         ready = self._sidecars(make=False)
+        table: pa.Table
         if ready is not None and self.filter.empty:
-            return pa.concat_tables([need("pyarrow.parquet").read_table(p) for p in ready])
-        return pa.Table.from_batches(self.batches(), schema())
+            table = arrow.concat_tables([need("pyarrow.parquet").read_table(p) for p in ready])
+        else:
+            table = arrow.Table.from_batches(self.batches(), schema())
+        return table
 
     def lazy(self) -> pl.LazyFrame:
         """A Polars query over the columnar sidecars, which are made on the first look."""
-        pl = need("polars")
+        polars = need("polars")
         ready = self._sidecars(make=self.cache)
-        if ready is None:
-            frame: pl.LazyFrame = self.polars().lazy()
-            return frame
-        return self._filtered(pl.scan_parquet(ready, missing_columns="raise"))
+        return self.polars().lazy() if ready is None else self._filtered(polars.scan_parquet(ready))
 
     def polars(self) -> pl.DataFrame:
         """Everything as a Polars frame."""
@@ -177,8 +181,8 @@ class Trace:
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection with the view `events` (and `processes`), under the memory limit."""
-        duckdb = need("duckdb")
-        con = duckdb.connect(config={"memory_limit": f"{self.memory_limit >> 20}MiB", "threads": self.threads})
+        config = {"memory_limit": f"{self.memory_limit >> 20}MiB", "threads": self.threads}
+        con: duckdb.DuckDBPyConnection = need("duckdb").connect(config=config)
         ready = self._sidecars(make=self.cache)
         if ready is not None and self.filter.empty:
             listed = ", ".join("'" + str(p).replace("'", "''") + "'" for p in ready)
@@ -224,17 +228,17 @@ class Trace:
                 yield maker.batch(chunk)
 
     def _filtered(self, frame: pl.LazyFrame) -> pl.LazyFrame:
-        pl = need("polars")
+        polars = need("polars")
         f = self.filter
         for column, span in (("ts", f.time), ("step", f.steps), ("epoch", f.epochs)):
             if span is not None:
-                frame = frame.filter(pl.col(column).is_between(*span))
+                frame = frame.filter(polars.col(column).is_between(*span))
         for column, values in (("rank", f.ranks), ("pid", f.pids)):
             if values is not None:
-                frame = frame.filter(pl.col(column).is_in(list(values)))
+                frame = frame.filter(polars.col(column).is_in(list(values)))
         for column, texts in (("cat", f.cats), ("name", f.names)):
             if texts is not None:
-                frame = frame.filter(pl.col(column).cast(pl.String).is_in(list(texts)))
+                frame = frame.filter(polars.col(column).cast(polars.String).is_in(list(texts)))
         return frame
 
 
@@ -250,15 +254,27 @@ def _process_table(processes: list[ProcessInfo]) -> Any:
     pa = need("pyarrow")
     rows = [
         {
-            "pid": p.pid, "ppid": p.ppid, "rank": p.rank, "host": p.host, "file": str(p.file),
-            "start_us": p.start_us, "end_us": p.end_us, "command": p.command,
+            "pid": p.pid,
+            "ppid": p.ppid,
+            "rank": p.rank,
+            "host": p.host,
+            "file": str(p.file),
+            "start_us": p.start_us,
+            "end_us": p.end_us,
+            "command": p.command,
         }
         for p in processes
-    ]  # fmt: skip
+    ]
     kinds = pa.schema(
         [
-            ("pid", pa.int64()), ("ppid", pa.int64()), ("rank", pa.int32()), ("host", pa.string()),
-            ("file", pa.string()), ("start_us", pa.int64()), ("end_us", pa.int64()), ("command", pa.string()),
+            ("pid", pa.int64()),
+            ("ppid", pa.int64()),
+            ("rank", pa.int32()),
+            ("host", pa.string()),
+            ("file", pa.string()),
+            ("start_us", pa.int64()),
+            ("end_us", pa.int64()),
+            ("command", pa.string()),
         ]
-    )  # fmt: skip
+    )
     return pa.Table.from_pylist(rows, kinds)

@@ -27,7 +27,9 @@ _IO_SLOTS = 480
 def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
     """The whole page as text."""
     here = resources.files("dftracer.report")
-    page, style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js"))
+    page, style, script = (
+        (here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
+    )
     # A closing tag inside the data would end the script element.
     data = json.dumps(page_data(analysis), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     for mark, text in (
@@ -86,7 +88,11 @@ def _rank(rank: Rank) -> dict[str, Any]:
     buckets = min(n, _COLUMNS)
     edges = np.linspace(0, n, buckets + 1).astype(np.int64)
     sizes = np.maximum(np.diff(edges), 1)
-    stages = np.add.reduceat(rank.main.account, edges[:-1], axis=0) / sizes[:, None] if n else np.zeros((0, len(STAGES)))
+    stages = (
+        np.add.reduceat(rank.main.account, edges[:-1], axis=0) / sizes[:, None]
+        if n
+        else np.zeros((0, len(STAGES)))
+    )
     wall = rank.wall_us.astype(float)
     mean = np.add.reduceat(wall, edges[:-1]) / sizes if n else np.zeros(0)
     most = np.maximum.reduceat(wall, edges[:-1]) if n else np.zeros(0)
@@ -107,7 +113,9 @@ def _rank(rank: Rank) -> dict[str, Any]:
 
 
 def _lanes(a: Analysis) -> list[dict[str, Any]]:
-    """The timeline overview: each lane as two strings of digits (stage and how full), at one resolution that zooms."""
+    """The timeline overview: each lane as two strings of digits (stage and how full), at one resolution
+    that zooms.
+    """
     mains = {(id(r.main), r.main.steps.tid): r.number for r in a.job.ranks}
     workers = {(id(w.partial), w.lane["tid"]): (r.number, w.number) for r in a.job.ranks for w in r.workers}
     out: list[dict[str, Any]] = []
@@ -124,7 +132,11 @@ def _lanes(a: Analysis) -> list[dict[str, Any]]:
                 role, label, order = "worker", f"rank {rank} worker {number}", (rank, 1, number)
             else:
                 rank = p.process.rank if p.process.rank is not None else 1 << 30
-                role, label, order = "other", f"{lane['name'] or 'thread'} {lane['tid']}", (rank, 2, lane["tid"])
+                role, label, order = (
+                    "other",
+                    f"{lane['name'] or 'thread'} {lane['tid']}",
+                    (rank, 2, lane["tid"]),
+                )
             out.append(
                 {
                     "role": role,
@@ -140,7 +152,9 @@ def _lanes(a: Analysis) -> list[dict[str, Any]]:
                 }
             )
     out.sort(key=lambda row: row["order"])
-    kept = sorted(out, key=lambda row: ({"main": 0, "worker": 1, "other": 2}[row["role"]], -row["events"]))[:_LANES]
+    kept = sorted(out, key=lambda row: ({"main": 0, "worker": 1, "other": 2}[row["role"]], -row["events"]))[
+        :_LANES
+    ]
     kept.sort(key=lambda row: row["order"])
     for row in kept:
         del row["order"]

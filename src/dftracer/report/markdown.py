@@ -14,7 +14,8 @@ def markdown(a: Analysis, findings: int = 5) -> str:
     lines = [
         f"**{a.verdict}**",
         "",
-        f"{count_text(t['events'])} events of {t['processes']} processes, {t['ranks']} ranks, {seconds_text(t['span_s'])};"
+        f"{count_text(t['events'])} events of {t['processes']} processes, {t['ranks']} ranks,"
+        f" {seconds_text(t['span_s'])};"
         f" {100 * t['coverage']:.0f} % of step time explained, {t['dropped']} events dropped,"
         f" {t['truncated_files']} files cut.",
         "",
@@ -25,7 +26,11 @@ def markdown(a: Analysis, findings: int = 5) -> str:
     slowest = a.job.slowest
     if slowest is not None:
         wall = max(1.0, float(slowest.wall_us.sum()))
-        lines += ["", f"| stage (rank {slowest.number}, {len(slowest.main.steps)} steps) | s | % |", "|---|---:|---:|"]
+        lines += [
+            "",
+            f"| stage (rank {slowest.number}, {len(slowest.main.steps)} steps) | s | % |",
+            "|---|---:|---:|",
+        ]
         for stage in STAGES:
             us = float(slowest.stage_us(stage).sum())
             if us > 0:

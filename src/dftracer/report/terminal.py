@@ -15,14 +15,25 @@ __all__ = ["COLOURS", "print_report"]
 
 # One colour per stage, everywhere: warm for input, blue and green for compute.
 COLOURS = {
-    "fetch_wait": "#e5484d", "read": "#f76b15", "preprocess": "#ffb224", "collate": "#d9c32e", "transfer": "#8e4ec6",
-    "forward": "#3e63dd", "backward": "#0091ff", "optimizer": "#30a46c", "comm": "#e93d82", "checkpoint": "#ad7f58",
-    "other": "#8b8d98", "unexplained": "#c9cbd3",
-}  # fmt: skip
+    "fetch_wait": "#e5484d",
+    "read": "#f76b15",
+    "preprocess": "#ffb224",
+    "collate": "#d9c32e",
+    "transfer": "#8e4ec6",
+    "forward": "#3e63dd",
+    "backward": "#0091ff",
+    "optimizer": "#30a46c",
+    "comm": "#e93d82",
+    "checkpoint": "#ad7f58",
+    "other": "#8b8d98",
+    "unexplained": "#c9cbd3",
+}
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
 
 
-def print_report(analysis: Analysis, console: Console | None = None, findings: int = 8, names: int = 10) -> None:
+def print_report(
+    analysis: Analysis, console: Console | None = None, findings: int = 8, names: int = 10
+) -> None:
     """Print what matters, most important first."""
     rich_console = need("rich.console")
     con = console or rich_console.Console()
@@ -36,7 +47,14 @@ def print_report(analysis: Analysis, console: Console | None = None, findings: i
 
 def _table(title: str, *columns: tuple[str, str]) -> Any:
     box, table = need("rich.box"), need("rich.table")
-    t = table.Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    t = table.Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     for name, justify in columns:
         # Numbers must stay whole on a narrow terminal; names may be cut.
         wide = {"left": None, "right": None, "amount": 7}[justify]
@@ -47,7 +65,9 @@ def _table(title: str, *columns: tuple[str, str]) -> Any:
 def _head(con: Console, a: Analysis) -> None:
     t = a.trace
     panel, text = need("rich.panel"), need("rich.text")
-    con.print(panel.Panel(text.Text(a.verdict, style="bold"), title="dftracer", border_style="blue", expand=True))
+    con.print(
+        panel.Panel(text.Text(a.verdict, style="bold"), title="dftracer", border_style="blue", expand=True)
+    )
     said = [
         f"{count_text(t['events'])} events",
         f"{t['processes']} processes",
@@ -74,7 +94,9 @@ def _findings(con: Console, a: Analysis, most: int) -> None:
         head = text.Text(f" {f.severity:<6} ", style=_SEVERITY[f.severity])
         head.append(f.title, style="bold" if f.severity in {"high", "medium"} else "")
         if f.seconds:
-            head.append(f"  {seconds_text(f.seconds)}, {f.percent:.1f} %, confidence {f.confidence:.2f}", style="dim")
+            head.append(
+                f"  {seconds_text(f.seconds)}, {f.percent:.1f} %, confidence {f.confidence:.2f}", style="dim"
+            )
         con.print(head)
         con.print(text.Text(f.advice, style="dim"), soft_wrap=False)
     if len(a.findings) > most:
@@ -87,7 +109,9 @@ def _ledger(con: Console, a: Analysis) -> None:
         return
     text = need("rich.text")
     con.print()
-    t = _table("Where the step time goes", ("stage", "left"), ("seconds", "right"), ("share", "right"), ("", "left"))
+    t = _table(
+        "Where the step time goes", ("stage", "left"), ("seconds", "right"), ("share", "right"), ("", "left")
+    )
     slowest = a.job.slowest
     assert slowest is not None
     wall = max(1.0, float(slowest.wall_us.sum()))
@@ -98,7 +122,9 @@ def _ledger(con: Console, a: Analysis) -> None:
         bar = text.Text("█" * max(1, round(30 * us / wall)), style=COLOURS[stage])
         t.add_row(stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", bar)
     n = len(slowest.main.steps)
-    t.add_row("all", f"{wall / 1e6:.3f}", "100 %", text.Text(f"{n} steps of rank {slowest.number}", style="dim"))
+    t.add_row(
+        "all", f"{wall / 1e6:.3f}", "100 %", text.Text(f"{n} steps of rank {slowest.number}", style="dim")
+    )
     con.print(t)
     if len(ranks) > 1:
         _ranks(con, a)
@@ -123,29 +149,49 @@ def _workers(con: Console, a: Analysis) -> None:
         return
     t = _table(
         "Loader workers",
-        ("rank", "right"), ("worker", "right"), ("pid", "right"), ("busy", "right"), ("read", "amount"), ("prepare", "amount"),
-        ("items", "right"), ("item p50", "amount"), ("item p99", "amount"),
-    )  # fmt: skip
+        ("rank", "right"),
+        ("worker", "right"),
+        ("pid", "right"),
+        ("busy", "right"),
+        ("read", "amount"),
+        ("prepare", "amount"),
+        ("items", "right"),
+        ("item p50", "amount"),
+        ("item p99", "amount"),
+    )
     for w in table.head(16).iter_rows(named=True):
         t.add_row(
-            str(w["rank"]), str(w["worker"]), str(w["pid"]),
+            str(w["rank"]),
+            str(w["worker"]),
+            str(w["pid"]),
             f"{100 * w['busy_share']:.0f} %",
-            seconds_text(w["read_s"]), seconds_text(w["preprocess_s"] + w["collate_s"]), str(w["items"]),
+            seconds_text(w["read_s"]),
+            seconds_text(w["preprocess_s"] + w["collate_s"]),
+            str(w["items"]),
             *("-" if w[k] is None else seconds_text(w[k] / 1e6) for k in ("item_p50_us", "item_p99_us")),
-        )  # fmt: skip
+        )
     con.print(t)
 
 
 def _names(con: Console, a: Analysis, most: int) -> None:
     t = _table(
-        "Events", ("event", "left"), ("count", "right"), ("total", "amount"), ("self", "amount"),
-        ("median", "amount"), ("p99", "amount"), ("max", "amount"),
-    )  # fmt: skip
+        "Events",
+        ("event", "left"),
+        ("count", "right"),
+        ("total", "amount"),
+        ("self", "amount"),
+        ("median", "amount"),
+        ("p99", "amount"),
+        ("max", "amount"),
+    )
     for r in a.names.head(most).iter_rows(named=True):
         t.add_row(
-            f"{r['cat']}: {r['name']}", count_text(r["count"]), seconds_text(r["total_s"]), seconds_text(r["self_s"]),
+            f"{r['cat']}: {r['name']}",
+            count_text(r["count"]),
+            seconds_text(r["total_s"]),
+            seconds_text(r["self_s"]),
             *(seconds_text(r[k] / 1e6) for k in ("p50_us", "p99_us", "max_us")),
-        )  # fmt: skip
+        )
     con.print(t)
 
 
@@ -153,14 +199,25 @@ def _files(con: Console, a: Analysis) -> None:
     if a.files is None:
         return
     t = _table(
-        f"Files ({a.files.height})", ("path", "left"), ("opens", "right"), ("reads", "right"), ("read", "amount"),
-        ("written", "amount"), ("time", "amount"), ("rate/s", "amount"),
-    )  # fmt: skip
+        f"Files ({a.files.height})",
+        ("path", "left"),
+        ("opens", "right"),
+        ("reads", "right"),
+        ("read", "amount"),
+        ("written", "amount"),
+        ("time", "amount"),
+        ("rate/s", "amount"),
+    )
     for r in a.files.head(8).iter_rows(named=True):
         path = r["path"] if len(r["path"]) <= 40 else "…" + r["path"][-39:]
         rate = "-" if r["read_mb_s"] is None else bytes_text(r["read_mb_s"] * 1e6)
         t.add_row(
-            path, str(r["opens"]), str(r["reads"]), bytes_text(r["read_bytes"]), bytes_text(r["write_bytes"]),
-            seconds_text(r["time_s"]), rate,
-        )  # fmt: skip
+            path,
+            str(r["opens"]),
+            str(r["reads"]),
+            bytes_text(r["read_bytes"]),
+            bytes_text(r["write_bytes"]),
+            seconds_text(r["time_s"]),
+            rate,
+        )
     con.print(t)

@@ -29,7 +29,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"complete -c dftracer -n __fish_use_subcommand -a '{' '.join(verbs)}'")
         for verb, options in verbs.items():
             for o in options:
-                print(f"complete -c dftracer -n '__fish_seen_subcommand_from {verb}' -l {o.removeprefix('--')}")
+                print(
+                    f"complete -c dftracer -n '__fish_seen_subcommand_from {verb}' -l {o.removeprefix('--')}"
+                )
         return EXIT_OK
     cases = "\n".join(f"    {verb}) words='{' '.join(options)}' ;;" for verb, options in verbs.items())
     if args.shell == "zsh":

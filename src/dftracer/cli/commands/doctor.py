@@ -23,7 +23,9 @@ EXAMPLE = "dftracer doctor"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--directory", default=".", metavar="DIR", help="where traces will be written (default: here)")
+    parser.add_argument(
+        "--directory", default=".", metavar="DIR", help="where traces will be written (default: here)"
+    )
 
 
 def _version(package: str) -> str | None:
@@ -63,7 +65,9 @@ def _interception() -> tuple[bool, str]:
     if libc != "glibc":
         return False, "interception expects glibc"
     here = importlib.util.find_spec("dftracer.preload") is not None
-    return here, f"{libc} {version} on {platform.machine()}" + ("" if here else "; this build has no interception library")
+    return here, f"{libc} {version} on {platform.machine()}" + (
+        "" if here else "; this build has no interception library"
+    )
 
 
 def _disk(directory: str) -> tuple[bool, str]:
@@ -78,7 +82,10 @@ def _disk(directory: str) -> tuple[bool, str]:
             rate = 32 / (time.perf_counter() - began)
     except OSError as e:
         return False, f"{directory}: {e.strerror}"
-    return free > 1 << 30, f"{os.path.abspath(directory)}: {free >> 30} GiB free, {rate:.0f} MiB/s written and synced"
+    return (
+        free > 1 << 30,
+        f"{os.path.abspath(directory)}: {free >> 30} GiB free, {rate:.0f} MiB/s written and synced",
+    )
 
 
 def _shared_memory() -> tuple[bool, str]:
@@ -95,7 +102,9 @@ def run(args: argparse.Namespace) -> int:
     def check(name: str, result: tuple[bool, str], needed: bool = True) -> None:
         checks.append({"check": name, "ok": result[0], "needed": needed, "text": result[1]})
 
-    check("python", (sys.version_info >= (3, 10), f"Python {platform.python_version()}, dftracer {__version__}"))
+    check(
+        "python", (sys.version_info >= (3, 10), f"Python {platform.python_version()}, dftracer {__version__}")
+    )
     check("recorder", _recorder())
     check("reader", _reader())
     check("clock", _clock())
@@ -103,15 +112,21 @@ def run(args: argparse.Namespace) -> int:
     check("trace directory", _disk(args.directory))
     check("shared memory", _shared_memory(), needed=False)
     for extra, packages in {
-        "analysis": ("numpy", "polars", "pyarrow", "duckdb", "rich"), "dask": ("distributed",), "torch": ("torch",),
-    }.items():  # fmt: skip
+        "analysis": ("numpy", "polars", "pyarrow", "duckdb", "rich"),
+        "dask": ("distributed",),
+        "torch": ("torch",),
+    }.items():
         found = {p: _version(p) for p in packages}
         missing = [p for p, v in found.items() if v is None]
         listed = ", ".join(f"{p} {v}" for p, v in found.items() if v is not None)
         text = listed if not missing else f"{', '.join(missing)} missing: pip install 'pydftracer[{extra}]'"
         check(f"extra {extra}", (not missing, text), needed=False)
     on = {k: v for k, v in sorted(os.environ.items()) if k.startswith("DFTRACER_")}
-    check("settings", (True, ", ".join(f"{k}={v}" for k, v in on.items()) or "no DFTRACER_ variable is set"), needed=False)
+    check(
+        "settings",
+        (True, ", ".join(f"{k}={v}" for k, v in on.items()) or "no DFTRACER_ variable is set"),
+        needed=False,
+    )
     bad = [c for c in checks if c["needed"] and not c["ok"]]
     if args.json:
         print_json({"ok": not bad, "checks": checks})

@@ -16,12 +16,16 @@ _ENDINGS = {"chrome": ".json", "perfetto": ".json", "parquet": ".parquet", "csv"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
-    parser.add_argument("--to", choices=sorted(_ENDINGS), help="the format (default: by the ending of -o, else chrome)")
+    parser.add_argument(
+        "--to", choices=sorted(_ENDINGS), help="the format (default: by the ending of -o, else chrome)"
+    )
     add_filters(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    kind = args.to or next((k for k, e in _ENDINGS.items() if (args.output or "").removesuffix(".gz").endswith(e)), "chrome")
+    kind = args.to or next(
+        (k for k, e in _ENDINGS.items() if (args.output or "").removesuffix(".gz").endswith(e)), "chrome"
+    )
     path = output_path(args, f"trace{_ENDINGS[kind]}")
     trace = open_trace(args)
     if kind in {"chrome", "perfetto"}:
@@ -50,7 +54,9 @@ def _write_batches(trace: Any, path: Any, kind: str) -> int:
     elif kind == "arrow":
         writer = pa.ipc.new_stream(str(path), names)
     else:
-        plain = pa.schema([(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in names])
+        plain = pa.schema(
+            [(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in names]
+        )
         writer = need("pyarrow.csv").CSVWriter(str(path), plain)
     n = 0
     with writer:

@@ -30,9 +30,16 @@ def run(args: argparse.Namespace) -> int:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name, justify in (
-        ("file", "left"), ("rank", "right"), ("pid", "right"), ("parent", "right"), ("host", "left"), ("events", "right"),
-        ("size", "right"), ("time", "right"), ("state", "left"),
-    ):  # fmt: skip
+        ("file", "left"),
+        ("rank", "right"),
+        ("pid", "right"),
+        ("parent", "right"),
+        ("host", "left"),
+        ("events", "right"),
+        ("size", "right"),
+        ("time", "right"),
+        ("state", "left"),
+    ):
         table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for r in rows:
         table.add_row(*(_text(r, bytes_text, count_text, seconds_text)))

@@ -40,5 +40,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"file": str(out), "files": len(files), "records": writer.records, "left_out": bad})
     elif not args.quiet:
-        print(f"{out}: {writer.records} records of {len(files)} files" + (f", {bad} broken lines left out" if bad else ""))
+        print(
+            f"{out}: {writer.records} records of {len(files)} files"
+            + (f", {bad} broken lines left out" if bad else "")
+        )
     return EXIT_OK

@@ -9,7 +9,7 @@ from dftracer.cli.common import add_filters, open_trace, output_path, print_json
 from dftracer.cli.main import EXIT_OK, CommandError
 
 HELP = "Run SQL over the events (tables: events, processes)."
-EXAMPLE = 'dftracer query "select name, count(*) n, sum(dur)/1e6 s from events group by name order by s desc" traces/'
+EXAMPLE = 'dftracer query "select name, count(*) n, sum(dur)/1e6 s from events group by all" traces/'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +41,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         import polars as pl
 
-        with pl.Config(tbl_rows=100, tbl_cols=-1, fmt_str_lengths=80, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True):
+        with pl.Config(
+            tbl_rows=100,
+            tbl_cols=-1,
+            fmt_str_lengths=80,
+            tbl_hide_dataframe_shape=True,
+            tbl_hide_column_data_types=True,
+        ):
             print(frame)
     return EXIT_OK

@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(f"{out} exists; use -f to overwrite it")
         bad = 0
         # The copy is named like the original while it is written, so that the ending decides the kind.
-        temporary = out.with_name("." + file.name.removesuffix(".gz").removesuffix(".pfw") + ".tmp.pfw" + _gz(file))
+        temporary = out.with_name(
+            "." + file.name.removesuffix(".gz").removesuffix(".pfw") + ".tmp.pfw" + _gz(file)
+        )
         writer = LineWriter(temporary)
         for text, record in read_lines(file):
             if record is None:
@@ -54,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
         print_json({"recovered": recovered, "files": done})
     elif not args.quiet:
         for d in done:
-            print(f"{d['to']}: {d['records']} records" + (f", {d['left_out']} broken lines left out" if d["left_out"] else ""))
+            print(
+                f"{d['to']}: {d['records']} records"
+                + (f", {d['left_out']} broken lines left out" if d["left_out"] else "")
+            )
     return EXIT_OK
 
 

@@ -19,12 +19,21 @@ EXAMPLE = "dftracer run -o traces -- python train.py --epochs 3   (also: script.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data-dir", metavar="DIRS", help="trace I/O below these directories only (colon list)")
+    parser.add_argument(
+        "--data-dir", metavar="DIRS", help="trace I/O below these directories only (colon list)"
+    )
     parser.add_argument("--no-io", action="store_true", help="no interception of I/O calls")
     parser.add_argument("--report", action="store_true", help="print the report when the program has ended")
     parser.add_argument("--html", metavar="FILE", help="write the HTML report when the program has ended")
-    parser.add_argument("-m", dest="module", action="store_true", help="the program is a Python module, as in python -m")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS", help="a script, a module or any program")
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="the program is a Python module, as in python -m"
+    )
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="-- PROGRAM ARGS",
+        help="a script, a module or any program",
+    )
 
 
 def _command(args: argparse.Namespace) -> list[str]:
@@ -66,7 +75,9 @@ def _preload_library() -> str | None:
     """The library that traces I/O from the first instruction, where this build brings one."""
     if importlib.util.find_spec("dftracer.preload") is None:
         return None
-    told = subprocess.run([sys.executable, "-m", "dftracer.preload"], capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        [sys.executable, "-m", "dftracer.preload"], capture_output=True, text=True, check=False
+    )
     path = told.stdout.strip()
     return path if told.returncode == 0 and path and Path(path).is_file() else None
 

@@ -40,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
         for text, record in read_lines(process.file):
             if record is None:
                 continue
-            if record.get("ph") in ("M", 4) or (record.get("cat") == "dftracer" and record["name"] in ("start", "end")):
+            if record.get("ph") in ("M", 4) or (
+                record.get("cat") == "dftracer" and record["name"] in ("start", "end")
+            ):
                 writer.add(text)
             elif _wanted(record, trace.filter, window):
                 writer.add(text, int(record["ts"]))
@@ -75,12 +77,13 @@ def _windows(trace: Any, steps: tuple[int, int]) -> dict[int | None, tuple[int, 
     return out
 
 
-def _wanted(record: dict[str, Any], f: Any, window: tuple[int, int] | None) -> bool:
+def _wanted(  # noqa: PLR0911 - each filter is one refusal
+    record: dict[str, Any], f: Any, window: tuple[int, int] | None
+) -> bool:
     try:
         ts, end = int(record["ts"]), int(record["ts"]) + int(record.get("dur") or 0)
     except (KeyError, TypeError, ValueError):
         return False
-    args = record.get("args") if isinstance(record.get("args"), dict) else {}
     for span in (f.time, window):
         if span is not None and (end < span[0] or ts > span[1]):
             return False
@@ -90,7 +93,7 @@ def _wanted(record: dict[str, Any], f: Any, window: tuple[int, int] | None) -> b
         return False
     if f.epochs is not None:
         try:
-            return f.epochs[0] <= int(args.get("epoch")) <= f.epochs[1]
-        except (TypeError, ValueError):
+            return bool(f.epochs[0] <= int(record["args"]["epoch"]) <= f.epochs[1])
+        except (KeyError, TypeError, ValueError):
             return False
     return True

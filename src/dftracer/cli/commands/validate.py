@@ -35,5 +35,8 @@ def run(args: argparse.Namespace) -> int:
             records = sum(r["records"] for r in rows)
             print(f"{len(rows)} files, {records} records, {len(bad)} files with problems")
             if bad:
-                print("`dftracer repair` makes clean copies; events that were never written cannot be brought back.")
+                print(
+                    "`dftracer repair` makes clean copies; events that were never written cannot be"
+                    " brought back."
+                )
     return EXIT_PROBLEMS if bad or missing else EXIT_OK

@@ -1,4 +1,6 @@
-"""Begins recording in every Python process under `dftracer run`, then lets the user's own sitecustomize run."""
+"""Begins recording in every Python process under `dftracer run`, then lets the user's own sitecustomize
+run.
+"""
 
 import os
 import sys
