@@ -82,6 +82,7 @@ struct FileHeader {
 
   // trace file size << 2 | CommitState: the one word that decides what a reader believes.
   std::atomic<uint64_t> commit;
+  std::atomic<uint64_t> closed_at;  // the size at which the file, if it is that large, is finished
   std::atomic<uint64_t> spool_size;   // text of the open tail, which starts at tail_offset of the file
   std::atomic<uint64_t> tail_offset;
   std::atomic<uint64_t> names_used;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
 
@@ -102,6 +103,7 @@ bool complete(RingFile& file) {
   uint64_t commit = h->commit.load();
   uint64_t state = commit & 3;
   uint64_t size = commit >> 2;
+  if (size && size == h->closed_at.load() && (state == kIdle || state == kCommitted)) return true;
   Rest rest;
   if (state == kCompacting) {
     rest.text.assign(file.spool(), h->spool_size.load());
@@ -142,37 +144,53 @@ bool complete(RingFile& file) {
   return append_to_trace(h, size, rest);
 }
 
+std::vector<std::string> ring_files_in(const std::string& place) {
+  std::vector<std::string> found;
+  DIR* dir = opendir(place.c_str());
+  if (!dir) return found;
+  while (dirent* entry = readdir(dir)) {
+    std::string name = entry->d_name;
+    if (name.starts_with("dftracer-") && name.ends_with(".ring")) found.push_back(place + "/" + name);
+  }
+  closedir(dir);
+  return found;
+}
+
+// Calls `handle` for every ring file of a dead process, holding its lock: one reader completes a trace,
+// the others leave it to that one.
+template <typename Handle>
+void for_each_dead(const std::string& place, Handle handle) {
+  for (const auto& path : ring_files_in(place)) {
+    int lock = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (lock < 0) continue;
+    RingFile file;
+    if (flock(lock, LOCK_EX | LOCK_NB) == 0 && file.open_existing(path) && is_dead(file.header()) &&
+        access(path.c_str(), F_OK) == 0)
+      handle(file);
+    close(lock);
+  }
+}
+
 }  // namespace
+
+void drop_lost_rings() {
+  for_each_dead(kSharedMemory, [](RingFile& file) {
+    if (access(directory_of(file.header()->path).c_str(), F_OK) != 0 && errno == ENOENT) file.unlink_file();
+  });
+}
 
 std::vector<std::string> recover_directory(const std::string& directory) {
   std::vector<std::string> done;
   init_clock();
   std::string wanted = canonical(directory);
-  std::vector<std::string> places{"/dev/shm", wanted};
+  std::vector<std::string> places{kSharedMemory, wanted};
   if (!settings().ring_dir.empty()) places.push_back(settings().ring_dir);
   for (const auto& place : places) {
-    DIR* dir = opendir(place.c_str());
-    if (!dir) continue;
-    std::vector<std::string> found;
-    while (dirent* entry = readdir(dir)) {
-      std::string name = entry->d_name;
-      if (name.starts_with("dftracer-") && name.ends_with(".ring")) found.push_back(place + "/" + name);
-    }
-    closedir(dir);
-    for (const auto& path : found) {
-      // One reader completes a trace; the others leave it to that one.
-      int lock = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-      if (lock < 0) continue;
-      RingFile file;
-      if (flock(lock, LOCK_EX | LOCK_NB) == 0 && file.open_existing(path) && is_dead(file.header()) &&
-          canonical(directory_of(file.header()->path)) == wanted && access(path.c_str(), F_OK) == 0) {
-        if (complete(file)) {
-          done.push_back(file.header()->path);
-          file.unlink_file();
-        }
-      }
-      close(lock);
-    }
+    for_each_dead(place, [&](RingFile& file) {
+      if (canonical(directory_of(file.header()->path)) != wanted || !complete(file)) return;
+      done.push_back(file.header()->path);
+      file.unlink_file();
+    });
   }
   return done;
 }

@@ -196,8 +196,8 @@ std::vector<std::string> ring_directories(const std::string& wished, const std::
   if (!wished.empty()) return {wished};
   std::vector<std::string> out;
   struct statvfs fs;
-  if (statvfs("/dev/shm", &fs) == 0 && uint64_t(fs.f_bavail) * fs.f_frsize >= kEnoughSharedMemory)
-    out.push_back("/dev/shm");
+  if (statvfs(kSharedMemory, &fs) == 0 && uint64_t(fs.f_bavail) * fs.f_frsize >= kEnoughSharedMemory)
+    out.push_back(kSharedMemory);
   out.push_back(trace_directory);
   return out;
 }

@@ -46,6 +46,7 @@ class RingFile {
   std::string path_;
 };
 
+inline constexpr const char* kSharedMemory = "/dev/shm";
 std::vector<std::string> ring_directories(const std::string& wished, const std::string& trace_directory);
 // Start time of a live process in clock ticks; 0 when there is no such process (zombies count as dead).
 uint64_t process_start_time(uint32_t pid);

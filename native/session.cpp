@@ -137,6 +137,7 @@ void* writer_main(void* p) {
   pthread_setname_np(pthread_self(), "dftracer");
   // The rate of the CPU's counter is known only after a moment of both clocks.
   while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
+  drop_lost_rings();
   uint64_t interval = kFirstFlushMs;
   int idle = 0;
   while (!s->stop.load()) {

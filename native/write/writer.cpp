@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "self_cost.hpp"
 #include "write/json.hpp"
 
 namespace dft {
@@ -65,9 +66,12 @@ void Writer::append_prelude() {
   append("[\n", bracket);
   append(prelude_.text, prelude_.facts);
   records_in_file_ = prelude_.records;
+  // These lines are in no ring: until the first commit the spool is the only place that has them.
   FileHeader* h = rings_.header();
   h->tail_offset.store(0);
-  h->spool_size.store(spool_used_);
+  keep_as_tail();
+  rewriting_ = true;
+  h->spool_size.store(tail_committed_);
   h->commit.store(0 << 2 | kCompacting);
 }
 
@@ -99,27 +103,23 @@ bool Writer::commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, 
     h->commit.store(file_size_ << 2 | kPreparing, std::memory_order_release);
   }
   for (RingSlot* s : slots) s->map.header->pending.store(s->read, std::memory_order_release);
+  uint64_t size = offset + bytes.size();
+  h->closed_at.store(closing_ ? size : 0, std::memory_order_release);
   if (!file_.write_at(offset, bytes)) {
     refused();
-    if (replacing) {
-      // What was there has been cut off; the spool still has all of it.
-      file_size_ = offset;
-      tail_committed_ = 0;
-      new_facts_.merge(tail_facts_);
-      tail_facts_ = {};
-      h->spool_size.store(spool_used_, std::memory_order_release);
-      return false;
-    }
-    h->commit.store(file_size_ << 2 | kIdle, std::memory_order_release);
+    // When replacing, the file has been cut at `offset`: the spool stays the truth until it is written.
+    rewriting_ = rewriting_ || replacing;
+    file_size_ = offset;
+    if (!replacing) h->commit.store(file_size_ << 2 | kIdle, std::memory_order_release);
     return false;
   }
-  uint64_t size = offset + bytes.size();
   if (size < file_size_) file_.truncate(size);
   file_size_ = size;
   h->commit.store(size << 2 | kCommitted, std::memory_order_release);
   for (RingSlot* s : slots) s->map.header->tail.store(s->read, std::memory_order_release);
   h->commit.store(size << 2 | kIdle, std::memory_order_release);
   ++members_;
+  rewriting_ = false;
   if (failing_) {
     failing_ = false;
     h->reserved = 0;
@@ -128,34 +128,53 @@ bool Writer::commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, 
   return true;
 }
 
-bool Writer::commit_tail(const std::vector<RingSlot*>& slots) {
-  FileHeader* h = rings_.header();
-  if (tail_committed_ == 0) {
-    tail_since_ns_ = monotonic_ns();
-    h->tail_offset.store(file_size_, std::memory_order_release);
-  }
-  std::string_view text(rings_.spool() + tail_committed_, uncommitted());
-  if (!commit_bytes(slots, file_size_, encode(text, new_facts_), false)) return false;
-  tail_committed_ = settings_.compress ? spool_used_ : 0;
+void Writer::keep_as_tail() {
+  tail_committed_ = spool_used_;
   tail_facts_.merge(new_facts_);
   new_facts_ = {};
-  if (!settings_.compress) {
-    spool_used_ = 0;
-    tail_facts_ = {};
+}
+
+void Writer::empty_spool() {
+  spool_used_ = tail_committed_ = 0;
+  tail_facts_ = new_facts_ = {};
+}
+
+// Makes one piece of everything in the spool, in the place of what the file has of it.
+bool Writer::commit_whole(const std::vector<RingSlot*>& slots) {
+  MemberFacts facts = tail_facts_;
+  facts.merge(new_facts_);
+  bool replacing = tail_committed_ > 0;
+  uint64_t offset = replacing ? rings_.header()->tail_offset.load() : file_size_;
+  return commit_bytes(slots, offset, encode({rings_.spool(), spool_used_}, facts), replacing);
+}
+
+// Puts the new text into the file and keeps it in the spool, to be joined with what follows.
+bool Writer::commit_tail(const std::vector<RingSlot*>& slots) {
+  if (rewriting_) {
+    if (!commit_whole(slots)) return false;
+    tail_since_ns_ = last_commit_ns_;
+  } else {
+    if (tail_committed_ == 0) {
+      tail_since_ns_ = monotonic_ns();
+      rings_.header()->tail_offset.store(file_size_, std::memory_order_release);
+    }
+    std::string_view text(rings_.spool() + tail_committed_, uncommitted());
+    if (!commit_bytes(slots, file_size_, encode(text, new_facts_), false)) return false;
+  }
+  if (settings_.compress) {
+    keep_as_tail();
+  } else {
+    empty_spool();
   }
   return true;
 }
 
 bool Writer::cut_member(const std::vector<RingSlot*>& slots) {
-  if (spool_used_ == 0) return true;
-  if (!settings_.compress) return (uncommitted() == 0 || commit_tail(slots)) && rotate_if_due();
-  MemberFacts facts = tail_facts_;
-  facts.merge(new_facts_);
-  bool replacing = tail_committed_ > 0;
-  uint64_t offset = replacing ? rings_.header()->tail_offset.load() : file_size_;
-  if (!commit_bytes(slots, offset, encode({rings_.spool(), spool_used_}, facts), replacing)) return false;
-  spool_used_ = tail_committed_ = 0;
-  tail_facts_ = new_facts_ = {};
+  if (spool_used_ > 0) {
+    bool plain_tail = !settings_.compress && !rewriting_;
+    if (plain_tail ? uncommitted() && !commit_tail(slots) : !commit_whole(slots)) return false;
+    empty_spool();
+  }
   return rotate_if_due();
 }
 
@@ -297,7 +316,10 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   add_arg(args, "dropped_size_limit", int64_t(limit));
   add_arg(args, "bytes", int64_t(bytes()));
   add_arg(args, "members", int64_t(members_));
+  uint64_t cost = measure_event_cost();
   add_arg(args, "writer_cpu_us", int64_t(own_cpu_ns / 1000));
+  add_arg(args, "event_cost_ns", int64_t(cost / 100));
+  add_arg(args, "overhead_us", int64_t(h->events.load() * cost / 100000));
   add_arg(args, "clock", clock_source());
   add_arg(args, "clock_start_ns", int64_t(clock_.first().mono_ns + clock_.epoch_offset()));
   add_arg(args, "clock_end_ns", int64_t(mapped));
@@ -345,6 +367,7 @@ void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
 
 void Writer::reopen() {
   if (!file_.is_open() || size_before_closing_ == 0) return;
+  rings_.header()->closed_at.store(0);
   file_.truncate(size_before_closing_);
   file_size_ = size_before_closing_;
   rings_.header()->commit.store(file_size_ << 2 | kIdle);

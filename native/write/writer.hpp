@@ -54,7 +54,7 @@ class Writer {
   void reopen();
   bool rename_to(const std::string& path) { return file_.is_open() ? file_.rename_to(path) : false; }
 
-  bool has_open_tail() const { return tail_committed_ > 0 || uncommitted() > 0; }
+  bool has_open_tail() const { return file_.is_open() && spool_used_ > 0; }
   bool opened() const { return file_.is_open(); }
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return earlier_parts_ + file_size_; }
@@ -66,7 +66,10 @@ class Writer {
   bool take(RingSlot* slot, uint64_t head);
   bool take_large(const Record& r, int64_t tid);
   void discard(const std::vector<RingSlot*>& slots);
+  bool commit_whole(const std::vector<RingSlot*>& slots);
   bool commit_tail(const std::vector<RingSlot*>& slots);
+  void keep_as_tail();
+  void empty_spool();
   bool cut_member(const std::vector<RingSlot*>& slots);
   bool commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, std::string_view bytes, bool replacing);
   bool write_closing(uint64_t own_cpu_ns, bool last);
@@ -98,7 +101,8 @@ class Writer {
   uint64_t size_before_closing_ = 0;
 
   uint64_t spool_used_ = 0;      // text in the spool
-  uint64_t tail_committed_ = 0;  // of it, already in the file as small members from tail_offset on
+  uint64_t tail_committed_ = 0;  // of it, what no ring holds any more: in the file from tail_offset on, unless...
+  bool rewriting_ = false;       // ...only the spool has it yet
   MemberFacts tail_facts_, new_facts_;
   uint64_t tail_since_ns_ = 0;   // when the open tail began
   uint64_t last_commit_ns_ = 0;

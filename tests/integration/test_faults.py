@@ -177,7 +177,7 @@ print("result")
 def test_unwritable_directory(kind: str, traced: Callable[..., Run], tmp_path: Path) -> None:
     """One line, the result, no stray file."""
     if kind == "proc":
-        where = Path("/proc/nowhere/t")
+        where = Path("/proc/nowhere") / tmp_path.parent.name / tmp_path.name
     elif kind == "file":
         (tmp_path / "a_file").write_text("x")
         where = tmp_path / "a_file" / "t"
@@ -231,7 +231,7 @@ def test_nothing_is_dropped_at_the_defaults(traced: Callable[..., Run]) -> None:
         """
         import threading
         def body():
-            for i in range(100_000):
+            for i in range(50_000):
                 with ai.compute.forward: pass
         threads = [threading.Thread(target=body) for _ in range(2)]
         [t.start() for t in threads]; [t.join() for t in threads]
@@ -239,7 +239,7 @@ def test_nothing_is_dropped_at_the_defaults(traced: Callable[..., Run]) -> None:
     )
     (file,) = run.trace.files
     assert _dropped(file) == {}
-    assert len(file.events) == 200_000
+    assert len(file.events) == 100_000
     assert run.stderr == ""
 
 
