@@ -15,6 +15,7 @@ def test_the_guide_runs_as_written(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
     for block in blocks:
-        run = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", block]
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stderr
     assert list(tmp_path.iterdir()) == []
