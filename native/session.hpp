@@ -57,6 +57,9 @@ DFT_API uint64_t ticks_to_us(uint64_t ticks);
 // Completes the traces in `directory` whose processes died; returns the files touched.
 DFT_API std::vector<std::string> recover_directory(const std::string& directory);
 
+// Removes what dead processes left for traces whose directory is gone: no reader will come for it.
+void drop_lost_rings();
+
 // One line on stderr, once per text.
 DFT_API void complain(const std::string& text);
 

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.process import PRELUDE, Run, run_program
+from support.process import PRELUDE, Run, recover, run_program
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Callable[..., Run]:
+def program(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Run a program text with tracing on; nothing is set up for it."""
-
-    def run(source: str, **options: Any) -> Run:
-        return run_program(tmp_path, source, **options)
-
-    return run
+    yield from _runner(tmp_path, "")
 
 
 @pytest.fixture
-def traced(tmp_path: Path) -> Callable[..., Run]:
+def traced(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Run a program text after `initialize_log`, with `ai`, `dft_fn`, `dftracer` and `log` at hand."""
+    yield from _runner(tmp_path, PRELUDE)
+
+
+def _runner(tmp_path: Path, prelude: str) -> Iterator[Callable[..., Run]]:
+    killed: list[Run] = []
 
     def run(source: str, **options: Any) -> Run:
-        return run_program(tmp_path, source, prelude=PRELUDE, **options)
+        done = run_program(tmp_path, source, prelude=prelude, **options)
+        if done.returncode != 0:
+            killed.append(done)
+        return done
 
-    return run
+    yield run
+    # A killed process leaves its ring to the next reader of its traces; pytest deletes those unread.
+    for done in killed:
+        recover(done.trace_dir)

@@ -3,6 +3,7 @@
 #include "module/immediate.hpp"
 #include "module/loop.hpp"
 #include "module/node.hpp"
+#include "module/profiler_rows.hpp"
 #include "module/session_api.hpp"
 #include "module/use.hpp"
 #include "module/wrapped.hpp"
@@ -33,7 +34,9 @@ PyMODINIT_FUNC PyInit__core() {
   using namespace dft::py;
   PyObject* module = PyModule_Create(&g_module);
   if (!module) return nullptr;
-  bool ok = PyModule_AddFunctions(module, g_session_functions) == 0 && init_contexts() && init_immediate() && init_nodes(module) &&
+  bool ok = PyModule_AddFunctions(module, g_session_functions) == 0 &&
+            PyModule_AddFunctions(module, g_profiler_functions) == 0 && init_contexts() && init_immediate() &&
+            init_nodes(module) &&
             init_uses(module) && init_activities(module) && init_wrapped(module) && init_loops(module);
   if (!ok) {
     Py_DECREF(module);

@@ -290,7 +290,7 @@ PyObject* node_start(PyObject* self, PyObject*) {
   if (!g_tracing || !(n->on || recording_thread())) Py_RETURN_NONE;
   if (ThreadState* t = thread_in_context()) {
     Frame forgotten;
-    take_frame(t, n, kStarted, &forgotten);  // a start() without stop() is simply restarted
+    pop_frame(t->stack, n, kStarted, &forgotten);  // a start() without stop() is simply restarted
     push_frame(t, n, kStarted | muted_unless(n->on));
   }
   Py_RETURN_NONE;

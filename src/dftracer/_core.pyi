@@ -1,5 +1,6 @@
 """The one seam to the native recorder."""
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, final, overload
@@ -162,3 +163,28 @@ def log_metadata(
     """A metadata record; `thread_name` with a `tid` names another lane."""
 
 def string_hash(text: str | bytes) -> str: ...
+def log_profiler_rows(
+    cat: str,
+    names: list[str],
+    starts: array[int],
+    durations: array[int],
+    tids: list[int],
+    correlations: list[int],
+    kinds: list[str],
+    details: list[str],
+    ready: list[str | None] | None,
+    numbers: tuple[
+        dict[int, tuple[array[int], array[int], array[int]]] | None, array[int] | None, array[int] | None
+    ],
+    steps: tuple[array[int], array[int], array[int]],
+    known: dict[str, str],
+    learn: Callable[[str], str],
+    low: int,
+    offset_ns: int,
+    window_ns: int,
+) -> None:
+    """Rows of a profiler window, from `low` on of `starts` and `durations`; waits for room, drops nothing.
+
+    `ready` holds finished args (`,"key":value,…`) of rows that are no operators. Those of operators are
+    made from the columns and from `known[details]`, which `learn` fills.
+    """

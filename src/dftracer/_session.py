@@ -7,6 +7,7 @@ import sys
 
 import dftracer
 from dftracer import _config, _core, _messages
+from dftracer._before_finalize import run_before_finalize
 
 __all__ = ["SETTINGS", "begin", "end"]
 
@@ -91,6 +92,7 @@ def _stem() -> str | None:
 def end() -> None:
     """Write everything and close the trace."""
     if SETTINGS.enable:
+        run_before_finalize()
         _config.announce_session(None)
         _core.finalize()
 

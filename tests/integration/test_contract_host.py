@@ -165,13 +165,15 @@ def test_exit_status(ending: str, status: int, traced: Callable[..., Run]) -> No
 
 def test_daemon_thread_recording_while_the_interpreter_ends(traced: Callable[..., Run]) -> None:
     """A daemon thread in the midst of events at exit neither hangs nor crashes the end."""
-    for _ in range(5):
+    for _ in range(3):
         run = traced(
             """
             import threading, time
             def body():
                 while True:
-                    with ai.compute.forward(args={"k": 1}): pass
+                    for _ in range(20):
+                        with ai.compute.forward(args={"k": 1}): pass
+                    time.sleep(0.001)
             for _ in range(3): threading.Thread(target=body, daemon=True).start()
             time.sleep(0.05)
             """

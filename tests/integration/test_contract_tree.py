@@ -209,6 +209,29 @@ def test_start_stop_are_per_thread(traced: Callable[..., Run]) -> None:
     assert_nested(trace)
 
 
+def test_start_stop_are_per_task(traced: Callable[..., Run]) -> None:
+    """Tasks of one thread do not restart each other's pairs."""
+    run = traced(
+        """
+        import asyncio
+        async def work(i):
+            ai.compute.step.start()
+            await asyncio.sleep(0.001)
+            with ai.compute.forward: pass
+            ai.compute.step.stop()
+        async def main():
+            await asyncio.gather(*(work(i) for i in range(5)))
+        asyncio.run(main())
+        """
+    )
+    trace = run.trace
+    steps = trace.named("step")
+    assert len(steps) == 5
+    for step in steps:
+        assert [e.name for e in children(trace, step)] == ["forward"]
+    assert_nested(trace)
+
+
 def test_metadata_mode(traced: Callable[..., Run]) -> None:
     """`metadata=True` writes CM records named `<name>.start` and `<name>.end`, and no event."""
     run = traced(

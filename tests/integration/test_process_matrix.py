@@ -198,13 +198,13 @@ def test_killed_before_anything_was_written(tmp_path: Path) -> None:
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Every event whose end the program has reported is in the trace, none twice."""
-    for attempt, pause in enumerate((0.0, 0.013, 0.05, 0.11, 0.23, 0.4)):
+    for attempt, pause in enumerate((0.0, 0.013, 0.05, 0.11, 0.2)):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         process = _start_alone(
             folder,
             """
-            import sys, threading
+            import sys, threading, time
             from dftracer.python import ai, dftracer
             dftracer.initialize_log(None, None, -1)
             def body(k):
@@ -212,8 +212,9 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
                 while True:
                     with ai.compute.forward(args={"k": k, "i": i, "pad": "x" * (i % 700)}): pass
                     i += 1
-                    if i % 100 == 0 and k == 0:
-                        print(i, flush=True)
+                    if i % 100 == 0:
+                        time.sleep(0.001)
+                        if k == 0: print(i, flush=True)
             for k in range(3): threading.Thread(target=body, args=(k,), daemon=True).start()
             threading.Event().wait()
             """,
@@ -237,6 +238,65 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
                 assert sorted(mine) == list(range(len(mine))), "a hole"
             if k == 0:
                 assert len(mine) + dropped >= max(reported)
+
+
+def test_killed_while_it_begins_or_ends(tmp_path: Path) -> None:
+    """Death within the first write, or between the last one and the end: one `[`, one `end`, one `]`."""
+    source = """
+        import os, signal, sys
+        from dftracer.python import ai, dftracer
+        log = dftracer.initialize_log(None, None, -1)
+        for i in range(200):
+            with ai.compute.forward(args={"i": i}): pass
+        if os.fork() == 0:
+            # The child kills its parent while that begins, writes, or ends.
+            parent = os.getppid()
+            deadline = log.get_time() + int(sys.argv[1])
+            while log.get_time() < deadline: pass
+            os.kill(parent, signal.SIGKILL)
+            os._exit(0)
+        log.finalize()
+        """
+    for attempt in range(24):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(source), str(attempt * 150)],
+            env=clean_environment(DFTRACER_ENABLE="1", DFTRACER_LOG_FILE=str(folder / "t")),
+            check=False,
+            timeout=60,
+        )
+        recover(folder)
+        (file,) = read_directory(folder).files
+        assert [e.args["i"] for e in file.events] == list(range(200))
+        assert file.closed
+        assert file.end_record is file.records[-1]
+        assert {"HH", "FH", "SH", "start"} <= {r.name for r in file.records}
+
+
+def test_several_readers_recover_at_once(tmp_path: Path) -> None:
+    """The rest of a dead process's events is appended once, whoever comes first."""
+    process = _start_alone(
+        tmp_path,
+        """
+        import os, signal
+        from dftracer.python import ai, dftracer
+        dftracer.initialize_log(None, None, -1)
+        for i in range(3000):
+            with ai.compute.forward(args={"i": i}): pass
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    process.communicate(timeout=60)
+    code = "import sys; from dftracer import _core; _core.recover(sys.argv[1])"
+    readers = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=clean_environment())
+        for _ in range(6)
+    ]
+    assert [reader.wait(60) for reader in readers] == [0] * 6
+    (file,) = read_directory(tmp_path).files
+    assert [e.args["i"] for e in file.events] == list(range(3000))
+    assert file.end_record.args["recovered"] is True
 
 
 def test_recover_leaves_the_living_alone(tmp_path: Path) -> None:

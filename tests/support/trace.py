@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ class Record:
         return int(self.args["level"])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TraceFile:
     """The records of one file and whether it was closed in order."""
 
@@ -115,10 +116,23 @@ class TraceFile:
     closed: bool
     text: str
 
-    @property
+    @cached_property
     def events(self) -> list[Record]:
         """The user's events, without `start` and `end`."""
         return [r for r in self.records if r.ph == "X" and not _is_bookkeeping(r)]
+
+    @cached_property
+    def by_id(self) -> dict[int, Record]:
+        """The user's events by their number."""
+        return {e.id: e for e in self.events}
+
+    @cached_property
+    def children(self) -> dict[int, list[Record]]:
+        """The events directly inside each event, by start."""
+        inside: dict[int, list[Record]] = {}
+        for event in sorted(self.events, key=lambda e: (e.ts, e.id)):
+            inside.setdefault(event.parent_id, []).append(event)
+        return inside
 
     @property
     def end_record(self) -> Record:

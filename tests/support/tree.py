@@ -8,22 +8,25 @@ __all__ = ["assert_nested", "children", "parent", "path"]
 
 
 def _file_of(trace: Trace, event: Record) -> TraceFile:
-    return next(f for f in trace if any(r is event for r in f.records))
+    files = [
+        f for f in trace if f.records and f.records[0].pid == event.pid and f.by_id.get(event.id) == event
+    ]
+    assert len(files) == 1, f"{event.name} is in {len(files)} files"
+    return files[0]
 
 
 def parent(trace: Trace, event: Record) -> Record | None:
     """The event that encloses this one; None at the top."""
     if event.parent_id == -1:
         return None
-    found = [e for e in _file_of(trace, event).events if e.id == event.parent_id]
-    assert len(found) == 1, f"{event.name}: p_idx {event.parent_id} names {len(found)} events"
-    return found[0]
+    found = _file_of(trace, event).by_id.get(event.parent_id)
+    assert found is not None, f"{event.name}: nobody has the id {event.parent_id}"
+    return found
 
 
 def children(trace: Trace, event: Record) -> list[Record]:
     """The events directly inside this one, by start."""
-    inside = [e for e in _file_of(trace, event).events if e.parent_id == event.id]
-    return sorted(inside, key=lambda e: (e.ts, e.id))
+    return _file_of(trace, event).children.get(event.id, [])
 
 
 def path(trace: Trace, event: Record) -> list[str]:
@@ -39,13 +42,12 @@ def path(trace: Trace, event: Record) -> list[str]:
 def assert_nested(trace: Trace) -> None:
     """Each event lies within its parent, in time and on its thread, one level below it."""
     for file in trace:
-        by_id = {e.id: e for e in file.events}
         for event in file.events:
             if event.parent_id == -1:
                 assert event.level == 1, event.line
                 continue
-            assert event.parent_id in by_id, f"{event.name}: nobody has the id {event.parent_id}"
-            above = by_id[event.parent_id]
+            assert event.parent_id in file.by_id, f"{event.name}: nobody has the id {event.parent_id}"
+            above = file.by_id[event.parent_id]
             assert event.level == above.level + 1, (above.line, event.line)
             assert event.tid == above.tid, (above.line, event.line)
             assert above.ts <= event.ts, (above.line, event.line)

@@ -38,6 +38,11 @@ from dftracer.python._tree import (
     pipeline,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dftracer.python import dynamo
+    from dftracer.python.dynamo import Dynamo, create_backend, dftracer_dynamo_backend
+
 DFTRACER_ENABLE: bool = _session.SETTINGS.enable
 DFTRACER_INIT_PRELOAD: bool = _session.SETTINGS.init == "PRELOAD"
 DFTRACER_LOG_LEVEL: str = _session.SETTINGS.log_level
@@ -61,6 +66,7 @@ __all__ = [
     "DataEvent",
     "DataLoaderEvent",
     "DeviceEvent",
+    "Dynamo",
     "IOEvent",
     "PipelineEvent",
     "ProfileCategory",
@@ -71,12 +77,27 @@ __all__ = [
     "checkpoint",
     "comm",
     "compute",
+    "create_backend",
     "data",
     "dataloader",
     "device",
     "dft_fn",
     "dftracer",
+    "dftracer_dynamo_backend",
+    "dynamo",
     "get_iter_block_name",
     "get_iter_handle_name",
     "pipeline",
 ]
+
+# What needs torch is found when asked for: importing this package never imports it.
+_DYNAMO = ("Dynamo", "create_backend", "dftracer_dynamo_backend", "dynamo")
+
+
+def __getattr__(name: str) -> object:
+    if name in _DYNAMO:
+        from importlib import import_module  # noqa: PLC0415
+
+        module = import_module("dftracer.python.dynamo")
+        return module if name == "dynamo" else getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,103 @@
+"""The backend handed to `torch.compile`: chooses how a graph is traced."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, cast
+
+from dftracer import _core
+from dftracer.python._torch_required import require_torch
+
+__all__ = ["Backend", "create_backend", "tracing_enabled"]
+
+_GRANULARITIES = ("op", "graph")
+_graph_numbers = itertools.count()
+
+
+def tracing_enabled() -> bool:
+    """Whether this process traces at all."""
+    from dftracer.python import DFTRACER_ENABLE  # noqa: PLC0415 - the package imports this module lazily
+
+    return bool(DFTRACER_ENABLE) or _core.active()
+
+
+class Backend:
+    """A `torch.compile` backend; torch's caches know it by its identity."""
+
+    def __init__(
+        self,
+        granularity: str | None,
+        inner: str | Callable[..., Any] | None,
+        synchronize: bool,
+        root: _core.Node,
+    ) -> None:
+        if granularity is not None and granularity not in _GRANULARITIES:
+            raise ValueError(f"granularity must be one of {', '.join(_GRANULARITIES)}, not {granularity!r}")
+        self.__name__ = "dftracer_dynamo_backend"
+        self.granularity = granularity
+        self.inner = inner
+        self.synchronize = synchronize
+        self.root = root
+
+    def __call__(self, graph_module: Any, example_inputs: Any, **settings: Any) -> Callable[..., Any]:
+        """Compile one graph; called by torch."""
+        require_torch("dynamo")
+        if not tracing_enabled():
+            return self._untraced(graph_module, example_inputs, settings)
+
+        from dftracer.python.dynamo._compile_events import compile_events  # noqa: PLC0415 - imports torch
+
+        compile_events.watch()
+        compile_events.collect_breaks()
+        number = next(_graph_numbers)
+        if self._by_operation(settings):
+            from dftracer.python.dynamo._operations import compile_by_operation  # noqa: PLC0415
+
+            return compile_by_operation(graph_module, example_inputs, number, self.root, self.synchronize)
+
+        from dftracer.python.dynamo._graphs import compile_whole_graph  # noqa: PLC0415
+
+        return compile_whole_graph(
+            graph_module, example_inputs, number, self.root, self.inner or "inductor", settings
+        )
+
+    def _by_operation(self, settings: dict[str, Any]) -> bool:
+        if self.granularity is not None:
+            return self.granularity == "op"
+        return self.inner is None and not settings
+
+    def _untraced(
+        self, graph_module: Any, example_inputs: Any, settings: dict[str, Any]
+    ) -> Callable[..., Any]:
+        if self._by_operation(settings):
+            return cast("Callable[..., Any]", graph_module)
+        from dftracer.python.dynamo._graphs import real_backend  # noqa: PLC0415
+
+        compiler = real_backend(self.inner or "inductor", settings)
+        return cast("Callable[..., Any]", compiler(graph_module, example_inputs))
+
+
+def create_backend(
+    granularity: str | None = None,
+    backend: str | Callable[..., Any] | None = None,
+    synchronize: bool = False,
+    *,
+    root: _core.Node | None = None,
+    name: str | None = None,
+) -> Backend:
+    """A backend for `torch.compile(model, backend=…)`.
+
+    granularity
+        "op" (default without `backend`): each operation of the forward and backward graphs is an event.
+        "graph" (default with `backend`): the graphs are compiled by `backend` and timed as a whole.
+    backend
+        the backend that compiles the graphs, "inductor" if none is named.
+    synchronize
+        "op" only: wait for the device after each operation, so that its event covers the work on the device.
+    """
+    if root is None:
+        root = _core.Node("dynamo", "dynamo")
+        if name is not None:
+            root.set_args({"model": name})
+    return Backend(granularity, backend, synchronize, root)

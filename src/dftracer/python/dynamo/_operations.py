@@ -1,0 +1,59 @@
+"""Each operation of a graph as an event: AOTAutograd's forward and backward graphs, run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dftracer import _core
+from dftracer.python.dynamo._compile_events import compile_events
+from dftracer.python.dynamo._description import (
+    GradRegions,
+    describe,
+    event_name,
+    forward_names,
+    is_operation,
+)
+from dftracer.python.dynamo._instrument import instrument
+
+__all__ = ["compile_by_operation"]
+
+
+def compile_by_operation(
+    graph_module: Any, example_inputs: Any, number: int, root: _core.Node, synchronize: bool
+) -> Callable[..., Any]:
+    """The graph with an event around each operation; results and gradients are those of eager execution."""
+    from torch._dynamo.backends.common import aot_autograd  # noqa: PLC0415 - slow to import
+
+    grad = GradRegions(graph_module, torch.is_grad_enabled())
+    forwards: dict[int, str] = {}
+    wait = torch.cuda.synchronize if synchronize and torch.cuda.is_available() else None
+
+    def traced(graph: Any, phase: str) -> Callable[..., Any]:
+        spans: dict[Any, _core.Node] = {}
+        for node in graph.graph.nodes:
+            if is_operation(node):
+                enabled = grad.at(node) if phase == "forward" else 0
+                span = _core.Node(event_name(node), "dynamo", root)
+                span.set_args(describe(node, phase, enabled, number, forwards))
+                spans[node] = span
+        return compile_events.then_collect(instrument(graph, spans, wait))
+
+    def forward(graph: Any, inputs: Any) -> Callable[..., Any]:
+        forwards.update(forward_names(graph.graph.nodes))
+        return traced(graph, "forward")
+
+    def backward(graph: Any, inputs: Any) -> Callable[..., Any]:
+        return traced(graph, "backward")
+
+    # The default partitioner keeps every value the backward needs, as eager does; nothing is computed twice
+    # unless the program asks for it (checkpoint).
+    compiler = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=forward,
+        keep_inference_input_mutations=True,
+    )
+    return compiler(graph_module, example_inputs)  # type: ignore[no-any-return]

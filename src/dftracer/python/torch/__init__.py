@@ -1,0 +1,5 @@
+"""PyTorch's profiler in the trace: `torch.profiler.profile(..., on_trace_ready=trace_handler)`."""
+
+from dftracer.python.torch._handler import trace_handler
+
+__all__ = ["trace_handler"]
