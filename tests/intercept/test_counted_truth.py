@@ -13,9 +13,46 @@ from support.iotrace import FIXTURES, compile_c, run_traced, same_calls
 
 # Calls that leave a program through a symbol of the C library, so that both sides see them one to one.
 VISIBLE = frozenset(
-    "openat creat close read write pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2 lseek fsync "
-    "fdatasync ftruncate truncate newfstatat statx unlink rename link symlink chmod fchmod dup dup2 dup3 flock "
-    "copy_file_range sendfile mkdir rmdir fallocate fadvise64 mmap access".split()
+    [
+        "openat",
+        "creat",
+        "close",
+        "read",
+        "write",
+        "pread64",
+        "pwrite64",
+        "readv",
+        "writev",
+        "preadv",
+        "pwritev",
+        "preadv2",
+        "pwritev2",
+        "lseek",
+        "fsync",
+        "fdatasync",
+        "ftruncate",
+        "truncate",
+        "newfstatat",
+        "statx",
+        "unlink",
+        "rename",
+        "link",
+        "symlink",
+        "chmod",
+        "fchmod",
+        "dup",
+        "dup2",
+        "dup3",
+        "flock",
+        "copy_file_range",
+        "sendfile",
+        "mkdir",
+        "rmdir",
+        "fallocate",
+        "fadvise64",
+        "mmap",
+        "access",
+    ]
 )
 
 PYTHON_PROGRAMS = {
@@ -83,7 +120,8 @@ PYTHON_PROGRAMS = {
         import os, threading
         def work(i):
             for k in range(200):
-                fd = os.open(f"f{i}", os.O_RDWR | os.O_CREAT); os.write(fd, b"x" * (k + 1)); os.pread(fd, 64, 0); os.close(fd)
+                fd = os.open(f"f{i}", os.O_RDWR | os.O_CREAT)
+                os.write(fd, b"x" * (k + 1)); os.pread(fd, 64, 0); os.close(fd)
         ts = [threading.Thread(target=work, args=(i,)) for i in range(8)]
         [t.start() for t in ts]; [t.join() for t in ts]
     """,
@@ -114,7 +152,9 @@ def test_python_programs(program: str, mode: str, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     prelude = ""
     if mode != "PRELOAD":
-        prelude = f"from dftracer.python import dftracer\nlog = dftracer.initialize_log({str(tmp_path / 'traces' / 'named')!r}, None, -1)\n"
+        named = str(tmp_path / "traces" / "named")
+        prelude = "from dftracer.python import dftracer\n"
+        prelude += f"log = dftracer.initialize_log({named!r}, None, -1)\n"
     script.write_text(prelude + textwrap.dedent(PYTHON_PROGRAMS[program]))
     run = run_traced([sys.executable, script], tmp_path, data=str(data), cwd=data, strace=True, mode=mode)
     same_calls(run, data, VISIBLE)
@@ -132,7 +172,11 @@ def test_unmodified_programs(tool: str, tmp_path: Path) -> None:
         "cp": ["cp", "in.bin", "out.bin"],
         "dd": ["dd", "if=in.bin", "of=out.bin", "bs=4096"],
         "sqlite3": ["sqlite3", "s.db", "create table t(a); insert into t values(1); select * from t;"],
-        "sh": ["sh", "-c", "cat in.bin > out.bin; head -c 10 in.bin >> out.bin; (wc -c < in.bin) > n; rm out.bin"],
+        "sh": [
+            "sh",
+            "-c",
+            "cat in.bin > out.bin; head -c 10 in.bin >> out.bin; (wc -c < in.bin) > n; rm out.bin",
+        ],
     }[tool]
     run = run_traced(argv, tmp_path, data=str(data), cwd=data, strace=True)
     # Standard streams are flushed inside the C library: that is not ours to see.
