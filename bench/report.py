@@ -65,7 +65,11 @@ def _table(rows: list[Row]) -> list[str]:
 
 
 def markdown(results: Results) -> str:
-    lines = [_HEAD, f"Measured {results.date} with `{results.command}`.", "", "| | |", "|---|---|"]
+    lines = [_HEAD]
+    for run in results.runs:
+        facts = ", ".join(f"{name} {value}" for name, value in run.circumstances.items())
+        lines.append(f"- {run.date}, `python -m bench {' '.join(run.subjects)}`: {facts}")
+    lines += ["", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in {**results.machine, **results.versions}.items()]
     lines += ["", "## Against the rival", "", *_table(results.rows), ""]
     timed = [row for row in results.rows if row.baselines]

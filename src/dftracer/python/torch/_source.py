@@ -190,7 +190,7 @@ class EventSource(Source):
             args["stack"] = ";".join(stack)
         for key in ("python_id", "python_parent_id", "python_module_id"):
             getter = getattr(raw, key, None)
-            if getter is not None and raw.is_python_function():
+            if getter is not None and _flag(raw, "is_python_function"):
                 args[key] = getter()
         return args, raw.sequence_nr(), int(fields.get("Record function id", 0))
 
@@ -248,23 +248,40 @@ def device_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return args
 
 
+def _flag(event: Any, method: str) -> bool:
+    getter = getattr(event, method, None)
+    return bool(getter()) if getter is not None else False
+
+
 def _guess_type(event: Any) -> str:
     """Kineto's category of an event of a torch that does not tell it."""
     name = _text(event, "name")
+    on_host = str(event.device_type()).endswith("CPU")
     if name == "[memory]":
         return "cpu_instant_event"
-    if event.is_python_function():
+    if _flag(event, "is_python_function"):
         return "python_function"
-    on_host = str(event.device_type()).endswith("CPU")
-    if event.is_user_annotation():
+    if _flag(event, "is_user_annotation"):
         return "user_annotation" if on_host else "gpu_user_annotation"
     kinds = _HOST_NAMES if on_host else _DEVICE_NAMES
     otherwise = "cpu_op" if on_host else "kernel"
     return next((kind for pattern, kind in kinds if pattern.match(name)), otherwise)
 
 
-_HOST_NAMES = ((re.compile("cuda|hip"), "cuda_runtime"), (re.compile("cu[A-Z]"), "cuda_driver"))
-_DEVICE_NAMES = ((re.compile("Memcpy"), "gpu_memcpy"), (re.compile("Memset"), "gpu_memset"))
+_HOST_NAMES = (
+    (re.compile("(cuda|hip)[A-Z]"), "cuda_runtime"),
+    (re.compile("cu[A-Z]"), "cuda_driver"),
+    (re.compile(r"[^ ]+\.py\(\d+\): |<built-in |nn\.Module: "), "python_function"),
+    (
+        re.compile("(Runtime|Lazy|Command|Activity) .*(Loading|Full|Request)$|Buffer Flush$|Resource$"),
+        "overhead",
+    ),
+)
+_DEVICE_NAMES = (
+    (re.compile("Memcpy"), "gpu_memcpy"),
+    (re.compile("Memset"), "gpu_memset"),
+    (re.compile("(Stream|Context|Event) (Wait|Sync)"), "cuda_sync"),
+)
 
 
 def open_source(results: Any, with_flops: bool) -> Source | None:

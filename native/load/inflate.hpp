@@ -1,0 +1,57 @@
+// Getting text out of gzip members: whole members of known size, and streams of unknown ones.
+#pragma once
+
+#include <zlib.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "columns.hpp"
+
+struct libdeflate_decompressor;
+
+namespace dft::load {
+
+// What our writer says of a member in its gzip header (subfield 'D','F').
+struct MemberNote {
+  std::uint32_t member_size, text_size, lines;
+  std::uint64_t first_ts, last_ts;
+};
+
+// The note of the member whose first bytes are [p, p+n); nothing if it has none.
+std::optional<MemberNote> read_note(const std::uint8_t* p, std::size_t n);
+
+class MemberInflater {
+ public:
+  MemberInflater();
+  ~MemberInflater();
+  MemberInflater(const MemberInflater&) = delete;
+  MemberInflater& operator=(const MemberInflater&) = delete;
+
+  // The member's text, replacing `out`; false when it is damaged, `out` then holds what could be had.
+  bool inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Column<char>& out);
+
+ private:
+  libdeflate_decompressor* fast_ = nullptr;
+};
+
+// Inflates concatenated members piece by piece.
+class StreamInflater {
+ public:
+  StreamInflater();
+  ~StreamInflater();
+  StreamInflater(const StreamInflater&) = delete;
+  StreamInflater& operator=(const StreamInflater&) = delete;
+
+  enum class State { more_input, more_room, damaged };
+  // Takes from [p, p+n) (advancing both), appends to `out` up to its capacity less the padding.
+  State step(const std::uint8_t*& p, std::size_t& n, Column<char>& out, std::size_t limit);
+  bool between_members() const noexcept { return between_; }
+
+ private:
+  z_stream z_{};
+  bool between_ = true;
+};
+
+}  // namespace dft::load

@@ -1,0 +1,89 @@
+// One line of a trace to one row: every dialect of the format, in one pass, without building a JSON tree.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "columns.hpp"
+#include "intern.hpp"
+
+namespace dft::load {
+
+// Text handed to the scanner must be readable this far past its end.
+inline constexpr std::size_t kPadding = 64;
+
+struct Dictionaries {
+#define X(n) Dictionary n;
+  DFT_CODE_COLUMNS(X)
+#undef X
+};
+
+struct Filter {
+  std::int64_t ts_min = std::numeric_limits<std::int64_t>::min();
+  std::int64_t ts_max = std::numeric_limits<std::int64_t>::max();
+  std::int64_t step_min = kMissing, step_max = std::numeric_limits<std::int64_t>::max();
+  std::int64_t epoch_min = kMissing, epoch_max = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::string> names, cats;
+  std::unordered_set<std::int64_t> pids;
+  bool any = false;
+};
+
+struct LineCounts {
+  std::uint64_t lines = 0;    // lines that held an object or tried to
+  std::uint64_t events = 0;   // rows kept
+  std::uint64_t filtered = 0; // rows left out by the filter
+  std::uint64_t meta = 0;
+  std::uint64_t bad = 0;      // not a record: skipped
+};
+
+// Scans blocks of text on one thread.
+class LineScanner {
+ public:
+  LineScanner(Dictionaries& dictionaries, const Filter& filter);
+
+  // All records of [text, text+size) into `out`. Returns the bytes of a last line without its newline
+  // that does not hold a whole record (0 if none).
+  std::size_t scan(const char* text, std::size_t size, Columns& out);
+
+  LineCounts counts;
+
+ private:
+  struct Text {
+    std::string_view raw;
+    bool escaped;
+  };
+  void take(Field f) noexcept { row_.has |= 1u << f; }
+  bool object(const char*& p, const char* end, Columns& out);
+  bool arguments(const char*& p, const char* end);
+  bool string(const char*& p, const char* end, Text& out);
+  bool skip(const char*& p, const char* end, int depth);
+  bool integer_or_rest(const char*& p, const char* end, const char* key_at, std::int64_t& out, Field field);
+  bool text_code(const char*& p, const char* end, Interner& in, std::int32_t& out, Field field);
+  bool usual_head(const char*& p, const char* end);
+  bool finish_row(const char* late_args, const char* end, Columns& out);
+  void rest(const char* from, const char* to);
+  std::string_view plain(const Text& t, std::string& buffer);
+  bool wanted();
+
+  const Filter* filter_;
+#define X(n) Interner n##_;
+  DFT_CODE_COLUMNS(X)
+#undef X
+  Dictionaries* dictionaries_;
+  std::vector<std::int8_t> name_ok_, cat_ok_;  // by code: 0 unknown, 1 kept, 2 left out
+  Row row_{};
+  Text meta_key_{}, meta_value_{};
+  Text name_text_{};
+  std::string rest_, buffer_;
+  char last_host_[16] = {};  // the host hash of the previous row, nearly always this row's too
+  std::int32_t last_host_code_ = kNoCode;
+  std::int32_t start_code_, end_code_, tracer_code_;
+};
+
+// Decode a JSON string body (between the quotes).
+void unescape(std::string_view raw, std::string& out);
+
+}  // namespace dft::load

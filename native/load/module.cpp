@@ -1,0 +1,450 @@
+// dftracer.load._scan: the seam between the native reader and Python.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <memory>
+#include <new>
+#include <string>
+#include <system_error>
+
+#include "scanner.hpp"
+#include "sweep.hpp"
+
+namespace {
+using namespace dft::load;
+
+// A block of native memory as a Python buffer; it lives as long as anyone looks at it.
+struct BufferObject {
+  PyObject_HEAD
+  std::shared_ptr<void>* owner;
+  void* data;
+  Py_ssize_t size;
+};
+
+void buffer_dealloc(PyObject* self) {
+  auto* b = reinterpret_cast<BufferObject*>(self);
+  delete b->owner;
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+int buffer_get(PyObject* self, Py_buffer* view, int flags) {
+  auto* b = reinterpret_cast<BufferObject*>(self);
+  static char nothing;
+  return PyBuffer_FillInfo(view, self, b->data != nullptr ? b->data : &nothing, b->size, 1, flags);
+}
+PyType_Slot buffer_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(buffer_dealloc)},
+    {Py_bf_getbuffer, reinterpret_cast<void*>(buffer_get)},
+    {0, nullptr},
+};
+PyType_Spec buffer_spec = {"dftracer.load._scan.Buffer", sizeof(BufferObject), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, buffer_slots};
+PyTypeObject* buffer_type = nullptr;
+
+PyObject* make_buffer(std::shared_ptr<void> owner, const void* data, std::size_t bytes) {
+  auto* b = PyObject_New(BufferObject, buffer_type);
+  if (b == nullptr) return nullptr;
+  b->owner = new std::shared_ptr<void>(std::move(owner));
+  b->data = const_cast<void*>(data);
+  b->size = static_cast<Py_ssize_t>(bytes);
+  return reinterpret_cast<PyObject*>(b);
+}
+
+void raise_current() {
+  try {
+    throw;
+  } catch (const std::system_error& e) {
+    errno = e.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+}
+
+PyObject* text_object(std::string_view s) {
+  return PyUnicode_DecodeUTF8(s.data(), static_cast<Py_ssize_t>(s.size()), "replace");
+}
+
+bool set_item(PyObject* dict, const char* key, PyObject* value) {
+  if (value == nullptr) return false;
+  const int rc = PyDict_SetItemString(dict, key, value);
+  Py_DECREF(value);
+  return rc == 0;
+}
+
+struct ScannerObject {
+  PyObject_HEAD
+  FileScanner* scanner;
+  bool busy;
+};
+
+bool read_strings(PyObject* list, std::vector<std::string>& out) {
+  if (list == nullptr || list == Py_None) return true;
+  PyObject* seq = PySequence_Fast(list, "a sequence of str is expected");
+  if (seq == nullptr) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(seq); ++i) {
+    const char* s = PyUnicode_AsUTF8(PySequence_Fast_GET_ITEM(seq, i));
+    if (s == nullptr) {
+      Py_DECREF(seq);
+      return false;
+    }
+    out.emplace_back(s);
+  }
+  Py_DECREF(seq);
+  return true;
+}
+
+bool read_range(PyObject* range, std::int64_t& from, std::int64_t& to) {
+  if (range == nullptr || range == Py_None) return true;
+  long long a = 0, b = 0;
+  if (!PyArg_ParseTuple(range, "LL", &a, &b)) return false;
+  from = a;
+  to = b;
+  return true;
+}
+
+PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"path", "threads", "chunk_text", "ts", "step", "epoch", "pids", "names", "cats", nullptr};
+  PyObject* path = nullptr;
+  unsigned threads = 1;
+  Py_ssize_t chunk = 32 << 20;
+  PyObject *ts = nullptr, *step = nullptr, *epoch = nullptr, *pids = nullptr, *name_list = nullptr, *cats = nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|In$OOOOOO", const_cast<char**>(names), PyUnicode_FSConverter, &path,
+                                   &threads, &chunk, &ts, &step, &epoch, &pids, &name_list, &cats))
+    return nullptr;
+  const std::string file = PyBytes_AS_STRING(path);
+  Py_DECREF(path);
+  Filter f;
+  if (!read_range(ts, f.ts_min, f.ts_max) || !read_range(step, f.step_min, f.step_max) ||
+      !read_range(epoch, f.epoch_min, f.epoch_max) || !read_strings(name_list, f.names) || !read_strings(cats, f.cats))
+    return nullptr;
+  if (pids != nullptr && pids != Py_None) {
+    PyObject* seq = PySequence_Fast(pids, "pids must be a sequence of int");
+    if (seq == nullptr) return nullptr;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(seq); ++i) {
+      const long long v = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(seq, i));
+      if (v == -1 && PyErr_Occurred()) {
+        Py_DECREF(seq);
+        return nullptr;
+      }
+      f.pids.insert(v);
+    }
+    Py_DECREF(seq);
+  }
+  const auto given = [](PyObject* o) { return o != nullptr && o != Py_None; };
+  f.any = given(ts) || given(step) || given(epoch) || given(pids) || given(name_list) || given(cats);
+  auto* self = reinterpret_cast<ScannerObject*>(type->tp_alloc(type, 0));
+  if (self == nullptr) return nullptr;
+  self->scanner = nullptr;
+  self->busy = false;
+  try {
+    self->scanner = new FileScanner(file, threads, static_cast<std::size_t>(std::max<Py_ssize_t>(chunk, 1)), std::move(f));
+  } catch (const std::system_error& e) {
+    errno = e.code().value();
+    PyErr_SetFromErrnoWithFilename(PyExc_OSError, file.c_str());
+  } catch (...) {
+    raise_current();
+  }
+  if (self->scanner == nullptr) {
+    Py_DECREF(self);
+    return nullptr;
+  }
+  return reinterpret_cast<PyObject*>(self);
+}
+
+void scanner_dealloc(PyObject* self) {
+  delete reinterpret_cast<ScannerObject*>(self)->scanner;
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* scanner_next(PyObject* obj) {
+  auto* self = reinterpret_cast<ScannerObject*>(obj);
+  if (self->busy) {
+    PyErr_SetString(PyExc_RuntimeError, "this scanner is in use by another thread");
+    return nullptr;
+  }
+  self->busy = true;
+  std::shared_ptr<Chunk> columns;
+  std::exception_ptr error;
+  Py_BEGIN_ALLOW_THREADS
+  try {
+    columns = self->scanner->next();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  Py_END_ALLOW_THREADS
+  self->busy = false;
+  if (error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (...) {
+      raise_current();
+    }
+    return nullptr;
+  }
+  if (!columns) return nullptr;  // StopIteration
+  PyObject* out = PyDict_New();
+  if (out == nullptr) return nullptr;
+  bool ok = set_item(out, "rows", PyLong_FromSize_t(columns->rows));
+  // A column without values is left out.
+#define X(n) \
+  if (columns->n != nullptr) ok = ok && set_item(out, #n, make_buffer(columns, columns->n, columns->rows * sizeof(*columns->n)));
+  DFT_INT_COLUMNS(X)
+  DFT_CODE_COLUMNS(X)
+  X(ph) X(args_end)
+#undef X
+  ok = ok && set_item(out, "args_text", make_buffer(columns, columns->args_text, columns->args_size));
+  PyObject* meta = ok ? PyList_New(0) : nullptr;
+  for (std::size_t i = 0; meta != nullptr && i < columns->meta.size(); ++i) {
+    const Meta& m = columns->meta[i];
+    PyObject* t = Py_BuildValue("(NNNNLLL)", text_object(m.kind), text_object(m.key), text_object(m.value),
+                                text_object(m.rest), static_cast<long long>(m.pid), static_cast<long long>(m.tid),
+                                static_cast<long long>(m.ts));
+    if (t == nullptr || PyList_Append(meta, t) != 0) Py_CLEAR(meta);
+    Py_XDECREF(t);
+  }
+  ok = ok && set_item(out, "meta", meta);
+  if (!ok) {
+    Py_DECREF(out);
+    return nullptr;
+  }
+  return out;
+}
+
+PyObject* scanner_iter(PyObject* self) {
+  Py_INCREF(self);
+  return self;
+}
+
+PyObject* scanner_dictionary(PyObject* obj, PyObject* args) {
+  const char* which = nullptr;
+  Py_ssize_t from = 0;
+  if (!PyArg_ParseTuple(args, "s|n", &which, &from)) return nullptr;
+  Dictionaries& all = reinterpret_cast<ScannerObject*>(obj)->scanner->dictionaries();
+  const Dictionary* d = nullptr;
+#define X(n) \
+  if (std::strcmp(which, #n) == 0) d = &all.n;
+  DFT_CODE_COLUMNS(X)
+#undef X
+  if (d == nullptr) return PyErr_Format(PyExc_KeyError, "no dictionary column named '%s'", which);
+  PyObject* out = PyList_New(0);
+  for (std::size_t i = static_cast<std::size_t>(std::max<Py_ssize_t>(from, 0)); out != nullptr && i < d->size(); ++i) {
+    PyObject* s = text_object(d->at(i));
+    if (s == nullptr || PyList_Append(out, s) != 0) Py_CLEAR(out);
+    Py_XDECREF(s);
+  }
+  return out;
+}
+
+PyObject* scanner_counts(PyObject* obj, PyObject*) {
+  const FileScanner& s = *reinterpret_cast<ScannerObject*>(obj)->scanner;
+  const LineCounts l = s.line_counts();
+  const FileCounts& c = s.counts();
+  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:O}", "lines", l.lines, "events", l.events, "filtered",
+                       l.filtered, "meta", l.meta, "bad_lines", l.bad, "file_bytes", c.file_bytes, "text_bytes", c.text_bytes,
+                       "members", c.members, "members_skipped", c.members_skipped, "members_cut", c.members_cut, "cut_lines",
+                       c.cut_lines, "closed", c.closed ? Py_True : Py_False);
+}
+
+PyMethodDef scanner_methods[] = {
+    {"dictionary", scanner_dictionary, METH_VARARGS, "dictionary(column, start=0) -> the strings behind a code column"},
+    {"counts", scanner_counts, METH_NOARGS, "what was read, skipped and cut so far"},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyType_Slot scanner_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(scanner_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(scanner_dealloc)},
+    {Py_tp_iter, reinterpret_cast<void*>(scanner_iter)},
+    {Py_tp_iternext, reinterpret_cast<void*>(scanner_next)},
+    {Py_tp_methods, scanner_methods},
+    {Py_tp_doc, const_cast<char*>("Rows of one trace file, a chunk at a time.")},
+    {0, nullptr},
+};
+PyType_Spec scanner_spec = {"dftracer.load._scan.Scanner", sizeof(ScannerObject), 0, Py_TPFLAGS_DEFAULT, scanner_slots};
+
+// Views of int64 arrays ---------------------------------------------------------------------------
+
+struct View {
+  Py_buffer b{};
+  bool held = false;
+  ~View() {
+    if (held) PyBuffer_Release(&b);
+  }
+  bool take(PyObject* o) {
+    held = PyObject_GetBuffer(o, &b, PyBUF_C_CONTIGUOUS) == 0;
+    return held;
+  }
+  std::size_t count(std::size_t width) const { return static_cast<std::size_t>(b.len) / width; }
+  const std::int64_t* ints() const { return static_cast<const std::int64_t*>(b.buf); }
+  const std::uint8_t* bytes() const { return static_cast<const std::uint8_t*>(b.buf); }
+};
+
+bool same_length(std::size_t n, std::initializer_list<std::size_t> others) {
+  for (const std::size_t o : others)
+    if (o != n) {
+      PyErr_SetString(PyExc_ValueError, "arrays of one length are expected");
+      return false;
+    }
+  return true;
+}
+
+template <class T>
+PyObject* vector_buffer(std::vector<T>&& v) {
+  auto owner = std::make_shared<std::vector<T>>(std::move(v));
+  return make_buffer(owner, owner->data(), owner->size() * sizeof(T));
+}
+
+struct SelfTimeObject {
+  PyObject_HEAD
+  SelfTime* state;
+};
+PyObject* self_time_new(PyTypeObject* type, PyObject*, PyObject*) {
+  auto* self = reinterpret_cast<SelfTimeObject*>(type->tp_alloc(type, 0));
+  if (self != nullptr) self->state = new (std::nothrow) SelfTime();
+  return reinterpret_cast<PyObject*>(self);
+}
+void self_time_dealloc(PyObject* self) {
+  delete reinterpret_cast<SelfTimeObject*>(self)->state;
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+PyObject* self_time_update(PyObject* obj, PyObject* args) {
+  PyObject *a, *b, *c;
+  if (!PyArg_ParseTuple(args, "OOO", &a, &b, &c)) return nullptr;
+  View id, parent, dur;
+  if (!id.take(a) || !parent.take(b) || !dur.take(c)) return nullptr;
+  const std::size_t n = id.count(8);
+  if (!same_length(n, {parent.count(8), dur.count(8)})) return nullptr;
+  std::vector<std::int64_t> self(n);
+  SelfTime& state = *reinterpret_cast<SelfTimeObject*>(obj)->state;
+  Py_BEGIN_ALLOW_THREADS
+  state.update(id.ints(), parent.ints(), dur.ints(), n, self.data());
+  Py_END_ALLOW_THREADS
+  return vector_buffer(std::move(self));
+}
+PyMethodDef self_time_methods[] = {
+    {"update", self_time_update, METH_VARARGS, "update(id, p_idx, dur) -> self time of each row of the next chunk"},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyType_Slot self_time_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(self_time_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(self_time_dealloc)},
+    {Py_tp_methods, self_time_methods},
+    {0, nullptr},
+};
+PyType_Spec self_time_spec = {"dftracer.load._scan.SelfTime", sizeof(SelfTimeObject), 0, Py_TPFLAGS_DEFAULT, self_time_slots};
+
+PyObject* py_nest(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c;
+  if (!PyArg_ParseTuple(args, "OOO", &a, &b, &c)) return nullptr;
+  View tid, ts, dur;
+  if (!tid.take(a) || !ts.take(b) || !dur.take(c)) return nullptr;
+  const std::size_t n = ts.count(8);
+  if (!same_length(n, {tid.count(8), dur.count(8)})) return nullptr;
+  std::vector<std::int64_t> parent(n), self(n);
+  Py_BEGIN_ALLOW_THREADS
+  nest(tid.ints(), ts.ints(), dur.ints(), n, parent.data(), self.data());
+  Py_END_ALLOW_THREADS
+  return Py_BuildValue("(NN)", vector_buffer(std::move(parent)), vector_buffer(std::move(self)));
+}
+
+PyObject* py_timeline(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c, *r;
+  unsigned stages = 0, none = 0;
+  if (!PyArg_ParseTuple(args, "OOOOII", &a, &b, &c, &r, &stages, &none)) return nullptr;
+  View ts, dur, cls, rule;
+  if (!ts.take(a) || !dur.take(b) || !cls.take(c) || !rule.take(r)) return nullptr;
+  const std::size_t n = ts.count(8);
+  if (!same_length(n, {dur.count(8), cls.count(1)})) return nullptr;
+  const std::size_t classes = stages == 0 ? 0 : rule.count(1) / stages;
+  for (std::size_t i = 0; i < n; ++i)
+    if (cls.bytes()[i] >= classes) return PyErr_Format(PyExc_ValueError, "class %d has no rule", cls.bytes()[i]);
+  for (std::size_t i = 0; i < rule.count(1); ++i)
+    if (rule.bytes()[i] >= stages) return PyErr_Format(PyExc_ValueError, "a rule names stage %d", rule.bytes()[i]);
+  if (none >= stages) return PyErr_Format(PyExc_ValueError, "no stage %d", none);
+  Segments s;
+  Py_BEGIN_ALLOW_THREADS
+  s = timeline(ts.ints(), dur.ints(), cls.bytes(), n, rule.bytes(), stages, static_cast<std::uint8_t>(none));
+  Py_END_ALLOW_THREADS
+  return Py_BuildValue("(NNN)", vector_buffer(std::move(s.from)), vector_buffer(std::move(s.to)),
+                       vector_buffer(std::move(s.stage)));
+}
+
+// Arrow validity bitmap of an int64 column (kMissing) or an int32 code column (-1); None when nothing is missing.
+PyObject* py_validity(PyObject*, PyObject* args) {
+  PyObject* a;
+  int width = 8;
+  if (!PyArg_ParseTuple(args, "Oi", &a, &width)) return nullptr;
+  View v;
+  if (!v.take(a)) return nullptr;
+  const std::size_t n = v.count(static_cast<std::size_t>(width));
+  std::vector<std::uint8_t> bits((n + 7) / 8, 0);
+  std::size_t there = 0;
+  const auto pack = [&](const auto* values, auto none) {
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) {  // no branches, so that the compiler can use vectors
+      unsigned byte = 0;
+      for (unsigned k = 0; k < 8; ++k) byte |= static_cast<unsigned>(values[i + k] != none) << k;
+      bits[i >> 3] = static_cast<std::uint8_t>(byte);
+      there += static_cast<std::size_t>(__builtin_popcount(byte));
+    }
+    for (; i < n; ++i)
+      if (values[i] != none) {
+        bits[i >> 3] |= static_cast<std::uint8_t>(1u << (i & 7));
+        ++there;
+      }
+  };
+  Py_BEGIN_ALLOW_THREADS
+  if (width == 8) {
+    pack(v.ints(), kMissing);
+  } else {
+    pack(static_cast<const std::int32_t*>(v.b.buf), kNoCode);
+  }
+  Py_END_ALLOW_THREADS
+  const std::size_t missing = n - there;
+  if (missing == 0) return Py_BuildValue("(On)", Py_None, Py_ssize_t{0});
+  return Py_BuildValue("(Nn)", vector_buffer(std::move(bits)), static_cast<Py_ssize_t>(missing));
+}
+
+PyMethodDef functions[] = {
+    {"nest", py_nest, METH_VARARGS, "nest(tid, ts, dur) -> (parent row, self time) by time alone"},
+    {"timeline", py_timeline, METH_VARARGS,
+     "timeline(ts, dur, cls, rule, stages, none) -> (from, to, stage) of one thread's exclusive timeline"},
+    {"validity", py_validity, METH_VARARGS, "validity(column, width) -> (Arrow bitmap or None, nulls)"},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "dftracer.load._scan", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
+
+bool add_type(PyObject* m, const char* name, PyType_Spec* spec, PyTypeObject** keep = nullptr) {
+  PyObject* t = PyType_FromSpec(spec);
+  if (t == nullptr) return false;
+  if (keep != nullptr) *keep = reinterpret_cast<PyTypeObject*>(t);
+  return PyModule_AddObjectRef(m, name, t) == 0;
+}
+}  // namespace
+
+PyMODINIT_FUNC PyInit__scan() {
+  PyObject* m = PyModule_Create(&module_def);
+  if (m == nullptr) return nullptr;
+  if (!add_type(m, "Buffer", &buffer_spec, &buffer_type) || !add_type(m, "Scanner", &scanner_spec) ||
+      !add_type(m, "SelfTime", &self_time_spec) ||
+      PyModule_AddObject(m, "MISSING", PyLong_FromLongLong(kMissing)) != 0 ||
+      PyModule_AddStringConstant(m, "INFLATE",
+#ifdef DFT_HAVE_LIBDEFLATE
+                                 "libdeflate"
+#else
+                                 "zlib"
+#endif
+                                 ) != 0) {
+    Py_DECREF(m);
+    return nullptr;
+  }
+  return m;
+}

@@ -1,0 +1,289 @@
+#include "scanner.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace dft::load {
+namespace {
+constexpr std::size_t kBlockText = 4u << 20;    // text per block where the file has no members of its own
+constexpr std::size_t kStreamInput = 256u << 10;
+constexpr std::size_t kHeader = 64;
+
+// Buffers outlive their scanner: the next file finds them grown and their pages in place.
+struct Buffers {
+  Columns out;
+  Column<char> text;
+};
+constexpr std::size_t kMostSpare = 8;
+std::mutex spare_mutex;
+auto& spare = *new std::vector<std::unique_ptr<Buffers>>;  // never destroyed: threads may still read at exit
+
+std::unique_ptr<Buffers> take_buffers() {
+  {
+    const std::scoped_lock lock(spare_mutex);
+    if (!spare.empty()) {
+      auto b = std::move(spare.back());
+      spare.pop_back();
+      return b;
+    }
+  }
+  return std::make_unique<Buffers>();
+}
+
+void give_buffers(std::unique_ptr<Buffers> b) {
+  b->out.clear();
+  const std::scoped_lock lock(spare_mutex);
+  if (spare.size() < kMostSpare) spare.push_back(std::move(b));
+}
+}  // namespace
+
+struct FileScanner::Worker {
+  Worker(Dictionaries& d, const Filter& f) : lines(d, f), buffers(take_buffers()), text(buffers->text), out(buffers->out) {}
+  ~Worker() { give_buffers(std::move(buffers)); }
+  LineScanner lines;
+  MemberInflater inflater;
+  std::unique_ptr<Buffers> buffers;
+  Column<char>& text;
+  Columns& out;
+};
+
+FileScanner::FileScanner(const std::string& path, unsigned threads, std::size_t chunk_text, Filter filter)
+    : threads_(std::max(1u, threads)),
+      chunk_text_(std::max<std::size_t>(chunk_text, 1u << 16)),
+      filter_(std::move(filter)),
+      dictionaries_(std::make_unique<Dictionaries>()) {
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), path);
+  struct stat st {};
+  if (::fstat(fd_, &st) != 0) throw std::system_error(errno, std::generic_category(), path);
+  size_ = static_cast<std::uint64_t>(st.st_size);
+  counts_.file_bytes = size_;
+  for (unsigned i = 0; i < threads_; ++i) workers_.push_back(std::make_unique<Worker>(*dictionaries_, filter_));
+}
+
+FileScanner::~FileScanner() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::size_t FileScanner::read_at(std::uint64_t offset, void* to, std::size_t n) {
+  std::size_t got = 0;
+  while (got < n) {
+    const ssize_t r = ::pread(fd_, static_cast<char*>(to) + got, n - got, static_cast<off_t>(offset + got));
+    if (r < 0 && errno == EINTR) continue;
+    if (r < 0) throw std::system_error(errno, std::generic_category(), "read");
+    if (r == 0) break;
+    got += static_cast<std::size_t>(r);
+  }
+  return got;
+}
+
+void FileScanner::find_kind() {
+  std::uint8_t head[kHeader];
+  const std::size_t n = read_at(0, head, sizeof head);
+  if (n == 0) {
+    kind_ = Kind::end;
+  } else if (n >= 2 && head[0] == 0x1f && head[1] == 0x8b) {
+    kind_ = read_note(head, n) ? Kind::noted : Kind::stream;
+  } else {
+    kind_ = Kind::plain;
+  }
+}
+
+// Whole members, hopping from note to note; a member without one starts a stream.
+bool FileScanner::collect_noted(std::deque<Block>& blocks) {
+  std::size_t text = 0;
+  while (offset_ < size_ && text < chunk_text_) {
+    std::uint8_t head[kHeader];
+    const std::size_t n = read_at(offset_, head, sizeof head);
+    const auto note = read_note(head, n);
+    if (!note) {
+      const bool member = n >= 18 && head[0] == 0x1f && head[1] == 0x8b;
+      if (!member) {  // the stump of a member that was being written
+        if (n > 0) ++counts_.members_cut;
+        offset_ = size_;
+        break;
+      }
+      kind_ = Kind::stream;
+      break;
+    }
+    ++counts_.members;
+    const bool timed = note->first_ts != 0 || note->last_ts != 0;
+    const auto from = static_cast<std::int64_t>(note->first_ts), to = static_cast<std::int64_t>(note->last_ts);
+    // A metadata-only member has no time and is always read; so is the first, which says who the process is.
+    if (timed && filter_.any && (from > filter_.ts_max || to < filter_.ts_min) && offset_ != 0) {
+      ++counts_.members_skipped;
+      offset_ += note->member_size;
+      continue;
+    }
+    Block b;
+    b.text_size = note->text_size;
+    const std::uint64_t left = size_ - offset_;
+    b.cut = note->member_size > left;
+    b.packed.resize(static_cast<std::size_t>(std::min<std::uint64_t>(note->member_size, left)));
+    b.packed.resize(read_at(offset_, b.packed.data(), b.packed.size()));
+    offset_ += note->member_size;
+    text += note->text_size;
+    b.ends_file = offset_ >= size_;
+    blocks.push_back(std::move(b));
+  }
+  if (offset_ >= size_ && kind_ == Kind::noted) kind_ = Kind::end;
+  return !blocks.empty();
+}
+
+// Appends text up to `room` bytes; 0 at the end of the file.
+std::size_t FileScanner::refill(Column<char>& text, std::size_t room) {
+  const std::size_t before = text.size();
+  const std::size_t limit = before + room;
+  text.reserve(limit + kPadding);
+  if (kind_ == Kind::plain) {
+    const std::size_t n = read_at(offset_, text.data() + before, room);
+    offset_ += n;
+    text.resize_down(before + n);
+    return n;
+  }
+  if (!stream_) stream_ = std::make_unique<StreamInflater>();
+  while (text.size() < limit) {
+    if (packed_at_ == packed_.size()) {
+      packed_.resize(kStreamInput);
+      packed_.resize(read_at(offset_, packed_.data(), packed_.size()));
+      packed_at_ = 0;
+      offset_ += packed_.size();
+      if (packed_.empty()) {
+        if (!stream_->between_members()) {
+          ++counts_.members_cut;
+          stream_ = std::make_unique<StreamInflater>();
+        }
+        break;
+      }
+    }
+    const std::uint8_t* p = packed_.data() + packed_at_;
+    std::size_t n = packed_.size() - packed_at_;
+    const auto state = stream_->step(p, n, text, limit);
+    packed_at_ = packed_.size() - n;
+    if (state == StreamInflater::State::damaged) {
+      ++counts_.members_cut;
+      offset_ = size_;
+      packed_.clear();
+      packed_at_ = 0;
+      stream_ = std::make_unique<StreamInflater>();
+      break;
+    }
+    if (state == StreamInflater::State::more_room) break;
+  }
+  return text.size() - before;
+}
+
+// Text without members of known size: blocks cut at line ends.
+bool FileScanner::collect_text(std::deque<Block>& blocks) {
+  std::size_t total = 0;
+  while (total < chunk_text_) {
+    Block b;
+    b.text = std::move(carry_);
+    carry_ = Column<char>();
+    std::size_t searched = 0;
+    const char* last_line = nullptr;
+    for (;;) {
+      const std::size_t got = refill(b.text, kBlockText);
+      if (got == 0) {
+        b.ends_file = true;
+        break;
+      }
+      last_line = static_cast<const char*>(
+          memrchr(b.text.data() + searched, '\n', b.text.size() - searched));
+      if (last_line != nullptr) break;
+      searched = b.text.size();
+    }
+    if (!b.ends_file) {
+      const auto keep = static_cast<std::size_t>(last_line + 1 - b.text.data());
+      carry_.append(b.text.data() + keep, b.text.size() - keep);
+      b.text.resize_down(keep);
+    }
+    b.text.reserve(b.text.size() + kPadding);
+    std::memset(b.text.data() + b.text.size(), 0, kPadding);
+    total += b.text.size();
+    const bool done = b.ends_file;
+    if (b.text.size() != 0) blocks.push_back(std::move(b));
+    if (done) {
+      kind_ = Kind::end;
+      break;
+    }
+  }
+  return !blocks.empty();
+}
+
+bool FileScanner::collect(std::deque<Block>& blocks) {
+  if (kind_ == Kind::unknown) find_kind();
+  if (kind_ == Kind::noted && (collect_noted(blocks) || kind_ == Kind::end)) return !blocks.empty();
+  if (kind_ == Kind::plain || kind_ == Kind::stream) return collect_text(blocks);
+  return false;
+}
+
+void FileScanner::work(Worker& w, std::deque<Block>& blocks, std::size_t from, std::size_t to) {
+  for (std::size_t i = from; i < to; ++i) {
+    Block& b = blocks[i];
+    Column<char>* text = &b.text;
+    if (!b.packed.empty()) {
+      if (!w.inflater.inflate(b.packed.data(), b.packed.size(), b.text_size, w.text)) b.cut = true;
+      text = &w.text;
+    }
+    b.text_size = text->size();
+    b.tail = w.lines.scan(text->data(), text->size(), w.out);
+    for (std::size_t k = text->size(); k > 0 && b.last == 0; --k) {
+      const char c = text->data()[k - 1];
+      if (c != '\n' && c != ' ' && c != '\r') b.last = c;
+    }
+    b.text = Column<char>();
+  }
+}
+
+std::unique_ptr<Chunk> FileScanner::next() {
+  std::deque<Block> blocks;
+  if (!collect(blocks)) return nullptr;
+  for (auto& w : workers_) w->out.clear();
+  const std::size_t active = std::min<std::size_t>(threads_, blocks.size());
+  std::vector<std::thread> threads;
+  std::vector<std::exception_ptr> errors(active);
+  const auto share = [&](std::size_t i) {
+    try {
+      work(*workers_[i], blocks, blocks.size() * i / active, blocks.size() * (i + 1) / active);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  };
+  for (std::size_t i = 1; i < active; ++i) threads.emplace_back(share, i);
+  share(0);
+  for (std::thread& t : threads) t.join();
+  for (const std::exception_ptr& e : errors)
+    if (e) std::rethrow_exception(e);
+
+  for (Block& b : blocks) {
+    counts_.text_bytes += b.text_size;
+    if (b.cut) ++counts_.members_cut;
+    if (b.tail != 0) ++counts_.cut_lines;
+    if (b.last != 0) counts_.closed = b.last == ']';
+  }
+  std::vector<Columns*> parts;
+  for (std::size_t i = 0; i < active; ++i) parts.push_back(&workers_[i]->out);
+  return std::make_unique<Chunk>(parts);
+}
+
+LineCounts FileScanner::line_counts() const {
+  LineCounts all;
+  for (const auto& w : workers_) {
+    const LineCounts& c = w->lines.counts;
+    all.lines += c.lines;
+    all.events += c.events;
+    all.filtered += c.filtered;
+    all.meta += c.meta;
+    all.bad += c.bad;
+  }
+  return all;
+}
+
+}  // namespace dft::load

@@ -1,0 +1,6 @@
+"""Imported before everything else here: a missing package is named together with its extra."""
+
+from dftracer.load._need import need
+
+for _package in ("numpy", "polars"):
+    need(_package)

@@ -1,0 +1,57 @@
+"""What a process was doing while its rank waited: the second map step, again one process at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dftracer.analyze.intervals import EMPTY, Intervals, intersection, measure, total, union
+from dftracer.analyze.partial import Lanes
+from dftracer.analyze.stages import NONE, STAGES
+from dftracer.load.chunk import Ints
+
+__all__ = ["Explanation", "explain"]
+
+_TOP_FILES = 50
+
+
+@dataclass
+class Explanation:
+    """The share of one process in its rank's waiting, and how much of its I/O was hidden by compute."""
+
+    stages_us: Ints = field(default_factory=lambda: np.zeros(len(STAGES), np.int64))
+    busy: Intervals = EMPTY  # when any lane of the process worked, within the waits
+    files_us: list[tuple[str, int]] = field(default_factory=list)
+    io_us: int = 0
+    io_hidden_us: int = 0
+
+
+def explain(lanes: Lanes, waits: Intervals, compute: Intervals, skip_tid: int | None) -> Explanation:
+    """Look at all lanes but `skip_tid` (the main thread, which is the one that waits)."""
+    out = Explanation()
+    out.io_us = total(lanes.io)
+    out.io_hidden_us = total(intersection(lanes.io, compute))
+    waits = union(*waits)
+    if waits[0].size == 0:
+        return out
+    pieces: list[Intervals] = []
+    for lane in lanes.lanes:
+        if lane.tid == skip_tid:
+            continue
+        for stage in np.unique(lane.stage).tolist():
+            if stage == NONE:
+                continue
+            met = intersection(union(*lane.of(stage)), waits)
+            out.stages_us[stage] += total(met)
+            pieces.append(met)
+    if pieces:
+        out.busy = union(np.concatenate([p[0] for p in pieces]), np.concatenate([p[1] for p in pieces]))
+    if lanes.io_ts.size:
+        us = measure(waits, lanes.io_ts, lanes.io_ts + lanes.io_dur)
+        known = lanes.io_file >= 0
+        sums = np.bincount(lanes.io_file[known], weights=us[known], minlength=len(lanes.paths))
+        for f in np.argsort(-sums)[:_TOP_FILES].tolist():
+            if sums[f] > 0:
+                out.files_us.append((lanes.paths[f], int(sums[f])))
+    return out

@@ -1,0 +1,158 @@
+"""The reduce step: the partial results of all files to one job of ranks, loader workers and helpers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dftracer.analyze.explain import Explanation
+from dftracer.analyze.intervals import intersection, total, union
+from dftracer.analyze.partial import Partial
+from dftracer.analyze.stages import STAGE_INDEX, STAGES
+from dftracer.load.chunk import Ints
+from dftracer.load.process import assign_ranks
+
+__all__ = ["Job", "Rank", "Worker", "build_job"]
+
+_LOADER_STAGES = ("read", "preprocess", "collate", "fetch_wait")
+
+
+@dataclass
+class Worker:
+    """A process or helper thread that feeds a rank."""
+
+    partial: Partial
+    lane: dict[str, Any]
+    number: int
+    thread: bool  # a thread of the rank's own process
+
+    @property
+    def life_us(self) -> int:
+        """How long it was there to work: loaders often start new workers for each epoch."""
+        lane, process = self.lane, self.partial
+        first = lane["first_us"] if self.thread else process.first_us
+        last = lane["last_us"] if self.thread else process.last_us
+        return max(1, (last or 0) - (first or 0))
+
+
+@dataclass
+class Rank:
+    """One rank: the process that trains, and those that feed it."""
+
+    number: int
+    main: Partial
+    workers: list[Worker] = field(default_factory=list)
+    members: list[Partial] = field(default_factory=list)  # main and every process below it
+    explanations: dict[int, Explanation] = field(default_factory=dict)  # by index into Job.partials
+
+    @property
+    def wall_us(self) -> Ints:
+        """The wall time of each step."""
+        return self.main.steps.end - self.main.steps.start
+
+    def stage_us(self, stage: str) -> Ints:
+        """The time of each step in one stage."""
+        return self.main.account[:, STAGE_INDEX[stage]]
+
+    def wait_stages_us(self) -> dict[str, float]:
+        """The loader wait told by what the workers did meanwhile; `idle` is when none of them worked."""
+        waits = union(*self.main.waits)
+        wait = total(waits)
+        if not self.explanations or wait == 0:
+            return {}
+        sums = sum((e.stages_us for e in self.explanations.values()), np.zeros(len(STAGES), np.int64))
+        busy = [e.busy for e in self.explanations.values()]
+        covered = union(np.concatenate([b[0] for b in busy]), np.concatenate([b[1] for b in busy]))
+        worked = total(intersection(covered, waits))
+        if sums.sum() == 0:
+            return {"idle": float(wait)}
+        shares = {STAGES[i]: float(v) / float(sums.sum()) * worked for i, v in enumerate(sums) if v}
+        return {**shares, "idle": float(wait - worked)}
+
+
+@dataclass
+class Job:
+    """Everything known of a run."""
+
+    partials: list[Partial]
+    ranks: list[Rank] = field(default_factory=list)
+
+    @property
+    def first_us(self) -> int:
+        return min((p.first_us for p in self.partials if p.first_us is not None), default=0)
+
+    @property
+    def last_us(self) -> int:
+        return max((p.last_us for p in self.partials if p.last_us is not None), default=0)
+
+    @property
+    def slowest(self) -> Rank | None:
+        """The rank whose steps took longest in all: the job's critical path goes through it."""
+        with_steps = [r for r in self.ranks if len(r.main.steps)]
+        return max(with_steps, key=lambda r: int(r.wall_us.sum()), default=None)
+
+
+def build_job(partials: list[Partial]) -> Job:
+    """Find the ranks, and who belongs to which."""
+    assign_ranks([p.process for p in partials])
+    job = Job(partials)
+    parents = _parents(partials)
+    mains: dict[int, int] = {}
+    unnumbered: list[int] = []
+    for i, p in enumerate(partials):
+        if len(p.steps) == 0 or any(len(partials[a].steps) for a in parents[i]):
+            continue
+        rank = p.process.rank
+        if rank is None:
+            unnumbered.append(i)
+        elif rank not in mains or len(partials[mains[rank]].steps) < len(p.steps):
+            mains[rank] = i
+    free = iter(n for n in range(len(partials) + len(mains) + 1) if n not in mains)
+    for i in sorted(unnumbered, key=lambda i: partials[i].first_us or 0):
+        mains[next(free)] = i
+        if len(unnumbered) > 1 or mains:
+            partials[i].process.rank = next(n for n, m in mains.items() if m == i)
+    for number, i in sorted(mains.items()):
+        found = Rank(number, partials[i])
+        for j, p in enumerate(partials):
+            if j != i and j in mains.values():
+                continue
+            if j == i or i in parents[j] or (p.process.rank == number and not parents[j]):
+                p.process.rank = number
+                found.members.append(p)
+        job.ranks.append(found)
+        _find_workers(found)
+    return job
+
+
+def _parents(partials: list[Partial]) -> list[list[int]]:
+    """For each process, its ancestors among the traced ones."""
+    by_key = {p.process.key: i for i, p in enumerate(partials)}
+    out: list[list[int]] = []
+    for i, p in enumerate(partials):
+        chain: list[int] = []
+        at = p.process
+        while at.ppid is not None:
+            up = by_key.get((at.host, at.ppid))
+            if up is None or up == i or up in chain:
+                break
+            chain.append(up)
+            at = partials[up].process
+        out.append(chain)
+    return out
+
+
+def _find_workers(rank: Rank) -> None:
+    for member in rank.members:
+        own = member is rank.main
+        for lane in member.lanes:
+            if own and lane["tid"] == rank.main.steps.tid:
+                continue
+            feeding = sum(lane["stages"].get(s, 0) for s in _LOADER_STAGES)
+            if feeding and feeding * 2 >= lane["busy_us"]:
+                rank.workers.append(Worker(member, lane, 0, own))
+    rank.workers.sort(key=lambda w: (w.partial.first_us or 0, w.partial.process.pid, w.lane["tid"]))
+    for number, worker in enumerate(rank.workers):
+        worker.number = number

@@ -1,0 +1,87 @@
+"""Every (category, name) of one file as a small number, with what the analysis must know of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dftracer.analyze.stages import class_of, is_io, is_read_call, is_write_call
+from dftracer.load._scan import Scanner
+from dftracer.load.chunk import Chunk
+
+__all__ = ["IO_CLOSE", "IO_META", "IO_NOT", "IO_OPEN", "IO_READ", "IO_WRITE", "Pairs"]
+
+IO_NOT, IO_READ, IO_WRITE, IO_OPEN, IO_CLOSE, IO_META = range(6)
+_CLOSES = ("close", "fclose", "closedir")
+
+
+def _io_kind(cat: str, name: str) -> int:
+    if not is_io(cat):
+        return IO_NOT
+    if is_read_call(name):
+        return IO_READ
+    if is_write_call(name):
+        return IO_WRITE
+    if name.startswith(("open", "fopen", "creat", "__open", "fdopen", "freopen")) and not name.startswith(
+        "opendir"
+    ):
+        return IO_OPEN
+    return IO_CLOSE if name in _CLOSES else IO_META
+
+
+class Pairs:
+    """Numbers pairs in the order they are met; the numbers stay valid over the chunks of a file."""
+
+    def __init__(self) -> None:
+        self.keys: list[tuple[str, str]] = []
+        self._known: dict[tuple[str, str], int] = {}
+        self._scanner: Scanner | None = None
+        self._number: dict[tuple[int, int], int] = {}  # by the codes of the current scanner
+        self._classes: list[int] = []
+        self._io: list[int] = []
+        self._names: list[str] = []
+        self._cats: list[str] = []
+
+    @property
+    def classes(self) -> npt.NDArray[np.uint8]:
+        return np.array(self._classes, dtype=np.uint8)
+
+    @property
+    def io_kinds(self) -> npt.NDArray[np.uint8]:
+        return np.array(self._io, dtype=np.uint8)
+
+    def of(self, scanner: Scanner, chunk: Chunk) -> npt.NDArray[np.int32]:
+        """The pair of each row."""
+        if scanner is not self._scanner:  # the next part of the same trace has codes of its own
+            self._scanner, self._names, self._cats, self._number = scanner, [], [], {}
+        self._names += scanner.dictionary("name", len(self._names))
+        self._cats += scanner.dictionary("cat", len(self._cats))
+        # Codes from -1 (absent) on, so both are moved up by one.
+        width = len(self._names) + 1
+        key = (chunk.codes("cat").astype(np.int64) + 1) * width + (chunk.codes("name") + 1)
+        size = width * (len(self._cats) + 1)
+        if size <= 4_000_000:
+            present = np.flatnonzero(np.bincount(key, minlength=size))
+            table = np.zeros(size, dtype=np.int32)
+            table[present] = [self._number_of(*divmod(int(k), width)) for k in present]
+            small: npt.NDArray[np.int32] = table[key]
+            return small
+        present, inverse = np.unique(key, return_inverse=True)
+        numbers = np.array([self._number_of(*divmod(int(k), width)) for k in present], dtype=np.int32)
+        result: npt.NDArray[np.int32] = numbers[inverse]
+        return result
+
+    def _number_of(self, cat_code: int, name_code: int) -> int:
+        known = self._number.get((cat_code, name_code))
+        if known is not None:
+            return known
+        cat = self._cats[cat_code - 1] if cat_code else ""
+        name = self._names[name_code - 1] if name_code else ""
+        key = (cat, name)
+        number = self._number[cat_code, name_code] = self._known.setdefault(key, len(self.keys))
+        if number < len(self.keys):
+            return number
+        self.keys.append(key)
+        self._classes.append(class_of(cat, name))
+        self._io.append(_io_kind(cat, name))
+        return number

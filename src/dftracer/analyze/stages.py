@@ -1,0 +1,171 @@
+"""What an event means for a training step: its stage, given what encloses it.
+
+Every event belongs to a class; the rule table says which stage a class takes inside which enclosing stage.
+So a
+`read` inside `checkpoint.capture` is checkpointing, the same call inside `data.item` is storage read, and
+a user's
+function inside `forward` stays forward.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "CLASSES",
+    "COMPUTE",
+    "NONE",
+    "RULES",
+    "STAGES",
+    "STAGE_INDEX",
+    "class_of",
+    "is_io",
+    "is_read_call",
+]
+
+STAGES: Final = (
+    "fetch_wait",
+    "read",
+    "preprocess",
+    "collate",
+    "transfer",
+    "forward",
+    "backward",
+    "optimizer",
+    "comm",
+    "checkpoint",
+    "other",
+    "unexplained",
+)
+STAGE_INDEX: Final = {name: i for i, name in enumerate(STAGES)}
+NONE: Final = STAGE_INDEX["unexplained"]
+COMPUTE: Final = tuple(STAGE_INDEX[s] for s in ("forward", "backward", "optimizer"))
+
+# Classes: the stages themselves (always that stage), then those that depend on what is around them.
+CLASSES: Final = (*STAGES[:-1], "block", "container", "io_read", "io_write", "inherit", "model_op", "skip")
+_CLASS: Final = {name: i for i, name in enumerate(CLASSES)}
+
+_IO_CATS: Final = frozenset({"posix", "stdio", "mpiio", "mpi-io", "hdf5", "io"})
+_WRITES: Final = (
+    "write",
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "ftruncate",
+    "truncate",
+    "fput",
+    "fprintf",
+    "fflush",
+    "msync",
+    "mkdir",
+    "rmdir",
+    "unlink",
+    "rename",
+    "link",
+    "symlink",
+    "chmod",
+    "chown",
+    "creat",
+    "posix_fallocate",
+)
+_READS: Final = ("read", "pread", "fread", "fget", "getline", "__read", "__pread", "__fread")
+
+
+def is_io(cat: str) -> bool:
+    """Whether events of the category are intercepted I/O calls."""
+    return cat.lower() in _IO_CATS
+
+
+def is_read_call(name: str) -> bool:
+    """Whether an I/O call moves bytes from storage."""
+    return name.startswith(_READS) and not name.startswith(("readdir", "readlink"))
+
+
+def is_write_call(name: str) -> bool:
+    """Whether an I/O call moves bytes to storage."""
+    return name.startswith(("write", "pwrite", "fwrite", "fput", "fprintf", "__write", "__pwrite"))
+
+
+def class_of(cat: str, name: str) -> int:
+    """The class of an event, as an index into CLASSES."""
+    return _CLASS[_class_name(cat.lower(), name)]
+
+
+def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one table, read top to bottom
+    n = name.lower()
+    if cat == "dftracer":
+        return "skip"
+    if cat == "dataloader":
+        if n.endswith(".iter"):
+            return "fetch_wait"
+        if n.endswith(".block"):
+            return "block"
+        return "fetch_wait" if n.startswith("fetch") and not n.endswith(".init") else "inherit"
+    if cat == "data":
+        if "collate" in n:
+            return "collate"
+        if n.startswith("preprocess") or any(w in n for w in ("augment", "transform", "decode")):
+            return "preprocess"
+        if n.endswith(".init"):
+            return "inherit"
+        return "read" if n.startswith(("item", "data", "io", "read", "load")) else "preprocess"
+    if cat == "device":
+        return "transfer"
+    if cat == "compute":
+        for word, stage in (("forward", "forward"), ("backward", "backward"), ("step", "optimizer")):
+            if n.startswith(word):
+                return stage
+        return "inherit"
+    if cat in {"comm", "communication"}:
+        return "comm"
+    if cat == "checkpoint":
+        return "checkpoint"
+    if cat in {"pipeline", "ai_root"}:
+        return "container"
+    if cat in _IO_CATS:
+        return "io_write" if n.startswith(_WRITES) else "io_read"
+    if cat == "dynamo":
+        return "model_op"
+    if cat in {"pp", "kineto"}:
+        return _torch_class(n)
+    return "inherit"
+
+
+def _torch_class(n: str) -> str:  # noqa: PLR0911 - one table, read top to bottom
+    if n.startswith("profilerstep"):
+        return "block"
+    if n.startswith("enumerate(dataloader)"):
+        return "fetch_wait"
+    if n.startswith("optimizer.step"):
+        return "optimizer"
+    if "backward" in n:
+        return "backward"
+    if n.startswith(("nccl", "gloo", "c10d", "mpi:", "record_param_comms")):
+        return "comm"
+    if n.startswith(("memcpy htod", "memcpy dtoh")):
+        return "transfer"
+    return "inherit"
+
+
+def _rules() -> npt.NDArray[np.uint8]:
+    same = np.arange(len(STAGES), dtype=np.uint8)
+    table = np.empty((len(CLASSES), len(STAGES)), dtype=np.uint8)
+    for c, name in enumerate(CLASSES):
+        if name in STAGE_INDEX:
+            table[c] = STAGE_INDEX[name]
+        else:
+            table[c] = same
+    other, read = STAGE_INDEX["other"], STAGE_INDEX["read"]
+    table[_CLASS["block"]] = NONE
+    table[_CLASS["inherit"], NONE] = other
+    table[_CLASS["io_write"], NONE] = other
+    table[_CLASS["model_op"], NONE] = STAGE_INDEX["forward"]
+    for around in ("unexplained", "other", "fetch_wait", "preprocess", "collate"):
+        table[_CLASS["io_read"], STAGE_INDEX[around]] = read
+    return table
+
+
+RULES: Final = _rules()

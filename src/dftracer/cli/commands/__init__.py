@@ -1,0 +1,1 @@
+"""Each module here is a verb of the command `dftracer`."""

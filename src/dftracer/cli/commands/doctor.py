@@ -1,0 +1,137 @@
+"""`dftracer doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from dftracer import __version__
+from dftracer.cli.common import print_json
+from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS
+
+HELP = "Say what is installed and what works here."
+EXAMPLE = "dftracer doctor"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--directory", default=".", metavar="DIR", help="where traces will be written (default: here)"
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _recorder() -> tuple[bool, str]:
+    try:
+        from dftracer import _core
+    except ImportError as e:
+        return False, f"the native recorder cannot be loaded: {e}"
+    return True, f"native recorder loaded from {Path(_core.__file__ or '').parent}"
+
+
+def _reader() -> tuple[bool, str]:
+    try:
+        from dftracer.load import _scan
+    except ImportError as e:
+        return False, f"the native reader cannot be loaded: {e}"
+    return True, f"native reader, inflates with {_scan.INFLATE}"
+
+
+def _clock() -> tuple[bool, str]:
+    source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    name = source.read_text().strip() if source.is_file() else "unknown"
+    good = name in {"tsc", "arch_sys_counter"}
+    return True, f"clock source {name}" + ("" if good else ": reading the time costs a system call or more")
+
+
+def _interception() -> tuple[bool, str]:
+    if sys.platform != "linux":
+        return False, f"interception works on Linux, not on {sys.platform}"
+    libc, version = platform.libc_ver()
+    if libc != "glibc":
+        return False, "interception expects glibc"
+    here = importlib.util.find_spec("dftracer.preload") is not None
+    return here, f"{libc} {version} on {platform.machine()}" + (
+        "" if here else "; this build has no interception library"
+    )
+
+
+def _disk(directory: str) -> tuple[bool, str]:
+    try:
+        free = shutil.disk_usage(directory).free
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".dftracer-doctor-") as f:
+            began = time.perf_counter()
+            for _ in range(32):
+                f.write(b"\0" * (1 << 20))
+            f.flush()
+            os.fsync(f.fileno())
+            rate = 32 / (time.perf_counter() - began)
+    except OSError as e:
+        return False, f"{directory}: {e.strerror}"
+    return (
+        free > 1 << 30,
+        f"{os.path.abspath(directory)}: {free >> 30} GiB free, {rate:.0f} MiB/s written and synced",
+    )
+
+
+def _shared_memory() -> tuple[bool, str]:
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError as e:
+        return False, f"/dev/shm: {e.strerror}; the events of killed processes may be lost"
+    return free > 64 << 20, f"/dev/shm: {free >> 20} MiB free (events of killed processes are kept there)"
+
+
+def run(args: argparse.Namespace) -> int:
+    checks: list[dict[str, Any]] = []
+
+    def check(name: str, result: tuple[bool, str], needed: bool = True) -> None:
+        checks.append({"check": name, "ok": result[0], "needed": needed, "text": result[1]})
+
+    check(
+        "python", (sys.version_info >= (3, 10), f"Python {platform.python_version()}, dftracer {__version__}")
+    )
+    check("recorder", _recorder())
+    check("reader", _reader())
+    check("clock", _clock())
+    check("interception", _interception(), needed=False)
+    check("trace directory", _disk(args.directory))
+    check("shared memory", _shared_memory(), needed=False)
+    for extra, packages in {
+        "analysis": ("numpy", "polars", "pyarrow", "duckdb", "rich"),
+        "dask": ("distributed",),
+        "torch": ("torch",),
+    }.items():
+        found = {p: _version(p) for p in packages}
+        missing = [p for p, v in found.items() if v is None]
+        listed = ", ".join(f"{p} {v}" for p, v in found.items() if v is not None)
+        text = listed if not missing else f"{', '.join(missing)} missing: pip install 'pydftracer[{extra}]'"
+        check(f"extra {extra}", (not missing, text), needed=False)
+    on = {k: v for k, v in sorted(os.environ.items()) if k.startswith("DFTRACER_")}
+    check(
+        "settings",
+        (True, ", ".join(f"{k}={v}" for k, v in on.items()) or "no DFTRACER_ variable is set"),
+        needed=False,
+    )
+    bad = [c for c in checks if c["needed"] and not c["ok"]]
+    if args.json:
+        print_json({"ok": not bad, "checks": checks})
+    else:
+        for c in checks:
+            mark = "ok  " if c["ok"] else "FAIL" if c["needed"] else "no  "
+            print(f"{mark} {c['check']:<16} {c['text']}")
+    return EXIT_PROBLEMS if bad else EXIT_OK

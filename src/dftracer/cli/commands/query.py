@@ -1,0 +1,52 @@
+"""`dftracer query`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dftracer.cli.common import add_filters, open_trace, output_path, print_json
+from dftracer.cli.main import EXIT_OK, CommandError
+
+HELP = "Run SQL over the events (tables: events, processes)."
+EXAMPLE = 'dftracer query "select name, count(*) n, sum(dur)/1e6 s from events group by all" traces/'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sql", metavar="SQL", help="a DuckDB query")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files or directories")
+    parser.add_argument("--no-cache", action="store_true", help="leave no columnar sidecar beside the trace")
+    add_filters(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from dftracer.load._need import need
+
+    duckdb = need("duckdb")
+    trace = open_trace(args, cache=not args.no_cache)
+    try:
+        frame = trace.sql(args.sql)
+    except duckdb.Error as e:
+        raise CommandError(f"{e}") from None
+    if args.output:
+        path = output_path(args, "")
+        writers = {".csv": frame.write_csv, ".parquet": frame.write_parquet, ".json": frame.write_json}
+        if path.suffix not in writers:
+            raise CommandError(f"{path}: write to .csv, .parquet or .json")
+        writers[path.suffix](path)
+    elif args.json:
+        print_json(frame.to_dicts())
+    elif not sys.stdout.isatty():
+        sys.stdout.write(frame.write_csv())
+    else:
+        import polars as pl
+
+        with pl.Config(
+            tbl_rows=100,
+            tbl_cols=-1,
+            fmt_str_lengths=80,
+            tbl_hide_dataframe_shape=True,
+            tbl_hide_column_data_types=True,
+        ):
+            print(frame)
+    return EXIT_OK

@@ -1,0 +1,79 @@
+"""`dftracer report`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dftracer.cli.common import add_filters, add_paths, open_trace, output_path, progress
+from dftracer.cli.main import EXIT_OK, CommandError
+
+if TYPE_CHECKING:
+    from dftracer.analyze import Analysis
+
+HELP = "Say where the time went, what is to blame and what would help."
+EXAMPLE = "dftracer report traces/ --html report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
+    parser.add_argument("--html", metavar="FILE", help="write one self-contained HTML page")
+    parser.add_argument("--md", action="store_true", help="print Markdown, short enough for a chat")
+    parser.add_argument(
+        "--dask", metavar="ADDRESS", help="analyse on a Dask cluster: tcp://host:port or 'local'"
+    )
+    add_filters(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    _check_page(args)
+    from dftracer.analyze import analyze
+
+    trace = open_trace(args)
+    with progress(args, "reading") as bar:
+        analysis = analyze(trace, dask=args.dask, progress=bar)
+    _write_text(args, analysis)
+    if args.html:
+        from dftracer.report import html_page
+
+        Path(args.html).write_text(html_page(analysis, f"dftracer: {args.paths[0]}"), encoding="utf-8")
+        if not args.quiet:
+            where = sys.stderr if args.json or args.md else sys.stdout
+            print(f"HTML report: {Path(args.html).resolve()}", file=where)
+    return EXIT_OK
+
+
+def _check_page(args: argparse.Namespace) -> None:
+    """Refuse before the long work, not after it."""
+    page = Path(args.html) if args.html else None
+    if page is None:
+        return
+    if page.is_dir():
+        raise CommandError(f"--html {page} is a directory; name a file in it")
+    if not page.parent.is_dir():
+        raise CommandError(f"{page.parent} is no directory; make it first")
+    if page.exists() and not args.force and page.suffix != ".html":
+        raise CommandError(f"{page} exists and is no .html file; use -f to overwrite it")
+
+
+def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
+    """The report as JSON, as Markdown or for the terminal; to a file where -o names one."""
+    if args.quiet and args.html and not (args.json or args.md or args.output):
+        return
+    from dftracer.report import document, markdown, print_report
+
+    out = output_path(args, "").open("w", encoding="utf-8") if args.output else sys.stdout
+    with out if args.output else contextlib.nullcontext():
+        if args.md:
+            out.write(markdown(analysis))
+        elif args.json:
+            json.dump(document(analysis), out, indent=1, ensure_ascii=False)
+            out.write("\n")
+        else:
+            from rich.console import Console
+
+            print_report(analysis, Console(file=out, width=120) if args.output else None)

@@ -1,0 +1,124 @@
+"""What several verbs need: traces from arguments, output files, a progress bar."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dftracer.cli.main import CommandError
+
+__all__ = [
+    "add_filters",
+    "add_paths",
+    "filters",
+    "open_trace",
+    "output_path",
+    "print_json",
+    "progress",
+    "span",
+]
+
+
+def add_paths(parser: argparse.ArgumentParser, what: str = "trace files or directories") -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help=what)
+
+
+def span(text: str) -> tuple[int, int]:
+    """`5`, `5:9`, `5:` or `:9`, both ends included."""
+    low, colon, high = text.partition(":")
+    try:
+        first = int(low) if low else 0
+        last = int(high) if high else ((1 << 62) if colon else first)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number or a range like 5:9") from None
+    return first, last
+
+
+def _numbers(text: str) -> list[int]:
+    out: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        try:
+            out += range(int(low), int(high) + 1) if dash else [int(low)]
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers like 0,2,5-7") from None
+    return out
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    g = parser.add_argument_group("which events")
+    g.add_argument("--ranks", type=_numbers, metavar="LIST", help="ranks, e.g. 0,2,5-7")
+    g.add_argument("--pids", type=_numbers, metavar="LIST", help="process ids")
+    g.add_argument("--cat", action="append", metavar="CATEGORY", help="a category (may be repeated)")
+    g.add_argument("--name", action="append", metavar="NAME", help="an event name (may be repeated)")
+    g.add_argument("--steps", type=span, metavar="FROM:TO", help="values of the `step` argument")
+    g.add_argument("--epochs", type=span, metavar="FROM:TO", help="values of the `epoch` argument")
+    g.add_argument("--time", metavar="FROM:TO", help="seconds from the start of the trace")
+
+
+def filters(args: argparse.Namespace) -> dict[str, Any]:
+    """The filter arguments of `Trace`, but the time, which needs the start of the trace."""
+    return {
+        "ranks": args.ranks,
+        "pids": args.pids,
+        "cats": args.cat,
+        "names": args.name,
+        "steps": args.steps,
+        "epochs": args.epochs,
+    }
+
+
+def open_trace(args: argparse.Namespace, **more: Any) -> Any:
+    """The trace the arguments mean, filtered as they say."""
+    from dftracer.load import NoTraces, Trace
+
+    wanted = {**filters(args), **more} if hasattr(args, "ranks") else more
+    try:
+        trace = Trace(args.paths, **wanted)
+    except NoTraces as e:
+        raise CommandError(str(e)) from None
+    if getattr(args, "time", None):
+        low, _, high = args.time.partition(":")
+        try:
+            first, last = float(low or 0), float(high) if high else 1e12
+        except ValueError:
+            raise CommandError(f"--time {args.time}: give seconds like 1.5:3") from None
+        base = min((p.start_us for p in trace.processes if p.start_us is not None), default=0)
+        trace = trace.select(time=(base + int(first * 1e6), base + int(last * 1e6)))
+    return trace
+
+
+def output_path(args: argparse.Namespace, default: str | os.PathLike[str]) -> Path:
+    """Where to write; what exists is kept unless forced."""
+    path = Path(args.output or default)
+    if path.exists() and not args.force:
+        raise CommandError(f"{path} exists; use -f to overwrite it, or -o to write elsewhere")
+    if not path.parent.is_dir():
+        raise CommandError(f"{path.parent} is no directory; make it first")
+    return path
+
+
+def print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=1, ensure_ascii=False, default=str)
+    sys.stdout.write("\n")
+
+
+@contextlib.contextmanager
+def progress(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on stderr where someone is looking."""
+    if args.quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

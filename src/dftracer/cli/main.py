@@ -1,0 +1,142 @@
+"""Finding the verbs, reading the command line, and turning errors into sentences and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
+
+from dftracer import __version__
+from dftracer.cli import commands
+
+__all__ = [
+    "EXIT_BAD_INPUT",
+    "EXIT_MISSING_EXTRA",
+    "EXIT_OK",
+    "EXIT_PROBLEMS",
+    "CommandError",
+    "build_parser",
+    "main",
+]
+
+EXIT_OK = 0
+EXIT_PROBLEMS = 1  # the command worked; what it looked at has problems
+EXIT_BAD_INPUT = 2  # usage, a missing file, an output that exists
+EXIT_MISSING_EXTRA = 3  # a package of an extra is not installed
+_EXIT_INTERRUPTED = 130
+
+_EPILOG = """\
+exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a package is missing, 130
+interrupted;
+`dftracer run` passes the program's own code through.
+"""
+
+
+class CommandError(Exception):
+    """Something the user can put right; the text says how."""
+
+
+class Verb(Protocol):
+    """What a module of `dftracer.cli.commands` offers."""
+
+    HELP: str
+    EXAMPLE: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+def verb_names() -> list[str]:
+    """All verbs: a module dropped into the package is a verb."""
+    return sorted(m.name for m in pkgutil.iter_modules(commands.__path__) if not m.name.startswith("_"))
+
+
+def load_verb(name: str) -> Verb:
+    """The module of a verb."""
+    module: Verb = importlib.import_module(f"dftracer.cli.commands.{name}")
+    return module
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
+
+
+def _common() -> _Parser:
+    """The options that mean the same everywhere."""
+    p = _Parser(add_help=False)
+    g = p.add_argument_group("common options")
+    g.add_argument("-o", "--output", metavar="FILE", help="where to write (default: see the verb)")
+    g.add_argument("-f", "--force", action="store_true", help="overwrite what exists")
+    g.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
+    g.add_argument("-v", "--verbose", action="store_true", help="say more")
+    g.add_argument("--json", action="store_true", help="machine-readable output")
+    return p
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = _Parser(
+        prog="dftracer",
+        description="Trace a training job and see where its time goes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"dftracer {__version__}")
+    common = _common()
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+    for name in verb_names():
+        verb = load_verb(name)
+        sub = verbs.add_parser(
+            name,
+            parents=[common],
+            help=verb.HELP,
+            description=verb.HELP,
+            epilog=f"example: {verb.EXAMPLE}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.add_arguments(sub)
+        sub.set_defaults(run_verb=verb.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one exit code each
+    """Run one verb; returns the exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.verb is None:
+        parser.print_help()
+        return EXIT_BAD_INPUT
+    try:
+        code: int = args.run_verb(args)
+        sys.stdout.flush()
+        return code
+    except CommandError as e:
+        return _say(args, str(e), EXIT_BAD_INPUT)
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+    except BrokenPipeError:  # `dftracer ... | head`: the reader has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except ImportError as e:
+        if type(e).__name__ == "MissingExtra":
+            return _say(args, str(e), EXIT_MISSING_EXTRA)
+        if args.verbose:
+            raise
+        missing = (e.name or "a package").partition(".")[0]
+        return _say(
+            args, f"{missing} is not installed: pip install 'pydftracer[analysis]'", EXIT_MISSING_EXTRA
+        )
+    except OSError as e:
+        where = f"{e.filename}: " if e.filename else ""
+        return _say(args, f"{where}{e.strerror or e}", EXIT_BAD_INPUT)
+
+
+def _say(args: argparse.Namespace, text: str, code: int) -> int:
+    print(f"dftracer {args.verb}: {text}", file=sys.stderr)
+    return code

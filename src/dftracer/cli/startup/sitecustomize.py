@@ -1,0 +1,30 @@
+"""Begins recording in every Python process under `dftracer run`, then lets the user's own sitecustomize
+run.
+"""
+
+import os
+import sys
+
+
+def _start() -> None:
+    try:
+        import dftracer._session  # noqa: F401 - joining the announced session is its effect
+    except Exception as e:  # the traced program must run whatever happens here
+        sys.stderr.write(f"dftracer: not recording: {e}\n")
+
+
+def _next_sitecustomize() -> None:
+    import importlib.machinery
+    import importlib.util
+
+    own = os.path.dirname(os.path.abspath(__file__))
+    path = [p for p in sys.path if os.path.abspath(p) != own]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_start()
+_next_sitecustomize()

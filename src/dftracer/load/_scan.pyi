@@ -1,0 +1,45 @@
+"""The native reader of trace files."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias, final
+
+# `collections.abc.Buffer` is newer than the oldest Python we run on.
+_AnyBuffer: TypeAlias = Any
+
+MISSING: Final[int]
+INFLATE: Final[str]
+
+@final
+class Buffer:
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Scanner(Iterator[dict[str, Any]]):
+    """Rows of one file, a chunk at a time; a column without any value is absent from its chunk."""
+
+    def __new__(
+        cls,
+        path: str | os.PathLike[str],
+        threads: int = 1,
+        chunk_text: int = ...,
+        *,
+        ts: tuple[int, int] | None = None,
+        step: tuple[int, int] | None = None,
+        epoch: tuple[int, int] | None = None,
+        pids: Sequence[int] | None = None,
+        names: Sequence[str] | None = None,
+        cats: Sequence[str] | None = None,
+    ) -> Scanner: ...
+    def __iter__(self) -> Scanner: ...
+    def __next__(self) -> dict[str, Any]: ...
+    def dictionary(self, column: str, start: int = 0, /) -> list[str]: ...
+    def counts(self) -> dict[str, Any]: ...
+
+class SelfTime:
+    def update(self, id: _AnyBuffer, p_idx: _AnyBuffer, dur: _AnyBuffer, /) -> Buffer: ...
+
+def nest(tid: _AnyBuffer, ts: _AnyBuffer, dur: _AnyBuffer, /) -> tuple[Buffer, Buffer]: ...
+def timeline(
+    ts: _AnyBuffer, dur: _AnyBuffer, cls: _AnyBuffer, rule: _AnyBuffer, stages: int, none: int, /
+) -> tuple[Buffer, Buffer, Buffer]: ...
+def validity(column: _AnyBuffer, width: int, /) -> tuple[Buffer | None, int]: ...

@@ -1,0 +1,165 @@
+"""Chunks as Arrow record batches, over the native memory as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dftracer.load._need import need
+from dftracer.load._scan import Scanner, validity
+from dftracer.load.chunk import Chunk
+from dftracer.load.process import ProcessInfo, assign_ranks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SCHEMA_VERSION", "BatchMaker", "schema"]
+
+SCHEMA_VERSION = 1
+_INTS = ("id", "pid", "tid", "ts", "dur", "p_idx", "level", "epoch", "step", "image_idx")
+_zero_buffer: Any = None
+_IO_INTS = ("count", "size", "offset", "ret", "errno")
+
+
+def schema() -> pa.Schema:
+    """The one Arrow schema of events, whatever dialect they were written in."""
+    arrow = need("pyarrow")
+    text = arrow.dictionary(arrow.int32(), arrow.string())
+    made: pa.Schema = arrow.schema(
+        [
+            ("name", text),
+            ("cat", text),
+            ("ph", text),
+            ("rank", arrow.int32()),
+            *((n, arrow.int64()) for n in _INTS),
+            ("path", text),
+            *((n, arrow.int64()) for n in _IO_INTS),
+            ("fhash", text),
+            ("host", text),
+            ("file", text),
+            ("args", arrow.string()),
+        ],
+        metadata={"dftracer_schema": str(SCHEMA_VERSION)},
+    )
+    return made
+
+
+class BatchMaker:
+    """Turns the chunks of one file into record batches; keeps the growing dictionaries."""
+
+    def __init__(self, scanner: Scanner, process: ProcessInfo) -> None:
+        self._pa = need("pyarrow")
+        self._scanner = scanner
+        self._process = process
+        self._texts: dict[str, list[str]] = {c: [] for c in ("name", "cat", "hhash", "fhash")}
+        self._schema = schema()
+
+    def _path_of(self, fhash: str) -> str:
+        known = self._process.path_of(fhash)
+        if known != fhash:
+            return known
+        return next((p.paths[fhash] for p in self._process.others.values() if fhash in p.paths), fhash)
+
+    def _dictionary(self, column: str) -> list[str]:
+        texts = self._texts[column]
+        texts += self._scanner.dictionary(column, len(texts))
+        return texts
+
+    def batch(self, chunk: Chunk) -> pa.RecordBatch:
+        pa = self._pa
+        n = chunk.rows
+        columns: dict[str, Any] = {}
+        for name in (*_INTS, *_IO_INTS):
+            raw = chunk.raw(name)
+            if raw is None:
+                columns[name] = self._nulls(n, pa.int64())
+                continue
+            bits, nulls = validity(raw, 8)
+            buffers = [None if bits is None else pa.py_buffer(bits), pa.py_buffer(raw)]
+            columns[name] = pa.Array.from_buffers(pa.int64(), n, buffers, nulls)
+        for name in ("name", "cat", "fhash"):
+            columns[name] = self._coded(chunk.raw(name), n, pa.array(self._dictionary(name), pa.string()))
+        columns["path"] = self._coded(
+            chunk.raw("fhash"), n, pa.array([self._path_of(h) for h in self._texts["fhash"]], pa.string())
+        )
+        hosts = [self._process.hosts.get(h, h) for h in self._dictionary("hhash")]
+        columns["host"] = self._coded(chunk.raw("hhash"), n, pa.array(hosts, pa.string()))
+        columns["ph"] = self._kinds(chunk)
+        columns["file"] = self._constant(n, self._process.file.name)
+        columns["rank"] = self._ranks(chunk)
+        columns["args"] = self._args(chunk)
+        return pa.RecordBatch.from_arrays([columns[f.name] for f in self._schema], schema=self._schema)
+
+    def _ranks(self, chunk: Chunk) -> Any:
+        pa, process = self._pa, self._process
+        if process.others and chunk.has("pid"):  # a merged file
+            assign_ranks([process, *process.others.values()])
+            of = {p.pid: p.rank for p in (process, *process.others.values())}
+            pids, inverse = np.unique(chunk.ints("pid"), return_inverse=True)
+            return pa.array([of.get(p) for p in pids.tolist()], pa.int32()).take(pa.array(inverse))
+        if process.rank is None:
+            return self._nulls(chunk.rows, pa.int32())
+        return pa.array(np.full(chunk.rows, process.rank, dtype=np.int32))
+
+    def _coded(self, raw: Any, n: int, dictionary: Any) -> Any:
+        pa = self._pa
+        if raw is None:
+            return pa.DictionaryArray.from_arrays(self._nulls(n, pa.int32()), dictionary)
+        bits, nulls = validity(raw, 4)
+        buffers = [None if bits is None else pa.py_buffer(bits), pa.py_buffer(raw)]
+        codes = pa.Array.from_buffers(pa.int32(), n, buffers, nulls)
+        return pa.DictionaryArray.from_arrays(codes, dictionary, safe=False)
+
+    def _constant(self, n: int, text: str) -> Any:
+        pa = self._pa
+        codes = pa.Array.from_buffers(pa.int32(), n, [None, _zeros(pa, n * 4)])
+        return pa.DictionaryArray.from_arrays(codes, pa.array([text]), safe=False)
+
+    def _nulls(self, n: int, kind: Any) -> Any:
+        pa = self._pa
+        zeros = _zeros(pa, n * 8)
+        return pa.Array.from_buffers(kind, n, [zeros, zeros], n)
+
+    def _kinds(self, chunk: Chunk) -> Any:
+        pa = self._pa
+        values, codes = np.unique(chunk.ph(), return_inverse=True) if not _all_x(chunk) else (None, None)
+        if values is None or codes is None:
+            return self._constant(chunk.rows, "X")
+        return pa.DictionaryArray.from_arrays(
+            pa.array(codes.astype(np.int32)), pa.array([chr(v) for v in values.tolist()])
+        )
+
+    def _args(self, chunk: Chunk) -> Any:
+        pa = self._pa
+        if chunk.rows == 0:
+            return pa.nulls(0, pa.string())
+        ends = np.frombuffer(chunk.raw("args_end"), dtype=np.int32)
+        if ends[-1] == 0:
+            return pa.nulls(chunk.rows, pa.string())
+        offsets = np.empty(chunk.rows + 1, dtype=np.int32)
+        offsets[0] = 0
+        offsets[1:] = ends
+        bits = np.packbits(np.diff(offsets) > 0, bitorder="little")
+        array = pa.Array.from_buffers(
+            pa.string(),
+            chunk.rows,
+            [pa.py_buffer(bits), pa.py_buffer(offsets), pa.py_buffer(chunk.raw("args_text"))],
+        )
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:  # a foreign writer's bytes that are not UTF-8
+            return pa.array([chunk.args_text(i) or None for i in range(chunk.rows)], pa.string())
+        return array
+
+
+def _zeros(pa: Any, size: int) -> Any:
+    """Zeros shared by all columns that hold nothing else: they cost no memory per batch."""
+    global _zero_buffer  # noqa: PLW0603 - it only ever grows
+    if _zero_buffer is None or _zero_buffer.size < size:
+        _zero_buffer = pa.py_buffer(np.zeros(max(size, 1 << 20), dtype=np.uint8))
+    return _zero_buffer
+
+
+def _all_x(chunk: Chunk) -> bool:
+    return bool((chunk.ph() == ord("X")).all())

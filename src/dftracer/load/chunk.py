@@ -1,0 +1,109 @@
+"""A chunk of rows as NumPy arrays over native memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dftracer.load._scan import MISSING
+
+__all__ = ["CODE_COLUMNS", "INT_COLUMNS", "MISSING", "Chunk", "Ints", "int64s", "uint8s"]
+
+Ints = npt.NDArray[np.int64]
+
+# Names on the Python side; the native side knows the same (native/load/columns.hpp).
+INT_COLUMNS = (
+    "id",
+    "pid",
+    "tid",
+    "ts",
+    "dur",
+    "level",
+    "p_idx",
+    "epoch",
+    "step",
+    "count",
+    "size",
+    "offset",
+    "ret",
+    "errno",
+    "image_idx",
+)
+CODE_COLUMNS = ("name", "cat", "hhash", "fhash")
+
+
+def int64s(buffer: Any) -> Ints:
+    """Native memory as an array."""
+    return np.frombuffer(buffer, dtype=np.int64)
+
+
+def uint8s(buffer: Any) -> npt.NDArray[np.uint8]:
+    """Native memory as an array."""
+    return np.frombuffer(buffer, dtype=np.uint8)
+
+
+class Chunk:
+    """Rows of one file. Missing integers are `MISSING`, missing codes -1."""
+
+    __slots__ = ("_raw", "meta", "rows")
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self._raw = raw
+        self.rows: int = raw["rows"]
+        self.meta: list[tuple[str, str, str, str, int, int, int]] = raw["meta"]
+
+    def has(self, column: str) -> bool:
+        """Whether any row has a value in `column`."""
+        return _native(column) in self._raw
+
+    def raw(self, column: str) -> Any:
+        """The native buffer of a column, None when no row has a value."""
+        return self._raw.get(_native(column))
+
+    def scale_time(self, multiply: int, divide: int) -> None:
+        """Bring times of another unit to microseconds."""
+        for column in ("ts", "dur"):
+            if self.has(column):
+                self._raw[column] = self.ints(column) * multiply // divide
+
+    def select(self, rows: npt.NDArray[np.intp]) -> Chunk:
+        """Some of the rows (without the text of their further arguments)."""
+        raw: dict[str, Any] = {
+            "rows": int(rows.size),
+            "meta": [],
+            "ph": np.ascontiguousarray(self.ph()[rows]),
+        }
+        for column in INT_COLUMNS:
+            if self.has(column):
+                raw[_native(column)] = self.ints(column)[rows]
+        for column in CODE_COLUMNS:
+            if self.has(column):
+                raw[column] = self.codes(column)[rows]
+        return Chunk(raw)
+
+    def ints(self, column: str) -> Ints:
+        buffer = self._raw.get(_native(column))
+        if buffer is None:
+            return np.full(self.rows, MISSING, dtype=np.int64)
+        return np.frombuffer(buffer, dtype=np.int64)
+
+    def codes(self, column: str) -> npt.NDArray[np.int32]:
+        buffer = self._raw.get(column)
+        if buffer is None:
+            return np.full(self.rows, -1, dtype=np.int32)
+        return np.frombuffer(buffer, dtype=np.int32)
+
+    def ph(self) -> npt.NDArray[np.int8]:
+        return np.frombuffer(self._raw["ph"], dtype=np.int8) if self.rows else np.empty(0, np.int8)
+
+    def args_text(self, row: int) -> str:
+        """What no column holds of one row, as JSON ('' when nothing is left)."""
+        ends = np.frombuffer(self._raw["args_end"], dtype=np.int32)
+        start = int(ends[row - 1]) if row else 0
+        return bytes(memoryview(self._raw["args_text"])[start : int(ends[row])]).decode("utf-8", "replace")
+
+
+def _native(column: str) -> str:
+    return "errno_" if column == "errno" else column

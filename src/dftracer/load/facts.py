@@ -1,0 +1,61 @@
+"""The state of one trace file: how much is in it, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dftracer.load.process import ProcessInfo
+from dftracer.load.trace import Filter, scan_file
+
+__all__ = ["file_facts"]
+
+
+def file_facts(process: ProcessInfo) -> dict[str, Any]:
+    """Read a whole file and say what was met."""
+    first: int | None = None
+    last: int | None = None
+    dangling = 0
+    for _, chunk in scan_file(process, Filter(), 2, 16 << 20):
+        if chunk.rows == 0:
+            continue
+        ts, dur = chunk.ints("ts"), chunk.ints("dur")
+        low, high = int(ts.min()), int((ts + dur).max())
+        first = low if first is None else min(first, low)
+        last = high if last is None else max(last, high)
+        dangling += int((dur < 0).sum())
+    c = process.counts
+    end = process.end
+    problems = []
+    if c["members_cut"]:
+        problems.append(f"{c['members_cut']} gzip members cut or damaged")
+    if c["cut_lines"]:
+        problems.append("the last line is cut")
+    if c["bad_lines"]:
+        problems.append(f"{c['bad_lines']} lines are no records")
+    if dangling:
+        problems.append(f"{dangling} events end before they begin")
+    if end is None:
+        problems.append("no end record: killed, or still running")
+    elif end.get("recovered"):
+        problems.append("completed after the process had died")
+    dropped = int(end.get("dropped", 0) or 0) if end else 0
+    if dropped:
+        problems.append(f"{dropped} events dropped by the tracer")
+    return {
+        "file": str(process.file),
+        "rank": process.rank,
+        "pid": process.pid,
+        "ppid": process.ppid,
+        "host": process.host,
+        "command": process.command,
+        "events": c["events"],
+        "records": c["events"] + c["meta"],
+        "bytes": c["file_bytes"],
+        "text_bytes": c["text_bytes"],
+        "members": c["members"],
+        "span_s": None if first is None or last is None else (last - first) / 1e6,
+        "closed": c["closed"],
+        "dropped": dropped,
+        "end": end,
+        "problems": problems,
+    }

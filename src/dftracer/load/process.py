@@ -1,0 +1,150 @@
+"""Who wrote a trace file, and what the process says of itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dftracer._schema import TIME_UNITS
+from dftracer.load._scan import MISSING, Scanner
+
+__all__ = ["ProcessInfo", "assign_ranks", "part_of", "peek"]
+
+_PART = re.compile(r"-part(\d+)(?=\.pfw(\.gz)?$)")
+
+_MetaRow = tuple[str, str, str, str, int, int, int]
+
+
+@dataclass
+class ProcessInfo:
+    """The facts of one process, gathered from its metadata, `start` and `end` records."""
+
+    file: Path
+    pid: int = -1
+    ppid: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    host: str = ""
+    start_us: int | None = None
+    end_us: int | None = None
+    end: dict[str, Any] | None = None  # what `end` states; None: the process never reported its end
+    facts: dict[str, str] = field(default_factory=dict)
+    user_metadata: list[tuple[str, str]] = field(default_factory=list)
+    paths: dict[str, str] = field(default_factory=dict)
+    strings: dict[str, str] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)
+    threads: dict[int, str] = field(default_factory=dict)
+    command: str = ""
+    counts: dict[str, Any] = field(default_factory=dict)
+    time_unit: tuple[int, int] = (1, 1)  # (multiply, divide) to get microseconds
+    others: dict[int, ProcessInfo] = field(default_factory=dict)  # further processes, in a merged file
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Processes of different hosts may share a pid."""
+        return (self.host, self.pid)
+
+    def take(self, rows: Iterable[_MetaRow]) -> None:  # noqa: PLR0912 - one branch per kind of record
+        """Learn from metadata rows."""
+        for row in rows:
+            kind, key, value, rest, pid, tid, ts = row
+            if self.pid < 0 and pid != MISSING:
+                self.pid = pid
+            if pid not in (self.pid, MISSING):
+                self.others.setdefault(pid, ProcessInfo(self.file, pid=pid)).take([row])
+                continue
+            if kind == "FH":
+                self.paths[value] = key
+            elif kind == "HH":
+                self.hosts[value] = key
+                self.host = self.host or key
+            elif kind == "SH":
+                self.strings[value] = key
+            elif kind == "PR":
+                self._fact(key, value)
+            elif kind == "CM":
+                self.user_metadata.append((key, value))
+                if key == "time_metric":
+                    self.time_unit = TIME_UNITS.get(value.upper(), self.time_unit)
+            elif kind == "thread_name":
+                self.threads[tid] = key
+            elif kind == "start":
+                args = _object(rest)
+                self.start_us = ts if self.start_us is None else min(self.start_us, ts)
+                self.ppid = _integer(args.get("ppid"), self.ppid)
+                self.command = self.strings.get(str(args.get("cmd_hash")), self.command)
+                for name in ("rank", "world_size"):
+                    if name in args:
+                        self._fact(name, str(args[name]))
+            elif kind == "end":
+                self.end = _object(rest)
+                self.end_us = ts
+
+    def _fact(self, key: str, value: str) -> None:
+        self.facts[key] = value
+        if key == "rank":
+            self.rank = _integer(value, self.rank)
+        elif key == "world_size":
+            self.world_size = _integer(value, self.world_size)
+
+    def path_of(self, fhash: str) -> str:
+        """The path behind a hash; older dialects write the path itself."""
+        known = self.paths.get(fhash)
+        return known if known is not None else fhash
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _integer(value: Any, default: int | None) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return default
+
+
+def peek(file: Path) -> ProcessInfo:
+    """The facts at the head of a file, without reading the rest."""
+    info = ProcessInfo(file)
+    scanner = Scanner(file, 1, 1 << 16)
+    for raw in scanner:
+        info.take(raw["meta"])
+        if info.pid < 0 and raw["rows"]:
+            info.pid = (
+                int.from_bytes(bytes(memoryview(raw["pid"])[:8]), "little", signed=True)
+                if "pid" in raw
+                else -1
+            )
+        if raw["rows"] or info.start_us is not None:
+            break
+    return info
+
+
+def part_of(file: Path) -> tuple[str, int]:
+    """The trace a file is a part of, and which one: recorders may begin a new file at a given size."""
+    found = _PART.search(file.name)
+    if found is None:
+        return str(file), 1
+    return str(file.with_name(_PART.sub("", file.name))), int(found.group(1))
+
+
+def assign_ranks(processes: list[ProcessInfo]) -> None:
+    """Give children without a rank of their own the rank of the process that started them."""
+    by_key = {p.key: p for p in processes}
+    for process in processes:
+        seen: set[tuple[str, int]] = set()
+        at: ProcessInfo | None = process
+        while at is not None and at.rank is None and at.key not in seen:
+            seen.add(at.key)
+            at = by_key.get((at.host, at.ppid)) if at.ppid is not None else None
+        if process.rank is None and at is not None and at.rank is not None:
+            process.rank = at.rank

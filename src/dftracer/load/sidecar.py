@@ -1,0 +1,131 @@
+"""The columnar sidecar: a Parquet file per trace file that makes every later look instant.
+
+It lies in `.dftracer-cache` beside the trace, or in the user's cache directory where that cannot be written.
+A sidecar is used only while the trace has the size, time and identity it had when the sidecar was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dftracer.load._need import need
+from dftracer.load.arrow import SCHEMA_VERSION, schema
+from dftracer.load.process import ProcessInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["find", "fingerprint", "read_info", "write"]
+
+_ROW_GROUP = 1 << 18
+
+
+def fingerprint(file: Path) -> str:
+    """Changes whenever the trace does."""
+    s = file.stat()
+    return f"{SCHEMA_VERSION}:{s.st_size}:{s.st_mtime_ns}:{s.st_ino}"
+
+
+def _places(file: Path) -> list[Path]:
+    own = file.parent / ".dftracer-cache" / f"{file.name}.parquet"
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]
+    return [own, base / "dftracer" / f"{digest}-{file.name}.parquet"]
+
+
+def find(file: Path) -> Path | None:
+    """The sidecar of `file` if it is there and fresh."""
+    wanted = fingerprint(file)
+    for place in _places(file):
+        if place.is_file() and _state(place).get("fingerprint") == wanted:
+            return place
+    return None
+
+
+def _state(place: Path) -> dict[str, Any]:
+    pq = need("pyarrow.parquet")
+    try:
+        meta = pq.read_metadata(place).metadata or {}
+        state = json.loads(meta.get(b"dftracer", b"{}"))
+    except Exception:
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def read_info(place: Path, file: Path) -> ProcessInfo:
+    """The process facts kept with the sidecar."""
+    kept = _state(place).get("process", {})
+    return ProcessInfo(
+        file,
+        pid=kept.get("pid", -1),
+        ppid=kept.get("ppid"),
+        rank=kept.get("rank"),
+        world_size=kept.get("world_size"),
+        host=kept.get("host", ""),
+        start_us=kept.get("start_us"),
+        end_us=kept.get("end_us"),
+        end=kept.get("end"),
+        facts=kept.get("facts", {}),
+        user_metadata=[(k, v) for k, v in kept.get("user_metadata", [])],
+        command=kept.get("command", ""),
+        counts=kept.get("counts", {}),
+    )
+
+
+def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -> Path | None:
+    """Write the sidecar of `file` from its batches, a row group at a time; None where nothing can be written.
+
+    `process` is filled while the batches are read, so its facts are stored last.
+    """
+    pq = need("pyarrow.parquet")
+    stamp = fingerprint(file)
+    for place in _places(file):
+        temporary = place.with_name(f".{place.name}.{os.getpid()}")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            out = pq.ParquetWriter(
+                temporary,
+                schema(),
+                compression="lz4",
+                use_dictionary=["name", "cat", "ph", "path", "fhash", "host", "file"],
+            )
+        except OSError:
+            continue
+        try:
+            for batch in batches:
+                out.write_batch(batch, row_group_size=_ROW_GROUP)
+            out.add_key_value_metadata({"dftracer": json.dumps(_kept(process, stamp))})
+            out.close()
+            # The trace may have grown while it was read: such a sidecar would be stale from birth.
+            if fingerprint(file) != stamp:
+                return None
+            temporary.replace(place)
+            return place
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+    return None
+
+
+def _kept(p: ProcessInfo, stamp: str) -> dict[str, Any]:
+    facts = {
+        "pid": p.pid,
+        "ppid": p.ppid,
+        "rank": p.rank,
+        "world_size": p.world_size,
+        "host": p.host,
+        "start_us": p.start_us,
+        "end_us": p.end_us,
+        "end": p.end,
+        "facts": p.facts,
+        "user_metadata": p.user_metadata,
+        "command": p.command,
+        "counts": p.counts,
+    }
+    return {"fingerprint": stamp, "process": facts}

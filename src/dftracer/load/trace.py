@@ -1,0 +1,280 @@
+"""A set of trace files as one table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dftracer.load import sidecar
+from dftracer.load._need import need
+from dftracer.load._scan import Scanner
+from dftracer.load.arrow import BatchMaker, schema
+from dftracer.load.chunk import Chunk
+from dftracer.load.files import find_files, recover_left_behind
+from dftracer.load.process import ProcessInfo, assign_ranks, peek
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+__all__ = ["Filter", "Trace", "scan_file"]
+
+Range = tuple[int, int]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which events to read. Ranges include both ends; `time` is in us since the epoch, of an event's
+    start.
+    """
+
+    time: Range | None = None
+    ranks: tuple[int, ...] | None = None
+    pids: tuple[int, ...] | None = None
+    cats: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None = None
+    steps: Range | None = None
+    epochs: Range | None = None
+
+    def wants(self, process: ProcessInfo) -> bool:
+        """Whether any event of the process can pass."""
+        if self.ranks is not None and process.rank not in self.ranks:
+            return False
+        return self.pids is None or process.pid in self.pids
+
+    @property
+    def empty(self) -> bool:
+        return self == Filter()
+
+
+def scan_file(
+    process: ProcessInfo, where: Filter, threads: int, chunk_text: int
+) -> Iterator[tuple[Scanner, Chunk]]:
+    """The chunks of one file; `process` learns what its metadata says on the way."""
+    scanner = Scanner(
+        process.file,
+        threads,
+        chunk_text,
+        ts=where.time,
+        step=where.steps,
+        epoch=where.epochs,
+        pids=where.pids,
+        names=where.names,
+        cats=where.cats,
+    )
+    for raw in scanner:
+        process.take(raw["meta"])
+        chunk = Chunk(raw)
+        if process.time_unit != (1, 1):
+            chunk.scale_time(*process.time_unit)
+        yield scanner, chunk
+    process.counts = scanner.counts()
+
+
+class Trace:
+    """All events of the given files or directories.
+
+    Nothing is read until asked for. `batches()` streams under `memory_limit`; `lazy()` and `sql()` go
+    through the
+    columnar sidecar, so their memory does not grow with the trace either; `arrow()`, `polars()` and
+    `pandas()` hold
+    everything that passes the filter.
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        time: Range | None = None,
+        ranks: Sequence[int] | None = None,
+        pids: Sequence[int] | None = None,
+        cats: Sequence[str] | None = None,
+        names: Sequence[str] | None = None,
+        steps: Range | None = None,
+        epochs: Range | None = None,
+        threads: int | None = None,
+        memory_limit: int = 1 << 30,
+        cache: bool = True,
+        progress: Progress | None = None,
+        recover: bool = True,
+    ) -> None:
+        self.files: list[Path] = find_files(paths)
+        if recover and recover_left_behind(self.files):
+            self.files = find_files(paths)
+        self.filter = Filter(time, _tuple(ranks), _tuple(pids), _tuple(cats), _tuple(names), steps, epochs)
+        self.threads = threads or _cores()
+        self.memory_limit = memory_limit
+        self.cache = cache
+        self._progress = progress
+        self._processes: list[ProcessInfo] | None = None
+
+    @property
+    def chunk_text(self) -> int:
+        """Bytes of text per chunk: rows take about their text's size, and text, rows and copies exist at
+        once.
+        """
+        return max(1 << 20, min(16 << 20, self.memory_limit // 8))
+
+    @property
+    def processes(self) -> list[ProcessInfo]:
+        """The processes that wrote the files, from the head of each file."""
+        if self._processes is None:
+            self._processes = [peek(f) for f in self.files]
+            assign_ranks(self._processes)
+        return self._processes
+
+    def chunks(self) -> Iterator[tuple[ProcessInfo, Scanner, Chunk]]:
+        """All events as NumPy arrays over native memory, file after file."""
+        total = sum(f.stat().st_size for f in self.files)
+        done = 0
+        for process in self.processes:
+            if self.filter.wants(process):
+                for scanner, chunk in scan_file(process, self.filter, self.threads, self.chunk_text):
+                    yield process, scanner, chunk
+            done += process.file.stat().st_size
+            if self._progress is not None:
+                self._progress(done, total)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All events as Arrow record batches; only one is held at a time."""
+        maker: BatchMaker | None = None
+        last: Scanner | None = None
+        for process, scanner, chunk in self.chunks():
+            if maker is None or scanner is not last:
+                maker, last = BatchMaker(scanner, process), scanner
+            if chunk.rows:
+                yield maker.batch(chunk)
+
+    def arrow(self) -> pa.Table:
+        """Everything as one Arrow table (from the sidecars where they are fresh)."""
+        arrow = need("pyarrow")
+        ready = self._sidecars(make=False)
+        table: pa.Table
+        if ready is not None and self.filter.empty:
+            table = arrow.concat_tables([need("pyarrow.parquet").read_table(p) for p in ready])
+        else:
+            table = arrow.Table.from_batches(self.batches(), schema())
+        return table
+
+    def lazy(self) -> pl.LazyFrame:
+        """A Polars query over the columnar sidecars, which are made on the first look."""
+        polars = need("polars")
+        ready = self._sidecars(make=self.cache)
+        return self.polars().lazy() if ready is None else self._filtered(polars.scan_parquet(ready))
+
+    def polars(self) -> pl.DataFrame:
+        """Everything as a Polars frame."""
+        frame: pl.DataFrame = need("polars").from_arrow(self.arrow())
+        return frame
+
+    def pandas(self) -> pd.DataFrame:
+        """Everything as a pandas frame."""
+        need("pandas")
+        frame: pd.DataFrame = self.arrow().to_pandas()
+        return frame
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """A DuckDB connection with the view `events` (and `processes`), under the memory limit."""
+        config = {"memory_limit": f"{self.memory_limit >> 20}MiB", "threads": self.threads}
+        con: duckdb.DuckDBPyConnection = need("duckdb").connect(config=config)
+        ready = self._sidecars(make=self.cache)
+        if ready is not None and self.filter.empty:
+            listed = ", ".join("'" + str(p).replace("'", "''") + "'" for p in ready)
+            con.execute(f"create view events as select * from read_parquet([{listed}])")
+        else:
+            con.register("events", self.arrow())
+        con.register("processes", _process_table(self.processes))
+        return con
+
+    def sql(self, query: str) -> pl.DataFrame:
+        """Run SQL over `events`: `trace.sql("select name, sum(dur) from events group by name")`."""
+        need("polars")
+        frame: pl.DataFrame = self.connection().sql(query).pl()
+        return frame
+
+    def select(self, **changes: Any) -> Trace:
+        """The same files under another filter: `trace.select(ranks=[0], steps=(10, 20))`."""
+        other = Trace(
+            self.files, threads=self.threads, memory_limit=self.memory_limit, cache=self.cache, recover=False
+        )
+        fixed = {k: _tuple(v) if k in ("ranks", "pids", "cats", "names") else v for k, v in changes.items()}
+        other.filter = replace(self.filter, **fixed)
+        other._processes = self._processes
+        return other
+
+    def _sidecars(self, make: bool) -> list[Path] | None:
+        """The sidecars of all files; None when one is missing and may or could not be made."""
+        ready: list[Path] = []
+        for process in self.processes:
+            place = sidecar.find(process.file)
+            if place is None and make:
+                place = sidecar.write(process.file, self._whole(process), process)
+            if place is None:
+                return None
+            ready.append(place)
+        return ready
+
+    def _whole(self, process: ProcessInfo) -> Iterator[pa.RecordBatch]:
+        maker: BatchMaker | None = None
+        for scanner, chunk in scan_file(process, Filter(), self.threads, self.chunk_text):
+            maker = maker or BatchMaker(scanner, process)
+            if chunk.rows:
+                yield maker.batch(chunk)
+
+    def _filtered(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+        polars = need("polars")
+        f = self.filter
+        for column, span in (("ts", f.time), ("step", f.steps), ("epoch", f.epochs)):
+            if span is not None:
+                frame = frame.filter(polars.col(column).is_between(*span))
+        for column, values in (("rank", f.ranks), ("pid", f.pids)):
+            if values is not None:
+                frame = frame.filter(polars.col(column).is_in(list(values)))
+        for column, texts in (("cat", f.cats), ("name", f.names)):
+            if texts is not None:
+                frame = frame.filter(polars.col(column).cast(polars.String).is_in(list(texts)))
+        return frame
+
+
+def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _process_table(processes: list[ProcessInfo]) -> Any:
+    pa = need("pyarrow")
+    rows = [
+        {
+            "pid": p.pid,
+            "ppid": p.ppid,
+            "rank": p.rank,
+            "host": p.host,
+            "file": str(p.file),
+            "start_us": p.start_us,
+            "end_us": p.end_us,
+            "command": p.command,
+        }
+        for p in processes
+    ]
+    kinds = pa.schema(
+        [
+            ("pid", pa.int64()),
+            ("ppid", pa.int64()),
+            ("rank", pa.int32()),
+            ("host", pa.string()),
+            ("file", pa.string()),
+            ("start_us", pa.int64()),
+            ("end_us", pa.int64()),
+            ("command", pa.string()),
+        ]
+    )
+    return pa.Table.from_pylist(rows, kinds)

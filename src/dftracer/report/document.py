@@ -1,0 +1,34 @@
+"""The report as one JSON document; docs/report.md describes every key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dftracer.analyze import Analysis, views
+
+__all__ = ["SCHEMA", "document"]
+
+SCHEMA = "dftracer.report/1"
+_MOST_FILES = 1000
+
+
+def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+
+
+def document(analysis: Analysis) -> dict[str, Any]:
+    """Everything a program may want to know; keys are added over time, never renamed."""
+    files = analysis.files
+    return {
+        "schema": SCHEMA,
+        "trace": analysis.trace,
+        "verdict": analysis.verdict,
+        "run_s": round(analysis.run_s, 6),
+        "ledger": analysis.ledger,
+        "overlap": analysis.overlap,
+        "findings": [f.to_json() for f in analysis.findings],
+        "names": _rounded(analysis.names.to_dicts()),
+        "files": [] if files is None else _rounded(files.head(_MOST_FILES).to_dicts()),
+        "files_total": 0 if files is None else files.height,
+        "workers": _rounded(views.workers(analysis.job).to_dicts()),
+    }

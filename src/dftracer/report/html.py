@@ -1,0 +1,161 @@
+"""The report as one HTML file: style, script and numbers inside, nothing fetched from anywhere.
+
+Everything drawn is aggregated here, so the size of the page depends on the number of lanes, not of events.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from dftracer.analyze import STAGES, Analysis, Rank, views
+from dftracer.report.terminal import COLOURS
+
+__all__ = ["html_page", "page_data"]
+
+_COLUMNS = 360  # step buckets per rank
+_LANES = 120
+_RANK_ROWS = 256
+_NAMES = 400
+_FILES = 200
+_IO_SLOTS = 480
+
+
+def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
+    """The whole page as text."""
+    here = resources.files("dftracer.report")
+    page, style, script = (
+        (here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
+    )
+    # A closing tag inside the data would end the script element.
+    data = json.dumps(page_data(analysis), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    for mark, text in (
+        ("/*STYLE*/", style),
+        ("/*SCRIPT*/", script),
+        ("__TITLE__", title.replace("&", "&amp;").replace("<", "&lt;")),
+        ("__DATA__", data),
+    ):
+        page = page.replace(mark, text, 1)
+    return page
+
+
+def page_data(a: Analysis) -> dict[str, Any]:
+    """What the page draws."""
+    job = a.job
+    base = job.first_us
+    width = max(job.last_us - base, 1) / 1e6 / _IO_SLOTS
+    io = views.io_over_time(job, width)
+    ranks = job.ranks[:_RANK_ROWS]
+    sizes = views.file_sizes(job)
+    return {
+        "stages": list(STAGES),
+        "colours": [COLOURS[s] for s in STAGES],
+        "trace": {k: v for k, v in a.trace.items() if k != "files"},
+        "verdict": a.verdict,
+        "run_s": a.run_s,
+        "findings": [f.to_json() for f in a.findings],
+        "ranks": [_rank(r) for r in ranks],
+        "ranks_left_out": len(job.ranks) - len(ranks),
+        "slowest": None if job.slowest is None else job.slowest.number,
+        "wait": {str(r.number): {k: v / 1e6 for k, v in r.wait_stages_us().items()} for r in ranks},
+        "lanes": _lanes(a),
+        "io": None
+        if io is None
+        else {k: _short(io[k].to_list()) for k in ("start_s", "width_s", "read_bytes", "write_bytes", "ops")},
+        "workers": views.workers(job).head(_LANES).to_dicts(),
+        "names": _rows(a.names.head(_NAMES)),
+        "names_total": a.names.height,
+        "files": None if a.files is None else _rows(a.files.head(_FILES)),
+        "files_total": 0 if a.files is None else a.files.height,
+        "sizes": None if sizes is None else sizes.to_dicts(),
+    }
+
+
+def _short(values: list[Any]) -> list[Any]:
+    return [round(v, 4) if isinstance(v, float) else v for v in values]
+
+
+def _rows(frame: Any) -> dict[str, Any]:
+    return {"columns": frame.columns, "rows": [_short(list(r)) for r in frame.iter_rows()]}
+
+
+def _rank(rank: Rank) -> dict[str, Any]:
+    """A rank's steps in at most `_COLUMNS` buckets: mean stages, mean and slowest wall time."""
+    n = len(rank.main.steps)
+    buckets = min(n, _COLUMNS)
+    edges = np.linspace(0, n, buckets + 1).astype(np.int64)
+    sizes = np.maximum(np.diff(edges), 1)
+    stages = (
+        np.add.reduceat(rank.main.account, edges[:-1], axis=0) / sizes[:, None]
+        if n
+        else np.zeros((0, len(STAGES)))
+    )
+    wall = rank.wall_us.astype(float)
+    mean = np.add.reduceat(wall, edges[:-1]) / sizes if n else np.zeros(0)
+    most = np.maximum.reduceat(wall, edges[:-1]) if n else np.zeros(0)
+    epoch = rank.main.steps.epoch[edges[:-1]].tolist() if n else []
+    return {
+        "rank": rank.number,
+        "pid": rank.main.process.pid,
+        "host": rank.main.process.host,
+        "steps": n,
+        "first": edges[:-1].tolist(),
+        "stages_ms": [[round(float(v) / 1e3, 4) for v in row] for row in stages],
+        "mean_ms": [round(float(v) / 1e3, 4) for v in mean],
+        "max_ms": [round(float(v) / 1e3, 4) for v in most],
+        "epoch": [e if e >= 0 else None for e in epoch],
+        "total_s": [round(float(v) / 1e6, 6) for v in rank.main.account.sum(axis=0)],
+        "outside_s": [round(float(v) / 1e6, 6) for v in rank.main.outside],
+    }
+
+
+def _lanes(a: Analysis) -> list[dict[str, Any]]:
+    """The timeline overview: each lane as two strings of digits (stage and how full), at one resolution
+    that zooms.
+    """
+    mains = {(id(r.main), r.main.steps.tid): r.number for r in a.job.ranks}
+    workers = {(id(w.partial), w.lane["tid"]): (r.number, w.number) for r in a.job.ranks for w in r.workers}
+    out: list[dict[str, Any]] = []
+    for p in a.job.partials:
+        for lane in p.lanes:
+            strip = lane["strip"]
+            if strip is None:
+                continue
+            key = (id(p), lane["tid"])
+            if key in mains:
+                role, label, order = "main", f"rank {mains[key]}", (mains[key], 0, 0)
+            elif key in workers:
+                rank, number = workers[key]
+                role, label, order = "worker", f"rank {rank} worker {number}", (rank, 1, number)
+            else:
+                rank = p.process.rank if p.process.rank is not None else 1 << 30
+                role, label, order = (
+                    "other",
+                    f"{lane['name'] or 'thread'} {lane['tid']}",
+                    (rank, 2, lane["tid"]),
+                )
+            out.append(
+                {
+                    "role": role,
+                    "label": label,
+                    "pid": p.process.pid,
+                    "tid": lane["tid"],
+                    "order": order,
+                    "events": lane["events"],
+                    "first_s": round((strip["first_us"] - a.job.first_us) / 1e6, 6),
+                    "last_s": round((strip["last_us"] - a.job.first_us) / 1e6, 6),
+                    "stage": "".join(chr(97 + int(s)) for s in strip["stage"]),
+                    "fill": "".join(map(str, strip["fill"].tolist())),
+                }
+            )
+    out.sort(key=lambda row: row["order"])
+    kept = sorted(out, key=lambda row: ({"main": 0, "worker": 1, "other": 2}[row["role"]], -row["events"]))[
+        :_LANES
+    ]
+    kept.sort(key=lambda row: row["order"])
+    for row in kept:
+        del row["order"]
+    return kept

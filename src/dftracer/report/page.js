@@ -1,0 +1,441 @@
+"use strict";
+(() => {
+  const D = JSON.parse(document.getElementById("data").textContent);
+  const $ = (id) => document.getElementById(id);
+  const S = D.stages, C = D.colours, NONE = S.length - 1;
+  const shown = S.map(() => true);
+  const draws = [];
+
+  const el = (tag, cls, text) => {
+    const e = document.createElement(tag);
+    if (cls) e.className = cls;
+    if (text !== undefined) e.textContent = text;
+    return e;
+  };
+  const sec = (s) => s >= 120 ? Math.floor(s / 60) + " min " + Math.round(s % 60) + " s" : s >= 1 ? s.toFixed(2) + " s"
+    : s >= 1e-3 ? +(s * 1e3).toPrecision(3) + " ms" : s > 0 ? +(s * 1e6).toPrecision(3) + " µs" : "0";
+  const size = (n) => {
+    const u = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let i = 0;
+    while (n >= 1024 && i < 4) { n /= 1024; i++; }
+    return (i ? n.toFixed(1) : n) + " " + u[i];
+  };
+  const count = (n) => n.toLocaleString("en-US").replaceAll(",", "\u202f");
+  const label = (s) => s.replaceAll("_", " ");
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  const tip = $("tip");
+  const hover = (target, text) => {
+    target.addEventListener("mousemove", (e) => {
+      const t = text(e);
+      if (!t) { tip.hidden = true; return; }
+      tip.textContent = t;
+      tip.hidden = false;
+      const box = tip.getBoundingClientRect();
+      tip.style.left = Math.min(e.clientX + 14, innerWidth - box.width - 8) + "px";
+      tip.style.top = Math.min(e.clientY + 14, innerHeight - box.height - 8) + "px";
+    });
+    target.addEventListener("mouseleave", () => { tip.hidden = true; });
+  };
+  const canvas = (id, height) => {
+    const c = $(id), w = c.clientWidth, r = devicePixelRatio || 1;
+    c.style.height = height + "px";
+    c.width = Math.round(w * r);
+    c.height = Math.round(height * r);
+    const g = c.getContext("2d");
+    g.scale(r, r);
+    g.clearRect(0, 0, w, height);
+    g.font = "11px system-ui, sans-serif";
+    return [g, w, height];
+  };
+  const at = (id, e) => {
+    const b = $(id).getBoundingClientRect();
+    return [e.clientX - b.left, e.clientY - b.top];
+  };
+  const axis = (g, w, h, left, most, unit) => {
+    g.fillStyle = css("--soft");
+    g.strokeStyle = css("--line");
+    g.textAlign = "right";
+    for (let i = 0; i <= 3; i++) {
+      const y = h - 18 - (h - 28) * i / 3;
+      g.beginPath(); g.moveTo(left, y + .5); g.lineTo(w, y + .5); g.stroke();
+      g.fillText(unit(most * i / 3), left - 6, y + 4);
+    }
+  };
+
+  // Head ------------------------------------------------------------------------------------------
+  const T = D.trace;
+  $("verdict").textContent = D.verdict;
+  const chip = (k, v, bad) => {
+    const d = el("div", bad ? "bad" : "");
+    d.append(el("dt", "", k), el("dd", "", v));
+    $("trust").append(d);
+  };
+  chip("events", count(T.events));
+  chip("processes", count(T.processes));
+  chip("ranks", count(T.ranks));
+  chip("time", sec(T.span_s));
+  chip("step time explained", Math.round(100 * T.coverage) + " %", T.coverage < .5);
+  chip("dropped", count(T.dropped), T.dropped > 0);
+  chip("files cut", count(T.truncated_files), T.truncated_files > 0);
+  if (T.processes_without_end.length) chip("without end", count(T.processes_without_end.length), true);
+  if (T.clock_error_us !== null) chip("clock error", sec(T.clock_error_us / 1e6));
+  if (T.writer_cpu_s !== null) chip("tracer CPU", sec(T.writer_cpu_s));
+
+  // Findings --------------------------------------------------------------------------------------
+  const flat = (v) => v === null ? "none" : Array.isArray(v) ? v.map(flat).join(", ")
+    : typeof v === "object" ? Object.entries(v).map(([k, x]) => k + ": " + flat(x)).join(", ") : String(v);
+  const cards = D.findings.map((f) => {
+    const d = el("details", "finding " + f.severity), s = el("summary");
+    s.append(el("span", "sev", f.severity), el("b", "", f.title));
+    s.append(el("span", "cost", f.seconds ? sec(f.seconds) + " · " + f.percent.toFixed(1) + " %" : ""));
+    d.append(s, el("p", "", f.advice + " (confidence " + f.confidence + ")"));
+    const t = el("table", "ev");
+    for (const [k, v] of Object.entries(f.evidence)) {
+      const r = el("tr");
+      r.append(el("th", "", label(k)), el("td", "", flat(v)));
+      t.append(r);
+    }
+    d.append(t);
+    d.open = f.severity === "high";
+    $("findings").append(d);
+    return d;
+  });
+  for (const level of ["all", "high", "medium", "low", "info"]) {
+    const n = level === "all" ? D.findings.length : D.findings.filter((f) => f.severity === level).length;
+    if (!n) continue;
+    const b = el("button", "", level + " " + n);
+    b.type = "button";
+    b.dataset.level = level;
+    b.setAttribute("aria-pressed", level === "all");
+    b.onclick = () => {
+      for (const o of $("severity").children) o.setAttribute("aria-pressed", o === b);
+      cards.forEach((c, i) => { c.hidden = level !== "all" && D.findings[i].severity !== level; });
+    };
+    $("severity").append(b);
+  }
+  if (!D.findings.length) $("findings").append(el("p", "note", "Nothing stands out."));
+
+  // Ledger ----------------------------------------------------------------------------------------
+  const used = S.map((_, i) => D.ranks.some((r) => r.total_s[i] > 0 || r.outside_s[i] > 0) || D.lanes.some((l) => l.stage.includes(String.fromCharCode(97 + i))));
+  S.forEach((s, i) => {
+    if (!used[i]) return;
+    const b = el("button");
+    const dot = el("i");
+    dot.style.background = C[i];
+    b.type = "button";
+    b.dataset.stage = s;
+    b.append(dot, label(s));
+    b.setAttribute("aria-pressed", true);
+    b.onclick = () => {
+      shown[i] = !shown[i];
+      b.setAttribute("aria-pressed", shown[i]);
+      draws.forEach((d) => d());
+    };
+    $("legend").append(b);
+  });
+  const stack = (values, scale, name) => {
+    const box = el("div", "stack");
+    values.forEach((v, i) => {
+      if (!v || !shown[i]) return;
+      const p = el("span");
+      p.style.width = 100 * v / scale + "%";
+      p.style.background = C[i];
+      hover(p, () => name + "\n" + label(S[i]) + ": " + sec(v) + " (" + (100 * v / scale).toFixed(1) + " %)");
+      box.append(p);
+    });
+    return box;
+  };
+  const sum = (a) => a.reduce((x, y) => x + y, 0);
+  draws.push(() => {
+    $("ledger").replaceChildren();
+    const most = Math.max(...D.ranks.map((r) => sum(r.total_s)), 1e-9);
+    for (const r of D.ranks.slice(0, 32)) {
+      const row = el("div", "row");
+      row.append(el("span", "lab", "rank " + r.rank + (r.rank === D.slowest && D.ranks.length > 1 ? " (slowest)" : "")));
+      row.append(stack(r.total_s, most, "rank " + r.rank));
+      row.append(el("span", "num", sec(sum(r.total_s))));
+      $("ledger").append(row);
+    }
+    if (D.ranks.length > 32) $("ledger").append(el("p", "note", D.ranks.length + D.ranks_left_out - 32 + " more ranks are in the map below."));
+    const wait = D.wait[D.slowest];
+    if (wait && Object.keys(wait).length) {
+      const words = Object.entries(wait).sort((a, b) => b[1] - a[1]).map(([k, v]) => label(k) + " " + sec(v)).join(", ");
+      $("ledger").append(el("p", "note", "While rank " + D.slowest + " waited for its loader, the workers did: " + words + "."));
+    }
+  });
+
+  // Steps -----------------------------------------------------------------------------------------
+  for (const r of D.ranks) $("rank").append(new Option(r.rank, r.rank, r.rank === D.slowest, r.rank === D.slowest));
+  const chosen = () => D.ranks.find((r) => String(r.rank) === $("rank").value) || D.ranks[0];
+  const LEFT = 62;
+  const drawSteps = () => {
+    const r = chosen();
+    const [g, w, h] = canvas("steps", 230);
+    if (!r || !r.steps) return;
+    const relative = $("relative").checked;
+    const tops = r.stages_ms.map((row) => relative ? 1 : sum(row.filter((_, i) => shown[i])));
+    const ordered = [...tops].sort((a, b) => a - b);
+    // One long first step must not flatten all others.
+    const most = relative ? 1 : Math.min(ordered[ordered.length - 1], 2.5 * ordered[Math.floor(ordered.length * .95)]) || 1;
+    axis(g, w, h, LEFT, most, (v) => relative ? Math.round(100 * v) + " %" : sec(v / 1e3));
+    const bw = (w - LEFT) / r.stages_ms.length;
+    r.stages_ms.forEach((row, k) => {
+      let y = h - 18;
+      const all = relative ? sum(row) || 1 : 1;
+      row.forEach((v, i) => {
+        if (!shown[i] || !v) return;
+        const px = (h - 28) * (v / all) / most;
+        g.fillStyle = C[i];
+        g.fillRect(LEFT + k * bw, Math.max(y - px, 4), Math.max(bw - (bw > 4 ? 1 : 0), .6), Math.min(px, y - 4));
+        y -= px;
+      });
+    });
+    g.fillStyle = css("--soft");
+    g.textAlign = "left";
+    let last = null, end = 0;
+    r.epoch.forEach((e, k) => {
+      if (e !== null && e !== last) {
+        last = e;
+        const x = LEFT + k * bw;
+        if (x >= end) { g.fillText("epoch " + e, x, h - 4); end = x + 60; }
+      }
+    });
+    if (last === null) g.fillText("step 0 to " + (r.steps - 1), LEFT, h - 4);
+  };
+  draws.push(drawSteps);
+  $("rank").onchange = drawSteps;
+  $("relative").onchange = drawSteps;
+  hover($("steps"), (e) => {
+    const r = chosen(), [x] = at("steps", e);
+    if (!r || x < LEFT) return "";
+    const k = Math.floor((x - LEFT) / ($("steps").clientWidth - LEFT) * r.stages_ms.length);
+    const row = r.stages_ms[k];
+    if (!row) return "";
+    const to = (r.first[k + 1] || r.steps) - 1;
+    const lines = row.map((v, i) => [v, i]).filter(([v]) => v > 0).sort((a, b) => b[0] - a[0])
+      .map(([v, i]) => label(S[i]) + ": " + sec(v / 1e3));
+    return (to > r.first[k] ? "steps " + r.first[k] + " to " + to + " (mean)" : "step " + r.first[k])
+      + (r.epoch[k] !== null ? ", epoch " + r.epoch[k] : "") + "\n" + sec(r.mean_ms[k] / 1e3) + ", slowest " + sec(r.max_ms[k] / 1e3) + "\n" + lines.join("\n");
+  });
+
+  // Rank x step -----------------------------------------------------------------------------------
+  const everything = D.ranks.flatMap((r) => r.mean_ms).sort((a, b) => a - b);
+  const middle = everything[Math.floor(everything.length / 2)] || 1;
+  const rowH = Math.max(3, Math.min(22, 360 / Math.max(D.ranks.length, 1)));
+  const heat = (x) => {
+    const v = Math.max(-1, Math.min(1, Math.log2(Math.max(x, 1e-9)))), dark = css("--bg").startsWith("#1");
+    const mid = dark ? [46, 49, 53] : [236, 238, 242], hot = [229, 72, 77], cold = [0, 145, 255];
+    const to = v > 0 ? hot : cold, a = Math.abs(v);
+    return "rgb(" + mid.map((m, i) => Math.round(m + (to[i] - m) * a)).join(",") + ")";
+  };
+  const widest = Math.max(...D.ranks.map((r) => r.mean_ms.length), 1);
+  draws.push(() => {
+    const [g, w] = canvas("map", rowH * Math.max(D.ranks.length, 1) + 4);
+    const bw = (w - LEFT) / widest;
+    D.ranks.forEach((r, j) => {
+      if (rowH >= 10 || j % Math.ceil(12 / rowH) === 0) {
+        g.fillStyle = css("--soft");
+        g.textAlign = "right";
+        g.fillText("rank " + r.rank, LEFT - 8, j * rowH + Math.max(rowH / 2 + 4, 9));
+      }
+      r.mean_ms.forEach((v, k) => {
+        g.fillStyle = heat(v / middle);
+        g.fillRect(LEFT + k * bw, j * rowH, Math.max(bw - (bw > 5 ? 1 : 0), .7), Math.max(rowH - 1, 1));
+      });
+    });
+  });
+  hover($("map"), (e) => {
+    const [x, y] = at("map", e), r = D.ranks[Math.floor(y / rowH)];
+    if (!r || x < LEFT) return "";
+    const k = Math.floor((x - LEFT) / ($("map").clientWidth - LEFT) * widest);
+    if (k >= r.mean_ms.length) return "";
+    return "rank " + r.rank + ", step " + r.first[k] + "\n" + sec(r.mean_ms[k] / 1e3) + " (" + (r.mean_ms[k] / middle).toFixed(2) + " of the median)\nslowest " + sec(r.max_ms[k] / 1e3);
+  });
+
+  // Timeline --------------------------------------------------------------------------------------
+  let view = [0, T.span_s || 1], drag = null;
+  const TL = 150, TH = 18;
+  const lanes = () => D.lanes.filter((l) => !$("role").value || l.role === $("role").value);
+  const drawTime = () => {
+    const rows = lanes(), [g, w, h] = canvas("time", rows.length * TH + 26);
+    const [from, to] = view, px = (w - TL) / (to - from);
+    rows.forEach((l, j) => {
+      g.fillStyle = css("--soft");
+      g.textAlign = "right";
+      g.fillText(l.label.slice(0, 24), TL - 8, j * TH + 13);
+      g.fillStyle = css("--none");
+      g.fillRect(TL, j * TH + 2, w - TL, TH - 4);
+      const n = l.stage.length, step = (l.last_s - l.first_s) / n;
+      const k0 = Math.max(0, Math.floor((from - l.first_s) / step)), k1 = Math.min(n, Math.ceil((to - l.first_s) / step));
+      for (let k = k0; k < k1; k++) {
+        const s = l.stage.charCodeAt(k) - 97;
+        if (s === NONE || !shown[s]) continue;
+        const x0 = Math.max(TL, TL + (l.first_s + k * step - from) * px), x1 = Math.min(w, TL + (l.first_s + (k + 1) * step - from) * px);
+        const fill = Math.max(.15, l.fill.charCodeAt(k) / 9 - 48 / 9);
+        g.fillStyle = C[s];
+        g.fillRect(x0, j * TH + 2 + (TH - 4) * (1 - fill), Math.max(x1 - x0, .5), (TH - 4) * fill);
+      }
+    });
+    g.fillStyle = css("--soft");
+    g.textAlign = "center";
+    for (let i = 0; i <= 6; i++) g.fillText(sec(from + (to - from) * i / 6), TL + (w - TL - 30) * i / 6 + 12, h - 6);
+    if (drag) {
+      g.fillStyle = css("--accent") + "33";
+      g.fillRect(Math.min(...drag), 0, Math.abs(drag[1] - drag[0]), h - 22);
+    }
+  };
+  draws.push(drawTime);
+  $("role").onchange = drawTime;
+  const whole = () => { view = [0, T.span_s || 1]; drawTime(); };
+  $("zoomout").onclick = whole;
+  $("time").ondblclick = whole;
+  const when = (x) => view[0] + (x - TL) / ($("time").clientWidth - TL) * (view[1] - view[0]);
+  $("time").addEventListener("mousedown", (e) => { const [x] = at("time", e); if (x > TL) drag = [x, x]; });
+  addEventListener("mousemove", (e) => { if (drag) { drag[1] = Math.max(TL, at("time", e)[0]); drawTime(); } });
+  addEventListener("mouseup", () => {
+    if (!drag) return;
+    const [a, b] = [when(Math.min(...drag)), when(Math.max(...drag))], wide = Math.abs(drag[1] - drag[0]) > 4;
+    drag = null;
+    if (wide) view = [a, b];
+    drawTime();
+  });
+  $("time").dataset.ready = "1";
+  hover($("time"), (e) => {
+    const [x, y] = at("time", e), l = lanes()[Math.floor(y / TH)];
+    if (!l || drag) return "";
+    if (x < TL) return l.label + "\npid " + l.pid + ", tid " + l.tid + "\n" + count(l.events) + " events";
+    const t = when(x), k = Math.floor((t - l.first_s) / ((l.last_s - l.first_s) / l.stage.length));
+    const s = k >= 0 && k < l.stage.length ? l.stage.charCodeAt(k) - 97 : NONE;
+    return l.label + " at " + sec(t) + "\n" + (s === NONE ? "idle" : label(S[s]) + ", " + Math.round(100 * (l.fill.charCodeAt(k) - 48) / 9) + " % busy");
+  });
+
+  // I/O -------------------------------------------------------------------------------------------
+  if (D.io) {
+    const P = D.io, n = P.start_s.length, width = P.width_s[0] || 1;
+    const span = Math.max(P.start_s[n - 1] + width, width);
+    draws.push(() => {
+      const [g, w, h] = canvas("io", 180);
+      const most = Math.max(...P.read_bytes, ...P.write_bytes, 1) / width;
+      axis(g, w, h, LEFT + 14, most, (v) => size(Math.round(v)) + "/s");
+      const x = (s) => LEFT + 14 + (w - LEFT - 14) * s / span, bw = Math.max(x(width) - x(0), 1);
+      for (const [key, colour] of [["read_bytes", C[1]], ["write_bytes", C[9]]]) {
+        g.fillStyle = colour;
+        P[key].forEach((v, k) => {
+          const px = (h - 28) * v / width / most;
+          g.fillRect(x(P.start_s[k]), h - 18 - px, bw, key === "read_bytes" ? px : Math.min(px, 3));
+        });
+      }
+      g.fillStyle = css("--soft");
+      g.textAlign = "left";
+      g.fillText("0", LEFT + 14, h - 4);
+      g.textAlign = "right";
+      g.fillText(sec(span), w, h - 4);
+    });
+    hover($("io"), (e) => {
+      const [x] = at("io", e), t = (x - LEFT - 14) / ($("io").clientWidth - LEFT - 14) * span;
+      const k = P.start_s.findIndex((s) => t >= s && t < s + width);
+      return k < 0 ? "" : sec(P.start_s[k]) + "\nread " + size(Math.round(P.read_bytes[k] / width)) + "/s\nwritten " + size(Math.round(P.write_bytes[k] / width)) + "/s\n" + count(P.ops[k]) + " calls";
+    });
+    if (D.sizes && D.sizes.length) {
+      const top = Math.max(...D.sizes.map((s) => s.calls));
+      $("sizes").append(el("p", "note", "Transfers by size"));
+      for (const s of D.sizes) {
+        const row = el("div", "row"), box = el("div", "stack"), p = el("span");
+        p.style.width = 100 * s.calls / top + "%";
+        p.style.background = s.op === "read" ? C[1] : C[9];
+        box.append(p);
+        row.append(el("span", "lab", s.op + " ≥ " + size(s.from_bytes)), box, el("span", "num", count(s.calls)));
+        hover(row, () => s.op + " of " + size(s.from_bytes) + " and more: " + count(s.calls) + " calls, " + size(s.bytes) + ", " + sec(s.time_s));
+        $("sizes").append(row);
+      }
+    }
+  } else $("s-io").hidden = true;
+
+  // Workers ---------------------------------------------------------------------------------------
+  if (D.workers.length) {
+    draws.push(() => {
+      $("workers").replaceChildren();
+      for (const w of D.workers) {
+        const row = el("div", "row"), busy = w.busy_share, span = w.life_s;
+        const values = S.map((s) => w[s + "_s"] || 0);
+        row.append(el("span", "lab", "rank " + w.rank + " worker " + w.worker), stack(values, Math.max(span, sum(values)), "pid " + w.pid), el("span", "num", Math.round(100 * busy) + " % busy"));
+        $("workers").append(row);
+      }
+    });
+  } else $("s-workers").hidden = true;
+
+  // Tables ----------------------------------------------------------------------------------------
+  const table = (host, data, filterId, texts, total, format) => {
+    let key = null, down = true;
+    const draw = () => {
+      const want = $(filterId).value.toLowerCase();
+      let rows = data.rows.filter((r) => texts.some((i) => String(r[i]).toLowerCase().includes(want)));
+      if (key !== null) rows = [...rows].sort((a, b) => (a[key] > b[key] ? 1 : a[key] < b[key] ? -1 : 0) * (down ? -1 : 1));
+      const t = el("table"), head = el("tr");
+      data.columns.forEach((c, i) => {
+        const h = el("th", texts.includes(i) ? "l" : "", label(c.replace(/(?<!mb)_(s|us)$/, "")).replace(" mb s", " MB/s"));
+        h.onclick = () => { down = key === i ? !down : true; key = i; draw(); };
+        head.append(h);
+      });
+      t.append(head);
+      for (const r of rows) {
+        const tr = el("tr");
+        r.forEach((v, i) => {
+          const td = el("td", texts.includes(i) ? "l" : "", format(data.columns[i], v));
+          if (texts.includes(i)) td.title = v;
+          tr.append(td);
+        });
+        t.append(tr);
+      }
+      const box = el("div", "scroll");
+      box.append(t);
+      host.replaceChildren(box);
+      if (total > data.rows.length) host.append(el("p", "note", "The first " + data.rows.length + " of " + count(total) + "."));
+    };
+    $(filterId).oninput = draw;
+    draw();
+    return draw;
+  };
+  const format = (column, v) => v === null ? "" : typeof v === "string" ? v : column.endsWith("_s") && !column.includes("mb") ? sec(v)
+    : column.endsWith("_us") ? sec(v / 1e6) : column.endsWith("bytes") ? size(v) : column.includes("mb_s") ? v.toFixed(1) : count(v);
+  table($("names"), D.names, "name-filter", [0, 1], D.names_total, format);
+  if (D.files) {
+    const col = Object.fromEntries(D.files.columns.map((c, i) => [c, i]));
+    const bars = el("div", "files"), hottest = Math.max(...D.files.rows.map((r) => r[col.opens]), 1);
+    const longest = Math.max(...D.files.rows.map((r) => r[col.time_s]), 1e-9);
+    for (const r of D.files.rows.slice(0, 20)) {
+      const row = el("div", "row"), box = el("div", "stack"), p = el("span");
+      p.style.width = 100 * r[col.time_s] / longest + "%";
+      p.style.background = "color-mix(in srgb, #ffb224, #e5484d " + Math.round(100 * r[col.opens] / hottest) + "%)";
+      box.append(p);
+      const lab = el("span", "lab", r[col.path].length > 52 ? "…" + r[col.path].slice(-51) : r[col.path]);
+      row.append(lab, box, el("span", "num", sec(r[col.time_s]) + ", " + size(r[col.read_bytes] + r[col.write_bytes])));
+      hover(row, () => r[col.path] + "\n" + count(r[col.ops]) + " calls, " + count(r[col.opens]) + " opens\nread " + size(r[col.read_bytes]) + ", written " + size(r[col.write_bytes]));
+      bars.append(row);
+    }
+    $("s-files").insertBefore(bars, $("s-files").querySelector(".controls"));
+    $("s-files").insertBefore(el("p", "note", "Longest time first; the redder, the more often opened."), bars);
+    const keep = ["path", "ops", "opens", "reads", "writes", "read_bytes", "write_bytes", "time_s", "read_s", "meta_s", "read_mb_s", "ranks"].map((c) => col[c]);
+    table($("files"), { columns: keep.map((i) => D.files.columns[i]), rows: D.files.rows.map((r) => keep.map((i) => r[i])) }, "file-filter", [0], D.files_total, format);
+  } else $("s-files").hidden = true;
+  if (!D.ranks.length) for (const id of ["s-ledger", "s-steps", "s-map"]) $(id).hidden = true;
+  if (!D.lanes.length) $("s-time").hidden = true;
+
+  for (const s of document.querySelectorAll("main section")) {
+    if (s.hidden) continue;
+    const a = el("a", "", s.querySelector("h2").textContent);
+    a.href = "#" + s.id;
+    $("nav").append(a);
+  }
+  const redraw = () => draws.forEach((d) => d());
+  $("theme").onclick = () => {
+    const dark = css("--bg").startsWith("#1");
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    redraw();
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  addEventListener("resize", redraw);
+  redraw();
+  document.documentElement.dataset.ready = "1";
+})();

@@ -1,0 +1,223 @@
+"""The report on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dftracer.analyze import STAGES, Analysis, views
+from dftracer.load._need import need
+from dftracer.report.words import bytes_text, count_text, seconds_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["COLOURS", "print_report"]
+
+# One colour per stage, everywhere: warm for input, blue and green for compute.
+COLOURS = {
+    "fetch_wait": "#e5484d",
+    "read": "#f76b15",
+    "preprocess": "#ffb224",
+    "collate": "#d9c32e",
+    "transfer": "#8e4ec6",
+    "forward": "#3e63dd",
+    "backward": "#0091ff",
+    "optimizer": "#30a46c",
+    "comm": "#e93d82",
+    "checkpoint": "#ad7f58",
+    "other": "#8b8d98",
+    "unexplained": "#c9cbd3",
+}
+_SEVERITY = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
+
+
+def print_report(
+    analysis: Analysis, console: Console | None = None, findings: int = 8, names: int = 10
+) -> None:
+    """Print what matters, most important first."""
+    rich_console = need("rich.console")
+    con = console or rich_console.Console()
+    _head(con, analysis)
+    _findings(con, analysis, findings)
+    _ledger(con, analysis)
+    _workers(con, analysis)
+    _names(con, analysis, names)
+    _files(con, analysis)
+
+
+def _table(title: str, *columns: tuple[str, str]) -> Any:
+    box, table = need("rich.box"), need("rich.table")
+    t = table.Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for name, justify in columns:
+        # Numbers must stay whole on a narrow terminal; names may be cut.
+        wide = {"left": None, "right": None, "amount": 7}[justify]
+        t.add_column(name, justify="left" if justify == "left" else "right", no_wrap=True, min_width=wide)
+    return t
+
+
+def _head(con: Console, a: Analysis) -> None:
+    t = a.trace
+    panel, text = need("rich.panel"), need("rich.text")
+    con.print(
+        panel.Panel(text.Text(a.verdict, style="bold"), title="dftracer", border_style="blue", expand=True)
+    )
+    said = [
+        f"{count_text(t['events'])} events",
+        f"{t['processes']} processes",
+        f"{t['ranks']} ranks",
+        f"{seconds_text(t['span_s'])} of time",
+        f"{100 * t['coverage']:.0f} % of step time explained",
+        f"{t['dropped']} dropped",
+        f"{t['truncated_files']} files cut",
+    ]
+    if t["clock_error_us"] is not None:
+        said.append(f"clock within {t['clock_error_us']:.0f} us")
+    if t["writer_cpu_s"] is not None:
+        said.append(f"tracer used {seconds_text(t['writer_cpu_s'])} of CPU")
+    con.print("  ·  ".join(said), style="dim")
+
+
+def _findings(con: Console, a: Analysis, most: int) -> None:
+    if not a.findings:
+        return
+    con.print()
+    con.print("Findings", style="bold")
+    text = need("rich.text")
+    for f in a.findings[:most]:
+        head = text.Text(f" {f.severity:<6} ", style=_SEVERITY[f.severity])
+        head.append(f.title, style="bold" if f.severity in {"high", "medium"} else "")
+        if f.seconds:
+            head.append(
+                f"  {seconds_text(f.seconds)}, {f.percent:.1f} %, confidence {f.confidence:.2f}", style="dim"
+            )
+        con.print(head)
+        con.print(text.Text(f.advice, style="dim"), soft_wrap=False)
+    if len(a.findings) > most:
+        con.print(f" ... and {len(a.findings) - most} more (--json has all)", style="dim")
+
+
+def _ledger(con: Console, a: Analysis) -> None:
+    ranks = [r for r in a.job.ranks if len(r.main.steps)]
+    if not ranks:
+        return
+    text = need("rich.text")
+    con.print()
+    t = _table(
+        "Where the step time goes", ("stage", "left"), ("seconds", "right"), ("share", "right"), ("", "left")
+    )
+    slowest = a.job.slowest
+    assert slowest is not None
+    wall = max(1.0, float(slowest.wall_us.sum()))
+    for stage in STAGES:
+        us = float(slowest.stage_us(stage).sum())
+        if us <= 0:
+            continue
+        bar = text.Text("█" * max(1, round(30 * us / wall)), style=COLOURS[stage])
+        t.add_row(stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", bar)
+    n = len(slowest.main.steps)
+    t.add_row(
+        "all", f"{wall / 1e6:.3f}", "100 %", text.Text(f"{n} steps of rank {slowest.number}", style="dim")
+    )
+    con.print(t)
+    if len(ranks) > 1:
+        _ranks(con, a)
+
+
+def _ranks(con: Console, a: Analysis) -> None:
+    text = need("rich.text")
+    ranks = sorted(a.job.ranks, key=lambda r: -int(r.wall_us.sum()))
+    t = _table("Ranks, slowest first", ("rank", "right"), ("step time", "right"), ("stages", "left"))
+    longest = max(1.0, float(ranks[0].wall_us.sum()))
+    for r in ranks[:16]:
+        bar = text.Text()
+        for stage in STAGES:
+            bar.append("█" * round(40 * float(r.stage_us(stage).sum()) / longest), style=COLOURS[stage])
+        t.add_row(str(r.number), seconds_text(float(r.wall_us.sum()) / 1e6), bar)
+    con.print(t)
+
+
+def _workers(con: Console, a: Analysis) -> None:
+    table = views.workers(a.job)
+    if table.height == 0:
+        return
+    t = _table(
+        "Loader workers",
+        ("rank", "right"),
+        ("worker", "right"),
+        ("pid", "right"),
+        ("busy", "right"),
+        ("read", "amount"),
+        ("prepare", "amount"),
+        ("items", "right"),
+        ("item p50", "amount"),
+        ("item p99", "amount"),
+    )
+    for w in table.head(16).iter_rows(named=True):
+        t.add_row(
+            str(w["rank"]),
+            str(w["worker"]),
+            str(w["pid"]),
+            f"{100 * w['busy_share']:.0f} %",
+            seconds_text(w["read_s"]),
+            seconds_text(w["preprocess_s"] + w["collate_s"]),
+            str(w["items"]),
+            *("-" if w[k] is None else seconds_text(w[k] / 1e6) for k in ("item_p50_us", "item_p99_us")),
+        )
+    con.print(t)
+
+
+def _names(con: Console, a: Analysis, most: int) -> None:
+    t = _table(
+        "Events",
+        ("event", "left"),
+        ("count", "right"),
+        ("total", "amount"),
+        ("self", "amount"),
+        ("median", "amount"),
+        ("p99", "amount"),
+        ("max", "amount"),
+    )
+    for r in a.names.head(most).iter_rows(named=True):
+        t.add_row(
+            f"{r['cat']}: {r['name']}",
+            count_text(r["count"]),
+            seconds_text(r["total_s"]),
+            seconds_text(r["self_s"]),
+            *(seconds_text(r[k] / 1e6) for k in ("p50_us", "p99_us", "max_us")),
+        )
+    con.print(t)
+
+
+def _files(con: Console, a: Analysis) -> None:
+    if a.files is None:
+        return
+    t = _table(
+        f"Files ({a.files.height})",
+        ("path", "left"),
+        ("opens", "right"),
+        ("reads", "right"),
+        ("read", "amount"),
+        ("written", "amount"),
+        ("time", "amount"),
+        ("rate/s", "amount"),
+    )
+    for r in a.files.head(8).iter_rows(named=True):
+        path = r["path"] if len(r["path"]) <= 40 else "…" + r["path"][-39:]
+        rate = "-" if r["read_mb_s"] is None else bytes_text(r["read_mb_s"] * 1e6)
+        t.add_row(
+            path,
+            str(r["opens"]),
+            str(r["reads"]),
+            bytes_text(r["read_bytes"]),
+            bytes_text(r["write_bytes"]),
+            seconds_text(r["time_s"]),
+            rate,
+        )
+    con.print(t)

@@ -1,0 +1,269 @@
+"""The command `dftracer`, run as its users run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dftracer.cli.main import build_parser, verb_names
+from dftracer.load import Trace
+from dftracer.load.synthetic import Process, Run, training_run
+
+
+def dftracer(
+    *args: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    return subprocess.run(
+        [sys.executable, "-m", "dftracer.cli", *map(str, args)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**clean, **(env or {})},
+        check=False,
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return training_run(tmp_path / "run", events=6000, ranks=2, workers=1, steps_per_epoch=10)
+
+
+def _json(result: subprocess.CompletedProcess[str]) -> Any:
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_every_verb_has_help_with_an_example_and_the_common_options() -> None:
+    text = build_parser().format_help()
+    for verb in verb_names():
+        assert verb in text
+        told = dftracer(verb, "--help").stdout
+        assert "example: " in told
+        for option in ("-o", "-f", "-q", "-v", "--json"):
+            assert option in told
+
+
+def test_bad_usage_and_bad_input_exit_with_2_and_say_what_to_do(tmp_path: Path) -> None:
+    assert dftracer("nonsense").returncode == 2
+    assert dftracer().returncode == 2
+    for verb in ("report", "info", "validate"):
+        missing = dftracer(verb, tmp_path / "nowhere")
+        assert missing.returncode == 2
+        assert "does not exist" in missing.stderr
+    empty = dftracer("report", tmp_path)
+    assert empty.returncode == 2
+    assert "DFTRACER_ENABLE=1" in empty.stderr
+    assert "Traceback" not in empty.stderr
+
+
+def test_report_as_json_has_the_documented_keys(run: Run) -> None:
+    told = _json(dftracer("report", run.directory, "--json"))
+    assert told["trace"]["events"] == run.events
+    assert told["trace"].keys() >= {
+        "events",
+        "processes",
+        "ranks",
+        "span_s",
+        "dropped",
+        "truncated_files",
+        "coverage",
+    }
+    assert told["ledger"].keys() >= {"total", "ranks", "steps"}
+    assert list(told["ledger"]["total"]) == (
+        [
+            "fetch_wait",
+            "read",
+            "preprocess",
+            "collate",
+            "transfer",
+            "forward",
+            "backward",
+            "optimizer",
+            "comm",
+            "checkpoint",
+            "other",
+            "unexplained",
+        ]
+    )
+    for finding in told["findings"]:
+        assert finding.keys() >= {"id", "severity", "seconds", "percent", "confidence", "evidence", "advice"}
+    assert isinstance(told["verdict"], str)
+    assert told["names"]
+    assert told["files"]
+    assert told["workers"]
+
+
+def test_report_on_the_terminal_as_markdown_and_as_html(run: Run, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    told = dftracer("report", run.directory, "--html", page)
+    assert told.returncode == 0
+    assert "Where the step time goes" in told.stdout
+    assert str(page) in told.stdout.replace("\n", "")
+    assert page.stat().st_size < 5_000_000
+    short = dftracer("report", run.directory, "--md").stdout
+    assert short.startswith("**")
+    assert len(short) < 3000
+
+
+def test_info_and_validate_tell_a_whole_trace_from_a_cut_one(run: Run, tmp_path: Path) -> None:
+    assert sum(f["events"] for f in _json(dftracer("info", run.directory, "--json"))["files"]) == run.events
+    assert dftracer("validate", run.directory).returncode == 0
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "a.pfw.gz").write_bytes(run.files[0].read_bytes()[:-500])
+    told = dftracer("validate", cut)
+    assert told.returncode == 1
+    assert "cut" in told.stdout
+    fixed = tmp_path / "fixed"
+    assert dftracer("repair", cut, "-o", fixed).returncode == 0
+    again = _json(dftracer("info", fixed, "--json"))["files"][0]
+    assert again["problems"] == ["no end record: killed, or still running"]
+    assert again["events"] == _json(dftracer("info", cut, "--json"))["files"][0]["events"]
+
+
+def test_merge_keeps_every_record_and_the_report_stays_the_same(run: Run, tmp_path: Path) -> None:
+    one = tmp_path / "one.pfw.gz"
+    assert dftracer("merge", run.directory, "-o", one).returncode == 0
+    a, b = (_json(dftracer("report", p, "--json")) for p in (run.directory, one))
+    for key in ("ledger", "findings", "names", "files", "workers", "verdict"):
+        assert a[key] == b[key]
+    assert dftracer("merge", run.directory, "-o", one).returncode == 2  # exists
+    assert dftracer("merge", run.directory, "-o", one, "-f").returncode == 0
+
+
+def test_slice_by_steps_ranks_time_and_category(run: Run, tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    assert dftracer("slice", run.directory, "--steps", "3:5", "--ranks", "1", "-o", part).returncode == 0
+    steps = _json(dftracer("report", part, "--json"))["ledger"]["steps"]
+    assert [(s["rank"], s["step"]) for s in steps] == [(1, 3), (1, 4), (1, 5)]
+    only = tmp_path / "only"
+    assert dftracer("slice", run.directory, "--cat", "compute", "-o", only).returncode == 0
+    assert set(Trace(only, cache=False).polars()["cat"].cast(str).unique()) == {"compute", "dftracer"}
+    early = tmp_path / "early"
+    assert dftracer("slice", run.directory, "--time", "0:0.01", "-o", early).returncode == 0
+    assert 0 < Trace(early, cache=False).arrow().num_rows < run.events / 4
+
+
+def test_query_speaks_sql(run: Run, tmp_path: Path) -> None:
+    sql = "select rank, count(*) as n from events where name = 'fetch.iter' group by rank order by rank"
+    assert _json(dftracer("query", sql, run.directory, "--json")) == [
+        {"rank": 0, "n": run.steps},
+        {"rank": 1, "n": run.steps},
+    ]
+    out = tmp_path / "q.csv"
+    assert dftracer("query", sql, run.directory, "-o", out).returncode == 0
+    assert out.read_text().splitlines()[0] == "rank,n"
+    wrong = dftracer("query", "select nothing from events", run.directory)
+    assert wrong.returncode == 2
+    assert "nothing" in wrong.stderr
+
+
+@pytest.mark.parametrize("ending", ["json", "json.gz", "parquet", "csv", "arrow"])
+def test_export_writes_all_events(run: Run, tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"x.{ending}"
+    assert _json(dftracer("export", run.directory, "-o", out, "--json"))["events"] == run.events
+    assert out.stat().st_size > 0
+
+
+def test_exported_lanes_never_overlap_and_time_is_relative(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    for i in range(20):  # tasks of one thread that cross each other
+        p.span("user", "task", i * 10, 25, tid=5)
+    p.span("user", "outer", 0, 500)
+    p.span("user", "inner", 10, 100)
+    p.write(tmp_path)
+    out = tmp_path / "x.json"
+    assert dftracer("export", tmp_path, "-o", out).returncode == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert min(e["ts"] for e in spans) == 0
+    for lane in {e["tid"] for e in spans}:
+        open_ends: list[int] = []
+        for e in sorted((e for e in spans if e["tid"] == lane), key=lambda e: (e["ts"], -e["dur"])):
+            while open_ends and open_ends[-1] <= e["ts"]:
+                open_ends.pop()
+            assert not open_ends or e["ts"] + e["dur"] <= open_ends[-1]
+            open_ends.append(e["ts"] + e["dur"])
+
+
+def test_doctor_and_completion() -> None:
+    told = _json(dftracer("doctor", "--json"))
+    assert {c["check"] for c in told["checks"]} >= {
+        "python",
+        "recorder",
+        "reader",
+        "clock",
+        "interception",
+        "extra torch",
+    }
+    for shell in ("bash", "zsh", "fish"):
+        script = dftracer("completion", shell).stdout
+        assert "report" in script
+        assert "html" in script
+
+
+SCRIPT = """
+import os, sys, time
+from dftracer.python import ai
+for i in ai.dataloader.fetch.iter(range(4)):
+    with ai.compute.forward:
+        time.sleep(0.001)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_run_traces_a_script_and_passes_its_exit_code_on(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    told = dftracer("run", "-o", "traces", "--report", "--", "train.py", "7", cwd=tmp_path)
+    assert told.returncode == 7, told.stderr
+    assert "Where the step time goes" in told.stdout
+    names = Trace(tmp_path / "traces").polars()["name"].cast(str).to_list()
+    assert names.count("forward") == 4
+
+
+def test_run_takes_a_module_any_program_and_its_python_children(tmp_path: Path) -> None:
+    (tmp_path / "mod.py").write_text(SCRIPT)
+    assert (
+        dftracer(
+            "run", "-q", "-o", "m", "-m", "mod", "0", cwd=tmp_path, env={"PYTHONPATH": _path(tmp_path)}
+        ).returncode
+        == 0
+    )
+    assert len(Trace(tmp_path / "m").files) == 1
+    shell = f"{sys.executable} mod.py 0; {sys.executable} mod.py 5"
+    assert dftracer("run", "-o", "s", "--", "sh", "-c", shell, cwd=tmp_path).returncode == 5
+    assert len(Trace(tmp_path / "s").files) == 2
+    assert dftracer("run", "--", "no-such-program-at-all").returncode == 2
+
+
+def _path(first: Path) -> str:
+    return os.pathsep.join([str(first), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def test_run_says_so_when_the_program_is_killed(tmp_path: Path) -> None:
+    kill = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
+    assert dftracer("run", "-q", "--", sys.executable, "-c", kill, cwd=tmp_path).returncode == 128 + 9
+
+
+def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os; os.environ['MINE'] = 'yes'")
+    code = "import os, sys; sys.exit(0 if os.environ.get('MINE') == 'yes' else 1)"
+    told = dftracer(
+        "run", "-q", "--", sys.executable, "-c", code, cwd=tmp_path, env={"PYTHONPATH": _path(tmp_path)}
+    )
+    assert told.returncode == 0
+
+
+def test_a_missing_package_is_named_with_its_extra(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "polars.py").write_text("raise ImportError('no', name='polars')")
+    told = dftracer("report", run.directory, env={"PYTHONPATH": _path(tmp_path)})
+    assert told.returncode == 3
+    assert "pydftracer[analysis]" in told.stderr

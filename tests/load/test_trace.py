@@ -1,0 +1,94 @@
+"""`Trace`: one table over many files, and its sidecar."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from dftracer.load import Trace
+from dftracer.load.synthetic import Process, Run, training_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return training_run(tmp_path / "run", events=5000, ranks=2, workers=2)
+
+
+def test_every_view_of_a_trace_has_the_same_events(run: Run) -> None:
+    t = Trace(run.directory)
+    assert t.arrow().num_rows == run.events
+    assert t.polars().height == run.events
+    assert len(t.pandas()) == run.events
+    assert t.lazy().select(pl.len()).collect().item() == run.events
+    assert t.sql("select count(*) as n from events").item() == run.events
+    assert t.sql("select count(*) as n from processes").item() == 6
+    assert sum(b.num_rows for b in t.batches()) == run.events
+
+
+def test_hashes_become_paths_and_workers_get_their_rank(run: Run) -> None:
+    t = Trace(run.directory)
+    paths = t.sql("select distinct path from events where name = 'read'")["path"].to_list()
+    assert all(p.startswith("/data/train/part-") for p in paths)
+    assert {(p.rank, p.ppid) for p in t.processes} == {(0, 1), (0, 1000), (1, 1), (1, 1100)}
+
+
+def test_a_worker_without_a_rank_takes_the_one_of_its_parent(tmp_path: Path) -> None:
+    for p in (Process(10, rank=3), Process(11, ppid=10), Process(12, ppid=11)):
+        p.span("c", "f", 0, 1)
+        p.write(tmp_path)
+    assert {p.pid: p.rank for p in Trace(tmp_path).processes} == {10: 3, 11: 3, 12: 3}
+
+
+def test_the_sidecar_is_used_again_and_dropped_when_the_trace_changes(run: Run) -> None:
+    t = Trace(run.directory)
+    t.lazy()
+    made = sorted((run.directory / ".dftracer-cache").iterdir())
+    assert len(made) == 6
+    times = [f.stat().st_mtime_ns for f in made]
+    assert Trace(run.directory).lazy().select(pl.len()).collect().item() == run.events
+    assert [f.stat().st_mtime_ns for f in made] == times
+    changed = run.files[0]
+    text = changed.read_bytes()
+    changed.write_bytes(text + text)
+    assert Trace(run.directory).lazy().select(pl.len()).collect().item() > run.events
+
+
+def test_a_damaged_sidecar_is_made_again(run: Run) -> None:
+    Trace(run.directory).lazy()
+    for f in (run.directory / ".dftracer-cache").iterdir():
+        f.write_bytes(b"PAR1 nonsense")
+    assert Trace(run.directory).lazy().select(pl.len()).collect().item() == run.events
+
+
+def test_without_cache_nothing_is_written(run: Run) -> None:
+    assert Trace(run.directory, cache=False).sql("select count(*) from events").item() == run.events
+    assert not (run.directory / ".dftracer-cache").exists()
+
+
+def test_where_the_directory_cannot_hold_it_the_sidecar_lies_elsewhere(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (run.directory / ".dftracer-cache").write_text("a file is in the way")
+    assert Trace(run.directory).lazy().select(pl.len()).collect().item() == run.events
+    assert len(list((tmp_path / "cache" / "dftracer").iterdir())) == 6
+
+
+def test_the_file_says_what_is_missing(tmp_path: Path) -> None:
+    p = Process(10, end=None)
+    p.span("c", "f", 0, 5)
+    p.write(tmp_path)
+    t = Trace(tmp_path)
+    assert t.arrow().num_rows == 2
+    (process,) = t.processes
+    assert process.end is None
+    assert process.counts["closed"] is False
+
+
+def test_progress_is_told(run: Run) -> None:
+    seen: list[tuple[int, int]] = []
+    list(Trace(run.directory, progress=lambda done, total: seen.append((done, total))).batches())
+    assert len(seen) == 6
+    assert seen[-1][0] == seen[-1][1] > 0

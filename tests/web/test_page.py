@@ -1,0 +1,128 @@
+"""The HTML report in a real browser: opened from disk, nothing fetched, nothing on the console, alive."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dftracer.analyze import analyze
+from dftracer.load.synthetic import Process, training_run
+from dftracer.report import html_page
+
+playwright = pytest.importorskip("playwright.sync_api")
+BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    run = training_run(folder / "run", events=20_000, ranks=3, workers=2, steps_per_epoch=20)
+    odd = Process(9999)  # what could break out of the page
+    odd.span("user", "</script><script>document.title='broken'</script>", 0, 5)
+    odd.io("read", 10, 5, "/data/<b>\"'&</script>", ret=10)
+    odd.write(run.directory)
+    file = folder / "report.html"
+    file.write_text(html_page(analyze(run.directory), "a <title>"), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def page(page_file: Path) -> Iterator[Any]:
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1200, "height": 900})
+        noise: list[str] = []
+        # The one exception is about this test's own reading of the canvas.
+        mine = "willReadFrequently"
+        tab.on(
+            "console",
+            lambda m: noise.append(m.text) if m.type in ("error", "warning") and mine not in m.text else None,
+        )
+        tab.on("pageerror", lambda e: noise.append(str(e)))
+        tab.on("request", lambda r: noise.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
+        tab.goto(page_file.as_uri())
+        tab.wait_for_selector("html[data-ready]", timeout=20_000)
+        yield tab
+        assert noise == []
+        browser.close()
+
+
+def _painted(page: Any, canvas: str) -> int:
+    """How many different colours a canvas shows."""
+    script = """(id) => { const c = document.getElementById(id);
+        const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();
+        for (let i = 0; i < d.length; i += 16) seen.add(d[i] + ',' + d[i+1] + ',' + d[i+2] + ',' + d[i+3]);
+        return seen.size; }"""
+    return int(page.evaluate(script, canvas))
+
+
+def test_everything_is_drawn(page: Any) -> None:
+    assert "input-bound" in page.inner_text("#verdict")
+    assert page.locator("section:visible").count() == 9
+    for canvas in ("steps", "time", "io"):
+        assert _painted(page, canvas) > 3, canvas
+    assert page.locator("#ledger .row").count() == 3
+    assert page.locator("#workers .row").count() == 6
+    assert page.title() == "a <title>"
+
+
+def test_hovering_tells_the_numbers(page: Any) -> None:
+    for selector, expected in (
+        ("#steps", "forward"),
+        ("#time", "rank"),
+        ("#map", "median"),
+        ("#io", "calls"),
+        ("#ledger .stack span", "fetch wait"),
+    ):
+        target = page.locator(selector).first
+        target.scroll_into_view_if_needed()
+        box = target.bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + min(box["height"] * 0.5, 10))
+        assert page.locator("#tip").is_visible(), selector
+        assert expected in page.inner_text("#tip"), selector
+
+
+def test_filters_and_toggles_work(page: Any) -> None:
+    page.fill("#name-filter", "preprocess")
+    assert page.locator("#names tr").count() == 3  # head, preprocess, preprocess.collate
+    page.fill("#file-filter", "part-00001")
+    assert page.locator("#files tr").count() == 2
+    before = _painted(page, "steps")
+    page.click("#legend button[data-stage=forward]")
+    assert _painted(page, "steps") < before
+    page.click("#severity button[data-level=info]")
+    assert page.locator(".finding:visible").count() < page.locator(".finding").count()
+    page.select_option("#rank", "2")
+    page.check("#relative")
+    assert _painted(page, "steps") > 2
+    page.select_option("#role", "worker")
+    assert _painted(page, "time") > 3
+
+
+def test_dragging_zooms_the_timeline(page: Any) -> None:
+    page.locator("#time").scroll_into_view_if_needed()
+    shot = page.locator("#time").screenshot()
+    box = page.locator("#time").bounding_box()
+    y = box["y"] + 20
+    page.mouse.move(box["x"] + 400, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, y, steps=4)
+    page.mouse.up()
+    assert page.locator("#time").screenshot() != shot
+    page.click("#zoomout")
+    page.mouse.move(5, 5)
+    assert page.locator("#time").screenshot() == shot
+
+
+def test_light_and_dark(page: Any) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(colour)
+    page.click("#theme")
+    assert page.evaluate(colour) != light
+    page.emulate_media(color_scheme="dark")
+    assert _painted(page, "steps") > 3
