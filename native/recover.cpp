@@ -38,8 +38,9 @@ std::vector<std::pair<std::string, std::string>> names_in(const FileHeader* h) {
   for (uint64_t at = 0; at + 8 <= used;) {
     uint32_t sizes[2];
     memcpy(sizes, base + at, 8);
-    uint64_t need = 8 + round8(size_t(sizes[0]) + sizes[1]);
-    if (at + need > used) break;
+    uint64_t text = uint64_t(sizes[0]) + sizes[1];
+    if (text > used - at - 8) break;
+    uint64_t need = 8 + round8(text);
     out.emplace_back(std::string(base + at + 8, sizes[0]), std::string(base + at + 8 + sizes[0], sizes[1]));
     at += need;
   }
