@@ -1,5 +1,3 @@
-#include <sys/mman.h>
-
 #include <mutex>
 
 #include "columns.hpp"
@@ -7,7 +5,7 @@
 namespace dft::load {
 namespace {
 
-constexpr std::size_t kLarge = std::size_t{2} << 20;
+constexpr std::size_t kGrain = std::size_t{64} << 10;
 
 // The last block given back: a reader that lets chunks go as it reads uses the same pages over and over.
 std::mutex spare_mutex;
@@ -15,7 +13,7 @@ char* spare = nullptr;
 std::size_t spare_size = 0;
 
 char* take_block(std::size_t& size) {
-  size = (size + kLarge - 1) / kLarge * kLarge;
+  size = (size + kGrain - 1) / kGrain * kGrain;
   {
     const std::scoped_lock lock(spare_mutex);
     if (spare != nullptr && spare_size >= size && spare_size <= size * 2) {
@@ -23,9 +21,8 @@ char* take_block(std::size_t& size) {
       return std::exchange(spare, nullptr);
     }
   }
-  void* p = std::aligned_alloc(kLarge, size);
+  void* p = std::aligned_alloc(64, size);
   if (p == nullptr) throw std::bad_alloc();
-  ::madvise(p, size, MADV_HUGEPAGE);  // a wish: without large pages everything works the same
   return static_cast<char*>(p);
 }
 

@@ -165,7 +165,7 @@ struct Columns {
   }
 };
 
-// The rows of one chunk, every column in one block of memory: few large pages instead of many small ones.
+// The rows of one chunk, every column in one block of memory.
 // A column in which no row has a value takes no room and is null.
 class Chunk {
  public:

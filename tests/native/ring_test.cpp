@@ -23,7 +23,7 @@ TEST(many_threads_lose_and_double_nothing) {
     Scratch dir;
     configure(small_settings(dir, compress));
     REQUIRE(start_session(dir / "run", "app"));
-    const int threads = 8, each = DFT_SLOW ? 3000 : 30000;
+    const int threads = 8, each = DFT_TSAN ? 600 : DFT_SLOW ? 2000 : 30000;
     in_threads(threads, [&](int) {
       for (int n = 0; n < each; ++n) record(kEvent, n);
     });
@@ -44,13 +44,15 @@ TEST(many_threads_lose_and_double_nothing) {
   }
 }
 
+static constexpr int kNested = DFT_SLOW ? 100 : 500;
+
 TEST(parents_and_levels_per_thread) {
   Scratch dir;
   configure(small_settings(dir));
   REQUIRE(start_session(dir / "run", "app"));
   in_threads(4, [](int) {
     static const char outer_key = 0;
-    for (int n = 0; n < 500; ++n) {
+    for (int n = 0; n < kNested; ++n) {
       ThreadState* t = current_thread();
       push_frame(t, &outer_key, 0);
       record(kEvent, 2 * n);
@@ -65,7 +67,7 @@ TEST(parents_and_levels_per_thread) {
   std::map<int64_t, const Json*> outer;
   for (auto& r : trace.records)
     if (r["name"].text == "outer") outer[r["id"].integer()] = &r;
-  CHECK_EQ(outer.size(), 2000u);
+  CHECK_EQ(outer.size(), size_t(4 * kNested));
   for (auto& r : trace.named("event")) {
     auto parent = outer.find(r["args"]["p_idx"].integer());
     REQUIRE(parent != outer.end());
@@ -86,7 +88,7 @@ TEST(what_finds_no_room_is_counted_exactly) {
   s.max_stall_us = 0;
   configure(s);
   REQUIRE(start_session(dir / "run", "app"));
-  const int threads = 3, each = DFT_SLOW ? 20000 : 200000;
+  const int threads = 3, each = DFT_SLOW ? 5000 : 200000;
   in_threads(threads, [&](int) {
     for (int n = 0; n < each; ++n) record(kEvent, n);
   });

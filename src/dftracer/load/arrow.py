@@ -79,12 +79,12 @@ class BatchMaker:
             buffers = [None if bits is None else pa.py_buffer(bits), pa.py_buffer(raw)]
             columns[name] = pa.Array.from_buffers(pa.int64(), n, buffers, nulls)
         for name in ("name", "cat", "fhash"):
-            columns[name] = self._coded(chunk.raw(name), n, pa.array(self._dictionary(name), pa.string()))
+            columns[name] = self._coded(chunk.raw(name), n, _strings(pa, self._dictionary(name)))
         columns["path"] = self._coded(
-            chunk.raw("fhash"), n, pa.array([self._path_of(h) for h in self._texts["fhash"]], pa.string())
+            chunk.raw("fhash"), n, _strings(pa, [self._path_of(h) for h in self._texts["fhash"]])
         )
         hosts = [self._process.hosts.get(h, h) for h in self._dictionary("hhash")]
-        columns["host"] = self._coded(chunk.raw("hhash"), n, pa.array(hosts, pa.string()))
+        columns["host"] = self._coded(chunk.raw("hhash"), n, _strings(pa, hosts))
         columns["ph"] = self._kinds(chunk)
         columns["file"] = self._constant(n, self._process.file.name)
         columns["rank"] = self._ranks(chunk)
@@ -100,7 +100,9 @@ class BatchMaker:
             return pa.array([of.get(p) for p in pids.tolist()], pa.int32()).take(pa.array(inverse))
         if process.rank is None:
             return self._nulls(chunk.rows, pa.int32())
-        return pa.array(np.full(chunk.rows, process.rank, dtype=np.int32))
+        return pa.Array.from_buffers(
+            pa.int32(), chunk.rows, [None, pa.py_buffer(np.full(chunk.rows, process.rank, dtype=np.int32))]
+        )
 
     def _coded(self, raw: Any, n: int, dictionary: Any) -> Any:
         pa = self._pa
@@ -114,7 +116,7 @@ class BatchMaker:
     def _constant(self, n: int, text: str) -> Any:
         pa = self._pa
         codes = pa.Array.from_buffers(pa.int32(), n, [None, _zeros(pa, n * 4)])
-        return pa.DictionaryArray.from_arrays(codes, pa.array([text]), safe=False)
+        return pa.DictionaryArray.from_arrays(codes, _strings(pa, [text]), safe=False)
 
     def _nulls(self, n: int, kind: Any) -> Any:
         pa = self._pa
@@ -127,7 +129,7 @@ class BatchMaker:
         if values is None or codes is None:
             return self._constant(chunk.rows, "X")
         return pa.DictionaryArray.from_arrays(
-            pa.array(codes.astype(np.int32)), pa.array([chr(v) for v in values.tolist()])
+            pa.array(codes.astype(np.int32)), _strings(pa, [chr(v) for v in values.tolist()])
         )
 
     def _args(self, chunk: Chunk) -> Any:
@@ -151,6 +153,16 @@ class BatchMaker:
         except pa.ArrowInvalid:  # a foreign writer's bytes that are not UTF-8
             return pa.array([chunk.args_text(i) or None for i in range(chunk.rows)], pa.string())
         return array
+
+
+def _strings(pa: Any, texts: list[str]) -> Any:
+    """Like `pa.array(texts)`, which would import pandas just to see that these are not its own."""
+    encoded = [t.encode("utf-8", "replace") for t in texts]
+    offsets = np.zeros(len(encoded) + 1, dtype=np.int32)
+    np.cumsum([len(e) for e in encoded], out=offsets[1:])
+    return pa.Array.from_buffers(
+        pa.string(), len(encoded), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    )
 
 
 def _zeros(pa: Any, size: int) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dftracer.python.torch._details import OperatorDetails, describe_inputs, memory_change, parse_object
@@ -50,6 +50,13 @@ def _column(getter: Getter, activities: Iterable[Any], missing: Any) -> list[Any
         return list(map(getter, activities))
     except UnicodeDecodeError:
         return [_value(getter, one, missing) for one in activities]
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 0
 
 
 def _value(getter: Getter, activity: Any, missing: Any) -> Any:
@@ -129,10 +136,11 @@ class Source:
     def memory(self, raw: Any) -> tuple[int, bool, dict[str, Any]]:
         raise NotImplementedError
 
-    def memory_size(self, index: int) -> tuple[int, bool]:
-        """Bytes of a `[memory]` activity and whether they are on a device."""
-        size, on_device, _ = self.memory(self.raw_details(index, index + 1)[0])
-        return size, on_device
+    def instants(self, indices: list[int]) -> Iterator[tuple[int, int, str, int, bool]]:
+        """Index, thread, name, bytes and whether they are on a device, of instants."""
+        for index in indices:
+            size, on_device, _ = self.memory(self.raw_details(index, index + 1)[0])
+            yield index, self.tid(index), self.name(index), size, on_device
 
     def device(self, raw: Any) -> dict[str, Any]:
         raise NotImplementedError
@@ -152,12 +160,15 @@ class ActivitySource(Source):
     def memory(self, raw: str) -> tuple[int, bool, dict[str, Any]]:
         return memory_change(raw)
 
-    def memory_size(self, index: int) -> tuple[int, bool]:
-        text = str(_value(self._metadata, self.activities[index], ""))
-        start = text.find('"Bytes": ') + 9
-        end = text.find(",", start)
-        size = text[start : end if end > 0 else None]
-        return (int(size) if size.lstrip("-").isdigit() else 0), '"Device Type": 0' not in text
+    def instants(self, indices: list[int]) -> Iterator[tuple[int, int, str, int, bool]]:
+        activities = [self.activities[index] for index in indices]
+        names = _column(self._name, activities, _UNREADABLE)
+        texts = _column(self._metadata, activities, "")
+        for index, tid, name, text in zip(indices, map(self._tid, activities), names, texts, strict=True):
+            start = text.find('"Bytes": ') + 9
+            end = text.find(",", start)
+            size = text[start : end if end > 0 else None]
+            yield index, tid, name, _number(size), '"Device Type": 0' not in text
 
     def device(self, raw: str) -> dict[str, Any]:
         return device_fields(parse_object(raw))

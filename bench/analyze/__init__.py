@@ -1,0 +1,1 @@
+"""The whole report, in process and on a Dask cluster."""
