@@ -5,24 +5,53 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint bench bench-rivals clean
+.PHONY: demo test native-test lint bench bench-rivals clean
+
+# Builds, traces a small training run with loader workers, and shows where its time went.
+demo: $(VENV)/.torch $(VENV)/.installed
+	rm -rf out/demo
+	$(BIN)/python examples/demo_train.py --directory out/demo
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The wheel, not the checkout, is what everything below uses.
 $(VENV)/.installed: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install -q ".[test]"
+	$(BIN)/python -m pip install -q ".[test,dev]"
 	touch $@
 
 $(VENV)/.torch: $(BIN)/python
 	$(BIN)/python -m pip install -q $(TORCH)
 	touch $@
 
-test: $(VENV)/.torch $(VENV)/.installed native-test
+test: $(VENV)/.torch $(VENV)/.installed lint native-test
 	$(BIN)/python -m pytest
 
+lint: $(VENV)/.installed
+	$(BIN)/ruff check src tests bench examples
+	$(BIN)/mypy
+
+# The engine without Python: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer.
+NATIVE_SOURCES := $(shell find native tests/native -type f -not -path 'native/module/*') CMakeLists.txt
+NATIVE_BUILD = $(BIN)/cmake -S . -B $(@D) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	-DDFTRACER_BUILD_TESTS=ON -DDFTRACER_BUILD_MODULE=OFF
+SANITIZED = -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1"
+NATIVE_RUN = $(BIN)/cmake --build $(@D) && $(BIN)/ctest --test-dir $(@D) --output-on-failure -j2 && touch $@
+
 native-test: build/native/.tested build/asan/.tested build/tsan/.tested
+
+$(VENV)/.cmake: $(BIN)/python
+	$(BIN)/python -m pip install -q "cmake>=3.21" "ninja>=1.10"
+	touch $@
+
+build/native/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
+	$(NATIVE_BUILD) && $(NATIVE_RUN)
+
+build/asan/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
+	$(NATIVE_BUILD) $(SANITIZED) -DDFTRACER_SANITIZE=address,undefined && $(NATIVE_RUN)
+
+build/tsan/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
+	$(NATIVE_BUILD) $(SANITIZED) -DDFTRACER_SANITIZE=thread && $(NATIVE_RUN)
 
 # The rivals have our import name, so they live in an environment of their own.
 bench-rivals: $(BIN)/python

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import machine, report, rivals
-from bench.results import Results, Row
+from bench.results import Results, Row, Run
 from bench.rounds import ROOT, Bench
 from bench.subjects import decorator, import_time, loop, off, others, size, soak, span, throughput, update
 
@@ -60,17 +60,15 @@ def _say(row: Row) -> None:
 
 
 def _measure(arguments: argparse.Namespace, bench: Bench) -> Results:
-    results = Results(
-        command=" ".join(["python -m bench", *sys.argv[1:]]),
-        date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-        machine=machine.facts(),
-        versions=others.versions(bench),
-    )
-    for name in arguments.subjects or SUBJECTS:
+    names = arguments.subjects or list(SUBJECTS)
+    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    run = Run(today, names, machine.circumstances())
+    results = Results(machine.facts(), others.versions(bench), [run])
+    for name in names:
         rows = SUBJECTS[name](bench)
         for row in rows:
             _say(row)
-        results.merge([], rows) if name == "others" else results.merge(rows, [])
+        (results.side if name == "others" else results.rows).extend(rows)
     return results
 
 
@@ -84,11 +82,8 @@ def main(argv: list[str]) -> int:
         if arguments.quick:
             return 0
         if arguments.subjects and arguments.json.is_file():
-            # A part measured again: the rest of the table stays.
-            kept = Results.load(arguments.json)
-            kept.merge(measured.rows, measured.side)
-            kept.date, kept.machine, kept.versions = measured.date, measured.machine, measured.versions
-            measured = kept
+            measured.take_over(Results.load(arguments.json))
+            measured.sort(list(SUBJECTS))
         measured.save(arguments.json)
     arguments.page.parent.mkdir(parents=True, exist_ok=True)
     arguments.page.write_text(report.markdown(Results.load(arguments.json)))

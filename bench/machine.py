@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-__all__ = ["facts", "measuring_core", "pin_measuring_thread", "pin_writer_core"]
+__all__ = ["circumstances", "facts", "measuring_core", "pin_measuring_thread", "pin_writer_core"]
 
 
 def _cpu_model() -> str:
@@ -29,15 +29,20 @@ def _niceness() -> str:
     return f"{os.getpriority(os.PRIO_PROCESS, 0)}, {group}"
 
 
-def facts() -> dict[str, str]:
+def circumstances() -> dict[str, str]:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return {
+        "load average before": load,
+        "niceness of process and scheduling group": _niceness(),
+    }
+
+
+def facts() -> dict[str, str]:
     return {
         "cpu": _cpu_model(),
         "cores": str(len(os.sched_getaffinity(0))),
         "kernel": platform.release(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "load average at start": load,
-        "niceness of process and scheduling group": _niceness(),
     }
 
 

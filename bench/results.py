@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bench.rounds import Comparison
 
-__all__ = ["Goal", "Results", "Row"]
+__all__ = ["Goal", "Results", "Row", "Run"]
 
 
 @dataclass
@@ -57,11 +57,19 @@ class Row:
 
 
 @dataclass
-class Results:
-    command: str
+class Run:
+    """What one call of the bench measured, and under which circumstances."""
+
     date: str
+    subjects: list[str]
+    circumstances: dict[str, str]
+
+
+@dataclass
+class Results:
     machine: dict[str, str]
     versions: dict[str, str]
+    runs: list[Run]
     rows: list[Row] = field(default_factory=list)
     side: list[Row] = field(default_factory=list)
 
@@ -72,13 +80,19 @@ class Results:
     @classmethod
     def load(cls, path: Path) -> Results:
         raw = json.loads(path.read_text())
+        raw["runs"] = [Run(**run) for run in raw["runs"]]
         for key in ("rows", "side"):
             raw[key] = [Row(**{**row, "goals": [Goal(**goal) for goal in row["goals"]]}) for row in raw[key]]
         return cls(**raw)
 
-    def merge(self, rows: list[Row], side: list[Row]) -> None:
-        """Replace rows of the same subject and name: a part of the bench can be run again alone."""
-        for mine, new in ((self.rows, rows), (self.side, side)):
-            fresh = {(row.subject, row.what): row for row in new}
-            mine[:] = [fresh.pop((row.subject, row.what), row) for row in mine]
-            mine.extend(fresh.values())
+    def take_over(self, earlier: Results) -> None:
+        """Keep what an earlier run says of subjects that this one did not measure."""
+        mine = {subject for run in self.runs for subject in run.subjects}
+        for run in earlier.runs:
+            run.subjects = [subject for subject in run.subjects if subject not in mine]
+        self.runs[:0] = [run for run in earlier.runs if run.subjects]
+        self.rows[:0] = [row for row in earlier.rows if row.subject not in mine]
+        self.side[:0] = [row for row in earlier.side if row.subject not in mine]
+
+    def sort(self, order: list[str]) -> None:
+        self.rows.sort(key=lambda row: order.index(row.subject))

@@ -12,8 +12,8 @@ _HEAD = """# The command `dftracer`
 
 Made by `docs/generate_cli.py` from the command line itself.
 
-Options that mean the same everywhere: `-o/--output` where to write, `-f/--force` overwrite, `-q/--quiet` no progress
-and no notes, `-v/--verbose` say more, `--json` machine-readable output.
+Options that mean the same everywhere: `-o/--output` where to write, `-f/--force` overwrite, `-q/--quiet` no
+progress and no notes, `-v/--verbose` say more, `--json` machine-readable output.
 
 | exit code | meaning |
 |---:|---|

@@ -40,6 +40,11 @@ void init_clock() {
   g_clock_ready = true;
 }
 
+namespace {
+// While the library is loaded: later, another thread might be reading the clock.
+const bool g_at_load = (init_clock(), true);
+}  // namespace
+
 const char* clock_source() {
 #if defined(__aarch64__)
   return g_cpu_ticks ? "cntvct" : "clock_monotonic";

@@ -46,6 +46,13 @@ std::string affinity_mask() {
 
 }  // namespace
 
+size_t prelude_bound(const Session* s) {
+  size_t strings = read_command_line().size() + s->host.size() + s->settings.version.size() + 2 * PATH_MAX;
+  for (auto& [key, value] : s->settings.facts) strings += key.size() + value.size();
+  if (s->settings.record_affinity) strings += affinity_mask().size();
+  return strings * 6 + (8 + s->settings.facts.size()) * 512;
+}
+
 Prelude make_prelude(Session* s) {
   FileHeader* h = s->header();
   int64_t pid = h->pid;

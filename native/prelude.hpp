@@ -6,5 +6,7 @@
 namespace dft {
 
 Prelude make_prelude(Session* session);
+// At most this many bytes of text, known before there is room for any.
+size_t prelude_bound(const Session* session);
 
 }  // namespace dft

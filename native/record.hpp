@@ -80,9 +80,10 @@ struct FileHeader {
   uint64_t names_offset, names_capacity;
   uint64_t rings_offset;
 
-  // trace file size << 2 | CommitState: the one word that decides what a reader believes.
+  // The one word that decides what a reader believes: see commit_word().
   std::atomic<uint64_t> commit;
-  std::atomic<uint64_t> closed_at;  // the size at which the file, if it is that large, is finished
+  std::atomic<uint64_t> closed_at;    // the size at which the file, if it is that large, is finished
+  std::atomic<uint64_t> closed_from;  // where its closing lines begin
   std::atomic<uint64_t> spool_size;   // text of the open tail, which starts at tail_offset of the file
   std::atomic<uint64_t> tail_offset;
   std::atomic<uint64_t> names_used;
@@ -94,13 +95,16 @@ struct FileHeader {
   uint32_t cpu_ticks;
   uint32_t inc_metadata;
   uint32_t disable_tids;
-  uint32_t reserved;
+  std::atomic<uint32_t> refusing;  // the disk takes nothing at the moment
   Anchor first_anchor;
   Anchor last_anchor;
   uint64_t epoch_offset;
 
   char host_hash[24];
-  char path[4096];
+  // Two, so that a change of files is the change of one bit of `commit`.
+  char path[2][4096];
+
+  const char* trace_path() const { return path[commit.load(std::memory_order_acquire) >> 63]; }
 };
 
 enum CommitState : uint64_t {
@@ -109,6 +113,12 @@ enum CommitState : uint64_t {
   kCommitted = 2,   // the pending positions are on disk
   kCompacting = 3,  // the file from tail_offset on is being rewritten from the spool
 };
+
+// Which of the two paths, the size of that file as far as it counts, and the CommitState.
+inline uint64_t commit_word(unsigned file, uint64_t size, CommitState state) {
+  return uint64_t(file) << 63 | size << 2 | state;
+}
+inline uint64_t committed_size(uint64_t commit) { return commit << 1 >> 3; }
 
 inline std::string_view view(const char* p, size_t n) { return {p, n}; }
 inline uint32_t round8(size_t n) { return uint32_t((n + 7) & ~size_t(7)); }

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -75,39 +76,117 @@ void take_ring(const MappedRing& ring, bool committed, LineFormatter& lines, con
   }
 }
 
-void count_lines(std::string_view text, MemberFacts* facts) {
-  for (char c : text) facts->lines += c == '\n';
+// The facts of text that the dead process had formatted already.
+void add_facts(std::string_view text, MemberFacts* facts) {
+  while (!text.empty()) {
+    size_t n = std::min(text.find('\n'), text.size() - 1) + 1;
+    std::string_view line = text.substr(0, n);
+    // A quote inside a string is escaped, and a record's own time comes before its args: this is it.
+    size_t at = line.find(",\"ts\":");
+    facts->count(at == line.npos ? 0 : strtoull(line.data() + at + 6, nullptr, 10));
+    text.remove_prefix(n);
+  }
 }
 
-bool append_to_trace(const FileHeader* h, uint64_t size, const Rest& rest) {
-  int fd = open(h->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return false;
-  bool ok = flock(fd, LOCK_EX | LOCK_NB) == 0 && ftruncate(fd, off_t(size)) == 0;
-  Gzip gzip;
-  std::string_view bytes = h->compress ? gzip.member(rest.text, rest.facts) : std::string_view(rest.text);
-  while (ok && !bytes.empty()) {
+std::string read_at(int fd, uint64_t offset, size_t size) {
+  std::string out(size, '\0');
+  size_t done = 0;
+  while (done < size) {
+    ssize_t n = pread(fd, out.data() + done, size - done, off_t(offset + done));
+    if (n <= 0) break;
+    done += size_t(n);
+  }
+  out.resize(done);
+  return out;
+}
+
+uint64_t lines_before(int fd, uint64_t size, bool compressed) {
+  uint64_t lines = 0;
+  if (compressed) {
+    MemberIndex index;
+    for (uint64_t at = 0; at < size && read_member_index(read_at(fd, at, kMemberHeader), &index); at += index.member_size)
+      lines += index.lines;
+    return lines;
+  }
+  constexpr size_t kPiece = 1 << 20;
+  for (uint64_t at = 0; at < size; at += kPiece) {
+    std::string piece = read_at(fd, at, size_t(std::min<uint64_t>(kPiece, size - at)));
+    lines += uint64_t(std::count(piece.begin(), piece.end(), '\n'));
+  }
+  return lines;
+}
+
+// Whether the file is still the one that the dead process wrote: by now a later run may have its name.
+bool still_its_own(int fd, const FileHeader* h, uint64_t size) {
+  constexpr size_t kEnough = 4 << 20;
+  std::string text = read_at(fd, 0, kEnough);
+  if (h->compress) text = first_member_text(text, kEnough);
+  std::string start = "\"name\":\"start\",\"cat\":\"dftracer\",\"pid\":";
+  size_t any = text.find(start);
+  if (any == text.npos) return size == 0;  // it was killed at its first write
+  start += std::to_string(h->pid) + ",\"tid\":" + std::to_string(h->pid) + ",\"ts\":" +
+           std::to_string((h->first_anchor.mono_ns + h->epoch_offset) / 1000) + ",";
+  return text.compare(any, start.size(), start) == 0;
+}
+
+bool write_rest(int fd, uint64_t size, std::string_view bytes) {
+  if (ftruncate(fd, off_t(size)) != 0) return false;
+  while (!bytes.empty()) {
     ssize_t n = pwrite(fd, bytes.data(), bytes.size(), off_t(size));
-    if (n <= 0) {
-      ok = false;
-      break;
-    }
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
     bytes.remove_prefix(size_t(n));
     size += uint64_t(n);
   }
-  close(fd);
-  return ok;
+  return true;
 }
 
-bool complete(RingFile& file) {
+enum class Outcome { kLater, kNothingToDo, kCompleted };
+
+Outcome append_to_trace(const FileHeader* h, uint64_t size, Rest& rest, const LineFormatter& lines, uint64_t last_ts) {
+  // A file that was there and is gone has been removed by someone who did not want it.
+  int fd = open(h->trace_path(), O_RDWR | O_CLOEXEC | (size == 0 ? O_CREAT : 0), 0666);
+  if (fd < 0) return errno == ENOENT && size ? Outcome::kNothingToDo : Outcome::kLater;
+  Outcome outcome = Outcome::kLater;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    if (!still_its_own(fd, h, size)) {
+      outcome = Outcome::kNothingToDo;
+    } else {
+      uint64_t before = lines_before(fd, size, h->compress) + rest.facts.lines;
+      uint64_t id = h->next_id.load();
+      std::string args = ",\"num_events\":";
+      append_int(args, int64_t(before - 1));  // less the bracket
+      args += ",\"recovered\":true,\"recovered_events\":";
+      append_int(args, int64_t(rest.records));
+      args += ",\"dropped\":";
+      uint64_t dropped = rest.lost;
+      for (auto& d : h->dropped) dropped += d.load();
+      append_int(args, int64_t(dropped));
+      if (rest.lost) {
+        args += ",\"dropped_large\":";
+        append_int(args, int64_t(rest.lost));
+      }
+      rest.text += lines.event_line(id, int64_t(h->pid), "end", last_ts, args) + "]\n";
+      rest.facts.count(last_ts);
+      rest.facts.count(0);  // the bracket
+      Gzip gzip;
+      if (write_rest(fd, size, h->compress ? gzip.member(rest.text, rest.facts) : std::string_view(rest.text)))
+        outcome = Outcome::kCompleted;
+    }
+  }
+  close(fd);
+  return outcome;
+}
+
+Outcome complete(RingFile& file) {
   FileHeader* h = file.header();
   uint64_t commit = h->commit.load();
   uint64_t state = commit & 3;
-  uint64_t size = commit >> 2;
-  if (size && size == h->closed_at.load() && (state == kIdle || state == kCommitted)) return true;
+  uint64_t size = committed_size(commit);
   Rest rest;
   if (state == kCompacting) {
     rest.text.assign(file.spool(), h->spool_size.load());
-    count_lines(rest.text, &rest.facts);
+    add_facts(rest.text, &rest.facts);
   }
   ClockMap clock;
   clock.start(h->first_anchor, h->first_anchor.mono_ns + h->epoch_offset);
@@ -120,28 +199,19 @@ bool complete(RingFile& file) {
   });
   for (uint64_t i = 0; i < h->ring_count.load(); ++i) {
     MappedRing ring = file.map_ring(i);
-    if (ring.header) take_ring(ring, state == kCommitted, lines, clock, &rest);
+    if (!ring.header) continue;
+    take_ring(ring, state == kCommitted, lines, clock, &rest);
+    file.unmap_ring(ring);
   }
-  if (size == 0 && rest.records == 0 && access(h->path, F_OK) != 0) return true;  // it never recorded anything
-  uint64_t id = h->next_id.load();
-  std::string args = ",\"num_events\":";
-  append_int(args, int64_t(id - 1));
-  args += ",\"recovered\":true,\"recovered_events\":";
-  append_int(args, int64_t(rest.records));
-  args += ",\"dropped\":";
-  uint64_t dropped = rest.lost;
-  for (auto& d : h->dropped) dropped += d.load();
-  append_int(args, int64_t(dropped));
-  if (rest.lost) {
-    args += ",\"dropped_large\":";
-    append_int(args, int64_t(rest.lost));
+  bool nothing_left = rest.records == 0 && rest.lost == 0;
+  if (size && size == h->closed_at.load() && (state == kIdle || state == kCommitted)) {
+    if (nothing_left) return Outcome::kNothingToDo;
+    size = h->closed_from.load();  // it closed one part and died before the next began
   }
+  if (size == 0 && nothing_left && access(h->trace_path(), F_OK) != 0) return Outcome::kNothingToDo;
   uint64_t last = rest.facts.last_ts;
   if (last == 0) last = clock.to_epoch_ns(h->last_anchor.ticks) / 1000;
-  rest.text += lines.event_line(id, int64_t(h->pid), "end", last, args) + "]\n";
-  rest.facts.count(last);
-  rest.facts.count(0);  // the bracket
-  return append_to_trace(h, size, rest);
+  return append_to_trace(h, size, rest, lines, last);
 }
 
 std::vector<std::string> ring_files_in(const std::string& place) {
@@ -175,7 +245,7 @@ void for_each_dead(const std::string& place, Handle handle) {
 
 void drop_lost_rings() {
   for_each_dead(kSharedMemory, [](RingFile& file) {
-    if (access(directory_of(file.header()->path).c_str(), F_OK) != 0 && errno == ENOENT) file.unlink_file();
+    if (access(directory_of(file.header()->trace_path()).c_str(), F_OK) != 0 && errno == ENOENT) file.unlink_file();
   });
 }
 
@@ -187,9 +257,10 @@ std::vector<std::string> recover_directory(const std::string& directory) {
   if (!settings().ring_dir.empty()) places.push_back(settings().ring_dir);
   for (const auto& place : places) {
     for_each_dead(place, [&](RingFile& file) {
-      if (canonical(directory_of(file.header()->path)) != wanted || !complete(file)) return;
-      done.push_back(file.header()->path);
-      file.unlink_file();
+      if (canonical(directory_of(file.header()->trace_path())) != wanted) return;
+      Outcome outcome = complete(file);
+      if (outcome == Outcome::kCompleted) done.push_back(file.header()->trace_path());
+      if (outcome != Outcome::kLater) file.unlink_file();
     });
   }
   return done;

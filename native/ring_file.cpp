@@ -74,11 +74,30 @@ bool RingFile::create_at(const std::string& path, uint64_t first_size) {
     unlink(path.c_str());
     return false;
   }
+  struct stat st;
+  if (fstat(fd, &st) == 0) {
+    device_ = st.st_dev;
+    inode_ = st.st_ino;
+  }
   fd_ = fd;
   header_ = static_cast<FileHeader*>(at);
   mapped_ = first_size;
   path_ = path;
   return true;
+}
+
+bool RingFile::owns_descriptor() const {
+  struct stat st;
+  return fd_ >= 0 && fstat(fd_, &st) == 0 && uint64_t(st.st_dev) == device_ && uint64_t(st.st_ino) == inode_;
+}
+
+// The program may have closed our descriptor (os.closerange, daemonising), and the number be its own file by now.
+bool RingFile::reopen_if_stolen() {
+  if (owns_descriptor()) return true;
+  int fd = open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return false;
+  fd_ = out_of_the_way(fd);
+  return owns_descriptor();
 }
 
 bool RingFile::create_in_memory(uint64_t first_size) {
@@ -128,6 +147,8 @@ bool RingFile::open_existing(const std::string& path) {
   header_ = h;
   mapped_ = uint64_t(st.st_size);
   fd_ = fd;
+  device_ = st.st_dev;
+  inode_ = st.st_ino;
   reading_ = true;
   path_ = path;
   return memcmp(h->magic, FileHeader::kMagic, 8) == 0 &&
@@ -164,7 +185,7 @@ MappedRing RingFile::map_ring(uint64_t index) {
 bool RingFile::add_ring(MappedRing* out) {
   uint64_t index = header_->ring_count.load(std::memory_order_relaxed);
   uint64_t size = kPage + header_->ring_capacity;
-  if (fd_ >= 0 && !reserve_blocks(fd_, header_->rings_offset + index * size, size)) return false;
+  if (fd_ >= 0 && (!reopen_if_stolen() || !reserve_blocks(fd_, header_->rings_offset + index * size, size))) return false;
   MappedRing ring = map_ring(index);
   if (!ring.header) return false;
   header_->ring_count.store(index + 1, std::memory_order_release);
@@ -177,19 +198,21 @@ void RingFile::unlink_file() {
 }
 
 void RingFile::abandon() {
-  if (fd_ >= 0) close(fd_);
+  if (owns_descriptor()) close(fd_);
   fd_ = -1;
 }
 
+void RingFile::unmap_ring(const MappedRing& ring) { munmap(ring.header, kPage + 2 * ring.capacity); }
+
 void RingFile::unmap(const std::vector<MappedRing>& rings) {
-  for (const auto& r : rings) munmap(r.header, kPage + 2 * r.capacity);
+  for (const auto& r : rings) unmap_ring(r);
   munmap(header_, mapped_);
   header_ = nullptr;
 }
 
 RingFile::~RingFile() {
   if (header_ && reading_) munmap(header_, mapped_);
-  if (fd_ >= 0) close(fd_);
+  if (owns_descriptor()) close(fd_);
 }
 
 std::vector<std::string> ring_directories(const std::string& wished, const std::string& trace_directory) {

@@ -28,6 +28,7 @@ class RingFile {
   void unlink_file();
   // In the child of a fork: the file is the parent's.
   void abandon();
+  void unmap_ring(const MappedRing& ring);
   void unmap(const std::vector<MappedRing>& rings);
   ~RingFile();
 
@@ -38,10 +39,13 @@ class RingFile {
 
  private:
   bool create_in_memory(uint64_t first_size);
+  bool owns_descriptor() const;
+  bool reopen_if_stolen();
   bool create_at(const std::string& path, uint64_t first_size);
   FileHeader* header_ = nullptr;
   uint64_t mapped_ = 0;
   int fd_ = -1;
+  uint64_t device_ = 0, inode_ = 0;
   bool reading_ = false;
   std::string path_;
 };

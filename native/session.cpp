@@ -38,6 +38,9 @@ constexpr int kReleasedBeforeFlush = 16;
 constexpr int kIdleRoundsBeforeDoze = 3;
 
 std::atomic<uint32_t> g_generations_made{0};
+// For questions about time from any thread, session or not.
+std::atomic<uint64_t> g_epoch_offset{0};
+std::atomic<uint64_t> g_some_ticks{0}, g_some_mono{0};
 pthread_key_t g_thread_key;
 pthread_once_t g_thread_key_once = PTHREAD_ONCE_INIT;
 
@@ -107,6 +110,20 @@ std::vector<RingSlot*> slots_now(Session* s) {
   return s->slots;
 }
 
+// Call with writer_mutex held.
+void show(Session* s) {
+  std::lock_guard lock(s->shown_mutex);
+  s->shown.opened = s->writer.opened();
+  if (s->shown.path != s->writer.path()) s->shown.path = s->writer.path();
+  s->shown.bytes = s->writer.bytes();
+  s->shown.members = s->writer.members();
+}
+
+std::string shown_path(Session* s) {
+  std::lock_guard lock(s->shown_mutex);
+  return s->shown.opened ? s->shown.path : s->wished;
+}
+
 void answer_flush(Session* s, uint32_t wanted) {
   if (s->flush_done.load() == wanted) return;
   s->flush_done.store(wanted);
@@ -143,16 +160,19 @@ void* writer_main(void* p) {
   while (!s->stop.load()) {
     uint32_t seen = s->wake.load();
     uint32_t wanted = s->flush_wanted.load();
-    s->clock.add(take_anchor());
-    s->header()->last_anchor = s->clock.last();
     bool flushing = wanted != s->flush_done.load();
     bool news = anything_recorded(s);
     bool timed_out = !s->woken_early;
     bool written;
     {
+      auto slots = slots_now(s);  // before the writer's lock: rename_session() takes the two in this order
       std::lock_guard lock(s->writer_mutex);
-      written = s->writer.pump(slots_now(s), flushing || timed_out);
+      s->clock.add(take_anchor());
+      s->header()->last_anchor = s->clock.last();
+      written = s->writer.pump(slots, flushing || timed_out);
+      show(s);
     }
+    s->written.store(written);
     recycle_released(s);
     answer_flush(s, wanted);
     idle = news || s->writer.has_open_tail() || !written ? 0 : idle + 1;
@@ -168,9 +188,15 @@ void* writer_main(void* p) {
     s->woken_early = s->wake.load() != seen;
     if (!s->woken_early) interval = std::min(interval * 2, s->settings.flush_ms);
   }
-  std::lock_guard lock(s->writer_mutex);
-  s->clock.add(take_anchor());
-  s->writer.finish(slots_now(s), thread_cpu_ns());
+  {
+    auto slots = slots_now(s);
+    std::lock_guard lock(s->writer_mutex);
+    s->clock.add(take_anchor());
+    s->writer.finish(slots, thread_cpu_ns());
+    show(s);
+    s->written.store(s->writer.complete());
+  }
+  answer_flush(s, s->flush_wanted.load());
   return nullptr;
 }
 
@@ -191,7 +217,7 @@ bool start_writer_thread(Session* s) {
 
 // The first record of the session: ring file, prelude, writer thread.
 bool begin_recording(Session* s) {
-  uint64_t spool = s->settings.member_size + (256 << 10);
+  uint64_t spool = s->settings.member_size + (256 << 10) + prelude_bound(s);
   std::string name = "dftracer-" + std::to_string(getuid()) + "-" + s->hex + ".ring";
   if (!s->rings.create(ring_directories(s->settings.ring_dir, directory_of(s->wished)), name, s->settings.ring_size,
                        spool)) {
@@ -208,7 +234,7 @@ bool begin_recording(Session* s) {
   h->epoch_offset = s->clock.epoch_offset();
   snprintf(h->host_hash, sizeof h->host_hash, "%s", s->host_hash.c_str());
   // Until the file is open nobody may take the wished name for ours: another process may have it.
-  snprintf(h->path, sizeof h->path, "%s", s->otherwise.c_str());
+  snprintf(h->path[0], sizeof h->path[0], "%s", s->otherwise.c_str());
   s->lines.setup(h->pid, s->host_hash, s->settings.inc_metadata, s->settings.disable_tids, name_of);
   publish_names(h);
   s->writer.set_target(s->wished, s->otherwise);
@@ -244,10 +270,15 @@ RingSlot* take_slot(Session* s) {
   return slot;
 }
 
-void wait_for_producers(Session* s) {
-  process_barrier();
-  for (ThreadState* t : s->threads)
-    for (int i = 0; i < 1000 && t->busy.load(std::memory_order_acquire); ++i) usleep(10);
+// False when some thread does not come back from writing its record: it has no CPU, or a debugger holds it.
+bool wait_for_producers(Session* s) {
+  if (!process_barrier()) usleep(1000);  // no such barrier here: give their stores a moment
+  bool all = true;
+  for (ThreadState* t : s->threads) {
+    for (int i = 0; i < 5000 && t->busy.load(std::memory_order_acquire); ++i) usleep(100);
+    all = all && !t->busy.load(std::memory_order_acquire);
+  }
+  return all;
 }
 
 void stop_writer(Session* s) {
@@ -291,10 +322,7 @@ const Settings& settings() { return state().settings; }
 
 bool session_armed() { return state().session != nullptr; }
 
-bool in_session_process() {
-  Session* s = state().session;
-  return s && s->pid == getpid();
-}
+bool in_session_process() { return state().session_pid.load() == getpid(); }
 
 void arm(const std::string& wished, const std::string& otherwise, const std::string& hex, const std::string& host) {
   State& g = state();
@@ -308,6 +336,10 @@ void arm(const std::string& wished, const std::string& otherwise, const std::str
   Anchor now = take_anchor();
   uint64_t wall = realtime_ns();
   s->clock.start(now, wall - (monotonic_ns() - now.mono_ns));
+  uint64_t unset = 0;
+  if (g_some_mono.compare_exchange_strong(unset, now.mono_ns)) g_some_ticks.store(now.ticks);
+  g_epoch_offset.store(s->clock.epoch_offset());
+  g.session_pid.store(s->pid);
   g.session = s;
   g_doze.store(0);
   g_generation.store(g_generations_made.fetch_add(1) + 1);
@@ -350,7 +382,7 @@ void rearm_in_child() {
   parent->writer.abandon();
   parent->rings.abandon();
   arm(path, path, hex, parent->host);
-  g.session->root_stem = stem;
+  g.session.load()->root_stem = stem;
 }
 
 ThreadState* attach_thread() {
@@ -407,6 +439,8 @@ void wake_writer() {
 // waiting until a good part of the ring is free: a stuck disk holds a thread up once, not at every event.
 bool make_room(ThreadState* t, uint32_t size) {
   Session* s = state().session;
+  auto over = [&] { return t->generation != g_generation.load(std::memory_order_relaxed); };
+  if (!s || over()) return false;
   FileHeader* h = s->header();
   uint64_t capacity = t->mask + 1;
   auto room = [&] {
@@ -417,7 +451,7 @@ bool make_room(ThreadState* t, uint32_t size) {
     t->stalled = false;
     return true;
   }
-  bool disk = h->reserved;
+  bool disk = h->refusing.load(std::memory_order_relaxed);
   uint64_t patience_us = t->patient ? kPatienceUs : s->settings.max_stall_us;
   if (!t->stalled && !disk && patience_us) {
     uint64_t deadline = monotonic_ns() + patience_us * 1000;
@@ -425,8 +459,10 @@ bool make_room(ThreadState* t, uint32_t size) {
       wake_writer();
       timespec nap{0, 20000};
       nanosleep(&nap, nullptr);
+      if (over()) return false;  // finish_session() waits for us
       if (room()) return true;
-    } while (monotonic_ns() < deadline);
+    } while (monotonic_ns() < deadline && !h->refusing.load(std::memory_order_relaxed));
+    disk = h->refusing.load(std::memory_order_relaxed);
   }
   t->stalled = true;
   t->limit = 0;
@@ -500,38 +536,59 @@ void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
   publish(t, size);
 }
 
-bool flush_session(uint64_t timeout_ms) {
-  Session* s = state().session;
-  if (!s || !s->recording) return s != nullptr;
+namespace {
+
+bool wait_for_flush(Session* s, uint64_t timeout_ms) {
   uint32_t wanted = s->flush_wanted.fetch_add(1) + 1;
   s->wake.fetch_add(1);
   futex(&s->wake, FUTEX_WAKE, 1, nullptr);
   uint64_t deadline = monotonic_ns() + timeout_ms * 1000000;
   for (;;) {
     uint32_t done = s->flush_done.load();
-    if (int32_t(done - wanted) >= 0) return true;
+    if (int32_t(done - wanted) >= 0) return s->written.load();
     uint64_t now = monotonic_ns();
     if (now >= deadline) return false;
     futex_wait(&s->flush_done, done, std::min<uint64_t>((deadline - now) / 1000000 + 1, 50));
   }
 }
 
+}  // namespace
+
+bool flush_session(uint64_t timeout_ms) {
+  Session* s;
+  {
+    std::lock_guard lock(state().mutex);
+    s = state().session;
+    if (!s || !s->recording) return s != nullptr;
+    s->waiting.fetch_add(1);
+  }
+  bool flushed = wait_for_flush(s, timeout_ms);
+  s->waiting.fetch_sub(1);
+  return flushed;
+}
+
 void finish_session() {
   State& g = state();
   Session* s;
+  bool quiet;
   {
     std::lock_guard lock(g.mutex);
     s = g.session;
     if (!s || s->pid != getpid()) return;
     g_generation.store(0);
-    wait_for_producers(s);
+    quiet = wait_for_producers(s);
     g.session = nullptr;
-    g.last_path = s->writer.opened() ? s->writer.path() : s->wished;
+    g.session_pid.store(0);
+    g_epoch_offset.store(0);
+    g.last_path = shown_path(s);
   }
   unpublish_names();
   if (s->recording) {
     stop_writer(s);
-    g.last_path = s->writer.path();
+    {
+      std::lock_guard lock(g.mutex);
+      g.last_path = shown_path(s);
+    }
     if (s->abandoned) return;  // the thread still uses all of it
     if (s->writer.complete() || !s->writer.opened()) {
       s->rings.unlink_file();
@@ -539,13 +596,15 @@ void finish_session() {
       complain("the trace " + s->wished + " could not be finished; its last events wait in " + s->rings.path() +
                " for the next reader");
     }
+    recover_directory(directory_of(s->writer.opened() ? s->writer.path() : s->wished));
+    for (int i = 0; i < 10000 && s->waiting.load(); ++i) usleep(100);  // all of them have their answer
+    if (!quiet || s->waiting.load()) return;  // someone may still look at all of it
     std::vector<MappedRing> maps;
     for (RingSlot* slot : s->slots) {
       maps.push_back(slot->map);
       delete slot;
     }
     s->rings.unmap(maps);
-    recover_directory(directory_of(s->writer.opened() ? s->writer.path() : s->wished));
   }
   delete s;
 }
@@ -554,8 +613,9 @@ void before_exec() {
   Session* s = state().session;
   if (!in_session_process() || !s->recording) return;
   flush_session(5000);
+  auto slots = slots_now(s);
   std::lock_guard lock(s->writer_mutex);
-  s->writer.finish(slots_now(s), 0);
+  s->writer.finish(slots, 0);
   if (s->writer.complete()) s->rings.unlink_file();
 }
 
@@ -571,7 +631,7 @@ std::string session_path() {
   std::lock_guard lock(g.mutex);
   Session* s = g.session;
   if (!s) return g.last_path;
-  return s->writer.opened() ? s->writer.path() : s->wished;
+  return shown_path(s);
 }
 
 void rename_session(const std::string& path) {
@@ -588,7 +648,7 @@ void rename_session(const std::string& path) {
   } else if (!s->writer.rename_to(target)) {
     s->wished = s->writer.path();
   }
-  if (s->writer.opened()) snprintf(s->header()->path, sizeof s->header()->path, "%s", s->wished.c_str());
+  show(s);
 }
 
 Stats session_stats() {
@@ -600,22 +660,24 @@ Stats session_stats() {
   out.events = s->header()->events.load();
   for (int i = 0; i < int(Drop::kCount); ++i) out.dropped[i] = s->header()->dropped[i].load();
   out.rings = s->slots.size();
-  out.bytes = s->writer.bytes();
-  out.members = s->writer.members();
+  std::lock_guard shown(s->shown_mutex);
+  out.bytes = s->shown.bytes;
+  out.members = s->shown.members;
   return out;
 }
 
 uint64_t ticks_to_us(uint64_t ticks) {
-  Session* s = state().session;
-  if (!g_cpu_ticks || !s) return ticks / 1000;
-  Anchor first = s->clock.first(), now = take_anchor();
-  double slope = double(now.mono_ns - first.mono_ns) / double(now.ticks - first.ticks);
+  uint64_t some = g_some_ticks.load();
+  if (!g_cpu_ticks || !some) return ticks / 1000;
+  Anchor now = take_anchor();
+  if (now.ticks <= some) return ticks / 1000;
+  double slope = double(now.mono_ns - g_some_mono.load()) / double(now.ticks - some);
   return uint64_t(double(ticks) * slope / 1000);
 }
 
 uint64_t now_epoch_ns() {
-  Session* s = state().session;
-  return s ? monotonic_ns() + s->clock.epoch_offset() : realtime_ns();
+  uint64_t offset = g_epoch_offset.load();
+  return offset ? monotonic_ns() + offset : realtime_ns();
 }
 
 }  // namespace dft

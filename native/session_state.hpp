@@ -28,7 +28,14 @@ struct Session {
   ClockMap clock;
   LineFormatter lines;
   Writer writer;
-  std::mutex writer_mutex;  // the writer object is used by its thread, by exec and by rename
+  std::mutex writer_mutex;  // the writer object is used by its thread, by exec and by rename; held while disks are slow
+  // What others may ask at any time, without waiting for a disk.
+  struct Shown {
+    bool opened = false;
+    std::string path;
+    uint64_t bytes = 0, members = 0;
+  } shown;
+  std::mutex shown_mutex;
 
   std::vector<RingSlot*> slots;
   std::vector<ThreadState*> threads;
@@ -41,6 +48,8 @@ struct Session {
   bool thread_running = false;
   bool woken_early = false;
   std::atomic<uint32_t> wake{0}, sleeping{0}, stop{0}, flush_wanted{0}, flush_done{0};
+  std::atomic<bool> written{true};  // nothing was refused at the last try
+  std::atomic<int> waiting{0};      // threads in flush_session()
 
   FileHeader* header() const { return rings.header(); }
 };
@@ -48,7 +57,8 @@ struct Session {
 struct State {
   std::mutex mutex;
   Settings settings;
-  Session* session = nullptr;
+  std::atomic<Session*> session{nullptr};
+  std::atomic<pid_t> session_pid{0};
   std::string last_path;
   std::mutex complaints_mutex;
   std::set<std::string> complaints;

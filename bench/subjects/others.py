@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -43,9 +44,8 @@ def _spans(make: Callable[[], Any], n: int, between: Callable[[], object] = lamb
 
 
 def viztracer() -> dict[str, float]:
-    from viztracer import VizTracer  # noqa: PLC0415
-
-    quiet = VizTracer(verbose=0, max_stack_depth=0, tracer_entries=2_000_000)
+    make = importlib.import_module("viztracer").VizTracer
+    quiet = make(verbose=0, max_stack_depth=0, tracer_entries=2_000_000)
     quiet.start()
     span = _spans(lambda: quiet.log_event("forward"), 2000)
     quiet.stop()
@@ -58,7 +58,7 @@ def viztracer() -> dict[str, float]:
             called()
 
     plain = _best(calls, 20_000)
-    automatic = VizTracer(verbose=0, tracer_entries=2_000_000)
+    automatic = make(verbose=0, tracer_entries=2_000_000)
     automatic.start()
     traced = _best(calls, 20_000)
     automatic.stop()
@@ -66,19 +66,21 @@ def viztracer() -> dict[str, float]:
 
 
 def opentelemetry() -> dict[str, float]:
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export import (  # noqa: PLC0415
-        BatchSpanProcessor,
-        SpanExporter,
-        SpanExportResult,
-    )
+    trace = importlib.import_module("opentelemetry.sdk.trace")
+    export = importlib.import_module("opentelemetry.sdk.trace.export")
 
-    class Nowhere(SpanExporter):
-        def export(self, spans: Any) -> SpanExportResult:
-            return SpanExportResult.SUCCESS
+    class Nowhere:
+        def export(self, spans: object) -> Any:
+            return export.SpanExportResult.SUCCESS
 
-    provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(Nowhere(), max_queue_size=65536))
+        def shutdown(self) -> None:
+            pass
+
+        def force_flush(self, timeout_millis: int = 0) -> bool:
+            return True
+
+    provider = trace.TracerProvider()
+    provider.add_span_processor(export.BatchSpanProcessor(Nowhere(), max_queue_size=65536))
     tracer = provider.get_tracer("bench")
     span = _spans(lambda: tracer.start_as_current_span("forward"), 1000, provider.force_flush)
     provider.shutdown()

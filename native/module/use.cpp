@@ -4,6 +4,9 @@
 #include "module/immediate.hpp"
 
 namespace dft::py {
+
+PyTypeObject g_use_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.Use", sizeof(Use)};
+
 namespace {
 
 PyObject* use_enter(PyObject* self, PyObject*) {
@@ -21,6 +24,83 @@ PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   if (t && take_frame(t, u, 0, &f) && !(f.flags & kMuted))
     emit_merged(t, u->node, f, end, &u->args, error_fragment(nargs ? args[0] : Py_None));
   Py_RETURN_NONE;
+}
+
+// `use.__enter__` and `use.__exit__` of a `with` live for one call each: they come from a small stock.
+struct BoundUse {
+  PyObject_HEAD
+  vectorcallfunc call;
+  Use* use;
+};
+
+constexpr int kStock = 16;
+BoundUse* g_stock[kStock];
+int g_stocked = 0;
+
+PyTypeObject g_bound_use_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._BoundUse", sizeof(BoundUse)};
+
+PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
+  return use_enter(reinterpret_cast<PyObject*>(reinterpret_cast<BoundUse*>(self)->use), nullptr);
+}
+
+PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
+  return use_exit(reinterpret_cast<PyObject*>(reinterpret_cast<BoundUse*>(self)->use), args, PyVectorcall_NARGS(nargsf));
+}
+
+PyObject* make_bound_use(Use* use, vectorcallfunc call) {
+  BoundUse* b;
+  if (g_stocked) {
+    b = g_stock[--g_stocked];
+    PyObject_Init(reinterpret_cast<PyObject*>(b), &g_bound_use_type);
+  } else {
+    b = PyObject_New(BoundUse, &g_bound_use_type);
+    if (!b) return nullptr;
+  }
+  b->call = call;
+  b->use = reinterpret_cast<Use*>(new_ref(reinterpret_cast<PyObject*>(use)));
+  return reinterpret_cast<PyObject*>(b);
+}
+
+void bound_use_dealloc(PyObject* self) {
+  auto* b = reinterpret_cast<BoundUse*>(self);
+  Py_DECREF(reinterpret_cast<PyObject*>(b->use));
+  if (g_stocked < kStock) {
+    g_stock[g_stocked++] = b;
+  } else {
+    PyObject_Free(self);
+  }
+}
+
+// The descriptor behind Use.__enter__ and Use.__exit__.
+struct UseMethod {
+  PyObject_HEAD
+  vectorcallfunc call;
+};
+
+PyObject* use_method_get(PyObject* self, PyObject* object, PyObject*) {
+  if (!object || object == Py_None) return new_ref(self);
+  return make_bound_use(reinterpret_cast<Use*>(object), reinterpret_cast<UseMethod*>(self)->call);
+}
+
+// Use.__enter__(use), as contextlib.ExitStack calls it: through the type.
+PyObject* use_method_call(PyObject* self, PyObject* args, PyObject*) {
+  if (PyTuple_GET_SIZE(args) < 1 || Py_TYPE(PyTuple_GET_ITEM(args, 0)) != &g_use_type) {
+    PyErr_SetString(PyExc_TypeError, "a Use is needed");
+    return nullptr;
+  }
+  Ref bound(use_method_get(self, PyTuple_GET_ITEM(args, 0), nullptr));
+  Ref rest(PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args)));
+  return bound && rest ? PyObject_Call(bound.get(), rest.get(), nullptr) : nullptr;
+}
+
+PyTypeObject g_use_method_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._UseMethod", sizeof(UseMethod)};
+
+bool add_use_method(const char* name, vectorcallfunc call) {
+  UseMethod* m = PyObject_New(UseMethod, &g_use_method_type);
+  if (!m) return false;
+  m->call = call;
+  Ref owned(reinterpret_cast<PyObject*>(m));
+  return PyDict_SetItemString(g_use_type.tp_dict, name, owned.get()) == 0;
 }
 
 PyObject* use_aenter(PyObject* self, PyObject*) { return immediate(use_enter(self, nullptr)); }
@@ -55,8 +135,6 @@ void use_dealloc(PyObject* self) {
 }
 
 PyMethodDef g_use_methods[] = {
-    {"__enter__", use_enter, METH_NOARGS, nullptr},
-    {"__exit__", reinterpret_cast<PyCFunction>(use_exit), METH_FASTCALL, nullptr},
     {"__aenter__", use_aenter, METH_NOARGS, nullptr},
     {"__aexit__", reinterpret_cast<PyCFunction>(use_aexit), METH_FASTCALL, nullptr},
     {"open", use_open, METH_NOARGS, nullptr},
@@ -66,8 +144,6 @@ PyMethodDef g_use_methods[] = {
 PyGetSetDef g_use_getset[] = {{"node", get_node, nullptr, nullptr, nullptr}, {}};
 
 }  // namespace
-
-PyTypeObject g_use_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.Use", sizeof(Use)};
 
 PyObject* make_use(Node* node, PyObject* kwargs) {
   UseOptions options;
@@ -120,7 +196,17 @@ bool init_uses(PyObject* module) {
   t.tp_call = use_call;
   t.tp_methods = g_use_methods;
   t.tp_getset = g_use_getset;
-  return PyType_Ready(&t) == 0 && add_type(module, "Use", &t);
+  g_bound_use_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  g_bound_use_type.tp_vectorcall_offset = offsetof(BoundUse, call);
+  g_bound_use_type.tp_call = PyVectorcall_Call;
+  g_bound_use_type.tp_dealloc = bound_use_dealloc;
+  g_use_method_type.tp_flags = Py_TPFLAGS_DEFAULT;
+  g_use_method_type.tp_descr_get = use_method_get;
+  g_use_method_type.tp_call = use_method_call;
+  if (PyType_Ready(&g_bound_use_type) < 0 || PyType_Ready(&g_use_method_type) < 0 || PyType_Ready(&t) < 0) return false;
+  if (!add_use_method("__enter__", enter_call) || !add_use_method("__exit__", exit_call)) return false;
+  PyType_Modified(&t);
+  return add_type(module, "Use", &t);
 }
 
 }  // namespace dft::py

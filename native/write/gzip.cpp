@@ -38,6 +38,32 @@ void write_header(uint8_t* p, size_t member_size, size_t text_size, const Member
 
 }  // namespace
 
+static_assert(kHeaderSize == kMemberHeader);
+
+bool read_member_index(std::string_view header, MemberIndex* out) {
+  if (header.size() < kHeaderSize || memcmp(header.data(), "\x1f\x8b\x08\x04", 4) != 0 ||
+      memcmp(header.data() + 12, "DF", 2) != 0)
+    return false;
+  uint32_t fields[3];
+  memcpy(fields, header.data() + 16, sizeof fields);
+  *out = {fields[0], fields[1], fields[2]};
+  return out->member_size > kHeaderSize;
+}
+
+std::string first_member_text(std::string_view bytes, size_t limit) {
+  std::string text(limit, '\0');
+  z_stream z{};
+  if (inflateInit2(&z, 31) != Z_OK) return {};
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  z.avail_in = uInt(bytes.size());
+  z.next_out = reinterpret_cast<Bytef*>(text.data());
+  z.avail_out = uInt(text.size());
+  inflate(&z, Z_SYNC_FLUSH);
+  text.resize(z.total_out);
+  inflateEnd(&z);
+  return text;
+}
+
 struct Gzip::Impl {
   LineDeflate lines;
   std::vector<uint8_t> out;
@@ -77,8 +103,9 @@ const char* Gzip::backend() { return "gzip"; }
 
 std::string_view Gzip::member(std::string_view text, const MemberFacts& facts) {
   // Lines of events come out 10 to 60 times smaller; what does not is long strings, which zlib knows better.
-  constexpr size_t kUnlikeEvents = 6, kWorthASearch = 4096;
+  constexpr size_t kUnlikeEvents = 6, kWorthASearch = 4096, kKeptMemory = 4 << 20;
   auto& out = impl_->out;
+  if (out.capacity() > kKeptMemory) std::vector<uint8_t>().swap(out);  // after a giant string
   out.resize(kHeaderSize);
   impl_->lines.compress(text, out);
   size_t body = out.size() - kHeaderSize;
@@ -87,6 +114,7 @@ std::string_view Gzip::member(std::string_view text, const MemberFacts& facts) {
     out.resize(kHeaderSize);
     out.insert(out.end(), impl_->searched.begin(), impl_->searched.end());
   }
+  if (impl_->searched.capacity() > kKeptMemory) std::vector<uint8_t>().swap(impl_->searched);
   size_t trailer = out.size();
   out.resize(trailer + kTrailerSize);
   write_header(out.data(), out.size(), text.size(), facts);

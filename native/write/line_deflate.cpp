@@ -10,6 +10,9 @@ namespace {
 constexpr uint32_t kMatch = 0x80000000u;
 constexpr uint32_t kWindow = 32768;
 constexpr uint32_t kMaxLength = 258;
+// A block is written when it has that many tokens: a long string must not take many times its size.
+constexpr size_t kBlockTokens = 1 << 17;
+constexpr uint32_t kPiece = 1 << 15;
 // A shorter match costs more bits than its literals.
 constexpr uint32_t kMinWorthwhile = 5;
 
@@ -74,7 +77,7 @@ inline bool ends_value(uint8_t c) { return c == ',' || c == '"' || c == '}'; }
 
 class Bits {
  public:
-  explicit Bits(uint8_t* p) : p_(p) {}
+  Bits(uint8_t* p, uint64_t buffer, unsigned used) : p_(p), buffer_(buffer), used_(used) {}
   void put(uint64_t value, unsigned count) {
     buffer_ |= value << used_;
     used_ += count;
@@ -86,15 +89,14 @@ class Bits {
     buffer_ >>= used_ & ~7u;
     used_ &= 7;
   }
-  uint8_t* finish() {
-    flush();
-    return used_ ? p_ + 1 : p_;
-  }
+  uint8_t* position() const { return p_; }
+  uint64_t buffer() const { return buffer_; }
+  unsigned used() const { return used_; }
 
  private:
   uint8_t* p_;
-  uint64_t buffer_ = 0;
-  unsigned used_ = 0;
+  uint64_t buffer_;
+  unsigned used_;
 };
 
 uint32_t reversed(uint32_t code, unsigned bits) {
@@ -261,7 +263,7 @@ void LineDeflate::diff(const uint8_t* text, const Line& line, const Line& refere
   }
 }
 
-void LineDeflate::tokenize(std::string_view view) {
+void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out) {
   const uint8_t* text = reinterpret_cast<const uint8_t*>(view.data());
   uint32_t size = uint32_t(view.size());
   Line last{0, 0, 0};
@@ -282,19 +284,38 @@ void LineDeflate::tokenize(std::string_view view) {
     const Line& reference = slot.key == key && slot.end && begin - slot.begin < kWindow - 4096 ? slot : last;
     bool usable = reference.end && begin - reference.begin < kWindow - 4096 && end - begin < 4096 &&
                   reference.end - reference.begin < 4096;
-    if (usable) diff(text, line, reference);
-    else literals(text + begin, text + end);
+    auto write_full_block = [&] {
+      if (tokens_.size() < kBlockTokens) return;
+      if (pending_length_) flush_match();
+      write_block(out, false);
+      begin_block();
+    };
+    if (usable) {
+      diff(text, line, reference);
+      write_full_block();
+    }
+    for (uint32_t at = usable ? end : begin; at < end; at += std::min(end - at, kPiece)) {
+      literals(text + at, text + at + std::min(end - at, kPiece));
+      write_full_block();
+    }
     last = slot = line;
     begin = end;
   }
   if (pending_length_) flush_match();
 }
 
-void LineDeflate::write_block(std::vector<uint8_t>& out) {
-  uint8_t lengths[288 + 32];
+void LineDeflate::begin_block() {
+  tokens_.clear();
+  memset(literal_count_, 0, sizeof literal_count_);
+  memset(distance_count_, 0, sizeof distance_count_);
+}
+
+void LineDeflate::write_block(std::vector<uint8_t>& out, bool last) {
+  uint8_t lengths[288 + 32], lengths_of_literals[288];
   Code literal_codes[288], distance_codes[32];
   ++literal_count_[256];
   code_lengths(literal_count_, 286, 15, lengths);
+  memcpy(lengths_of_literals, lengths, sizeof lengths_of_literals);
   unsigned literals = 286;
   while (literals > 257 && !lengths[literals - 1]) --literals;
   uint8_t distance_lengths[32];
@@ -344,10 +365,18 @@ void LineDeflate::write_block(std::vector<uint8_t>& out) {
   unsigned order = 19;
   while (order > 4 && !run_lengths[kOrder[order - 1]]) --order;
 
+  uint64_t size = 0;
+  for (unsigned s = 0; s < 286; ++s) {
+    unsigned extra = s < 265 || s == 285 ? 0 : (s - 261) / 4;
+    size += uint64_t(literal_count_[s]) * (lengths_of_literals[s] + extra);
+  }
+  for (unsigned s = 0; s < 30; ++s)
+    size += uint64_t(distance_count_[s]) * (distance_lengths[s] + kTables.distance_extra[s]);
   size_t start = out.size();
-  out.resize(start + 1024 + tokens_.size() * 6 + 16);
-  Bits bits(out.data() + start);
-  bits.put(1, 1);
+  constexpr size_t kTablesAndSlack = 512;
+  out.resize(start + size / 8 + kTablesAndSlack);
+  Bits bits(out.data() + start, bits_, bits_used_);
+  bits.put(last, 1);
   bits.put(2, 2);
   bits.put(literals - 257, 5);
   bits.put(distances - 1, 5);
@@ -379,16 +408,21 @@ void LineDeflate::write_block(std::vector<uint8_t>& out) {
     bits.flush();
   }
   bits.put(literal_codes[256].bits, literal_codes[256].length);
-  out.resize(size_t(bits.finish() - out.data()));
+  bits.flush();
+  size_t whole = size_t(bits.position() - out.data());
+  bits_ = bits.buffer();
+  bits_used_ = bits.used();
+  if (last && bits_used_) ++whole;  // the rest of the byte is there already
+  out.resize(whole);
 }
 
 void LineDeflate::compress(std::string_view text, std::vector<uint8_t>& out) {
-  tokens_.clear();
-  memset(literal_count_, 0, sizeof literal_count_);
-  memset(distance_count_, 0, sizeof distance_count_);
+  begin_block();
   pending_length_ = 0;
-  tokenize(text);
-  write_block(out);
+  bits_ = 0;
+  bits_used_ = 0;
+  tokenize(text, out);
+  write_block(out, true);
 }
 
 }  // namespace dft

@@ -19,17 +19,20 @@ class LineDeflate {
     uint32_t begin, end;
     uint64_t key;
   };
-  void tokenize(std::string_view text);
+  void tokenize(std::string_view text, std::vector<uint8_t>& out);
   void diff(const uint8_t* text, const Line& line, const Line& reference);
   void literals(const uint8_t* from, const uint8_t* to);
   void match(uint32_t length, uint32_t distance);
   void flush_match();
   void put_match(uint32_t length, uint32_t distance);
-  void write_block(std::vector<uint8_t>& out);
+  void begin_block();
+  void write_block(std::vector<uint8_t>& out, bool last);
 
   std::vector<uint32_t> tokens_;  // literal, or kMatch | length << 16 | distance - 1
   uint32_t pending_length_ = 0, pending_distance_ = 0;
   uint32_t literal_count_[288], distance_count_[32];
+  uint64_t bits_ = 0;  // of the last byte, which the next block continues
+  unsigned bits_used_ = 0;
   static constexpr size_t kRecent = 256;
   Line recent_[kRecent];
   static constexpr unsigned kSeenBits = 10;

@@ -16,6 +16,10 @@ bool make_directories(const std::string& directory);
 
 class TraceFile {
  public:
+  TraceFile() = default;
+  TraceFile(const TraceFile&) = delete;
+  TraceFile& operator=(const TraceFile&) = delete;
+  ~TraceFile() { close(); }
   // Opens `wished`, or `otherwise` when a live process has taken that name. False: see error().
   bool open(const std::string& wished, const std::string& otherwise);
   bool write_at(uint64_t offset, std::string_view bytes);

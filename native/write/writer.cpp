@@ -49,15 +49,36 @@ bool Writer::ensure_open() {
     return false;
   }
   if (part_ == 1) stem_ = without_suffix(file_.path());
-  snprintf(rings_.header()->path, sizeof rings_.header()->path, "%s", file_.path().c_str());
   file_size_ = 0;
+  state_path();
   if (part_ > 1) append_prelude();
+  set_commit(0, kCompacting);
+  return true;
+}
+
+// For the reader of a dead process: takes effect with the next set_commit().
+void Writer::state_path() {
+  path_slot_ ^= 1;
+  char* path = rings_.header()->path[path_slot_];
+  snprintf(path, sizeof rings_.header()->path[0], "%s", file_.path().c_str());
+}
+
+void Writer::set_commit(uint64_t size, CommitState state) {
+  rings_.header()->commit.store(commit_word(path_slot_, size, state), std::memory_order_release);
+}
+
+bool Writer::rename_to(const std::string& path) {
+  if (!file_.is_open() || !file_.rename_to(path)) return false;
+  uint64_t commit = rings_.header()->commit.load();
+  state_path();
+  set_commit(committed_size(commit), CommitState(commit & 3));
   return true;
 }
 
 void Writer::set_prelude(Prelude prelude) {
   prelude_ = std::move(prelude);
   append_prelude();
+  set_commit(0, kCompacting);
 }
 
 void Writer::append_prelude() {
@@ -66,13 +87,13 @@ void Writer::append_prelude() {
   append("[\n", bracket);
   append(prelude_.text, prelude_.facts);
   records_in_file_ = prelude_.records;
+  taken_in_part_ = 0;
   // These lines are in no ring: until the first commit the spool is the only place that has them.
   FileHeader* h = rings_.header();
   h->tail_offset.store(0);
   keep_as_tail();
   rewriting_ = true;
   h->spool_size.store(tail_committed_);
-  h->commit.store(0 << 2 | kCompacting);
 }
 
 void Writer::append(std::string_view text, const MemberFacts& facts) {
@@ -85,7 +106,7 @@ void Writer::refused() {
   complain("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
   complained_ = true;
   failing_ = true;
-  rings_.header()->reserved = 1;
+  rings_.header()->refusing.store(1, std::memory_order_relaxed);
 }
 
 std::string_view Writer::encode(std::string_view text, const MemberFacts& facts) {
@@ -98,32 +119,31 @@ bool Writer::commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, 
   FileHeader* h = rings_.header();
   if (replacing) {
     h->spool_size.store(tail_committed_, std::memory_order_release);
-    h->commit.store(offset << 2 | kCompacting, std::memory_order_release);
+    set_commit(offset, kCompacting);
   } else {
-    h->commit.store(file_size_ << 2 | kPreparing, std::memory_order_release);
+    set_commit(file_size_, kPreparing);
   }
   for (RingSlot* s : slots) s->map.header->pending.store(s->read, std::memory_order_release);
   uint64_t size = offset + bytes.size();
+  h->closed_from.store(offset, std::memory_order_release);
   h->closed_at.store(closing_ ? size : 0, std::memory_order_release);
   if (!file_.write_at(offset, bytes)) {
     refused();
     // When replacing, the file has been cut at `offset`: the spool stays the truth until it is written.
     rewriting_ = rewriting_ || replacing;
     file_size_ = offset;
-    if (!replacing) h->commit.store(file_size_ << 2 | kIdle, std::memory_order_release);
+    if (!replacing) set_commit(file_size_, kIdle);
     return false;
   }
   if (size < file_size_) file_.truncate(size);
   file_size_ = size;
-  h->commit.store(size << 2 | kCommitted, std::memory_order_release);
+  set_commit(size, kCommitted);
   for (RingSlot* s : slots) s->map.header->tail.store(s->read, std::memory_order_release);
-  h->commit.store(size << 2 | kIdle, std::memory_order_release);
+  set_commit(size, kIdle);
   ++members_;
   rewriting_ = false;
-  if (failing_) {
-    failing_ = false;
-    h->reserved = 0;
-  }
+  failing_ = false;
+  h->refusing.store(0, std::memory_order_relaxed);
   last_commit_ns_ = monotonic_ns();
   return true;
 }
@@ -179,19 +199,36 @@ bool Writer::cut_member(const std::vector<RingSlot*>& slots) {
 }
 
 bool Writer::rotate_if_due() {
-  return !settings_.rotate_size || file_size_ < settings_.rotate_size || closing_ || rotate();
+  bool due = settings_.rotate_size && file_size_ >= settings_.rotate_size && taken_in_part_ > 0;
+  return !due || closing_ || last_part_ || rotate();
 }
 
-bool Writer::take_large(const Record& r, int64_t tid) {
-  // Larger than the spool: a member of its own, straight from the heap.
-  if (!cut_member(slots_)) return false;
+bool Writer::take_large(RingSlot* slot, const Record& r, int64_t tid) {
+  // Larger than the spool: a member of its own, straight from the heap. A new part has its first lines to write.
+  if (!cut_member(slots_) || !cut_member(slots_) || spool_used_ > 0) return false;
   std::string text(lines_.bound(r), '\0');
   LineFormatter::Line line;
   char* end = lines_.write(r, tid, clock_, text.data(), &line);
   text.resize(size_t(end - text.data()));
   MemberFacts facts;
   facts.count(line.ts);
-  return commit_bytes(slots_, file_size_, encode(text, facts), false);
+  // Once committed, the record's place is the producer's again.
+  uint32_t size = r.size;
+  char* heap = r.flags & kOnHeap ? const_cast<char*>(payload_of(r).data()) : nullptr;
+  slot->read += size;
+  if (!commit_bytes(slots_, file_size_, encode(text, facts), false)) {
+    slot->read -= size;
+    return false;
+  }
+  free(heap);
+  count_taken(line);
+  return true;
+}
+
+void Writer::count_taken(const LineFormatter::Line& line) {
+  ++records_in_file_;
+  ++taken_in_part_;
+  if (line.event) rings_.header()->events.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Writer::name_thread(RingSlot* slot, int64_t tid) {
@@ -213,7 +250,6 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
   FileHeader* h = rings_.header();
   uint64_t mask = slot->map.capacity - 1;
   int64_t tid = slot->map.header->tid.load(std::memory_order_relaxed);
-  uint64_t events = 0, records = 0;
   bool room = true;
   if (slot->read < head && (slot->named_tid != tid || slot->named_part != part_)) name_thread(slot, tid);
   while (slot->read < head) {
@@ -224,20 +260,18 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
         room = false;
         break;
       }
-      if (!take_large(r, tid)) {
+      if (!take_large(slot, r, tid)) {
         room = false;
         break;
       }
-      events += r.kind == Kind::kSpan || r.kind == Kind::kEvent;
-    } else {
-      char* start = rings_.spool() + spool_used_;
-      LineFormatter::Line line;
-      char* end = lines_.write(r, tid, clock_, start, &line);
-      spool_used_ += size_t(end - start);
-      new_facts_.count(line.ts);
-      events += line.event;
+      continue;
     }
-    ++records;
+    char* start = rings_.spool() + spool_used_;
+    LineFormatter::Line line;
+    char* end = lines_.write(r, tid, clock_, start, &line);
+    spool_used_ += size_t(end - start);
+    new_facts_.count(line.ts);
+    count_taken(line);
     release_payload(r);
     slot->read += r.size;
     if (spool_used_ >= settings_.member_size) {
@@ -245,8 +279,6 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
       break;
     }
   }
-  records_in_file_ += records;
-  h->events.fetch_add(events, std::memory_order_relaxed);
   return room;
 }
 
@@ -286,6 +318,7 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
   if (!ensure_open()) return false;
   if (over_limit()) {
     complain("the trace has reached DFTRACER_MAX_SIZE; further events are dropped and counted");
+    if (uncommitted() && !commit_tail(slots)) return false;
     discard(slots);
     return true;
   }
@@ -334,10 +367,16 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   MemberFacts facts;
   facts.count(ts);
   facts.count(0);  // the bracket
+  MemberFacts before = new_facts_;
   append(text, facts);
   closing_ = true;
   bool written = cut_member(slots_);
   closing_ = false;
+  if (!written) {
+    // More may come before the next try.
+    spool_used_ -= text.size();
+    new_facts_ = before;
+  }
   return written;
 }
 
@@ -361,16 +400,19 @@ void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
   slots_ = slots;
   complete_ = pump(slots, true);
   if (!complete_ || !file_.is_open()) return;
-  size_before_closing_ = cut_member(slots) ? file_size_ : 0;
-  complete_ = size_before_closing_ && write_closing(own_cpu_ns, true);
+  last_part_ = true;
+  complete_ = cut_member(slots);
+  size_before_closing_ = complete_ ? file_size_ : 0;
+  complete_ = complete_ && write_closing(own_cpu_ns, true);
 }
 
 void Writer::reopen() {
+  last_part_ = false;
   if (!file_.is_open() || size_before_closing_ == 0) return;
   rings_.header()->closed_at.store(0);
   file_.truncate(size_before_closing_);
   file_size_ = size_before_closing_;
-  rings_.header()->commit.store(file_size_ << 2 | kIdle);
+  set_commit(file_size_, kIdle);
 }
 
 }  // namespace dft

@@ -52,7 +52,7 @@ class Writer {
   bool complained() const { return complained_; }
   // Takes the closing records off again (exec failed, the program goes on).
   void reopen();
-  bool rename_to(const std::string& path) { return file_.is_open() ? file_.rename_to(path) : false; }
+  bool rename_to(const std::string& path);
 
   bool has_open_tail() const { return file_.is_open() && spool_used_ > 0; }
   bool opened() const { return file_.is_open(); }
@@ -64,7 +64,8 @@ class Writer {
   bool ensure_open();
   bool drain(const std::vector<RingSlot*>& slots);
   bool take(RingSlot* slot, uint64_t head);
-  bool take_large(const Record& r, int64_t tid);
+  bool take_large(RingSlot* slot, const Record& r, int64_t tid);
+  void count_taken(const LineFormatter::Line& line);
   void discard(const std::vector<RingSlot*>& slots);
   bool commit_whole(const std::vector<RingSlot*>& slots);
   bool commit_tail(const std::vector<RingSlot*>& slots);
@@ -79,6 +80,8 @@ class Writer {
   std::string_view encode(std::string_view text, const MemberFacts& facts);
   void append(std::string_view text, const MemberFacts& facts);
   void append_prelude();
+  void state_path();
+  void set_commit(uint64_t size, CommitState state);
   void name_thread(RingSlot* slot, int64_t tid);
   uint64_t uncommitted() const { return spool_used_ - tail_committed_; }
   void refused();  // after a failed write: says so, once
@@ -96,8 +99,10 @@ class Writer {
   uint64_t file_size_ = 0;
   uint64_t earlier_parts_ = 0;
   int part_ = 1;
+  unsigned path_slot_ = 0;  // of the header's two paths, the one in use
   uint64_t members_ = 0;
   uint64_t records_in_file_ = 0;
+  uint64_t taken_in_part_ = 0;  // of them, those of the rings
   uint64_t size_before_closing_ = 0;
 
   uint64_t spool_used_ = 0;      // text in the spool
@@ -109,7 +114,8 @@ class Writer {
   bool failing_ = false;
   bool complete_ = false;
   bool complained_ = false;
-  bool closing_ = false;  // the closing lines must not start another part
+  bool closing_ = false;    // the closing lines must not start another part
+  bool last_part_ = false;  // nor must anything else, once the end has come
 };
 
 }  // namespace dft

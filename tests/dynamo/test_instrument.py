@@ -48,6 +48,13 @@ def test_generated_and_interpreted_code_give_what_the_function_gives() -> None:
         assert torch.equal(*(result[3]["semicolon;  in a string"] for result in (found, expected)))
 
 
+def test_waiting_by_a_function_of_torch() -> None:
+    graph, spans = graph_of(lambda x: torch.relu(x + 1))
+    run = _instrument._generated(graph, spans, torch.get_num_threads)
+    assert run is not None
+    assert torch.equal(run([torch.ones(2)]), torch.full((2,), 2.0))
+
+
 def test_inputs_are_released_while_the_graph_runs() -> None:
     graph, spans = graph_of(lambda x: torch.relu(x + 1))
     run = _instrument._generated(graph, spans, None)

@@ -25,7 +25,6 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from dftracer.python import ai, dftracer, dynamo
 from dftracer.python.torch import trace_handler
 
-DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
 Event = dict[str, Any]
 
 
@@ -108,7 +107,9 @@ def compiled_graphs() -> dict[str, bool]:
             model.zero_grad()
             found = compiled(x)
             found.sum().backward()
-        same[name] = torch.equal(found, expected) and torch.equal(model.fc1.weight.grad, gradient)
+        # Single operations are those of eager; a real backend may choose others.
+        equal = torch.equal if name != "graph" else torch.allclose
+        same[name] = equal(found, expected) and equal(model.fc1.weight.grad, gradient)
     return same
 
 
@@ -164,14 +165,18 @@ def check_times(trace: Trace, exported: list[str]) -> None:
 
 def check_device_numbers(trace: Trace, exported: list[str]) -> None:
     addmm = [e["args"] for e in trace.profiler if e["name"] == "aten::addmm"]
+    assert addmm
     assert all(0 < args["total_device_percent"] < 100 for args in addmm), addmm[:2]
-    steps = [e for e in trace.profiler if e["name"].startswith("ProfilerStep#") and e["args"]["device"] == 0]
-    kernels = sum(e["args"]["dur_ns"] for e in trace.profiler if e["args"]["type"] in DEVICE_KINDS)
-    attributed = sum(event["args"].get("device_ns", 0) for event in steps)
-    assert 0.95 * kernels <= attributed <= 1.001 * kernels, (kernels, attributed)
+    launched = sum(
+        kernel["args"]["dur_ns"] for kernel in trace.kernels() if kernel["args"]["op"] == "aten::addmm"
+    )
+    assert launched <= sum(args["device_ns"] for args in addmm)
+    # What the step launched on its own thread contains what its operators launched there.
+    steps = [e["args"] for e in trace.profiler if e["name"] == "step" and e["args"]["device"] == 0]
+    assert sum(args["device_ns"] for args in steps) > sum(args["device_ns"] for args in addmm)
     memory = [e["args"] for e in trace.profiler if e["name"] == "[memory]" and e["args"]["device"] == 1]
     assert memory
-    assert any(e["args"]["device_memory_usage"] > 0 for e in trace.profiler if e["name"] == "aten::addmm")
+    assert any(args["device_memory_usage"] > 0 for args in addmm)
 
 
 def check_operations(trace: Trace, exported: list[str]) -> None:

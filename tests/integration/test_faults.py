@@ -44,6 +44,52 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(where)], check=True)
 
 
+@pytest.fixture
+def stoppable_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system that can be frozen: writes to it then hang until it is thawed."""
+    image, where = tmp_path / "image", tmp_path / "stoppable"
+    where.mkdir()
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    try:
+        subprocess.run(["mkfs.ext4", "-q", str(image)], check=True, capture_output=True)
+        subprocess.run(["mount", "-o", "loop", str(image), str(where)], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting a file system of its own needs root, mkfs.ext4 and a loop device")
+    yield where
+    subprocess.run(["fsfreeze", "-u", str(where)], check=False, capture_output=True)
+    subprocess.run(["umount", str(where)], check=True)
+
+
+def test_stopped_disk(stoppable_disk: Path, traced: Callable[..., Run]) -> None:
+    """Writes hang for a while: the program goes on, and what did not fit meanwhile is counted exactly."""
+    run = traced(
+        INCOMPRESSIBLE
+        + f"""
+import subprocess
+from dftracer import _core
+burst(100)
+_core.flush()
+subprocess.run(["fsfreeze", "-f", {str(stoppable_disk)!r}], check=True)
+burst(20_000, 100)
+print("went on", flush=True)
+subprocess.run(["fsfreeze", "-u", {str(stoppable_disk)!r}], check=True)
+_core.flush()
+burst(10, 20_100)
+""",
+        env={"DFTRACER_LOG_FILE": str(stoppable_disk / "t"), "DFTRACER_RING_SIZE": "65536"},
+    )
+    assert run.stdout == "went on\n"
+    assert run.stderr.count("\n") <= 1, run.stderr
+    (file,) = read_directory(stoppable_disk).files
+    numbers = [e.args["i"] for e in file.events]
+    assert numbers[:100] == list(range(100))
+    assert numbers[-10:] == list(range(20_100, 20_110))
+    dropped = _dropped(file)
+    assert dropped["ring_full"] > 0
+    assert sum(dropped.values()) == 20_110 - len(numbers)
+
+
 def test_full_disk(small_disk: Path, traced: Callable[..., Run]) -> None:
     """One line on stderr, the program's own result, and a file that is valid as far as it goes."""
     run = traced(
@@ -99,14 +145,18 @@ def test_file_size_limit(traced: Callable[..., Run]) -> None:
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-burst(5000)
+from dftracer import _core
+burst(50)
+_core.flush()
+burst(5000, 50)
 print("result")
 """
     )
     assert run.stdout == "result\n"
     assert run.stderr.count("\n") == 1, run.stderr
     (file,) = run.trace.files
-    assert 100 < len(file.events) < 5000
+    assert [e.args["i"] for e in file.events][:50] == list(range(50))
+    assert len(file.events) < 5050
 
 
 def test_events_survive_a_disk_that_was_full_at_the_end(small_disk: Path, traced: Callable[..., Run]) -> None:

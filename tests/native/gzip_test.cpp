@@ -80,6 +80,11 @@ int main() {
   check(inflates_to(gzip.member("\n", {}), "\n"), "an empty line");
   std::string alike(600000, 'x');
   check(inflates_to(gzip.member(alike, {}), alike), "one long line");
+  std::string giant;
+  while (giant.size() < (8u << 20)) giant += char(draw());
+  check(inflates_to(gzip.member(giant, {}), giant), "a giant string, in several blocks");
+  while (events.size() < (8u << 20)) events += event(draw, unsigned(events.size()));
+  check(inflates_to(gzip.member(events, {}), events), "many events, in several blocks");
   for (int i = 0; i < 3000; ++i) {
     std::string text = anything(draw);
     check(inflates_to(gzip.member(text, {}), text), "arbitrary bytes");

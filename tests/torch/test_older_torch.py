@@ -40,8 +40,27 @@ BOTH = """
         events = staticmethod(results.events)
         trace_start_ns = staticmethod(results.trace_start_ns)
 
+    # What the events of torch 2.5 have.
+    methods = (
+        "name device_index device_resource_id start_ns end_ns duration_ns is_async linked_correlation_id "
+        "shapes dtypes concrete_inputs kwinputs device_type start_thread_id end_thread_id correlation_id "
+        "fwd_thread_id stack scope sequence_nr flops nbytes is_user_annotation"
+    ).split()
+
+    class Event:
+        def __init__(self, event):
+            self.event = event
+
+    for method in methods:
+        setattr(Event, method, lambda self, method=method: getattr(self.event, method)())
+
+    class Oldest(Older):
+        events = staticmethod(lambda: [Event(event) for event in results.events()])
+
     inner = types.SimpleNamespace(kineto_results=Older)
+    oldest = types.SimpleNamespace(kineto_results=Oldest)
     trace_handler(types.SimpleNamespace(profiler=inner, with_flops=True))
+    trace_handler(types.SimpleNamespace(profiler=oldest, with_flops=True))
     log.finalize()
     print(json.dumps(hasattr(results, "trace_activities")))
 """
@@ -60,7 +79,15 @@ def test_both_routes_write_the_same_events(run_program: Any) -> None:
     if not run.result:
         pytest.skip("this torch has the older route only")
     events = run.of("PP")
-    new, old = events[: len(events) // 2], events[len(events) // 2 :]
-    left = sorted(comparable(event) for event in new)
-    right = sorted(comparable(event) for event in old)
-    assert left == right
+    third = len(events) // 3
+    new, old, oldest = events[:third], events[third : 2 * third], events[2 * third :]
+    assert sorted(map(comparable, new)) == sorted(map(comparable, old))
+    # Shapes of lists of tensors came later.
+    kinds = [(e["name"], e["tid"], e["args"]["type"], e["args"]["dur_ns"]) for e in new]
+    assert sorted(kinds) == sorted(
+        (e["name"], e["tid"], e["args"]["type"], e["args"]["dur_ns"]) for e in oldest
+    )
+    sizes = [
+        {e["args"]["input_size"] for e in route if e["name"] == "aten::addmm"} for route in (new, oldest)
+    ]
+    assert sizes[0] == sizes[1]

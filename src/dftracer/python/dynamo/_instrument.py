@@ -59,7 +59,8 @@ def _generated(
     def additional_globals() -> list[tuple[str, Any]]:
         extra: list[tuple[str, Any]] = list(used.items())
         if wait is not None:
-            extra.append((_WAIT, wait))
+            # fx writes a function of torch's by its qualified name instead of giving it ours.
+            extra.append((_WAIT, lambda: wait()))
         return [*previous(), *extra]
 
     codegen.additional_globals = additional_globals

@@ -59,11 +59,15 @@ class MemoryByThread:
 
     def __init__(self, source: Source) -> None:
         changes: dict[int, list[tuple[int, int, bool]]] = {}
+        # Instants that are no changes of memory.
+        self.others = 0
         if not source.kinds.isdisjoint(INSTANT_TYPES):
-            for index, kind in enumerate(source.types):
-                if kind in INSTANT_TYPES and source.name(index) == "[memory]":
-                    size, on_device = source.memory_size(index)
-                    changes.setdefault(source.tid(index), []).append((source.starts[index], size, on_device))
+            indices = [index for index, kind in enumerate(source.types) if kind in INSTANT_TYPES]
+            for index, tid, name, size, on_device in source.instants(indices):
+                if name == "[memory]":
+                    changes.setdefault(tid, []).append((source.starts[index], size, on_device))
+                else:
+                    self.others += 1
         self.threads: dict[int, ThreadMemory] = {}
         for tid, rows in changes.items():
             rows.sort()

@@ -70,7 +70,7 @@ class _Window:
         self._memory = MemoryByThread(source)
         self._device_time = DeviceTime(source)
         self._lanes: dict[int, str] = {}
-        self._mixed = not source.kinds <= _NATIVE_TYPES
+        self._mixed = bool(source.kinds - _NATIVE_TYPES - INSTANT_TYPES) or self._memory.others > 0
 
     def write(self, low: int, high: int) -> None:
         """Write the activities `low` to `high`; the recorder itself makes the args of operators."""

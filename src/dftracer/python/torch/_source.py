@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dftracer.python.torch._details import OperatorDetails, describe_inputs, memory_change, parse_object
@@ -50,6 +50,13 @@ def _column(getter: Getter, activities: Iterable[Any], missing: Any) -> list[Any
         return list(map(getter, activities))
     except UnicodeDecodeError:
         return [_value(getter, one, missing) for one in activities]
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 0
 
 
 def _value(getter: Getter, activity: Any, missing: Any) -> Any:
@@ -129,10 +136,11 @@ class Source:
     def memory(self, raw: Any) -> tuple[int, bool, dict[str, Any]]:
         raise NotImplementedError
 
-    def memory_size(self, index: int) -> tuple[int, bool]:
-        """Bytes of a `[memory]` activity and whether they are on a device."""
-        size, on_device, _ = self.memory(self.raw_details(index, index + 1)[0])
-        return size, on_device
+    def instants(self, indices: list[int]) -> Iterator[tuple[int, int, str, int, bool]]:
+        """Index, thread, name, bytes and whether they are on a device, of instants."""
+        for index in indices:
+            size, on_device, _ = self.memory(self.raw_details(index, index + 1)[0])
+            yield index, self.tid(index), self.name(index), size, on_device
 
     def device(self, raw: Any) -> dict[str, Any]:
         raise NotImplementedError
@@ -152,12 +160,15 @@ class ActivitySource(Source):
     def memory(self, raw: str) -> tuple[int, bool, dict[str, Any]]:
         return memory_change(raw)
 
-    def memory_size(self, index: int) -> tuple[int, bool]:
-        text = str(_value(self._metadata, self.activities[index], ""))
-        start = text.find('"Bytes": ') + 9
-        end = text.find(",", start)
-        size = text[start : end if end > 0 else None]
-        return (int(size) if size.lstrip("-").isdigit() else 0), '"Device Type": 0' not in text
+    def instants(self, indices: list[int]) -> Iterator[tuple[int, int, str, int, bool]]:
+        activities = [self.activities[index] for index in indices]
+        names = _column(self._name, activities, _UNREADABLE)
+        texts = _column(self._metadata, activities, "")
+        for index, tid, name, text in zip(indices, map(self._tid, activities), names, texts, strict=True):
+            start = text.find('"Bytes": ') + 9
+            end = text.find(",", start)
+            size = text[start : end if end > 0 else None]
+            yield index, tid, name, _number(size), '"Device Type": 0' not in text
 
     def device(self, raw: str) -> dict[str, Any]:
         return device_fields(parse_object(raw))
@@ -190,7 +201,7 @@ class EventSource(Source):
             args["stack"] = ";".join(stack)
         for key in ("python_id", "python_parent_id", "python_module_id"):
             getter = getattr(raw, key, None)
-            if getter is not None and raw.is_python_function():
+            if getter is not None and _flag(raw, "is_python_function"):
                 args[key] = getter()
         return args, raw.sequence_nr(), int(fields.get("Record function id", 0))
 
@@ -248,23 +259,40 @@ def device_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return args
 
 
+def _flag(event: Any, method: str) -> bool:
+    getter = getattr(event, method, None)
+    return bool(getter()) if getter is not None else False
+
+
 def _guess_type(event: Any) -> str:
     """Kineto's category of an event of a torch that does not tell it."""
     name = _text(event, "name")
+    on_host = str(event.device_type()).endswith("CPU")
     if name == "[memory]":
         return "cpu_instant_event"
-    if event.is_python_function():
+    if _flag(event, "is_python_function"):
         return "python_function"
-    on_host = str(event.device_type()).endswith("CPU")
-    if event.is_user_annotation():
+    if _flag(event, "is_user_annotation"):
         return "user_annotation" if on_host else "gpu_user_annotation"
     kinds = _HOST_NAMES if on_host else _DEVICE_NAMES
     otherwise = "cpu_op" if on_host else "kernel"
     return next((kind for pattern, kind in kinds if pattern.match(name)), otherwise)
 
 
-_HOST_NAMES = ((re.compile("cuda|hip"), "cuda_runtime"), (re.compile("cu[A-Z]"), "cuda_driver"))
-_DEVICE_NAMES = ((re.compile("Memcpy"), "gpu_memcpy"), (re.compile("Memset"), "gpu_memset"))
+_HOST_NAMES = (
+    (re.compile("(cuda|hip)[A-Z]"), "cuda_runtime"),
+    (re.compile("cu[A-Z]"), "cuda_driver"),
+    (re.compile(r"[^ ]+\.py\(\d+\): |<built-in |nn\.Module: "), "python_function"),
+    (
+        re.compile("(Runtime|Lazy|Command|Activity) .*(Loading|Full|Request)$|Buffer Flush$|Resource$"),
+        "overhead",
+    ),
+)
+_DEVICE_NAMES = (
+    (re.compile("Memcpy"), "gpu_memcpy"),
+    (re.compile("Memset"), "gpu_memset"),
+    (re.compile("(Stream|Context|Event) (Wait|Sync)"), "cuda_sync"),
+)
 
 
 def open_source(results: Any, with_flops: bool) -> Source | None:

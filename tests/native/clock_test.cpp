@@ -1,0 +1,93 @@
+#include "clock.hpp"
+
+#include <cmath>
+#include <random>
+
+#include "check.hpp"
+
+using dft::Anchor;
+using dft::ClockMap;
+
+// A counter of 2.9 ticks a nanosecond whose rate the kernel's clock sees change by a few parts in a million.
+static uint64_t mono_at(uint64_t ticks) {
+  double t = double(ticks) / 2.9;
+  return uint64_t(t + 2000 * std::sin(t / 3e10));
+}
+
+TEST(accurate_and_monotone_while_anchors_come_and_are_thinned_out) {
+  dft::g_cpu_ticks = true;
+  ClockMap map;
+  const uint64_t origin = 1000000, epoch = 1'700'000'000'000'000'000;
+  map.start({origin, mono_at(origin)}, epoch + mono_at(origin));
+  std::mt19937_64 draw(1);
+  const uint64_t step = 290'000'000;  // 100 ms
+  uint64_t now = origin;
+  for (int i = 0; i < 6000; ++i) {  // ten minutes
+    now += step;
+    map.add({now, mono_at(now)});
+    uint64_t t = now - draw() % step;
+    CHECK(std::llabs(int64_t(map.to_epoch_ns(t) - epoch) - int64_t(mono_at(t))) < 1000);
+    uint64_t old = origin + draw() % (now - origin);
+    CHECK(std::llabs(int64_t(map.to_epoch_ns(old) - epoch) - int64_t(mono_at(old))) < 5000);
+    CHECK(map.to_epoch_ns(old) <= map.to_epoch_ns(old + 3));
+  }
+  CHECK(std::fabs(map.ns_per_tick() - 1 / 2.9) < 1e-6);
+  uint64_t before = 0;
+  for (uint64_t t = origin; t < now; t += step / 7) {
+    uint64_t mapped = map.to_epoch_ns(t);
+    CHECK(mapped >= before);
+    before = mapped;
+  }
+}
+
+TEST(anchors_that_go_back_are_ignored) {
+  dft::g_cpu_ticks = true;
+  ClockMap map;
+  map.start({1000, 1000}, 1000);
+  map.add({3'000'000'000, 1'000'000'000});
+  Anchor last = map.last();
+  map.add({2'000'000'000, 999'000'000});
+  CHECK_EQ(map.last().ticks, last.ticks);
+  CHECK_EQ(map.to_epoch_ns(3'000'000'000), 1'000'000'000u);
+}
+
+TEST(a_second_of_real_anchors_agrees_with_the_kernel) {
+  dft::init_clock();
+  ClockMap map;
+  Anchor first = dft::take_anchor();
+  map.start(first, first.mono_ns);
+  for (int i = 0; i < 20; ++i) {
+    usleep(50000);
+    map.add(dft::take_anchor());
+    uint64_t before = dft::monotonic_ns();
+    uint64_t t = dft::ticks();
+    uint64_t after = dft::monotonic_ns();
+    uint64_t mapped = map.to_epoch_ns(t);
+    // However long we were off the CPU in between, the truth lies between the two readings.
+    CHECK(mapped + 10000 >= before);
+    CHECK(mapped <= after + 10000);
+  }
+}
+
+TEST(a_span_formatted_later_still_contains_one_formatted_earlier) {
+  dft::init_clock();
+  ClockMap map;
+  Anchor first = dft::take_anchor();
+  map.start(first, first.mono_ns);
+  usleep(2000);
+  for (int i = 0; i < 100; ++i) {
+    uint64_t outer_start = dft::ticks(), inner_start = dft::ticks();
+    uint64_t inner_end = dft::ticks();
+    map.add(dft::take_anchor());
+    uint64_t inner[2] = {map.to_epoch_ns(inner_start), map.to_epoch_ns(inner_end)};
+    usleep(2000);
+    uint64_t outer_end = dft::ticks();
+    map.add(dft::take_anchor());
+    // To the microsecond of the format: anchors are read with some nanoseconds of noise.
+    CHECK(map.to_epoch_ns(outer_start) <= inner[0] + 1000);
+    CHECK(inner[0] <= inner[1]);
+    CHECK(inner[1] <= map.to_epoch_ns(outer_end) + 1000);
+  }
+}
+
+TEST_MAIN

@@ -1,0 +1,187 @@
+// Lines as the guides print them, and lines for anything a program may put into them.
+#include "write/line.hpp"
+
+#include <random>
+
+#include "check.hpp"
+#include "json_reader.hpp"
+#include "write/json.hpp"
+
+using namespace dft;
+
+namespace {
+
+struct Recorded {
+  std::string all;  // header and payload
+
+  Recorded(Kind kind, uint8_t flags, uint64_t id, int64_t parent, uint16_t level, uint64_t start_us, uint64_t dur_us,
+           uint32_t name, std::string_view payload) {
+    Record r{round8(sizeof(Record) + payload.size()), kind, flags, level, id, parent, start_us * 1000,
+             (start_us + dur_us) * 1000, name, uint32_t(payload.size())};
+    all.assign(reinterpret_cast<char*>(&r), sizeof r);
+    all += payload;
+    all.resize(r.size);
+  }
+  const Record& operator*() const { return *reinterpret_cast<const Record*>(all.data()); }
+};
+
+std::string strings(std::string_view first, std::string_view second, std::string_view rest, int64_t tid = 0) {
+  Strings s{tid, uint32_t(first.size()), uint32_t(second.size())};
+  std::string out(reinterpret_cast<char*>(&s), sizeof s);
+  out += first;
+  out += second;
+  out += rest;
+  return out;
+}
+
+class Formatter {
+ public:
+  Formatter(uint32_t pid, std::string host, bool inc_metadata = true, bool disable_tids = false) {
+    g_cpu_ticks = false;  // ticks are nanoseconds, and here those of the epoch
+    clock_.start({0, 0}, 0);
+    lines.setup(pid, host, inc_metadata, disable_tids, [](uint32_t n) {
+      static const std::pair<std::string, std::string> names[] = {
+          {"epoch.block", "pipeline"}, {"function.relu.default", "dynamo"}, {"checkpoint.init", "checkpoint"},
+          {"quote\" \\ \n\xff", "c"}};
+      return names[n];
+    });
+  }
+  std::string line(const Recorded& r, int64_t tid, LineFormatter::Line* facts = nullptr) {
+    LineFormatter::Line ignored;
+    size_t bound = lines.bound(*r);
+    std::string out(bound, '\0');
+    char* end = lines.write(*r, tid, clock_, out.data(), facts ? facts : &ignored);
+    CHECK(size_t(end - out.data()) <= bound);
+    out.resize(size_t(end - out.data()));
+    return out;
+  }
+  LineFormatter lines;
+
+ private:
+  ClockMap clock_;
+};
+
+}  // namespace
+
+TEST(an_iteration_of_the_guide) {
+  Formatter f(2877353, "2a702c695247d487");
+  LineFormatter::Line facts;
+  CHECK_EQ(f.line({Kind::kSpan, 0, 27, 6, 2, 1753123213646764, 828765, 0, ",\"count\":\"1\""}, 2877353, &facts),
+           "{\"id\":27,\"name\":\"epoch.block\",\"cat\":\"pipeline\",\"pid\":2877353,\"tid\":2877353,"
+           "\"ts\":1753123213646764,\"dur\":828765,\"ph\":\"X\","
+           "\"args\":{\"hhash\":\"2a702c695247d487\",\"p_idx\":6,\"count\":\"1\",\"level\":2}}\n");
+  CHECK_EQ(facts.ts, 1753123213646764u);
+  CHECK(facts.event);
+}
+
+TEST(an_init_event_of_the_guide) {
+  Formatter f(444541, "2a702c695247d487");
+  CHECK_EQ(f.line({Kind::kSpan, 0, 7, 6, 2, 1753136835509693, 100583, 2, ""}, 444541),
+           "{\"id\":7,\"name\":\"checkpoint.init\",\"cat\":\"checkpoint\",\"pid\":444541,\"tid\":444541,"
+           "\"ts\":1753136835509693,\"dur\":100583,\"ph\":\"X\","
+           "\"args\":{\"hhash\":\"2a702c695247d487\",\"p_idx\":6,\"level\":2}}\n");
+}
+
+TEST(metadata_of_the_guide) {
+  Formatter f(2876815, "2a702c695247d487");
+  LineFormatter::Line facts;
+  CHECK_EQ(f.line({Kind::kMetadata, 0, 6, -1, 1, 5, 0, 0, strings("CM", "epoch.end", "1753123070219202")}, 2876815,
+                  &facts),
+           "{\"id\":6,\"name\":\"CM\",\"cat\":\"dftracer\",\"pid\":2876815,\"tid\":2876815,\"ph\":\"M\","
+           "\"args\":{\"hhash\":\"2a702c695247d487\",\"name\":\"epoch.end\",\"value\":\"1753123070219202\"}}\n");
+  CHECK_EQ(facts.ts, 0u);
+  CHECK(!facts.event);
+}
+
+TEST(the_records_of_the_dynamo_guide) {
+  Formatter f(3200613, "f9ff883caaf21863");
+  CHECK_EQ(f.lines.metadata_line(1, 3200613, "HH", "tuolumne1004", "f9ff883caaf21863"),
+           "{\"id\":1,\"name\":\"HH\",\"cat\":\"dftracer\",\"pid\":3200613,\"tid\":3200613,\"ph\":\"M\","
+           "\"args\":{\"hhash\":\"f9ff883caaf21863\",\"name\":\"tuolumne1004\",\"value\":\"f9ff883caaf21863\"}}\n");
+  CHECK_EQ(f.lines.metadata_line(2, 3200613, "thread_name", "3200613", "thread_name"),
+           "{\"id\":2,\"name\":\"thread_name\",\"cat\":\"dftracer\",\"pid\":3200613,\"tid\":3200613,\"ph\":\"M\","
+           "\"args\":{\"hhash\":\"f9ff883caaf21863\",\"name\":\"3200613\",\"value\":\"thread_name\"}}\n");
+  std::string relu =
+      "{\"id\":8,\"name\":\"function.relu.default\",\"cat\":\"dynamo\",\"pid\":3200613,\"tid\":3200613,"
+      "\"ts\":1760934170196754,\"dur\":289,\"ph\":\"X\","
+      "\"args\":{\"hhash\":\"f9ff883caaf21863\",\"p_idx\":-1,\"grad_enabled\":0,\"level\":1}}\n";
+  CHECK_EQ(f.line({Kind::kSpan, 0, 8, -1, 1, 1760934170196754, 289, 1, ",\"grad_enabled\":0"}, 3200613), relu);
+  CHECK_EQ(f.line({Kind::kEvent, 0, 8, -1, 1, 1760934170196754, 289, 0,
+                   strings("function.relu.default", "dynamo", ",\"grad_enabled\":0")},
+                  3200613),
+           relu);
+  CHECK_EQ(f.lines.event_line(15, 3200613, "end", 1760934170208322, ",\"num_events\":14"),
+           "{\"id\":15,\"name\":\"end\",\"cat\":\"dftracer\",\"pid\":3200613,\"tid\":3200613,\"ts\":1760934170208322,"
+           "\"dur\":0,\"ph\":\"X\",\"args\":{\"hhash\":\"f9ff883caaf21863\",\"p_idx\":-1,\"num_events\":14,\"level\":1}}\n");
+}
+
+TEST(a_counter_an_own_lane_and_absolute_times) {
+  Formatter f(5, "h");
+  std::string text = f.line({Kind::kCounter, kAbsoluteTime, 3, -1, 1, 77, 0, 0, strings("mem", "gpu", ",\"b\":1")}, 5);
+  text.pop_back();
+  auto counter = parse_json(text);
+  REQUIRE(counter.has_value());
+  CHECK_EQ((*counter)["ph"].text, "C");
+  CHECK_EQ((*counter)["ts"].integer(), 77);
+  CHECK_EQ((*counter)["args"]["b"].integer(), 1);
+  text = f.line({Kind::kEvent, kAbsoluteTime | kOtherLane, 3, 2, 4, 77, 8, 0, strings("k", "gpu", "", 12)}, 5);
+  text.pop_back();
+  auto event = parse_json(text);
+  REQUIRE(event.has_value());
+  CHECK_EQ((*event)["tid"].integer(), 12);
+  CHECK_EQ((*event)["dur"].integer(), 8);
+}
+
+TEST(without_args_and_without_thread_ids) {
+  Formatter f(5, "h", false, true);
+  CHECK_EQ(f.line({Kind::kSpan, 0, 1, -1, 1, 10, 3, 0, ",\"k\":1"}, 6),
+           "{\"id\":1,\"name\":\"epoch.block\",\"cat\":\"pipeline\",\"pid\":5,\"tid\":5,\"ts\":10,\"dur\":3,\"ph\":\"X\"}\n");
+}
+
+TEST(any_bytes_make_a_valid_line_within_its_bound) {
+  Formatter f(4294967295u, std::string(16, 'f'));
+  std::mt19937 draw(5);
+  for (int i = 0; i < 5000; ++i) {
+    auto anything = [&] {
+      std::string out;
+      for (unsigned n = draw() % 60; n; --n) out += char(draw() % 3 ? draw() % 32 : draw());
+      return out;
+    };
+    std::string name = anything(), cat = anything();
+    std::string text = f.line({draw() % 2 ? Kind::kEvent : Kind::kMetadata, 0, UINT64_MAX, INT64_MIN, 65535,
+                               UINT64_MAX / 1000, 0, 0, strings(name, cat, "")},
+                              INT64_MIN);
+    text.pop_back();
+    auto record = parse_json(text);
+    CHECK(record.has_value());
+  }
+  std::string text = f.line({Kind::kSpan, 0, UINT64_MAX, INT64_MIN, 65535, 0, 1, 3, ""}, INT64_MIN);
+  text.pop_back();
+  auto record = parse_json(text);
+  REQUIRE(record.has_value());
+  CHECK_EQ((*record)["name"].text, "quote\" \\ \n\xef\xbf\xbd");
+}
+
+TEST(the_parts_of_a_microsecond_do_not_make_a_child_stick_out) {
+  Formatter f(5, "h");
+  for (uint64_t start = 0; start < 3000; start += 170) {
+    for (uint64_t inner = start; inner < 3000; inner += 130) {
+      for (uint64_t end = inner; end < 4000; end += 190) {
+        Recorded outer(Kind::kSpan, 0, 1, -1, 1, 0, 0, 0, ""), child = outer;
+        auto times = [&](Recorded& r, uint64_t a, uint64_t b) {
+          auto& record = *reinterpret_cast<Record*>(r.all.data());
+          record.start = a;
+          record.end = b;
+          std::string text = f.line(r, 5);
+          text.pop_back();
+          auto parsed = parse_json(text);
+          return std::pair{(*parsed)["ts"].integer(), (*parsed)["ts"].integer() + (*parsed)["dur"].integer()};
+        };
+        auto out = times(outer, start, end + 100), in = times(child, inner, end);
+        CHECK(out.first <= in.first && in.second <= out.second);
+      }
+    }
+  }
+}
+
+TEST_MAIN
