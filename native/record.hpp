@@ -15,6 +15,7 @@ enum class Kind : uint8_t {
   kEvent = 2,     // payload: Strings{name, cat} + args fragment
   kMetadata = 3,  // payload: Strings{kind, key} + value
   kCounter = 4,   // payload: Strings{name, cat} + args fragment
+  kIo = 5,        // name interned; payload: IoPayload + its values
 };
 
 enum Flag : uint8_t {
@@ -47,13 +48,24 @@ struct Strings {
   uint32_t second_size;
 };
 
+// A traced call. Which values it has is known by its number (intercept/io_calls.hpp).
+struct IoPayload {
+  uint64_t file;  // hash of the path as in the text, 0 without one
+  int64_t ret;
+  int32_t error;  // errno, 0 if the call went well
+  uint16_t call;
+  uint8_t values;
+  uint8_t has_ret;
+};
+static_assert(sizeof(IoPayload) == 24);
+
 struct HeapPayload {
   char* data;
   uint64_t size;
 };
 
-enum class Drop : int { kRingFull, kDisk, kSizeLimit, kCount };
-inline constexpr const char* kDropNames[] = {"ring_full", "disk", "size_limit"};
+enum class Drop : int { kRingFull, kDisk, kSizeLimit, kInSignal, kCount };
+inline constexpr const char* kDropNames[] = {"ring_full", "disk", "size_limit", "in_signal"};
 
 // Per-thread ring, at the head of its part of the ring file; the data follows one page later.
 struct RingHeader {
