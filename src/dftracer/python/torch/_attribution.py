@@ -55,7 +55,7 @@ class Steps:
 
 
 class MemoryByThread:
-    """Bytes allocated minus freed on a thread within an interval, on the host and on devices."""
+    """Bytes allocated minus freed on each thread, on the host and on devices, summed up in time."""
 
     def __init__(self, source: Source) -> None:
         changes: dict[int, list[tuple[int, int, bool]]] = {}
@@ -72,9 +72,6 @@ class MemoryByThread:
                 array("q", [0, *accumulate(0 if on_device else size for _, size, on_device in rows)]),
                 array("q", [0, *accumulate(size if on_device else 0 for _, size, on_device in rows)]),
             )
-
-    def __bool__(self) -> bool:
-        return bool(self.threads)
 
 
 class DeviceTime:
