@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "intercept/patcher.hpp"
 #include "names.hpp"
 #include "session_state.hpp"
 
@@ -13,9 +14,11 @@ void before_fork() {
   state().mutex.lock();
   names_mutex().lock();
   state().complaints_mutex.lock();
+  lock_patcher();
 }
 
 void in_parent() {
+  unlock_patcher();
   state().complaints_mutex.unlock();
   names_mutex().unlock();
   state().mutex.unlock();
@@ -23,6 +26,7 @@ void in_parent() {
 
 void in_child() {
   // All were locked by the thread that lives on here, so all can be unlocked.
+  unlock_patcher();
   state().complaints_mutex.unlock();
   names_mutex().unlock();
   g_generation.store(0);

@@ -62,6 +62,13 @@ std::array<uint8_t, 16> md5(std::string_view text) {
   return out;
 }
 
+uint64_t short_hash_bits(std::string_view text) {
+  auto digest = md5(text);
+  uint64_t out = 0;
+  for (int i = 0; i < 16; i += 2) out = out << 8 | digest[i];
+  return out;
+}
+
 std::string short_hash(std::string_view text) {
   static const char* hex = "0123456789abcdef";
   auto digest = md5(text);

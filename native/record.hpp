@@ -15,6 +15,7 @@ enum class Kind : uint8_t {
   kEvent = 2,     // payload: Strings{name, cat} + args fragment
   kMetadata = 3,  // payload: Strings{kind, key} + value
   kCounter = 4,   // payload: Strings{name, cat} + args fragment
+  kIo = 5,        // name interned; payload: IoPayload + its values
 };
 
 enum Flag : uint8_t {
@@ -47,13 +48,24 @@ struct Strings {
   uint32_t second_size;
 };
 
+// A traced call. Which values it has is known by its number (intercept/io_calls.hpp).
+struct IoPayload {
+  uint64_t file;  // hash of the path as in the text, 0 without one
+  int64_t ret;
+  int32_t error;  // errno, 0 if the call went well
+  uint16_t call;
+  uint8_t values;
+  uint8_t has_ret;
+};
+static_assert(sizeof(IoPayload) == 24);
+
 struct HeapPayload {
   char* data;
   uint64_t size;
 };
 
-enum class Drop : int { kRingFull, kDisk, kSizeLimit, kCount };
-inline constexpr const char* kDropNames[] = {"ring_full", "disk", "size_limit"};
+enum class Drop : int { kRingFull, kDisk, kSizeLimit, kInSignal, kCount };
+inline constexpr const char* kDropNames[] = {"ring_full", "disk", "size_limit", "in_signal"};
 
 // Per-thread ring, at the head of its part of the ring file; the data follows one page later.
 struct RingHeader {
@@ -69,8 +81,9 @@ static_assert(sizeof(RingHeader) <= kPage);
 
 // The head of the ring file: all a reader needs to complete the trace of a process that died.
 struct FileHeader {
-  static constexpr char kMagic[9] = "DFTRING1";
+  static constexpr char kMagic[9] = "DFTRING2";
   char magic[8];
+  uint64_t layout;  // ring_layout() of the build that wrote it
   uint32_t pid;
   uint32_t compress;
   uint64_t pid_start_time;
@@ -106,6 +119,11 @@ struct FileHeader {
 
   const char* trace_path() const { return path[commit.load(std::memory_order_acquire) >> 63]; }
 };
+
+// The rings of a build with other structures are not ours to read.
+inline constexpr uint64_t ring_layout() {
+  return uint64_t(sizeof(FileHeader)) << 32 | uint64_t(sizeof(RingHeader)) << 16 | sizeof(Record);
+}
 
 enum CommitState : uint64_t {
   kIdle = 0,

@@ -13,6 +13,9 @@
 #include <ctime>
 #include <mutex>
 
+#include "intercept/intercept.hpp"
+#include "intercept/io_record.hpp"
+#include "intercept/patcher.hpp"
 #include "md5.hpp"
 #include "names.hpp"
 #include "prelude.hpp"
@@ -152,6 +155,7 @@ void doze(Session* s) {
 void* writer_main(void* p) {
   auto* s = static_cast<Session*>(p);
   pthread_setname_np(pthread_self(), "dftracer");
+  tls_io_off = 1;
   // The rate of the CPU's counter is known only after a moment of both clocks.
   while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
   drop_lost_rings();
@@ -160,6 +164,7 @@ void* writer_main(void* p) {
   while (!s->stop.load()) {
     uint32_t seen = s->wake.load();
     uint32_t wanted = s->flush_wanted.load();
+    if (interception_on()) patch_new_objects();
     bool flushing = wanted != s->flush_done.load();
     bool news = anything_recorded(s);
     bool timed_out = !s->woken_early;
@@ -366,6 +371,7 @@ bool start_session(const std::string& path, const char* role) {
   }();
   (void)once;
   if (g.settings.bind_signals) install_signal_hooks();
+  start_interception(g.settings);
   return true;
 }
 

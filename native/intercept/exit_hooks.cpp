@@ -1,10 +1,13 @@
-// The ends of a process that run no exit handlers: _exit and exec. os._exit() and os.exec*() of CPython
-// reach them through the program's or libpython's offset table.
+// The ends of a process that run no exit handlers: _exit and exec.
+#include <alloca.h>
+#include <stdarg.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 
-#include "intercept/got.hpp"
+#include "intercept/intercept.hpp"
+#include "intercept/patcher.hpp"
 #include "session.hpp"
 
 namespace dft {
@@ -17,38 +20,88 @@ namespace {
 }
 
 template <typename Call>
-int exec_after_flush(Call call) {
+int exec_after_flush(const char* path, Call call) {
+  if (!in_session_process()) return call();
+  record_exec(path, 0);
   before_exec();
   int rc = call();
+  int error = errno;
   after_failed_exec();
+  record_exec(path, error);
+  errno = error;
   return rc;
 }
 
 int hooked_execve(const char* path, char* const argv[], char* const envp[]) {
-  return exec_after_flush([&] { return execve(path, argv, envp); });
+  return exec_after_flush(path, [&] { return execve(path, argv, envp); });
 }
 
 int hooked_execv(const char* path, char* const argv[]) {
-  return exec_after_flush([&] { return execv(path, argv); });
+  return exec_after_flush(path, [&] { return execv(path, argv); });
+}
+
+int hooked_execvp(const char* file, char* const argv[]) {
+  return exec_after_flush(file, [&] { return execvp(file, argv); });
+}
+
+int hooked_execvpe(const char* file, char* const argv[], char* const envp[]) {
+  return exec_after_flush(file, [&] { return execvpe(file, argv, envp); });
 }
 
 int hooked_fexecve(int fd, char* const argv[], char* const envp[]) {
-  return exec_after_flush([&] { return fexecve(fd, argv, envp); });
+  return exec_after_flush(nullptr, [&] { return fexecve(fd, argv, envp); });
 }
 
-bool holds_interpreter(std::string_view object) {
-  return object.empty() || object.find("libpython") != std::string_view::npos;
+// The list forms become the vector forms, on the stack: the child of a fork may not allocate.
+#define LIST_TO_VECTOR(first, argv)                          \
+  va_list list;                                              \
+  va_start(list, first);                                     \
+  int count = 1;                                             \
+  while (va_arg(list, char*)) ++count;                       \
+  va_end(list);                                              \
+  auto** argv = static_cast<char**>(alloca((size_t(count) + 1) * sizeof(char*))); \
+  va_start(list, first);                                     \
+  argv[0] = const_cast<char*>(first);                        \
+  for (int i = 1; i <= count; ++i) argv[i] = va_arg(list, char*)
+
+int hooked_execl(const char* path, const char* first, ...) {
+  LIST_TO_VECTOR(first, argv);
+  va_end(list);
+  return hooked_execv(path, argv);
 }
+
+int hooked_execlp(const char* file, const char* first, ...) {
+  LIST_TO_VECTOR(first, argv);
+  va_end(list);
+  return hooked_execvp(file, argv);
+}
+
+int hooked_execle(const char* path, const char* first, ...) {
+  LIST_TO_VECTOR(first, argv);
+  char* const* envp = va_arg(list, char* const*);
+  va_end(list);
+  return hooked_execve(path, argv, envp);
+}
+
+void* g_found[10];  // never called through: this library's own calls are not replaced
+
+std::vector<Hook> hooks() {
+  return {{"_exit", reinterpret_cast<void*>(hooked_exit), &g_found[0]},
+          {"_Exit", reinterpret_cast<void*>(hooked_exit), &g_found[1]},
+          {"execve", reinterpret_cast<void*>(hooked_execve), &g_found[2]},
+          {"execv", reinterpret_cast<void*>(hooked_execv), &g_found[3]},
+          {"execvp", reinterpret_cast<void*>(hooked_execvp), &g_found[4]},
+          {"execvpe", reinterpret_cast<void*>(hooked_execvpe), &g_found[5]},
+          {"fexecve", reinterpret_cast<void*>(hooked_fexecve), &g_found[6]},
+          {"execl", reinterpret_cast<void*>(hooked_execl), &g_found[7]},
+          {"execlp", reinterpret_cast<void*>(hooked_execlp), &g_found[8]},
+          {"execle", reinterpret_cast<void*>(hooked_execle), &g_found[9]}};
+}
+
+bool anywhere(std::string_view) { return true; }
 
 }  // namespace
 
-void install_exit_hooks() {
-  patch_got({{"_exit", reinterpret_cast<void*>(hooked_exit)},
-             {"_Exit", reinterpret_cast<void*>(hooked_exit)},
-             {"execve", reinterpret_cast<void*>(hooked_execve)},
-             {"execv", reinterpret_cast<void*>(hooked_execv)},
-             {"fexecve", reinterpret_cast<void*>(hooked_fexecve)}},
-            holds_interpreter);
-}
+void install_exit_hooks() { patch_hooks(hooks(), anywhere); }
 
 }  // namespace dft

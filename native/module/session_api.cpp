@@ -1,5 +1,6 @@
 #include "module/session_api.hpp"
 
+#include "intercept/intercept.hpp"
 #include "md5.hpp"
 #include "module/node.hpp"
 #include "session.hpp"
@@ -56,6 +57,13 @@ PyObject* py_configure(PyObject*, PyObject* dict) {
   s.rotate_keep = number(dict, "rotate_keep", 0);
   s.max_size = number(dict, "max_size", 0);
   set_text(dict, "ring_dir", &s.ring_dir);
+  set_text(dict, "data_dir", &s.data_dir);
+  PyObject* dirs = PyDict_GetItemString(dict, "import_dirs");
+  for (Py_ssize_t i = 0; dirs && PyList_Check(dirs) && i < PyList_GET_SIZE(dirs); ++i)
+    s.import_dirs.push_back(text_of(PyList_GET_ITEM(dirs, i)));
+  bool io = !truth(dict, "disable_io", true);
+  s.trace_posix = io && !truth(dict, "disable_posix", false);
+  s.trace_stdio = io && !truth(dict, "disable_stdio", false);
   set_text(dict, "log_file", &s.prefix);
   set_text(dict, "version", &s.version);
   PyObject* facts = PyDict_GetItemString(dict, "facts");
@@ -73,6 +81,11 @@ PyObject* py_initialize(PyObject*, PyObject* path) {
   return PyBool_FromLong(start_session(path == Py_None ? std::string() : text_of(path), "app"));
 }
 
+PyObject* py_set_data_dir(PyObject*, PyObject* list) {
+  set_data_dirs(text_of(list));
+  Py_RETURN_NONE;
+}
+
 PyObject* py_rename(PyObject*, PyObject* path) {
   rename_session(text_of(path));
   Py_RETURN_NONE;
@@ -81,6 +94,7 @@ PyObject* py_rename(PyObject*, PyObject* path) {
 PyObject* py_finalize(PyObject*, PyObject*) {
   without_gil([] {
     finish_session();
+    stop_interception();
     return 0;
   });
   Py_RETURN_NONE;
@@ -226,6 +240,7 @@ PyMethodDef g_session_functions[] = {
     {"configure", py_configure, METH_O, nullptr},
     {"initialize", py_initialize, METH_O, nullptr},
     {"rename", py_rename, METH_O, nullptr},
+    {"set_data_dir", py_set_data_dir, METH_O, nullptr},
     {"finalize", py_finalize, METH_NOARGS, nullptr},
     {"flush", py_flush, METH_NOARGS, nullptr},
     {"active", py_active, METH_NOARGS, nullptr},

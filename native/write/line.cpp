@@ -1,5 +1,6 @@
 #include "write/line.hpp"
 
+#include "intercept/io_calls.hpp"
 #include "write/json.hpp"
 
 namespace dft {
@@ -44,6 +45,7 @@ size_t LineFormatter::bound(const Record& r) {
   constexpr size_t kFixed = 320;  // keys and numbers
   size_t payload = payload_of(r).size();
   if (r.kind == Kind::kSpan) return kFixed + prefix(r.name).text.size() + payload;
+  if (r.kind == Kind::kIo) return 2 * kFixed + prefix(r.name).text.size();
   return kFixed + payload * 6;  // raw strings may be escaped
 }
 
@@ -63,6 +65,7 @@ char* LineFormatter::write_times(char* p, uint64_t start_ns, uint64_t end_ns, Li
 char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line) {
   std::string_view payload = payload_of(r);
   if (disable_tids_) tid = pid_;
+  if (r.kind == Kind::kIo) return write_io(r, tid, clock, out, line);
   if (r.kind != Kind::kSpan) return write_strings(r, payload, tid, clock, out, line);
   char* p = put(out, "{\"id\":");
   p = put_uint(p, r.id);
@@ -73,6 +76,53 @@ char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, 
   p = put(p, args_head_);
   p = put_int(p, r.parent);
   p = put(p, payload);
+  p = put(p, ",\"level\":");
+  p = put_uint(p, r.level);
+  return put(p, "}}\n");
+}
+
+namespace {
+
+char* put_hash(char* p, uint64_t hash) {
+  *p++ = '"';
+  for (int shift = 60; shift >= 0; shift -= 4) *p++ = "0123456789abcdef"[hash >> shift & 15];
+  *p++ = '"';
+  return p;
+}
+
+char* put_key(char* p, std::string_view key) {
+  p = put(p, ",\"");
+  p = put(p, key);
+  return put(p, "\":");
+}
+
+}  // namespace
+
+char* LineFormatter::write_io(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line) {
+  IoPayload io;
+  memcpy(&io, r.payload(), sizeof io);
+  char* p = put(out, "{\"id\":");
+  p = put_uint(p, r.id);
+  p = put(p, prefix(r.name).text);
+  p = put_int(p, tid);
+  p = write_times(p, clock.to_epoch_ns(r.start), clock.to_epoch_ns(r.end), line);
+  if (!inc_metadata_) return put(p, ",\"ph\":\"X\"}\n");
+  p = put(p, args_head_);
+  p = put_int(p, r.parent);
+  if (io.file) p = put_hash(put_key(p, "fhash"), io.file);
+  const CallText* text = io.call < std::size(kCalls) ? &kCalls[io.call] : nullptr;
+  for (uint32_t i = 0; text && i < io.values && i < std::size(text->keys) && text->keys[i]; ++i) {
+    int64_t value;
+    memcpy(&value, r.payload() + sizeof io + i * sizeof value, sizeof value);
+    std::string_view key = text->keys[i];
+    if (!key.ends_with("hash")) {
+      p = put_int(put_key(p, key), value);
+    } else if (value) {
+      p = put_hash(put_key(p, key), uint64_t(value));
+    }
+  }
+  if (io.has_ret) p = put_int(put_key(p, "ret"), io.ret);
+  if (io.error) p = put_int(put_key(p, "errno"), io.error);
   p = put(p, ",\"level\":");
   p = put_uint(p, r.level);
   return put(p, "}}\n");

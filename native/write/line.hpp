@@ -39,6 +39,7 @@ class LineFormatter {
   };
   const Prefix& prefix(uint32_t name);
   char* write_times(char* p, uint64_t start_ns, uint64_t end_ns, Line* line) const;
+  char* write_io(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line);
   char* write_strings(const Record& r, std::string_view payload, int64_t tid, const ClockMap& clock, char* out,
                       Line* line);
 

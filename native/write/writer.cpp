@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "intercept/intercept.hpp"
+#include "intercept/io_calls.hpp"
 #include "self_cost.hpp"
 #include "write/json.hpp"
 
@@ -35,7 +37,7 @@ void release_payload(const Record& r) {
 }  // namespace
 
 Writer::Writer(const Settings& settings, RingFile& rings, ClockMap& clock, LineFormatter& lines)
-    : settings_(settings), rings_(rings), clock_(clock), lines_(lines) {}
+    : settings_(settings), rings_(rings), clock_(clock), lines_(lines), names_(settings.rotate_size != 0) {}
 
 void Writer::set_target(std::string wished, std::string otherwise) {
   wished_ = std::move(wished);
@@ -82,6 +84,7 @@ void Writer::set_prelude(Prelude prelude) {
 }
 
 void Writer::append_prelude() {
+  names_.new_part();
   MemberFacts bracket;
   bracket.count(0);
   append("[\n", bracket);
@@ -245,6 +248,32 @@ void Writer::name_thread(RingSlot* slot, int64_t tid) {
   ++records_in_file_;
 }
 
+void Writer::name_files(const Record& r, int64_t tid) {
+  IoPayload io;
+  memcpy(&io, r.payload(), sizeof io);
+  name_file(io.file, tid);
+  for (uint32_t i = 0; i < io.values && i < 4; ++i) {
+    uint64_t value;
+    memcpy(&value, r.payload() + sizeof io + i * sizeof value, sizeof value);
+    if (std::string_view(kCalls[io.call].keys[i]).ends_with("hash")) name_file(value, tid);
+  }
+}
+
+// In a later part of a rotated trace: the file was named in an earlier one.
+void Writer::name_file(uint64_t hash, int64_t tid) {
+  std::string_view path = names_.missing(hash);
+  if (path.empty()) return;
+  FileHeader* h = rings_.header();
+  char hex[17];
+  snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash));
+  std::string text = lines_.metadata_line(h->next_id.fetch_add(1), tid, "FH", path, hex);
+  if (spool_used_ + text.size() > h->spool_capacity) return;
+  MemberFacts facts;
+  facts.count(0);
+  append(text, facts);
+  ++records_in_file_;
+}
+
 // False when the spool is full or the disk refuses before `head` is reached.
 bool Writer::take(RingSlot* slot, uint64_t head) {
   FileHeader* h = rings_.header();
@@ -254,6 +283,11 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
   if (slot->read < head && (slot->named_tid != tid || slot->named_part != part_)) name_thread(slot, tid);
   while (slot->read < head) {
     const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (slot->read & mask));
+    if (r.kind == Kind::kMetadata && names_.has(r)) {
+      slot->read += r.size;
+      continue;
+    }
+    if (r.kind == Kind::kIo && settings_.rotate_size) name_files(r, tid);
     size_t bound = lines_.bound(r);
     if (spool_used_ + bound > h->spool_capacity) {
       if (spool_used_ > 0 || bound <= h->spool_capacity) {
@@ -271,6 +305,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
     char* end = lines_.write(r, tid, clock_, start, &line);
     spool_used_ += size_t(end - start);
     new_facts_.count(line.ts);
+    if (r.kind == Kind::kMetadata) names_.note(r);
     count_taken(line);
     release_payload(r);
     slot->read += r.size;
@@ -338,15 +373,17 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   uint64_t ring_full = h->dropped[int(Drop::kRingFull)].load();
   uint64_t disk = h->dropped[int(Drop::kDisk)].load();
   uint64_t limit = h->dropped[int(Drop::kSizeLimit)].load();
+  uint64_t in_signal = h->dropped[int(Drop::kInSignal)].load();
   Anchor now = take_anchor();
   clock_.add(now);
   uint64_t mapped = clock_.to_epoch_ns(now.ticks);
   std::string args;
   add_arg(args, "num_events", int64_t(records_in_file_));
-  add_arg(args, "dropped", int64_t(ring_full + disk + limit));
+  add_arg(args, "dropped", int64_t(ring_full + disk + limit + in_signal));
   add_arg(args, "dropped_ring_full", int64_t(ring_full));
   add_arg(args, "dropped_disk", int64_t(disk));
   add_arg(args, "dropped_size_limit", int64_t(limit));
+  if (in_signal) add_arg(args, "dropped_in_signal", int64_t(in_signal));
   add_arg(args, "bytes", int64_t(bytes()));
   add_arg(args, "members", int64_t(members_));
   uint64_t cost = measure_event_cost();
@@ -362,6 +399,7 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   add_arg(args, "recoverable", rings_.recoverable() ? 1 : 0);
   if (part_ > 1 || !last) add_arg(args, "part", part_);
   if (!last) add_arg(args, "continues", 1);
+  append_interception_facts(&args);
   uint64_t ts = mapped / 1000;
   std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "end", ts, args) + "]\n";
   MemberFacts facts;

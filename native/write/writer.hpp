@@ -9,6 +9,7 @@
 #include "clock.hpp"
 #include "ring_file.hpp"
 #include "session.hpp"
+#include "write/file_names.hpp"
 #include "write/gzip.hpp"
 #include "write/line.hpp"
 #include "write/trace_file.hpp"
@@ -83,6 +84,8 @@ class Writer {
   void state_path();
   void set_commit(uint64_t size, CommitState state);
   void name_thread(RingSlot* slot, int64_t tid);
+  void name_files(const Record& r, int64_t tid);
+  void name_file(uint64_t hash, int64_t tid);
   uint64_t uncommitted() const { return spool_used_ - tail_committed_; }
   void refused();  // after a failed write: says so, once
 
@@ -92,6 +95,7 @@ class Writer {
   LineFormatter& lines_;
   Gzip gzip_;
   TraceFile file_;
+  FileNames names_;
   std::string wished_, otherwise_, stem_;
   Prelude prelude_;
   std::vector<RingSlot*> slots_;

@@ -29,6 +29,7 @@ __all__ = [
     "announced_session",
     "load_settings",
     "rank_info",
+    "set_data_dir",
     "set_log_file",
     "turn_on",
 ]
@@ -189,8 +190,8 @@ SETTINGS: tuple[Setting, ...] = (
         "init",
         "choice",
         "FUNCTION",
-        "FUNCTION: recording begins with `initialize_log`; PRELOAD: with the preloaded library.",
-        choices=("FUNCTION", "PRELOAD"),
+        "FUNCTION: recording begins with `initialize_log`; PRELOAD, HYBRID: with the preloaded library.",
+        choices=("FUNCTION", "PRELOAD", "HYBRID"),
     ),
     Setting(
         "log_file",
@@ -387,6 +388,17 @@ def set_log_file(prefix: str | None) -> str | None:
     else:
         os.environ["DFTRACER_LOG_FILE"] = prefix
     return before
+
+
+def set_data_dir(directories: object) -> str | None:
+    """Have these directories traced here and in processes started from now on; None if they are no directories."""
+    try:
+        text = str(_BY_NAME["data_dir"].read(directories))
+    except BadValue as problem:
+        _messages.always(f'data_dir="{_shown(directories)}" {problem}')
+        return None
+    os.environ["DFTRACER_DATA_DIR"] = text
+    return text
 
 
 # Set by a recording process: where the processes it starts, which do not fork from it, write.

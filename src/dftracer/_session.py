@@ -28,7 +28,12 @@ def _configure(prefix: str | None = None) -> None:
         )
         if value is not None
     }
-    settings = {**SETTINGS.for_core(), "version": dftracer.__version__, "facts": facts}
+    settings: dict[str, object] = {
+        **SETTINGS.for_core(),
+        "version": dftracer.__version__,
+        "facts": facts,
+        "import_dirs": [entry or os.curdir for entry in sys.path if isinstance(entry, str)],
+    }
     if prefix:
         settings["log_file"] = prefix
     _core.configure(settings)
@@ -44,12 +49,14 @@ def _join() -> None:
     global _joined  # noqa: PLW0603 - one session per process
     prefix = _config.announced_session()
     _configure(prefix)
-    if prefix or _is_multiprocessing_child():
+    if _core.active():
+        _joined = True  # the preloaded library has begun already
+    elif prefix or _is_multiprocessing_child():
         _joined = _core.initialize(None)
 
 
-def begin(path: str | os.PathLike[str] | None = None) -> None:
-    """Record from now on, into `path` if given. A second call changes nothing."""
+def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -> None:
+    """Record from now on, into `path` and with the I/O of `data_dir` if given. A second call changes nothing."""
     global _joined  # noqa: PLW0603
     if not SETTINGS.enable:
         return
@@ -59,6 +66,11 @@ def begin(path: str | os.PathLike[str] | None = None) -> None:
             name = os.fsdecode(path) or None
         except TypeError:
             _messages.error(f"initialize_log: {path!r} is not a file name; using {SETTINGS.log_file}")
+    if data_dir is not None and (_joined or not _core.active()):
+        # Children that do not fork from here read it from the environment.
+        directories = _config.set_data_dir(data_dir)
+        if directories is not None:
+            _core.set_data_dir(directories)
     if _core.active():
         if _joined and name is not None:
             _core.rename(name)

@@ -31,7 +31,7 @@ class dftracer:  # noqa: N801 - the name users import
         process_id: int = -1,
     ) -> dftracer:
         """Record from now on, into `logfile`; a second call changes nothing."""
-        _session.begin(logfile)
+        _session.begin(logfile, data_dir)
         return dftracer.get_instance()
 
     def get_time(self) -> int:

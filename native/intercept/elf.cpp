@@ -1,0 +1,97 @@
+#include "intercept/elf.hpp"
+
+#include <elf.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace dft {
+namespace {
+
+template <typename Accept>
+const ElfW(Sym)* find_hashed(const ElfObject& o, const char* name, Accept accept) {
+  if (!o.gnu_hash) return nullptr;
+  uint32_t hash = 5381;
+  for (const char* p = name; *p; ++p) hash = hash * 33 + uint8_t(*p);
+  uint32_t buckets = o.gnu_hash[0], first = o.gnu_hash[1], words = o.gnu_hash[2], shift = o.gnu_hash[3];
+  const auto* bloom = reinterpret_cast<const uint64_t*>(o.gnu_hash + 4);
+  const uint32_t* bucket = reinterpret_cast<const uint32_t*>(bloom + words);
+  const uint32_t* chain = bucket + buckets;
+  if (buckets == 0 || words == 0) return nullptr;
+  uint64_t word = bloom[(hash / 64) % words];
+  if (!((word >> (hash % 64)) & (word >> ((hash >> shift) % 64)) & 1)) return nullptr;
+  uint32_t i = bucket[hash % buckets];
+  if (i < first) return nullptr;
+  for (;; ++i) {
+    uint32_t h = chain[i - first];
+    const ElfW(Sym)& s = o.symbols[i];
+    if ((h | 1) == (hash | 1) && strcmp(o.strings + s.st_name, name) == 0 && accept(i, s)) return &s;
+    if (h & 1) return nullptr;
+  }
+}
+
+}  // namespace
+
+bool describe(const dl_phdr_info* info, ElfObject* out) {
+  *out = {};
+  out->path = info->dlpi_name ? info->dlpi_name : "";
+  out->base = info->dlpi_addr;
+  out->begin = UINTPTR_MAX;
+  const ElfW(Dyn)* dyn = nullptr;
+  uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& p = info->dlpi_phdr[i];
+    uintptr_t at = info->dlpi_addr + p.p_vaddr;
+    if (p.p_type == PT_DYNAMIC) dyn = reinterpret_cast<const ElfW(Dyn)*>(at);
+    if (p.p_type == PT_LOAD) {
+      out->begin = std::min(out->begin, at);
+      out->end = std::max(out->end, at + p.p_memsz);
+    }
+    if (p.p_type == PT_GNU_RELRO) {
+      out->relro_begin = at & ~(page - 1);
+      out->relro_end = (at + p.p_memsz) & ~(page - 1);  // the loader protects whole pages only
+    }
+  }
+  if (!dyn) return false;
+  bool rela_plt = true;
+  for (; dyn->d_tag != DT_NULL; ++dyn) {
+    auto* at = reinterpret_cast<const void*>(dyn->d_un.d_ptr);
+    switch (dyn->d_tag) {
+      case DT_SYMTAB: out->symbols = static_cast<const ElfW(Sym)*>(at); break;
+      case DT_STRTAB: out->strings = static_cast<const char*>(at); break;
+      case DT_GNU_HASH: out->gnu_hash = static_cast<const uint32_t*>(at); break;
+      case DT_VERSYM: out->versions = static_cast<const uint16_t*>(at); break;
+      case DT_PLTREL: rela_plt = dyn->d_un.d_val == DT_RELA; break;
+      case DT_JMPREL: out->tables[0] = static_cast<const ElfW(Rela)*>(at); break;
+      case DT_PLTRELSZ: out->counts[0] = dyn->d_un.d_val / sizeof(ElfW(Rela)); break;
+      case DT_RELA: out->tables[1] = static_cast<const ElfW(Rela)*>(at); break;
+      case DT_RELASZ: out->counts[1] = dyn->d_un.d_val / sizeof(ElfW(Rela)); break;
+    }
+  }
+  if (!rela_plt) out->counts[0] = 0;
+  for (int i = 0; i < 2; ++i)
+    if (!out->tables[i]) out->counts[i] = 0;
+  // The vDSO keeps offsets where all others keep addresses; it calls nobody.
+  bool addresses = reinterpret_cast<uintptr_t>(out->symbols) >= out->begin &&
+                   reinterpret_cast<uintptr_t>(out->strings) >= out->begin;
+  return out->symbols && out->strings && addresses;
+}
+
+void* defined_function(const ElfObject& o, const char* name) {
+  constexpr uint16_t kOldVersion = 0x8000;
+  const ElfW(Sym)* s = find_hashed(o, name, [&](uint32_t i, const ElfW(Sym) & s) {
+    return s.st_shndx != SHN_UNDEF && ELF64_ST_TYPE(s.st_info) == STT_FUNC &&
+           !(o.versions && (o.versions[i] & kOldVersion));
+  });
+  return s ? reinterpret_cast<void*>(o.base + s->st_value) : nullptr;
+}
+
+void* canonical_plt(const ElfObject& o, const char* name) {
+  const ElfW(Sym)* s = find_hashed(o, name, [](uint32_t, const ElfW(Sym) & s) {
+    return s.st_shndx == SHN_UNDEF && s.st_value != 0;
+  });
+  return s ? reinterpret_cast<void*>(o.base + s->st_value) : nullptr;
+}
+
+}  // namespace dft

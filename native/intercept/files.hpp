@@ -1,0 +1,86 @@
+// Which file a path or a descriptor of the traced program means. Nothing here allocates from the heap or locks:
+// it runs inside the program's calls, in its signal handlers and after its forks.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+
+#include "intercept/data_dirs.hpp"
+
+namespace dft {
+
+// One descriptor. The text is kept because a file is booked on the name it was opened by, whatever
+// becomes of the name later.
+struct Descriptor {
+  enum State : uint32_t { kUnknown, kNotTraced, kTraced };
+  std::atomic<uint64_t> hash;
+  std::atomic<uint32_t> state;
+  std::atomic<uint32_t> announced;  // the generation whose trace has the file's name
+  std::atomic<char*> text;
+  std::atomic<uint32_t> length;
+  uint32_t capacity;
+};
+static_assert(sizeof(Descriptor) == 32);
+
+extern Descriptor* g_descriptors;
+extern uint32_t g_descriptor_count;
+
+struct File {
+  uint64_t hash = 0;  // 0: not traced
+  Descriptor* descriptor = nullptr;
+  explicit operator bool() const { return hash != 0; }
+};
+
+inline constexpr uint32_t kMaxPath = 4096;
+
+// An absolute path on the stack of a call.
+struct PathText {
+  uint32_t length = 0;
+  char text[kMaxPath + 1];
+  std::string_view view() const { return {text, length}; }
+};
+
+bool prepare_files(const DataDirs& dirs);
+// Forgets all descriptors and paths.
+void forget_files();
+
+// The file a path means, as given by the program, relative to `dirfd`. Writes its absolute text.
+File file_of_path(int dirfd, const char* path, PathText* text);
+// The slow side of file_of: asks the kernel what an unknown descriptor is.
+File resolve_descriptor(int fd);
+// True the first time a file appears in the current trace.
+bool first_in_trace(uint64_t hash, std::string_view path, uint32_t generation);
+// Takes that back: its name could not be written.
+void not_in_trace(std::string_view path);
+
+inline Descriptor* descriptor(int fd) {
+  return __builtin_expect(uint32_t(fd) < g_descriptor_count, 1) ? &g_descriptors[fd] : nullptr;
+}
+
+inline File file_of(int fd) {
+  Descriptor* d = descriptor(fd);
+  if (__builtin_expect(d != nullptr, 1)) {
+    uint32_t state = d->state.load(std::memory_order_acquire);
+    if (state == Descriptor::kNotTraced) return {};
+    if (state == Descriptor::kTraced) return {d->hash.load(std::memory_order_relaxed), d};
+  }
+  return resolve_descriptor(fd);
+}
+
+void set_descriptor(int fd, File file, std::string_view text, uint32_t announced);
+void copy_descriptor(int from, int to);
+inline void clear_descriptor(int fd) {
+  if (Descriptor* d = descriptor(fd)) d->state.store(Descriptor::kUnknown, std::memory_order_relaxed);
+}
+void clear_descriptors(uint32_t first, uint32_t last);
+
+void refresh_cwd();
+
+// What is mapped where, for msync and munmap.
+void note_mapping(const void* at, uint64_t hash);
+uint64_t mapping_at(const void* at, bool forget);
+
+}  // namespace dft

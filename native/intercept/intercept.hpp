@@ -1,0 +1,25 @@
+// I/O interception as a whole: on with a session, off with finalize.
+#pragma once
+
+#include <string>
+
+#include "api.hpp"
+
+namespace dft {
+
+struct Settings;
+
+// Patches the process, if the settings want it. Harmless when it is on already.
+void start_interception(const Settings& settings);
+// Puts every replaced call back.
+DFT_API void stop_interception();
+// Other directories from now on.
+DFT_API void set_data_dirs(const std::string& list);
+bool interception_on();
+// For the closing record: what was seen, and what cannot be seen.
+void append_interception_facts(std::string* args);
+
+// process_hooks.cpp
+void record_exec(const char* path, int error);
+
+}  // namespace dft

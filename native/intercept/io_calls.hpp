@@ -1,0 +1,25 @@
+// What the trace says of each traced call: its category, its name and the names of its values.
+#pragma once
+
+#include <cstdint>
+
+namespace dft {
+
+enum class Call : uint16_t {
+#define IO_CALL(category, event, ...) event##_,
+#include "intercept/io_hooks.def"
+  kCount
+};
+
+struct CallText {
+  const char* category;
+  const char* name;
+  const char* keys[4];  // a key that ends in "hash" names a file
+};
+
+inline constexpr CallText kCalls[] = {
+#define IO_CALL(category, event, ...) {#category, #event, {__VA_ARGS__}},
+#include "intercept/io_hooks.def"
+};
+
+}  // namespace dft

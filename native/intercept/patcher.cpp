@@ -1,0 +1,225 @@
+#include "intercept/patcher.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "intercept/elf.hpp"
+
+namespace dft {
+namespace {
+
+struct HookSet {
+  std::vector<Hook> hooks;  // sorted by symbol
+  ObjectFilter wanted;
+  bool first_letters[256] = {};
+};
+
+struct Patcher {
+  std::mutex mutex;
+  std::vector<HookSet> sets;
+  uint64_t seen_adds = 0;
+  std::set<uintptr_t> patched_objects;
+  uint32_t slots = 0, refused = 0;
+};
+
+// Leaked: libraries may still be loaded while static destructors run. Made at load time: a fork during a first
+// use would leave the child waiting for its end.
+Patcher* const g_patcher = new Patcher;
+
+Patcher& patcher() { return *g_patcher; }
+
+bool is_ours(const ElfObject& o) {
+  static int here;
+  return o.holds(&here) || o.path.find("libdftracer_preload") != std::string_view::npos ||
+         o.path.find("dftracer/_core.") != std::string_view::npos;
+}
+
+bool is_file(std::string_view path, std::string_view name) {
+  size_t slash = path.rfind('/');
+  return (slash == std::string_view::npos ? path : path.substr(slash + 1)).starts_with(name);
+}
+
+// The C library calls itself by other ways; sanitizers' runtimes must see what they call unchanged.
+bool is_runtime(std::string_view path) {
+  for (std::string_view name : {"libc.so", "libc-2", "ld-linux", "ld-2", "libpthread", "libdl.so", "librt.so",
+                                "libasan", "libtsan", "libubsan", "liblsan", "linux-vdso", "libclang_rt"})
+    if (is_file(path, name)) return true;
+  return false;
+}
+
+struct Scan {
+  std::vector<ElfObject> objects;
+  uint64_t adds = 0;
+};
+
+int collect(dl_phdr_info* info, size_t, void* data) {
+  auto* scan = static_cast<Scan*>(data);
+  scan->adds = info->dlpi_adds;
+  ElfObject o;
+  if (describe(info, &o)) scan->objects.push_back(o);
+  return 0;
+}
+
+int only_count(dl_phdr_info* info, size_t, void* data) {
+  *static_cast<uint64_t*>(data) = info->dlpi_adds;
+  return 1;
+}
+
+const ElfObject* object_of(const std::vector<ElfObject>& objects, const void* p) {
+  for (const ElfObject& o : objects)
+    if (o.holds(p)) return &o;
+  return nullptr;
+}
+
+void* find_original(const std::vector<ElfObject>& objects, const char* name) {
+  for (const ElfObject& o : objects) {
+    if (is_ours(o)) continue;
+    if (void* p = defined_function(o, name)) return p;
+  }
+  return nullptr;
+}
+
+// Only what really leads to the original is replaced: not a library's own function of that name, nor
+// another tool's interposition.
+bool leads_to(const Hook& hook, void* value, const ElfW(Sym)& symbol, const ElfObject& user,
+              const std::vector<ElfObject>& objects) {
+  if (value == *hook.original) return true;
+  if (symbol.st_shndx != SHN_UNDEF) return false;
+  if (user.holds(value)) return true;  // not yet bound: the slot still points into the object's own PLT
+  const ElfObject* home = object_of(objects, value);
+  if (!home) return false;
+  if (home->path.empty() || home == &objects.front()) return value == canonical_plt(*home, hook.symbol);
+  return home->holds(*hook.original);  // another version of the function
+}
+
+class Writable {
+ public:
+  explicit Writable(const ElfObject& o) : o_(o) {}
+  bool store(void** slot, void* value) {
+    auto at = reinterpret_cast<uintptr_t>(slot);
+    if (at >= o_.relro_begin && at < o_.relro_end && !open_) {
+      if (mprotect(reinterpret_cast<void*>(o_.relro_begin), o_.relro_end - o_.relro_begin,
+                   PROT_READ | PROT_WRITE) != 0)
+        return false;
+      open_ = true;
+    }
+    reinterpret_cast<std::atomic<void*>*>(slot)->store(value, std::memory_order_release);
+    return true;
+  }
+  ~Writable() {
+    if (open_) mprotect(reinterpret_cast<void*>(o_.relro_begin), o_.relro_end - o_.relro_begin, PROT_READ);
+  }
+
+ private:
+  const ElfObject& o_;
+  bool open_ = false;
+};
+
+const Hook* find_hook(const HookSet& set, const char* name) {
+  if (!set.first_letters[uint8_t(name[0])]) return nullptr;
+  auto it = std::lower_bound(set.hooks.begin(), set.hooks.end(), name,
+                             [](const Hook& h, const char* n) { return strcmp(h.symbol, n) < 0; });
+  return it != set.hooks.end() && strcmp(it->symbol, name) == 0 ? &*it : nullptr;
+}
+
+Scan scan_objects() {
+  Scan scan;
+  scan.objects.reserve(256);
+  dl_iterate_phdr(collect, &scan);
+  return scan;
+}
+
+void patch_object(Patcher& p, const ElfObject& o, const HookSet& set, const std::vector<ElfObject>& objects) {
+  Writable writable(o);
+  bool any = false;
+  for_each_slot(o, [&](void** slot, const ElfW(Sym) & symbol, const char* name) {
+    const Hook* hook = find_hook(set, name);
+    if (!hook || !*hook->original) return;
+    void* value = reinterpret_cast<std::atomic<void*>*>(slot)->load(std::memory_order_relaxed);
+    if (value == hook->wrapper || !leads_to(*hook, value, symbol, o, objects)) return;
+    if (!writable.store(slot, hook->wrapper)) {
+      ++p.refused;
+      return;
+    }
+    ++p.slots;
+    any = true;
+  });
+  if (any) p.patched_objects.insert(o.base);
+}
+
+void patch_everything(Patcher& p) {
+  Scan scan = scan_objects();
+  for (HookSet& set : p.sets) {
+    for (Hook& h : set.hooks)
+      if (!*h.original) *h.original = find_original(scan.objects, h.symbol);
+    for (const ElfObject& o : scan.objects)
+      if (!is_ours(o) && !is_runtime(o.path) && set.wanted(o.path)) patch_object(p, o, set, scan.objects);
+  }
+  p.seen_adds = scan.adds;
+}
+
+bool same_hooks(const HookSet& set, const std::vector<Hook>& hooks) {
+  return !hooks.empty() && std::any_of(set.hooks.begin(), set.hooks.end(),
+                                       [&](const Hook& h) { return h.wrapper == hooks.front().wrapper; });
+}
+
+}  // namespace
+
+void patch_hooks(const std::vector<Hook>& hooks, ObjectFilter wanted) {
+  Patcher& p = patcher();
+  std::lock_guard lock(p.mutex);
+  std::erase_if(p.sets, [&](const HookSet& s) { return same_hooks(s, hooks); });
+  HookSet set;
+  set.hooks = hooks;
+  set.wanted = wanted;
+  std::sort(set.hooks.begin(), set.hooks.end(),
+            [](const Hook& a, const Hook& b) { return strcmp(a.symbol, b.symbol) < 0; });
+  for (const Hook& h : hooks) set.first_letters[uint8_t(h.symbol[0])] = true;
+  p.sets.push_back(std::move(set));
+  patch_everything(p);
+}
+
+void restore_hooks(const std::vector<Hook>& hooks) {
+  Patcher& p = patcher();
+  std::lock_guard lock(p.mutex);
+  for (const HookSet& set : p.sets) {
+    if (!same_hooks(set, hooks)) continue;
+    // Looked up again, not remembered: a library may have been unloaded in between.
+    Scan scan = scan_objects();
+    for (const ElfObject& o : scan.objects) {
+      if (is_ours(o)) continue;
+      Writable writable(o);
+      for_each_slot(o, [&](void** slot, const ElfW(Sym)&, const char* name) {
+        const Hook* hook = find_hook(set, name);
+        if (hook && *slot == hook->wrapper && writable.store(slot, *hook->original)) --p.slots;
+      });
+    }
+  }
+  std::erase_if(p.sets, [&](const HookSet& s) { return same_hooks(s, hooks); });
+  if (p.sets.empty()) p.patched_objects.clear();
+}
+
+void patch_new_objects() {
+  Patcher& p = patcher();
+  uint64_t adds = 0;
+  // Locked already for the look: a fork in its middle would leave the loader's own lock taken in the child.
+  std::lock_guard lock(p.mutex);
+  dl_iterate_phdr(only_count, &adds);
+  if (adds != p.seen_adds && !p.sets.empty()) patch_everything(p);
+}
+
+PatchFacts patch_facts() {
+  Patcher& p = patcher();
+  std::lock_guard lock(p.mutex);
+  return {p.slots, uint32_t(p.patched_objects.size()), p.refused};
+}
+
+void lock_patcher() { patcher().mutex.lock(); }
+void unlock_patcher() { patcher().mutex.unlock(); }
+
+}  // namespace dft

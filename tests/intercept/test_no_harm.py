@@ -1,0 +1,154 @@
+"""Nothing crashes, hangs, or gets another result or errno because it is traced."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from support.iotrace import FIXTURES, IoRun, compile_c, run_traced
+from support.process import clean_environment
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The traced directory."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    return folder
+
+
+def dropped(run: IoRun) -> int:
+    """Events that the trace says it lost."""
+    return sum(r.raw["args"]["dropped"] for f in run.trace.files for r in f.records if r.name == "end")
+
+
+def test_eight_threads_of_streams_and_descriptors(data: Path, tmp_path: Path) -> None:
+    """Every call of eight threads is an event; the program ends as it should."""
+    program = compile_c(FIXTURES / "mixed_threads.c", tmp_path / "mixed")
+    run = run_traced([program, data, "8", "300"], tmp_path, data=str(data), env={"DFTRACER_MAX_STALL_US": "1000000"})
+    assert dropped(run) == 0
+    assert len(run.events) == int(run.stdout)
+
+
+def test_results_and_errno_are_the_same(data: Path, tmp_path: Path) -> None:
+    """Bad pointers, bad descriptors, every kind of failure: traced and untraced print the same."""
+    program = compile_c(FIXTURES / "results.c", tmp_path / "results", "-w", "-fno-builtin")
+    plain = subprocess.run([program, data], capture_output=True, text=True, check=True, env=clean_environment())
+    (data / "f").unlink()
+    run = run_traced([program, data], tmp_path, data=str(data))
+    assert run.stdout == plain.stdout
+
+
+@pytest.mark.parametrize("flags", [(), ("-O2", "-D_FORTIFY_SOURCE=2"), ("-no-pie", "-Wl,-z,lazy"), ("-Wl,-z,now,-z,relro",)])
+def test_however_it_was_linked(flags: tuple[str, ...], data: Path, tmp_path: Path) -> None:
+    """FORTIFY'd calls, non-PIC programs, lazy and immediate binding."""
+    program = compile_c(FIXTURES / "each_call.c", tmp_path / "program", "-w", *flags)
+    run = run_traced([program, data], tmp_path, data=str(data))
+    names = {e.name for e in run.events}
+    assert {"open", "read", "pread", "fopen", "fread", "fgets", "stat", "close"} <= names
+
+
+def test_signal_handlers_that_do_io(data: Path, tmp_path: Path) -> None:
+    """A handler's calls inside traced calls; what could not be recorded is counted."""
+    program = compile_c(FIXTURES / "signals.c", tmp_path / "signals")
+    run = run_traced([program, data], tmp_path, data=str(data), env={"DFTRACER_MAX_STALL_US": "1000000"})
+    handled = int(run.stdout)
+    seen = len(run.on(data / "side", "pwrite"))
+    assert seen <= handled <= seen + dropped(run)
+    assert len(run.on(data / "main", "pwrite")) == 20000
+
+
+def test_fork_while_threads_are_inside_calls(data: Path, tmp_path: Path) -> None:
+    """Children of a busy process live, do I/O, and leave their traces."""
+    program = compile_c(FIXTURES / "fork_storm.c", tmp_path / "storm", "-w")
+    run = run_traced([program, data, "40"], tmp_path, data=str(data))
+    assert run.stdout == "0\n"
+    for i in range(40):
+        assert run.names_on(data / f"c{i}") == ["open", "write", "close"]
+
+
+def test_interpreter_shutdown(data: Path, tmp_path: Path) -> None:
+    """I/O in atexit handlers, in __del__ and in daemon threads at the end of the interpreter."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import atexit, sys, threading, time
+            from dftracer.python import dftracer
+            log = dftracer.initialize_log(None, None, -1)
+            class Late:
+                def __del__(self): open(sys.argv[1] + "/del", "w").close()
+            keep = Late()
+            atexit.register(lambda: open(sys.argv[1] + "/atexit", "w").close())
+            def forever():
+                while True: open(sys.argv[1] + "/daemon", "w").close()
+            threading.Thread(target=forever, daemon=True).start()
+            time.sleep(0.05)
+            """
+        )
+    )
+    run = run_traced([sys.executable, program, data], tmp_path, data=str(data), mode="FUNCTION")
+    assert run.stderr == ""
+    assert "open" in run.names_on(data / "atexit")
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
+@pytest.mark.parametrize("fixture", ["mixed_threads", "fork_storm"])
+def test_programs_under_a_sanitizer(sanitizer: str, fixture: str, data: Path, tmp_path: Path) -> None:
+    """A program with a sanitizer's own interceptors runs traced, without a report."""
+    if platform.machine() not in {"x86_64", "aarch64"}:
+        pytest.skip("needs a machine with sanitizers")
+    if sanitizer == "thread" and fixture == "fork_storm":
+        pytest.skip("ThreadSanitizer refuses threads in the children of multi-threaded forks")
+    try:
+        program = compile_c(FIXTURES / f"{fixture}.c", tmp_path / "program", f"-fsanitize={sanitizer}", "-w")
+    except AssertionError as missing:
+        pytest.skip(f"needs lib{sanitizer} of the compiler: {missing}")
+    arguments = {"mixed_threads": ["4", "50"], "fork_storm": ["10"]}[fixture]
+    run = run_traced(
+        [program, data, *arguments], tmp_path, data=str(data),
+        env={"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1",
+             "UBSAN_OPTIONS": "halt_on_error=1"},
+    )  # fmt: skip
+    assert "Sanitizer" not in run.stderr
+    assert len([e for e in run.events if e.name == "fopen"]) > 10
+
+
+def test_soak(data: Path, tmp_path: Path) -> None:
+    """A few seconds of everything at once: threads, forks, streams, subprocesses, loads and unloads."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import ctypes, os, subprocess, sys, threading, time
+            end = time.monotonic() + float(sys.argv[2])
+            count = [0] * 6
+            def files(i):
+                while time.monotonic() < end:
+                    with open(f"{sys.argv[1]}/s{i}", "w+b") as f:
+                        f.write(b"x" * 100); f.seek(0); f.read()
+                    count[i] += 1
+            def processes():
+                while time.monotonic() < end:
+                    subprocess.run(["cp", f"{sys.argv[1]}/s0", f"{sys.argv[1]}/copy"], check=False, capture_output=True)
+                    pid = os.fork()
+                    if pid == 0:
+                        open(f"{sys.argv[1]}/forked", "w").close(); os._exit(0)
+                    assert os.waitpid(pid, 0)[1] == 0
+            ts = [threading.Thread(target=files, args=(i,)) for i in range(6)] + [threading.Thread(target=processes)]
+            [t.start() for t in ts]; [t.join() for t in ts]
+            print(sum(count))
+            """
+        )
+    )
+    run = run_traced([sys.executable, program, data, "2"], tmp_path, data=str(data), env={"DFTRACER_MAX_STALL_US": "1000000"})
+    rounds = int(run.stdout)
+    opened = sum(len(run.on(data / f"s{i}", "open")) for i in range(6))
+    copies = len([e for e in run.on(data / "s0", "open") if e.raw["pid"] != run.on(data / "s1", "open")[0].raw["pid"]])
+    assert opened - copies == rounds
+    assert dropped(run) == 0
