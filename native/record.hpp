@@ -81,8 +81,9 @@ static_assert(sizeof(RingHeader) <= kPage);
 
 // The head of the ring file: all a reader needs to complete the trace of a process that died.
 struct FileHeader {
-  static constexpr char kMagic[9] = "DFTRING1";
+  static constexpr char kMagic[9] = "DFTRING2";
   char magic[8];
+  uint64_t layout;  // ring_layout() of the build that wrote it
   uint32_t pid;
   uint32_t compress;
   uint64_t pid_start_time;
@@ -118,6 +119,11 @@ struct FileHeader {
 
   const char* trace_path() const { return path[commit.load(std::memory_order_acquire) >> 63]; }
 };
+
+// The rings of a build with other structures are not ours to read.
+inline constexpr uint64_t ring_layout() {
+  return uint64_t(sizeof(FileHeader)) << 32 | uint64_t(sizeof(RingHeader)) << 16 | sizeof(Record);
+}
 
 enum CommitState : uint64_t {
   kIdle = 0,

@@ -38,8 +38,9 @@ std::vector<std::pair<std::string, std::string>> names_in(const FileHeader* h) {
   for (uint64_t at = 0; at + 8 <= used;) {
     uint32_t sizes[2];
     memcpy(sizes, base + at, 8);
-    uint64_t need = 8 + round8(size_t(sizes[0]) + sizes[1]);
-    if (at + need > used) break;
+    uint64_t text = uint64_t(sizes[0]) + sizes[1];
+    if (text > used - at - 8) break;
+    uint64_t need = 8 + round8(text);
     out.emplace_back(std::string(base + at + 8, sizes[0]), std::string(base + at + 8 + sizes[0], sizes[1]));
     at += need;
   }
@@ -53,14 +54,27 @@ struct Rest {
   uint64_t lost = 0;  // payloads that lived on the dead process's heap
 };
 
-void take_ring(const MappedRing& ring, bool committed, LineFormatter& lines, const ClockMap& clock, Rest* rest) {
+// Sizes that fit into each other: the formatter relies on them, and a damaged file may hold others.
+bool is_sound(const Record& r, uint64_t room, size_t names) {
+  if (r.size % 8 || r.size > room || r.size < sizeof(Record) || r.payload_size > r.size - sizeof(Record)) return false;
+  if (r.flags & kOnHeap) return true;
+  if (r.kind == Kind::kSpan) return r.name < names;
+  if (r.kind != Kind::kEvent && r.kind != Kind::kMetadata && r.kind != Kind::kCounter) return false;
+  Strings s;
+  if (r.payload_size < sizeof s) return false;
+  memcpy(&s, r.payload(), sizeof s);
+  return uint64_t(s.first_size) + s.second_size <= r.payload_size - sizeof s;
+}
+
+void take_ring(const MappedRing& ring, bool committed, size_t names, LineFormatter& lines, const ClockMap& clock,
+               Rest* rest) {
   uint64_t head = ring.header->head.load();
   uint64_t at = committed ? ring.header->pending.load() : ring.header->tail.load();
-  if (head - at > ring.capacity) return;
+  if (head - at > ring.capacity || at % 8) return;
   int64_t tid = ring.header->tid.load();
   while (at < head) {
     const auto& r = *reinterpret_cast<const Record*>(ring.data + (at & (ring.capacity - 1)));
-    if (r.size < sizeof(Record) || at + r.size > head) return;
+    if (head - at < sizeof(Record) || !is_sound(r, head - at, names)) return;
     at += r.size;
     if (r.flags & kOnHeap) {
       ++rest->lost;
@@ -148,8 +162,10 @@ Outcome append_to_trace(const FileHeader* h, uint64_t size, Rest& rest, const Li
   int fd = open(h->trace_path(), O_RDWR | O_CLOEXEC | (size == 0 ? O_CREAT : 0), 0666);
   if (fd < 0) return errno == ENOENT && size ? Outcome::kNothingToDo : Outcome::kLater;
   Outcome outcome = Outcome::kLater;
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-    if (!still_its_own(fd, h, size)) {
+  struct stat st;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &st) == 0) {
+    // A size beyond the file's is no size that was ever committed.
+    if (size > uint64_t(st.st_size) || !still_its_own(fd, h, size)) {
       outcome = Outcome::kNothingToDo;
     } else {
       uint64_t before = lines_before(fd, size, h->compress) + rest.facts.lines;
@@ -200,7 +216,7 @@ Outcome complete(RingFile& file) {
   for (uint64_t i = 0; i < h->ring_count.load(); ++i) {
     MappedRing ring = file.map_ring(i);
     if (!ring.header) continue;
-    take_ring(ring, state == kCommitted, lines, clock, &rest);
+    take_ring(ring, state == kCommitted, names.size(), lines, clock, &rest);
     file.unmap_ring(ring);
   }
   bool nothing_left = rest.records == 0 && rest.lost == 0;
@@ -234,9 +250,13 @@ void for_each_dead(const std::string& place, Handle handle) {
     int lock = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (lock < 0) continue;
     RingFile file;
-    if (flock(lock, LOCK_EX | LOCK_NB) == 0 && file.open_existing(path) && is_dead(file.header()) &&
-        access(path.c_str(), F_OK) == 0)
-      handle(file);
+    try {
+      if (flock(lock, LOCK_EX | LOCK_NB) == 0 && file.open_existing(path) && is_dead(file.header()) &&
+          access(path.c_str(), F_OK) == 0)
+        handle(file);
+    } catch (...) {
+      // Out of memory at worst; the program that is being traced must not end by another one's ring.
+    }
     close(lock);
   }
 }

@@ -118,6 +118,7 @@ bool RingFile::create(const std::vector<std::string>& directories, const std::st
     if ((made = create_at(directory + "/" + name, rings_offset))) break;
   if (!made && !create_in_memory(rings_offset)) return false;
   FileHeader* h = header_;
+  h->layout = ring_layout();
   h->pid = uint32_t(getpid());
   h->pid_start_time = process_start_time(h->pid);
   h->pid_namespace = own_pid_namespace();
@@ -151,10 +152,22 @@ bool RingFile::open_existing(const std::string& path) {
   inode_ = st.st_ino;
   reading_ = true;
   path_ = path;
-  return memcmp(h->magic, FileHeader::kMagic, 8) == 0 &&
-         h->rings_offset + h->ring_count.load() * (kPage + h->ring_capacity) <= mapped_ &&
-         h->spool_offset + h->spool_capacity <= mapped_ && h->names_offset + h->names_capacity <= mapped_ &&
-         h->spool_size.load() <= h->spool_capacity && h->names_used.load() <= h->names_capacity;
+  return is_sound();
+}
+
+// It is a file like any other, and may hold anything.
+bool RingFile::is_sound() const {
+  const FileHeader* h = header_;
+  auto within = [this](uint64_t offset, uint64_t size) { return offset <= mapped_ && size <= mapped_ - offset; };
+  if (memcmp(h->magic, FileHeader::kMagic, 8) != 0 || h->layout != ring_layout()) return false;
+  uint64_t capacity = h->ring_capacity;
+  if (capacity < kPage || (capacity & (capacity - 1)) || capacity > mapped_ || h->rings_offset % kPage) return false;
+  uint64_t rings = h->ring_count.load();
+  return rings <= mapped_ / (kPage + capacity) && within(h->rings_offset, rings * (kPage + capacity)) &&
+         within(h->spool_offset, h->spool_capacity) && within(h->names_offset, h->names_capacity) &&
+         h->spool_size.load() <= h->spool_capacity && h->names_used.load() <= h->names_capacity &&
+         memchr(h->host_hash, 0, sizeof h->host_hash) && memchr(h->path[0], 0, sizeof h->path[0]) &&
+         memchr(h->path[1], 0, sizeof h->path[1]);
 }
 
 MappedRing RingFile::map_ring(uint64_t index) {

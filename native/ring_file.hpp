@@ -38,6 +38,7 @@ class RingFile {
   bool recoverable() const { return !path_.empty(); }
 
  private:
+  bool is_sound() const;
   bool create_in_memory(uint64_t first_size);
   bool owns_descriptor() const;
   bool reopen_if_stolen();

@@ -69,8 +69,8 @@ def polars_load(path: str) -> Callable[[], int]:
         dict.fromkeys(("p_idx", "epoch", "step", "ret", "image_idx", "level"), pl.Int64)
         | {"fhash": pl.String, "hhash": pl.String, "count": pl.String}
     )
-    numbers, texts = ("id", "pid", "tid", "ts", "dur"), ("name", "cat", "ph")
-    schema = dict.fromkeys(numbers, pl.Int64) | dict.fromkeys(texts, pl.String)
+    numbers = dict.fromkeys(("id", "pid", "tid", "ts", "dur"), pl.Int64)
+    schema = numbers | dict.fromkeys(("name", "cat", "ph"), pl.String)
 
     def load() -> int:
         n = 0

@@ -1,10 +1,11 @@
 """What tracing costs a training step on a GPU. One command, no test runner, no network:
 
-    python bench/torch/gpu_overhead.py [--rounds 3] [--steps 150]
+    python bench/torch/gpu_overhead.py [--rounds 60] [--steps 10] [--only annotations handler graphs]
 
 First checks that kernels, launches and device times of this device reach the trace
-(tests/gpu/cuda_program.py), then runs the loop of gpu_step.py in variants, in turns, each in a process of its
-own, and prints a Markdown table.
+(tests/gpu/cuda_program.py). Then compares a step with and without tracing: the two sides take turns in one
+process (gpu_step.py), the ratio of each round is one observation. The table has the median of the ratios and
+the interval that holds it with 95 % confidence.
 """
 
 from __future__ import annotations
@@ -23,39 +24,30 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 
-VARIANTS: dict[str, tuple[bool, list[str]]] = {
-    "no tracing": (False, []),
-    "annotations + I/O": (True, []),
-    "torch.profiler alone": (False, ["--profiler", "plain"]),
-    "torch.profiler + trace_handler": (True, ["--profiler", "handler"]),
-    "torch.compile": (False, ["--compile", "torch"]),
-    "torch.compile, whole graphs traced": (True, ["--compile", "graph"]),
-}
-# Variant -> (the one it is compared with, the number that counts).
-COMPARED = {
-    "annotations + I/O": ("no tracing", "median_ms"),
-    "torch.profiler + trace_handler": ("torch.profiler alone", "total_s"),
-    "torch.compile, whole graphs traced": ("torch.compile", "median_ms"),
+TITLES = {
+    "annotations": ("annotations + I/O, against none", "step"),
+    "handler": ("trace_handler, against torch.profiler alone", "run with one window"),
+    "graphs": ("whole graphs traced, against torch.compile alone", "step"),
 }
 
 
-def run(command: list[str], enable: bool, directory: str) -> dict[str, Any]:
+def run(command: list[str], directory: str) -> Any:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DFTRACER_")}
-    environment["DFTRACER_ENABLE"] = "1" if enable else "0"
+    environment["DFTRACER_ENABLE"] = "1"
+    environment["DFTRACER_DATA_DIR"] = str(Path(directory) / "traced")
     done = subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        return {"error": done.stderr[-1500:]}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+        return {"error": done.stderr[-2500:]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def checks(directory: str) -> None:
     if not torch.cuda.is_available():
         print("no CUDA device: the checks are left out\n")
         return
-    found = run([sys.executable, str(HERE.parents[1] / "tests/gpu/cuda_program.py")], True, directory)
+    found = run([sys.executable, str(HERE.parents[1] / "tests/gpu/cuda_program.py")], directory)
     print("| check | holds |\n|---|---|")
     for name, result in found.items():
         print(f"| {name} | {'yes' if result is True else 'NO'} |")
@@ -65,49 +57,43 @@ def checks(directory: str) -> None:
     print(flush=True)
 
 
+def median_interval(values: list[float]) -> tuple[float, float, float]:
+    """Median and the order statistics that enclose it with 95 % confidence."""
+    ordered = sorted(values)
+    count = len(ordered)
+    half = 0.98 * count**0.5
+    low = ordered[max(int(count / 2 - half), 0)]
+    high = ordered[min(int(count / 2 + half), count - 1)]
+    return statistics.median(ordered), low, high
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--only", nargs="*", default=list(TITLES), choices=list(TITLES))
     options = parser.parse_args()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(f"device: {device}, torch {torch.__version__}, Python {sys.version.split()[0]}\n", flush=True)
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in options.variants}
+    rows = []
     with tempfile.TemporaryDirectory() as directory:
         checks(directory)
-        for _ in range(options.rounds):
-            for name in options.variants:
-                enable, extra = VARIANTS[name]
-                command = [
-                    sys.executable,
-                    str(HERE / "gpu_step.py"),
-                    "--data",
-                    directory,
-                    "--steps",
-                    str(options.steps),
-                ]
-                found = run([*command, *extra], enable, directory)
-                if "error" in found:
-                    print(f"{name} failed:\n{found['error']}", flush=True)
-                else:
-                    results[name].append(found)
-    print("| variant | median step, ms | loop + finalize, s | against | difference |")
-    print("|---|---|---|---|---|")
-    for name, rows in results.items():
-        if not rows:
-            continue
-        # The best of the rounds: the tracer's own cost is in all of them, other load is not.
-        step = min(row["median_ms"] for row in rows)
-        total = min(row["total_s"] for row in rows)
-        other, number = COMPARED.get(name, ("", ""))
-        against = results.get(other) or []
-        difference = ""
-        if against:
-            mine, base = min(row[number] for row in rows), min(row[number] for row in against)
-            spread = statistics.pstdev([row[number] for row in against]) / base * 100
-            difference = f"{(mine / base - 1) * 100:+.2f} % (spread of the other: {spread:.2f} %)"
-        print(f"| {name} | {step:.3f} | {total:.3f} | {other} | {difference} |")
+        for name in options.only:
+            # A run with a window has ten times the steps: fewer of them.
+            rounds = options.rounds if name != "handler" else max(options.rounds // 5, 5)
+            command = [sys.executable, str(HERE / "gpu_step.py"), name, "--data", directory]
+            found = run([*command, "--rounds", str(rounds), "--steps", str(options.steps)], directory)
+            if isinstance(found, dict):
+                print(f"{name} failed:\n{found['error']}\n", flush=True)
+                continue
+            ratio, low, high = (100 * (value - 1) for value in median_interval([b / a for a, b in found]))
+            base = 1e3 * statistics.median(a for a, _ in found)
+            rows.append(
+                (*TITLES[name], f"{base:.2f}", f"{ratio:+.2f} %", f"{low:+.2f} … {high:+.2f} %", rounds)
+            )
+    print("| what | of | untraced, ms | difference | 95 % interval | rounds |\n|---|---|---|---|---|---|")
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
-"""A training loop of a small transformer that reads its batches from files, run by `gpu_overhead.py`."""
+"""A training step of a small transformer that reads its batches from files, with and without tracing.
+
+Both sides of a comparison live in one process and take turns every few steps: clocks, caches and neighbours
+are then the same for both. Run by `gpu_overhead.py`; prints the pairs as JSON.
+"""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +21,13 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from dftracer.python import ai, dftracer
+from dftracer._before_finalize import run_before_finalize
+from dftracer.python import ai, dftracer, dynamo
 from dftracer.python.torch import trace_handler
 
 SHAPE = {"batch": 16, "length": 256, "width": 512, "layers": 6, "heads": 8, "words": 8192}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+Step = Callable[[int], None]
 
 
 class Transformer(nn.Module):
@@ -37,20 +46,17 @@ class Transformer(nn.Module):
 
 
 def write_batches(directory: Path, count: int = 8) -> list[Path]:
+    directory.mkdir(exist_ok=True)
     paths = []
     for index in range(count):
         path = directory / f"batch{index}.bin"
-        if not path.exists():
-            torch.manual_seed(index)
-            tokens = torch.randint(
-                0, SHAPE["words"], (SHAPE["batch"], SHAPE["length"] + 1), dtype=torch.int64
-            )
-            path.write_bytes(tokens.numpy().tobytes())
+        shape = (SHAPE["batch"], SHAPE["length"] + 1)
+        tokens = torch.randint(0, SHAPE["words"], shape, dtype=torch.int64)
+        path.write_bytes(bytes(tokens.numpy().data))
         paths.append(path)
     return paths
 
 
-@ai.data.item
 def read_batch(path: Path) -> torch.Tensor:
     with path.open("rb") as file:
         data = bytearray(file.read())
@@ -58,88 +64,149 @@ def read_batch(path: Path) -> torch.Tensor:
 
 
 class Training:
-    def __init__(self, device: str, compile_with: str) -> None:
-        self.device = device
+    """One model; `steps` gives steps over it that differ only in what is traced."""
+
+    def __init__(self) -> None:
         torch.manual_seed(0)
-        self.raw = Transformer().to(device)
-        self.model: Any = self.raw
-        if compile_with == "torch":
-            self.model = torch.compile(self.raw)
-        elif compile_with == "graph":
-            from dftracer.python import dynamo  # noqa: PLC0415
+        self.model = Transformer().to(DEVICE)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=DEVICE == "cuda")
 
-            self.model = dynamo.compile(self.raw, backend="inductor")
-        self.optimizer = torch.optim.AdamW(self.raw.parameters(), lr=1e-4, fused=device == "cuda")
-
-    @ai.compute.forward
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(self.device, dtype=torch.bfloat16):
-            out = self.model(tokens[:, :-1])
+    def forward(self, model: Any, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            out = model(tokens[:, :-1])
             return nn.functional.cross_entropy(out.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
-    @ai.compute.backward
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()
 
-    @ai.compute.step
     def update(self) -> None:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def step(self, path: Path) -> None:
-        tokens = read_batch(path).to(self.device)
-        self.backward(self.forward(tokens))
-        self.update()
+    def plain(self, paths: list[Path], model: Any = None) -> Step:
+        model = self.model if model is None else model
+
+        def step(index: int) -> None:
+            tokens = read_batch(paths[index % len(paths)]).to(DEVICE)
+            self.backward(self.forward(model, tokens))
+            self.update()
+
+        return step
+
+    def annotated(self, paths: list[Path]) -> Step:
+        read = ai.data.item(read_batch)
+        forward = ai.compute.forward(self.forward)
+        backward = ai.compute.backward(self.backward)
+        update = ai.compute.step(self.update)
+
+        def step(index: int) -> None:
+            ai.update(step=index)
+            with ai.device.transfer:
+                tokens = read(paths[index % len(paths)]).to(DEVICE)
+            backward(forward(self.model, tokens))
+            update()
+
+        return step
+
+
+def wait() -> None:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(step: Step, count: int, first: int) -> float:
+    """Median time of a step; each is finished before the next begins."""
+    times = []
+    for index in range(first, first + count):
+        begin = time.perf_counter()
+        step(index)
+        wait()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def alternate(
+    first: Callable[[int], float], second: Callable[[int], float], rounds: int
+) -> list[list[float]]:
+    """Pairs of times; who begins changes every round."""
+    pairs = []
+    gc.collect()
+    gc.disable()
+    for turn in range(rounds):
+        if turn % 2:
+            b, a = second(turn), first(turn)
+        else:
+            a, b = first(turn), second(turn)
+        pairs.append([a, b])
+    gc.enable()
+    return pairs
+
+
+def compare_annotations(training: Training, data: Path, rounds: int, steps: int) -> list[list[float]]:
+    plain = training.plain(write_batches(data / "plain"))
+    traced = training.annotated(write_batches(data / "traced"))
+    timed(plain, 20, 0)
+    timed(traced, 20, 0)
+    return alternate(
+        lambda turn: timed(plain, steps, turn * steps),
+        lambda turn: timed(traced, steps, turn * steps),
+        rounds,
+    )
+
+
+def compare_handlers(training: Training, data: Path, rounds: int, steps: int) -> list[list[float]]:
+    plain = training.plain(write_batches(data / "plain"))
+
+    def window(handler: Callable[[Any], None]) -> float:
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (DEVICE == "cuda")
+        begin = time.perf_counter()
+        with profile(
+            activities=activities,
+            schedule=schedule(wait=20, warmup=2, active=3, repeat=1),
+            on_trace_ready=handler,
+            record_shapes=True,
+        ) as prof:
+            # Most steps follow the window: what the handler leaves to its thread runs beside them.
+            for index in range(10 * steps):
+                plain(index)
+                wait()
+                prof.step()
+        run_before_finalize()
+        return time.perf_counter() - begin
+
+    for handler in (lambda _: None, trace_handler):
+        window(handler)
+    return alternate(lambda _: window(lambda _: None), lambda _: window(trace_handler), rounds)
+
+
+def compare_graphs(training: Training, data: Path, rounds: int, steps: int) -> list[list[float]]:
+    paths = write_batches(data / "plain")
+    plain = training.plain(paths, torch.compile(training.model))
+    traced = training.plain(paths, dynamo.compile(training.model, backend="inductor"))
+    timed(plain, 20, 0)
+    timed(traced, 20, 0)
+    return alternate(
+        lambda turn: timed(plain, steps, turn * steps),
+        lambda turn: timed(traced, steps, turn * steps),
+        rounds,
+    )
+
+
+COMPARISONS = {"annotations": compare_annotations, "handler": compare_handlers, "graphs": compare_graphs}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("comparison", choices=list(COMPARISONS))
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--profiler", choices=["off", "plain", "handler"], default="off")
-    parser.add_argument("--compile", choices=["no", "torch", "graph"], default="no")
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    paths = write_batches(options.data)
-    log = dftracer.initialize_log("gpu_step.pfw", None, -1)
-    training = Training(device, options.compile)
-    for index in range(10):
-        training.step(paths[index % len(paths)])
-    wait()
-
-    prof: Any = None
-    if options.profiler != "off":
-        prof = profile(
-            activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda"),
-            schedule=schedule(wait=options.steps // 3, warmup=2, active=3, repeat=2),
-            on_trace_ready=trace_handler if options.profiler == "handler" else lambda _: None,
-            record_shapes=True,
-        )
-        prof.start()
-    times = []
-    start = time.perf_counter()
-    for index in ai.pipeline.epoch.iter(range(options.steps)):
-        begin = time.perf_counter()
-        training.step(paths[index % len(paths)])
-        # Every step is finished before the next one starts: its time is then its own.
-        wait()
-        times.append(time.perf_counter() - begin)
-        if prof is not None:
-            prof.step()
-    if prof is not None:
-        prof.stop()
-    loop = time.perf_counter() - start
+    torch.set_num_threads(1)
+    log = dftracer.initialize_log("gpu_step.pfw", os.fspath(options.data / "traced"), -1)
+    pairs = COMPARISONS[options.comparison](Training(), options.data, options.rounds, options.steps)
     log.finalize()
-    total = time.perf_counter() - start
-    os.sync()
-    sys.stdout.write(
-        "\n"
-        + json.dumps(
-            {"median_ms": 1e3 * statistics.median(times), "loop_s": loop, "total_s": total, "device": device}
-        )
-        + "\n"
-    )
+    sys.stdout.write("\n" + json.dumps(pairs) + "\n")
 
 
 if __name__ == "__main__":

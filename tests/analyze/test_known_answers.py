@@ -322,3 +322,18 @@ def test_names_have_exact_percentiles_and_self_time(tmp_path: Path) -> None:
     assert (inner["min_us"], inner["max_us"]) == (1, 80000)
     assert outer["self_s"] == pytest.approx(100e-6)
     assert outer["total_s"] == pytest.approx((sum(durations) + 100) / 1e6)
+
+
+def test_bytes_are_what_calls_returned_and_items_count_with_their_size(tmp_path: Path) -> None:
+    p = Process(10)
+    p.io("read", 0, 5, "/a", ret=100, count=4096)
+    p.io("read", 10, 5, "/a", ret=-1, count=4096, errno=5)
+    p.io("pread", 20, 5, "/a", count=50, ret=50, offset=10)
+    p.io("fread", 30, 5, "/b", cat="STDIO", size=8, count=10, ret=4)
+    p.io("fwrite", 40, 5, "/b", cat="STDIO", size=1, count=10, ret=10)
+    p.io("stat", 50, 5, "/b", ret=0)
+    p.write(tmp_path)
+    files = analyze(tmp_path).files
+    assert files is not None
+    rows = {r["path"]: (r["read_bytes"], r["write_bytes"], r["ops"]) for r in files.iter_rows(named=True)}
+    assert rows == {"/a": (150, 0, 3), "/b": (32, 10, 3)}

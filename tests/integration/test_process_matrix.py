@@ -336,6 +336,71 @@ def test_recover_of_odd_directories(tmp_path: Path) -> None:
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.name.startswith(("x", "y"))} == before
 
 
+DAMAGE = """
+import glob, os, random, sys
+from dftracer import _core
+folder = sys.argv[1]
+(ring,) = glob.glob(folder + "/*.ring")
+good = open(ring, "rb").read()
+traces = {p: open(p, "rb").read() for p in glob.glob(folder + "/*.pfw.gz")}
+used = [i for i in range(len(good)) if good[i]]
+odd = [2**64 - 1, 2**63, 2**32, 2**31 - 8, len(good), len(good) - 8, 1 << 20, 4097]
+for seed in range(200):
+    print(seed, flush=True)
+    chance = random.Random(seed)
+    data, at = bytearray(good), chance.choice(used)
+    kind = chance.choice(["flip", "many", "cut", "zero", "number"])
+    if kind == "flip":
+        data[at] ^= 1 << chance.randrange(8)
+    elif kind == "many":
+        for _ in range(20): data[chance.choice(used)] = chance.randrange(256)
+    elif kind == "cut":
+        del data[chance.choice([0, 7, 8, 100, 4096, 5000, at]):]
+    elif kind == "zero":
+        data[at : at + 64] = bytes(64)
+    else:
+        at &= ~7
+        data[at : at + 8] = chance.choice(odd).to_bytes(8, "little")
+    for path in glob.glob(folder + "/*"): os.unlink(path)
+    for path, content in traces.items(): open(path, "wb").write(content)
+    open(ring, "wb").write(data)
+    _core.recover(folder)
+print("survived")
+"""
+
+
+def test_damaged_rings(tmp_path: Path) -> None:
+    """A ring is a file like any other: whatever it holds, a reader (or a traced program) survives it."""
+    process = _start_alone(
+        tmp_path,
+        """
+        import os, signal, time
+        from dftracer.python import ai, dftracer
+        log = dftracer.initialize_log(None, None, -1)
+        for i in range(50):
+            with ai.compute.forward(args={"i": i}): pass
+        time.sleep(0.4)
+        for i in range(50):
+            with ai.compute.forward(args={"i": i}): pass
+            log.log_event("e", "c", log.get_time(), 1, {"i": i})
+            log.log_metadata_event("k", "v")
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        DFTRACER_RING_DIR=str(tmp_path),
+    )
+    process.communicate(timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", DAMAGE, str(tmp_path)],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    last = done.stdout.split()[-1:]
+    assert last == ["survived"], f"damage {last}: exit {done.returncode}\n{done.stderr}"
+
+
 def test_fork_while_threads_record(program: Callable[..., Run]) -> None:
     """Forking in the midst of recording threads neither hangs nor mixes up files."""
     run = program(

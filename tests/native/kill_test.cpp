@@ -33,15 +33,18 @@ static void record_until_killed(Shared* shared, int i, bool pauses) {
   }
 }
 
-static std::vector<std::string> parts_in_order(const Scratch& dir) {
+// Files without a byte are of processes that were killed between making the file and their first write.
+static std::vector<std::string> parts_in_order(const Scratch& dir, bool compress) {
+  std::string suffix = compress ? ".pfw.gz" : ".pfw";
   std::vector<std::string> out;
-  std::string suffix = dir.files(".gz").empty() ? ".pfw" : ".pfw.gz";
-  if (access((dir / ("run" + suffix)).c_str(), F_OK) == 0) out.push_back(dir / ("run" + suffix));
-  for (int part = 2;; ++part) {
-    std::string path = dir / ("run-part" + std::to_string(part) + suffix);
+  for (int part = 1;; ++part) {
+    std::string path = dir / ("run" + (part > 1 ? "-part" + std::to_string(part) : "") + suffix);
     if (access(path.c_str(), F_OK) != 0) break;
-    if (!read_bytes(path).empty()) out.push_back(path);  // killed between making the file and its first write
+    if (!read_bytes(path).empty()) out.push_back(path);
   }
+  if (out.empty())  // killed before the wished name was its own
+    for (auto& path : dir.files(suffix))
+      if (!read_bytes(path).empty()) out.push_back(path);
   return out;
 }
 
@@ -76,7 +79,7 @@ static void kill_and_recover(bool compress, bool rotating, int rounds) {
     CHECK(recover_directory(dir.path()).empty());
     CHECK(dir.files(".ring").empty());
     std::vector<std::vector<int64_t>> lanes(kThreads);
-    auto parts = parts_in_order(dir);
+    auto parts = parts_in_order(dir, compress);
     REQUIRE(!parts.empty());
     for (auto& path : parts) {
       Trace trace = read_trace(path);

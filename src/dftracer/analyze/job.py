@@ -89,9 +89,15 @@ class Job:
 
     @property
     def slowest(self) -> Rank | None:
-        """The rank whose steps took longest in all: the job's critical path goes through it."""
+        """The rank on the job's critical path: its steps took longest in all.
+
+        Ranks that synchronise take the same time; of those it is the one with most work of its own, for which the
+        others wait in their communication.
+        """
         with_steps = [r for r in self.ranks if len(r.main.steps)]
-        return max(with_steps, key=lambda r: int(r.wall_us.sum()), default=None)
+        longest = max((int(r.wall_us.sum()) for r in with_steps), default=0)
+        level = [r for r in with_steps if int(r.wall_us.sum()) >= 0.995 * longest]
+        return max(level, key=lambda r: int((r.wall_us - r.stage_us("comm")).sum()), default=None)
 
 
 def build_job(partials: list[Partial]) -> Job:

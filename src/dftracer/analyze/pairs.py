@@ -39,12 +39,18 @@ class Pairs:
         self._number: dict[tuple[int, int], int] = {}  # by the codes of the current scanner
         self._classes: list[int] = []
         self._io: list[int] = []
+        self._items: list[bool] = []
         self._names: list[str] = []
         self._cats: list[str] = []
 
     @property
     def classes(self) -> npt.NDArray[np.uint8]:
         return np.array(self._classes, dtype=np.uint8)
+
+    @property
+    def returns_items(self) -> npt.NDArray[np.bool_]:
+        """Calls whose `ret` counts items of `size` bytes."""
+        return np.array(self._items, dtype=bool)
 
     @property
     def io_kinds(self) -> npt.NDArray[np.uint8]:
@@ -84,4 +90,7 @@ class Pairs:
         self.keys.append(key)
         self._classes.append(class_of(cat, name))
         self._io.append(_io_kind(cat, name))
+        self._items.append(
+            is_io(cat) and name.removesuffix("_unlocked") in {"fread", "fwrite", "__fread_chk"}
+        )
         return number

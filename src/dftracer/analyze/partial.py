@@ -162,7 +162,7 @@ class _Analyzer:
             return
         file = self._file_codes(scanner, chunk.codes("fhash")[rows][at])
         kind = kind[at]
-        moved = _bytes_moved(chunk, rows, at, kind)
+        moved = _bytes_moved(chunk, rows, at, kind, self.pairs.returns_items[pair[at]])
         size_bin = np.zeros(at.size, dtype=np.uint8)
         some = moved > 0
         size_bin[some] = np.floor(np.log2(moved[some])).astype(np.uint8) + 1
@@ -504,12 +504,16 @@ def _trailing_number(name: str) -> int:
     return int(digits) if digits.isdigit() else MISSING
 
 
-def _bytes_moved(chunk: Chunk, rows: Any, at: Any, kind: npt.NDArray[np.uint8]) -> Ints:
+def _bytes_moved(
+    chunk: Chunk, rows: Any, at: Any, kind: npt.NDArray[np.uint8], items: npt.NDArray[np.bool_]
+) -> Ints:
     """Bytes a call moved: what it returned, else what it was asked for."""
     ret = chunk.ints("ret")[rows][at]
-    asked = chunk.ints("size")[rows][at]
-    asked = np.where(asked == MISSING, chunk.ints("count")[rows][at], asked)
+    size, count = (chunk.ints(c)[rows][at] for c in ("size", "count"))
+    asked = np.where(size == MISSING, count, size)
     moved = np.where(ret == MISSING, asked, ret)
+    if items.any():
+        moved = np.where(items & (ret > 0) & (size > 0) & (count > 0), ret * np.maximum(size, 1), moved)
     data = (kind == IO_READ) | (kind == IO_WRITE)
     result: Ints = np.where(data & (moved > 0), moved, 0)
     return result

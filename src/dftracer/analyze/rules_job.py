@@ -25,6 +25,7 @@ def exposed_comm(c: Context) -> Iterator[Finding]:
     if wall <= 0 or exposed / wall < 0.05:
         return
     everything = total(rank.main.comm) / 1e6
+    waiting = _waiting_for_peers(c, rank)
     ranks = {str(r.number): round(float(r.stage_us("comm").sum()) / 1e6, 6) for r in c.job.ranks}
     yield c.finding(
         "exposed_comm",
@@ -37,12 +38,23 @@ def exposed_comm(c: Context) -> Iterator[Finding]:
             "exposed_s": round(exposed, 6),
             "communication_s": round(everything, 6),
             "hidden_s": round(max(0.0, everything - exposed), 6),
+            "waiting_for_peers_s": waiting,
             "exposed_by_rank_s": ranks,
         },
         advice="Overlap it with the backward pass (bucketed all-reduce, no_sync while accumulating), send"
         " less (fp16/bf16, larger"
         " local batches); if one rank comes late, the others' communication is waiting for it.",
     )
+
+
+def _waiting_for_peers(c: Context, rank: Rank) -> float | None:
+    """The communication beyond that of the rank which came last to each step; None with a single rank."""
+    ranks = [r for r in c.job.ranks if len(r.main.steps)]
+    if len(ranks) < 2:
+        return None
+    n = min(len(r.main.steps) for r in ranks)
+    least = np.min(np.stack([r.stage_us("comm")[:n] for r in ranks]), axis=0)
+    return round(float((rank.stage_us("comm")[:n] - least).sum()) / 1e6, 6)
 
 
 def checkpoint_stall(c: Context) -> Iterator[Finding]:

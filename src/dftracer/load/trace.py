@@ -204,15 +204,13 @@ class Trace:
 
     def _sidecars(self, make: bool) -> list[Path] | None:
         """The sidecars of all files; None when one is missing and may or could not be made."""
-        ready: list[Path] = []
-        for process in self.processes:
-            place = sidecar.find(process.file)
-            if place is None and make:
-                place = sidecar.write(process.file, self._whole(process), process)
-            if place is None:
-                return None
-            ready.append(place)
-        return ready
+        found = {file: sidecar.find(file) for file in self.files}
+        if make and None in found.values():
+            for process in self.processes:
+                if found[process.file] is None:
+                    found[process.file] = sidecar.write(process.file, self._whole(process), process)
+        ready = [place for place in found.values() if place is not None]
+        return ready if len(ready) == len(found) else None
 
     def _whole(self, process: ProcessInfo) -> Iterator[pa.RecordBatch]:
         maker: BatchMaker | None = None

@@ -51,7 +51,7 @@ def _command(args: argparse.Namespace) -> list[str]:
     return words
 
 
-def environment(args: argparse.Namespace, directory: Path) -> dict[str, str]:
+def environment(args: argparse.Namespace, directory: Path, library: str | None) -> dict[str, str]:
     """The child's environment: recording on, joined to one session, interception where this build has it."""
     env = dict(os.environ)
     prefix = str(directory.resolve() / "trace")
@@ -64,7 +64,6 @@ def environment(args: argparse.Namespace, directory: Path) -> dict[str, str]:
         env["DFTRACER_DISABLE_IO"] = "1"
     startup = str(Path(__file__).parents[1] / "startup")
     env["PYTHONPATH"] = os.pathsep.join([startup, *filter(None, [env.get("PYTHONPATH")])])
-    library = None if args.no_io else _preload_library()
     if library is not None:
         env["DFTRACER_INIT"] = "PRELOAD"
         env["LD_PRELOAD"] = ":".join([library, *filter(None, [env.get("LD_PRELOAD")])])
@@ -87,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
     directory = Path(args.output or "traces")
     directory.mkdir(parents=True, exist_ok=True)
     before = {f: f.stat().st_mtime_ns for f in _traces(directory)}
-    child = subprocess.Popen(command, env=environment(args, directory))
+    library = None if args.no_io else _preload_library()
+    child = subprocess.Popen(command, env=environment(args, directory, library))
     # Ctrl-C goes to the whole group: the program decides, we wait for it. A TERM to us alone is handed on.
     old = {s: signal.signal(s, lambda n, _: child.send_signal(n)) for s in (signal.SIGTERM, signal.SIGHUP)}
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -99,7 +99,11 @@ def run(args: argparse.Namespace) -> int:
             signal.signal(s, handler)
     written = [f for f in _traces(directory) if before.get(f) != f.stat().st_mtime_ns]
     if not args.quiet:
-        print(f"dftracer run: {len(written)} trace files in {directory}", file=sys.stderr)
+        told = f"{len(written)} trace files in {directory}"
+        if not written:
+            told = "nothing was recorded: no process had an annotation (from dftracer.python import ai)"
+            told += "" if library else ", and this build does not intercept I/O"
+        print(f"dftracer run: {told}", file=sys.stderr)
     if written and (args.report or args.html):
         _report(args, written)
     return code if code >= 0 else 128 - code

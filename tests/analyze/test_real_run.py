@@ -1,0 +1,86 @@
+"""A real process, really recorded: its ledger must tell what the process knows of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dftracer.analyze import analyze
+
+LOOP = """
+import json, sys, time
+from dftracer.python import ai, dftracer
+
+log = dftracer.initialize_log(sys.argv[1] + "/t.pfw", None, -1)
+spent = dict.fromkeys(("fetch_wait", "transfer", "forward", "backward", "optimizer", "checkpoint"), 0.0)
+
+def sleep(stage, seconds):
+    began = time.perf_counter()
+    time.sleep(seconds)
+    spent[stage] += time.perf_counter() - began
+
+def loader():
+    for i in range(20):
+        sleep("fetch_wait", 0.020)
+        yield i
+
+for i in ai.dataloader.fetch.iter(loader()):
+    ai.update(step=i, epoch=0)
+    with ai.device.transfer:
+        sleep("transfer", 0.010)
+    with ai.compute.forward:
+        sleep("forward", 0.030)
+    with ai.compute.backward:
+        sleep("backward", 0.040)
+    with ai.compute.step:
+        sleep("optimizer", 0.010)
+    if i % 10 == 9:
+        with ai.checkpoint.capture:
+            sleep("checkpoint", 0.050)
+log.finalize()
+print(json.dumps(spent))
+"""
+
+
+def test_a_loop_of_known_sleeps_is_told_to_one_percent(tmp_path: Path) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(LOOP)
+    env = {**{k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}, "DFTRACER_ENABLE": "1"}
+    ran = subprocess.run(
+        [sys.executable, script, tmp_path], env=env, check=True, capture_output=True, text=True
+    )
+    truth = json.loads(ran.stdout)
+    a = analyze(tmp_path)
+    ledger = a.ledger["total"]
+    for stage, seconds in truth.items():
+        assert ledger[stage] == pytest.approx(seconds, rel=0.01), stage
+    assert len(a.ledger["steps"]) == 20
+    assert a.trace["coverage"] > 0.98
+
+
+KILLED = """
+import os, signal, sys, time
+from dftracer.python import ai, dftracer
+
+dftracer.initialize_log(sys.argv[1] + "/t.pfw", None, -1)
+for i in ai.dataloader.fetch.iter(range(50)):
+    with ai.compute.forward:
+        time.sleep(0.001)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_read(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    env = {**{k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}, "DFTRACER_ENABLE": "1"}
+    ran = subprocess.run([sys.executable, script, tmp_path], env=env, check=False)
+    assert ran.returncode == -9
+    a = analyze(tmp_path)
+    assert {r["name"]: r["count"] for r in a.names.iter_rows(named=True)}["forward"] == 50
+    assert a.trace["recovered_processes"] or a.trace["processes_without_end"]
