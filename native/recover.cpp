@@ -59,6 +59,12 @@ bool is_sound(const Record& r, uint64_t room, size_t names) {
   if (r.size % 8 || r.size > room || r.size < sizeof(Record) || r.payload_size > r.size - sizeof(Record)) return false;
   if (r.flags & kOnHeap) return true;
   if (r.kind == Kind::kSpan) return r.name < names;
+  if (r.kind == Kind::kIo) {
+    IoPayload io;
+    if (r.name >= names || r.payload_size < sizeof io) return false;
+    memcpy(&io, r.payload(), sizeof io);
+    return r.payload_size >= sizeof io + io.values * sizeof(int64_t);
+  }
   if (r.kind != Kind::kEvent && r.kind != Kind::kMetadata && r.kind != Kind::kCounter) return false;
   Strings s;
   if (r.payload_size < sizeof s) return false;
