@@ -131,6 +131,7 @@ def test_two_live_processes_with_one_name(tmp_path: Path) -> None:
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,  # inherited it may be a file, whose use is an event
         )
         assert proc.stdout is not None
         assert proc.stdout.readline() == b"ready\n"
