@@ -87,7 +87,7 @@ def stop() -> None:
 
 
 def _in_child() -> None:
-    global _interval_s  # noqa: PLW0603
+    global _interval_s
     interval_ms, _interval_s = round(_interval_s * 1000), 0.0
     start(interval_ms)  # threads do not survive a fork
 

@@ -13,9 +13,46 @@ from support.iotrace import FIXTURES, compile_c, run_traced, same_calls
 
 # Calls that leave a program through a symbol of the C library, so that both sides see them one to one.
 VISIBLE = frozenset(
-    "openat creat close read write pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2 lseek fsync "
-    "fdatasync ftruncate truncate newfstatat statx unlink rename link symlink chmod fchmod dup dup2 dup3 flock "
-    "copy_file_range sendfile mkdir rmdir fallocate fadvise64 mmap access".split()
+    [
+        "openat",
+        "creat",
+        "close",
+        "read",
+        "write",
+        "pread64",
+        "pwrite64",
+        "readv",
+        "writev",
+        "preadv",
+        "pwritev",
+        "preadv2",
+        "pwritev2",
+        "lseek",
+        "fsync",
+        "fdatasync",
+        "ftruncate",
+        "truncate",
+        "newfstatat",
+        "statx",
+        "unlink",
+        "rename",
+        "link",
+        "symlink",
+        "chmod",
+        "fchmod",
+        "dup",
+        "dup2",
+        "dup3",
+        "flock",
+        "copy_file_range",
+        "sendfile",
+        "mkdir",
+        "rmdir",
+        "fallocate",
+        "fadvise64",
+        "mmap",
+        "access",
+    ]
 )
 
 PYTHON_PROGRAMS = {
@@ -132,7 +169,11 @@ def test_unmodified_programs(tool: str, tmp_path: Path) -> None:
         "cp": ["cp", "in.bin", "out.bin"],
         "dd": ["dd", "if=in.bin", "of=out.bin", "bs=4096"],
         "sqlite3": ["sqlite3", "s.db", "create table t(a); insert into t values(1); select * from t;"],
-        "sh": ["sh", "-c", "cat in.bin > out.bin; head -c 10 in.bin >> out.bin; (wc -c < in.bin) > n; rm out.bin"],
+        "sh": [
+            "sh",
+            "-c",
+            "cat in.bin > out.bin; head -c 10 in.bin >> out.bin; (wc -c < in.bin) > n; rm out.bin",
+        ],
     }[tool]
     run = run_traced(argv, tmp_path, data=str(data), cwd=data, strace=True)
     # Standard streams are flushed inside the C library: that is not ours to see.

@@ -54,7 +54,11 @@ def test_file_formats(traced: Callable[..., Run]) -> None:
         log.finalize()
         """
     )
-    seen = {(e.name, e.raw["args"].get("path", "").rsplit(".", 1)[-1]) for e in run.trace.events if ".io." in e.name}
+    seen = {
+        (e.name, e.raw["args"].get("path", "").rsplit(".", 1)[-1])
+        for e in run.trace.events
+        if ".io." in e.name
+    }
     assert {("data.io.open", "h5"), ("data.io.read", "h5")} <= seen
     assert {("checkpoint.io.write", "st"), ("checkpoint.io.read", "st")} <= seen
     assert {("checkpoint.io.write", "pt"), ("checkpoint.io.read", "pt")} <= seen

@@ -67,7 +67,9 @@ def test_finalize_restores_every_slot(tmp_path: Path) -> None:
     )
     data = tmp_path / "data"
     data.mkdir()
-    run = run_traced([sys.executable, program, tmp_path / "traces", data], tmp_path, mode="FUNCTION", data=str(data))
+    run = run_traced(
+        [sys.executable, program, tmp_path / "traces", data], tmp_path, mode="FUNCTION", data=str(data)
+    )
     for i in range(3):
         assert run.names_on(data / f"f{i}").count("open") == 1
 
@@ -92,7 +94,9 @@ def test_hybrid_is_one_file_and_loses_nothing(tmp_path: Path) -> None:
     run = run_traced([sys.executable, program, data, named], tmp_path, mode="HYBRID", data=str(data))
     assert [p.name for p in run.traces.iterdir()] == ["hybrid.pfw.gz"]
     assert "open" in run.names_on(data / "early")
-    assert run.on(data / "late", "open")[0].raw["args"]["p_idx"] == read_directory(run.traces).one("forward").id
+    assert (
+        run.on(data / "late", "open")[0].raw["args"]["p_idx"] == read_directory(run.traces).one("forward").id
+    )
 
 
 def test_switches(tmp_path: Path) -> None:
@@ -101,7 +105,11 @@ def test_switches(tmp_path: Path) -> None:
     data.mkdir()
     program = compile_c(FIXTURES / "mixed_threads.c", tmp_path / "mixed")
     for number, (switch, cats) in enumerate(
-        {"DFTRACER_DISABLE_POSIX": {"STDIO"}, "DFTRACER_DISABLE_STDIO": {"POSIX"}, "DFTRACER_DISABLE_IO": set()}.items()
+        {
+            "DFTRACER_DISABLE_POSIX": {"STDIO"},
+            "DFTRACER_DISABLE_STDIO": {"POSIX"},
+            "DFTRACER_DISABLE_IO": set(),
+        }.items()
     ):
         base = tmp_path / str(number)
         base.mkdir()
@@ -175,7 +183,9 @@ def test_exec_keeps_what_came_before(tmp_path: Path) -> None:
 
 def test_killed_processes_keep_their_events(tmp_path: Path) -> None:
     """kill -9, abort and a segmentation fault lose nothing that was recorded."""
-    for number, how in enumerate(["os.kill(os.getpid(), 9)", "os.abort()", "__import__('ctypes').string_at(0)"]):
+    for number, how in enumerate(
+        ["os.kill(os.getpid(), 9)", "os.abort()", "__import__('ctypes').string_at(0)"]
+    ):
         base = tmp_path / str(number)
         data = base / "data"
         data.mkdir(parents=True)
@@ -273,7 +283,12 @@ def test_names_again_in_every_part_of_a_rotated_trace(tmp_path: Path) -> None:
 def test_subprocess_environment_is_enough(tmp_path: Path) -> None:
     """The command line of the documentation works as written."""
     out = tmp_path / "out"
-    env = {**os.environ, "LD_PRELOAD": preload_library(), "DFTRACER_INIT": "PRELOAD", "DFTRACER_LOG_FILE": str(out / "t")}
+    env = {
+        **os.environ,
+        "LD_PRELOAD": preload_library(),
+        "DFTRACER_INIT": "PRELOAD",
+        "DFTRACER_LOG_FILE": str(out / "t"),
+    }
     env.pop("DFTRACER_ENABLE", None)
     subprocess.run(["cp", "/etc/passwd", str(tmp_path / "copy")], env=env, check=True)
     assert len(list(out.glob("*.pfw.gz"))) == 1

@@ -30,7 +30,9 @@ def dropped(run: IoRun) -> int:
 def test_eight_threads_of_streams_and_descriptors(data: Path, tmp_path: Path) -> None:
     """Every call of eight threads is an event; the program ends as it should."""
     program = compile_c(FIXTURES / "mixed_threads.c", tmp_path / "mixed")
-    run = run_traced([program, data, "8", "300"], tmp_path, data=str(data), env={"DFTRACER_MAX_STALL_US": "1000000"})
+    run = run_traced(
+        [program, data, "8", "300"], tmp_path, data=str(data), env={"DFTRACER_MAX_STALL_US": "1000000"}
+    )
     assert dropped(run) == 0
     assert len(run.events) == int(run.stdout)
 
@@ -38,13 +40,17 @@ def test_eight_threads_of_streams_and_descriptors(data: Path, tmp_path: Path) ->
 def test_results_and_errno_are_the_same(data: Path, tmp_path: Path) -> None:
     """Bad pointers, bad descriptors, every kind of failure: traced and untraced print the same."""
     program = compile_c(FIXTURES / "results.c", tmp_path / "results", "-w", "-fno-builtin")
-    plain = subprocess.run([program, data], capture_output=True, text=True, check=True, env=clean_environment())
+    plain = subprocess.run(
+        [program, data], capture_output=True, text=True, check=True, env=clean_environment()
+    )
     (data / "f").unlink()
     run = run_traced([program, data], tmp_path, data=str(data))
     assert run.stdout == plain.stdout
 
 
-@pytest.mark.parametrize("flags", [(), ("-O2", "-D_FORTIFY_SOURCE=2"), ("-no-pie", "-Wl,-z,lazy"), ("-Wl,-z,now,-z,relro",)])
+@pytest.mark.parametrize(
+    "flags", [(), ("-O2", "-D_FORTIFY_SOURCE=2"), ("-no-pie", "-Wl,-z,lazy"), ("-Wl,-z,now,-z,relro",)]
+)
 def test_however_it_was_linked(flags: tuple[str, ...], data: Path, tmp_path: Path) -> None:
     """FORTIFY'd calls, non-PIC programs, lazy and immediate binding."""
     program = compile_c(FIXTURES / "each_call.c", tmp_path / "program", "-w", *flags)
@@ -149,7 +155,12 @@ def test_soak(data: Path, tmp_path: Path) -> None:
             """
         )
     )
-    run = run_traced([sys.executable, program, data, "2"], tmp_path, data=str(data), env={"DFTRACER_MAX_STALL_US": "1000000"})
+    run = run_traced(
+        [sys.executable, program, data, "2"],
+        tmp_path,
+        data=str(data),
+        env={"DFTRACER_MAX_STALL_US": "1000000"},
+    )
     rounds = int(run.stdout)
     opened = sum(len(run.on(data / f"s{i}", "open")) for i in range(6))
     main = run.on(data / "s1", "open")[0].raw["pid"]

@@ -104,7 +104,9 @@ for path in sys.argv[1:]:
 )
 def test_data_dir_matches_whole_components(listed: str, seen: set[str], tmp_path: Path) -> None:
     """`/data` is not a prefix of `/database`; nested directories may both be listed."""
-    wanted = ":".join(str(tmp_path / part) + ("/" if part.endswith("/") else "") for part in listed.split(":"))
+    wanted = ":".join(
+        str(tmp_path / part) + ("/" if part.endswith("/") else "") for part in listed.split(":")
+    )
     files = [str(tmp_path / n) for n in ("data/a", "data/nested/b", "database/c")]
     run = run_traced([sys.executable, "-c", SCRIPT, *files], tmp_path, data=wanted)
     written = {run.paths[e.raw["args"]["fhash"]] for e in run.events if e.name == "write"}

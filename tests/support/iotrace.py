@@ -17,7 +17,16 @@ import pytest
 from .process import clean_environment, recover
 from .trace import Record, Trace, read_directory
 
-__all__ = ["FIXTURES", "Call", "IoRun", "compile_c", "events_as_calls", "preload_library", "run_traced", "same_calls"]
+__all__ = [
+    "FIXTURES",
+    "Call",
+    "IoRun",
+    "compile_c",
+    "events_as_calls",
+    "preload_library",
+    "run_traced",
+    "same_calls",
+]
 
 FIXTURES = Path(__file__).resolve().parents[1] / "intercept" / "fixtures"
 
@@ -106,8 +115,35 @@ _STRING = re.compile(r"\"([^\"]*)\"")
 
 # Calls whose file is named by a path; in all others it is that of a descriptor.
 _BY_PATH = frozenset(
-    "openat open creat newfstatat stat lstat statx access faccessat faccessat2 mkdir mkdirat rmdir unlink unlinkat "
-    "rename renameat renameat2 link symlink readlink readlinkat chmod fchmodat chown lchown truncate".split()
+    [
+        "openat",
+        "open",
+        "creat",
+        "newfstatat",
+        "stat",
+        "lstat",
+        "statx",
+        "access",
+        "faccessat",
+        "faccessat2",
+        "mkdir",
+        "mkdirat",
+        "rmdir",
+        "unlink",
+        "unlinkat",
+        "rename",
+        "renameat",
+        "renameat2",
+        "link",
+        "symlink",
+        "readlink",
+        "readlinkat",
+        "chmod",
+        "fchmodat",
+        "chown",
+        "lchown",
+        "truncate",
+    ]
 )
 
 _KERNEL_NAMES = {
@@ -243,14 +279,18 @@ def same_calls(run: IoRun, within: Path, names: frozenset[str], skip: frozenset[
     for path, written in streams.items():
         if Path(path).name in skip:
             continue
-        truth = sum(max(c.ret, 0) for c in run.kernel if c.path == path and c.name in {"write", "pwrite64", "writev"})
+        truth = sum(
+            max(c.ret, 0) for c in run.kernel if c.path == path and c.name in {"write", "pwrite64", "writev"}
+        )
         assert written == truth, f"{path}: {written} bytes traced, {truth} written"
 
 
 def _stream_bytes(run: IoRun) -> dict[str, int]:
     """Bytes written to each file that is used through streams, by streams and otherwise."""
     paths = run.paths
-    with_streams = {paths[e.raw["args"]["fhash"]] for e in run.events if e.cat == "STDIO" and "fhash" in e.raw["args"]}
+    with_streams = {
+        paths[e.raw["args"]["fhash"]] for e in run.events if e.cat == "STDIO" and "fhash" in e.raw["args"]
+    }
     written = dict.fromkeys(with_streams, 0)
     for e in run.events:
         args = e.raw["args"]
