@@ -16,7 +16,7 @@ _CLOSES = ("close", "fclose", "closedir")
 
 
 def _io_kind(cat: str, name: str) -> int:
-    if not is_io(cat):
+    if not is_io(cat, name):
         return IO_NOT
     if is_read_call(name):
         return IO_READ
