@@ -87,7 +87,7 @@ _READS: Final = ("read", "pread", "fread", "fget", "getline", "__read", "__pread
 
 
 def is_io(cat: str, name: str) -> bool:
-    """Whether an event is an intercepted I/O call (processes are started and awaited in the same category)."""
+    """Whether an event is an intercepted I/O call; processes are started and awaited in the same category."""
     return cat.lower() in _IO_CATS and not name.startswith(_PROCESS_CALLS)
 
 
