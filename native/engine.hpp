@@ -169,7 +169,7 @@ inline uint16_t record_level(const Frame& f) { return f.level < 0xffff ? uint16_
 
 // A finished span. `args`, `more` and `tail` are JSON fragments.
 inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end, std::string_view args,
-                      std::string_view more = {}, std::string_view tail = {}) {
+                      std::string_view more = "", std::string_view tail = "") {
   size_t all = args.size() + more.size() + tail.size();
   uint32_t payload = uint32_t(all);
   uint32_t size = round8(sizeof(Record) + payload);

@@ -35,7 +35,10 @@ bool is_device(std::string_view path) {
 }
 
 bool nobody_means(std::string_view path) {
-  if (within(path, "/proc") || within(path, "/sys") || is_device(path) || path.starts_with("/memfd:")) return true;
+  if (is_device(path) || path.starts_with("/memfd:")) return true;
+  for (std::string_view system : {"/proc", "/sys", "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ssl",
+                                  "/usr/share/locale", "/usr/share/zoneinfo"})
+    if (within(path, system)) return true;
   size_t slash = path.rfind('/');
   std::string_view name = path.substr(slash + 1);
   if (name.ends_with(".py") || name.ends_with(".pyc") || is_shared_object(name)) return true;

@@ -33,7 +33,7 @@ DataDirs* g_dirs = nullptr;
 struct KnownPath {
   std::atomic<uint64_t> key;
   std::atomic<uint64_t> hash;  // 0: not traced
-  std::atomic<uint32_t> announced;
+  std::atomic<uint64_t> announced;
 };
 constexpr uint32_t kKnownPaths = 1 << 15;
 KnownPath* g_known = nullptr;
@@ -82,12 +82,12 @@ KnownPath* known_path(std::string_view path, uint64_t* key) {
   return &g_known[*key & (kKnownPaths - 1)];
 }
 
-uint64_t traced_hash(std::string_view path) {
+File traced_file(std::string_view path) {
   uint64_t key;
   KnownPath* k = known_path(path, &key);
   if (k->key.load(std::memory_order_acquire) == key) {
     uint64_t hash = k->hash.load(std::memory_order_acquire);
-    if (k->key.load(std::memory_order_relaxed) == key) return hash;
+    if (k->key.load(std::memory_order_relaxed) == key) return {hash, nullptr, &k->announced, key};
   }
   uint64_t hash = 0;
   if (g_dirs && g_dirs->matches(path)) {
@@ -98,7 +98,7 @@ uint64_t traced_hash(std::string_view path) {
   k->announced.store(0, std::memory_order_relaxed);
   k->hash.store(hash, std::memory_order_release);
   k->key.store(key, std::memory_order_release);
-  return hash;
+  return {hash, nullptr, &k->announced, key};
 }
 
 // The kernel's name of a descriptor; 0 for what has none (sockets, pipes, anonymous inodes).
@@ -258,7 +258,7 @@ void forget_files() {
 
 File file_of_path(int dirfd, const char* path, PathText* text) {
   if (!path || !g_known || !absolute(dirfd, path, text)) return {};
-  return {traced_hash(text->view()), nullptr};
+  return traced_file(text->view());
 }
 
 File resolve_descriptor(int fd) {
@@ -267,7 +267,7 @@ File resolve_descriptor(int fd) {
   PathText text;
   text.length = name_of_descriptor(fd, text.text);
   File file;
-  if (text.length) file.hash = traced_hash(text.view());
+  if (text.length) file.hash = traced_file(text.view()).hash;
   set_descriptor(fd, file, text.view(), 0);
   file.descriptor = descriptor(fd);
   errno = saved;
@@ -284,7 +284,7 @@ bool first_in_trace(uint64_t hash, std::string_view path, uint32_t generation) {
   uint64_t key;
   KnownPath* k = known_path(path, &key);
   if (k->key.load(std::memory_order_acquire) != key || k->hash.load(std::memory_order_relaxed) != hash) return true;
-  return k->announced.exchange(generation, std::memory_order_relaxed) != generation;
+  return first_in_trace(File{hash, nullptr, &k->announced, key}, generation);
 }
 
 void set_descriptor(int fd, File file, std::string_view text, uint32_t announced) {
@@ -324,7 +324,7 @@ void copy_descriptor(int from, int to) {
   }
   uint32_t n = d->length.load(std::memory_order_relaxed);
   const char* text = d->text.load(std::memory_order_relaxed);
-  File file{d->hash.load(std::memory_order_relaxed), nullptr};
+  File file{d->hash.load(std::memory_order_relaxed)};
   set_descriptor(to, file, {text, text ? n : 0}, d->announced.load(std::memory_order_relaxed));
 }
 

@@ -31,6 +31,8 @@ extern uint32_t g_descriptor_count;
 struct File {
   uint64_t hash = 0;  // 0: not traced
   Descriptor* descriptor = nullptr;
+  std::atomic<uint64_t>* announced = nullptr;  // of a path: which name is in which generation's trace
+  uint64_t key = 0;
   explicit operator bool() const { return hash != 0; }
 };
 
@@ -53,6 +55,11 @@ File file_of_path(int dirfd, const char* path, PathText* text);
 File resolve_descriptor(int fd);
 // True the first time a file appears in the current trace.
 bool first_in_trace(uint64_t hash, std::string_view path, uint32_t generation);
+inline bool first_in_trace(const File& file, uint32_t generation) {
+  uint64_t mark = file.key + generation;
+  if (__builtin_expect(file.announced->load(std::memory_order_relaxed) == mark, 1)) return false;
+  return file.announced->exchange(mark, std::memory_order_relaxed) != mark;
+}
 // Takes that back: its name could not be written.
 void not_in_trace(std::string_view path);
 

@@ -111,7 +111,7 @@ inline void record_path(Call call, const File& file, const PathText& text, uint6
   if (!g_io_on[int(call)]) return;
   ThreadState* t = io_thread();
   if (DFT_UNLIKELY(!t)) return;
-  if (first_in_trace(file.hash, text.view(), t->generation)) announce(t, file.hash, text.view());
+  if (DFT_UNLIKELY(first_in_trace(file, t->generation))) announce(t, file.hash, text.view());
   emit_io(t, call, file.hash, start, f.end(), has_ret, ret, failed ? f.error() : 0, values);
 }
 

@@ -76,7 +76,7 @@ inline int on_two_paths(Call call, int from_dir, const char* from, int to_dir, c
   File new_file = file_of_path(to_dir, to, &text);
   if (new_file) {
     ThreadState* t = g_io_on[int(call)] ? io_thread() : nullptr;
-    if (t && first_in_trace(new_file.hash, text.view(), t->generation)) announce(t, new_file.hash, text.view());
+    if (t && first_in_trace(new_file, t->generation)) announce(t, new_file.hash, text.view());
   }
   values.v[0] = int64_t(new_file.hash);
   if (File file = file_of_path(from_dir, from, &text)) {
@@ -657,7 +657,7 @@ int on_mapping(Call call, void* at, bool forget, const Values& values, int (*fun
   uint64_t start = ticks();
   int ret = function(args...);
   Finished done;
-  record_file(call, {hash, nullptr}, start, done, true, ret, ret == -1, values);
+  record_file(call, {hash}, start, done, true, ret, ret == -1, values);
   return ret;
 }
 

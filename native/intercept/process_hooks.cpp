@@ -7,12 +7,19 @@
 
 #include "intercept/hook_table.hpp"
 #include "intercept/io_record.hpp"
+#include "session_state.hpp"
 
 namespace dft {
 namespace {
 
+// A trace is not begun for a process event alone: a shell would leave one for every command.
+bool recording() {
+  Session* s = state().session;
+  return s && s->recording && io_active();
+}
+
 void record_call(Call call, uint64_t start, const Finished& done, int64_t ret, int error, const Values& values) {
-  if (!g_io_on[int(call)]) return;
+  if (!g_io_on[int(call)] || !recording()) return;
   if (ThreadState* t = io_thread()) emit_io(t, call, 0, start, done.end(), true, ret, error, values);
 }
 
@@ -104,16 +111,14 @@ int hook_waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
 
 // An exec that succeeds never returns: it is recorded as it begins. One that fails says so in a second event.
 void record_exec(const char* path, int error) {
-  // A trace is not begun for this alone: a shell would leave one for every command.
-  bool recording = tls_thread && tls_thread->generation == g_generation.load(std::memory_order_relaxed);
-  if (!recording || !io_active() || !g_io_on[int(Call::execve_)]) return;
+  if (!recording() || !g_io_on[int(Call::execve_)]) return;
   uint64_t start = ticks();
   Finished done;
   PathText text;
   File file = error == EFAULT ? File{} : file_of_path(AT_FDCWD, path, &text);
   ThreadState* t = io_thread();
   if (!t) return;
-  if (file && first_in_trace(file.hash, text.view(), t->generation)) announce(t, file.hash, text.view());
+  if (file && first_in_trace(file, t->generation)) announce(t, file.hash, text.view());
   emit_io(t, Call::execve_, file.hash, start, done.end(), error != 0, -1, error, Values());
 }
 

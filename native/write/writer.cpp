@@ -261,13 +261,14 @@ void Writer::name_files(const Record& r, int64_t tid) {
 
 // In a later part of a rotated trace: the file was named in an earlier one.
 void Writer::name_file(uint64_t hash, int64_t tid) {
+  constexpr size_t kLongestName = 32 * 1024;  // a path of 4 KiB, all of it escaped
+  FileHeader* h = rings_.header();
+  if (spool_used_ + kLongestName > h->spool_capacity) return;  // next time: the spool is about to be emptied
   std::string_view path = names_.missing(hash);
   if (path.empty()) return;
-  FileHeader* h = rings_.header();
   char hex[17];
   snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash));
   std::string text = lines_.metadata_line(h->next_id.fetch_add(1), tid, "FH", path, hex);
-  if (spool_used_ + text.size() > h->spool_capacity) return;
   MemberFacts facts;
   facts.count(0);
   append(text, facts);

@@ -268,6 +268,13 @@ SETTINGS: tuple[Setting, ...] = (
         low=10,
         high=1000,
     ),
+    Setting(
+        "counter_ms",
+        "int",
+        0,
+        "Samples memory, CPU and I/O of the process every so many ms, as counters; 0 does not.",
+        high=3_600_000,
+    ),
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -300,6 +307,7 @@ class Settings:
     rotate_keep: int
     max_size: int
     flush_ms: int
+    counter_ms: int
 
     def __init__(self, values: Mapping[str, bool | int | str] | None = None) -> None:
         given = values or {}

@@ -79,6 +79,10 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
         _core.initialize(name)
         _joined = False
     _config.announce_session(_stem())
+    if SETTINGS.counter_ms:
+        from dftracer import _counters  # noqa: PLC0415 - off for nearly everybody
+
+        _counters.start(SETTINGS.counter_ms)
 
 
 def _stem() -> str | None:
@@ -94,6 +98,10 @@ def end() -> None:
     if SETTINGS.enable:
         run_before_finalize()
         _config.announce_session(None)
+        if SETTINGS.counter_ms:
+            from dftracer import _counters  # noqa: PLC0415
+
+            _counters.stop()
         _core.finalize()
 
 

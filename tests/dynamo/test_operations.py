@@ -161,6 +161,7 @@ def test_every_form_of_use_gives_the_same_operations(run_program: Any) -> None:
             d.compile(f),
             torch.compile(f, backend=dftracer_dynamo_backend),
             torch.compile(f, backend=create_backend()),
+            dynamo.compile(f, backend=create_backend()),
             torch.compile(f, backend=Dynamo().backend),
             dynamo.compile(Plain()),
             Net(),

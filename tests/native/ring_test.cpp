@@ -59,7 +59,7 @@ TEST(parents_and_levels_per_thread) {
       record(kEvent, 2 * n + 1);
       Frame f;
       REQUIRE(pop_frame(t->stack, &outer_key, 0, &f));
-      emit_span(t, kOuter, f, ticks(), {});
+      emit_span(t, kOuter, f, ticks(), "");
     }
   });
   finish_session();

@@ -92,7 +92,8 @@ def run_program(
         folder.mkdir(parents=True, exist_ok=True)
     script = scripts / "program.py"
     script.write_text(prelude + textwrap.dedent(source), encoding="utf-8", errors="surrogatepass")
-    settings: dict[str, str | None] = {"DFTRACER_LOG_FILE": str(traces / "t")}
+    # What the program annotates, and nothing else: I/O has tests of its own.
+    settings: dict[str, str | None] = {"DFTRACER_LOG_FILE": str(traces / "t"), "DFTRACER_DISABLE_IO": "1"}
     if enable:
         settings["DFTRACER_ENABLE"] = "1"
     done = subprocess.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dftracer.python.torch._details import OperatorDetails, describe_inputs, memory_change, operator_args
+from dftracer.python.torch._details import OperatorDetails, describe_inputs, operator_args
 
 
 def test_a_scalar_tensor_is_one_element_and_a_number_none() -> None:
@@ -36,11 +36,3 @@ def test_an_operator_without_inputs_has_size_zero() -> None:
 def test_text_that_is_not_json_still_gives_its_shapes() -> None:
     text = '"Call stack": "a "quoted" name;", "Input type": ["float"], "Input Dims": [[3, 4]]'
     assert operator_args(text)["input_size"] == 12
-
-
-def test_memory_events_tell_size_and_place() -> None:
-    size, on_device, args = memory_change(
-        '"Bytes": -64, "Device Type": 1, "Device Id": 0, "Total Allocated": 5'
-    )
-    assert (size, on_device) == (-64, True)
-    assert args["total_allocated"] == 5

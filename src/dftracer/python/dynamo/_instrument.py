@@ -7,6 +7,7 @@ operation raises.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,7 +61,7 @@ def _generated(
         extra: list[tuple[str, Any]] = list(used.items())
         if wait is not None:
             # fx writes a function of torch's by its qualified name instead of giving it ours.
-            extra.append((_WAIT, lambda: wait()))
+            extra.append((_WAIT, functools.partial(wait)))
         return [*previous(), *extra]
 
     codegen.additional_globals = additional_globals

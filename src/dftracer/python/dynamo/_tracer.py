@@ -94,7 +94,9 @@ class Dynamo:
         granularity = options.pop("granularity", None)
         synchronize = options.pop("synchronize", None)
         chosen = self.backend
-        if inner is not None or granularity is not None or synchronize is not None:
+        if isinstance(inner, Backend):
+            chosen = inner
+        elif inner is not None or granularity is not None or synchronize is not None:
             chosen = create_backend(
                 granularity=granularity,
                 backend=inner,

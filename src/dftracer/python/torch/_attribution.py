@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from itertools import accumulate
 from typing import Any
 
-from dftracer.python.torch._source import DEVICE_TYPES, INSTANT_TYPES, OPERATOR_TYPES, Source
+from dftracer.python.torch._source import DEVICE_TYPES, INSTANT_TYPES, OPERATOR_TYPES, WORK_TYPES, Source
 
 __all__ = ["DeviceTime", "MemoryByThread", "Steps", "ThreadMemory", "window_bounds"]
 
@@ -55,19 +55,15 @@ class Steps:
 
 
 class MemoryByThread:
-    """Bytes allocated minus freed on a thread within an interval, on the host and on devices."""
+    """Bytes allocated minus freed on each thread, on the host and on devices, summed up in time."""
 
     def __init__(self, source: Source) -> None:
         changes: dict[int, list[tuple[int, int, bool]]] = {}
-        # Instants that are no changes of memory.
-        self.others = 0
         if not source.kinds.isdisjoint(INSTANT_TYPES):
             indices = [index for index, kind in enumerate(source.types) if kind in INSTANT_TYPES]
             for index, tid, name, size, on_device in source.instants(indices):
                 if name == "[memory]":
                     changes.setdefault(tid, []).append((source.starts[index], size, on_device))
-                else:
-                    self.others += 1
         self.threads: dict[int, ThreadMemory] = {}
         for tid, rows in changes.items():
             rows.sort()
@@ -76,19 +72,6 @@ class MemoryByThread:
                 array("q", [0, *accumulate(0 if on_device else size for _, size, on_device in rows)]),
                 array("q", [0, *accumulate(size if on_device else 0 for _, size, on_device in rows)]),
             )
-
-    def __bool__(self) -> bool:
-        return bool(self.threads)
-
-    def within(self, tid: int, start: int, end: int) -> tuple[int, int]:
-        """(host bytes, device bytes)."""
-        known = self.threads.get(tid)
-        if known is None:
-            return 0, 0
-        moments, host, device = known
-        low = bisect_left(moments, start)
-        high = bisect_right(moments, end)
-        return host[high] - host[low], device[high] - device[low]
 
 
 class DeviceTime:
@@ -109,8 +92,7 @@ class DeviceTime:
         own: dict[int, int] = {}
         linked = source.linked(0, count)
         for index, kind in enumerate(source.types):
-            # An annotation's shadow on the device spans kernels that are counted themselves.
-            if kind in DEVICE_TYPES and kind != "gpu_user_annotation":
+            if kind in WORK_TYPES:
                 operator = self.operators.get(linked[index])
                 if operator is not None:
                     own[operator] = own.get(operator, 0) + source.durations[index]

@@ -9,7 +9,7 @@ from typing import Any
 
 from dftracer import _core
 from dftracer.python.torch._attribution import DeviceTime, MemoryByThread, Steps, ThreadMemory, window_bounds
-from dftracer.python.torch._details import OperatorDetails, args_text
+from dftracer.python.torch._details import args_text
 from dftracer.python.torch._source import DEVICE_TYPES, INSTANT_TYPES, Source, open_source
 
 __all__ = ["CATEGORY", "clock_offset_ns", "device_lane", "write_window"]
@@ -22,7 +22,6 @@ _HOST_LAUNCH_TYPES = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runt
 
 # The recorder makes the args of these itself, given Kineto's text.
 _NATIVE_TYPES = frozenset({"cpu_op", "user_annotation", "python_function"})
-_NO_DETAILS = OperatorDetails()
 _Numbers = tuple["dict[int, ThreadMemory]", "array[int] | None", "array[int] | None"]
 
 
@@ -70,7 +69,7 @@ class _Window:
         self._memory = MemoryByThread(source)
         self._device_time = DeviceTime(source)
         self._lanes: dict[int, str] = {}
-        self._mixed = bool(source.kinds - _NATIVE_TYPES - INSTANT_TYPES) or self._memory.others > 0
+        self._mixed = bool(source.kinds - _NATIVE_TYPES - INSTANT_TYPES)
 
     def write(self, low: int, high: int) -> None:
         """Write the activities `low` to `high`; the recorder itself makes the args of operators."""
@@ -80,12 +79,7 @@ class _Window:
         kinds = source.types[low:high]
         correlations = source.correlations(low, high)
         raws = source.raw_details(low, high)
-        details = source.details
-        ready: list[str | None] | None = None
-        if details is None or self._mixed:
-            ready = self._ready(low, high, names, tids, correlations, raws)
-        if details is None:
-            details, raws = _NO_DETAILS, [""] * (high - low)
+        ready = self._ready(low, high, names, tids, correlations, raws) if self._mixed else None
         _core.log_profiler_rows(
             CATEGORY,
             names,
@@ -98,8 +92,8 @@ class _Window:
             ready,
             self._numbers(low, high, correlations),
             self._steps.columns,
-            details.known,
-            details.learn,
+            source.details.known,
+            source.details.learn,
             low,
             self._offset,
             self._window_ns,
@@ -127,57 +121,19 @@ class _Window:
         for at in range(high - low):
             index = low + at
             kind = source.types[index]
-            if source.details is not None and (kind in _NATIVE_TYPES or names[at] == "[memory]"):
+            if kind in _NATIVE_TYPES or names[at] == "[memory]":
                 continue
-            if kind in INSTANT_TYPES:
-                args = self._instant(names[at], source.starts[index], raws[at])
-            elif kind in DEVICE_TYPES:
+            if kind in DEVICE_TYPES:
                 args, tids[at] = self._on_device(
                     index, devices[at], tids[at], linked[at], correlations[at], raws[at]
                 )
             elif kind in _HOST_LAUNCH_TYPES:
                 args = self._launch(index, linked[at], correlations[at], raws[at])
-            elif source.details is None:
-                args = self._on_host(index, tids[at], correlations[at], raws[at])
             else:
                 continue
             args["type"] = kind
             ready[at] = args_text(args)
         return ready
-
-    def _on_host(self, index: int, tid: int, correlation: int, raw: Any) -> dict[str, Any]:
-        source = self._source
-        start = source.starts[index]
-        duration = source.durations[index]
-        details, sequence, record_function = source.operator(raw)
-        host, device = self._memory.within(tid, start, start + duration) if self._memory else (0, 0)
-        device_ns = self._device_time.total.get(index, 0)
-        args: dict[str, Any] = {
-            "device": 0,
-            "cpu_memory": host,
-            "is_remote": 0,
-            "device_memory_usage": device,
-            "input_size": 0,
-            "total_cpu_percent": round(duration * self._percent, 4),
-            "total_device_percent": round(device_ns * self._percent, 4),
-            "dur_ns": duration,
-        }
-        if details:
-            args.update(details)
-        if device_ns:
-            args["device_ns"] = device_ns
-        if correlation:
-            args["external_id"] = correlation
-            if self._with_flops:
-                flops = source.flops(correlation)
-                if flops:
-                    args["flops"] = flops
-        if sequence >= 0:
-            args["sequence"] = sequence
-        if record_function:
-            args["rf_id"] = record_function
-        self._add_step(args, start)
-        return args
 
     def _on_device(
         self, index: int, device: int, stream: int, linked: int, correlation: int, raw: Any
@@ -225,25 +181,6 @@ class _Window:
             args["correlation"] = correlation
         args.update(source.device(raw))
         self._add_operator(args, linked)
-        self._add_step(args, start)
-        return args
-
-    def _instant(self, name: str, start: int, raw: Any) -> dict[str, Any]:
-        args: dict[str, Any] = {
-            "device": 0,
-            "cpu_memory": 0,
-            "is_remote": 0,
-            "device_memory_usage": 0,
-            "input_size": 0,
-            "total_cpu_percent": 0.0,
-            "total_device_percent": 0.0,
-            "dur_ns": 0,
-        }
-        if name == "[memory]":
-            size, on_device, details = self._source.memory(raw)
-            args["device"] = int(on_device)
-            args["device_memory_usage" if on_device else "cpu_memory"] = size
-            args.update(details)
         self._add_step(args, start)
         return args
 

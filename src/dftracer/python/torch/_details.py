@@ -10,11 +10,9 @@ from typing import Any
 
 __all__ = [
     "ELEMENT_BYTES",
-    "MemoryChange",
     "OperatorDetails",
     "args_text",
     "describe_inputs",
-    "memory_change",
     "operator_args",
     "parse_object",
 ]
@@ -56,8 +54,7 @@ ELEMENT_BYTES = {
 }
 _NOT_TENSORS = frozenset({"", "Scalar", "ScalarList", "GenericList", "None"})
 _CACHE_LIMIT = 20_000
-
-MemoryChange = tuple[int, bool, dict[str, Any]]
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def describe_inputs(dims: list[Any], types: list[str]) -> dict[str, Any]:
@@ -94,15 +91,19 @@ class OperatorDetails:
 
     def learn(self, text: str) -> str:
         """Args of an operator's metadata, from which the numbers of this one call have been cut out."""
+        return self.keep(text, operator_args(text))
+
+    def keep(self, text: str, args: Mapping[str, Any]) -> str:
+        """Remember `args` for `text`."""
         if len(self.known) >= _CACHE_LIMIT:
             self.known.clear()
-        made = self.known[text] = args_text({"input_size": 0, **operator_args(text)})
+        made = self.known[text] = args_text({"input_size": 0, **args})
         return made
 
 
 def args_text(args: Mapping[str, Any]) -> str:
     """Args as the recorder takes them ready-made: `,"key":value,…`."""
-    return "," + json.dumps(args, separators=(",", ":"))[1:-1] if args else ""
+    return "," + _encode(args)[1:-1] if args else ""
 
 
 def parse_object(text: str) -> dict[str, Any]:
@@ -167,20 +168,3 @@ _RENAMED = {
     "Src Rank": "src_rank",
     "Dst Rank": "dst_rank",
 }
-
-
-_MEMORY_FIELD = re.compile(r'"(Bytes|Device Type|Device Id|Total Allocated|Total Reserved|Addr)": (-?\d+)')
-
-
-def memory_change(text: str) -> MemoryChange:
-    """Bytes (negative: freed), whether on a device, and the args of one `[memory]` activity."""
-    fields = {key: int(value) for key, value in _MEMORY_FIELD.findall(text)}
-    size = fields.get("Bytes", 0)
-    args = {
-        "bytes": size,
-        "total_allocated": fields.get("Total Allocated", 0),
-        "total_reserved": fields.get("Total Reserved", 0),
-        "addr": fields.get("Addr", 0),
-        "device_index": fields.get("Device Id", -1),
-    }
-    return size, fields.get("Device Type", 0) != 0, args

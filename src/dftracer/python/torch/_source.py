@@ -12,9 +12,9 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from dftracer.python.torch._details import OperatorDetails, describe_inputs, memory_change, parse_object
+from dftracer.python.torch._details import OperatorDetails, describe_inputs, parse_object
 
-__all__ = ["DEVICE_TYPES", "INSTANT_TYPES", "OPERATOR_TYPES", "Source", "open_source"]
+__all__ = ["DEVICE_TYPES", "INSTANT_TYPES", "OPERATOR_TYPES", "WORK_TYPES", "Source", "open_source"]
 
 DEVICE_TYPES = frozenset(
     {
@@ -25,8 +25,11 @@ DEVICE_TYPES = frozenset(
         "gpu_user_annotation",
         "gpu_pm_counter",
         "mtia_ccp_events",
+        "cuda_sync",
     }
 )
+# Annotations and waits on a device span work that is counted itself.
+WORK_TYPES = frozenset({"kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset"})
 INSTANT_TYPES = frozenset({"cpu_instant_event"})
 OPERATOR_TYPES = frozenset({"cpu_op", "user_annotation"})
 _UNREADABLE = "(name is not valid UTF-8)"
@@ -122,27 +125,18 @@ class Source:
     def flops(self, correlation: int) -> int:
         return self._flops.get(correlation, 0)
 
-    # The recorder reads the details of operators itself, where they are Kineto's text.
-    details: OperatorDetails | None = None
+    details: OperatorDetails
 
     def raw_details(self, low: int, high: int) -> list[Any]:
-        """What `operator`, `memory` and `device` take: opaque to the caller."""
-        raise NotImplementedError
-
-    def operator(self, raw: Any) -> tuple[dict[str, Any], int, int]:
-        """Args, sequence number (-1: none), record function id (0: none)."""
-        raise NotImplementedError
-
-    def memory(self, raw: Any) -> tuple[int, bool, dict[str, Any]]:
+        """Kineto's text of operators and memory events; of others, what `device` takes."""
         raise NotImplementedError
 
     def instants(self, indices: list[int]) -> Iterator[tuple[int, int, str, int, bool]]:
         """Index, thread, name, bytes and whether they are on a device, of instants."""
-        for index in indices:
-            size, on_device, _ = self.memory(self.raw_details(index, index + 1)[0])
-            yield index, self.tid(index), self.name(index), size, on_device
+        raise NotImplementedError
 
     def device(self, raw: Any) -> dict[str, Any]:
+        """Args of a kernel, a copy or a runtime call."""
         raise NotImplementedError
 
 
@@ -156,9 +150,6 @@ class ActivitySource(Source):
 
     def raw_details(self, low: int, high: int) -> list[str]:
         return _column(self._metadata, self.activities[low:high], "")
-
-    def memory(self, raw: str) -> tuple[int, bool, dict[str, Any]]:
-        return memory_change(raw)
 
     def instants(self, indices: list[int]) -> Iterator[tuple[int, int, str, int, bool]]:
         activities = [self.activities[index] for index in indices]
@@ -177,48 +168,90 @@ class ActivitySource(Source):
 class EventSource(Source):
     """The profiler's event objects (`events()`), for torch without `trace_activities()`."""
 
+    def __init__(self, activities: Sequence[Any], flops: dict[int, int]) -> None:
+        super().__init__(activities, flops)
+        kind = type(activities[0])
+        self.details = OperatorDetails()
+        self._shapes = self._need(kind, "structured_input_shapes", "shapes")
+        self._dtypes = self._need(kind, "dtypes")
+        self._sequence = self._need(kind, "sequence_nr")
+        self._forward_thread = self._need(kind, "fwd_thread_id")
+        self._stack = self._need(kind, "stack")
+        self._python = [
+            (key, getter)
+            for key in ("python_id", "python_parent_id", "python_module_id")
+            if (getter := _getter(kind, key)) is not None
+        ]
+
     def _types(self, kind: type) -> list[str]:
         getter = _getter(kind, "activity_type")
         if getter is not None:
             return list(map(sys.intern, map(getter, self.activities)))
-        return [_guess_type(one) for one in self.activities]
+        return [sys.intern(_guess_type(one)) for one in self.activities]
 
     def raw_details(self, low: int, high: int) -> list[Any]:
-        return list(self.activities[low:high])
+        """Text as Kineto would give it, for what the recorder reads itself; the event for the rest."""
+        events = self.activities[low:high]
+        known = self.details.known
+        raws: list[Any] = []
+        for event, kind, shapes, types, sequence, thread, stack in zip(
+            events,
+            self.types[low:high],
+            map(self._shapes, events),
+            map(self._dtypes, events),
+            map(self._sequence, events),
+            map(self._forward_thread, events),
+            _column(self._stack, events, ()),
+            strict=True,
+        ):
+            if kind in INSTANT_TYPES:
+                size, on_device = self._change(event)
+                place = event.device_index() if on_device else -1
+                raws.append(f'"Bytes": {size}, "Device Type": {int(on_device)}, "Device Id": {place}')
+            elif kind in DEVICE_TYPES or kind.startswith(("cuda_", "privateuse1_")):
+                raws.append(event)
+            else:
+                python = (
+                    tuple((key, getter(event)) for key, getter in self._python) if kind == _PYTHON else ()
+                )
+                key = f"{shapes}{types}{thread}{stack or ''}{python or ''}"
+                if key not in known:
+                    self.details.keep(key, _event_args(shapes, types, thread, stack, python))
+                raws.append(f'"Sequence number": {sequence}, {key}' if sequence >= 0 else key)
+        return raws
 
-    def operator(self, raw: Any) -> tuple[dict[str, Any], int, int]:
-        args: dict[str, Any] = {}
-        types = raw.dtypes()
-        if types:
-            structured = getattr(raw, "structured_input_shapes", None)
-            args.update(describe_inputs(structured() if structured else raw.shapes(), types))
-        fields = parse_object(_text(raw, "metadata_json"))
-        forward = raw.fwd_thread_id()
-        if forward:
-            args["forward_thread"] = forward
-        stack = _column(type(raw).stack, [raw], [])[0]
-        if stack:
-            args["stack"] = ";".join(stack)
-        for key in ("python_id", "python_parent_id", "python_module_id"):
-            getter = getattr(raw, key, None)
-            if getter is not None and _flag(raw, "is_python_function"):
-                args[key] = getter()
-        return args, raw.sequence_nr(), int(fields.get("Record function id", 0))
+    @staticmethod
+    def _change(event: Any) -> tuple[int, bool]:
+        kind = event.device_type()
+        return int(event.nbytes()), int(getattr(kind, "value", kind)) != 0
 
-    def memory(self, raw: Any) -> tuple[int, bool, dict[str, Any]]:
-        on_device = (
-            int(raw.device_type().value if hasattr(raw.device_type(), "value") else raw.device_type()) != 0
-        )
-        size = int(raw.nbytes())
-        args: dict[str, Any] = {"bytes": size, "device_index": raw.device_index() if on_device else -1}
-        fields = parse_object(_text(raw, "metadata_json"))
-        if "Total Allocated" in fields:
-            args["total_allocated"] = fields["Total Allocated"]
-            args["total_reserved"] = fields.get("Total Reserved", 0)
-        return size, on_device, args
+    def instants(self, indices: list[int]) -> Iterator[tuple[int, int, str, int, bool]]:
+        for index in indices:
+            size, on_device = self._change(self.activities[index])
+            yield index, self.tid(index), self.name(index), size, on_device
 
     def device(self, raw: Any) -> dict[str, Any]:
         return device_fields(parse_object(_text(raw, "metadata_json")))
+
+
+_PYTHON = "python_function"
+
+
+def _event_args(
+    shapes: list[Any],
+    types: list[str],
+    thread: int,
+    stack: Sequence[str],
+    python: tuple[tuple[str, int], ...],
+) -> dict[str, Any]:
+    args: dict[str, Any] = dict(python)
+    if types:
+        args.update(describe_inputs(shapes, types))
+    if thread:
+        args["forward_thread"] = thread
+    if stack:
+        args["stack"] = ";".join(stack)
+    return args
 
 
 def _text(event: Any, method: str) -> str:
