@@ -59,6 +59,8 @@ struct ThreadState {
   void* contexts;  // stacks of other contexts, managed by the embedding
   int64_t tid;
   bool is_writer;
+  uint64_t eased_at;  // the limit for which pauses of I/O calls are counted
+  uint32_t eased;
 };
 
 // 0 while no session records; otherwise differs for every session and every process.

@@ -1,5 +1,10 @@
 #include "intercept/io_record.hpp"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+
 #include "md5.hpp"
 #include "session_state.hpp"
 
@@ -28,6 +33,24 @@ ThreadState* attach_for_io() {
 void count_signal_drop(ThreadState*) {
   Session* s = state().session;
   if (s && s->recording) s->header()->dropped[int(Drop::kInSignal)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void ease_off(ThreadState* t) {
+  Session* s = state().session;
+  if (!s) return;
+  uint64_t capacity = t->mask + 1;
+  t->limit = t->ring->tail.load(std::memory_order_acquire) + capacity;
+  if (t->limit - t->head >= capacity / 4 || s->settings.max_stall_us == 0) return;
+  // Only as long as it helps: a disk that hangs must not slow every call down.
+  constexpr uint32_t kMostPauses = 20;
+  if (t->limit != t->eased_at) {
+    t->eased_at = t->limit;
+    t->eased = 0;
+  }
+  if (++t->eased > kMostPauses || s->header()->refusing.load(std::memory_order_relaxed)) return;
+  wake_writer();
+  timespec nap{0, 50000};
+  syscall(SYS_nanosleep, &nap, nullptr);
 }
 
 void announce(ThreadState* t, uint64_t hash, std::string_view path) {

@@ -33,6 +33,8 @@ void announce(ThreadState* t, uint64_t hash, std::string_view path);
 void announce_descriptor(ThreadState* t, Descriptor* d);
 ThreadState* attach_for_io();
 void count_signal_drop(ThreadState* t);
+// Little room is left in the ring: a short pause now, rather than a long one or a lost event later.
+void ease_off(ThreadState* t);
 
 inline ThreadState* io_thread() {
   ThreadState* t = tls_thread;
@@ -47,6 +49,7 @@ inline void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, ui
     count_signal_drop(t);
     return;
   }
+  if (DFT_UNLIKELY(t->limit - t->head < (t->mask >> 2))) ease_off(t);
   Writing writing(t);
   if (!writing.live()) return;
   uint32_t size = uint32_t(sizeof(Record) + sizeof(IoPayload) + values.n * 8);

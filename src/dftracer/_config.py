@@ -399,7 +399,7 @@ def set_log_file(prefix: str | None) -> str | None:
 
 
 def set_data_dir(directories: object) -> str | None:
-    """Have these directories traced here and in processes started from now on; None if they are no directories."""
+    """Have these directories traced, also in processes started from now on; None if they are none."""
     try:
         text = str(_BY_NAME["data_dir"].read(directories))
     except BadValue as problem:

@@ -1,4 +1,4 @@
-"""The machine's own counters beside the events: memory, CPU and bytes of this process, sampled at an interval."""
+"""Counters beside the events: memory, CPU and bytes of this process, sampled at an interval."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def start(interval_ms: int) -> None:
         return
     _interval_s = interval_ms / 1000
     _stopping = threading.Event()
-    threading.Thread(target=_run, args=(_stopping, _interval_s), name="dftracer-counters", daemon=True).start()
+    threading.Thread(
+        target=_run, args=(_stopping, _interval_s), name="dftracer-counters", daemon=True
+    ).start()
 
 
 def stop() -> None:

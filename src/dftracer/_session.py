@@ -56,7 +56,7 @@ def _join() -> None:
 
 
 def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -> None:
-    """Record from now on, into `path` and with the I/O of `data_dir` if given. A second call changes nothing."""
+    """Record from now on, into `path`, with the I/O of `data_dir`. A second call changes nothing."""
     global _joined  # noqa: PLW0603
     if not SETTINGS.enable:
         return

@@ -120,7 +120,8 @@ PYTHON_PROGRAMS = {
         import os, threading
         def work(i):
             for k in range(200):
-                fd = os.open(f"f{i}", os.O_RDWR | os.O_CREAT); os.write(fd, b"x" * (k + 1)); os.pread(fd, 64, 0); os.close(fd)
+                fd = os.open(f"f{i}", os.O_RDWR | os.O_CREAT)
+                os.write(fd, b"x" * (k + 1)); os.pread(fd, 64, 0); os.close(fd)
         ts = [threading.Thread(target=work, args=(i,)) for i in range(8)]
         [t.start() for t in ts]; [t.join() for t in ts]
     """,
@@ -151,7 +152,9 @@ def test_python_programs(program: str, mode: str, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     prelude = ""
     if mode != "PRELOAD":
-        prelude = f"from dftracer.python import dftracer\nlog = dftracer.initialize_log({str(tmp_path / 'traces' / 'named')!r}, None, -1)\n"
+        named = str(tmp_path / "traces" / "named")
+        prelude = "from dftracer.python import dftracer\n"
+        prelude += f"log = dftracer.initialize_log({named!r}, None, -1)\n"
     script.write_text(prelude + textwrap.dedent(PYTHON_PROGRAMS[program]))
     run = run_traced([sys.executable, script], tmp_path, data=str(data), cwd=data, strace=True, mode=mode)
     same_calls(run, data, VISIBLE)

@@ -121,7 +121,8 @@ def test_programs_under_a_sanitizer(sanitizer: str, fixture: str, data: Path, tm
     arguments = {"mixed_threads": ["4", "50"], "fork_storm": ["10"]}[fixture]
     run = run_traced(
         [program, data, *arguments], tmp_path, data=str(data),
-        env={"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0", "TSAN_OPTIONS": f"halt_on_error=1:suppressions={quiet}",
+        env={"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0",
+             "TSAN_OPTIONS": f"halt_on_error=1:suppressions={quiet}",
              "UBSAN_OPTIONS": "halt_on_error=1"},
     )  # fmt: skip
     assert "Sanitizer" not in run.stderr
@@ -144,12 +145,14 @@ def test_soak(data: Path, tmp_path: Path) -> None:
                     count[i] += 1
             def processes():
                 while time.monotonic() < end:
-                    subprocess.run(["cp", f"{sys.argv[1]}/s0", f"{sys.argv[1]}/copy"], check=False, capture_output=True)
+                    copy = ["cp", f"{sys.argv[1]}/s0", f"{sys.argv[1]}/copy"]
+                    subprocess.run(copy, check=False, capture_output=True)
                     pid = os.fork()
                     if pid == 0:
                         open(f"{sys.argv[1]}/forked", "w").close(); os._exit(0)
                     assert os.waitpid(pid, 0)[1] == 0
-            ts = [threading.Thread(target=files, args=(i,)) for i in range(6)] + [threading.Thread(target=processes)]
+            ts = [threading.Thread(target=files, args=(i,)) for i in range(6)]
+            ts.append(threading.Thread(target=processes))
             [t.start() for t in ts]; [t.join() for t in ts]
             print(sum(count))
             """

@@ -211,8 +211,8 @@ def run_traced(
         if shutil.which("strace") is None:
             pytest.skip("needs strace, the counted truth of this test")
         given = [f"-E{k}={v}" for k, v in preload.items()]
-        command = ["strace", "-ff", "-y", "-qq", "-s", "0", "-e", "trace=file,desc", "-o", str(base / "strace"), *given,
-                   *command]  # fmt: skip
+        options = ["-ff", "-y", "-qq", "-s", "0", "-e", "trace=file,desc", "-o", str(base / "strace")]
+        command = ["strace", *options, *given, *command]
     else:
         settings.update(preload)
     done = subprocess.run(
@@ -275,7 +275,7 @@ def same_calls(run: IoRun, within: Path, names: frozenset[str], skip: frozenset[
     kernel, traced = counted(run.kernel), counted(events_as_calls(run))
     assert sum(kernel.values()) + len(streams) > 0, "the program did no I/O below the data directory"
     missing, invented = kernel - traced, traced - kernel
-    assert not missing and not invented, f"missing: {dict(missing)}\ninvented: {dict(invented)}"
+    assert (missing, invented) == ({}, {}), f"missing: {dict(missing)}\ninvented: {dict(invented)}"
     for path, written in streams.items():
         if Path(path).name in skip:
             continue

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from dftracer.hooks._patch import replace, trace_method
-from dftracer.python import ai
+from dftracer.hooks._patch import DATA_IO, replace, trace_method
 
 __all__ = ["install"]
 
@@ -26,22 +26,22 @@ class TracedFile:
 
     def read(self, *args: Any) -> Any:
         """As the file's own."""
-        with ai.data.io.read(args={"path": self._path, "count": args[0] if args else -1}):
+        with DATA_IO.read(args={"path": self._path, "count": args[0] if args else -1}):
             return self._file.read(*args)
 
     def readinto(self, buffer: Any) -> Any:
         """As the file's own."""
-        with ai.data.io.read(args={"path": self._path, "count": len(buffer)}):
+        with DATA_IO.read(args={"path": self._path, "count": len(buffer)}):
             return self._file.readinto(buffer)
 
     def write(self, data: Any) -> Any:
         """As the file's own."""
-        with ai.data.io.write(args={"path": self._path, "count": len(data)}):
+        with DATA_IO.write(args={"path": self._path, "count": len(data)}):
             return self._file.write(data)
 
     def close(self) -> None:
         """As the file's own."""
-        with ai.data.io.close(args={"path": self._path}):
+        with DATA_IO.close(args={"path": self._path}):
             self._file.close()
 
     def __enter__(self) -> TracedFile:
@@ -49,7 +49,7 @@ class TracedFile:
         return self
 
     def __exit__(self, *error: Any) -> Any:
-        with ai.data.io.close(args={"path": self._path}):
+        with DATA_IO.close(args={"path": self._path}):
             return self._file.__exit__(*error)
 
     def __iter__(self) -> Any:
@@ -64,17 +64,17 @@ class TracedFile:
 
 def install() -> None:
     """Trace `open` of every file system, the whole-object calls, and what is done with the files."""
-    from fsspec.spec import AbstractFileSystem  # noqa: PLC0415 - only where it is used
+    AbstractFileSystem = importlib.import_module("fsspec.spec").AbstractFileSystem  # noqa: N806 - a class
 
     original = AbstractFileSystem.open
 
     def traced_open(self: Any, path: Any, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
         facts = {**_target((self, path), {}), "mode": mode}
-        with ai.data.io.open(args=facts):
+        with DATA_IO.open(args=facts):
             file = original(self, path, mode, *args, **kwargs)
         # Text modes wrap a binary file of a second, traced call.
         return TracedFile(file, facts["path"]) if "b" in mode else file
 
     replace(AbstractFileSystem, "open", traced_open)
-    trace_method(AbstractFileSystem, "cat_file", ai.data.io.read, _target)
-    trace_method(AbstractFileSystem, "pipe_file", ai.data.io.write, _target)
+    trace_method(AbstractFileSystem, "cat_file", DATA_IO.read, _target)
+    trace_method(AbstractFileSystem, "pipe_file", DATA_IO.write, _target)

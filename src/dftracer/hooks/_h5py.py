@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from dftracer.hooks._patch import trace_method
-from dftracer.python import ai
+from dftracer.hooks._patch import DATA_IO, trace_method
 
 __all__ = ["install"]
 
@@ -20,9 +20,9 @@ def _dataset(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def install() -> None:
     """Trace files and datasets."""
-    import h5py  # noqa: PLC0415 - only where it is used
+    h5py = importlib.import_module("h5py")
 
-    trace_method(h5py.File, "__init__", ai.data.io.open, _file)
-    trace_method(h5py.File, "close", ai.data.io.close, lambda args, _: {"path": str(args[0].filename)})
-    trace_method(h5py.Dataset, "__getitem__", ai.data.io.read, _dataset)
-    trace_method(h5py.Dataset, "__setitem__", ai.data.io.write, _dataset)
+    trace_method(h5py.File, "__init__", DATA_IO.open, _file)
+    trace_method(h5py.File, "close", DATA_IO.close, lambda args, _: {"path": str(args[0].filename)})
+    trace_method(h5py.Dataset, "__getitem__", DATA_IO.read, _dataset)
+    trace_method(h5py.Dataset, "__setitem__", DATA_IO.write, _dataset)

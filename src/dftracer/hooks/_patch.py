@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dftracer.python import DFTracerAI
+from dftracer.python import ai
 
-__all__ = ["installed", "recording", "replace", "restore_all", "trace_method"]
+__all__ = ["CHECKPOINT_IO", "DATA_IO", "installed", "recording", "replace", "restore_all", "trace_method"]
+
+# The operations are attributes made at run time, beside methods of the same names.
+DATA_IO: Any = ai.data.io
+CHECKPOINT_IO: Any = ai.checkpoint.io
 
 _Change = tuple[Any, str, Any, bool]
 
@@ -44,7 +48,10 @@ def restore_all() -> None:
 
 
 def trace_method(
-    owner: Any, name: str, node: DFTracerAI, describe: Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]
+    owner: Any,
+    name: str,
+    node: Any,
+    describe: Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]],
 ) -> None:
     """Record each call as an event of `node`; `describe(args, kwargs)` gives its args."""
     original = getattr(owner, name)

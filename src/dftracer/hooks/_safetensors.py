@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from dftracer.hooks._patch import trace_method
-from dftracer.python import ai
+from dftracer.hooks._patch import CHECKPOINT_IO, trace_method
 
 __all__ = ["install"]
 
@@ -26,5 +25,5 @@ def install() -> None:
             module = importlib.import_module(f"safetensors.{framework}")
         except ImportError:
             continue
-        trace_method(module, "load_file", ai.checkpoint.io.read, _first)
-        trace_method(module, "save_file", ai.checkpoint.io.write, _second)
+        trace_method(module, "load_file", CHECKPOINT_IO.read, _first)
+        trace_method(module, "save_file", CHECKPOINT_IO.write, _second)

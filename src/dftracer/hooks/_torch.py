@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from dftracer.hooks._patch import trace_method
-from dftracer.python import ai
+from dftracer.hooks._patch import CHECKPOINT_IO, trace_method
 
 __all__ = ["install"]
 
@@ -16,7 +16,14 @@ def _name(target: Any) -> str:
 
 def install() -> None:
     """Trace both."""
-    import torch  # noqa: PLC0415 - only where it is used
+    torch = importlib.import_module("torch")
 
-    trace_method(torch, "save", ai.checkpoint.io.write, lambda args, kw: {"path": _name(args[1] if len(args) > 1 else kw["f"])})
-    trace_method(torch, "load", ai.checkpoint.io.read, lambda args, kw: {"path": _name(args[0] if args else kw["f"])})
+    trace_method(
+        torch,
+        "save",
+        CHECKPOINT_IO.write,
+        lambda args, kw: {"path": _name(args[1] if len(args) > 1 else kw["f"])},
+    )
+    trace_method(
+        torch, "load", CHECKPOINT_IO.read, lambda args, kw: {"path": _name(args[0] if args else kw["f"])}
+    )
