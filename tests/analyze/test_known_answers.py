@@ -337,3 +337,17 @@ def test_bytes_are_what_calls_returned_and_items_count_with_their_size(tmp_path:
     assert files is not None
     rows = {r["path"]: (r["read_bytes"], r["write_bytes"], r["ops"]) for r in files.iter_rows(named=True)}
     assert rows == {"/a": (150, 0, 3), "/b": (32, 10, 3)}
+
+
+def test_starting_and_awaiting_processes_is_no_reading(tmp_path: Path) -> None:
+    p = Process(10)
+    for i in range(3):
+        p.step(i + 1, i * 1000, 500, 500)
+        p.span("POSIX", "fork", i * 1000 + 10, 100, ret=5)
+        p.span("POSIX", "waitpid", i * 1000 + 600, 100, ret=5)
+    p.write(tmp_path)
+    a = analyze(tmp_path)
+    assert a.files is None
+    assert a.ledger["total"]["read"] == 0
+    assert a.ledger["total"]["fetch_wait"] == pytest.approx(0.0015)
+    assert a.ledger["total"]["other"] == pytest.approx(0.0003)

@@ -240,8 +240,21 @@ def test_run_takes_a_module_any_program_and_its_python_children(tmp_path: Path) 
     assert len(Trace(tmp_path / "m").files) == 1
     shell = f"{sys.executable} mod.py 0; {sys.executable} mod.py 5"
     assert dftracer("run", "-o", "s", "--", "sh", "-c", shell, cwd=tmp_path).returncode == 5
-    assert len(Trace(tmp_path / "s").files) == 2
+    # The shell itself leaves a trace too, where I/O calls are intercepted.
+    events = Trace(tmp_path / "s", cache=False).sql("select distinct pid from events where name = 'forward'")
+    assert events.height == 2
     assert dftracer("run", "--", "no-such-program-at-all").returncode == 2
+
+
+def test_run_records_the_io_of_a_program_that_knows_nothing_of_it(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("open('d.bin', 'wb').write(b'x' * 5000)\nopen('d.bin', 'rb').read()\n")
+    assert dftracer("run", "-o", "t", "--", "plain.py", cwd=tmp_path).returncode == 0
+    read = Trace(tmp_path / "t", cache=False).sql(
+        "select sum(ret) as n from events where name = 'read' and path like '%/d.bin'"
+    )
+    assert read.item() == 5000
+    told = dftracer("run", "-o", "none", "--no-io", "--", "plain.py", cwd=tmp_path)
+    assert "nothing was recorded" in told.stderr
 
 
 def _path(first: Path) -> str:

@@ -91,8 +91,8 @@ class Job:
     def slowest(self) -> Rank | None:
         """The rank on the job's critical path: its steps took longest in all.
 
-        Ranks that synchronise take the same time; of those it is the one with most work of its own, for which the
-        others wait in their communication.
+        Ranks that synchronise take the same time; of those it is the one with most work of its own, for which
+        the others wait in their communication.
         """
         with_steps = [r for r in self.ranks if len(r.main.steps)]
         longest = max((int(r.wall_us.sum()) for r in with_steps), default=0)

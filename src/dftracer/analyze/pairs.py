@@ -16,7 +16,7 @@ _CLOSES = ("close", "fclose", "closedir")
 
 
 def _io_kind(cat: str, name: str) -> int:
-    if not is_io(cat):
+    if not is_io(cat, name):
         return IO_NOT
     if is_read_call(name):
         return IO_READ
@@ -91,6 +91,6 @@ class Pairs:
         self._classes.append(class_of(cat, name))
         self._io.append(_io_kind(cat, name))
         self._items.append(
-            is_io(cat) and name.removesuffix("_unlocked") in {"fread", "fwrite", "__fread_chk"}
+            is_io(cat, name) and name.removesuffix("_unlocked") in {"fread", "fwrite", "__fread_chk"}
         )
         return number

@@ -71,12 +71,24 @@ _WRITES: Final = (
     "creat",
     "posix_fallocate",
 )
+_PROCESS_CALLS: Final = (
+    "fork",
+    "vfork",
+    "clone",
+    "exec",
+    "fexec",
+    "wait",
+    "posix_spawn",
+    "system",
+    "popen",
+    "pclose",
+)
 _READS: Final = ("read", "pread", "fread", "fget", "getline", "__read", "__pread", "__fread")
 
 
-def is_io(cat: str) -> bool:
-    """Whether events of the category are intercepted I/O calls."""
-    return cat.lower() in _IO_CATS
+def is_io(cat: str, name: str) -> bool:
+    """Whether an event is an intercepted I/O call; processes are started and awaited in the same category."""
+    return cat.lower() in _IO_CATS and not name.startswith(_PROCESS_CALLS)
 
 
 def is_read_call(name: str) -> bool:
@@ -126,6 +138,8 @@ def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one tab
     if cat in {"pipeline", "ai_root"}:
         return "container"
     if cat in _IO_CATS:
+        if n.startswith(_PROCESS_CALLS):
+            return "inherit"
         return "io_write" if n.startswith(_WRITES) else "io_read"
     if cat == "dynamo":
         return "model_op"

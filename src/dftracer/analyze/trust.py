@@ -35,6 +35,7 @@ def statement(job: Job) -> dict[str, Any]:
         coverage = 0.0
     drift = [abs(e["clock_drift_ns"]) for e in ends if isinstance(e.get("clock_drift_ns"), int)]
     writer = [e["writer_cpu_us"] for e in ends if isinstance(e.get("writer_cpu_us"), int)]
+    overhead = [e["overhead_us"] for e in ends if isinstance(e.get("overhead_us"), int)]
     return {
         "events": sum(p.events for p in job.partials),
         "processes": len(processes),
@@ -51,6 +52,7 @@ def statement(job: Job) -> dict[str, Any]:
         "coverage": round(coverage, 4),
         "clock_error_us": round(max(drift) / 1e3, 3) if drift else None,
         "writer_cpu_s": round(sum(writer) / 1e6, 6) if writer else None,
+        "overhead_s": round(sum(overhead) / 1e6, 6) if overhead else None,
         "bytes": sum(c.get("file_bytes", 0) for c in counts),
         "files": [str(p.file) for p in processes],
         "start_us": job.first_us,

@@ -81,6 +81,7 @@
   if (T.processes_without_end.length) chip("without end", count(T.processes_without_end.length), true);
   if (T.clock_error_us !== null) chip("clock error", sec(T.clock_error_us / 1e6));
   if (T.writer_cpu_s !== null) chip("tracer CPU", sec(T.writer_cpu_s));
+  if (T.overhead_s !== null) chip("recording cost", sec(T.overhead_s));
 
   // Findings --------------------------------------------------------------------------------------
   const flat = (v) => v === null ? "none" : Array.isArray(v) ? v.map(flat).join(", ")

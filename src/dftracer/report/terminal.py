@@ -81,6 +81,8 @@ def _head(con: Console, a: Analysis) -> None:
         said.append(f"clock within {t['clock_error_us']:.0f} us")
     if t["writer_cpu_s"] is not None:
         said.append(f"tracer used {seconds_text(t['writer_cpu_s'])} of CPU")
+    if t["overhead_s"] is not None:
+        said.append(f"recording cost {seconds_text(t['overhead_s'])}")
     con.print("  ·  ".join(said), style="dim")
 
 
