@@ -152,9 +152,11 @@ void patch_object(Patcher& p, const ElfObject& o, const HookSet& set, const std:
   if (any) p.patched_objects.insert(o.base);
 }
 
-void patch_everything(Patcher& p) {
+// Puts the sets from number `first` on into all objects.
+void patch_sets(Patcher& p, size_t first) {
   Scan scan = scan_objects();
-  for (HookSet& set : p.sets) {
+  for (size_t i = first; i < p.sets.size(); ++i) {
+    HookSet& set = p.sets[i];
     for (Hook& h : set.hooks)
       if (!*h.original) *h.original = find_original(scan.objects, h.symbol);
     for (const ElfObject& o : scan.objects)
@@ -181,7 +183,10 @@ void patch_hooks(const std::vector<Hook>& hooks, ObjectFilter wanted) {
             [](const Hook& a, const Hook& b) { return strcmp(a.symbol, b.symbol) < 0; });
   for (const Hook& h : hooks) set.first_letters[uint8_t(h.symbol[0])] = true;
   p.sets.push_back(std::move(set));
-  patch_everything(p);
+  // What came meanwhile is not in the older sets yet.
+  uint64_t adds = 0;
+  dl_iterate_phdr(only_count, &adds);
+  patch_sets(p, adds == p.seen_adds ? p.sets.size() - 1 : 0);
 }
 
 void restore_hooks(const std::vector<Hook>& hooks) {
@@ -210,7 +215,7 @@ void patch_new_objects() {
   // Locked already for the look: a fork in its middle would leave the loader's own lock taken in the child.
   std::lock_guard lock(p.mutex);
   dl_iterate_phdr(only_count, &adds);
-  if (adds != p.seen_adds && !p.sets.empty()) patch_everything(p);
+  if (adds != p.seen_adds && !p.sets.empty()) patch_sets(p, 0);
 }
 
 PatchFacts patch_facts() {
