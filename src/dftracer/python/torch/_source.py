@@ -194,16 +194,7 @@ class EventSource(Source):
         events = self.activities[low:high]
         known = self.details.known
         raws: list[Any] = []
-        for event, kind, shapes, types, sequence, thread, stack in zip(
-            events,
-            self.types[low:high],
-            map(self._shapes, events),
-            map(self._dtypes, events),
-            map(self._sequence, events),
-            map(self._forward_thread, events),
-            _column(self._stack, events, ()),
-            strict=True,
-        ):
+        for event, kind in zip(events, self.types[low:high], strict=True):
             if kind in INSTANT_TYPES:
                 size, on_device = self._change(event)
                 place = event.device_index() if on_device else -1
@@ -211,6 +202,9 @@ class EventSource(Source):
             elif kind in DEVICE_TYPES or kind.startswith(("cuda_", "privateuse1_")):
                 raws.append(event)
             else:
+                shapes, types = self._shapes(event), self._dtypes(event)
+                sequence, thread = self._sequence(event), self._forward_thread(event)
+                stack = _value(self._stack, event, ())
                 python = (
                     tuple((key, getter(event)) for key, getter in self._python) if kind == _PYTHON else ()
                 )
