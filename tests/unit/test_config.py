@@ -94,7 +94,11 @@ def test_sizes_take_suffixes(text: str, size: int) -> None:
         ),
         ("FLUSH_MS", "5", 'dftracer: DFTRACER_FLUSH_MS="5" is out of range 10..1000; using 100'),
         ("FLUSH_MS", "1e2", 'dftracer: DFTRACER_FLUSH_MS="1e2" is not a whole number; using 100'),
-        ("INIT", "LATER", 'dftracer: DFTRACER_INIT="LATER" is not one of FUNCTION, PRELOAD, HYBRID; using FUNCTION'),
+        (
+            "INIT",
+            "LATER",
+            'dftracer: DFTRACER_INIT="LATER" is not one of FUNCTION, PRELOAD, HYBRID; using FUNCTION',
+        ),
         (
             "ENABLE",
             "ture",
