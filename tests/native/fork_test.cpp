@@ -92,7 +92,7 @@ TEST(while_several_threads_record) {
 
 TEST(while_threads_come_and_go_and_files_open) {
   // The child must not inherit a lock that some thread of the parent held.
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < (DFT_SLOW ? 2 : 5); ++round) {
     Scratch dir;
     Settings s = small_settings(dir);
     s.rotate_size = 5000;
@@ -108,7 +108,7 @@ TEST(while_threads_come_and_go_and_files_open) {
           session_path();
         }
       });
-    for (int i = 0; i < 20; ++i) {
+    for (int i = 0; i < 10; ++i) {
       pid_t pid = fork();
       if (pid == 0) {
         alarm(60);
