@@ -248,31 +248,40 @@ std::vector<std::string> ring_files_in(const std::string& place) {
   return found;
 }
 
-// Calls `handle` for every ring file of a dead process, holding its lock: one reader completes a trace,
-// the others leave it to that one.
-template <typename Handle>
-void for_each_dead(const std::string& place, Handle handle) {
+// One reader completes a trace; another that wants the same waits until it is done.
+bool lock_patiently(int fd) {
+  for (int i = 0; i < 1000; ++i) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno != EWOULDBLOCK) return false;
+    usleep(2000);
+  }
+  return false;
+}
+
+// Calls `handle`, holding its lock, for every ring file of a dead process that `wants` it.
+template <typename Wants, typename Handle>
+void for_each_dead(const std::string& place, Wants wants, Handle handle) {
   for (const auto& path : ring_files_in(place)) {
-    int lock = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (lock < 0) continue;
-    RingFile file;
     try {
-      if (flock(lock, LOCK_EX | LOCK_NB) == 0 && file.open_existing(path) && is_dead(file.header()) &&
-          access(path.c_str(), F_OK) == 0)
-        handle(file);
+      RingFile file;
+      if (!file.open_existing(path) || !is_dead(file.header()) || !wants(*file.header())) continue;
+      int lock = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+      if (lock < 0) continue;
+      if (lock_patiently(lock) && access(path.c_str(), F_OK) == 0) handle(file);
+      close(lock);
     } catch (...) {
       // Out of memory at worst; the program that is being traced must not end by another one's ring.
     }
-    close(lock);
   }
 }
 
 }  // namespace
 
 void drop_lost_rings() {
-  for_each_dead(kSharedMemory, [](RingFile& file) {
-    if (access(directory_of(file.header()->trace_path()).c_str(), F_OK) != 0 && errno == ENOENT) file.unlink_file();
-  });
+  auto lost = [](const FileHeader& h) {
+    return access(directory_of(h.trace_path()).c_str(), F_OK) != 0 && errno == ENOENT;
+  };
+  for_each_dead(kSharedMemory, lost, [](RingFile& file) { file.unlink_file(); });
 }
 
 std::vector<std::string> recover_directory(const std::string& directory) {
@@ -281,9 +290,9 @@ std::vector<std::string> recover_directory(const std::string& directory) {
   std::string wanted = canonical(directory);
   std::vector<std::string> places{kSharedMemory, wanted};
   if (!settings().ring_dir.empty()) places.push_back(settings().ring_dir);
+  auto here = [&](const FileHeader& h) { return canonical(directory_of(h.trace_path())) == wanted; };
   for (const auto& place : places) {
-    for_each_dead(place, [&](RingFile& file) {
-      if (canonical(directory_of(file.header()->trace_path())) != wanted) return;
+    for_each_dead(place, here, [&](RingFile& file) {
       Outcome outcome = complete(file);
       if (outcome == Outcome::kCompleted) done.push_back(file.header()->trace_path());
       if (outcome != Outcome::kLater) file.unlink_file();

@@ -16,6 +16,8 @@ DFT_API void stop_interception();
 // Other directories from now on.
 DFT_API void set_data_dirs(const std::string& list);
 bool interception_on();
+// Whether the calls of this thread are recorded; pairs nest.
+DFT_API void hide_io(bool hidden);
 // For the closing record: what was seen, and what cannot be seen.
 void append_interception_facts(std::string* args);
 

@@ -1,5 +1,7 @@
 #include "intercept/io_record.hpp"
 
+#include "intercept/intercept.hpp"
+
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,6 +25,8 @@ class Off {
 };
 
 }  // namespace
+
+void hide_io(bool hidden) { tls_io_off += hidden ? 1u : -1u; }
 
 ThreadState* attach_for_io() {
   // A signal handler that interrupts us here must not come back here: attaching takes a lock.

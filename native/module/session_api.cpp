@@ -81,6 +81,11 @@ PyObject* py_initialize(PyObject*, PyObject* path) {
   return PyBool_FromLong(start_session(path == Py_None ? std::string() : text_of(path), "app"));
 }
 
+PyObject* py_hide_io(PyObject*, PyObject* hidden) {
+  hide_io(hidden == Py_True);
+  Py_RETURN_NONE;
+}
+
 PyObject* py_set_data_dir(PyObject*, PyObject* list) {
   set_data_dirs(text_of(list));
   Py_RETURN_NONE;
@@ -240,6 +245,7 @@ PyMethodDef g_session_functions[] = {
     {"configure", py_configure, METH_O, nullptr},
     {"initialize", py_initialize, METH_O, nullptr},
     {"rename", py_rename, METH_O, nullptr},
+    {"hide_io", py_hide_io, METH_O, nullptr},
     {"set_data_dir", py_set_data_dir, METH_O, nullptr},
     {"finalize", py_finalize, METH_NOARGS, nullptr},
     {"flush", py_flush, METH_NOARGS, nullptr},

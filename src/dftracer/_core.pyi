@@ -128,6 +128,9 @@ def initialize(path: str | None) -> bool:
 def rename(path: str) -> None:
     """Give the armed session another file."""
 
+def hide_io(hidden: bool) -> None:
+    """Leave the I/O of this thread out, or take it in again; pairs nest."""
+
 def set_data_dir(directories: str) -> None:
     """Trace the I/O of these directories (a colon list, or `all`) from now on."""
 

@@ -18,6 +18,7 @@ runs when the block ends may be seen later, with `refresh()`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import shutil
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, overload
 
@@ -175,10 +176,11 @@ class _BlockCapture(Capture):
 
     def __enter__(self) -> _BlockCapture:
         core = _core_with_tracing_on()
-        if core.active():
-            self._use_active_session(core)
-        else:
-            self._start_private_session()
+        with _own_io_hidden():
+            if core.active():
+                self._use_active_session(core)
+            else:
+                self._start_private_session()
         return self
 
     def __exit__(
@@ -189,13 +191,15 @@ class _BlockCapture(Capture):
 
             _session.end()
             _config.set_log_file(self._log_file_before)
-        found = self._look()
+        with _own_io_hidden():
+            found = self._look()
         self._own = {path: part for path, part in found.items() if part[0]["pid"] == os.getpid()}
         self._is_over = True
 
     def refresh(self) -> None:
         """Look again: inside of the block at all so far, behind it at workers that were still running."""
-        self._look()
+        with _own_io_hidden():
+            self._look()
 
     def _look(self) -> dict[str, list[_pfw.Record]]:
         if self._directory is None:
@@ -265,6 +269,18 @@ def read(path: str | os.PathLike[str]) -> Capture:
     result._show(files, [_records_of(each, 0, problems) for each in files], problems)
     _pfw.check_ends(result.records, problems)
     return result
+
+
+@contextlib.contextmanager
+def _own_io_hidden() -> Iterator[None]:
+    """What this module reads is not what the block does."""
+    from dftracer import _core  # noqa: PLC0415 - it was there on entry
+
+    _core.hide_io(True)
+    try:
+        yield
+    finally:
+        _core.hide_io(False)
 
 
 def _core_with_tracing_on() -> Any:

@@ -133,7 +133,9 @@ def _start_alone(directory: Path, source: str, **env: str) -> subprocess.Popen[s
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(source)],
         cwd=directory,
-        env=clean_environment(DFTRACER_ENABLE="1", DFTRACER_LOG_FILE=str(directory / "t"), **env),
+        env=clean_environment(
+            DFTRACER_ENABLE="1", DFTRACER_LOG_FILE=str(directory / "t"), DFTRACER_DISABLE_IO="1", **env
+        ),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -262,7 +264,9 @@ def test_killed_while_it_begins_or_ends(tmp_path: Path) -> None:
         folder.mkdir()
         subprocess.run(
             [sys.executable, "-c", textwrap.dedent(source), str(attempt * 150)],
-            env=clean_environment(DFTRACER_ENABLE="1", DFTRACER_LOG_FILE=str(folder / "t")),
+            env=clean_environment(
+                DFTRACER_ENABLE="1", DFTRACER_LOG_FILE=str(folder / "t"), DFTRACER_DISABLE_IO="1"
+            ),
             check=False,
             timeout=60,
         )
