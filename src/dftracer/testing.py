@@ -418,4 +418,5 @@ def _parent_of_live(pid: int) -> int:
 def _remove(directory: str, owner: int) -> None:
     # A forked child inherits the finalizer, not the directory.
     if os.getpid() == owner:
-        shutil.rmtree(directory, ignore_errors=True)
+        with _own_io_hidden():
+            shutil.rmtree(directory, ignore_errors=True)
