@@ -168,9 +168,10 @@ TEST(the_parent_can_be_killed_and_the_child_goes_on) {
   close(ends[1]);
   int status;
   waitpid(parent, &status, 0);
-  CHECK_EQ(recover_directory(dir.path()).size(), 1u);
+  recover_directory(dir.path());  // or the child does it when it ends: whoever comes first
   char c;
   CHECK_EQ(read(ends[0], &c, 1), 0);  // until the child has ended
+  CHECK(dir.files(".ring").empty());
   Trace trace = read_trace(dir / "run.pfw.gz");
   CHECK_EQ(trace.named("parent").size(), 10u);
   CHECK(trace.end()["args"]["recovered"].kind == Json::kTrue);
