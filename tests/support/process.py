@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -74,6 +75,12 @@ def recover(directory: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(directory)], check=True, env=clean_environment())
 
 
+def _default_signals() -> None:
+    """A job in the background of a shell inherits these as ignored."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def run_program(
     base: Path,
     source: str,
@@ -103,6 +110,7 @@ def run_program(
         capture_output=True,
         timeout=timeout,
         check=False,
+        preexec_fn=_default_signals,
     )
     run = Run(
         done.returncode,
