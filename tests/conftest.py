@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support import tracing_on  # noqa: F401 - before any test module imports the annotations
 from support.process import PRELUDE, Run, recover, run_program
 
 
