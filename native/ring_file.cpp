@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 namespace dft {
 namespace {
 
+constexpr uint64_t kAllReserved = ~uint64_t(0);
 constexpr uint64_t kNamesCapacity = 256 * 1024;
 // A smaller tmpfs (containers get 64 MiB) belongs to the DataLoader's shared tensors.
 constexpr uint64_t kEnoughSharedMemory = 512ull << 20;
@@ -51,6 +53,11 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
   do rc = posix_fallocate(fd, off_t(offset), off_t(size));
   while (rc == EINTR);
   return rc == 0;
+}
+
+bool set_size(int fd, uint64_t size) {
+  NoFileSizeSignal quiet;
+  return ftruncate(fd, off_t(size)) == 0;
 }
 
 int out_of_the_way(int fd) {
@@ -197,13 +204,34 @@ MappedRing RingFile::map_ring(uint64_t index) {
 
 bool RingFile::add_ring(MappedRing* out) {
   uint64_t index = header_->ring_count.load(std::memory_order_relaxed);
-  uint64_t size = kPage + header_->ring_capacity;
-  if (fd_ >= 0 && (!reopen_if_stolen() || !reserve_blocks(fd_, header_->rings_offset + index * size, size))) return false;
+  uint64_t capacity = header_->ring_capacity;
+  uint64_t offset = header_->rings_offset + index * (kPage + capacity);
+  uint64_t piece = std::min(capacity, kRingPiece);
+  if (fd_ >= 0) {
+    if (!reopen_if_stolen() || !set_size(fd_, offset + kPage + capacity)) return false;
+    if (!reserve_blocks(fd_, offset, kPage + piece)) return false;
+  }
   MappedRing ring = map_ring(index);
   if (!ring.header) return false;
+  ring.header->offset = offset + kPage;
+  ring.header->reserved.store(fd_ < 0 || piece == capacity ? kAllReserved : piece, std::memory_order_relaxed);
   header_->ring_count.store(index + 1, std::memory_order_release);
   *out = ring;
   return true;
+}
+
+bool RingFile::extend(RingHeader* ring, uint64_t upto) {
+  uint64_t capacity = header_->ring_capacity;
+  if (ring->extending.exchange(1, std::memory_order_acquire)) return false;
+  uint64_t from = ring->reserved.load(std::memory_order_relaxed);
+  upto = std::min(upto, capacity);
+  bool done = from >= upto;
+  if (!done && reopen_if_stolen() && reserve_blocks(fd_, ring->offset + from, upto - from)) {
+    ring->reserved.store(upto == capacity ? kAllReserved : upto, std::memory_order_release);
+    done = true;
+  }
+  ring->extending.store(0, std::memory_order_release);
+  return done;
 }
 
 void RingFile::unlink_file() {

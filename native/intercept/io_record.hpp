@@ -20,6 +20,11 @@ inline bool io_active() {
   return DFT_LIKELY(tls_io_off == 0) && g_generation.load(std::memory_order_relaxed) != 0;
 }
 
+inline uint64_t call_starts() {
+  expect_record();
+  return ticks();
+}
+
 struct Values {
   int64_t v[4];
   uint32_t n;
@@ -32,7 +37,7 @@ struct Values {
 void announce(ThreadState* t, uint64_t hash, std::string_view path);
 void announce_descriptor(ThreadState* t, Descriptor* d);
 ThreadState* attach_for_io();
-void count_signal_drop(ThreadState* t);
+void count_signal_drop();
 // Little room is left in the ring: a short pause now, rather than a long one or a lost event later.
 void ease_off(ThreadState* t);
 
@@ -46,10 +51,10 @@ inline void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, ui
                     int error, const Values& values) {
   if (DFT_UNLIKELY(t->busy.load(std::memory_order_relaxed))) {
     // A signal handler's call inside the recording of another: the ring is half-way through a record.
-    count_signal_drop(t);
+    count_signal_drop();
     return;
   }
-  if (DFT_UNLIKELY(t->limit - t->head < (t->mask >> 2))) ease_off(t);
+  if (DFT_UNLIKELY(t->head >= t->ease_from)) ease_off(t);
   Writing writing(t);
   if (!writing.live()) return;
   uint32_t size = uint32_t(sizeof(Record) + sizeof(IoPayload) + values.n * 8);

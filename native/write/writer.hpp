@@ -67,6 +67,7 @@ class Writer {
   bool take(RingSlot* slot, uint64_t head);
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
   void count_taken(const LineFormatter::Line& line);
+  void publish_count();
   void discard(const std::vector<RingSlot*>& slots);
   bool commit_whole(const std::vector<RingSlot*>& slots);
   bool commit_tail(const std::vector<RingSlot*>& slots);
@@ -107,6 +108,7 @@ class Writer {
   uint64_t members_ = 0;
   uint64_t records_in_file_ = 0;
   uint64_t taken_in_part_ = 0;  // of them, those of the rings
+  uint64_t events_taken_ = 0;   // and not yet counted in the header
   uint64_t size_before_closing_ = 0;
 
   uint64_t spool_used_ = 0;      // text in the spool
