@@ -61,8 +61,7 @@ struct ThreadState {
   int64_t tid;
   bool is_writer;
   uint64_t ease_from;  // from here on there is little room left in the ring
-  uint64_t eased_at;   // the limit for which pauses of I/O calls are counted
-  uint32_t eased;
+  uint64_t eased_at, eased_since;  // what the writer had done when calls began to pause, and when that was
   ThreadState *next, *previous;  // in the list of the session
 };
 

@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "descriptor_table.hpp"
+
 namespace dft {
 namespace {
 
@@ -61,7 +63,7 @@ bool set_size(int fd, uint64_t size) {
 }
 
 int out_of_the_way(int fd) {
-  int high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
   if (high < 0) return fd;
   close(fd);
   return high;
@@ -209,7 +211,11 @@ bool RingFile::add_ring(MappedRing* out) {
   uint64_t piece = std::min(capacity, kRingPiece);
   if (fd_ >= 0) {
     if (!reopen_if_stolen() || !set_size(fd_, offset + kPage + capacity)) return false;
-    if (!reserve_blocks(fd_, offset, kPage + piece)) return false;
+    if (fallocate(fd_, 0, off_t(offset), off_t(kPage + piece)) != 0) {
+      // A file system that cannot do this by itself cannot do it by the piece, beside a thread that writes already.
+      piece = capacity;
+      if (!reserve_blocks(fd_, offset, kPage + capacity)) return false;
+    }
   }
   MappedRing ring = map_ring(index);
   if (!ring.header) return false;
@@ -222,16 +228,14 @@ bool RingFile::add_ring(MappedRing* out) {
 
 bool RingFile::extend(RingHeader* ring, uint64_t upto) {
   uint64_t capacity = header_->ring_capacity;
-  if (ring->extending.exchange(1, std::memory_order_acquire)) return false;
   uint64_t from = ring->reserved.load(std::memory_order_relaxed);
   upto = std::min(upto, capacity);
-  bool done = from >= upto;
-  if (!done && reopen_if_stolen() && reserve_blocks(fd_, ring->offset + from, upto - from)) {
-    ring->reserved.store(upto == capacity ? kAllReserved : upto, std::memory_order_release);
-    done = true;
+  if (from >= upto) return true;
+  if (!reopen_if_stolen() || fallocate(fd_, 0, off_t(ring->offset + from), off_t(upto - from)) != 0) return false;
+  uint64_t reached = upto == capacity ? kAllReserved : upto;
+  while (from < reached && !ring->reserved.compare_exchange_weak(from, reached, std::memory_order_release)) {
   }
-  ring->extending.store(0, std::memory_order_release);
-  return done;
+  return true;
 }
 
 void RingFile::unlink_file() {

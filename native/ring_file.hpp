@@ -24,9 +24,9 @@ class RingFile {
               uint64_t spool_capacity);
   // Maps an existing file of a dead process, privately: nothing of it changes on disk.
   bool open_existing(const std::string& path);
-  // A ring whose first piece has memory. Neither allocates from the heap nor locks, and nor does the next.
+  // A ring whose first piece has memory. Neither this nor the next allocates from the heap or locks.
   bool add_ring(MappedRing* out);
-  // More memory for a ring, up to `upto` bytes of it. False when there is none, or someone else is at it.
+  // More memory for a ring, up to `upto` bytes of it; for any thread. False when there is none.
   bool extend(RingHeader* ring, uint64_t upto);
   MappedRing map_ring(uint64_t index);
   void unlink_file();

@@ -14,6 +14,7 @@
 #include <ctime>
 #include <mutex>
 
+#include "descriptor_table.hpp"
 #include "intercept/intercept.hpp"
 #include "intercept/io_record.hpp"
 #include "intercept/patcher.hpp"
@@ -388,6 +389,7 @@ bool start_session(const std::string& path, const char* role) {
   std::lock_guard lock(g.mutex);
   if (g.session) return false;
   init_clock();
+  widen_descriptor_table();
   pthread_once(&g_thread_key_once, [] { pthread_key_create(&g_thread_key, on_thread_exit); });
   syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
   char host[256] = "unknown";
@@ -501,7 +503,6 @@ bool make_room(ThreadState* t, uint32_t size) {
   auto over = [&] { return t->generation != g_generation.load(std::memory_order_relaxed); };
   if (!s || over()) return false;
   FileHeader* h = s->header();
-  uint64_t capacity = t->mask + 1;
   auto room = [&] {
     refresh_limit(t);
     return t->head + size <= t->limit;
@@ -511,7 +512,7 @@ bool make_room(ThreadState* t, uint32_t size) {
     s->rings.extend(t->ring, reserved + kRingPiece);
     wake_writer();
   }
-  if (t->stalled ? room() && t->limit - t->head >= capacity / 4 : room()) {
+  if (room() && (!t->stalled || t->head < t->ease_from)) {
     t->stalled = false;
     return true;
   }

@@ -55,6 +55,7 @@ bool describe(const dl_phdr_info* info, ElfObject* out) {
   }
   if (!dyn) return false;
   bool rela_plt = true;
+  size_t relative = 0;  // at the head of the table, where linkers put them: they name no symbol
   for (; dyn->d_tag != DT_NULL; ++dyn) {
     auto* at = reinterpret_cast<const void*>(dyn->d_un.d_ptr);
     switch (dyn->d_tag) {
@@ -66,10 +67,15 @@ bool describe(const dl_phdr_info* info, ElfObject* out) {
       case DT_JMPREL: out->tables[0] = static_cast<const ElfW(Rela)*>(at); break;
       case DT_PLTRELSZ: out->counts[0] = dyn->d_un.d_val / sizeof(ElfW(Rela)); break;
       case DT_RELA: out->tables[1] = static_cast<const ElfW(Rela)*>(at); break;
+      case DT_RELACOUNT: relative = dyn->d_un.d_val; break;
       case DT_RELASZ: out->counts[1] = dyn->d_un.d_val / sizeof(ElfW(Rela)); break;
     }
   }
   if (!rela_plt) out->counts[0] = 0;
+  if (out->tables[1] && relative <= out->counts[1]) {
+    out->tables[1] += relative;
+    out->counts[1] -= relative;
+  }
   for (int i = 0; i < 2; ++i)
     if (!out->tables[i]) out->counts[i] = 0;
   // The vDSO keeps offsets where all others keep addresses; it calls nobody.

@@ -63,13 +63,15 @@ void ease_off(ThreadState* t) {
   if (!s) return;
   refresh_limit(t);
   if (t->head < t->ease_from || s->settings.max_stall_us == 0) return;
-  // Only as long as it helps: a disk that hangs must not slow every call down.
-  constexpr uint32_t kMostPauses = 20;
-  if (t->ease_from != t->eased_at) {
-    t->eased_at = t->ease_from;
-    t->eased = 0;
+  if (s->header()->refusing.load(std::memory_order_relaxed)) return;
+  // As long as it helps: a disk that hangs must not slow every call down.
+  constexpr uint64_t kHopeNs = 100'000'000;
+  uint64_t now = monotonic_ns();
+  if (uint64_t commits = s->writer.commits(); commits != t->eased_at) {
+    t->eased_at = commits;
+    t->eased_since = now;
   }
-  if (++t->eased > kMostPauses || s->header()->refusing.load(std::memory_order_relaxed)) return;
+  if (now - t->eased_since > kHopeNs) return;
   wake_writer();
   timespec nap{0, 50000};
   syscall(SYS_nanosleep, &nap, nullptr);

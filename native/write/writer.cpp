@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "intercept/intercept.hpp"
@@ -142,6 +143,7 @@ bool Writer::commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, 
   file_size_ = size;
   set_commit(size, kCommitted);
   for (RingSlot* s : slots) s->map.header->tail.store(s->read, std::memory_order_release);
+  commits_.fetch_add(1, std::memory_order_relaxed);
   set_commit(size, kIdle);
   ++members_;
   rewriting_ = false;
@@ -342,12 +344,21 @@ void Writer::discard(const std::vector<RingSlot*>& slots) {
 }
 
 bool Writer::drain(const std::vector<RingSlot*>& slots) {
-  // Up to the heads seen now: a producer that never pauses must not keep us here.
-  for (RingSlot* s : slots) {
-    uint64_t head = s->map.header->head.load(std::memory_order_acquire);
-    while (!take(s, head)) {
-      if (failing_ || !cut_member(slots)) return false;
-      if (over_limit()) return true;
+  // Up to the heads seen now: a producer that never pauses must not keep us here. By turns: of many full rings each
+  // is to get some room soon.
+  constexpr uint64_t kTurn = 64 << 10;
+  heads_.clear();
+  for (RingSlot* s : slots) heads_.push_back(s->map.header->head.load(std::memory_order_acquire));
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      RingSlot* s = slots[i];
+      uint64_t upto = std::min(heads_[i], s->read + kTurn);
+      while (s->read < upto && !take(s, upto)) {
+        if (failing_ || !cut_member(slots)) return false;
+        if (over_limit()) return true;
+      }
+      more |= s->read < heads_[i];
     }
   }
   return true;

@@ -60,6 +60,8 @@ class Writer {
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return earlier_parts_ + file_size_; }
   uint64_t members() const { return members_; }
+  // Grows while the writer gets on; any thread may look.
+  uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
 
  private:
   bool ensure_open();
@@ -100,6 +102,8 @@ class Writer {
   std::string wished_, otherwise_, stem_;
   Prelude prelude_;
   std::vector<RingSlot*> slots_;
+  std::vector<uint64_t> heads_;
+  std::atomic<uint64_t> commits_{0};
 
   uint64_t file_size_ = 0;
   uint64_t earlier_parts_ = 0;
