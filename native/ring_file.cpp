@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "descriptor_table.hpp"
+#include "warm_up.hpp"
 
 namespace dft {
 namespace {

@@ -14,7 +14,6 @@
 #include <ctime>
 #include <mutex>
 
-#include "descriptor_table.hpp"
 #include "intercept/intercept.hpp"
 #include "intercept/io_record.hpp"
 #include "intercept/patcher.hpp"
@@ -24,6 +23,7 @@
 #include "ring_file.hpp"
 #include "session_hooks.hpp"
 #include "session_state.hpp"
+#include "warm_up.hpp"
 #include "write/trace_file.hpp"
 
 namespace dft {
@@ -389,9 +389,8 @@ bool start_session(const std::string& path, const char* role) {
   std::lock_guard lock(g.mutex);
   if (g.session) return false;
   init_clock();
-  widen_descriptor_table();
+  warm_up(false);
   pthread_once(&g_thread_key_once, [] { pthread_key_create(&g_thread_key, on_thread_exit); });
-  syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
   std::string hex = unique_hex(host);
@@ -423,6 +422,7 @@ void rearm_in_child() {
   std::string path = with_suffix(stem + "-" + hex + "-fork", g.settings.compress);
   parent->writer.abandon();
   parent->rings.abandon();
+  warm_up(true);
   arm(path, path, hex, parent->host);
   g.session.load()->root_stem = stem;
 }

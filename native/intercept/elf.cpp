@@ -93,6 +93,19 @@ void* defined_function(const ElfObject& o, const char* name) {
   return s ? reinterpret_cast<void*>(o.base + s->st_value) : nullptr;
 }
 
+uint32_t imported_symbols(const ElfObject& o) {
+  if (!o.gnu_hash) return 0;
+  uint32_t buckets = o.gnu_hash[0], first = o.gnu_hash[1], words = o.gnu_hash[2];
+  const uint32_t* bucket = reinterpret_cast<const uint32_t*>(reinterpret_cast<const uint64_t*>(o.gnu_hash + 4) + words);
+  // An empty table does not say where it would begin.
+  return std::any_of(bucket, bucket + buckets, [](uint32_t b) { return b != 0; }) ? first : 0;
+}
+
+uint32_t hashed_symbol(const ElfObject& o, const char* name) {
+  const ElfW(Sym)* s = find_hashed(o, name, [](uint32_t, const ElfW(Sym)&) { return true; });
+  return s ? uint32_t(s - o.symbols) : 0;
+}
+
 void* canonical_plt(const ElfObject& o, const char* name) {
   const ElfW(Sym)* s = find_hashed(o, name, [](uint32_t, const ElfW(Sym) & s) {
     return s.st_shndx == SHN_UNDEF && s.st_value != 0;

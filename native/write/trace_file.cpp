@@ -9,7 +9,7 @@
 #include <climits>
 #include <cstring>
 
-#include "descriptor_table.hpp"
+#include "warm_up.hpp"
 
 namespace dft {
 

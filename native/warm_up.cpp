@@ -1,9 +1,11 @@
-#include "descriptor_table.hpp"
+#include "warm_up.hpp"
 
 #include <fcntl.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "intercept/io_record.hpp"
@@ -11,7 +13,7 @@
 namespace dft {
 namespace {
 
-void widen() {
+void widen_descriptor_table() {
   int fd = open("/", O_PATH | O_CLOEXEC);
   if (fd < 0) return;
   int high = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
@@ -19,24 +21,20 @@ void widen() {
   close(fd);
 }
 
+void* prepare(void*) {
+  ++tls_io_off;
+  widen_descriptor_table();
+  syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+  --tls_io_off;
+  return nullptr;
+}
+
 bool one_thread() {
   struct stat st;
   return stat("/proc/self/task", &st) == 0 && st.st_nlink == 3;  // itself, its parent, and one thread
 }
 
-void* widen_aside(void*) {
-  tls_io_off = 1;
-  widen();
-  return nullptr;
-}
-
-}  // namespace
-
-void widen_descriptor_table() {
-  if (one_thread()) {
-    widen();
-    return;
-  }
+bool prepare_aside() {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -44,9 +42,16 @@ void widen_descriptor_table() {
   pthread_attr_init(&attr);
   pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
   pthread_t thread;
-  pthread_create(&thread, &attr, widen_aside, nullptr);  // without it the first call waits
+  bool begun = pthread_create(&thread, &attr, prepare, nullptr) == 0;
   pthread_attr_destroy(&attr);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return begun;
+}
+
+}  // namespace
+
+void warm_up(bool alone) {
+  if (alone || one_thread() || !prepare_aside()) prepare(nullptr);
 }
 
 }  // namespace dft
