@@ -57,11 +57,6 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
   return rc == 0;
 }
 
-bool set_size(int fd, uint64_t size) {
-  NoFileSizeSignal quiet;
-  return ftruncate(fd, off_t(size)) == 0;
-}
-
 int out_of_the_way(int fd) {
   int high = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
   if (high < 0) return fd;
@@ -210,7 +205,8 @@ bool RingFile::add_ring(MappedRing* out) {
   uint64_t offset = header_->rings_offset + index * (kPage + capacity);
   uint64_t piece = std::min(capacity, kRingPiece);
   if (fd_ >= 0) {
-    if (!reopen_if_stolen() || !set_size(fd_, offset + kPage + capacity)) return false;
+    // Its last page gives the file its size; what lies between is a hole until the ring gets there.
+    if (!reopen_if_stolen() || !reserve_blocks(fd_, offset + capacity, kPage)) return false;
     if (fallocate(fd_, 0, off_t(offset), off_t(kPage + piece)) != 0) {
       // A file system that cannot do this by itself cannot do it by the piece, beside a thread that writes already.
       piece = capacity;
