@@ -297,10 +297,16 @@ RingSlot* take_slot(Session* s) {
     }
   }
   MappedRing map;
-  void* pages = s->slots.size() < s->slots.capacity() ? take_pages(sizeof(RingSlot)) : nullptr;
+  bool room = s->slots.size() < s->slots.capacity();
+  if (!room && !in_a_handler()) {
+    s->slots.reserve(2 * s->slots.size());
+    room = true;
+  }
+  void* pages = room ? take_pages(sizeof(RingSlot)) : nullptr;
   if (!pages || !s->rings.add_ring(&map)) {
     if (pages) give_pages(pages, sizeof(RingSlot));
     s->no_ring.store(true);
+    s->header()->dropped[int(Drop::kRingFull)].fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }
   auto* slot = new (pages) RingSlot;

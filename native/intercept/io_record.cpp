@@ -18,10 +18,7 @@ __thread uint32_t tls_io_off = 0;
 uint32_t g_io_names[int(Call::kCount)];
 bool g_io_on[int(Call::kCount)];
 
-namespace {
-
-// Whether this looks like a signal handler: a signal that has one is blocked. A thread that blocks all of them is
-// someone's helper thread.
+// A signal that has a handler is blocked; but a thread that blocks all of them is someone's helper thread.
 bool in_a_handler() {
   sigset_t blocked;
   if (pthread_sigmask(SIG_BLOCK, nullptr, &blocked) != 0) return false;
@@ -38,8 +35,6 @@ bool in_a_handler() {
   }
   return handled && others;
 }
-
-}  // namespace
 
 void hide_io(bool hidden) { tls_io_off += hidden ? 1u : -1u; }
 

@@ -37,6 +37,8 @@ struct Values {
 void announce(ThreadState* t, uint64_t hash, std::string_view path);
 void announce_descriptor(ThreadState* t, Descriptor* d);
 ThreadState* attach_for_io();
+// Whether this looks like a signal handler of the program.
+bool in_a_handler();
 void count_signal_drop();
 // Little room is left in the ring: a short pause now, rather than a long one or a lost event later.
 void ease_off(ThreadState* t);
