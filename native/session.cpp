@@ -26,6 +26,10 @@
 #include "warm_up.hpp"
 #include "write/trace_file.hpp"
 
+// There in a program with a leak checker, which looks for pointers to heap blocks in no other pages.
+extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*, size_t);
+extern "C" __attribute__((weak)) void __lsan_unregister_root_region(const void*, size_t);
+
 namespace dft {
 
 std::atomic<uint32_t> g_generation{0};
@@ -74,10 +78,15 @@ uint64_t thread_cpu_ns() {
 // Not from the heap: a thread's first event may come in a signal handler that has interrupted malloc.
 void* take_pages(size_t size) {
   void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return p == MAP_FAILED ? nullptr : p;
+  if (p == MAP_FAILED) return nullptr;
+  if (__lsan_register_root_region) __lsan_register_root_region(p, size);
+  return p;
 }
 
-void give_pages(void* p, size_t size) { munmap(p, size); }
+void give_pages(void* p, size_t size) {
+  if (__lsan_unregister_root_region) __lsan_unregister_root_region(p, size);
+  munmap(p, size);
+}
 
 void free_stack(Stack* s) {
   free(s->frames);

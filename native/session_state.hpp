@@ -21,12 +21,12 @@ namespace dft {
 class QuietMutex {
  public:
   void lock() {
-    ++tls_io_off;
+    tls_io_off += kLocked;
     mutex_.lock();
   }
   void unlock() {
     mutex_.unlock();
-    --tls_io_off;
+    tls_io_off -= kLocked;
   }
 
  private:

@@ -72,13 +72,23 @@ def _rival_library() -> str | None:
     return str(found[0]) if found else None
 
 
+def _floor(folder: Path, *flags: str) -> str:
+    library = folder / f"floor{len(flags)}.so"
+    source = str(HERE / "floor.c")
+    command = ["cc", "-O2", "-w", "-shared", "-fPIC", *flags, "-o", str(library), source, "-ldl"]
+    subprocess.run(command, check=True)
+    return str(library)
+
+
 def subjects(data: str, rival: bool) -> dict[str, Subject]:
-    """By name, those without a tracer first."""
+    """By name, those without a tracer first. `data` holds the traced file, and gets what is compiled here."""
     common = {"DFTRACER_ENABLE": "1", "DFTRACER_INIT": "PRELOAD", "DFTRACER_INC_METADATA": "1"}
     ours = {**common, "LD_PRELOAD": own_library()}
     found = {
         "untraced": Subject({}),
         "untraced, second thread": Subject({}, company=True),
+        "empty wrapper": Subject({"LD_PRELOAD": _floor(Path(data))}, company=True),
+        "two clock readings": Subject({"LD_PRELOAD": _floor(Path(data), "-DCLOCK")}, company=True),
         "ours": Subject({**ours, "DFTRACER_DATA_DIR": data}),
         "ours, path not matching": Subject({**ours, "DFTRACER_DATA_DIR": "/nowhere"}),
     }

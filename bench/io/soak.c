@@ -69,7 +69,7 @@ static void wait_for(pid_t pid) {
 static void* processes(void* p) {
   char path[4096];
   for (; now() < end; ++forks) {
-    snprintf(path, sizeof path, "%s/c%ld", directory, forks);
+    snprintf(path, sizeof path, "%s/c%ld", directory, forks % 16);
     pid_t pid = fork();
     if (pid == 0) {
       int fd = open(path, O_WRONLY | O_CREAT, 0644);

@@ -65,7 +65,10 @@ ssize_t hook_pwrite(int fd, const void* buffer, size_t count, off_t offset) {
 template <typename... P, typename... A>
 inline ssize_t on_vector(Call call, int fd, const iovec* vector, int n, Values values, ssize_t (*function)(P...),
                          A... args) {
-  if (!io_active()) return function(args...);
+  if (!io_active()) {
+    not_recorded(fd);
+    return function(args...);
+  }
   File file = file_of(fd);
   if (!file) return function(args...);
   uint64_t start = call_starts();

@@ -53,6 +53,11 @@ void count_signal_drop() {
   if (s && s->recording) s->header()->dropped[int(Drop::kInSignal)].fetch_add(1, std::memory_order_relaxed);
 }
 
+void count_hidden_call(int fd) {
+  bool only_locked = tls_io_off % kLocked == 0;
+  if (only_locked && g_generation.load(std::memory_order_relaxed) && file_of(fd)) count_signal_drop();
+}
+
 void ease_off(ThreadState* t) {
   Session* s = state().session;
   if (!s) return;

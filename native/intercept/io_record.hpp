@@ -13,11 +13,19 @@ namespace dft {
 // Not 0: calls of this thread are not for us. Set while the tracer itself works, and between vfork and exec,
 // when a child runs in our memory.
 extern __attribute__((tls_model("initial-exec"))) __thread uint32_t tls_io_off;
+// What a thread adds to it that holds a lock of ours: its calls are then those of a signal handler.
+inline constexpr uint32_t kLocked = 1 << 16;
 extern uint32_t g_io_names[];        // interned, by Call
 extern bool g_io_on[];               // by Call: is its category recorded
 
 inline bool io_active() {
   return DFT_LIKELY(tls_io_off == 0) && g_generation.load(std::memory_order_relaxed) != 0;
+}
+
+void count_hidden_call(int fd);
+// For calls that are not recorded: a handler's call on a traced file counts as dropped.
+inline void not_recorded(int fd) {
+  if (DFT_UNLIKELY(tls_io_off >= kLocked)) count_hidden_call(fd);
 }
 
 inline uint64_t call_starts() {

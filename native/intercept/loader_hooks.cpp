@@ -13,9 +13,9 @@ __attribute__((visibility("hidden"))) void* dft_real_dlvsym = nullptr;
 __attribute__((visibility("hidden"))) void dft_before_dlsym() {
   if (tls_io_off) return;
   Finished keep_errno;
-  ++tls_io_off;
+  tls_io_off += kLocked;
   patch_new_objects();
-  --tls_io_off;
+  tls_io_off -= kLocked;
 }
 
 __attribute__((visibility("hidden"))) void* dft_dlsym(void*, const char*);

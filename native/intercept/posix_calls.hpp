@@ -9,7 +9,10 @@ namespace dft {
 
 template <typename R, typename... P, typename... A>
 inline R on_descriptor(Call call, int fd, const Values& values, R (*function)(P...), A... args) {
-  if (!io_active()) return function(args...);
+  if (!io_active()) {
+    not_recorded(fd);
+    return function(args...);
+  }
   File file = file_of(fd);
   if (!file) return function(args...);
   uint64_t start = call_starts();
