@@ -114,7 +114,7 @@ def soak(seconds: float, folder: Path) -> Outcome:
         "DFTRACER_DATA_DIR": str(data),
         "DFTRACER_LOG_FILE": str(traces / "t"),
         # Rings that all threads, the idle ones too, have gone round soon: then their memory is constant.
-        "DFTRACER_RING_SIZE": "65536",
+        "DFTRACER_RING_SIZE": str(1 << 20),
     }
     done = subprocess.run(
         [program, data, str(seconds), plugin],

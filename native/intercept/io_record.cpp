@@ -54,8 +54,9 @@ void count_signal_drop() {
 }
 
 void count_hidden_call(int fd) {
-  bool only_locked = tls_io_off % kLocked == 0;
-  if (only_locked && g_generation.load(std::memory_order_relaxed) && file_of(fd)) count_signal_drop();
+  // After vfork it may be the child's.
+  if (tls_io_off % kLocked || g_generation.load(std::memory_order_relaxed) == 0 || !in_session_process()) return;
+  if (file_of(fd)) count_signal_drop();
 }
 
 void ease_off(ThreadState* t) {

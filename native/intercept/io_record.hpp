@@ -13,7 +13,8 @@ namespace dft {
 // Not 0: calls of this thread are not for us. Set while the tracer itself works, and between vfork and exec,
 // when a child runs in our memory.
 extern __attribute__((tls_model("initial-exec"))) __thread uint32_t tls_io_off;
-// What a thread adds to it that holds a lock of ours: its calls are then those of a signal handler.
+// What a thread adds to it that holds a lock of ours, or waits for the child of a vfork: its own calls are then those
+// of a signal handler.
 inline constexpr uint32_t kLocked = 1 << 16;
 extern uint32_t g_io_names[];        // interned, by Call
 extern bool g_io_on[];               // by Call: is its category recorded

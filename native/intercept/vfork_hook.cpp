@@ -12,12 +12,12 @@ __attribute__((visibility("hidden"))) void* dft_real_vfork = nullptr;
 // this thread are the child's, made in our memory.
 __attribute__((visibility("hidden"))) uint64_t dft_before_vfork() {
   uint64_t start = io_active() ? ticks() : 0;
-  ++tls_io_off;
+  tls_io_off += kLocked;
   return start;
 }
 
 __attribute__((visibility("hidden"))) int dft_after_vfork(int pid, uint64_t start) {
-  --tls_io_off;
+  tls_io_off -= kLocked;
   if (start && io_active()) {
     Finished done;
     record_call(Call::vfork_, start, done, pid, pid == -1 ? done.error() : 0, Values());
