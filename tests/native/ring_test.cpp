@@ -146,7 +146,7 @@ TEST(rings_grow_while_they_are_filled) {
   s.ring_size = 4 << 20;
   configure(s);
   REQUIRE(start_session(dir / "run", "app"));
-  const int threads = 3, each = DFT_TSAN ? 400 : 2500;  // of 4 KiB: more than twice around
+  const int threads = 3, each = DFT_SLOW ? 400 : 2500;  // of 4 KiB: several pieces, or more than twice around
   const std::string text = ",\"s\":\"" + std::string(4000, 'x') + "\"";
   in_threads(threads, [&](int) {
     for (int n = 0; n < each; ++n) record(kEvent, n, text);
@@ -183,7 +183,7 @@ TEST(short_lived_threads_share_rings) {
   Scratch dir;
   configure(small_settings(dir));
   REQUIRE(start_session(dir / "run", "app"));
-  const int batches = DFT_TSAN ? 60 : 1250, at_once = 8;
+  const int batches = DFT_SLOW ? 60 : 1250, at_once = 8;
   for (int i = 0; i < batches; ++i) in_threads(at_once, [&](int k) { record(kEvent, i * at_once + k); });
   Stats stats = session_stats();
   CHECK(stats.rings < 200);
