@@ -137,11 +137,15 @@ void recycle_released(Session* s) {
 void extend_rings(Session* s, const std::vector<RingSlot*>& slots) {
   for (RingSlot* slot : slots) {
     RingHeader* h = slot->map.header;
-    uint64_t reserved = h->reserved.load(std::memory_order_relaxed);
-    if (reserved >= slot->map.capacity || h->head.load(std::memory_order_relaxed) + kRingPiece < reserved) continue;
-    uint64_t upto = std::min(reserved + 4 * kRingPiece, slot->map.capacity);
-    // Not only memory, but the pages of this process too; where the kernel cannot do that they come one by one.
-    if (s->rings.extend(h, upto)) madvise(slot->map.data + reserved, upto - reserved, kPopulateWrite);
+    for (;;) {
+      uint64_t from = h->reserved.load(std::memory_order_relaxed);
+      // A thread with few events keeps to its first piece; one that has half filled it will want the rest.
+      if (from >= slot->map.capacity || h->head.load(std::memory_order_relaxed) < kRingPiece / 2) break;
+      uint64_t upto = std::min(from + 4 * kRingPiece, slot->map.capacity);
+      if (!s->rings.extend(h, upto)) break;
+      // Not only memory, but the pages of this process too; where the kernel cannot do that they come one by one.
+      madvise(slot->map.data + from, upto - from, kPopulateWrite);
+    }
   }
 }
 
@@ -216,12 +220,12 @@ void* writer_main(void* p) {
     bool written;
     {
       auto slots = slots_now(s);  // before the writer's lock: rename_session() takes the two in this order
+      extend_rings(s, slots);
       std::lock_guard lock(s->writer_mutex);
       s->clock.add(take_anchor());
       s->header()->last_anchor = s->clock.last();
       written = s->writer.pump(slots, flushing || timed_out);
       show(s);
-      extend_rings(s, slots);
     }
     s->written.store(written);
     if (s->no_ring.load()) complain("no memory for another thread's events; they are not recorded");

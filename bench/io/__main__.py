@@ -1,6 +1,7 @@
 """python -m bench.io {loop,stalls,patch}: what interception costs.
 
-loop    open + pread 4 KiB + close on tmpfs, all subjects in turn; medians of the turns' differences
+loop    open + pread 4 KiB + close on tmpfs, all subjects in turn: the best turn of each, which other work on
+        the machine disturbs least, and the medians of the turns' differences to the loops without a tracer
 stalls  every call measured by itself: the longest ones, and what of them was not the call
 patch   `initialize_log` in a process that has imported torch
 """
@@ -38,7 +39,8 @@ def _paired(samples: list[Sample], base: list[Sample], of: Callable[[Sample, Sam
 
 def report(name: str, samples: list[Sample], bases: dict[str, list[Sample]], threads: int) -> str:
     """One line of the table."""
-    text = f"{name:24} {threads} thr  cpu {_median([s.cpu for s in samples]):6.0f} ns/call"
+    best = min(s.wall for s in samples)
+    text = f"{name:24} {threads} thr  best {best:5.0f} ns/call, cpu {_median([s.cpu for s in samples]):5.0f};"
     for base in bases.values():
         added = _paired(samples, base, lambda a, b: a.cpu - b.cpu)
         ratio = _paired(samples, base, lambda a, b: a.wall / b.wall)
