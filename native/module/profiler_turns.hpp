@@ -1,63 +1,79 @@
-// Turns at the interpreter lock with a program that is busy: the work waits for moments when nobody wants the lock.
+// Turns at the interpreter lock beside a program that is busy: the work waits for moments when nobody wants the lock.
 #pragma once
 
+#include <sys/prctl.h>
 #include <time.h>
+
+#include <algorithm>
 
 #include "clock.hpp"
 #include "module/python.hpp"
 
 namespace dft::py {
 
+// A thread that gives the lock up for the length of one operator wants it back at once; one in a backward pass, in a
+// device's wait or in a read does not. Which of them it is shows in whether the lock stays free for a while.
 class Turns {
  public:
   // `hurry`: one byte that others set when they wait for this work.
-  explicit Turns(const char* hurry) : hurry_(hurry) {}
+  explicit Turns(const char* hurry) : hurry_(hurry) {
+    // Naps of microseconds take fifty more otherwise.
+    if (!hurrying()) prctl(PR_SET_TIMERSLACK, 1000);
+  }
 
-  // Lets go of the lock for `work`, and takes it again when it has been free for a while: a thread that gives it up for
-  // the length of one operator wants it back at once, one in a backward pass or a device's wait does not.
+  bool hurrying() const { return *static_cast<const volatile char*>(hurry_) != 0; }
+  // Whether the turn that began with the last `give_way` has lasted long enough.
+  bool over() const { return !hurrying() && monotonic_ns() - began_ > kTurnNs; }
+
+  // Lets go of the lock for `work`, and takes it again when that disturbs nobody, or has taken too long to wait for.
   template <typename Work>
   void give_way(Work work) {
     PyThreadState* state = PyEval_SaveThread();
     work();
     uint64_t begin = monotonic_ns();
-    int free = 0;
+    int looks = quiet_ ? kLooksWhileQuiet : kLooks;
+    int64_t length = kShortestNapNs;
     for (;;) {
-      if (!hurrying()) nap();
+      if (!hurrying()) nap(length);
       uint64_t asked = monotonic_ns();
       PyEval_RestoreThread(state);
-      uint64_t now = monotonic_ns();
+      began_ = monotonic_ns();
       if (hurrying()) return;
-      uint64_t waited = now - asked;
+      uint64_t waited = began_ - asked;
       if (waited < kAtOnceNs) {
-        if (++free >= (quiet_ ? 1 : kQuietLooks)) {
+        length = kShortestNapNs;
+        if (--looks == 0) {
           quiet_ = true;
           return;
         }
       } else {
         quiet_ = false;
-        free = 0;
+        looks = kLooks;
+        length = std::min(2 * length, kLongestNapNs);
         // Whoever holds it this long never lets go by itself; it was made to, so the turn may as well be used.
-        if (waited >= kTakenByForceNs) return;
+        if (waited > kTakenByForceNs) return;
       }
-      if (now - begin > kPatienceNs) return;
+      if (began_ - begin > kPatienceNs) return;
       state = PyEval_SaveThread();
     }
   }
 
  private:
-  static constexpr uint64_t kAtOnceNs = 10'000;
+  static constexpr uint64_t kTurnNs = 50'000;
+  static constexpr uint64_t kAtOnceNs = 8'000;
   static constexpr uint64_t kTakenByForceNs = 4'000'000;
-  static constexpr uint64_t kPatienceNs = 20'000'000;
-  static constexpr int kQuietLooks = 5;
+  static constexpr uint64_t kPatienceNs = 10'000'000;
+  static constexpr int64_t kShortestNapNs = 20'000, kLongestNapNs = 500'000;
+  static constexpr int kLooks = 12, kLooksWhileQuiet = 2;
 
-  bool hurrying() const { return *static_cast<const volatile char*>(hurry_) != 0; }
-  static void nap() {
-    timespec time{0, 20'000};
+  static void nap(int64_t ns) {
+    timespec time{0, ns};
     nanosleep(&time, nullptr);
   }
 
   const char* hurry_;
   bool quiet_ = false;
+  uint64_t began_ = monotonic_ns();
 };
 
 }  // namespace dft::py

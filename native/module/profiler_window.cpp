@@ -13,21 +13,20 @@
 namespace dft::py {
 namespace {
 
-// Rows read under one hold of the lock: about a tenth of a millisecond, and many where nobody waits.
-constexpr size_t kTurn = 32, kHurriedTurn = 512;
+// Rows read under one hold of the lock, at most, and between looks at the clock.
+constexpr size_t kTurn = 512, kLook = 4;
 
 struct Window {
   Table table;
   Reader reader;
   Turns turns;
-  const char* hurry;
   std::string category;
   int64_t offset;
 
-  Window(size_t count, const char* hurry_, std::string_view cat, int64_t offset_)
-      : table(count), turns(hurry_), hurry(hurry_), category(cat), offset(offset_) {}
+  Window(size_t count, const char* hurry, std::string_view cat, int64_t offset_)
+      : table(count), turns(hurry), category(cat), offset(offset_) {}
 
-  size_t turn_size() const { return *static_cast<const volatile char*>(hurry) ? kHurriedTurn : kTurn; }
+  bool turn_over(size_t read) const { return read == kTurn || (read % kLook == 0 && read && turns.over()); }
 
   // Needs no lock. Waits for room in the ring: a window is a burst far larger than that.
   void write(size_t low, size_t high) {
@@ -49,7 +48,7 @@ struct Window {
   bool run(int64_t trace_start) {
     size_t count = table.rows.size();
     for (size_t low = 0; low < count;) {
-      for (size_t high = std::min(low + turn_size(), count); low < high; ++low)
+      for (size_t first = low; low < count && !turn_over(low - first); ++low)
         if (!reader.begin(low)) return false;
       turns.give_way([&] { reader.digest(); });
     }
@@ -57,7 +56,7 @@ struct Window {
     bool at_once = !table.has_devices();
     for (size_t low = 0; low < count;) {
       size_t first = low, read = 0;
-      for (size_t most = turn_size(); low < count && read < most; ++low) {
+      for (; low < count && !turn_over(read); ++low) {
         if (reader.done(low)) continue;
         if (!reader.complete(low)) return false;
         ++read;
@@ -99,6 +98,24 @@ bool read_flops(PyObject* given, Table* table) {
   return true;
 }
 
+const char* hurry_of(PyObject* bytes) {
+  if (PyByteArray_GET_SIZE(bytes) > 0) return PyByteArray_AS_STRING(bytes);
+  PyErr_SetString(PyExc_ValueError, "one byte expected");
+  return nullptr;
+}
+
+PyObject* py_wait_for_turn(PyObject*, PyObject* hurry) {
+  if (!PyByteArray_Check(hurry)) {
+    PyErr_SetString(PyExc_TypeError, "a bytearray expected");
+    return nullptr;
+  }
+  const char* byte = hurry_of(hurry);
+  if (!byte) return nullptr;
+  Turns turns(byte);
+  turns.give_way([] {});
+  Py_RETURN_NONE;
+}
+
 PyObject* py_write_profiler_window(PyObject*, PyObject* args) {
   PyObject *activities, *getters, *flops, *hurry;
   const char* category;
@@ -106,11 +123,9 @@ PyObject* py_write_profiler_window(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "sO!O!O!LLO!", &category, &PyList_Type, &activities, &PyDict_Type, &getters, &PyDict_Type,
                         &flops, &trace_start, &offset, &PyByteArray_Type, &hurry))
     return nullptr;
-  if (PyByteArray_GET_SIZE(hurry) < 1) {
-    PyErr_SetString(PyExc_ValueError, "one byte expected");
-    return nullptr;
-  }
-  Window window(size_t(PyList_GET_SIZE(activities)), PyByteArray_AS_STRING(hurry), category, offset);
+  const char* byte = hurry_of(hurry);
+  if (!byte) return nullptr;
+  Window window(size_t(PyList_GET_SIZE(activities)), byte, category, offset);
   if (!read_flops(flops, &window.table) || !window.reader.open(getters, activities, &window.table) ||
       !window.run(trace_start))
     return nullptr;
@@ -131,6 +146,7 @@ PyObject* py_profiler_args(PyObject*, PyObject* args) {
 
 PyMethodDef g_profiler_functions[] = {
     {"write_profiler_window", py_write_profiler_window, METH_VARARGS, nullptr},
+    {"wait_for_turn", py_wait_for_turn, METH_O, nullptr},
     {"profiler_args", py_profiler_args, METH_VARARGS, nullptr},
     {},
 };

@@ -1,6 +1,5 @@
 """The one seam to the native recorder."""
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, final, overload
@@ -175,10 +174,14 @@ def write_profiler_window(
     offset_ns: int,
     hurry: bytearray,
 ) -> list[tuple[int, int, int]]:
-    """Write every one of `activities` and empty the list; the lanes of devices that came up, with device and stream.
+    """Write every one of `activities` and empty the list; the lanes of devices met: lane, device, stream.
 
-    Waits for room and drops nothing. While `hurry[0]` is 0 it takes the interpreter lock when nobody wants it.
+    Waits for room and drops nothing. While `hurry[0]` is 0, it takes the interpreter lock when nobody else
+    wants it.
     """
+
+def wait_for_turn(hurry: bytearray) -> None:
+    """Return when nobody has wanted the interpreter lock for a moment; soon anyway, at once in a hurry."""
 
 def profiler_args(text: str, on_device: bool) -> str:
     """Args (`,"key":value,...`) that a profiler's text about an operator, or a device's activity, gives."""
