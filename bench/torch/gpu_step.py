@@ -30,6 +30,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Step = Callable[[int], None]
 T = TypeVar("T")
 Pairs = list[tuple[float, float]]
+Runs = list[tuple[list[float], list[float]]]
 
 
 class Transformer(nn.Module):
@@ -186,6 +187,32 @@ def compare_handlers(
     return alternate(lambda _: window(lambda _: None), lambda _: window(trace_handler), rounds)
 
 
+def compare_windows(training: Training, data: Path, rounds: int, steps: int) -> Runs:
+    """One recorded window handed over again and again: what its writing takes from the steps beside it."""
+    plain = training.plain(write_batches(data / "plain"))
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (DEVICE == "cuda")
+    with profile(activities=activities, record_shapes=True) as prof:
+        for index in range(3):
+            plain(index)
+            wait()
+
+    def run(handler: Callable[[Any], None]) -> list[float]:
+        times = []
+        begin = time.perf_counter()
+        handler(prof)
+        for index in range(4 * steps):
+            plain(index)
+            wait()
+            times.append(time.perf_counter() - begin)
+            begin = time.perf_counter()
+        run_before_finalize()
+        return [*times, time.perf_counter() - begin]
+
+    for handler in (lambda _: None, trace_handler):
+        run(handler)
+    return alternate(lambda _: run(lambda _: None), lambda _: run(trace_handler), rounds)
+
+
 def compare_graphs(training: Training, data: Path, rounds: int, steps: int) -> Pairs:
     paths = write_batches(data / "plain")
     plain = training.plain(paths, torch.compile(training.model))
@@ -199,7 +226,12 @@ def compare_graphs(training: Training, data: Path, rounds: int, steps: int) -> P
     )
 
 
-COMPARISONS = {"annotations": compare_annotations, "handler": compare_handlers, "graphs": compare_graphs}
+COMPARISONS: dict[str, Callable[..., Any]] = {
+    "annotations": compare_annotations,
+    "handler": compare_handlers,
+    "window": compare_windows,
+    "graphs": compare_graphs,
+}
 
 
 def main() -> None:

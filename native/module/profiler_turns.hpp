@@ -4,8 +4,6 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#include <algorithm>
-
 #include "clock.hpp"
 #include "module/python.hpp"
 
@@ -32,7 +30,7 @@ class Turns {
     work();
     uint64_t begin = monotonic_ns();
     int looks = quiet_ ? kLooksWhileQuiet : kLooks;
-    int64_t length = kShortestNapNs;
+    int64_t length = kShortNapNs;
     for (;;) {
       if (!hurrying()) nap(length);
       uint64_t asked = monotonic_ns();
@@ -41,7 +39,7 @@ class Turns {
       if (hurrying()) return;
       uint64_t waited = began_ - asked;
       if (waited < kAtOnceNs) {
-        length = kShortestNapNs;
+        length = kShortNapNs;
         if (--looks == 0) {
           quiet_ = true;
           return;
@@ -49,7 +47,8 @@ class Turns {
       } else {
         quiet_ = false;
         looks = kLooks;
-        length = std::min(2 * length, kLongestNapNs);
+        // Asking costs: while somebody waits for the lock, letting go of it is a call into the kernel.
+        length = length == kShortNapNs ? kLongNapNs : 2 * kLongNapNs;
         // Whoever holds it this long never lets go by itself; it was made to, so the turn may as well be used.
         if (waited > kTakenByForceNs) return;
       }
@@ -63,7 +62,7 @@ class Turns {
   static constexpr uint64_t kAtOnceNs = 8'000;
   static constexpr uint64_t kTakenByForceNs = 4'000'000;
   static constexpr uint64_t kPatienceNs = 10'000'000;
-  static constexpr int64_t kShortestNapNs = 20'000, kLongestNapNs = 500'000;
+  static constexpr int64_t kShortNapNs = 20'000, kLongNapNs = 1'000'000;
   static constexpr int kLooks = 12, kLooksWhileQuiet = 2;
 
   static void nap(int64_t ns) {

@@ -81,7 +81,7 @@ def test_a_collective_keeps_its_numbers_and_group() -> None:
 
 def test_a_kernel_has_grid_and_block_as_text() -> None:
     args = device_args(
-        '"device": 0, "context": 1, "stream": 7, "blocks per SM": 0.48, "warps per SM": 1.93, "grid": [64, 1, 1], '
+        '"device": 0, "context": 1, "stream": 7, "warps per SM": 1.93, "grid": [64, 1, 1], '
         '"block": [128, 1, 1], "est. achieved occupancy %": 3, "registers per thread": 16, "shared memory": 0'
     )
     assert args == {
