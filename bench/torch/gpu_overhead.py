@@ -124,9 +124,8 @@ def main() -> None:
                     rounds,
                 )
             )
-    print(
-        "| what | of | untraced, ms | added, ms | added | 95 % interval | rounds |\n|---|---|---|---|---|---|---|"
-    )
+    print("| what | of | untraced, ms | added, ms | added | 95 % interval | rounds |")
+    print("|---|---|---|---|---|---|---|")
     for row in rows:
         print("| " + " | ".join(map(str, row)) + " |")
 

@@ -66,6 +66,10 @@ bool Reader::open(PyObject* getters, PyObject* activities, Table* table) {
   table_ = table;
   for (int slot = 0; slot < kSlots; ++slot) {
     slots_[slot] = PyDict_GetItemString(getters, kNames[slot]);
+    if (slots_[slot] && PyCFunction_CheckExact(slots_[slot]) &&
+        PyCFunction_GET_FLAGS(slots_[slot]) == (METH_VARARGS | METH_KEYWORDS))
+      direct_[slot] = reinterpret_cast<PyCFunctionWithKeywords>(
+          reinterpret_cast<void (*)()>(PyCFunction_GET_FUNCTION(slots_[slot])));
     if (slots_[slot] || (slot >= kNeeded && slot != kGuess)) continue;
     if (slot == kGuess && slots_[kType]) continue;
     PyErr_Format(PyExc_AttributeError, "this profiler's events have no %s", kNames[slot]);
@@ -95,6 +99,7 @@ PyObject* Reader::call(Slot slot, PyObject* activity) {
     PyTuple_SET_ITEM(args_, 0, new_ref(activity));
     Py_DECREF(before);
   }
+  if (direct_[slot]) return direct_[slot](PyCFunction_GET_SELF(slots_[slot]), args_, nullptr);
   return PyObject_Call(slots_[slot], args_, nullptr);
 }
 

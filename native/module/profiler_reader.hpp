@@ -71,6 +71,7 @@ class Reader {
   bool release_args();
 
   PyObject* slots_[kSlots] = {};
+  PyCFunctionWithKeywords direct_[kSlots] = {};  // behind the slots that are plain C functions
   PyObject* activities_ = nullptr;
   PyObject* args_ = nullptr;
   Table* table_ = nullptr;
