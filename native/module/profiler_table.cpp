@@ -121,8 +121,13 @@ void Table::digest(Row& row, string_view text) {
     constexpr string_view label = "\"correlation\": ";
     size_t at = text.find(label), end;
     if (at != string_view::npos && read_number(text, at + label.size(), &row.correlation, &end)) {
-      key_.assign(text.substr(0, at));
-      key_ += text.substr(end);
+      string_view after = text.substr(end), before = text.substr(0, at);
+      if (after.starts_with(", "))
+        after.remove_prefix(2);
+      else if (before.ends_with(", "))
+        before.remove_suffix(2);
+      key_.assign(before);
+      key_ += after;
       text = key_;
     }
   }
