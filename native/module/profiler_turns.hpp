@@ -4,6 +4,8 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include <exception>
+
 #include "clock.hpp"
 #include "module/python.hpp"
 
@@ -27,7 +29,12 @@ class Turns {
   template <typename Work>
   void give_way(Work work) {
     PyThreadState* state = PyEval_SaveThread();
-    work();
+    try {
+      work();
+    } catch (const std::exception&) {
+      PyEval_RestoreThread(state);
+      throw;
+    }
     uint64_t begin = monotonic_ns();
     int looks = quiet_ ? kLooksWhileQuiet : kLooks;
     int64_t length = kShortNapNs;

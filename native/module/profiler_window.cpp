@@ -1,6 +1,7 @@
 #include "module/profiler_window.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include "engine.hpp"
 #include "module/node.hpp"
@@ -66,12 +67,11 @@ struct Window {
         if (at_once) write(first, low);
       });
     }
-    if (!at_once) {
-      PyThreadState* state = PyEval_SaveThread();
-      table.attribute();
-      write(0, count);
-      PyEval_RestoreThread(state);
-    }
+    if (!at_once)
+      turns.give_way([&] {
+        table.attribute();
+        write(0, count);
+      });
     return true;
   }
 
@@ -125,11 +125,15 @@ PyObject* py_write_profiler_window(PyObject*, PyObject* args) {
     return nullptr;
   const char* byte = hurry_of(hurry);
   if (!byte) return nullptr;
-  Window window(size_t(PyList_GET_SIZE(activities)), byte, category, offset);
-  if (!read_flops(flops, &window.table) || !window.reader.open(getters, activities, &window.table) ||
-      !window.run(trace_start))
-    return nullptr;
-  return window.lanes();
+  try {
+    Window window(size_t(PyList_GET_SIZE(activities)), byte, category, offset);
+    if (!read_flops(flops, &window.table) || !window.reader.open(getters, activities, &window.table) ||
+        !window.run(trace_start))
+      return nullptr;
+    return window.lanes();
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
 }
 
 PyObject* py_profiler_args(PyObject*, PyObject* args) {
