@@ -435,14 +435,7 @@ PyMODINIT_FUNC PyInit__scan() {
   if (m == nullptr) return nullptr;
   if (!add_type(m, "Buffer", &buffer_spec, &buffer_type) || !add_type(m, "Scanner", &scanner_spec) ||
       !add_type(m, "SelfTime", &self_time_spec) ||
-      PyModule_AddObject(m, "MISSING", PyLong_FromLongLong(kMissing)) != 0 ||
-      PyModule_AddStringConstant(m, "INFLATE",
-#ifdef DFT_HAVE_LIBDEFLATE
-                                 "libdeflate"
-#else
-                                 "zlib"
-#endif
-                                 ) != 0) {
+      PyModule_AddObject(m, "MISSING", PyLong_FromLongLong(kMissing)) != 0) {
     Py_DECREF(m);
     return nullptr;
   }

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeAlias, final
 _AnyBuffer: TypeAlias = Any
 
 MISSING: Final[int]
-INFLATE: Final[str]
 
 @final
 class Buffer:
