@@ -58,7 +58,7 @@ std::optional<MemberNote> read_note(const std::uint8_t* p, std::size_t n) {
 static_assert(WholeInflate::kSlack <= kPadding);
 
 // A member in one go, if it is just what its note says and unharmed.
-bool MemberInflater::whole(const std::uint8_t* p, std::size_t n, std::size_t text_size, Column<char>& out) {
+bool MemberInflater::whole(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out) {
   const std::size_t head = header_size(p, n);
   if (head == 0 || n < head + kTrailer) return false;
   auto* text = reinterpret_cast<std::uint8_t*>(out.data());
@@ -73,7 +73,7 @@ bool MemberInflater::whole(const std::uint8_t* p, std::size_t n, std::size_t tex
   return true;
 }
 
-bool MemberInflater::inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Column<char>& out) {
+bool MemberInflater::inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out) {
   out.clear();
   // A damaged note must not make us ask for gigabytes: deflate cannot expand more than about 1032 times.
   text_size = std::min(text_size, n * 1040 + 1024);
@@ -103,7 +103,7 @@ StreamInflater::StreamInflater() {
 }
 StreamInflater::~StreamInflater() { inflateEnd(&z_); }
 
-StreamInflater::State StreamInflater::step(const std::uint8_t*& p, std::size_t& n, Column<char>& out, std::size_t limit) {
+StreamInflater::State StreamInflater::step(const std::uint8_t*& p, std::size_t& n, Bytes& out, std::size_t limit) {
   while (n > 0) {
     if (between_) {
       inflateReset(&z_);

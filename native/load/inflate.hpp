@@ -24,10 +24,10 @@ std::optional<MemberNote> read_note(const std::uint8_t* p, std::size_t n);
 class MemberInflater {
  public:
   // The member's text, replacing `out`; false when it is damaged, `out` then holds what could be had.
-  bool inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Column<char>& out);
+  bool inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out);
 
  private:
-  bool whole(const std::uint8_t* p, std::size_t n, std::size_t text_size, Column<char>& out);
+  bool whole(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out);
 
   WholeInflate decoder_;
 };
@@ -42,7 +42,7 @@ class StreamInflater {
 
   enum class State { more_input, more_room, damaged };
   // Takes from [p, p+n) (advancing both), appends to `out` up to its capacity less the padding.
-  State step(const std::uint8_t*& p, std::size_t& n, Column<char>& out, std::size_t limit);
+  State step(const std::uint8_t*& p, std::size_t& n, Bytes& out, std::size_t limit);
   bool between_members() const noexcept { return between_; }
 
  private:
