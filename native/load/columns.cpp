@@ -1,13 +1,11 @@
 #include "columns.hpp"
 
-#include <sys/mman.h>
-
 #include <mutex>
 
 namespace dft::load {
 namespace {
 
-constexpr std::size_t kGrain = std::size_t{64} << 10, kHugePage = std::size_t{2} << 20, kLine = 64;
+constexpr std::size_t kGrain = std::size_t{64} << 10, kLine = 64;
 
 // Memory given back: a reader that lets chunks go as it reads uses the same pages over and over.
 struct Spare {
@@ -31,25 +29,22 @@ Memory::Memory(std::size_t size) : size_((size + kGrain - 1) / kGrain * kGrain) 
         return;
       }
   }
-  const bool large = size_ >= 2 * kHugePage;
-  if (large) size_ = (size_ + kHugePage - 1) / kHugePage * kHugePage;
-  data_ = static_cast<char*>(std::aligned_alloc(large ? kHugePage : kLine, size_));
+  data_ = static_cast<char*>(std::aligned_alloc(kLine, size_));
   if (data_ == nullptr) throw std::bad_alloc();
-#if defined(MADV_HUGEPAGE)
-  if (large) ::madvise(data_, size_, MADV_HUGEPAGE);  // a fault per 4 KiB costs more than filling them
-#endif
 }
 
 Memory::~Memory() {
   if (data_ == nullptr) return;
+  char* oldest = nullptr;
   {
     const std::scoped_lock lock(spare_mutex);
-    if (spare.size() < kMostSpare) {
-      spare.push_back({data_, size_});
-      return;
+    if (spare.size() == kMostSpare) {
+      oldest = spare.front().data;
+      spare.erase(spare.begin());
     }
+    spare.push_back({data_, size_});
   }
-  std::free(data_);
+  std::free(oldest);
 }
 
 void Columns::reserve_rows(std::size_t n) {
@@ -61,9 +56,9 @@ void Columns::reserve_rows(std::size_t n) {
     return from;
   };
 #define X(c) const std::size_t at_##c = room(sizeof(*c.data()));
-  DFT_INT_COLUMNS(X)
-  DFT_CODE_COLUMNS(X)
   X(ph) X(args_end)
+  DFT_CODE_COLUMNS(X)
+  DFT_INT_COLUMNS(X)
 #undef X
   Memory grown(at);
 #define X(c) c.move_to(reinterpret_cast<std::remove_const_t<std::remove_pointer_t<decltype(c.data())>>*>(grown.data() + at_##c));

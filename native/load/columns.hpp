@@ -106,9 +106,10 @@ class Memory {
   std::size_t size_ = 0;
 };
 
-// X(name): 64-bit integers, kMissing when absent.
+// X(name): 64-bit integers, kMissing when absent. Those that whole traces lack come last: their memory, at the end of
+// a chunk's, is then never touched.
 #define DFT_INT_COLUMNS(X) \
-  X(id) X(pid) X(tid) X(ts) X(dur) X(level) X(p_idx) X(epoch) X(step) X(count) X(size) X(offset) X(ret) X(errno_) X(image_idx)
+  X(id) X(pid) X(tid) X(ts) X(dur) X(level) X(p_idx) X(ret) X(count) X(epoch) X(step) X(image_idx) X(size) X(offset) X(errno_)
 // X(name): codes into a dictionary of the same name, kNoCode when absent.
 #define DFT_CODE_COLUMNS(X) X(name) X(cat) X(hhash) X(fhash)
 
@@ -135,7 +136,7 @@ struct Row {
     return *reinterpret_cast<std::int64_t*>(reinterpret_cast<char*>(this) + f * sizeof(std::int64_t));
   }
 };
-static_assert(f_id == 0 && f_image_idx < f_name && offsetof(Row, image_idx) == f_image_idx * sizeof(std::int64_t));
+static_assert(f_id == 0 && f_errno_ + 1 == f_name && offsetof(Row, errno_) == f_errno_ * sizeof(std::int64_t));
 
 // A metadata record, or one of the two events by which a process reports itself (start, end).
 struct Meta {

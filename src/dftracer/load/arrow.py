@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA_VERSION", "BatchMaker", "schema"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _INTS = ("id", "pid", "tid", "ts", "dur", "p_idx", "level", "epoch", "step", "image_idx")
 _zero_buffer: Any = None
 _IO_INTS = ("count", "size", "offset", "ret", "errno")
