@@ -119,7 +119,7 @@ def analyze(
     results: list[tuple[Partial, Lanes]] = []
     sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
     for i, unit in enumerate(units):
-        results += analyze_files(unit, trace.filter, trace.threads, 4 * trace.chunk_text)
+        results += analyze_files(unit, trace.filter, trace.threads, 2 * trace.chunk_text)
         if progress is not None:
             progress(sum(sizes[: i + 1]), sum(sizes))
     job = build_job([partial for partial, _ in results])

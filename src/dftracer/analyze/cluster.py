@@ -74,7 +74,7 @@ def analyze_on_cluster(trace: Trace, dask: Any) -> Job:
 
     units = [[replace(p, file=p.file.resolve()) for p in unit] for unit in units_of(trace)]
     with _client(dask) as client:
-        read = [client.submit(_read, unit, trace.filter, 4 * trace.chunk_text, pure=False) for unit in units]
+        read = [client.submit(_read, unit, trace.filter, 2 * trace.chunk_text, pure=False) for unit in units]
         gathered = client.gather([client.submit(_small, r, pure=False) for r in read])
         where = {}
         partials: list[Partial] = []
