@@ -13,7 +13,8 @@ from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.ledger import ledger
-from dftracer.analyze.partial import Lanes, Partial, analyze_files
+from dftracer.analyze.partial import Partial, analyze_files
+from dftracer.analyze.shelf import Shelf
 from dftracer.load.process import ProcessInfo, part_of
 from dftracer.load.trace import Trace
 
@@ -114,18 +115,21 @@ def analyze(
     if dask is not None:
         from dftracer.analyze.cluster import analyze_on_cluster  # noqa: PLC0415 - needs the extra `dask`
 
-        return Analysis(analyze_on_cluster(trace, dask))
+        return Analysis(analyze_on_cluster(trace, dask, progress))
     units = units_of(trace)
-    results: list[tuple[Partial, Lanes]] = []
+    shelf = Shelf(trace.memory_limit)
+    partials: list[Partial] = []
     sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
     for i, unit in enumerate(units):
-        results += analyze_files(unit, trace.filter, trace.threads, 2 * trace.chunk_text)
+        for partial, lanes in analyze_files(unit, trace.filter, trace.threads, 2 * trace.chunk_text):
+            shelf.put(id(partial), lanes)
+            partials.append(partial)
         if progress is not None:
             progress(sum(sizes[: i + 1]), sum(sizes))
-    job = build_job([partial for partial, _ in results])
-    heavy = {id(partial): lanes for partial, lanes in results}
+    job = build_job(partials)
     for rank in job.ranks:
         for i, member in enumerate(rank.members):
             skip = rank.main.steps.tid if member is rank.main else None
-            rank.explanations[i] = explain(heavy[id(member)], rank.main.waits, rank.main.compute, skip)
+            lanes = shelf.take(id(member))
+            rank.explanations[i] = explain(lanes, rank.main.waits, rank.main.compute, skip)
     return Analysis(job)

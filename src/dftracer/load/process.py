@@ -12,11 +12,11 @@ from typing import Any
 from dftracer._schema import TIME_UNITS
 from dftracer.load._scan import MISSING, Scanner
 
-__all__ = ["ProcessInfo", "assign_ranks", "part_of", "peek"]
+__all__ = ["MetaRow", "ProcessInfo", "assign_ranks", "part_of", "peek"]
 
 _PART = re.compile(r"-part(\d+)(?=\.pfw(\.gz)?$)")
 
-_MetaRow = tuple[str, str, str, str, int, int, int]
+MetaRow = tuple[str, str, str, str, int, int, int]
 
 
 @dataclass
@@ -48,7 +48,7 @@ class ProcessInfo:
         """Processes of different hosts may share a pid."""
         return (self.host, self.pid)
 
-    def take(self, rows: Iterable[_MetaRow]) -> None:  # noqa: PLR0912 - one branch per kind of record
+    def take(self, rows: Iterable[MetaRow]) -> None:  # noqa: PLR0912 - one branch per kind of record
         """Learn from metadata rows."""
         for row in rows:
             kind, key, value, rest, pid, tid, ts = row

@@ -229,6 +229,7 @@ def training_run(  # noqa: PLR0915 - one flat loop: it writes lines by the milli
     steps_per_epoch: int = 100,
     files: int = 512,
     gz: bool = True,
+    member_text: int = 1 << 20,
 ) -> Run:
     """Write a whole job of about `events` events: per rank a main process and its loader workers.
 
@@ -252,7 +253,7 @@ def training_run(  # noqa: PLR0915 - one flat loop: it writes lines by the milli
         for w in range(workers):
             pid = main_pid + 1 + w
             path = directory / f"trace-{pid:016x}-fork.pfw{'.gz' if gz else ''}"
-            out = _MemberFile(path)
+            out = _MemberFile(path, member_text)
             ids = _preamble(out, pid, main_pid, rank, ranks, hhash, paths, hashes)
             common = f'"pid":{pid},"tid":{pid},"ts":'
             count = 0
@@ -307,7 +308,7 @@ def training_run(  # noqa: PLR0915 - one flat loop: it writes lines by the milli
             total += count + _finish(out, ids, pid, hhash, _EPOCH_US + steps * step_us)
             written.append(path)
         path = directory / f"trace-{main_pid:016x}-app.pfw{'.gz' if gz else ''}"
-        out = _MemberFile(path)
+        out = _MemberFile(path, member_text)
         ids = _preamble(out, main_pid, 1, rank, ranks, hhash, [], [])
         common = f'"pid":{main_pid},"tid":{main_pid},"ts":'
         count = 0

@@ -54,9 +54,13 @@ class Filter:
 
 
 def scan_file(
-    process: ProcessInfo, where: Filter, threads: int, chunk_text: int
+    process: ProcessInfo,
+    where: Filter,
+    threads: int,
+    chunk_text: int,
+    span: tuple[int, int] | None = None,
 ) -> Iterator[tuple[Scanner, Chunk]]:
-    """The chunks of one file; `process` learns what its metadata says on the way."""
+    """The chunks of a file, or of some of its members; `process` learns what its metadata says on the way."""
     scanner = Scanner(
         process.file,
         threads,
@@ -67,6 +71,7 @@ def scan_file(
         pids=where.pids,
         names=where.names,
         cats=where.cats,
+        span=span,
     )
     for raw in scanner:
         process.take(raw["meta"])
