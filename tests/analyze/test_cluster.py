@@ -92,7 +92,7 @@ def test_a_merged_file_in_spans_is_the_same_too(tmp_path: Path) -> None:
     (process,) = Trace(one).processes
     spans = [digest_span(process, Filter(), 1 << 20, s) for s in member_spans(one, 1)]
     assert len(spans) > 4
-    job = build_job([p for p, _ in join_spans(process, pickle.loads(pickle.dumps(spans)))])
+    job = build_job([p for p, _ in join_spans(process, pickle.loads(pickle.dumps(spans)), Filter())])
     there = _told(Analysis(job))
     for part in ("names", "files"):
         assert there[part] == here[part]

@@ -15,6 +15,7 @@ from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.ledger import ledger
 from dftracer.analyze.partial import Partial, analyze_files
 from dftracer.analyze.shelf import Shelf
+from dftracer.load.files import NoTraces
 from dftracer.load.process import ProcessInfo, part_of
 from dftracer.load.trace import Trace
 
@@ -112,11 +113,14 @@ def analyze(
     """Analyse a trace. `dask` is a scheduler address, "local", or a `distributed.Client`."""
     if not isinstance(trace, Trace):
         trace = Trace(trace)
+    units = units_of(trace)
+    if not units:
+        seen = sorted({p.rank for p in trace.processes if p.rank is not None})
+        raise NoTraces(f"no process is of the asked ranks or pids; ranks in this trace: {seen or 'none'}")
     if dask is not None:
         from dftracer.analyze.cluster import analyze_on_cluster  # noqa: PLC0415 - needs the extra `dask`
 
-        return Analysis(analyze_on_cluster(trace, dask, progress))
-    units = units_of(trace)
+        return _checked(Analysis(analyze_on_cluster(trace, dask, progress)))
     shelf = Shelf(trace.memory_limit)
     partials: list[Partial] = []
     sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
@@ -132,4 +136,18 @@ def analyze(
             skip = rank.main.steps.tid if member is rank.main else None
             lanes = shelf.take(id(member))
             rank.explanations[i] = explain(lanes, rank.main.waits, rank.main.compute, skip)
-    return Analysis(job)
+    return _checked(Analysis(job))
+
+
+def _checked(analysis: Analysis) -> Analysis:
+    """Files without a single record are no trace: saying that nothing is wrong with them would mislead."""
+    processes = [p.process for p in analysis.job.partials]
+    if any(p.counts.get(k) for p in processes for k in ("events", "meta", "filtered")):
+        return analysis
+    if any(p.counts.get(k) for p in processes for k in ("bad_lines", "cut_lines", "members_cut")):
+        raise NoTraces(
+            f"{processes[0].file} is no trace: no line of it is a trace record"
+            if len(processes) == 1
+            else f"none of the {len(processes)} files is a trace: no line is a trace record"
+        )
+    raise NoTraces(f"{processes[0].file} is empty: nothing was recorded, or the program was killed at once")

@@ -61,7 +61,7 @@ def _submit(client: Any, unit: list[ProcessInfo], trace: Trace, span_bytes: int)
     digests = [
         client.submit(_digest, part, trace.filter, chunk_text, span, pure=False) for part, span in spans
     ]
-    return client.submit(join_spans, unit[0], digests, pure=False)
+    return client.submit(join_spans, unit[0], digests, trace.filter, pure=False)
 
 
 def _small(results: _Results) -> list[Partial]:

@@ -342,11 +342,14 @@ class _Unit:
             self.analyzers[pid] = _Analyzer(process)
         return self.analyzers[pid]
 
-    def finish(self) -> list[tuple[Partial, Lanes]]:
+    def finish(self, where: Filter) -> list[tuple[Partial, Lanes]]:
+        self.whole.ranks()
         for other in self.whole.others.values():
             other.paths = {**self.whole.paths, **other.paths}
             other.host = other.host or self.whole.host
-        return [a.finish() for a in self.analyzers.values()]
+        wanted = [a for a in self.analyzers.values() if where.takes(a.process)] or [*self.analyzers.values()]
+        wanted[0].process.counts = self.whole.counts  # of the file, so they are told once
+        return [a.finish() for a in wanted]
 
 
 def analyze_files(
@@ -364,10 +367,10 @@ def analyze_files(
                 unit.of(pid).absorb(digester.digest(scanner, rows))
         if part is not whole:
             _add_counts(whole.counts, part.counts)
-    return unit.finish()
+    return unit.finish(where)
 
 
-def join_spans(whole: ProcessInfo, spans: list[SpanDigest]) -> list[tuple[Partial, Lanes]]:
+def join_spans(whole: ProcessInfo, spans: list[SpanDigest], where: Filter) -> list[tuple[Partial, Lanes]]:
     """The same from the digests of all spans of its files, in order."""
     unit = _Unit(whole)
     whole.counts = {}
@@ -376,7 +379,7 @@ def join_spans(whole: ProcessInfo, spans: list[SpanDigest]) -> list[tuple[Partia
         for pid, digest in span.digests:
             unit.of(pid).absorb(digest)
         _add_counts(whole.counts, span.counts)
-    return unit.finish()
+    return unit.finish(where)
 
 
 def _add_counts(into: dict[str, Any], more: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from dftracer.load._need import need
 from dftracer.load._scan import Scanner, validity
 from dftracer.load.chunk import Chunk
-from dftracer.load.process import ProcessInfo, assign_ranks
+from dftracer.load.process import ProcessInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,8 +102,7 @@ class BatchMaker:
     def _ranks(self, chunk: Chunk) -> Any:
         pa, process = self._pa, self._process
         if process.others and chunk.has("pid"):  # a merged file
-            assign_ranks([process, *process.others.values()])
-            of = {p.pid: p.rank for p in (process, *process.others.values())}
+            of = process.ranks()
             pids, inverse = np.unique(chunk.ints("pid"), return_inverse=True)
             return pa.array([of.get(p) for p in pids.tolist()], pa.int32()).take(pa.array(inverse))
         if process.rank is None:

@@ -14,6 +14,8 @@ from dftracer.load._scan import MISSING, Scanner
 
 __all__ = ["MetaRow", "ProcessInfo", "assign_ranks", "part_of", "peek"]
 
+# What the recorder calls its files, one for each process (and part).
+_OF_ONE_PROCESS = re.compile(r"-[0-9a-f]{16}-(app|preload|fork)(-part\d+)?\.pfw(\.gz)?$")
 _PART = re.compile(r"-part(\d+)(?=\.pfw(\.gz)?$)")
 
 MetaRow = tuple[str, str, str, str, int, int, int]
@@ -42,6 +44,18 @@ class ProcessInfo:
     counts: dict[str, Any] = field(default_factory=dict)
     time_unit: tuple[int, int] = (1, 1)  # (multiply, divide) to get microseconds
     others: dict[int, ProcessInfo] = field(default_factory=dict)  # further processes, in a merged file
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process can be in the file; a merged one, or another tracer's, may hold more."""
+        return _OF_ONE_PROCESS.search(self.file.name) is not None
+
+    def ranks(self) -> dict[int, int | None]:
+        """The rank of every process of the file that is known so far, by pid."""
+        everyone = [self, *self.others.values()]
+        if self.others:
+            assign_ranks(everyone)
+        return {p.pid: p.rank for p in everyone}
 
     @property
     def key(self) -> tuple[str, int]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dftracer.load import sidecar
 from dftracer.load._need import need
 from dftracer.load._scan import Scanner
@@ -43,7 +45,11 @@ class Filter:
     epochs: Range | None = None
 
     def wants(self, process: ProcessInfo) -> bool:
-        """Whether any event of the process can pass."""
+        """Whether any event of the process's file can pass."""
+        return not process.alone or self.takes(process)
+
+    def takes(self, process: ProcessInfo) -> bool:
+        """Whether any event of the process itself can pass."""
         if self.ranks is not None and process.rank not in self.ranks:
             return False
         return self.pids is None or process.pid in self.pids
@@ -78,8 +84,17 @@ def scan_file(
         chunk = Chunk(raw)
         if process.time_unit != (1, 1):
             chunk.scale_time(*process.time_unit)
+        if where.ranks is not None and not process.alone:
+            chunk = _of_ranks(chunk, process, where.ranks)
         yield scanner, chunk
     process.counts = scanner.counts()
+
+
+def _of_ranks(chunk: Chunk, process: ProcessInfo, ranks: tuple[int, ...]) -> Chunk:
+    """The rows of some ranks, in a file of several processes."""
+    wanted = [pid for pid, rank in process.ranks().items() if rank in ranks]
+    mine = np.isin(chunk.ints("pid"), wanted)
+    return chunk if mine.all() else chunk.select(np.flatnonzero(mine))
 
 
 class Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from dftracer.load.trace import Filter, scan_file
+
     target = Path(args.output or "slice")
     if target.exists() and any(target.iterdir()) and not args.force:
         raise CommandError(f"{target} is not empty; use -f to write into it, or -o for another directory")
@@ -32,14 +35,24 @@ def run(args: argparse.Namespace) -> int:
     for process in trace.processes:
         if not trace.filter.wants(process):
             continue
-        window = windows.get(process.rank)
-        if steps is not None and window is None:
+        if not process.alone:  # its further processes are met on the way
+            deque(scan_file(process, Filter(), trace.threads, trace.chunk_text), 0)
+        ranks = process.ranks()
+        allowed = {
+            pid: windows.get(rank)
+            for pid, rank in ranks.items()
+            if (steps is None or rank in windows)
+            and (wanted["ranks"] is None or rank in wanted["ranks"])
+            and (wanted["pids"] is None or pid in wanted["pids"])
+        }
+        if not allowed:
             continue
         out = target / process.file.name
         writer, kept = LineWriter(out), 0
         for text, record in read_lines(process.file):
-            if record is None:
+            if record is None or record.get("pid", process.pid) not in allowed:
                 continue
+            window = allowed[record.get("pid", process.pid)]
             if record.get("ph") in ("M", 4) or (
                 record.get("cat") == "dftracer" and record["name"] in ("start", "end")
             ):
