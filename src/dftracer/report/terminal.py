@@ -57,7 +57,7 @@ def _table(title: str, *columns: tuple[str, str]) -> Any:
     )
     for name, justify in columns:
         # Numbers must stay whole on a narrow terminal; names may be cut.
-        wide = {"left": None, "right": None, "amount": 7}[justify]
+        wide = {"left": None, "right": len(name), "amount": 7}[justify]
         t.add_column(name, justify="left" if justify == "left" else "right", no_wrap=True, min_width=wide)
     return t
 

@@ -21,8 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dftracer.load.trace import Filter, scan_file
-
     target = Path(args.output or "slice")
     if target.exists() and any(target.iterdir()) and not args.force:
         raise CommandError(f"{target} is not empty; use -f to write into it, or -o for another directory")
@@ -35,16 +33,7 @@ def run(args: argparse.Namespace) -> int:
     for process in trace.processes:
         if not trace.filter.wants(process):
             continue
-        if not process.alone:  # its further processes are met on the way
-            deque(scan_file(process, Filter(), trace.threads, trace.chunk_text), 0)
-        ranks = process.ranks()
-        allowed = {
-            pid: windows.get(rank)
-            for pid, rank in ranks.items()
-            if (steps is None or rank in windows)
-            and (wanted["ranks"] is None or rank in wanted["ranks"])
-            and (wanted["pids"] is None or pid in wanted["pids"])
-        }
+        allowed = _allowed(trace, process, wanted, windows if steps is not None else None)
         if not allowed:
             continue
         out = target / process.file.name
@@ -70,6 +59,23 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         print(f"{target}: {sum(d['events'] for d in done)} events in {len(done)} files")
     return EXIT_OK
+
+
+def _allowed(
+    trace: Any, process: Any, wanted: dict[str, Any], windows: dict[int | None, tuple[int, int]] | None
+) -> dict[int, tuple[int, int] | None]:
+    """The processes of a file to keep, each with the time of its rank's steps where steps were asked for."""
+    from dftracer.load.trace import Filter, scan_file
+
+    if not process.alone:  # its further processes are met on the way
+        deque(scan_file(process, Filter(), trace.threads, trace.chunk_text), 0)
+    return {
+        pid: None if windows is None else windows[rank]
+        for pid, rank in process.ranks().items()
+        if (windows is None or rank in windows)
+        and (wanted["ranks"] is None or rank in wanted["ranks"])
+        and (wanted["pids"] is None or pid in wanted["pids"])
+    }
 
 
 def _windows(trace: Any, steps: tuple[int, int]) -> dict[int | None, tuple[int, int]]:
