@@ -264,9 +264,14 @@ PyObject* scanner_counts(PyObject* obj, PyObject*) {
                        c.cut_lines, "closed", c.closed ? Py_True : Py_False);
 }
 
+PyObject* scanner_position(PyObject* obj, PyObject*) {
+  return PyLong_FromUnsignedLongLong(reinterpret_cast<ScannerObject*>(obj)->scanner->position());
+}
+
 PyMethodDef scanner_methods[] = {
     {"dictionary", scanner_dictionary, METH_VARARGS, "dictionary(column, start=0) -> the strings behind a code column"},
     {"counts", scanner_counts, METH_NOARGS, "what was read, skipped and cut so far"},
+    {"position", scanner_position, METH_NOARGS, "how far into the file reading has come"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot scanner_slots[] = {

@@ -39,6 +39,7 @@ class FileScanner {
 
   LineCounts line_counts() const;
   const FileCounts& counts() const noexcept { return counts_; }
+  std::uint64_t position() const noexcept { return std::min(offset_, size_); }
   Dictionaries& dictionaries() noexcept { return *dictionaries_; }
 
  private:

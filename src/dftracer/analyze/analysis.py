@@ -121,22 +121,29 @@ def analyze(
         from dftracer.analyze.cluster import analyze_on_cluster  # noqa: PLC0415 - needs the extra `dask`
 
         return _checked(Analysis(analyze_on_cluster(trace, dask, progress)))
-    shelf = Shelf(trace.memory_limit)
-    partials: list[Partial] = []
-    sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
-    for i, unit in enumerate(units):
-        for partial, lanes in analyze_files(unit, trace.filter, trace.threads, 2 * trace.chunk_text):
-            shelf.put(id(partial), lanes)
-            partials.append(partial)
-        if progress is not None:
-            progress(sum(sizes[: i + 1]), sum(sizes))
-    job = build_job(partials)
-    for rank in job.ranks:
-        for i, member in enumerate(rank.members):
-            skip = rank.main.steps.tid if member is rank.main else None
-            lanes = shelf.take(id(member))
-            rank.explanations[i] = explain(lanes, rank.main.waits, rank.main.compute, skip)
+    with Shelf(trace.memory_limit) as shelf:
+        partials: list[Partial] = []
+        sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
+        for i, unit in enumerate(units):
+            tick = None if progress is None else _from(progress, sum(sizes[:i]), sum(sizes))
+            for partial, lanes in analyze_files(
+                unit, trace.filter, trace.threads, 2 * trace.chunk_text, tick
+            ):
+                shelf.put(id(partial), lanes)
+                partials.append(partial)
+            if progress is not None:
+                progress(sum(sizes[: i + 1]), sum(sizes))
+        job = build_job(partials)
+        for rank in job.ranks:
+            for i, member in enumerate(rank.members):
+                skip = rank.main.steps.tid if member is rank.main else None
+                lanes = shelf.take(id(member))
+                rank.explanations[i] = explain(lanes, rank.main.waits, rank.main.compute, skip)
     return _checked(Analysis(job))
+
+
+def _from(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:
+    return lambda done: progress(before + done, total)
 
 
 def _checked(analysis: Analysis) -> Analysis:

@@ -5,6 +5,7 @@ Nothing here looks at another process, so files can be analysed anywhere and in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -353,11 +354,19 @@ class _Unit:
 
 
 def analyze_files(
-    parts: list[ProcessInfo], where: Filter, threads: int, chunk_text: int
+    parts: list[ProcessInfo],
+    where: Filter,
+    threads: int,
+    chunk_text: int,
+    progress: Callable[[int], None] | None = None,
 ) -> list[tuple[Partial, Lanes]]:
-    """Read the files of one trace (its parts, in order) and analyse the process, or processes, in them."""
+    """Read the files of one trace (its parts, in order) and analyse the process, or processes, in them.
+
+    `progress` is told how many bytes have been read.
+    """
     whole = parts[0]
     unit = _Unit(whole)
+    before = 0
     for part in parts:
         digester = Digester()
         for scanner, chunk in scan_file(part, where, threads, chunk_text):
@@ -365,6 +374,9 @@ def analyze_files(
                 whole.take(chunk.meta)
             for pid, rows in by_process(chunk):
                 unit.of(pid).absorb(digester.digest(scanner, rows))
+            if progress is not None:
+                progress(before + scanner.position())
+        before += part.counts["file_bytes"]
         if part is not whole:
             _add_counts(whole.counts, part.counts)
     return unit.finish(where)

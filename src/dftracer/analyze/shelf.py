@@ -20,6 +20,13 @@ class Shelf:
         self._places: dict[int, Lanes | int] = {}  # the lanes, or where they begin in the file
         self._file: IO[bytes] | None = None
 
+    def __enter__(self) -> Shelf:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
     def put(self, key: int, lanes: Lanes) -> None:
         if self._held + lanes.nbytes <= self._limit:
             self._held += lanes.nbytes

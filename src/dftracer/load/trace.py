@@ -157,6 +157,8 @@ class Trace:
             if self.filter.wants(process):
                 for scanner, chunk in scan_file(process, self.filter, self.threads, self.chunk_text):
                     yield process, scanner, chunk
+                    if self._progress is not None:
+                        self._progress(done + scanner.position(), total)
             done += process.file.stat().st_size
             if self._progress is not None:
                 self._progress(done, total)
