@@ -84,3 +84,4 @@ def test_what_a_killed_process_left_is_read(tmp_path: Path) -> None:
     a = analyze(tmp_path)
     assert {r["name"]: r["count"] for r in a.names.iter_rows(named=True)}["forward"] == 50
     assert a.trace["recovered_processes"] or a.trace["processes_without_end"]
+    assert "incomplete_trace" in {f.id for f in a.findings}

@@ -121,7 +121,7 @@ def _ledger(con: Console, a: Analysis) -> None:
         us = float(slowest.stage_us(stage).sum())
         if us <= 0:
             continue
-        bar = text.Text("█" * max(1, round(30 * us / wall)), style=COLOURS[stage])
+        bar = text.Text("█" * round(30 * us / wall) or "▏", style=COLOURS[stage])
         t.add_row(stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", bar)
     n = len(slowest.main.steps)
     t.add_row(
