@@ -156,7 +156,8 @@ class _Analyzer:
         out.epochs = [
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
-        kept = {k: np.concatenate(v) if v else np.empty(0, np.int64) for k, v in self.kept.items()}
+        kept = {k: v[0] if v else np.empty(0, np.int64) for k, v in self.kept.items()}
+        self.kept = {}
         is_compute = np.isin(kept["cls"], [*COMPUTE])
         out.compute = union(kept["ts"][is_compute], (kept["ts"] + kept["dur"])[is_compute])
         is_comm = kept["cls"] == CLASSES.index("comm")
@@ -165,6 +166,7 @@ class _Analyzer:
         io_file, io_ts, io_dur = (
             np.concatenate(v) if v else np.empty(0, np.int64) for v in self.io_rows.values()
         )
+        self.io_rows = {}
         io_time = union(kept["ts"][is_io], (kept["ts"] + kept["dur"])[is_io])
         heavy = Lanes(lanes, io_file.astype(np.int32), io_ts, io_dur, io_time, paths)
         if kept["ts"].size:
@@ -203,8 +205,9 @@ class _Analyzer:
     def _lanes(self) -> list[Lane]:
         if not self.kept["ts"]:
             return []
-        joined = {k: np.concatenate(v) for k, v in self.kept.items()}
-        self.kept = {k: [v] for k, v in joined.items()}
+        for column in self.kept.values():  # one after the other: both forms of all would be twice the memory
+            column[:] = [np.concatenate(column)]
+        joined = {k: v[0] for k, v in self.kept.items()}
         lanes: list[Lane] = []
         tids = np.unique(joined["tid"])
         for tid in tids.tolist():
