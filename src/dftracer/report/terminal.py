@@ -77,6 +77,9 @@ def _head(con: Console, a: Analysis) -> None:
         f"{t['dropped']} dropped",
         f"{t['truncated_files']} files cut",
     ]
+    died = len(t["recovered_processes"]) + len(t["processes_without_end"])
+    if died:
+        said.append(f"{died} processes died or still run")
     if t["clock_error_us"] is not None:
         said.append(f"clock within {t['clock_error_us']:.0f} us")
     if t["writer_cpu_s"] is not None:
