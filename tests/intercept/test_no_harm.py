@@ -141,7 +141,7 @@ def test_programs_under_a_sanitizer(sanitizer: str, fixture: str, data: Path, tm
              "UBSAN_OPTIONS": "halt_on_error=1"},
     )  # fmt: skip
     assert "Sanitizer" not in run.stderr
-    # Their allocators may stay locked in the child of a program with threads: it is left alone, which is said once.
+    # Their allocators may stay locked in the child of a program with threads: it is left alone, said once.
     left_alone = fixture == "fork_storm" and sanitizer in {"address", "thread"}
     assert run.stderr.count("are not recorded") == left_alone
     if fixture == "fork_storm":
