@@ -76,8 +76,8 @@ def _none() -> Pairs:
 
 
 def _call(graph: Graph) -> Pairs:
-    """From the caller to the called."""
-    target = np.flatnonzero((graph.parent >= 0) & ~graph.on_device)
+    """From the caller to the called; device work is called by the operator that launched it."""
+    target = np.flatnonzero(graph.parent >= 0)
     return graph.parent[target], target
 
 
