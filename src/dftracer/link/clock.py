@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Clock", "Member", "align", "match"]
+__all__ = ["Clock", "Member", "align", "arrivals", "match"]
 
 # In these nobody can leave before everybody has come.
 _SYNCHRONISING = {"all_reduce", "all_gather", "all_to_all", "reduce_scatter", "reduce_scatter_block", "barrier"}
@@ -25,13 +25,15 @@ class Member:
     window: int
     index: int  # among the rank's collectives of the window
     type: str
-    group: str
-    key: str  # the same for all ranks' parts of one collective
+    group: str  # name and ranks
+    number: int  # its place among the group's collectives in the window
+    seq: int | None  # the group's own count
     start: int
     end: int
     timed: bool
     bytes: int | None
-    matched: int = 1
+    key: str = ""  # the same for all ranks' parts of one collective
+    matched: int = 1  # ranks whose part is known
     arrival_ns: int | None = None  # after the first rank
     skew_ns: int | None = None  # last rank after the first
 
@@ -61,10 +63,24 @@ class _Bounds:
 
 
 def match(members: list[Member], warnings: list[str]) -> dict[str, list[Member]]:
-    """The parts of each collective; types that differ between ranks are told and not matched."""
-    together: dict[str, list[Member]] = defaultdict(list)
+    """The parts of each collective: by the group's own count where all ranks know it, else the n-th of the group.
+
+    Types that differ between ranks are told and not matched.
+    """
+    groups: dict[tuple[str, int], list[Member]] = defaultdict(list)
     for member in members:
-        together[member.key].append(member)
+        groups[member.group, member.window].append(member)
+    together: dict[str, list[Member]] = defaultdict(list)
+    for (group, window), parts in groups.items():
+        counted = all(p.seq is not None for p in parts)
+        for p in parts:
+            if p.type in ("send", "recv"):
+                p.key = f"{p.type} {p.rank}.{window}.{p.index}"
+            else:
+                p.key = f"{group} #{p.seq}" if counted else f"{group} w{window} {p.number}"
+            together[p.key].append(p)
+        if not counted:
+            _check_counts(group, parts, warnings)
     out = {}
     wrong = 0
     for key, parts in together.items():
@@ -74,12 +90,38 @@ def match(members: list[Member], warnings: list[str]) -> dict[str, list[Member]]
             wrong += 1
             continue
         out[key] = parts
+        for p in parts:
+            p.matched = len(parts)
     if wrong:
         warnings.append(
             f"{wrong} collectives have different types on different ranks and were not matched:"
             " the ranks' windows do not cover the same steps"
         )
     return out
+
+
+def _check_counts(group: str, parts: list[Member], warnings: list[str]) -> None:
+    counts: dict[int, int] = defaultdict(int)
+    for p in parts:
+        counts[p.rank] += 1
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"rank {r}: {n}" for r, n in sorted(counts.items())[:8])
+        warnings.append(
+            f"group {group or '(unnamed)'}: the ranks have different numbers of collectives ({told});"
+            " they are matched by their place from the start of the window"
+        )
+
+
+def arrivals(matched: dict[str, list[Member]], clocks: dict[int, Clock]) -> None:
+    """How much later than the first each rank came to each collective."""
+    for parts in matched.values():
+        timed = [p for p in parts if p.timed]
+        if len(timed) < 2:
+            continue
+        came = [p.start + clocks[p.rank].offset_ns for p in timed]
+        first, last = min(came), max(came)
+        for p, at in zip(timed, came, strict=True):
+            p.arrival_ns, p.skew_ns = at - first, last - first
 
 
 def align(ranks: list[dict[str, Any]], matched: dict[str, list[Member]], warnings: list[str]) -> dict[int, Clock]:

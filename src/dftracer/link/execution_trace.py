@@ -14,7 +14,7 @@ from dftracer.link._columns import Codes, Interner, Ints, integers
 from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
 from dftracer.load._need import need
 
-__all__ = ["STRUCTURAL", "ExecutionTrace", "Tensors", "read_execution_trace"]
+__all__ = ["STRUCTURAL", "ExecutionTrace", "Tensors", "empty_execution_trace", "read_execution_trace"]
 
 # Nodes that stand for the process and its threads, and for groups made before the window: nothing ran.
 STRUCTURAL = re.compile(r"\[pytorch\|profiler\|execution_trace\|\w+\]|## process_group:init ##")
@@ -146,6 +146,13 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
     if not reader.found:
         reader.repairs.notes.append("no list of nodes in it: this is no execution trace")
     return builder.finish(path, reader.head, reader.repairs)
+
+
+def empty_execution_trace() -> ExecutionTrace:
+    """A trace without nodes."""
+    out = _Builder().finish(Path(), {}, Repairs())
+    out.path = None
+    return out
 
 
 def _is_flat(path: Path) -> bool:

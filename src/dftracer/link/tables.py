@@ -141,18 +141,11 @@ def _table(pa: Any, rank: int, part: TablePart, offset_ns: int) -> Any:
     types, type_of = _distinct([k[1].decode("utf-8", "replace") for k in part.et.kinds])
     comm = _collective_columns(part, n)
     bytes_ = comm["bytes"]
+    sizes = np.full(max(len(act), 1), NOTHING, dtype=np.int64)
     for row, detail in act.details.items():
         if isinstance(detail.get("bytes"), int):
-            where = np.flatnonzero(g.activity == row) if len(act.details) < 64 else None
-            if where is not None:
-                bytes_[where] = detail["bytes"]
-    if len(act.details) >= 64:
-        sizes = np.full(len(act), NOTHING, dtype=np.int64)
-        for row, detail in act.details.items():
-            if isinstance(detail.get("bytes"), int):
-                sizes[row] = detail["bytes"]
-        moved = timed & (sizes[at] != NOTHING)
-        bytes_[moved] = sizes[at][moved]
+            sizes[row] = detail["bytes"]
+    bytes_ = np.where(timed & (sizes[at] != NOTHING), sizes[at], bytes_)
     parent = np.where(g.parent >= 0, g.id[np.maximum(g.parent, 0)], 0)
     launched = np.where(g.launch >= 0, g.id[np.maximum(g.launch, 0)], 0)
     how = part.join.how[np.maximum(g.et, 0)] if len(part.et) else nothing
