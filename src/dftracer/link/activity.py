@@ -76,6 +76,7 @@ class ActivityTable:
     groups: list[dict[str, Any]] = field(default_factory=list)
     host: str = ""
     threads: dict[int, str] = field(default_factory=dict)
+    writes_ids: bool = False  # events carry record ids, though perhaps all of them 0
     repairs: Repairs = field(default_factory=Repairs)
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dftracer.link._json_stream import Repairs, read_blocks
 
-__all__ = ["Found", "NothingToLink", "RankFiles", "Source", "discover"]
+__all__ = ["Found", "NothingToLink", "RankFiles", "Source", "discover", "holds_torch_traces"]
 
 _NAMED = re.compile(r"(torch_et|kineto_trace|nsys)_(\d+)(?:_w(\d+))?\.")
 _RANK = re.compile(r"(?:rank|tp)[-_ ]?(\d+)", re.IGNORECASE)
@@ -104,6 +104,18 @@ def discover(directory: Path) -> Found:
         listed = ", ".join(map(str, found_all.missing[:20]))
         warnings.append(f"{len(found_all.missing)} of {world} ranks have no trace here: {listed}")
     return found_all
+
+
+def holds_torch_traces(directory: Path) -> bool:
+    """Whether a directory has files that look like traces of PyTorch or nsys, from names and heads alone."""
+    if not directory.is_dir():
+        return False
+    for path in _files(directory):
+        if path.suffix in (".nsys-rep", ".sqlite"):
+            return True
+        if path.name.endswith((".json", ".json.gz")) and not _SKIP.fullmatch(path.name) and _look(path) is not None:
+            return True
+    return False
 
 
 def _files(directory: Path) -> Iterable[Path]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dftracer.link._columns import Ints
+from dftracer.link._columns import Flags, Ints
 from dftracer.link.activity import ANNOTATION, OP, ActivityTable
 from dftracer.link.execution_trace import ExecutionTrace
 
@@ -56,6 +56,8 @@ def join(et: ExecutionTrace, activity: ActivityTable) -> Join:
     et_name, act_name = _common_names(et, activity)
     host = activity.is_kind(OP, ANNOTATION)
     with_ids = et.has_rf_ids and bool((activity.rf[host] > 0).any())
+    if et.has_rf_ids and not with_ids and _knows_ids(activity):
+        return _refuse(out, "the observer was off while the profiler recorded: no event of it has a record id")
     if with_ids:
         _by_rf(out, et, activity, host, et_name, act_name)
         if et.pid is not None and activity.main_pid is not None and et.pid != activity.main_pid:
@@ -70,11 +72,7 @@ def join(et: ExecutionTrace, activity: ActivityTable) -> Join:
                 " the files are of different windows or processes",
             )
         if not out.joined:
-            _refuse(
-                out,
-                "no common id: the profiler's file is of another window (without repeat=1 each cycle overwrites the"
-                " one before), or the observer was off while it recorded",
-            )
+            return _refuse(out, _no_common_id(et, activity, host))
     else:
         _by_order(out, et, activity, host, et_name, act_name, real)
     out.how[~real] = 0
@@ -94,6 +92,21 @@ def _refuse(out: Join, why: str) -> Join:
     return out
 
 
+def _knows_ids(activity: ActivityTable) -> bool:
+    """Whether the writer of the file could have put ids into it; older versions and nsys cannot."""
+    return activity.source == "kineto" and activity.writes_ids
+
+
+def _no_common_id(et: ExecutionTrace, activity: ActivityTable, host: Flags) -> str:
+    there = activity.rf[host & (activity.rf > 0)]
+    if int(there.min()) > int(et.rf.max()):
+        return (
+            "no common id: the profiler's file is of a later window; without repeat=1 in its schedule each cycle"
+            " overwrites the file of the one before"
+        )
+    return "no common id: the two files are of different windows"
+
+
 def _common_names(et: ExecutionTrace, activity: ActivityTable) -> tuple[Ints, Ints]:
     """Codes of both tables' names in one numbering; what one side escapes and the other does not is ignored."""
     numbers: dict[str, int] = {}
@@ -104,7 +117,7 @@ def _common_names(et: ExecutionTrace, activity: ActivityTable) -> tuple[Ints, In
 
 
 def _by_rf(
-    out: Join, et: ExecutionTrace, activity: ActivityTable, host: Ints, et_name: Ints, act_name: Ints
+    out: Join, et: ExecutionTrace, activity: ActivityTable, host: Flags, et_name: Ints, act_name: Ints
 ) -> None:
     own = host & (activity.rf > 0)
     if activity.main_pid is not None:
@@ -131,10 +144,10 @@ def _by_order(
     out: Join,
     et: ExecutionTrace,
     activity: ActivityTable,
-    host: Ints,
+    host: Flags,
     et_name: Ints,
     act_name: Ints,
-    real: Ints,
+    real: Flags,
 ) -> None:
     """Threads with the most similar names belong together; on each, names must come in the same order."""
     ours = {t: np.flatnonzero(real & (et.tid == t)) for t in np.unique(et.tid[real]).tolist()}
@@ -179,7 +192,7 @@ def _agree(a: list[int], b: list[int], i: int, j: int) -> bool:
     return a[i : i + 2] == b[j : j + 2] and i < len(a) and j < len(b)
 
 
-def _explain(out: Join, et: ExecutionTrace, activity: ActivityTable, real: Ints, with_ids: bool) -> None:
+def _explain(out: Join, et: ExecutionTrace, activity: ActivityTable, real: Flags, with_ids: bool) -> None:
     """Count the nodes that were not joined by reason."""
     if out.refused:
         return

@@ -68,7 +68,7 @@ def _event_type() -> Any:
     number = int | float | str | None
     anything = msgspec.Raw
     fields: list[Any] = [
-        ("rf", number, msgspec.field(default=0, name="Record function id")),
+        ("rf", number, msgspec.field(default=-1, name="Record function id")),
         ("external", number, msgspec.field(default=-1, name="External id")),
         ("external_old", number, msgspec.field(default=-1, name="external id")),
         ("correlation", number, msgspec.field(default=-1)),
@@ -213,6 +213,7 @@ class _Builder:
             groups=[g for g in group.get("pg_config") or [] if isinstance(g, dict)],
             host=str(head.get("host_name") or ""),
             threads=self._threads,
+            writes_ids=bool((columns["rf"] >= 0).any()),
             repairs=reader.repairs,
         )
 
