@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Codes", "Flags", "Interner", "Ints", "integers", "last_at_or_before"]
+from dftracer.link._text import join_columns
+
+__all__ = ["ByteColumn", "Codes", "Flags", "Interner", "Ints", "int32s", "int64s", "integers"]
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Codes: TypeAlias = "npt.NDArray[np.int32]"
@@ -44,7 +46,50 @@ def _integer(value: Any) -> int:
     return number if -(1 << 63) <= number < 1 << 63 else -1
 
 
-def last_at_or_before(sorted_values: Ints, wanted: Ints) -> Ints:
-    """For each wanted value the position of the last that is not larger, -1 without one."""
-    at: Ints = np.searchsorted(sorted_values, wanted, side="right").astype(np.int64) - 1
-    return at
+class ByteColumn:
+    """Byte strings one after the other in one text."""
+
+    def __init__(self, text: bytes, ends: Ints) -> None:
+        self.text = text
+        self.ends = ends
+
+    @classmethod
+    def of(cls, values: list[bytes]) -> ByteColumn:
+        """From a list."""
+        return cls(b"".join(values), np.cumsum([len(v) for v in values], dtype=np.int64))
+
+    @classmethod
+    def joined(cls, parts: list[ByteColumn]) -> ByteColumn:
+        """Several columns below each other."""
+        shift = np.cumsum([0, *(len(p.text) for p in parts)])
+        ends = [p.ends + s for p, s in zip(parts, shift.tolist(), strict=False)]
+        return cls(b"".join(p.text for p in parts), np.concatenate(ends) if ends else np.zeros(0, dtype=np.int64))
+
+    def take(self, rows: Ints) -> ByteColumn:
+        """These rows, in this order."""
+        text, ends = join_columns([self.slices], np.ascontiguousarray(rows, dtype=np.int64))
+        return ByteColumn(text, int64s(ends))
+
+    @property
+    def slices(self) -> tuple[str, bytes, Ints]:
+        """As a column to join."""
+        return ("slices", self.text, self.ends)
+
+    def __len__(self) -> int:
+        return int(self.ends.size)
+
+    def __getitem__(self, row: int) -> bytes:
+        return self.text[int(self.ends[row - 1]) if row else 0 : int(self.ends[row])]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[row] for row in range(len(self)))
+
+
+def int64s(buffer: Any) -> Ints:
+    """Native memory as an array."""
+    return np.frombuffer(buffer, dtype=np.int64)
+
+
+def int32s(buffer: Any) -> Codes:
+    """Native memory as an array."""
+    return np.frombuffer(buffer, dtype=np.int32)

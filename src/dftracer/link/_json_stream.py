@@ -87,7 +87,7 @@ def _inflated(f: BinaryIO, repairs: Repairs, size: int) -> Iterator[bytes]:
 
 
 class ItemReader:
-    """The items of the array `key` of the top object, in lists of decoded items.
+    """The items of the array `key` of the top object.
 
     `begins` is a pattern of how an item begins: it tells an item from an object inside an item, and so
     where a block may be cut. `head` and `tail` hold the other keys of the top object after the walk.
@@ -112,7 +112,8 @@ class ItemReader:
         # A name that is not escaped ends where the key that torch writes after it begins.
         self._name = re.compile(rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:' + ends + rb')"\s*:|"\s*\}\s*$)', re.DOTALL)
 
-    def __iter__(self) -> Iterator[list[Any]]:
+    def texts(self) -> Iterator[bytes]:
+        """The items as text, many at a time, with the commas between them."""
         blocks = read_blocks(self.path, self.repairs)
         held = b""
         for block in blocks:
@@ -125,11 +126,11 @@ class ItemReader:
                 return
         self._take_head(held.rstrip().removesuffix(b"}"))
 
-    def _items(self, held: bytes, blocks: Iterator[bytes]) -> Iterator[list[Any]]:
+    def _items(self, held: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:
             at = self._last_cut(held)
             if at is not None:
-                yield self._decode(held[: at[0]])
+                yield held[: at[0]]
                 held = held[at[1] :]
             held += block
         yield from self._last(held)
@@ -146,11 +147,11 @@ class ItemReader:
                 return last.start() + 1, last.end()
         return None
 
-    def _last(self, held: bytes) -> Iterator[list[Any]]:
+    def _last(self, held: bytes) -> Iterator[bytes]:
         """What is left: the last items, the end of the array, the rest of the top object."""
         at = self._last_cut(held)
         if at is not None:
-            yield self._decode(held[: at[0]])
+            yield held[: at[0]]
             held = held[at[1] :]
         held = held.strip()
         if not held:
@@ -164,20 +165,20 @@ class ItemReader:
         except ValueError:
             yield from self._last_unclean(held)
             return
-        yield self._decode(json.dumps(item).encode())
+        yield json.dumps(item).encode()
         rest = held.decode("utf-8", "replace")[end:].strip()
         if rest.startswith("]"):
             self._take_head(b'{"_":0' + rest[1:].strip().removesuffix("}").encode())
         else:
             self.repairs.truncated = True
 
-    def _last_unclean(self, held: bytes) -> Iterator[list[Any]]:
+    def _last_unclean(self, held: bytes) -> Iterator[bytes]:
         """The last item is cut, or has a name that is not escaped."""
         closing = re.search(rb"\}\s*\]\s*(,\s*\"[^\"]+\"\s*:[^{}\[\]]*)*\}?\s*$", held)
         if closing is None:
             self.repairs.truncated = True
             return
-        yield self._decode(held[: closing.start() + 1])
+        yield held[: closing.start() + 1]
         self._take_head(b'{"_":0' + (closing.group(1) or b""))
 
     def _take_head(self, text: bytes) -> None:
@@ -192,7 +193,8 @@ class ItemReader:
             value.pop("_", None)
             self.head.update(value)
 
-    def _decode(self, text: bytes) -> list[Any]:
+    def decode(self, text: bytes) -> list[Any]:
+        """The items of a text, one by one where something is wrong with it."""
         if not text.strip():
             return []
         try:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link._columns import Codes, Interner, Ints, integers
+from dftracer.link._columns import ByteColumn, Codes, Interner, Ints, int32s, int64s, integers
 from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
+from dftracer.link._text import parse_nodes
 from dftracer.load._need import need
 
 __all__ = ["STRUCTURAL", "ExecutionTrace", "Tensors", "empty_execution_trace", "read_execution_trace"]
@@ -62,9 +63,9 @@ class ExecutionTrace:
     names: list[str]
     rest: Codes  # the further attributes of a node, as a row of `rests`
     rests: list[dict[str, Any]]
-    input_values: list[bytes]
+    input_values: ByteColumn
     input_kinds: Codes  # shapes and types of the inputs, as a row of `kinds`
-    output_values: list[bytes]
+    output_values: ByteColumn
     output_kinds: Codes
     kinds: list[tuple[bytes, bytes]]
     inputs: Tensors
@@ -141,8 +142,9 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
     is_flat = _is_flat(path)
     reader = ItemReader(path, "nodes", _BEGINS, flat if is_flat else current, ("ctrl_deps", "parent", "id"))
     builder = _Builder()
-    for items in reader:
-        (builder.take_flat if is_flat else builder.take)(items)
+    for text in reader.texts():
+        if is_flat or not builder.take_text(text):
+            (builder.take_flat if is_flat else builder.take)(reader.decode(text))
     if not reader.found:
         reader.repairs.notes.append("no list of nodes in it: this is no execution trace")
     return builder.finish(path, reader.head, reader.repairs)
@@ -173,13 +175,47 @@ class _Builder:
         self._names, self._rests, self._kinds = Interner(), Interner(), Interner()
         self._decoded: list[dict[str, Any]] = []
         self._parts: dict[str, list[Ints]] = {}
-        self._input_values: list[bytes] = []
-        self._output_values: list[bytes] = []
+        self._values: dict[str, list[ByteColumn]] = {"input": [], "output": []}
         self._count = 0
 
     def _add(self, **columns: Any) -> None:
         for name, values in columns.items():
             self._parts.setdefault(name, []).append(integers(values))
+
+    def take_text(self, text: bytes) -> bool:
+        """Nodes as torch writes them today; False, and nothing taken, where anything in the text is unusual."""
+        found = parse_nodes(text)
+        if found is None:
+            return False
+        try:
+            names = [json.loads(b'"' + n + b'"') if b"\\" in n else n.decode() for n in found["names"]]
+            for side in ("input", "output"):
+                found[f"{side}_values"].decode()
+        except ValueError:
+            return False
+        parts = self._parts
+        for name in ("id", "parent", "rf", "fw_parent", "seq"):
+            parts.setdefault(name, []).append(int64s(found[name]))
+        rests = [self._known_rest(t) for t in found["rests"]]
+        kinds = self._kinds.codes(zip(found["shapes"], found["types"], strict=True))
+        for name, table, codes in (
+            ("name", self._names.codes(names), "name"),
+            ("rest", rests, "rest"),
+            ("input_kinds", kinds, "input_kinds"),
+            ("output_kinds", kinds, "output_kinds"),
+        ):
+            parts.setdefault(name, []).append(integers(table)[int32s(found[codes])])
+        for side in ("input", "output"):
+            self._values[side].append(ByteColumn(found[f"{side}_values"], int64s(found[f"{side}_ends"])))
+            parts.setdefault(f"{side}_node", []).append(int64s(found[f"{side}_node"]) + self._count)
+            for name in ("tensor", "storage", "elements", "item"):
+                parts.setdefault(f"{side}_{name}", []).append(int64s(found[f"{side}_{name}"]))
+        self._count += len(found["id"]) // 8
+        return True
+
+    def _known_rest(self, text: bytes) -> int:
+        code = self._rests.get(text)
+        return self._rest_code(text, _named(b"[" + text)) if code is None else code
 
     def take(self, nodes: list[Any]) -> None:
         """Nodes of the current schema."""
@@ -193,18 +229,9 @@ class _Builder:
             seq=seq,
             rest=rest,
         )
-        empty = need("msgspec").convert({}, type(nodes[0].inputs)) if nodes and nodes[0].inputs else None
-        for side, puts in (
-            ("input", [n.inputs or empty for n in nodes]),
-            ("output", [n.outputs or empty for n in nodes]),
-        ):
-            known = [p for p in puts if p is not None]
-            if len(known) == len(puts):
-                values = [bytes(p.values) for p in puts]
-                kinds = [(bytes(p.shapes), bytes(p.types)) for p in puts]
-            else:
-                values = [b"[]" if p is None else bytes(p.values) for p in puts]
-                kinds = [(b"[]", b"[]") if p is None else (bytes(p.shapes), bytes(p.types)) for p in puts]
+        for side, puts in (("input", [n.inputs for n in nodes]), ("output", [n.outputs for n in nodes])):
+            values = [b"[]" if p is None else bytes(p.values) for p in puts]
+            kinds = [(b"[]", b"[]") if p is None else (bytes(p.shapes), bytes(p.types)) for p in puts]
             self._take_values(side, values, kinds)
         self._count += len(nodes)
 
@@ -258,7 +285,7 @@ class _Builder:
         return code
 
     def _take_values(self, side: str, values: list[bytes], kinds: list[tuple[bytes, bytes]]) -> None:
-        (self._input_values if side == "input" else self._output_values).extend(values)
+        self._values[side].append(ByteColumn.of(values))
         node: list[int] = []
         columns: tuple[list[int], ...] = ([], [], [], [])
         at = self._count
@@ -301,7 +328,6 @@ class _Builder:
                 place[node],
                 *(self._column(f"{side}_{c}") for c in ("tensor", "storage", "elements", "item")),
             )
-        rows = order.tolist()
         pid = head.get("pid")
         return ExecutionTrace(
             path=path,
@@ -319,9 +345,9 @@ class _Builder:
             names=list(self._names),
             rest=rest,
             rests=self._decoded,
-            input_values=[self._input_values[i] for i in rows],
+            input_values=ByteColumn.joined(self._values["input"]).take(order),
             input_kinds=self._column("input_kinds")[order].astype(np.int32),
-            output_values=[self._output_values[i] for i in rows],
+            output_values=ByteColumn.joined(self._values["output"]).take(order),
             output_kinds=self._column("output_kinds")[order].astype(np.int32),
             kinds=list(self._kinds),
             inputs=sides["input"],

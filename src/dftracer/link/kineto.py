@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link._columns import Interner, Ints, integers
+from dftracer.link._columns import Interner, Ints, int32s, int64s, integers
 from dftracer.link._json_stream import ItemReader
 from dftracer.link.activity import (
     ANNOTATION,
@@ -22,6 +23,7 @@ from dftracer.link.activity import (
     SYNC,
     ActivityTable,
 )
+from dftracer.link._text import parse_events
 from dftracer.load._need import need
 
 __all__ = ["read_kineto"]
@@ -60,7 +62,7 @@ _DETAILS = {
     "wait_on_stream": "wait_on_stream",
     "wait_on_record": "wait_on_cuda_event_record_corr_id",
 }
-_ABSOLUTE_US = 1e14  # older traces count from the epoch, which is later than this
+_ABSOLUTE_NS = 10**17  # older traces count from the epoch, which is later than this
 
 
 def _event_type() -> Any:
@@ -109,8 +111,9 @@ def read_kineto(path: Path) -> ActivityTable:
     begins = rb'"(?:ph|name|cat|pid|ts)"\s*:'
     reader = ItemReader(path, "traceEvents", begins, _event_type(), _NAME_ENDS)
     builder = _Builder()
-    for items in reader:
-        builder.take(items)
+    for text in reader.texts():
+        if not builder.take_text(text):
+            builder.take(reader.decode(text))
     if not reader.found:
         reader.repairs.notes.append("no traceEvents in it: this is no profiler trace")
     return builder.finish(path, reader)
@@ -124,6 +127,43 @@ class _Builder:
         self._threads: dict[int, str] = {}
         self._kinds: dict[str | None, int] = {}
         self._count = 0
+
+    def take_text(self, text: bytes) -> bool:
+        """Events as torch writes them; False, and nothing taken, where anything in the text is unusual."""
+        found = parse_events(text)
+        if found is None:
+            return False
+        try:
+            names = [json.loads(b'"' + n + b'"') if b"\\" in n else n.decode() for n in found["names"]]
+            cats = [_kind(c.decode()) for c in found["cats"]]
+        except ValueError:
+            return False
+        kind = integers([*cats, -1])[int32s(found["cat"])]
+        keep = np.flatnonzero(kind >= 0)
+        name = integers([*self._names.codes(names), -1])[int32s(found["name"])][keep]
+        columns = {c: int64s(found[c])[keep] for c in COLUMNS if c in found}
+        columns.update(kind=kind[keep], name=name, ts=int64s(found["ts"])[keep], dur=int64s(found["dur"])[keep])
+        for column, values in columns.items():
+            self._parts.setdefault(column, []).append(values)
+        told = np.array([_COLLECTIVE.search(n) is not None for n in self._names], dtype=bool)
+        begin, end = int64s(found["args_begin"])[keep], int64s(found["args_end"])[keep]
+        wanted = (told[name] | np.isin(kind[keep], (MEMCPY, MEMSET, SYNC))) & (end > begin)
+        for row in np.flatnonzero(wanted).tolist():
+            self._add_details(row, text[int(begin[row]) : int(end[row])])
+        for tid, first, last in zip(
+            *(int64s(found[f"thread_{c}"]).tolist() for c in ("tid", "begin", "end")), strict=True
+        ):
+            args = _object(text[first:last])
+            if "name" in args:
+                self._threads[tid] = str(args["name"])
+        self._count += keep.size
+        return True
+
+    def _add_details(self, row: int, text: bytes) -> None:
+        args = _object(text)
+        found = {k: args[v] for k, v in _DETAILS.items() if v in args}
+        if found:
+            self._details[self._count + row] = found
 
     def take(self, events: list[Any]) -> None:
         kinds = self._kinds
@@ -146,8 +186,8 @@ class _Builder:
             "kind": integers(codes),
             "pid": _numbers([e.pid for e in kept]),
             "tid": _numbers([e.tid for e in kept]),
-            "ts": _floats([e.ts for e in kept]),
-            "dur": _floats([e.dur for e in kept]),
+            "ts": _nanoseconds([e.ts for e in kept]),
+            "dur": _nanoseconds([e.dur for e in kept]),
             "rf": _numbers([a.rf for a in args]),
             "external": np.maximum(
                 _numbers([a.external for a in args]), _numbers([a.external_old for a in args])
@@ -181,10 +221,12 @@ class _Builder:
         head = reader.head
         base = int(head.get("baseTimeNanoseconds") or 0)
         ts = self._column("ts")
-        absolute = ts.size and float(ts.max()) > _ABSOLUTE_US
-        start = np.rint(ts * 1000.0).astype(np.int64) + (0 if absolute else base)
-        dur = np.maximum(np.rint(self._column("dur") * 1000.0), 0).astype(np.int64)
-        order = np.lexsort((-dur, start))
+        absolute = ts.size and int(ts.max()) > _ABSOLUTE_NS
+        start = ts + (0 if absolute else base)
+        dur = np.maximum(self._column("dur"), 0)
+        rf = self._column("rf")
+        # Of equal spans the one that was recorded first is the outer one.
+        order = np.lexsort((np.where(rf > 0, rf, np.iinfo(np.int64).max), -dur, start))
         place = np.empty_like(order)
         place[order] = np.arange(order.size)
         columns: dict[str, Ints] = {}
@@ -259,11 +301,22 @@ def _numbers(values: list[Any]) -> Ints:
     return integers(numbers)
 
 
-def _floats(values: list[Any]) -> Any:
+def _nanoseconds(values: list[Any]) -> Ints:
+    """Microseconds with a fraction as whole nanoseconds."""
     try:
-        return np.array(values, dtype=np.float64)
+        micros = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
-        return np.array([_float(v) for v in values], dtype=np.float64)
+        micros = np.array([_float(v) for v in values], dtype=np.float64)
+    whole: Ints = np.rint(micros * 1000.0).astype(np.int64)
+    return whole
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text, strict=False)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _float(value: Any) -> float:

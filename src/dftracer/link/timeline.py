@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 
 from dftracer.cli.chrome import assign_lanes
+from dftracer.link import wire
 from dftracer.link._columns import Ints
 from dftracer.link.activity import KIND_NAMES
 from dftracer.link.graph import nesting
-from dftracer.link.regions import NOTHING
+from dftracer.link.regions import NOTHING, Labels
 from dftracer.link.tables import TablePart
 
 __all__ = ["join_fragments", "write_fragment"]
 
 _FURTHER = 1 << 40  # numbers of further lanes, beyond every thread's
 _STREAMS = 1 << 32
+_BATCH = 1 << 16
 
 
 def _process(rank: int, device: int = -1, ours: bool = False) -> int:
@@ -37,7 +39,10 @@ class _Writer:
 
     def write(self, lines: list[str]) -> None:
         if lines:
-            self._file.write(self._gzip.compress((",\n".join(lines) + ",\n").encode("utf-8", "replace")))
+            self.write_bytes((",\n".join(lines) + ",\n").encode("utf-8", "replace"))
+
+    def write_bytes(self, text: bytes) -> None:
+        self._file.write(self._gzip.compress(text))
 
     def close(self) -> None:
         self._file.write(self._gzip.flush())
@@ -102,46 +107,51 @@ def _nodes(
             text = act.threads.get(original, f"thread {original}")
         _name(heads, named, p, l, text if l == original else f"{text} ({l % 64 + 1})")
     out.write(heads)
-    names = [json.dumps(n) for n in g.names]
-    labels = part.labels
-    known: dict[tuple[int, int, int], str] = {}
-    lines = []
-    start = g.start[rows] + shift
-    columns = zip(
-        g.name[rows].tolist(),
-        g.kind[rows].tolist(),
-        pid.tolist(),
-        lane.tolist(),
-        (start // 1000).tolist(),
-        (start % 1000).tolist(),
-        (g.dur[rows] // 1000).tolist(),
-        (g.dur[rows] % 1000).tolist(),
-        g.id[rows].tolist(),
-        labels.step[rows].tolist(),
-        labels.epoch[rows].tolist(),
-        labels.phase[rows].tolist(),
-        strict=True,
-    )
-    for name, kind, p, t, us, ns, dur_us, dur_ns, node, step, epoch, phase in columns:
-        key = (step, epoch, phase)
-        more = known.get(key)
-        if more is None:
-            more = known[key] = _label(step, epoch, labels.phases[phase] if phase >= 0 else "")
-        lines.append(
-            f'{{"ph":"X","name":{names[name]},"cat":"{KIND_NAMES[kind]}","pid":{p},"tid":{t},'
-            f'"ts":{us}.{ns:03d},"dur":{dur_us}.{dur_ns:03d},"args":{{"node":{node}{more}}}}}'
-        )
-        if len(lines) == 1 << 14:
-            out.write(lines)
-            lines = []
-    out.write(lines)
+    start, dur = g.start[rows] + shift, g.dur[rows]
+    numbers, labels = _label_texts(part.labels)
+    columns = [
+        b'{"ph":"X","name":',
+        wire.coded(g.name[rows], [json.dumps(n).encode() for n in g.names]),
+        b',"cat":"',
+        wire.coded(g.kind[rows], [k.encode() for k in KIND_NAMES]),
+        b'","pid":',
+        ("numbers", np.ascontiguousarray(pid)),
+        b',"tid":',
+        ("numbers", np.ascontiguousarray(lane)),
+        b',"ts":',
+        ("numbers", start // 1000),
+        b".",
+        ("three", start % 1000),
+        b',"dur":',
+        ("numbers", dur // 1000),
+        b".",
+        ("three", dur % 1000),
+        b',"args":{"node":',
+        ("numbers", g.id[rows]),
+        wire.coded(numbers[rows], labels),
+        b"}},\n",
+    ]
+    every = np.arange(rows.size)
+    for low in range(0, rows.size, _BATCH):
+        out.write_bytes(wire.join(columns, every[low : low + _BATCH]).text)
     out.write(_flows(part, rows, pid, lane, shift))
 
 
-def _label(step: int, epoch: int, phase: str) -> str:
-    text = "" if step == NOTHING else f',"step":{step}'
-    text += "" if epoch == NOTHING else f',"epoch":{epoch}'
-    return text + ("" if not phase else f',"phase":{json.dumps(phase)}')
+def _label_texts(labels: Labels) -> tuple[Ints, list[bytes]]:
+    """Step, epoch and phase as the end of an event's arguments, and the code of each node's."""
+    codes = np.zeros(labels.step.size, dtype=np.int64)
+    for column in (labels.step, labels.epoch, labels.phase):
+        distinct, number = np.unique(column, return_inverse=True)
+        codes = codes * (distinct.size + 1) + number
+    _, first, number = np.unique(codes, return_index=True, return_inverse=True)
+    texts = []
+    for row in first.tolist():
+        text = "" if labels.step[row] == NOTHING else f',"step":{labels.step[row]}'
+        text += "" if labels.epoch[row] == NOTHING else f',"epoch":{labels.epoch[row]}'
+        if labels.phase[row] >= 0:
+            text += f',"phase":{json.dumps(labels.phases[labels.phase[row]])}'
+        texts.append(text.encode())
+    return number, texts
 
 
 def _flows(part: TablePart, rows: Ints, pid: Ints, lane: Ints, shift: int) -> list[str]:

@@ -1,22 +1,33 @@
-"""Pieces of protobuf messages for whole columns.
+"""Protobuf messages for whole columns of nodes.
 
-A message is its fields one after the other, so a piece that many messages share is made once, and the numbers of a
-column are made together: the library writes them as one packed list, which is cut at the known widths. Every byte
-comes from the protobuf library; only the joining is ours.
+A message is its fields one after the other, so what many messages share is made once, and the numbers of a column are
+made together: the library writes them as one packed list, which is cut at the known widths. Every byte comes from
+the protobuf library; only the joining is ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from dftracer.link._columns import Ints
+from dftracer.link._columns import ByteColumn, Flags, Ints, int64s
+from dftracer.link._text import join_columns
 from dftracer.link.proto import messages
 
-__all__ = ["Lengths", "attribute", "attribute_column", "packed_column", "varints"]
+__all__ = [
+    "Columns",
+    "attribute",
+    "attribute_columns",
+    "coded",
+    "delimited",
+    "join",
+    "number_field",
+    "packed_field",
+    "varints",
+]
 
+Columns: TypeAlias = "list[Any]"  # what `join_columns` takes
 _STEPS = np.array([1 << (7 * k) for k in range(1, 9)], dtype=np.int64)
 _NEGATIVE_WIDTH = 10
 
@@ -28,56 +39,61 @@ def _widths(values: Ints) -> Ints:
     return width
 
 
-def _payload(values: Ints) -> tuple[bytes, Ints]:
-    """All numbers as varints in a row, and where each ends."""
+def _payload(values: Ints) -> bytes:
+    """All numbers as varints in a row."""
     if not values.size:
-        return b"", np.zeros(0, dtype=np.int64)
+        return b""
     packed: bytes = messages()["Int64List"](values=values.tolist()).SerializeToString()
-    ends = np.cumsum(_widths(values))
-    return packed[len(packed) - int(ends[-1]) :], ends
+    return packed[len(packed) - int(_widths(values).sum()) :]
 
 
-def varints(values: Ints) -> list[bytes]:
-    """Each number as a varint; negative ones as `int64` fields hold them."""
-    text, ends = _payload(values)
-    last = ends.tolist()
-    return [text[a:b] for a, b in zip([0, *last], last, strict=False)]
+def varints(values: Ints, present: Flags | None = None) -> ByteColumn:
+    """Each number as a varint; nothing where it is not present. Negative ones as `int64` fields hold them."""
+    width = _widths(values)
+    if present is not None:
+        width = np.where(present, width, 0)
+        values = values[present]
+    return ByteColumn(_payload(values), np.cumsum(width))
 
 
-class Lengths:
-    """A tag and a length, as they stand before text and messages."""
+def coded(codes: Any, pieces: list[bytes]) -> tuple[str, Any, list[bytes]]:
+    """One of a few pieces for each row."""
+    return ("codes", np.ascontiguousarray(codes, dtype=np.int32), pieces)
 
-    def __init__(self, tag: bytes, limit: int = 1 << 14) -> None:
-        self._tag = tag
-        self._known = [tag + v for v in varints(np.arange(limit, dtype=np.int64))]
-        self._limit = limit
 
-    def __getitem__(self, length: int) -> bytes:
-        if length < self._limit:
-            return self._known[length]
-        return self._tag + varints(np.array([length], dtype=np.int64))[0]
+def join(columns: Columns, rows: Ints) -> ByteColumn:
+    """The columns beside each other."""
+    text, ends = join_columns(columns, np.ascontiguousarray(rows, dtype=np.int64))
+    return ByteColumn(text, int64s(ends))
 
 
 def tag_of(message: str, **field: Any) -> bytes:
-    """The tag of a field, from a message with only this field; its number must have one byte."""
+    """The tag of a field, from a message with only this field; its number must fit one byte."""
     text: bytes = messages()[message](**field).SerializeToString()
     return text[:1]
 
 
-def packed_column(field: str, targets: Ints, values: Ints, n: int) -> list[bytes]:
-    """For each of `n` nodes the field with its list of numbers, b"" without any; `targets` are sorted."""
-    out = [b""] * n
-    if not values.size:
-        return out
-    text, ends = _payload(values)
-    last = np.append(np.flatnonzero(targets[1:] != targets[:-1]), targets.size - 1)
-    stop = ends[last].tolist()
-    head = Lengths(tag_of("Node", **{field: [1]}))
-    begin = 0
-    for node, end in zip(targets[last].tolist(), stop, strict=True):
-        out[node] = head[end - begin] + text[begin:end]
-        begin = end
-    return out
+def delimited(tag: bytes, column: ByteColumn) -> Columns:
+    """Texts or messages as a field: tag, length, content."""
+    lengths = np.diff(column.ends, prepend=0)
+    return [tag, varints(lengths).slices, column.slices]
+
+
+def number_field(name: str, values: Ints) -> Columns:
+    """A number of the node; as the library does, nothing for 0."""
+    present = values != 0
+    tag = tag_of("Node", **{name: 1})
+    return [coded(present, [b"", tag]), varints(values, present).slices]
+
+
+def packed_field(name: str, targets: Ints, values: Ints, n: int) -> Columns:
+    """For each of `n` nodes its list of numbers; `targets` are sorted."""
+    width = np.bincount(targets, weights=_widths(values), minlength=n).astype(np.int64)
+    tag = tag_of("Node", **{name: [1]})
+    lengths, codes = np.unique(width, return_inverse=True)
+    sizes = varints(lengths)
+    pieces = [tag + size if length else b"" for length, size in zip(lengths.tolist(), sizes, strict=True)]
+    return [coded(codes, pieces), ByteColumn(_payload(values), np.cumsum(width)).slices]
 
 
 def attribute(name: str, **value: Any) -> bytes:
@@ -87,19 +103,14 @@ def attribute(name: str, **value: Any) -> bytes:
     return piece
 
 
-def attribute_column(name: str, field: str, values: Ints) -> list[bytes]:
-    """An attribute that differs from node to node, as a column of pieces."""
-    heads: dict[int, bytes] = {}
-    pieces = varints(values)
-    for value, piece in zip(values.tolist(), pieces, strict=True):
-        if len(piece) not in heads:
-            whole = attribute(name, **{field: value})
-            heads[len(piece)] = whole[: len(whole) - len(piece)]
-        if len(heads) == _NEGATIVE_WIDTH:
-            break
-    return [heads[len(p)] + p for p in pieces]
-
-
-def text_pieces(texts: Sequence[str], make: Callable[[str], Any]) -> list[bytes]:
-    """One serialised message for each different text."""
-    return [make(t).SerializeToString() for t in texts]
+def attribute_columns(name: str, field: str, values: Ints, present: Flags | None = None) -> Columns:
+    """An attribute that differs from node to node."""
+    column = varints(values, present)
+    width = np.diff(column.ends, prepend=0)
+    heads = [b""] * (_NEGATIVE_WIDTH + 1)
+    there, first = np.unique(width, return_index=True)
+    for size, row in zip(there.tolist(), first.tolist(), strict=True):
+        if size:
+            whole = attribute(name, **{field: int(values[row])})
+            heads[size] = whole[: len(whole) - size]
+    return [coded(width, heads), column.slices]
