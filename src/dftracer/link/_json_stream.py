@@ -18,7 +18,7 @@ from dftracer.load._need import need
 
 __all__ = ["ItemReader", "Repairs", "read_blocks"]
 
-BLOCK = 8 << 20
+BLOCK = 1 << 20
 _PACKED_BLOCK = 1 << 18
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dftracer.link import wire
-from dftracer.link._columns import ByteColumn, Codes, Ints
+from dftracer.link._columns import ByteColumn, Codes, Ints, distinct
 from dftracer.link.activity import ActivityTable
 from dftracer.link.collectives import COLLECTIVE_TYPES, RECV, SEND, Collective
 from dftracer.link.edges import EDGE_TYPES, Edges
@@ -22,7 +22,7 @@ __all__ = ["VERSION", "Facts", "read_chakra", "write_chakra"]
 
 VERSION = "0.0.4"
 _METADATA, _COMP, _SEND, _RECV, _COLL = 1, 4, 5, 6, 7
-_BATCH = 1 << 16
+_BATCH = 1 << 13
 _CALL = EDGE_TYPES.index("call")
 _ORDER = EDGE_TYPES.index("order")
 _KNOWN_REST = {"scope": "uint64_val", "tid": "uint64_val", "fw_tid": "uint64_val", "op_schema": "string_val"}
@@ -173,7 +173,7 @@ def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
     used = ~call | ~has_order[edges.target]
     out: wire.Columns = []
     for field, chosen in (("ctrl_deps", call), ("data_deps", used)):
-        pairs = np.unique(edges.target[chosen] * n + edges.source[chosen]) if n else np.zeros(0, dtype=np.int64)
+        pairs = distinct(edges.target[chosen] * n + edges.source[chosen]) if n else np.zeros(0, dtype=np.int64)
         out += wire.packed_field(field, pairs // max(n, 1), graph.id[pairs % max(n, 1)], n)
     return out
 

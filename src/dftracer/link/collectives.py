@@ -115,7 +115,7 @@ def find_collectives(
             # A thread of the backend does what another thread has asked for.
             call = waiting[kind].pop(0)
             call.carrier = head
-            call.end = max(call.end, int(graph.end[head]))
+            call.end = max(call.end, _end(graph, head))
             pairs.append((call.row, head))
             continue
         call = _describe(graph, et, activity, head, members, names, kind, work.get(head, []))
@@ -126,6 +126,10 @@ def find_collectives(
     _name_groups(calls, activity)
     issued = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return calls, (issued[:, 0], issued[:, 1])
+
+
+def _end(graph: Graph, row: int) -> int:
+    return int(graph.start[row]) + int(graph.dur[row])
 
 
 def _tops(graph: Graph, rows: Ints) -> dict[int, int]:
@@ -191,10 +195,10 @@ def _describe(
     carrier = kernels[0] if kernels else head if params is None else params
     if not kernels and params is None and backend is not None:
         carrier = backend
-    end = int(graph.end[head])
+    end = _end(graph, head)
     for kernel in kernels:
-        end = max(end, int(graph.end[kernel]))
-    out = Collective(kind, head, carrier, int(graph.start[head]), end, bool(graph.timed[head]))
+        end = max(end, _end(graph, kernel))
+    out = Collective(kind, head, carrier, int(graph.start[head]), end, bool(graph.activity[head] >= 0))
     facts: dict[str, Any] = {}
     for row in [*members, *kernels]:
         facts = {**_facts(graph, et, activity, row), **facts}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dftracer.link._columns import Ints
+from dftracer.link._columns import Ints, contains
 from dftracer.link.execution_trace import ExecutionTrace, Tensors
 from dftracer.link.graph import Graph
 from dftracer.link.last_before import last_before
@@ -67,7 +67,7 @@ def data_edges(graph: Graph, et: ExecutionTrace) -> tuple[Ints, Ints]:
     target = [read_node[at >= 0]]
     # In place: a node that gives out what it took has changed the storage, for all views of it.
     width = int(max(read_key.max(), key.max())) + 1
-    changes = np.isin(node * width + key, read_node * width + read_key)
+    changes = contains(read_node * width + read_key, node * width + key)
     changer, changed = node[changes], storage[changes]
     via = last_before(changed, end[changer], read_storage, start[read_node], place[changer], place[read_node])
     made = np.where(at >= 0, place[node[np.maximum(at, 0)]], -1)
@@ -80,6 +80,7 @@ def data_edges(graph: Graph, et: ExecutionTrace) -> tuple[Ints, Ints]:
 
 def _once(node: Ints, key: Ints, storage: Ints) -> tuple[Ints, Ints, Ints]:
     """Each tensor of a node once."""
-    width = int(key.max()) + 1 if key.size else 1
-    _, first = np.unique(node * width + key, return_index=True)
+    order = np.lexsort((key, node))
+    node, key, storage = node[order], key[order], storage[order]
+    first = np.append(True, (node[1:] != node[:-1]) | (key[1:] != key[:-1]))
     return node[first], key[first], storage[first]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dftracer.link._columns import Flags, Ints
+from dftracer.link._columns import Flags, Ints, distinct
 from dftracer.link.activity import ANNOTATION, OP, RUNTIME, SYNC, ActivityTable
 from dftracer.link.data_edges import data_edges
 from dftracer.link.execution_trace import ExecutionTrace
@@ -64,10 +64,10 @@ def find_edges(graph: Graph, et: ExecutionTrace, activity: ActivityTable, issued
             against[name] = wrong
         source, target = source[forward], target[forward]
         # One edge of a type between two nodes is enough.
-        _, once = np.unique(source * len(graph) + target, return_index=True)
-        sources.append(source[once])
-        targets.append(target[once])
-        types.append(np.full(once.size, number, dtype=np.int64))
+        pairs = distinct(source * max(len(graph), 1) + target)
+        sources.append(pairs // max(len(graph), 1))
+        targets.append(pairs % max(len(graph), 1))
+        types.append(np.full(pairs.size, number, dtype=np.int64))
     return Edges(np.concatenate(sources), np.concatenate(targets), np.concatenate(types), against)
 
 
@@ -124,7 +124,7 @@ def _sync(graph: Graph, activity: ActivityTable, chain: Ints) -> Pairs:
         return _none()
     facts = {int(activity.correlation[r]): activity.details.get(int(r), {}) for r in np.flatnonzero(activity.kind == SYNC)}
     streams = {int(activity.correlation[r]): int(activity.stream[r]) for r in np.flatnonzero(activity.kind == SYNC)}
-    lanes = {k: rows[lane == k] for k in np.unique(lane).tolist()}
+    lanes = {k: rows[lane == k] for k in distinct(lane).tolist()}
     launched = np.where(graph.launch >= 0, graph.start[np.maximum(graph.launch, 0)], graph.start)
     following = dict(zip(chain[:-1].tolist(), chain[1:].tolist(), strict=True))
     waits = np.array([_HOST_SYNC.fullmatch(n) is not None for n in graph.names], dtype=bool)

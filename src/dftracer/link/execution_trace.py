@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link._columns import ByteColumn, Codes, Interner, Ints, int32s, int64s, integers
+from dftracer.link._columns import ByteColumn, Codes, Interner, Ints, distinct, int32s, int64s, integers
 from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
 from dftracer.link._text import parse_nodes
 from dftracer.load._need import need
@@ -353,7 +353,7 @@ class _Builder:
             inputs=sides["input"],
             outputs=sides["output"],
             repairs=repairs,
-            duplicate_ids=int(ids.size - np.unique(ids).size),
+            duplicate_ids=int(ids.size - distinct(ids).size),
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dftracer.link._columns import Flags, Ints
+from dftracer.link._columns import Flags, Ints, contains, distinct
 from dftracer.link.activity import ANNOTATION, OP, ActivityTable
 from dftracer.link.execution_trace import ExecutionTrace
 
@@ -125,9 +125,10 @@ def _by_rf(
     rows = np.flatnonzero(own)
     wide = int(max(et_name.max(), act_name.max())) + 1
     candidates = np.flatnonzero((et.rf > 0) & et.real)
-    out.matched = int(np.isin(et.rf[candidates], activity.rf[rows]).sum())
+    out.matched = int(contains(activity.rf[rows], et.rf[candidates]).sum())
     there, first = np.unique(activity.rf[rows] * wide + act_name[rows], return_index=True)
     key = et.rf[candidates] * wide + et_name[candidates]
+    out.agreeing = int(contains(there, key).sum())
     # A forked child repeats ids: the first node of each takes the row.
     _, once = np.unique(key, return_index=True)
     candidates, key = candidates[once], key[once]
@@ -137,7 +138,6 @@ def _by_rf(
     out.row[candidates[hit]] = rows[first[at[hit]]]
     out.how[candidates[hit]] = BY_RF
     out.joined = int(hit.sum())
-    out.agreeing = int(np.isin(et.rf[(et.rf > 0) & et.real] * wide + et_name[(et.rf > 0) & et.real], there).sum())
 
 
 def _by_order(
@@ -150,8 +150,8 @@ def _by_order(
     real: Flags,
 ) -> None:
     """Threads with the most similar names belong together; on each, names must come in the same order."""
-    ours = {t: np.flatnonzero(real & (et.tid == t)) for t in np.unique(et.tid[real]).tolist()}
-    theirs = {t: np.flatnonzero(host & (activity.tid == t)) for t in np.unique(activity.tid[host]).tolist()}
+    ours = {t: np.flatnonzero(real & (et.tid == t)) for t in distinct(et.tid[real]).tolist()}
+    theirs = {t: np.flatnonzero(host & (activity.tid == t)) for t in distinct(activity.tid[host]).tolist()}
     counts = {t: Counter(act_name[rows].tolist()) for t, rows in theirs.items()}
     free = set(theirs)
     for nodes in sorted(ours.values(), key=len, reverse=True):
@@ -201,8 +201,8 @@ def _explain(out: Join, et: ExecutionTrace, activity: ActivityTable, real: Flags
         return
     rows = np.arange(len(et))
     joined = np.flatnonzero(out.row >= 0)
-    watched = np.isin(et.tid, np.unique(et.tid[joined]))
-    seen = np.isin(et.rf, activity.rf[activity.rf > 0])
+    watched = contains(et.tid[joined], et.tid)
+    seen = contains(activity.rf[activity.rf > 0], et.rf)
     repeated = np.zeros(len(et), dtype=bool)
     if with_ids:
         first = np.zeros(len(et), dtype=bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,18 @@ class RankLink:
         began = time.perf_counter()
         rank = self.files.rank
         known = {(m.window, m.index): m for m in members}
+        who = f"rank {rank}" + (f" {self.summary.host}" if self.summary.host else "")
+        failed: list[BaseException] = []
+
+        def timeline() -> None:
+            try:
+                write_fragment(folder / f".timeline_{rank}.part", rank, self.parts, clock.offset_ns, base_ns, who)
+            except BaseException as e:
+                failed.append(e)
+
+        # Compressing it takes a core of its own where there is one.
+        lane = threading.Thread(target=timeline, name="timeline")
+        lane.start()
         for part in self.parts:
             part.members = [known.get((m.window, m.index), m) for m in part.members]
             suffix = f"_w{part.window}" if part.window else ""
@@ -83,8 +96,9 @@ class RankLink:
                 facts,
             )
         write_tables(folder, rank, self.parts, clock.offset_ns)
-        who = f"rank {rank}" + (f" {self.summary.host}" if self.summary.host else "")
-        write_fragment(folder / f".timeline_{rank}.part", rank, self.parts, clock.offset_ns, base_ns, who)
+        lane.join()
+        if failed:
+            raise failed[0]
         return time.perf_counter() - began
 
 

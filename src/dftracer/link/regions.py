@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link._columns import Codes, Flags, Interner, Ints
+from dftracer.link._columns import Codes, Flags, Interner, Ints, distinct
 from dftracer.link.graph import nesting
 from dftracer.load.chunk import MISSING
 from dftracer.load.trace import Trace, scan_file
@@ -143,7 +143,7 @@ def label(spans: Spans, pid: int | None, tid: Ints, start: Ints, profiler_steps:
     if regions.size:
         parent, _ = nesting(spans.tid[regions], spans.start[regions], spans.dur[regions])
         _inherit(step, epoch, regions, parent)
-        for thread in np.unique(spans.tid[regions]).tolist():
+        for thread in distinct(spans.tid[regions]).tolist():
             mine = np.flatnonzero(spans.tid[regions] == thread)
             where = np.flatnonzero(tid == thread)
             row[where] = _innermost(spans, regions, parent, mine, start[where])

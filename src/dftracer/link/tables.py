@@ -11,6 +11,7 @@ import numpy as np
 
 from dftracer.link._columns import Flags, Interner, Ints
 from dftracer.link.activity import KIND_NAMES, ActivityTable
+from dftracer.link.arrow_columns import booleans, dictionary, numbers
 from dftracer.link.clock import Member
 from dftracer.link.collectives import Collective
 from dftracer.link.edges import EDGE_TYPES, Edges
@@ -90,16 +91,9 @@ def write_tables(folder: Path, rank: int, parts: Sequence[TablePart], offset_ns:
 
 
 def _write(pa: Any, parquet: Any, tables: list[Any], path: Path) -> None:
-    table = pa.concat_tables(tables)
-    parquet.write_table(table.unify_dictionaries(), path, compression="zstd", compression_level=1)
-
-
-def _dictionary(pa: Any, codes: Any, texts: list[str]) -> Any:
-    """A column of texts from codes; -1 is null."""
-    indices = np.ascontiguousarray(codes, dtype=np.int32)
-    mask = indices < 0
-    array = pa.array(indices, mask=mask if mask.any() else None)
-    return pa.DictionaryArray.from_arrays(array, pa.array(texts, pa.string()))
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
+    coded = [f.name for f in table.schema if pa.types.is_dictionary(f.type)]
+    parquet.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=coded)
 
 
 def _table(pa: Any, rank: int, part: TablePart, offset_ns: int) -> Any:
@@ -115,7 +109,7 @@ def _table(pa: Any, rank: int, part: TablePart, offset_ns: int) -> Any:
         tail = np.full(extra, NOTHING, dtype=np.int64) if own is None else own
         whole = np.concatenate([np.where(missing, NOTHING, values), tail])
         null = whole == NOTHING
-        return pa.array(whole, mask=null if null.any() else None)
+        return numbers(whole, null)
 
     def of_activity(column: Ints, own: Ints | None = None) -> Any:
         values = column[at] if len(act) else np.zeros(n, dtype=np.int64)
@@ -127,7 +121,7 @@ def _table(pa: Any, rank: int, part: TablePart, offset_ns: int) -> Any:
 
     def texts(codes: Any, listed: list[str], own: Any = None, own_listed: Sequence[str] = ()) -> Any:
         tail = np.full(extra, -1) if own is None else np.where(own < 0, -1, own + len(listed))
-        return _dictionary(pa, np.concatenate([codes, tail]), [*listed, *own_listed])
+        return dictionary(np.concatenate([codes, tail]), [*listed, *own_listed])
 
     kind = np.concatenate([g.kind, np.where(spans.is_io, _IO, _REGION)])
     none = np.zeros(n, dtype=bool)
@@ -150,11 +144,11 @@ def _table(pa: Any, rank: int, part: TablePart, offset_ns: int) -> Any:
     launched = np.where(g.launch >= 0, g.id[np.maximum(g.launch, 0)], 0)
     how = part.join.how[np.maximum(g.et, 0)] if len(part.et) else nothing
     columns = {
-        "rank": pa.array(np.full(total, rank, dtype=np.int32)),
-        "window": pa.array(np.full(total, part.window, dtype=np.int32)),
+        "rank": numbers(np.full(total, rank, dtype=np.int32)),
+        "window": numbers(np.full(total, part.window, dtype=np.int32)),
         "node": ints(g.id, none),
         "parent": ints(parent, g.parent < 0),
-        "kind": _dictionary(pa, kind, list(_KINDS)),
+        "kind": dictionary(kind, list(_KINDS)),
         "name": texts(g.name, g.names, spans.name, spans.texts),
         "cat": texts(nothing, [], spans.cat, spans.texts),
         "pid": ints(np.full(n, act.main_pid if act.main_pid is not None else part.et.pid or 0), none, spans.pid),
@@ -168,7 +162,7 @@ def _table(pa: Any, rank: int, part: TablePart, offset_ns: int) -> Any:
         "epoch": ints(part.labels.epoch, none, spans.epoch),
         "phase": texts(part.labels.phase, part.labels.phases),
         "joined_by": texts(np.where(has_et & (how > 0), how - 1, -1), [_HOW[BY_RF], _HOW[BY_ORDER]]),
-        "in_et": pa.array(np.concatenate([has_et, np.zeros(extra, dtype=bool)])),
+        "in_et": booleans(np.concatenate([has_et, np.zeros(extra, dtype=bool)])),
         "rf_id": of_et(part.et.rf, 0) if len(part.et) else of_activity(act.rf),
         "external_id": of_activity(act.external),
         "correlation": of_activity(act.correlation),
@@ -218,9 +212,9 @@ def _edge_table(pa: Any, part: TablePart) -> Any:
     e, g = part.edges, part.graph
     return pa.table(
         {
-            "window": pa.array(np.full(e.source.size, part.window, dtype=np.int32)),
-            "source": pa.array(g.id[e.source]),
-            "target": pa.array(g.id[e.target]),
-            "type": _dictionary(pa, e.type, list(EDGE_TYPES)),
+            "window": numbers(np.full(e.source.size, part.window, dtype=np.int32)),
+            "source": numbers(g.id[e.source]),
+            "target": numbers(g.id[e.target]),
+            "type": dictionary(e.type, list(EDGE_TYPES)),
         }
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from dftracer.cli.chrome import assign_lanes
 from dftracer.link import wire
-from dftracer.link._columns import Ints
+from dftracer.link._columns import Ints, distinct
 from dftracer.link.activity import KIND_NAMES
 from dftracer.link.graph import nesting
 from dftracer.link.regions import NOTHING, Labels
@@ -24,7 +24,7 @@ __all__ = ["join_fragments", "write_fragment"]
 
 _FURTHER = 1 << 40  # numbers of further lanes, beyond every thread's
 _STREAMS = 1 << 32
-_BATCH = 1 << 16
+_BATCH = 1 << 13
 
 
 def _process(rank: int, device: int = -1, ours: bool = False) -> int:
@@ -77,7 +77,7 @@ def _lanes(lane: Ints, start: Ints, dur: Ints) -> Ints:
     end = start + dur
     crossing = (parent >= 0) & (end > end[np.maximum(parent, 0)])
     lane = lane.copy()
-    for bad in np.unique(lane[crossing]).tolist():
+    for bad in distinct(lane[crossing]).tolist():
         rows = np.flatnonzero(lane == bad)
         number = np.array(assign_lanes(lane[rows], start[rows], dur[rows]), dtype=np.int64)
         lane[rows] = np.where(number > 0, _FURTHER + bad * 64 + number, bad)
@@ -95,7 +95,7 @@ def _nodes(
     on_device = g.on_device[rows]
     at = g.activity[rows]
     device = np.where(on_device, act.device[at], -1)
-    for d in np.unique(device).tolist():
+    for d in distinct(device).tolist():
         _name(heads, named, _process(rank, d), None, who if d < 0 else f"rank {rank} GPU {d}")
     first = np.where(on_device, _STREAMS * (device + 2) + act.stream[at], act.tid[at])
     lane = _lanes(first, g.start[rows], g.dur[rows])
