@@ -1,5 +1,6 @@
-"""One rank of a small data-parallel training over gloo, recorded by torch's own execution trace observer and
-profiler in one window, and by the tracer: `python ddp_program.py OUT RANK WORLD PORT [--steps N] [--layers N]`.
+"""One rank of a small data-parallel training over gloo, recorded by torch's own execution trace observer
+and profiler in one window, and by the tracer: `python ddp_program.py OUT RANK WORLD PORT [--steps N]
+[--layers N]`.
 """
 
 from __future__ import annotations

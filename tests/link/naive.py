@@ -51,13 +51,19 @@ class Naive:
             return False
         if (outer["start"], outer["end"]) == (inner["start"], inner["end"]):
             return bool(self._record(outer) < self._record(inner))
-        return bool(outer["start"] <= inner["start"] and inner["end"] <= outer["end"] and inner["start"] < outer["end"])
+        return bool(
+            outer["start"] <= inner["start"]
+            and inner["end"] <= outer["end"]
+            and inner["start"] < outer["end"]
+        )
 
     def _record(self, e: dict[str, Any]) -> float:
         return e.get("args", {}).get("Record function id") or float("inf")
 
     def parent_and_exclusive(self) -> tuple[dict[int, dict[str, Any] | None], dict[int, int]]:
-        """For each host event (by `id()`) the innermost event around it, and the time not spent inside others."""
+        """For each host event (by `id()`) the innermost event around it, and the time not spent inside
+        others.
+        """
         parent: dict[int, dict[str, Any] | None] = {}
         by_thread = defaultdict(list)
         for e in self.host:
@@ -82,7 +88,11 @@ class Naive:
 
         def walk(value: Any) -> None:
             if isinstance(value, list):
-                if len(value) == 6 and isinstance(value[5], str) and all(isinstance(v, int) for v in value[:5]):
+                if (
+                    len(value) == 6
+                    and isinstance(value[5], str)
+                    and all(isinstance(v, int) for v in value[:5])
+                ):
                     found.add((value[0], value[1], value[3], value[4]))
                 else:
                     for v in value:
@@ -115,9 +125,7 @@ class Naive:
                 made = [w for w in before if tensor in makes[w]]
                 if made:
                     edges.add((made[-1], reader))
-                changed = [
-                    w for w in before if any(t[1] == tensor[1] and t in takes[w] for t in makes[w])
-                ]
+                changed = [w for w in before if any(t[1] == tensor[1] and t in takes[w] for t in makes[w])]
                 if changed and (not made or place[changed[-1]] > place[made[-1]]):
                     edges.add((changed[-1], reader))
         return edges

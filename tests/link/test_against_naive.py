@@ -30,9 +30,13 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_times_parents_and_exclusive_times(both: tuple[Naive, Path]) -> None:
-    """Every joined node has its event's times, its parent by nesting, and what is left without inner nodes."""
+    """Every joined node has its event's times, its parent by nesting, and what is left without inner
+    nodes.
+    """
     naive, out = both
-    frame = pl.read_parquet(out / "linked_0.parquet").filter(pl.col("in_et") & pl.col("start_ns").is_not_null())
+    frame = pl.read_parquet(out / "linked_0.parquet").filter(
+        pl.col("in_et") & pl.col("start_ns").is_not_null()
+    )
     parent, exclusive = naive.parent_and_exclusive()
     rows = {r["node"]: r for r in frame.iter_rows(named=True)}
     assert set(rows) == set(naive.event)
@@ -76,7 +80,9 @@ def test_order_and_stream_edges(both: tuple[Naive, Path]) -> None:
             between = [
                 r
                 for r in by_node.values()
-                if r[lane] == a[lane] and r["start_ns"] is not None and a["start_ns"] < r["start_ns"] < b["start_ns"]
+                if r[lane] == a[lane]
+                and r["start_ns"] is not None
+                and a["start_ns"] < r["start_ns"] < b["start_ns"]
             ]
             assert between == []
     device = [e for e in naive.events if e["cat"] in DEVICE]
@@ -88,7 +94,10 @@ def test_launch_edges(both: tuple[Naive, Path]) -> None:
     """Every piece of device work follows on the call with its correlation."""
     naive, out = both
     frame = pl.read_parquet(out / "linked_0.parquet")
-    calls = {r["correlation"]: r["node"] for r in frame.filter(pl.col("kind").cast(pl.String) == "runtime").iter_rows(named=True)}
+    calls = {
+        r["correlation"]: r["node"]
+        for r in frame.filter(pl.col("kind").cast(pl.String) == "runtime").iter_rows(named=True)
+    }
     work = frame.filter(pl.col("device").is_not_null())
     assert work.height == len([e for e in naive.events if e["cat"] in DEVICE])
     expected = {(calls[r["correlation"]], r["node"]) for r in work.iter_rows(named=True)}
@@ -99,7 +108,9 @@ def test_launch_edges(both: tuple[Naive, Path]) -> None:
     st.lists(st.tuples(st.integers(1, 2), st.integers(0, 30), st.integers(0, 12)), max_size=40),
 )
 def test_nesting_of_random_spans(spans: list[tuple[int, int, int]]) -> None:
-    """The innermost earlier span of the thread that has not ended is the parent; its time is taken from it once."""
+    """The innermost earlier span of the thread that has not ended is the parent; its time is taken
+    from it once.
+    """
     spans.sort(key=lambda s: (s[1], -s[2]))
     tid, start, dur = (np.array([s[i] for s in spans], dtype=np.int64) for i in range(3))
     parent, exclusive = nesting(tid, start, dur)

@@ -60,7 +60,9 @@ def test_an_empty_file_and_one_of_something_else(tmp_path: Path) -> None:
         assert len(read_kineto(path)) == 0
 
 
-@pytest.mark.parametrize("name", ['say "hello"', "two\nlines", "back\\slash", "tab\there", 'end"', "ünïcode", "a, b"])
+@pytest.mark.parametrize(
+    "name", ['say "hello"', "two\nlines", "back\\slash", "tab\there", 'end"', "ünïcode", "a, b"]
+)
 def test_names_that_are_not_escaped(ddp: Path, name: str) -> None:
     """Torch writes names as they are: such nodes are repaired, and the join still finds them."""
     et, kineto = ddp / "torch_et_0.json", ddp / "kineto_trace_0.json"
@@ -177,7 +179,11 @@ def test_the_order_finds_its_way_around_gaps(ddp: Path) -> None:
                 kept.append(e)
         profile["traceEvents"] = kept
 
-    gone = sum(1 for i, e in enumerate(json.loads(kineto.read_text())["traceEvents"]) if e.get("cat") == "cpu_op" and i % 50 <= 2)
+    gone = sum(
+        1
+        for i, e in enumerate(json.loads(kineto.read_text())["traceEvents"])
+        if e.get("cat") == "cpu_op" and i % 50 <= 2
+    )
     edit(et, _without_ids)
     edit(kineto, drop)
     found = join(read_execution_trace(et), read_kineto(kineto))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dftracer.link import link
 from dftracer.link.chakra import read_chakra
 from dftracer.link.proto import messages
 from dftracer.link.wire import attribute_columns, join, varints
+from link.naive import Naive, attributes
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,9 @@ def _attributes(node: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("which", ["gloo", "nvidia"])
 def test_the_file_is_what_the_library_would_write(which: str, request: pytest.FixtureRequest) -> None:
-    """Each message read and written again by protobuf is the same bytes: nothing is unknown, nothing out of order."""
+    """Each message read and written again by protobuf is the same bytes: nothing is unknown, nothing
+    out of order.
+    """
     path = request.getfixturevalue(which) / "chakra_0.et"
     head, nodes = read_chakra(path)
     whole = b""
@@ -72,8 +76,6 @@ def test_data_dependencies_alone_keep_each_thread_in_order(gloo: Path) -> None:
 
 
 def test_fields_are_those_of_the_traces(recorded: Path, gloo: Path) -> None:
-    from link.naive import Naive, attributes
-
     naive = Naive(recorded / "torch_et_0.json", recorded / "kineto_trace_0.json")
     _, nodes = read_chakra(gloo / "chakra_0.et")
     table = {r["node"]: r for r in pl.read_parquet(gloo / "linked_0.parquet").iter_rows(named=True)}
@@ -85,8 +87,6 @@ def test_fields_are_those_of_the_traces(recorded: Path, gloo: Path) -> None:
             assert found[name] == attributes(source)[name]
         assert node.name == source["name"]
         assert found["is_cpu_op"] is True
-        import json
-
         assert json.loads(node.inputs.values) == source["inputs"]["values"]
         assert json.loads(node.inputs.shapes) == source["inputs"]["shapes"]
         assert json.loads(node.outputs.types) == source["outputs"]["types"]

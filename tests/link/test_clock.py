@@ -46,7 +46,9 @@ def test_one_host_has_one_clock(recorded: Path, tmp_path: Path) -> None:
     assert report.clocks[1].offset_ns == 0
 
 
-def _member(rank: int, number: int, start: int, end: int, kind: str = "all_reduce", seq: int | None = None) -> Member:
+def _member(
+    rank: int, number: int, start: int, end: int, kind: str = "all_reduce", seq: int | None = None
+) -> Member:
     return Member(rank, 0, number, kind, "0", number, seq, start, end, True, 4)
 
 
@@ -98,8 +100,17 @@ def test_records_of_the_collection_name_groups_and_counts(ddp: Path, tmp_path: P
         calls = [e for e in profile["traceEvents"] if e.get("name") == "c10d::allreduce_"]
         base = profile["baseTimeNanoseconds"] / 1000
         lines = [
-            {"type": "all_reduce", "group": "7", "ranks": [0, 1], "seq": 100 + i, "bytes": 4, "dtype": "float32",
-             "async": True, "start_us": base + e["ts"] - 3, "dur_us": 5}  # fmt: skip
+            {
+                "type": "all_reduce",
+                "group": "7",
+                "ranks": [0, 1],
+                "seq": 100 + i,
+                "bytes": 4,
+                "dtype": "float32",
+                "async": True,
+                "start_us": base + e["ts"] - 3,
+                "dur_us": 5,
+            }
             for i, e in enumerate(sorted(calls, key=lambda e: e["ts"]))
         ]
         (ddp / f"comms_{rank}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))

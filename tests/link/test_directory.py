@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from dftracer.cli.main import main
 from dftracer.link import NothingToLink, link
 from dftracer.load import Trace
 from support.process import clean_environment
@@ -31,14 +35,21 @@ def edit(path: Path, change: Any) -> None:
         json.dump(value, f)
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dftracer.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-        check=False,
-    )
+@dataclass
+class Done:
+    """What a command has printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(*arguments: object) -> Done:
+    """Run the command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(a) for a in arguments])
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def test_the_command_prints_the_documented_keys(ddp: Path, tmp_path: Path) -> None:
@@ -101,7 +112,9 @@ def test_steps_epochs_and_phases_come_from_our_trace(recorded: Path, tmp_path: P
             assert row["phase"] == f"{inner[3]}.{inner[2]}"
             checked += 1
         assert checked > frame.height // 2
-        own = pl.read_parquet(tmp_path / f"linked_{rank}.parquet").filter(pl.col("kind").cast(pl.String) == "region")
+        own = pl.read_parquet(tmp_path / f"linked_{rank}.parquet").filter(
+            pl.col("kind").cast(pl.String) == "region"
+        )
         assert {"forward", "backward"} <= set(own["name"].cast(pl.String))
 
 
@@ -211,7 +224,9 @@ def test_the_tables_beside_a_trace_are_part_of_it(ddp: Path) -> None:
     link(ddp)
     trace = Trace(ddp)
     assert trace.linked().select(pl.len()).collect().item() > 0
-    told = trace.sql("select count(*) n from linked join edges on linked.node = edges.target and linked.rank = 0")
+    told = trace.sql(
+        "select count(*) n from linked join edges on linked.node = edges.target and linked.rank = 0"
+    )
     assert told["n"][0] > 0
     # And it is not taken for input by a second run.
     assert link(ddp).warnings == []

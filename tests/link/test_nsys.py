@@ -20,19 +20,23 @@ ZERO = 1_794_730_202_000_000_000
 SCHEMA = """
 create table StringIds (id integer not null primary key, value text not null);
 create table TARGET_INFO_SESSION_START_TIME (utcEpochNs integer, utcTime text, localTime text);
-create table CUPTI_ACTIVITY_KIND_RUNTIME (start integer not null, end integer not null, eventClass integer not null,
-  globalTid integer, correlationId integer, nameId integer not null, returnValue integer not null, callchainId integer);
-create table CUPTI_ACTIVITY_KIND_KERNEL (start integer not null, end integer not null, deviceId integer not null,
-  contextId integer not null, greenContextId integer, streamId integer not null, correlationId integer,
-  globalPid integer, demangledName integer not null, shortName integer not null, mangledName integer, gridX integer);
-create table CUPTI_ACTIVITY_KIND_MEMCPY (start integer not null, end integer not null, deviceId integer not null,
-  contextId integer not null, streamId integer not null, correlationId integer, globalPid integer,
-  bytes integer not null, copyKind integer not null, srcKind integer, dstKind integer);
+create table CUPTI_ACTIVITY_KIND_RUNTIME (start integer not null, end integer not null, eventClass
+  integer not null, globalTid integer, correlationId integer, nameId integer not null, returnValue
+  integer not null, callchainId integer);
+create table CUPTI_ACTIVITY_KIND_KERNEL (start integer not null, end integer not null, deviceId
+  integer not null, contextId integer not null, greenContextId integer, streamId integer not null,
+  correlationId integer, globalPid integer, demangledName integer not null, shortName integer not
+  null, mangledName integer, gridX integer);
+create table CUPTI_ACTIVITY_KIND_MEMCPY (start integer not null, end integer not null, deviceId
+  integer not null, contextId integer not null, streamId integer not null, correlationId integer,
+  globalPid integer, bytes integer not null, copyKind integer not null, srcKind integer, dstKind
+  integer);
 create table CUPTI_ACTIVITY_KIND_SYNCHRONIZATION (start integer not null, end integer not null,
-  deviceId integer not null, contextId integer not null, streamId integer not null, correlationId integer,
-  globalPid integer, syncType integer not null, eventId integer not null);
-create table NVTX_EVENTS (start integer not null, end integer, eventType integer not null, rangeId integer,
-  category integer, color integer, text text, globalTid integer, endGlobalTid integer, textId integer, domainId integer);
+  deviceId integer not null, contextId integer not null, streamId integer not null, correlationId
+  integer, globalPid integer, syncType integer not null, eventId integer not null);
+create table NVTX_EVENTS (start integer not null, end integer, eventType integer not null, rangeId
+  integer, category integer, color integer, text text, globalTid integer, endGlobalTid integer, textId
+  integer, domainId integer);
 create table ThreadNames (nameId integer not null, priority integer, globalTid integer);
 """
 STRINGS = {
@@ -56,10 +60,12 @@ def export(path: Path) -> Path:
     base.execute(kernel, (1400, 2200, 11, PROCESS, 4))
     base.execute(kernel, (2800, 2900, 14, PROCESS, 4))
     base.execute(
-        "insert into CUPTI_ACTIVITY_KIND_MEMCPY values (2300, 2500, 0, 1, 7, 12, ?, 4096, 1, 0, 0)", (PROCESS,)
+        "insert into CUPTI_ACTIVITY_KIND_MEMCPY values (2300, 2500, 0, 1, 7, 12, ?, 4096, 1, 0, 0)",
+        (PROCESS,),
     )
     base.execute(
-        "insert into CUPTI_ACTIVITY_KIND_SYNCHRONIZATION values (1500, 2600, 0, 1, 7, 13, ?, 3, 0)", (PROCESS,)
+        "insert into CUPTI_ACTIVITY_KIND_SYNCHRONIZATION values (1500, 2600, 0, 1, 7, 13, ?, 3, 0)",
+        (PROCESS,),
     )
     nvtx = "insert into NVTX_EVENTS values (?, ?, ?, null, null, null, ?, ?, null, ?, 0)"
     base.execute(nvtx, (1000, 1200, 59, None, THREAD, 6))
@@ -79,7 +85,9 @@ def test_the_same_table_as_from_the_profiler(tmp_path: Path) -> None:
     assert table.span == (ZERO + 900, ZERO + 3000)
     rows = {
         (int(k), table.names[n]): (int(s) - ZERO, int(d), int(c))
-        for k, n, s, d, c in zip(table.kind, table.name, table.start, table.dur, table.correlation, strict=True)
+        for k, n, s, d, c in zip(
+            table.kind, table.name, table.start, table.dur, table.correlation, strict=True
+        )
     }
     assert rows[OP, "aten::mm"][:2] == (1000, 200)
     assert rows[RUNTIME, "cudaMemcpyAsync"] == (1300, 40, 12)

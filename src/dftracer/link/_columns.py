@@ -10,7 +10,18 @@ import numpy.typing as npt
 
 from dftracer.link._text import join_columns
 
-__all__ = ["ByteColumn", "Codes", "Flags", "Interner", "Ints", "contains", "distinct", "int32s", "int64s", "integers"]
+__all__ = [
+    "ByteColumn",
+    "Codes",
+    "Flags",
+    "Interner",
+    "Ints",
+    "contains",
+    "distinct",
+    "int32s",
+    "int64s",
+    "integers",
+]
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Codes: TypeAlias = "npt.NDArray[np.int32]"
@@ -51,7 +62,8 @@ def distinct(values: Ints) -> Ints:
     ordered = np.sort(values)
     if not ordered.size:
         return ordered
-    return ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    once: Ints = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return once
 
 
 def contains(there: Ints, values: Ints) -> Flags:
@@ -81,7 +93,9 @@ class ByteColumn:
         """Several columns below each other."""
         shift = np.cumsum([0, *(len(p.text) for p in parts)])
         ends = [p.ends + s for p, s in zip(parts, shift.tolist(), strict=False)]
-        return cls(b"".join(p.text for p in parts), np.concatenate(ends) if ends else np.zeros(0, dtype=np.int64))
+        return cls(
+            b"".join(p.text for p in parts), np.concatenate(ends) if ends else np.zeros(0, dtype=np.int64)
+        )
 
     def take(self, rows: Ints) -> ByteColumn:
         """These rows, in this order."""

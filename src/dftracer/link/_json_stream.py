@@ -1,15 +1,17 @@
 """Large JSON files a piece at a time: the head, the items of one long array, and what follows it.
 
-Memory stays at a few pieces whatever the size of the file. What torch writes is not always JSON: names are not
-escaped, and a killed process leaves the array open. Such items are put right, or left out and counted.
+Memory stays at a few pieces whatever the size of the file. What torch writes is not always JSON: names
+are not escaped, and a killed process leaves the array open. Such items are put right, or left out and
+counted.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import types
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -90,27 +92,26 @@ class ItemReader:
     """The items of the array `key` of the top object.
 
     `begins` is a pattern of how an item begins: it tells an item from an object inside an item, and so
-    where a block may be cut. `head` and `tail` hold the other keys of the top object after the walk.
+    where a block may be cut. `item` makes the type of an item. `head` and `tail` hold the other keys of
+    the top object after the walk.
     """
 
     def __init__(
-        self, path: Path, key: str, begins: bytes, item: Any, name_ends: tuple[str, ...]
+        self, path: Path, key: str, begins: bytes, item: Callable[[], Any], name_ends: tuple[str, ...]
     ) -> None:
-        msgspec = need("msgspec", "link")
         self.path = path
         self.repairs = Repairs()
         self.head: dict[str, Any] = {}
         self.found = False
-        self._decode_error = msgspec.DecodeError
-        self._many = msgspec.json.Decoder(list[item])
-        self._one = msgspec.json.Decoder(item)
-        self._item = item
-        self._convert = msgspec.convert
+        self._make_item = item
+        self._decoders: tuple[Any, Any, type[Exception]] | None = None
         ends = "|".join(re.escape(k) for k in name_ends).encode()
         self._open = re.compile(rb'"' + key.encode() + rb'"\s*:\s*\[\s*')
         self._cut = re.compile(rb"\}\s*,\s*(?=\{\s*(?:" + begins + rb"))")
         # A name that is not escaped ends where the key that torch writes after it begins.
-        self._name = re.compile(rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:' + ends + rb')"\s*:|"\s*\}\s*$)', re.DOTALL)
+        self._name = re.compile(
+            rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:' + ends + rb')"\s*:|"\s*\}\s*$)', re.DOTALL
+        )
 
     def texts(self) -> Iterator[bytes]:
         """The items as text, many at a time, with the commas between them."""
@@ -140,11 +141,9 @@ class ItemReader:
         low = len(text)
         while low > 0:
             low = max(0, low - (1 << 16))
-            last = None
-            for last in self._cut.finditer(text, low):
-                pass
-            if last is not None:
-                return last.start() + 1, last.end()
+            found = list(self._cut.finditer(text, low))
+            if found:
+                return found[-1].start() + 1, found[-1].end()
         return None
 
     def _last(self, held: bytes) -> Iterator[bytes]:
@@ -197,10 +196,11 @@ class ItemReader:
         """The items of a text, one by one where something is wrong with it."""
         if not text.strip():
             return []
+        many, _, error = self._typed()
         try:
-            items: list[Any] = self._many.decode(b"[" + text + b"]")
+            items: list[Any] = many.decode(b"[" + text + b"]")
             return items
-        except (self._decode_error, UnicodeDecodeError):
+        except (error, UnicodeDecodeError):
             pass
         out = []
         begin = 0
@@ -214,10 +214,20 @@ class ItemReader:
                 out.append(item)
         return out
 
+    def _typed(self) -> tuple[Any, Any, type[Exception]]:
+        """Decoders of a list and of one item, and what they raise; made when the usual way does not do."""
+        if self._decoders is None:
+            msgspec = need("msgspec", "link")
+            item: Any = self._make_item()
+            many: Any = types.GenericAlias(list, (item,))
+            self._decoders = (msgspec.json.Decoder(many), msgspec.json.Decoder(item), msgspec.DecodeError)
+        return self._decoders
+
     def _decode_one(self, text: bytes) -> Any:
+        _, one, error = self._typed()
         try:
-            return self._one.decode(text)
-        except (self._decode_error, UnicodeDecodeError):
+            return one.decode(text)
+        except (error, UnicodeDecodeError):
             pass
         clean = text.decode("utf-8", "replace")
         fixed = self._name.sub(_escaped, text, count=1).decode("utf-8", "replace")
@@ -225,8 +235,8 @@ class ItemReader:
             try:
                 value = json.loads(candidate, strict=False)
                 # A second trip through JSON: raw pieces of an item must be text again.
-                item = self._one.decode(json.dumps(value, allow_nan=False).encode())
-            except (ValueError, self._decode_error):
+                item = one.decode(json.dumps(value, allow_nan=False).encode())
+            except (ValueError, error):
                 continue
             self.repairs.repaired += 1
             return item

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from dftracer.link.directory import Lane, receive, send
 
@@ -17,10 +18,11 @@ def main() -> int:
         return 0
     lane = Lane(*task)
     try:
-        for do in (lambda order: lane.prepare(), lane.write):
+        for do in (lambda _: lane.prepare(), lane.write):
             order = receive(sys.stdin.buffer)
             if order is None and do == lane.write:
                 break
+            answer: Any
             try:
                 answer = do(order)
             except Exception as e:

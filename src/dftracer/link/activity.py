@@ -51,7 +51,9 @@ COLUMNS = (
 
 @dataclass
 class ActivityTable:
-    """Activities of one process and its devices in the order of their start; an outer one before what it holds."""
+    """Activities of one process and its devices in the order of their start; an outer one before what
+    it holds.
+    """
 
     path: Path | None
     source: str  # "kineto" or "nsys"
@@ -100,5 +102,5 @@ class ActivityTable:
 
 def empty_activity(source: str = "kineto") -> ActivityTable:
     """A table without rows."""
-    none = np.zeros(0, dtype=np.int64)
-    return ActivityTable(None, source, *(none for _ in COLUMNS), np.zeros(0, dtype=np.int32), [])
+    columns: dict[str, Any] = {c: np.zeros(0, dtype=np.int64) for c in COLUMNS}
+    return ActivityTable(path=None, source=source, **columns, name=np.zeros(0, dtype=np.int32), names=[])

@@ -173,7 +173,9 @@ def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
     used = ~call | ~has_order[edges.target]
     out: wire.Columns = []
     for field, chosen in (("ctrl_deps", call), ("data_deps", used)):
-        pairs = distinct(edges.target[chosen] * n + edges.source[chosen]) if n else np.zeros(0, dtype=np.int64)
+        pairs = (
+            distinct(edges.target[chosen] * n + edges.source[chosen]) if n else np.zeros(0, dtype=np.int64)
+        )
         out += wire.packed_field(field, pairs // max(n, 1), graph.id[pairs % max(n, 1)], n)
     return out
 
@@ -198,11 +200,15 @@ def _values(field: str, values: ByteColumn, codes: Codes, kinds: list[tuple[byte
     """Inputs or outputs of the nodes of the execution trace."""
     info = messages()["IOInfo"]
     tails = [
-        info(shapes=shapes.decode("utf-8", "replace"), types=types.decode("utf-8", "replace")).SerializeToString()
+        info(
+            shapes=shapes.decode("utf-8", "replace"), types=types.decode("utf-8", "replace")
+        ).SerializeToString()
         for shapes, types in kinds
     ]
     rows = np.arange(len(values))
-    inside = wire.join([*wire.delimited(wire.tag_of("IOInfo", values="x"), values), wire.coded(codes, tails)], rows)
+    inside = wire.join(
+        [*wire.delimited(wire.tag_of("IOInfo", values="x"), values), wire.coded(codes, tails)], rows
+    )
     return wire.delimited(wire.tag_of("Node", **{field: info(values="x")}), inside)
 
 
@@ -225,13 +231,8 @@ def _rest_attributes(rest: dict[str, Any]) -> bytes:
 
 def _label_column(labels: Labels) -> Any:
     """Step, epoch and phase: few different ones, made once each."""
-    codes = np.zeros(labels.step.size, dtype=np.int64)
-    for column in (labels.step, labels.epoch, labels.phase):
-        distinct, number = np.unique(column, return_inverse=True)
-        codes = codes * (distinct.size + 1) + number
-    _, first, number = np.unique(codes, return_index=True, return_inverse=True)
     pieces = []
-    for row in first.tolist():
+    for row in labels.rows:
         parts = []
         for name, column in (("step", labels.step), ("epoch", labels.epoch)):
             if column[row] != NOTHING:
@@ -239,7 +240,7 @@ def _label_column(labels: Labels) -> Any:
         if labels.phase[row] >= 0:
             parts.append(wire.attribute("phase", string_val=labels.phases[labels.phase[row]]))
         pieces.append(b"".join(parts))
-    return wire.coded(number, pieces)
+    return wire.coded(labels.code, pieces)
 
 
 def read_chakra(path: Path) -> tuple[Any, list[Any]]:

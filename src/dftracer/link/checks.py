@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer.link.discover import Found, RankFiles, discover
-from dftracer.link.execution_trace import read_execution_trace
+from dftracer.link.activity import ActivityTable
+from dftracer.link.discover import Found, RankFiles, Source, discover
+from dftracer.link.execution_trace import ExecutionTrace, read_execution_trace
 from dftracer.link.join import Join, join
 from dftracer.link.kineto import read_kineto
 from dftracer.link.nsys import read_nsys
@@ -23,7 +24,9 @@ _ADVICE = {
     "id repeated: a forked child wrote into the same file": (
         "start loader workers before the window, or record with `dftracer collect`"
     ),
-    "no record id: the profiler was off while the observer ran": "start and stop the observer with the profiler",
+    "no record id: the profiler was off while the observer ran": (
+        "start and stop the observer with the profiler"
+    ),
 }
 
 
@@ -60,7 +63,11 @@ def _manifest_problems(found: Found) -> list[str]:
         except (OSError, ValueError):
             continue
         listed = manifest.get("files") if isinstance(manifest, dict) else None
-        names = [f if isinstance(f, str) else f.get("name", "") for f in listed] if isinstance(listed, list) else []
+        names = (
+            [f if isinstance(f, str) else f.get("name", "") for f in listed]
+            if isinstance(listed, list)
+            else []
+        )
         names = list(listed) if isinstance(listed, dict) else names
         gone = [n for n in names if n and not (found.directory / n).exists()]
         if gone:
@@ -75,7 +82,8 @@ def _rank(files: RankFiles) -> dict[str, Any]:
     nodes = joined = matched = agreeing = 0
     tables = [(s, read_nsys(s.path) if s.kind == "nsys" else read_kineto(s.path)) for s in files.activity]
     traces = [(s, read_execution_trace(s.path)) for s in files.et]
-    for source, table in [*tables, *traces]:
+    every: list[tuple[Source, ActivityTable | ExecutionTrace]] = [*tables, *traces]
+    for source, table in every:
         problems += [f"{source.path.name}: {text}" for text in table.repairs.sentences()]
         if not len(table) and not table.repairs.sentences():
             problems.append(f"{source.path.name}: nothing was recorded in it")
@@ -90,7 +98,10 @@ def _rank(files: RankFiles) -> dict[str, Any]:
     for source, et in traces:
         nodes += int(et.real.sum())
         named = [t for s, t in tables if s.window == source.window]
-        candidates = [join(et, t) for t in (named if len(traces) == len(tables) and len(named) == 1 else [t for _, t in tables])]
+        candidates = [
+            join(et, t)
+            for t in (named if len(traces) == len(tables) and len(named) == 1 else [t for _, t in tables])
+        ]
         if not candidates:
             continue
         best = max(candidates, key=lambda j: (j.joined, -len(j.refused)))

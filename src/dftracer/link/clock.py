@@ -1,8 +1,9 @@
 """One clock for all ranks.
 
-Every rank stamps with its host's clock. Ranks of one host agree. Between hosts, collectives tell: nobody leaves one
-before the last rank has come to it. Each matched collective therefore bounds the difference of two clocks from both
-sides, and the ends of all of them, which are close together in truth, say where between the bounds it lies.
+Every rank stamps with its host's clock. Ranks of one host agree. Between hosts, collectives tell: nobody
+leaves one before the last rank has come to it. Each matched collective therefore bounds the difference of
+two clocks from both sides, and the ends of all of them, which are close together in truth, say where
+between the bounds it lies.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any
 __all__ = ["Clock", "Member", "align", "arrivals", "match"]
 
 # In these nobody can leave before everybody has come.
-_SYNCHRONISING = {"all_reduce", "all_gather", "all_to_all", "reduce_scatter", "reduce_scatter_block", "barrier"}
+_SYNCHRONISING = {
+    "all_reduce",
+    "all_gather",
+    "all_to_all",
+    "reduce_scatter",
+    "reduce_scatter_block",
+    "barrier",
+}
 
 
 @dataclass
@@ -63,7 +71,8 @@ class _Bounds:
 
 
 def match(members: list[Member], warnings: list[str]) -> dict[str, list[Member]]:
-    """The parts of each collective: by the group's own count where all ranks know it, else the n-th of the group.
+    """The parts of each collective: by the group's own count where all ranks know it, else the n-th of
+    the group.
 
     Types that differ between ranks are told and not matched.
     """
@@ -124,7 +133,9 @@ def arrivals(matched: dict[str, list[Member]], clocks: dict[int, Clock]) -> None
             p.arrival_ns, p.skew_ns = at - first, last - first
 
 
-def align(ranks: list[dict[str, Any]], matched: dict[str, list[Member]], warnings: list[str]) -> dict[int, Clock]:
+def align(
+    ranks: list[dict[str, Any]], matched: dict[str, list[Member]], warnings: list[str]
+) -> dict[int, Clock]:
     """A clock for each rank; `ranks` have `rank`, `host` and `error_ns` of their own anchors."""
     clocks = {int(r["rank"]): Clock(0, r.get("error_ns")) for r in ranks}
     if not ranks:
@@ -151,8 +162,9 @@ def _decide(rank: int, bounds: _Bounds, same_host: bool, own: Clock, warnings: l
         return Clock(0, 0 if same_host else own.error_ns, "same host" if same_host else "anchors", 0)
     if bounds.low > bounds.high:
         warnings.append(
-            f"rank {rank}: its collectives contradict each other by {(bounds.low - bounds.high) / 1e3:.0f} us;"
-            " the clocks drifted apart, or the windows do not belong together"
+            f"rank {rank}: its collectives contradict each other by"
+            f" {(bounds.low - bounds.high) / 1e3:.0f} us; the clocks drifted apart,"
+            " or the windows do not belong together"
         )
         return Clock(0, None, "contradiction", n)
     if same_host and bounds.low <= 0 <= bounds.high:

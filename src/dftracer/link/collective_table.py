@@ -34,8 +34,12 @@ def write_collectives(path: Path, members: list[Member], clocks: dict[int, Clock
         "number": whole(m.number for m in members),
         "seq": whole(m.seq for m in members),
         "bytes": whole(m.bytes for m in members),
-        "start_ns": whole(m.start + c.offset_ns if m.timed else None for m, c in zip(members, offsets, strict=True)),
-        "end_ns": whole(m.end + c.offset_ns if m.timed else None for m, c in zip(members, offsets, strict=True)),
+        "start_ns": whole(
+            m.start + c.offset_ns if m.timed else None for m, c in zip(members, offsets, strict=True)
+        ),
+        "end_ns": whole(
+            m.end + c.offset_ns if m.timed else None for m, c in zip(members, offsets, strict=True)
+        ),
         "ranks_matched": whole((m.matched for m in members), np.int32),
         "arrival_ns": whole(m.arrival_ns for m in members),
         "skew_ns": whole(m.skew_ns for m in members),

@@ -1,4 +1,6 @@
-"""Collective operations of a rank: type, bytes, group and when the rank came to them, whichever backend carried them."""
+"""Collective operations of a rank: type, bytes, group and when the rank came to them, whichever
+backend carried them.
+"""
 
 from __future__ import annotations
 
@@ -228,7 +230,9 @@ def _rank_list(facts: dict[str, Any]) -> list[int]:
     text = facts.get("pg_ranks")
     if isinstance(text, str) and text.startswith("[") and "..." not in text:
         return [int(x) for x in re.findall(r"\d+", text)]
-    first, step, size = (_number(facts.get(k)) for k in ("global_rank_start", "global_rank_stride", "pg_size"))
+    first, step, size = (
+        _number(facts.get(k)) for k in ("global_rank_start", "global_rank_stride", "pg_size")
+    )
     if first is not None and step is not None and size and (step > 0 or size == 1):
         return [first + step * i for i in range(size)]
     return []
@@ -277,7 +281,9 @@ def _tensors(value: Any) -> list[list[int]]:
 
 
 def _name_groups(calls: list[Collective], activity: ActivityTable) -> None:
-    """Ranks and sizes of the groups that the profiler lists; a call of an unnamed group is of the only one."""
+    """Ranks and sizes of the groups that the profiler lists; a call of an unnamed group is of the only
+    one.
+    """
     listed = {str(g.get("pg_name", "")): g for g in activity.groups}
     only = next(iter(listed)) if len(listed) == 1 else ""
     for call in calls:

@@ -49,7 +49,9 @@ def apply_records(calls: list[Collective], records: list[dict[str, Any]]) -> Non
             continue
         at = bisect.bisect(times, call.start)
         near = [i for i in (at - 2, at - 1, at, at + 1) if 0 <= i < len(times)]
-        near = [i for i in near if id(by_type[call.type][i]) not in used and abs(times[i] - call.start) < _SAME_NS]
+        near = [
+            i for i in near if id(by_type[call.type][i]) not in used and abs(times[i] - call.start) < _SAME_NS
+        ]
         if not near:
             continue
         record = by_type[call.type][min(near, key=lambda i: abs(times[i] - call.start))]

@@ -1,8 +1,9 @@
 """From the node that made a tensor to the nodes that read it.
 
-Torch reuses the numbers of tensors and storages, so a tensor is known by its numbers, its length and its item size
-together, and lives from the last node that gave it out. Of nodes inside each other that give out the same tensor
-the innermost made it. What changes a tensor in place through a view is found by the storage.
+Torch reuses the numbers of tensors and storages, so a tensor is known by its numbers, its length and its
+item size together, and lives from the last node that gave it out. Of nodes inside each other that give
+out the same tensor the innermost made it. What changes a tensor in place through a view is found by the
+storage.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ __all__ = ["data_edges"]
 
 def _identities(*tables: Tensors) -> list[Ints]:
     """One number for each different tensor, over all tables."""
-    joined = [np.concatenate(c) for c in zip(*((t.tensor, t.storage, t.elements, t.item) for t in tables), strict=True)]
+    joined = [
+        np.concatenate(c)
+        for c in zip(*((t.tensor, t.storage, t.elements, t.item) for t in tables), strict=True)
+    ]
     total = joined[0].size
     order = np.lexsort(joined)
     fresh = np.zeros(total, dtype=bool)

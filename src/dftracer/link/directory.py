@@ -1,4 +1,6 @@
-"""All ranks of a directory, in parallel: every rank is read and connected, then all clocks are known, then written."""
+"""All ranks of a directory, in parallel: every rank is read and connected, then all clocks are known,
+then written.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import pickle
 import struct
 import subprocess
 import sys
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,10 @@ from dftracer.link.clock import Clock, Member, align, arrivals, match
 from dftracer.link.discover import RankFiles, discover
 
 __all__ = ["LinkError", "LinkReport", "link"]
+
+
+_WORTH_A_PROCESS = 24 << 20  # bytes of JSON: less is read before another process has started
+_PACKED = 20  # JSON of traces to its gzip
 
 
 class LinkError(RuntimeError):
@@ -40,7 +45,9 @@ class LinkReport:
 
     def covers(self, least: float) -> bool:
         """Whether every rank reached a coverage."""
-        return bool(self.ranks) and all(r["coverage"] is not None and r["coverage"] >= least for r in self.ranks)
+        return bool(self.ranks) and all(
+            r["coverage"] is not None and r["coverage"] >= least for r in self.ranks
+        )
 
 
 def link(
@@ -49,7 +56,9 @@ def link(
     *,
     workers: int | None = None,
 ) -> LinkReport:
-    """Join all ranks' traces under `directory` and write the linked files to `output` (default `<directory>/linked`)."""
+    """Join all ranks' traces under `directory` and write the linked files to `output` (default
+    `<directory>/linked`).
+    """
     found = discover(Path(directory))
     folder = Path(output) if output is not None else Path(directory) / "linked"
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,15 +110,28 @@ def link(
 def _lanes(files: Sequence[RankFiles], workers: int | None) -> list[list[RankFiles]]:
     """The ranks dealt out to processes; this one is the first of them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers is None and sum(_text_size(f) for f in files) < _WORTH_A_PROCESS:
+        cores = 1
     count = max(1, min(len(files), workers or cores))
     return [list(files[i::count]) for i in range(count)]
+
+
+def _text_size(files: RankFiles) -> int:
+    """About how much JSON a rank has."""
+    paths = [s.path for s in [*files.et, *files.activity]]
+    return sum(p.stat().st_size * (_PACKED if p.suffix == ".gz" else 1) for p in paths)
 
 
 def _join_timeline(folder: Path, ranks: list[int], base: int, clocks: dict[int, Clock]) -> None:
     from dftracer.link.timeline import join_fragments  # noqa: PLC0415 - what needs numpy is imported when it is used
 
     told = {
-        str(r): {"offset_ns": c.offset_ns, "error_ns": c.error_ns, "method": c.method, "collectives": c.collectives}
+        str(r): {
+            "offset_ns": c.offset_ns,
+            "error_ns": c.error_ns,
+            "method": c.method,
+            "collectives": c.collectives,
+        }
         for r, c in clocks.items()
     }
     join_fragments(folder / "timeline.json.gz", [folder / f".timeline_{r}.part" for r in ranks], base, told)
@@ -183,7 +205,9 @@ class _Team:
         # Not multiprocessing: that would run the caller's main module again.
         command = [sys.executable, "-m", "dftracer.link._worker"]
         for lane in lanes[1:]:
-            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment())
+            worker = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment()
+            )
             self._others.append(worker)
             send(worker.stdin, (lane, folder))
 
@@ -196,7 +220,9 @@ class _Team:
             lambda lane: {f.rank: orders[f.rank] for f in lane if f.rank in orders},
         )
 
-    def _each(self, own: Callable[[], dict[int, Any]], order: Callable[[list[RankFiles]], Any]) -> dict[int, Any]:
+    def _each(
+        self, own: Callable[[], dict[int, Any]], order: Callable[[list[RankFiles]], Any]
+    ) -> dict[int, Any]:
         for worker, lane in zip(self._others, self._lanes[1:], strict=True):
             send(worker.stdin, order(lane))
         out = own()
@@ -244,5 +270,3 @@ def receive(pipe: BinaryIO | Any) -> Any:
         return None
     data = pipe.read(struct.unpack("<Q", head)[0])
     return pickle.loads(data)
-
-

@@ -1,4 +1,6 @@
-"""What a directory holds: the files of each rank, told by their names or, where names say nothing, by their content."""
+"""What a directory holds: the files of each rank, told by their names or, where names say nothing, by
+their content.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,9 @@ def discover(directory: Path) -> Found:
     ranks = _by_rank(sources)
     _add_traces(ranks, traces, sources)
     _add_manifests(directory, ranks, warnings)
-    world = max([len(ranks), *(s.world_size or 0 for s in sources), *(r.world_size or 0 for r in ranks.values())])
+    world = max(
+        [len(ranks), *(s.world_size or 0 for s in sources), *(r.world_size or 0 for r in ranks.values())]
+    )
     found_all = Found(directory, ranks, world, warnings)
     if found_all.missing:
         listed = ", ".join(map(str, found_all.missing[:20]))
@@ -113,7 +117,11 @@ def holds_torch_traces(directory: Path) -> bool:
     for path in _files(directory):
         if path.suffix in (".nsys-rep", ".sqlite"):
             return True
-        if path.name.endswith((".json", ".json.gz")) and not _SKIP.fullmatch(path.name) and _look(path) is not None:
+        if (
+            path.name.endswith((".json", ".json.gz"))
+            and not _SKIP.fullmatch(path.name)
+            and _look(path) is not None
+        ):
             return True
     return False
 
@@ -205,36 +213,27 @@ def _our_traces(directory: Path) -> list[Any]:
 
 def _give_ranks(sources: list[Source], traces: list[Any], warnings: list[str]) -> None:
     """Names, then the process: a file without a rank is of the rank whose other files have its pid."""
-    for s in sources:
-        if s.named_rank is not None and s.rank is not None and s.named_rank != s.rank and _NAMED.match(s.path.name):
-            warnings.append(f"{s.path.name}: the file says it is of rank {s.rank}; the name is not believed")
-    by_pid: dict[int, int] = {}
-    for p in traces:
-        if p.rank is not None:
-            by_pid[p.pid] = p.rank
-    for s in sources:
-        if s.rank is not None and s.pid is not None:
-            by_pid[s.pid] = s.rank
+    warnings += [
+        f"{s.path.name}: the file says it is of rank {s.rank}; the name is not believed"
+        for s in sources
+        if _NAMED.match(s.path.name) and s.named_rank != s.rank
+    ]
+    by_pid = {p.pid: p.rank for p in traces if p.rank is not None}
+    by_pid.update({s.pid: s.rank for s in sources if s.rank is not None and s.pid is not None})
     homeless: dict[int | None, list[Source]] = {}
     for s in sources:
         if s.rank is None and s.pid in by_pid:
             s.rank = by_pid[s.pid]
         if s.rank is None:
             homeless.setdefault(s.pid, []).append(s)
-    if not homeless:
-        return
     taken = {s.rank for s in sources if s.rank is not None}
     free = (n for n in range(1 << 30) if n not in taken)
     for pid in sorted(homeless, key=lambda p: (p is None, p or 0)):
-        group = homeless[pid]
-        if pid is None and len(taken) == 1:
-            number = next(iter(taken))
-        else:
-            number = next(free)
-            if len(homeless) > 1 or taken:
-                names = ", ".join(s.path.name for s in group[:3])
-                warnings.append(f"no rank is known of {names}: counted as rank {number}")
-        for s in group:
+        number = next(iter(taken)) if pid is None and len(taken) == 1 else next(free)
+        if number not in taken and (len(homeless) > 1 or taken):
+            names = ", ".join(s.path.name for s in homeless[pid][:3])
+            warnings.append(f"no rank is known of {names}: counted as rank {number}")
+        for s in homeless[pid]:
             s.rank = number
 
 

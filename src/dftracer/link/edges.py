@@ -116,29 +116,36 @@ def _stream(graph: Graph, activity: ActivityTable) -> Pairs:
 
 
 def _sync(graph: Graph, activity: ActivityTable, chain: Ints) -> Pairs:
-    """Host waits for device: from the last work of each stream waited for to what the thread did after the wait.
-    Stream waits for stream: from the last work before the event to the first after the wait.
+    """Host waits for device: from the last work of each stream waited for to what the thread did after
+    the wait. Stream waits for stream: from the last work before the event to the first after the wait.
     """
     rows, lane = _stream_chain(graph, activity)
     if not rows.size:
         return _none()
-    facts = {int(activity.correlation[r]): activity.details.get(int(r), {}) for r in np.flatnonzero(activity.kind == SYNC)}
-    streams = {int(activity.correlation[r]): int(activity.stream[r]) for r in np.flatnonzero(activity.kind == SYNC)}
-    lanes = {k: rows[lane == k] for k in distinct(lane).tolist()}
+    facts = {
+        int(activity.correlation[r]): activity.details.get(int(r), {})
+        for r in np.flatnonzero(activity.kind == SYNC)
+    }
+    streams = {
+        int(activity.correlation[r]): int(activity.stream[r]) for r in np.flatnonzero(activity.kind == SYNC)
+    }
     launched = np.where(graph.launch >= 0, graph.start[np.maximum(graph.launch, 0)], graph.start)
+    lanes = {k: _Lane(rows[lane == k], launched, graph) for k in distinct(lane).tolist()}
     following = dict(zip(chain[:-1].tolist(), chain[1:].tolist(), strict=True))
     waits = np.array([_HOST_SYNC.fullmatch(n) is not None for n in graph.names], dtype=bool)
     named = np.array(["StreamWaitEvent" in n for n in graph.names], dtype=bool)
-    sources, targets = [], []
+    sources: list[int] = []
+    targets: list[int] = []
     calls = np.flatnonzero(graph.timed & (graph.kind == RUNTIME))
     for call in calls[(waits | named)[graph.name[calls]]].tolist():
         correlation = int(activity.correlation[graph.activity[call]])
         detail = facts.get(correlation, {})
-        begin, end = int(graph.start[call]), int(graph.end[call])
+        begin = int(graph.start[call])
+        end = begin + int(graph.dur[call])
         if named[graph.name[call]]:
-            for source, target in _between_streams(graph, lanes, launched, streams, correlation, detail, begin):
-                sources.append(source)
-                targets.append(target)
+            for before, after in _between_streams(lanes, streams.get(correlation, -1), detail, begin):
+                sources.append(before)
+                targets.append(after)
             continue
         target = following.get(call)
         while target is not None and graph.tid[target] == graph.tid[call] and graph.start[target] < end:
@@ -150,41 +157,53 @@ def _sync(graph: Graph, activity: ActivityTable, chain: Ints) -> Pairs:
         for key, work in lanes.items():
             if stream >= 0 and key & 0xFFFFFFFF != stream:
                 continue
-            done = work[(launched[work] <= begin) & (graph.end[work] <= end)]
-            if done.size:
-                last.append(int(done[-1]))
+            done = work.last(begin, end)
+            if done is not None:
+                last.append(done)
         if stream < 0 and _STREAM_OR_EVENT.search(graph.names[graph.name[call]]) and last:
             # Which stream is not known: the host went on when the latest work was done, and for that only.
-            last = [max(last, key=lambda r: int(graph.end[r]))]
+            last = [max(last, key=lambda r: int(graph.start[r] + graph.dur[r]))]
         sources += last
         targets += [target] * len(last)
     return np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64)
 
 
+class _Lane:
+    """The work of a stream in order, to be asked by time."""
+
+    def __init__(self, rows: Ints, launched: Ints, graph: Graph) -> None:
+        self._rows = rows
+        # A stream works in order; running maxima keep it so where the clocks say otherwise.
+        self._launched = np.maximum.accumulate(launched[rows])
+        self._ends = np.maximum.accumulate(graph.start[rows] + graph.dur[rows])
+
+    def last(self, launched: int, done: int | None = None) -> int | None:
+        """The last work launched, and done, not after these moments."""
+        n = int(np.searchsorted(self._launched, launched, side="right"))
+        if done is not None:
+            n = min(n, int(np.searchsorted(self._ends, done, side="right")))
+        return int(self._rows[n - 1]) if n else None
+
+    def first(self, launched: int) -> int | None:
+        """The first work launched not before a moment."""
+        n = int(np.searchsorted(self._launched, launched, side="left"))
+        return int(self._rows[n]) if n < self._rows.size else None
+
+
 def _between_streams(
-    graph: Graph,
-    lanes: dict[int, Ints],
-    launched: Ints,
-    streams: dict[int, int],
-    correlation: int,
-    detail: dict[str, object],
-    begin: int,
-) -> list[Pairs]:
-    waiting = streams.get(correlation, -1)
+    lanes: dict[int, _Lane], waiting: int, detail: dict[str, object], begin: int
+) -> list[tuple[int, int]]:
     recorded = detail.get("wait_on_stream", -1)
-    if waiting < 0 or not isinstance(recorded, int) or recorded < 0:
+    if waiting < 0 or not isinstance(recorded, int) or recorded < 0 or recorded == waiting:
         return []
     out = []
     for key, work in lanes.items():
-        if key & 0xFFFFFFFF != waiting:
-            continue
         other = lanes.get((key & ~0xFFFFFFFF) + recorded)
-        if other is None or recorded == waiting:
+        if key & 0xFFFFFFFF != waiting or other is None:
             continue
-        before = other[launched[other] <= begin]
-        after = work[launched[work] >= begin]
-        if before.size and after.size:
-            out.append((before[-1], after[0]))
+        before, after = other.last(begin), work.first(begin)
+        if before is not None and after is not None:
+            out.append((before, after))
     return out
 
 
@@ -266,4 +285,5 @@ def _last_inside(chain: Ints, border: Flags, rows: Ints) -> Ints:
     position[chain] = np.arange(chain.size)
     following = np.searchsorted(at, position[rows], side="right")
     until = np.append(at, chain.size)[following]
-    return chain[until - 1]
+    last: Ints = chain[until - 1]
+    return last

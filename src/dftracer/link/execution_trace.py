@@ -88,14 +88,14 @@ class ExecutionTrace:
         return bool((self.rf > 0).any())
 
 
-def _struct_types() -> tuple[Any, Any]:
+def _node() -> Any:
     msgspec = need("msgspec", "link")
     raw = msgspec.Raw
     empty = raw(b"[]")
     put = msgspec.defstruct(
         "InputOutput", [("values", raw, empty), ("shapes", raw, empty), ("types", raw, empty)], gc=False
     )
-    current = msgspec.defstruct(
+    return msgspec.defstruct(
         "Node",
         [
             ("id", int),
@@ -108,9 +108,15 @@ def _struct_types() -> tuple[Any, Any]:
         ],
         gc=False,
     )
-    # Schema 1.0.1: lists instead of objects, and the attributes beside the name.
+
+
+def _flat_node() -> Any:
+    """Schema 1.0.1: lists instead of objects, and the attributes beside the name."""
+    msgspec = need("msgspec", "link")
+    raw = msgspec.Raw
+    empty = raw(b"[]")
     number = int | None
-    flat = msgspec.defstruct(
+    return msgspec.defstruct(
         "FlatNode",
         [
             ("id", int),
@@ -133,14 +139,13 @@ def _struct_types() -> tuple[Any, Any]:
         ],
         gc=False,
     )
-    return current, flat
 
 
 def read_execution_trace(path: Path) -> ExecutionTrace:
     """Read a file; what is wrong with it is in `repairs`, never an exception."""
-    current, flat = _struct_types()
     is_flat = _is_flat(path)
-    reader = ItemReader(path, "nodes", _BEGINS, flat if is_flat else current, ("ctrl_deps", "parent", "id"))
+    kind = _flat_node if is_flat else _node
+    reader = ItemReader(path, "nodes", _BEGINS, kind, ("ctrl_deps", "parent", "id"))
     builder = _Builder()
     for text in reader.texts():
         if is_flat or not builder.take_text(text):
@@ -183,7 +188,9 @@ class _Builder:
             self._parts.setdefault(name, []).append(integers(values))
 
     def take_text(self, text: bytes) -> bool:
-        """Nodes as torch writes them today; False, and nothing taken, where anything in the text is unusual."""
+        """Nodes as torch writes them today; False, and nothing taken, where anything in the text is
+        unusual.
+        """
         found = parse_nodes(text)
         if found is None:
             return False
@@ -318,9 +325,7 @@ class _Builder:
         place = np.empty_like(order)
         place[order] = np.arange(order.size)
         rest = self._column("rest")[order].astype(np.int32)
-        table = {
-            k: np.array([_whole(r.get(k)) for r in self._decoded] or [0], dtype=np.int64) for k in _REST
-        }
+        table = {k: np.array([_whole(r.get(k)) for r in self._decoded] or [0], dtype=np.int64) for k in _REST}
         sides = {}
         for side in ("input", "output"):
             node = self._column(f"{side}_node")

@@ -1,4 +1,6 @@
-"""One table of all nodes of a rank's window: what the execution trace knows, with the times of the profiler."""
+"""One table of all nodes of a rank's window: what the execution trace knows, with the times of the
+profiler.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _USER_SCOPE = 7  # at::RecordScope::USER_SCOPE: regions named by the program
 class Graph:
     """Rows are nodes: those of the execution trace first, then the rest of the host's, then the devices'.
 
-    `place` is the position of a node in one order of all; every edge goes from a smaller to a larger place, so
-    there is no cycle.
+    `place` is the position of a node in one order of all; every edge goes from a smaller to a larger
+    place, so there is no cycle.
     """
 
     id: Ints
@@ -61,7 +63,9 @@ class Graph:
 
 
 def nesting(tid: Ints, start: Ints, dur: Ints) -> tuple[Ints, Ints]:
-    """Parent row (-1 at the top) and exclusive time; of equal spans of a thread the earlier row is the outer."""
+    """Parent row (-1 at the top) and exclusive time; of equal spans of a thread the earlier row is the
+    outer.
+    """
     # The native sweep takes the later of two equal spans for the outer one.
     columns = (np.ascontiguousarray(c[::-1]) for c in (tid, start, dur))
     parent, own = (int64s(c)[::-1] for c in nest(*columns))
@@ -88,9 +92,7 @@ def build_graph(et: ExecutionTrace, activity: ActivityTable, joined: Join) -> Gr
         return out
 
     kind = column(activity.kind, OP)
-    kind[:n_et] = np.where(
-        timed[:n_et], kind[:n_et], np.where(et.scope == _USER_SCOPE, ANNOTATION, OP)
-    )
+    kind[:n_et] = np.where(timed[:n_et], kind[:n_et], np.where(et.scope == _USER_SCOPE, ANNOTATION, OP))
     structural = np.zeros(n, dtype=bool)
     structural[:n_et] = ~et.real
     start, dur = column(activity.start, 0), column(activity.dur, 0)
@@ -158,18 +160,20 @@ def _parents(
 
 
 def _launches(activity: ActivityTable, row: Ints, kind: Ints, on_device: Flags, host: Flags) -> Ints:
-    """Device work to the call with its correlation; without such a call to the operator with its external id."""
+    """Device work to the call with its correlation; without such a call to the operator with its
+    external id.
+    """
     n = row.size
     launch = np.full(n, -1, dtype=np.int64)
     work = np.flatnonzero(on_device)
     if not work.size:
         return launch
-    for values, candidates in (
+    for values, possible in (
         (activity.correlation, np.flatnonzero(host & (kind == RUNTIME))),
         (activity.external, np.flatnonzero(host & (kind == OP))),
     ):
-        key = values[row[candidates]]
-        candidates, key = candidates[key >= 0], key[key >= 0]
+        key = values[row[possible]]
+        candidates, key = possible[key >= 0], key[key >= 0]
         if not key.size:
             continue
         there, first = np.unique(key, return_index=True)

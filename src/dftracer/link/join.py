@@ -57,12 +57,16 @@ def join(et: ExecutionTrace, activity: ActivityTable) -> Join:
     host = activity.is_kind(OP, ANNOTATION)
     with_ids = et.has_rf_ids and bool((activity.rf[host] > 0).any())
     if et.has_rf_ids and not with_ids and _knows_ids(activity):
-        return _refuse(out, "the observer was off while the profiler recorded: no event of it has a record id")
+        return _refuse(
+            out, "the observer was off while the profiler recorded: no event of it has a record id"
+        )
     if with_ids:
         _by_rf(out, et, activity, host, et_name, act_name)
         if et.pid is not None and activity.main_pid is not None and et.pid != activity.main_pid:
             return _refuse(
-                out, f"wrong pair: the execution trace is of process {et.pid}, the profiler's of {activity.main_pid}"
+                out,
+                f"wrong pair: the execution trace is of process {et.pid},"
+                f" the profiler's of {activity.main_pid}",
             )
         agreement = out.name_agreement
         if agreement is not None and agreement < MIN_AGREEMENT:
@@ -101,14 +105,16 @@ def _no_common_id(et: ExecutionTrace, activity: ActivityTable, host: Flags) -> s
     there = activity.rf[host & (activity.rf > 0)]
     if int(there.min()) > int(et.rf.max()):
         return (
-            "no common id: the profiler's file is of a later window; without repeat=1 in its schedule each cycle"
-            " overwrites the file of the one before"
+            "no common id: the profiler's file is of a later window; without repeat=1 in its schedule"
+            " each cycle overwrites the file of the one before"
         )
     return "no common id: the two files are of different windows"
 
 
 def _common_names(et: ExecutionTrace, activity: ActivityTable) -> tuple[Ints, Ints]:
-    """Codes of both tables' names in one numbering; what one side escapes and the other does not is ignored."""
+    """Codes of both tables' names in one numbering; what one side escapes and the other does not is
+    ignored.
+    """
     numbers: dict[str, int] = {}
     both = []
     for names in (et.names, activity.names):
@@ -168,7 +174,9 @@ def _by_order(
 
 
 def _align(a: list[int], b: list[int]) -> list[tuple[int, int]]:
-    """Pairs of equal items in order; where the lists differ, the shortest jump that makes two in a row equal."""
+    """Pairs of equal items in order; where the lists differ, the shortest jump that makes two in a row
+    equal.
+    """
     pairs = []
     i = j = 0
     while i < len(a) and j < len(b):

@@ -12,6 +12,7 @@ import numpy as np
 
 from dftracer.link._columns import Interner, Ints, int32s, int64s, integers
 from dftracer.link._json_stream import ItemReader
+from dftracer.link._text import parse_events
 from dftracer.link.activity import (
     ANNOTATION,
     COLUMNS,
@@ -23,7 +24,6 @@ from dftracer.link.activity import (
     SYNC,
     ActivityTable,
 )
-from dftracer.link._text import parse_events
 from dftracer.load._need import need
 
 __all__ = ["read_kineto"]
@@ -109,7 +109,7 @@ def _kind(category: str) -> int:
 def read_kineto(path: Path) -> ActivityTable:
     """Read a file; what is wrong with it is in `repairs`, never an exception."""
     begins = rb'"(?:ph|name|cat|pid|ts)"\s*:'
-    reader = ItemReader(path, "traceEvents", begins, _event_type(), _NAME_ENDS)
+    reader = ItemReader(path, "traceEvents", begins, _event_type, _NAME_ENDS)
     builder = _Builder()
     for text in reader.texts():
         if not builder.take_text(text):
@@ -142,7 +142,9 @@ class _Builder:
         keep = np.flatnonzero(kind >= 0)
         name = integers([*self._names.codes(names), -1])[int32s(found["name"])][keep]
         columns = {c: int64s(found[c])[keep] for c in COLUMNS if c in found}
-        columns.update(kind=kind[keep], name=name, ts=int64s(found["ts"])[keep], dur=int64s(found["dur"])[keep])
+        columns.update(
+            kind=kind[keep], name=name, ts=int64s(found["ts"])[keep], dur=int64s(found["dur"])[keep]
+        )
         for column, values in columns.items():
             self._parts.setdefault(column, []).append(values)
         told = np.array([_COLLECTIVE.search(n) is not None for n in self._names], dtype=bool)

@@ -29,8 +29,8 @@ __all__ = ["is_nsys", "read_nsys"]
 
 _PUSH_POP, _START_END = 59, 60
 _COPIES = {
-    1: "Memcpy HtoD", 2: "Memcpy DtoH", 3: "Memcpy HtoA", 4: "Memcpy AtoH", 5: "Memcpy AtoA", 6: "Memcpy AtoD",
-    7: "Memcpy DtoA", 8: "Memcpy DtoD", 9: "Memcpy HtoH", 10: "Memcpy PtoP", 11: "Memcpy HtoU", 12: "Memcpy UtoH",
+    1: "Memcpy HtoD", 2: "Memcpy DtoH", 3: "Memcpy HtoA", 4: "Memcpy AtoH", 5: "Memcpy AtoA",
+    6: "Memcpy AtoD", 7: "Memcpy DtoA", 8: "Memcpy DtoD", 9: "Memcpy HtoH", 10: "Memcpy PtoP",
 }  # fmt: skip
 _SYNCS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 # What `torch.autograd.profiler.emit_nvtx` puts after an operator's name.
@@ -93,24 +93,42 @@ def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
         text = re.sub(r"_v\d+$", "", str(texts.get(name, "")))
         table.add(RUNTIME, text, start, end, thread=thread, correlation=correlation)
     for start, end, process, device, stream, correlation, demangled, short in _rows(
-        base, "CUPTI_ACTIVITY_KIND_KERNEL", "start", "end", "globalPid", "deviceId", "streamId", "correlationId",
-        "demangledName", "shortName",
+        base, "CUPTI_ACTIVITY_KIND_KERNEL", "start", "end", "globalPid", "deviceId", "streamId",
+        "correlationId", "demangledName", "shortName",
     ):  # fmt: skip
         text = texts.get(demangled) or texts.get(short) or ""
-        table.add(KERNEL, str(text), start, end, thread=process, device=device, stream=stream, correlation=correlation)
+        table.add(
+            KERNEL,
+            str(text),
+            start,
+            end,
+            thread=process,
+            device=device,
+            stream=stream,
+            correlation=correlation,
+        )
     for start, end, process, device, stream, correlation, size, kind in _rows(
-        base, "CUPTI_ACTIVITY_KIND_MEMCPY", "start", "end", "globalPid", "deviceId", "streamId", "correlationId",
-        "bytes", "copyKind",
+        base, "CUPTI_ACTIVITY_KIND_MEMCPY", "start", "end", "globalPid", "deviceId", "streamId",
+        "correlationId", "bytes", "copyKind",
     ):  # fmt: skip
         text = _COPIES.get(kind, "Memcpy")
-        row = table.add(MEMCPY, text, start, end, thread=process, device=device, stream=stream, correlation=correlation)
+        row = table.add(
+            MEMCPY, text, start, end, thread=process, device=device, stream=stream, correlation=correlation
+        )
         table.details[row] = {"bytes": int(size or 0)}
     for start, end, process, device, stream, correlation, size in _rows(
-        base, "CUPTI_ACTIVITY_KIND_MEMSET", "start", "end", "globalPid", "deviceId", "streamId", "correlationId",
-        "bytes",
+        base, "CUPTI_ACTIVITY_KIND_MEMSET", "start", "end", "globalPid", "deviceId", "streamId",
+        "correlationId", "bytes",
     ):  # fmt: skip
         row = table.add(
-            MEMSET, "Memset", start, end, thread=process, device=device, stream=stream, correlation=correlation
+            MEMSET,
+            "Memset",
+            start,
+            end,
+            thread=process,
+            device=device,
+            stream=stream,
+            correlation=correlation,
         )
         table.details[row] = {"bytes": int(size or 0)}
     for start, end, process, device, stream, correlation, kind in _rows(
@@ -119,8 +137,10 @@ def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
     ):  # fmt: skip
         text = _SYNCS.get(kind, "Sync")
         # nsys writes the largest number where no stream is meant.
-        stream = -1 if stream is None or stream >= 0xFFFFFFFF else stream
-        row = table.add(SYNC, text, start, end, thread=process, device=device, stream=stream, correlation=correlation)
+        lane = -1 if stream is None or stream >= 0xFFFFFFFF else stream
+        row = table.add(
+            SYNC, text, start, end, thread=process, device=device, stream=lane, correlation=correlation
+        )
         table.details[row] = {"sync_kind": text}
     for start, end, kind, text, text_id, thread in _rows(
         base, "NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "globalTid"
@@ -132,7 +152,9 @@ def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
         name = _DECORATION.sub("", label)
         table.add(OP if "::" in name else ANNOTATION, name, start, end, thread=thread, seq=seq)
     names = {
-        _tid(t): str(texts.get(n, "")) for n, t in _rows(base, "ThreadNames", "nameId", "globalTid") if t is not None
+        _tid(t): str(texts.get(n, ""))
+        for n, t in _rows(base, "ThreadNames", "nameId", "globalTid")
+        if t is not None
     }
     out = table.finish(path, repairs)
     out.threads = names
@@ -189,7 +211,7 @@ class _Rows:
         return len(self._columns["kind"]) - 1
 
     def finish(self, path: Path, repairs: Repairs) -> ActivityTable:
-        columns = {c: integers(v) for c, v in self._columns.items()}
+        columns: dict[str, Any] = {c: integers(v) for c, v in self._columns.items()}
         order = np.lexsort((-columns["dur"], columns["start"]))
         place = np.empty_like(order)
         place[order] = np.arange(order.size)

@@ -1,7 +1,8 @@
 """Message classes from our own schema file, made by the protobuf library when they are needed.
 
-The file is the only place where the format is written down: no generated module that may be older than it, and none
-that is tied to one version of the library. Read here is the part of the language that the file uses.
+The file is the only place where the format is written down: no generated module that may be older than
+it, and none that is tied to one version of the library. Read here is the part of the language that the
+file uses.
 """
 
 from __future__ import annotations

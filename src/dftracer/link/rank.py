@@ -19,7 +19,7 @@ from dftracer.link.collectives import Collective, find_collectives
 from dftracer.link.comm_records import apply_records, read_records
 from dftracer.link.discover import RankFiles, Source
 from dftracer.link.edges import find_edges
-from dftracer.link.execution_trace import ExecutionTrace, empty_execution_trace, read_execution_trace
+from dftracer.link.execution_trace import empty_execution_trace, read_execution_trace
 from dftracer.link.graph import Graph, build_graph
 from dftracer.link.join import Join, join
 from dftracer.link.kineto import read_kineto
@@ -72,7 +72,9 @@ class RankLink:
 
         def timeline() -> None:
             try:
-                write_fragment(folder / f".timeline_{rank}.part", rank, self.parts, clock.offset_ns, base_ns, who)
+                write_fragment(
+                    folder / f".timeline_{rank}.part", rank, self.parts, clock.offset_ns, base_ns, who
+                )
             except BaseException as e:
                 failed.append(e)
 
@@ -123,12 +125,15 @@ def _pair(files: RankFiles, warnings: list[str]) -> list[tuple[int, Any, Any]]:
     """
     loaded = {id(s): _read_activity(s) for s in files.activity}
     by_window = {s.window: s for s in files.activity if s.window is not None}
-    if all(s.window is not None for s in [*files.et, *files.activity]) and len(by_window) == len(files.activity):
+    if all(s.window is not None for s in [*files.et, *files.activity]) and len(by_window) == len(
+        files.activity
+    ):
         windows = sorted({s.window or 0 for s in [*files.et, *files.activity]})
         of_et = {s.window: s for s in files.et}
         return [(w, of_et.get(w), _loaded(by_window.get(w), loaded)) for w in windows]
     if len(files.et) == len(files.activity) or not files.et:
-        pairs = zip(files.et or [None] * len(files.activity), files.activity, strict=True)
+        traces: list[Source | None] = [*files.et] or [None] * len(files.activity)
+        pairs = zip(traces, files.activity, strict=True)
         return [(w, e, _loaded(a, loaded)) for w, (e, a) in enumerate(pairs)]
     free = list(files.activity)
     out: list[tuple[int, Any, Any]] = []
@@ -166,7 +171,9 @@ def _window(
         if path is not None:
             summary.warnings += [f"{path.name}: {text}" for text in repairs.sentences()]
     if not len(et) and et_source is None:
-        summary.warnings.append(f"rank {files.rank} window {window}: no execution trace, so no tensors and no join")
+        summary.warnings.append(
+            f"rank {files.rank} window {window}: no execution trace, so no tensors and no join"
+        )
     if found is None:
         summary.warnings.append(f"rank {files.rank} window {window}: no profiler trace, so no times")
     joined = join(et, activity)
@@ -176,9 +183,13 @@ def _window(
     edges = find_edges(graph, et, activity, issued)
     if edges.against:
         told = ", ".join(f"{n} {t}" for t, n in edges.against.items())
-        summary.warnings.append(f"rank {files.rank} window {window}: left out, as the clock contradicts them: {told} edges")
+        summary.warnings.append(
+            f"rank {files.rank} window {window}: left out, as the clock contradicts them: {told} edges"
+        )
     spans = read_spans(files.traces, activity.span) if len(activity) else read_spans([], (0, 0))
-    labels = label(spans, activity.main_pid, _label_threads(graph), _label_times(graph), _profiler_steps(graph))
+    labels = label(
+        spans, activity.main_pid, _label_threads(graph), _label_times(graph), _profiler_steps(graph)
+    )
     members = _members(files.rank, window, calls)
     _add_up(summary, joined, edges.counts(), members, activity, files.rank, window)
     return TablePart(window, graph, et, activity, joined, edges, labels, spans, calls, members)
@@ -198,7 +209,11 @@ def _label_threads(graph: Graph) -> Ints:
 def _profiler_steps(graph: Graph) -> tuple[Ints, Ints, Ints]:
     numbers = [_STEP.fullmatch(n) for n in graph.names]
     step = np.array([int(m.group(1)) if m else -1 for m in numbers] or [-1], dtype=np.int64)
-    rows = np.flatnonzero((step[graph.name] >= 0) & graph.timed & (graph.kind == ANNOTATION)) if len(graph) else np.zeros(0, dtype=np.int64)
+    rows = (
+        np.flatnonzero((step[graph.name] >= 0) & graph.timed & (graph.kind == ANNOTATION))
+        if len(graph)
+        else np.zeros(0, dtype=np.int64)
+    )
     rows = rows[np.argsort(graph.start[rows], kind="stable")]
     return graph.start[rows], graph.end[rows], step[graph.name[rows]]
 

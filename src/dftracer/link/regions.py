@@ -1,4 +1,6 @@
-"""What our own trace says of a rank: `ai.*` regions and I/O, and in which step, epoch and phase a moment lies."""
+"""What our own trace says of a rank: `ai.*` regions and I/O, and in which step, epoch and phase a
+moment lies.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +62,8 @@ class Labels:
     epoch: Ints
     phase: Codes
     phases: list[str]
+    code: Codes  # the same for the same three
+    rows: list[int]  # a row of each code
 
 
 _COLUMNS = ("pid", "tid", "start", "dur", "name", "cat", "step", "epoch", "bytes", "path")
@@ -80,8 +84,11 @@ def read_spans(files: Sequence[Path], window: tuple[int, int]) -> Spans:
     columns = {c: v[order] for c, v in columns.items()}
     listed = list(texts)
     io = np.array([t in _IO_CATEGORIES for t in listed] or [False], dtype=bool)
+    typed: dict[str, Any] = {
+        c: v.astype(np.int32) if c in ("name", "cat", "path") else v for c, v in columns.items()
+    }
     return Spans(
-        **{c: v.astype(np.int32) if c in ("name", "cat", "path") else v for c, v in columns.items()},
+        **typed,
         texts=listed,
         is_io=io[columns["cat"].astype(np.int64)] if order.size else np.zeros(0, dtype=bool),
     )
@@ -128,7 +135,9 @@ def _codes(texts: Interner, dictionary: list[str], codes: Codes) -> Ints:
     return out
 
 
-def label(spans: Spans, pid: int | None, tid: Ints, start: Ints, profiler_steps: tuple[Ints, Ints, Ints]) -> Labels:
+def label(
+    spans: Spans, pid: int | None, tid: Ints, start: Ints, profiler_steps: tuple[Ints, Ints, Ints]
+) -> Labels:
     """Where each moment of the threads `tid` lies: in the regions of its thread, else of the main thread.
 
     `profiler_steps` (start, end, number) answer for the step where no region does.
@@ -155,19 +164,34 @@ def label(spans: Spans, pid: int | None, tid: Ints, start: Ints, profiler_steps:
     phase = np.array([phases[_phase(spans, r)] for r in range(len(spans))] or [0], dtype=np.int32)
     at = np.maximum(row, 0)
     found = row >= 0
-    labels = Labels(
-        np.where(found, step[at] if len(spans) else NOTHING, NOTHING),
-        np.where(found, epoch[at] if len(spans) else NOTHING, NOTHING),
-        np.where(found, phase[at] if len(spans) else -1, -1).astype(np.int32),
-        list(phases),
-    )
+    steps = np.where(found, step[at] if len(spans) else NOTHING, NOTHING)
+    epochs = np.where(found, epoch[at] if len(spans) else NOTHING, NOTHING)
+    coded = np.where(found, phase[at] if len(spans) else -1, -1).astype(np.int32)
     begin, end, number = profiler_steps
+    told = np.zeros(n, dtype=np.int64)
     if begin.size:
-        open_rows = np.flatnonzero(labels.step == NOTHING)
+        open_rows = np.flatnonzero(steps == NOTHING)
         at = np.searchsorted(begin, start[open_rows], side="right") - 1
         inside = (at >= 0) & (start[open_rows] < end[np.maximum(at, 0)])
-        labels.step[open_rows[inside]] = number[at[inside]]
-    return labels
+        steps[open_rows[inside]] = number[at[inside]]
+        told[open_rows[inside]] = at[inside] + 1
+    code, rows = _codes_of((row + 1) * (begin.size + 1) + told)
+    return Labels(steps, epochs, coded, list(phases), code, rows)
+
+
+def _codes_of(keys: Ints) -> tuple[Codes, list[int]]:
+    """Numbers without gaps for keys, and a row of each."""
+    if not keys.size:
+        return np.zeros(0, dtype=np.int32), []
+    if int(keys.max()) > 4 * keys.size + 1024:
+        _, rows, code = np.unique(keys, return_index=True, return_inverse=True)
+        return code.astype(np.int32), rows.tolist()
+    last = np.full(int(keys.max()) + 1, -1, dtype=np.int64)
+    last[keys] = np.arange(keys.size)
+    there = np.flatnonzero(last >= 0)
+    number = np.zeros(last.size, dtype=np.int32)
+    number[there] = np.arange(there.size)
+    return number[keys], last[there].tolist()
 
 
 def _phase(spans: Spans, row: int) -> str:
@@ -193,7 +217,9 @@ def _innermost(spans: Spans, regions: Ints, parent: Ints, mine: Ints, moments: I
     end = begin + spans.dur[regions[mine]]
     # At an end the outer region goes on; ends come before starts, and of several the outermost is last.
     times = np.concatenate([begin, end])
-    then = np.concatenate([regions[mine], np.where(parent[mine] < 0, -1, regions[np.maximum(parent[mine], 0)])])
+    then = np.concatenate(
+        [regions[mine], np.where(parent[mine] < 0, -1, regions[np.maximum(parent[mine], 0)])]
+    )
     is_start = np.concatenate([np.ones(mine.size, dtype=np.int8), np.zeros(mine.size, dtype=np.int8)])
     outer_last = np.concatenate([np.arange(mine.size), -np.arange(mine.size)])
     order = np.lexsort((outer_last, is_start, times))

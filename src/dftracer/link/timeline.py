@@ -49,7 +49,9 @@ class _Writer:
         self._file.close()
 
 
-def write_fragment(path: Path, rank: int, parts: list[TablePart], offset_ns: int, base_ns: int, who: str) -> None:
+def write_fragment(
+    path: Path, rank: int, parts: list[TablePart], offset_ns: int, base_ns: int, who: str
+) -> None:
     """One rank's events as lines of JSON, each with a comma after it."""
     out = _Writer(path)
     named: set[tuple[int, int | None]] = set()
@@ -100,15 +102,14 @@ def _nodes(
     first = np.where(on_device, _STREAMS * (device + 2) + act.stream[at], act.tid[at])
     lane = _lanes(first, g.start[rows], g.dur[rows])
     pid = rank * 100 + device + 1
-    for p, original, l in sorted(set(zip(pid.tolist(), first.tolist(), lane.tolist(), strict=True))):
+    for p, original, number in sorted(set(zip(pid.tolist(), first.tolist(), lane.tolist(), strict=True))):
         if original >= _STREAMS:
             text = f"stream {original % _STREAMS}"
         else:
             text = act.threads.get(original, f"thread {original}")
-        _name(heads, named, p, l, text if l == original else f"{text} ({l % 64 + 1})")
+        _name(heads, named, p, number, text if number == original else f"{text} ({number % 64 + 1})")
     out.write(heads)
     start, dur = g.start[rows] + shift, g.dur[rows]
-    numbers, labels = _label_texts(part.labels)
     columns = [
         b'{"ph":"X","name":',
         wire.coded(g.name[rows], [json.dumps(n).encode() for n in g.names]),
@@ -128,7 +129,7 @@ def _nodes(
         ("three", dur % 1000),
         b',"args":{"node":',
         ("numbers", g.id[rows]),
-        wire.coded(numbers[rows], labels),
+        wire.coded(part.labels.code[rows], _label_texts(part.labels)),
         b"}},\n",
     ]
     every = np.arange(rows.size)
@@ -137,21 +138,16 @@ def _nodes(
     out.write(_flows(part, rows, pid, lane, shift))
 
 
-def _label_texts(labels: Labels) -> tuple[Ints, list[bytes]]:
-    """Step, epoch and phase as the end of an event's arguments, and the code of each node's."""
-    codes = np.zeros(labels.step.size, dtype=np.int64)
-    for column in (labels.step, labels.epoch, labels.phase):
-        distinct, number = np.unique(column, return_inverse=True)
-        codes = codes * (distinct.size + 1) + number
-    _, first, number = np.unique(codes, return_index=True, return_inverse=True)
+def _label_texts(labels: Labels) -> list[bytes]:
+    """Step, epoch and phase as the end of an event's arguments, one text for each code."""
     texts = []
-    for row in first.tolist():
+    for row in labels.rows:
         text = "" if labels.step[row] == NOTHING else f',"step":{labels.step[row]}'
         text += "" if labels.epoch[row] == NOTHING else f',"epoch":{labels.epoch[row]}'
         if labels.phase[row] >= 0:
             text += f',"phase":{json.dumps(labels.phases[labels.phase[row]])}'
         texts.append(text.encode())
-    return number, texts
+    return texts
 
 
 def _flows(part: TablePart, rows: Ints, pid: Ints, lane: Ints, shift: int) -> list[str]:
@@ -182,8 +178,9 @@ def _spans(out: _Writer, named: set[tuple[int, int | None]], rank: int, part: Ta
     pid = _process(rank, ours=True)
     _name(heads, named, pid, None, f"rank {rank} regions and I/O")
     lane = _lanes(s.tid, s.start, s.dur)
-    for thread, l in sorted(set(zip(s.tid.tolist(), lane.tolist(), strict=True))):
-        _name(heads, named, pid, l, f"thread {thread}" if l == thread else f"thread {thread} ({l % 64 + 1})")
+    for thread, number in sorted(set(zip(s.tid.tolist(), lane.tolist(), strict=True))):
+        more = "" if number == thread else f" ({number % 64 + 1})"
+        _name(heads, named, pid, number, f"thread {thread}{more}")
     lines = []
     for i in range(len(s)):
         start, dur = int(s.start[i]) + shift, int(s.dur[i])

@@ -1,8 +1,8 @@
 """Protobuf messages for whole columns of nodes.
 
-A message is its fields one after the other, so what many messages share is made once, and the numbers of a column are
-made together: the library writes them as one packed list, which is cut at the known widths. Every byte comes from
-the protobuf library; only the joining is ours.
+A message is its fields one after the other, so what many messages share is made once, and the numbers of
+a column are made together: the library writes them as one packed list, which is cut at the known widths.
+Every byte comes from the protobuf library; only the joining is ours.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ __all__ = [
 ]
 
 Columns: TypeAlias = "list[Any]"  # what `join_columns` takes
-_STEPS = np.array([1 << (7 * k) for k in range(1, 9)], dtype=np.int64)
+_STEPS = tuple(1 << (7 * k) for k in range(1, 9))
 _NEGATIVE_WIDTH = 10
 
 
 def _widths(values: Ints) -> Ints:
     """The bytes of each number as a varint."""
-    width: Ints = np.searchsorted(_STEPS, values, side="right").astype(np.int64) + 1
+    width = np.ones(values.size, dtype=np.int64)
+    largest = int(values.max()) if values.size else 0
+    for step in _STEPS:
+        if step > largest:
+            break
+        width += values >= step
     width[values < 0] = _NEGATIVE_WIDTH
     return width
 

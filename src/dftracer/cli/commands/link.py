@@ -8,7 +8,9 @@ from pathlib import Path
 from dftracer.cli.common import print_json
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 
-HELP = "Join execution traces, profiler traces and our trace of all ranks; write Chakra, Parquet and a timeline."
+HELP = (
+    "Join execution traces, profiler traces and our trace of all ranks; write Chakra, Parquet and a timeline."
+)
 EXAMPLE = "dftracer link out -o linked --min-coverage 0.99"
 
 
@@ -23,9 +25,14 @@ def _part(text: str) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="a collected directory; results go to DIR/linked without -o")
     parser.add_argument(
-        "--min-coverage", type=_part, metavar="PART", help="exit code 1 if a rank joins less of its nodes, e.g. 0.99"
+        "directory", metavar="DIR", help="a collected directory; results go to DIR/linked without -o"
+    )
+    parser.add_argument(
+        "--min-coverage",
+        type=_part,
+        metavar="PART",
+        help="exit code 1 if a rank joins less of its nodes, e.g. 0.99",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes to use (default: one a core)")
 
@@ -43,10 +50,11 @@ def run(args: argparse.Namespace) -> int:
         print_json(report.as_json())
     else:
         for r in report.ranks:
-            covered = "no execution trace" if r["coverage"] is None else f"{r['joined']} of {r['et_nodes']} nodes joined"
+            covered = "no execution trace"
             if r["coverage"] is not None:
-                covered += f" ({r['coverage']:.2%})"
-            print(f"rank {r['rank']}: {covered}, {sum(r['edges'].values())} edges, {r['collectives']} collectives")
+                covered = f"{r['joined']} of {r['et_nodes']} nodes joined ({r['coverage']:.2%})"
+            edges = sum(r["edges"].values())
+            print(f"rank {r['rank']}: {covered}, {edges} edges, {r['collectives']} collectives")
             for reason, n in report.reasons.get(r["rank"], {}).items():
                 print(f"  {n} not joined: {reason}")
             clock = report.clocks.get(r["rank"])

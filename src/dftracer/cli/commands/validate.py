@@ -12,7 +12,7 @@ from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 if TYPE_CHECKING:
     from dftracer.link.checks import Checked
 
-HELP = "Check every record of a trace, and every file of a collected directory; exit code 1 if anything is wrong."
+HELP = "Check every record of a trace and every file of a collected directory; exit code 1 if one is wrong."
 EXAMPLE = "dftracer validate traces/ && echo complete"
 
 
@@ -44,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
         records = sum(r["records"] for r in rows)
         print(f"{len(rows)} files, {records} records, {len(bad)} files with problems")
         if bad:
-            print("`dftracer repair` makes clean copies; events that were never written cannot be brought back.")
+            print(
+                "`dftracer repair` makes clean copies; events that were never written cannot be brought back."
+            )
     return EXIT_OK if ok else EXIT_PROBLEMS
 
 
