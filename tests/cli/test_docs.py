@@ -16,7 +16,13 @@ from dftracer.load.synthetic import training_run
 from dftracer.report import document
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = ["guide-input-bound.md", "guide-trace-training.md", "guide-workers.md", "guide-cluster.md"]
+GUIDES = [
+    "guide-input-bound.md",
+    "guide-trace-training.md",
+    "guide-workers.md",
+    "guide-cluster.md",
+    "guide-link-to-chakra.md",
+]
 _BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
