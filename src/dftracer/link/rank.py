@@ -68,40 +68,42 @@ class RankLink:
         rank = self.files.rank
         known = {(m.window, m.index): m for m in members}
         who = f"rank {rank}" + (f" {self.summary.host}" if self.summary.host else "")
+        for part in self.parts:
+            part.members = [known.get((m.window, m.index), m) for m in part.members]
         failed: list[BaseException] = []
 
-        def timeline() -> None:
+        def others() -> None:
             try:
-                write_fragment(
-                    folder / f".timeline_{rank}.part", rank, self.parts, clock.offset_ns, base_ns, who
-                )
+                path = folder / f".timeline_{rank}.part"
+                write_fragment(path, rank, self.parts, clock.offset_ns, base_ns, who)
+                write_tables(folder, rank, self.parts, clock.offset_ns)
             except BaseException as e:
                 failed.append(e)
 
-        # Compressing it takes a core of its own where there is one.
-        lane = threading.Thread(target=timeline, name="timeline")
+        # Compressing takes a core of its own where there is one.
+        lane = threading.Thread(target=others, name="tables")
         lane.start()
-        for part in self.parts:
-            part.members = [known.get((m.window, m.index), m) for m in part.members]
-            suffix = f"_w{part.window}" if part.window else ""
-            facts = Facts(
-                rank, self.summary.world_size, part.window, part.et.schema, clock.offset_ns, clock.error_ns
-            )
-            write_chakra(
-                folder / f"chakra_{rank}{suffix}.et",
-                part.graph,
-                part.et,
-                part.activity,
-                part.edges,
-                part.collectives,
-                part.labels,
-                facts,
-            )
-        write_tables(folder, rank, self.parts, clock.offset_ns)
-        lane.join()
+        try:
+            for part in self.parts:
+                self._write_chakra(folder, part, clock)
+        finally:
+            lane.join()
         if failed:
             raise failed[0]
         return time.perf_counter() - began
+
+    def _write_chakra(self, folder: Path, part: TablePart, clock: Clock) -> None:
+        rank, window = self.files.rank, part.window
+        write_chakra(
+            folder / (f"chakra_{rank}_w{window}.et" if window else f"chakra_{rank}.et"),
+            part.graph,
+            part.et,
+            part.activity,
+            part.edges,
+            part.collectives,
+            part.labels,
+            Facts(rank, self.summary.world_size, window, part.et.schema, clock.offset_ns, clock.error_ns),
+        )
 
 
 def prepare(files: RankFiles) -> RankLink:
