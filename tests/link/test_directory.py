@@ -230,3 +230,37 @@ def test_the_tables_beside_a_trace_are_part_of_it(ddp: Path) -> None:
     assert told["n"][0] > 0
     # And it is not taken for input by a second run.
     assert link(ddp).warnings == []
+
+
+def test_a_window_for_times_only_is_no_problem(h200: Path, tmp_path: Path) -> None:
+    """The manifest says that a window was recorded without an execution trace on purpose."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    shutil.copy(h200 / "torch_et_0_w0.json.gz", folder / "torch_et_0.json.gz")
+    for name in ("kineto_trace_0.json.gz", "kineto_trace_0_w1.json.gz"):
+        shutil.copy(h200 / "kineto_trace_0_w0.json.gz", folder / name)
+    assert command("validate", folder).returncode == 1
+    windows = [{"index": 0, "kind": "et+kineto"}, {"index": 1, "kind": "kineto"}]
+    (folder / "manifest_0.json").write_text(json.dumps({"rank": 0, "world_size": 1, "windows": windows}))
+    assert command("validate", folder).returncode == 0
+    report = link(folder, tmp_path / "l")
+    assert report.warnings == []
+    assert report.ranks[0]["coverage"] == 1.0
+
+
+def test_our_trace_in_an_older_dialect(ddp: Path, tmp_path: Path) -> None:
+    """Integer kinds of events and no brackets: regions still name step and phase."""
+    for path in ddp.glob("*.pfw.gz"):
+        path.unlink()
+    profile = json.loads((ddp / "kineto_trace_0.json").read_text())
+    step = next(e for e in profile["traceEvents"] if e["name"] == "ProfilerStep#2")
+    start = profile["baseTimeNanoseconds"] // 1000 + int(step["ts"])
+    event = {"id": 1, "name": "forward", "cat": "compute", "type": 1, "pid": step["pid"], "tid": step["tid"],
+             "ts": start, "dur": int(step["dur"]), "ph": 1, "args": {"step": 41, "epoch": 3}}  # fmt: skip
+    (ddp / "old.pfw").write_text(json.dumps(event, separators=(",", ":")) + "\n")
+    link(ddp, tmp_path / "l")
+    frame = pl.read_parquet(tmp_path / "l" / "linked_0.parquet").filter(
+        pl.col("kind").cast(pl.String) == "op"
+    )
+    assert {41} == set(frame.filter(pl.col("phase").cast(pl.String) == "compute.forward")["step"])
+    assert frame.filter(pl.col("epoch") == 3).height > 100

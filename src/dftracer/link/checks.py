@@ -89,11 +89,12 @@ def _rank(files: RankFiles) -> dict[str, Any]:
             problems.append(f"{source.path.name}: nothing was recorded in it")
     if not tables:
         problems.append("no profiler trace: the nodes of the execution trace have no times")
-    if not traces and not any(s.kind == "nsys" for s, _ in tables):
+    wanted = [s for s, _ in tables if s.window not in files.times_only]
+    if not traces and wanted and not any(s.kind == "nsys" for s, _ in tables):
         problems.append("no execution trace: nothing can be joined")
-    if traces and len(traces) != len(tables) and tables:
+    if traces and len(traces) != len(wanted) and tables:
         problems.append(
-            f"{len(traces)} execution traces and {len(tables)} profiler traces: each window needs one of both"
+            f"{len(traces)} execution traces and {len(wanted)} profiler traces: each window needs one of both"
         )
     for source, et in traces:
         nodes += int(et.real.sum())

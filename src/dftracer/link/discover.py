@@ -52,6 +52,9 @@ class RankFiles:
     world_size: int | None = None
     host: str = ""
     clock_error_ns: int | None = None
+    times_only: set[int] = field(
+        default_factory=set
+    )  # windows recorded without an execution trace on purpose
 
 
 @dataclass
@@ -283,6 +286,9 @@ def _add_manifests(directory: Path, ranks: dict[int, RankFiles], warnings: list[
         world = manifest.get("world_size")
         files.world_size = world if isinstance(world, int) else files.world_size
         files.clock_error_ns = _clock_error(manifest.get("clock"))
+        for window in manifest.get("windows") or []:
+            if isinstance(window, dict) and window.get("kind") == "kineto":
+                files.times_only.add(int(window.get("index") or 0))
 
 
 def _clock_error(clock: Any) -> int | None:

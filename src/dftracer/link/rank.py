@@ -172,7 +172,7 @@ def _window(
     for path, repairs in ((et.path, et.repairs), (activity.path, activity.repairs)):
         if path is not None:
             summary.warnings += [f"{path.name}: {text}" for text in repairs.sentences()]
-    if not len(et) and et_source is None:
+    if et_source is None and window not in files.times_only:
         summary.warnings.append(
             f"rank {files.rank} window {window}: no execution trace, so no tensors and no join"
         )
