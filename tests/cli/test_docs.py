@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dftracer.analyze import FINDING_IDS, STAGES, analyze
+from dftracer.load.arrow import schema
 from dftracer.load.synthetic import training_run
 from dftracer.report import document
 
@@ -21,6 +22,7 @@ GUIDES = [
     "guide-trace-training.md",
     "guide-workers.md",
     "guide-cluster.md",
+    "api-analysis.md",
     "guide-link-to-chakra.md",
 ]
 _BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -59,6 +61,11 @@ def test_the_reference_of_the_command_is_fresh() -> None:
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == generator.page(), (
         "run: python docs/generate_cli.py"
     )
+
+
+def test_every_column_of_events_is_documented() -> None:
+    text = (DOCS / "api-analysis.md").read_text(encoding="utf-8")
+    assert [c for c in schema().names if f"`{c}`" not in text] == []
 
 
 def test_every_key_of_the_report_is_documented(tmp_path: Path) -> None:
