@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dftracer.load._need import need
-
 __all__ = ["ItemReader", "Repairs", "read_blocks"]
 
 BLOCK = 1 << 20
@@ -217,6 +215,8 @@ class ItemReader:
     def _typed(self) -> tuple[Any, Any, type[Exception]]:
         """Decoders of a list and of one item, and what they raise; made when the usual way does not do."""
         if self._decoders is None:
+            from dftracer.load._need import need  # noqa: PLC0415 - brings NumPy, which looking at heads does without
+
             msgspec = need("msgspec", "link")
             item: Any = self._make_item()
             many: Any = types.GenericAlias(list, (item,))

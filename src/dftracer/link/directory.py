@@ -59,12 +59,26 @@ def link(
     """Join all ranks' traces under `directory` and write the linked files to `output` (default
     `<directory>/linked`).
     """
-    found = discover(Path(directory))
-    folder = Path(output) if output is not None else Path(directory) / "linked"
+    warm = _warm_workers(Path(directory), workers)
+    try:
+        return _link(Path(directory), output, workers, warm)
+    finally:
+        for worker in warm:  # those that were not needed
+            _stop(worker)
+
+
+def _link(
+    directory: Path,
+    output: str | os.PathLike[str] | None,
+    workers: int | None,
+    warm: list[subprocess.Popen[bytes]],
+) -> LinkReport:
+    found = discover(directory)
+    folder = Path(output) if output is not None else directory / "linked"
     folder.mkdir(parents=True, exist_ok=True)
     files = list(found.ranks.values())
     lanes = _lanes(files, workers)
-    team = _Team(lanes, folder)
+    team = _Team(lanes, folder, warm)
     warnings = list(found.warnings)
     try:
         summaries = team.prepare()
@@ -109,17 +123,53 @@ def link(
 
 def _lanes(files: Sequence[RankFiles], workers: int | None) -> list[list[RankFiles]]:
     """The ranks dealt out to processes; this one is the first of them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = _cores()
     if workers is None and sum(_text_size(f) for f in files) < _WORTH_A_PROCESS:
         cores = 1
     count = max(1, min(len(files), workers or cores))
     return [list(files[i::count]) for i in range(count)]
 
 
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _text_size(files: RankFiles) -> int:
     """About how much JSON a rank has."""
-    paths = [s.path for s in [*files.et, *files.activity]]
-    return sum(p.stat().st_size * (_PACKED if p.suffix == ".gz" else 1) for p in paths)
+    return sum(_json_size(s.path) for s in [*files.et, *files.activity])
+
+
+def _json_size(path: Path) -> int:
+    return path.stat().st_size * (_PACKED if path.suffix == ".gz" else 1)
+
+
+def _warm_workers(directory: Path, workers: int | None) -> list[subprocess.Popen[bytes]]:
+    """Processes that load their modules while this one looks at the directory: as many as names suggest."""
+    named: dict[str, int] = {}
+    for path in directory.glob("torch_et_*.json*"):
+        rank = path.name.removeprefix("torch_et_").partition(".")[0].partition("_")[0]
+        named[rank] = named.get(rank, 0) + _json_size(path)
+    if sum(named.values()) < _WORTH_A_PROCESS:
+        return []
+    return [_start() for _ in range(min(len(named), workers or _cores()) - 1)]
+
+
+def _start() -> subprocess.Popen[bytes]:
+    # Not multiprocessing: that would run the caller's main module again.
+    command = [sys.executable, "-m", "dftracer.link._worker"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment())
+
+
+def _stop(worker: subprocess.Popen[bytes]) -> None:
+    """End a worker by closing its pipes."""
+    for pipe in (worker.stdin, worker.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        worker.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
 
 
 def _join_timeline(folder: Path, ranks: list[int], base: int, clocks: dict[int, Clock]) -> None:
@@ -198,16 +248,14 @@ class Lane:
 class _Team:
     """This process does the first lane, others one each."""
 
-    def __init__(self, lanes: list[list[RankFiles]], folder: Path) -> None:
+    def __init__(
+        self, lanes: list[list[RankFiles]], folder: Path, warm: list[subprocess.Popen[bytes]]
+    ) -> None:
         self._lanes = lanes
         self._own = Lane(lanes[0], folder)
         self._others: list[subprocess.Popen[bytes]] = []
-        # Not multiprocessing: that would run the caller's main module again.
-        command = [sys.executable, "-m", "dftracer.link._worker"]
         for lane in lanes[1:]:
-            worker = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment()
-            )
+            worker = warm.pop() if warm else _start()
             self._others.append(worker)
             send(worker.stdin, (lane, folder))
 
@@ -239,14 +287,7 @@ class _Team:
     def close(self) -> None:
         self._own.clean()
         for worker in self._others:
-            for pipe in (worker.stdin, worker.stdout):
-                if pipe is not None:
-                    pipe.close()
-            try:
-                worker.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
+            _stop(worker)
 
 
 def _environment() -> dict[str, str]:
