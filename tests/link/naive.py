@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ class Naive:
     def _record(self, e: dict[str, Any]) -> float:
         return e.get("args", {}).get("Record function id") or float("inf")
 
+    @cache  # noqa: B019 - one object for each file
     def parent_and_exclusive(self) -> tuple[dict[int, dict[str, Any] | None], dict[int, int]]:
         """For each host event (by `id()`) the innermost event around it, and the time not spent inside
         others.
