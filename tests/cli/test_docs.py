@@ -23,6 +23,7 @@ GUIDES = [
     "guide-workers.md",
     "guide-cluster.md",
     "api-analysis.md",
+    "guide-link-to-chakra.md",
 ]
 _BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

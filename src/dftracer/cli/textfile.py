@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dftracer.load.synthetic import gzip_member
-
 __all__ = ["LineWriter", "read_lines"]
 
 _MEMBER_TEXT = 1 << 20
@@ -88,6 +86,8 @@ class LineWriter:
     def _cut(self) -> None:
         text = ("\n".join(self._lines) + "\n").encode("utf-8", "replace")
         if self._gz:
+            from dftracer.load.synthetic import gzip_member  # brings NumPy, which other verbs start without
+
             text = gzip_member(text, len(self._lines), self._first, self._last, 6)
         self._file.write(text)
         self._lines = []

@@ -15,7 +15,8 @@ from dftracer.load._need import need
 from dftracer.load._scan import Scanner
 from dftracer.load.arrow import BatchMaker, schema
 from dftracer.load.chunk import Chunk
-from dftracer.load.files import find_files, recover_left_behind
+from dftracer.load.files import NoTraces, find_files, recover_left_behind
+from dftracer.load.linked import linked_files
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
 
 if TYPE_CHECKING:
@@ -189,6 +190,14 @@ class Trace:
         frame: pl.DataFrame = need("polars").from_arrow(self.arrow())
         return frame
 
+    def linked(self, table: str = "linked") -> pl.LazyFrame:
+        """A table that `dftracer link` made of the same run: `linked`, `edges` or `collectives`."""
+        found = linked_files(self.files).get(table)
+        if not found:
+            raise NoTraces(f"no {table} table beside the trace: run `dftracer link` on its directory first")
+        frame: pl.LazyFrame = need("polars").scan_parquet(found)
+        return frame
+
     def pandas(self) -> pd.DataFrame:
         """Everything as a pandas frame."""
         need("pandas")
@@ -196,7 +205,10 @@ class Trace:
         return frame
 
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """A DuckDB connection with the view `events` (and `processes`), under the memory limit."""
+        """A DuckDB connection with the view `events` (and `processes`), under the memory limit.
+
+        Where the run was linked, also `linked`, `edges` and `collectives`.
+        """
         config = {"memory_limit": f"{self.memory_limit >> 20}MiB", "threads": self.threads}
         con: duckdb.DuckDBPyConnection = need("duckdb").connect(config=config)
         ready = self._sidecars(make=self.cache)
@@ -206,6 +218,9 @@ class Trace:
         else:
             con.register("events", self.arrow())
         con.register("processes", _process_table(self.processes))
+        for table, files in linked_files(self.files).items():
+            listed = ", ".join("'" + str(p).replace("'", "''") + "'" for p in files)
+            con.execute(f"create view {table} as select * from read_parquet([{listed}])")
         return con
 
     def sql(self, query: str) -> pl.DataFrame:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dftracer.cli.common import add_paths, open_trace, print_json
-from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS
+from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 
-HELP = "Check every record of a trace; exit code 1 if anything is wrong."
+if TYPE_CHECKING:
+    from dftracer.link.checks import Checked
+
+HELP = "Check every record of a trace and every file of a collected directory; exit code 1 if one is wrong."
 EXAMPLE = "dftracer validate traces/ && echo complete"
 
 
@@ -16,27 +21,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    collected = _collected(args.paths)
+    rows, missing = _our_traces(args, bool(collected))
+    for checked in collected:
+        missing = sorted({*missing, *checked.missing_ranks})
+    bad = [r for r in rows if r["problems"]]
+    ok = not bad and not missing and all(c.ok for c in collected)
+    if args.json:
+        told: dict[str, Any] = {"ok": ok, "missing_ranks": missing, "files": rows}
+        if collected:
+            told["ranks"] = [r for c in collected for r in c.ranks]
+            told["problems"] = [p for c in collected for p in c.problems]
+        print_json(told)
+        return EXIT_OK if ok else EXIT_PROBLEMS
+    for r in bad:
+        print(f"{r['file']}: {'; '.join(r['problems'])}")
+    for checked in collected:
+        _print_collected(checked, args.quiet)
+    if missing:
+        print(f"ranks without a trace: {', '.join(map(str, missing))}")
+    if not args.quiet and (rows or not collected):
+        records = sum(r["records"] for r in rows)
+        print(f"{len(rows)} files, {records} records, {len(bad)} files with problems")
+        if bad:
+            print(
+                "`dftracer repair` makes clean copies; events that were never written cannot be brought back."
+            )
+    return EXIT_OK if ok else EXIT_PROBLEMS
+
+
+def _our_traces(args: argparse.Namespace, others: bool) -> tuple[list[dict[str, Any]], list[int]]:
+    """Facts of our own trace files, and the ranks without one; other traces may do without ours."""
     from dftracer.load.facts import file_facts
 
-    trace = open_trace(args, recover=False)
+    try:
+        trace = open_trace(args, recover=False)
+    except CommandError:
+        if others:
+            return [], []
+        raise
     rows = [file_facts(p) for p in trace.processes]
     seen = {p.rank for p in trace.processes if p.rank is not None}
     world = max((p.world_size or 0 for p in trace.processes), default=0)
-    missing = sorted(set(range(world)) - seen) if seen else []
-    bad = [r for r in rows if r["problems"]]
-    if args.json:
-        print_json({"ok": not bad and not missing, "missing_ranks": missing, "files": rows})
-    else:
-        for r in bad:
-            print(f"{r['file']}: {'; '.join(r['problems'])}")
-        if missing:
-            print(f"ranks without a trace: {', '.join(map(str, missing))}")
-        if not args.quiet:
-            records = sum(r["records"] for r in rows)
-            print(f"{len(rows)} files, {records} records, {len(bad)} files with problems")
-            if bad:
-                print(
-                    "`dftracer repair` makes clean copies; events that were never written cannot be"
-                    " brought back."
-                )
-    return EXIT_PROBLEMS if bad or missing else EXIT_OK
+    return rows, sorted(set(range(world)) - seen) if seen else []
+
+
+def _collected(paths: list[str]) -> list[Checked]:
+    """What the directories hold of PyTorch's own traces."""
+    from dftracer.link.discover import NothingToLink, holds_torch_traces
+
+    folders = [Path(p) for p in paths if holds_torch_traces(Path(p))]
+    if not folders:
+        return []
+    from dftracer.link.checks import check_directory
+
+    out = []
+    for folder in folders:
+        try:
+            out.append(check_directory(folder))
+        except NothingToLink:
+            continue
+    return out
+
+
+def _print_collected(checked: Checked, quiet: bool) -> None:
+    for problem in checked.problems:
+        print(problem)
+    for r in checked.ranks:
+        for problem in r["problems"]:
+            print(f"rank {r['rank']}: {problem}")
+        if not quiet and r["coverage"] is not None:
+            print(f"rank {r['rank']}: {r['joined']} of {r['et_nodes']} nodes joined ({r['coverage']:.2%})")

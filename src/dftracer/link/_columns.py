@@ -1,0 +1,127 @@
+"""Small helpers for columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dftracer.link._text import join_columns
+
+__all__ = [
+    "ByteColumn",
+    "Codes",
+    "Flags",
+    "Interner",
+    "Ints",
+    "contains",
+    "distinct",
+    "int32s",
+    "int64s",
+    "integers",
+]
+
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Codes: TypeAlias = "npt.NDArray[np.int32]"
+Flags: TypeAlias = "npt.NDArray[np.bool_]"
+
+
+class Interner(dict[Any, int]):
+    """Numbers for values, in the order of their first appearance."""
+
+    def __missing__(self, key: Any) -> int:
+        number = self[key] = len(self)
+        return number
+
+    def codes(self, values: Iterable[Any]) -> list[int]:
+        """The numbers of many values."""
+        return list(map(self.__getitem__, values))
+
+
+def integers(values: Iterable[Any]) -> Ints:
+    """Whole numbers as a column; -1 for what is no number and for the largest unsigned one."""
+    numbers = values if isinstance(values, list) else list(values)
+    try:
+        return np.array(numbers, dtype=np.int64)
+    except (OverflowError, TypeError, ValueError):
+        return np.array([_integer(v) for v in numbers], dtype=np.int64)
+
+
+def _integer(value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        return -1
+    return number if -(1 << 63) <= number < 1 << 63 else -1
+
+
+def distinct(values: Ints) -> Ints:
+    """Each value once, in order; by sorting, which is faster here than NumPy's hashing."""
+    ordered = np.sort(values)
+    if not ordered.size:
+        return ordered
+    once: Ints = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return once
+
+
+def contains(there: Ints, values: Ints) -> Flags:
+    """Which of the values are there."""
+    ordered = np.sort(there)
+    if not ordered.size:
+        return np.zeros(values.size, dtype=bool)
+    at = np.minimum(np.searchsorted(ordered, values), ordered.size - 1)
+    found: Flags = ordered[at] == values
+    return found
+
+
+class ByteColumn:
+    """Byte strings one after the other in one text."""
+
+    def __init__(self, text: bytes, ends: Ints) -> None:
+        self.text = text
+        self.ends = ends
+
+    @classmethod
+    def of(cls, values: list[bytes]) -> ByteColumn:
+        """From a list."""
+        return cls(b"".join(values), np.cumsum([len(v) for v in values], dtype=np.int64))
+
+    @classmethod
+    def joined(cls, parts: list[ByteColumn]) -> ByteColumn:
+        """Several columns below each other."""
+        shift = np.cumsum([0, *(len(p.text) for p in parts)])
+        ends = [p.ends + s for p, s in zip(parts, shift.tolist(), strict=False)]
+        return cls(
+            b"".join(p.text for p in parts), np.concatenate(ends) if ends else np.zeros(0, dtype=np.int64)
+        )
+
+    def take(self, rows: Ints) -> ByteColumn:
+        """These rows, in this order."""
+        text, ends = join_columns([self.slices], np.ascontiguousarray(rows, dtype=np.int64))
+        return ByteColumn(text, int64s(ends))
+
+    @property
+    def slices(self) -> tuple[str, bytes, Ints]:
+        """As a column to join."""
+        return ("slices", self.text, self.ends)
+
+    def __len__(self) -> int:
+        return int(self.ends.size)
+
+    def __getitem__(self, row: int) -> bytes:
+        return self.text[int(self.ends[row - 1]) if row else 0 : int(self.ends[row])]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[row] for row in range(len(self)))
+
+
+def int64s(buffer: Any) -> Ints:
+    """Native memory as an array."""
+    return np.frombuffer(buffer, dtype=np.int64)
+
+
+def int32s(buffer: Any) -> Codes:
+    """Native memory as an array."""
+    return np.frombuffer(buffer, dtype=np.int32)

@@ -1,0 +1,248 @@
+"""Large JSON files a piece at a time: the head, the items of one long array, and what follows it.
+
+Memory stays at a few pieces whatever the size of the file. What torch writes is not always JSON: names
+are not escaped, and a killed process leaves the array open. Such items are put right, or left out and
+counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+__all__ = ["ItemReader", "Repairs", "read_blocks"]
+
+BLOCK = 1 << 20
+_PACKED_BLOCK = 1 << 18
+
+
+@dataclass
+class Repairs:
+    """What was wrong with a file, and what was done about it."""
+
+    truncated: bool = False
+    repaired: int = 0
+    dropped: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def sentences(self) -> list[str]:
+        """One sentence a problem."""
+        out = list(self.notes)
+        if self.truncated:
+            out.append("truncated: the process ended while it was written; the complete items were read")
+        if self.repaired:
+            out.append(f"{self.repaired} items were no valid JSON (names not escaped) and were repaired")
+        if self.dropped:
+            out.append(f"{self.dropped} items could not be read and are left out")
+        return out
+
+
+def read_blocks(path: Path, repairs: Repairs, size: int = BLOCK) -> Iterator[bytes]:
+    """The bytes of a file, inflated if need be; a cut or damaged end is noted, not raised."""
+    with path.open("rb") as f:
+        if f.read(2) != b"\x1f\x8b":
+            f.seek(0)
+            while block := f.read(size):
+                yield block
+            return
+        f.seek(0)
+        yield from _inflated(f, repairs, size)
+
+
+def _inflated(f: BinaryIO, repairs: Repairs, size: int) -> Iterator[bytes]:
+    parts: list[bytes] = []
+    held = 0
+    inflate = zlib.decompressobj(31)
+    inside = False  # a member was begun and has not ended
+    damaged = False
+    while not damaged and (packed := f.read(_PACKED_BLOCK)):
+        while packed:
+            inside = True
+            try:
+                part = inflate.decompress(packed, size)
+            except zlib.error:
+                damaged = True
+                break
+            parts.append(part)
+            held += len(part)
+            packed = inflate.unconsumed_tail
+            if inflate.eof:
+                packed = inflate.unused_data
+                inflate = zlib.decompressobj(31)
+                inside = False
+            if held >= size:
+                yield b"".join(parts)
+                parts, held = [], 0
+    if parts:
+        yield b"".join(parts)
+    if damaged:
+        repairs.notes.append("the gzip data is damaged")
+    repairs.truncated |= damaged or inside
+
+
+class ItemReader:
+    """The items of the array `key` of the top object.
+
+    `begins` is a pattern of how an item begins: it tells an item from an object inside an item, and so
+    where a block may be cut. `item` makes the type of an item. `head` and `tail` hold the other keys of
+    the top object after the walk.
+    """
+
+    def __init__(
+        self, path: Path, key: str, begins: bytes, item: Callable[[], Any], name_ends: tuple[str, ...]
+    ) -> None:
+        self.path = path
+        self.repairs = Repairs()
+        self.head: dict[str, Any] = {}
+        self.found = False
+        self._make_item = item
+        self._decoders: tuple[Any, Any, type[Exception]] | None = None
+        ends = "|".join(re.escape(k) for k in name_ends).encode()
+        self._open = re.compile(rb'"' + key.encode() + rb'"\s*:\s*\[\s*')
+        self._cut = re.compile(rb"\}\s*,\s*(?=\{\s*(?:" + begins + rb"))")
+        # A name that is not escaped ends where the key that torch writes after it begins.
+        self._name = re.compile(
+            rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:' + ends + rb')"\s*:|"\s*\}\s*$)', re.DOTALL
+        )
+
+    def texts(self) -> Iterator[bytes]:
+        """The items as text, many at a time, with the commas between them."""
+        blocks = read_blocks(self.path, self.repairs)
+        held = b""
+        for block in blocks:
+            held += block
+            opened = self._open.search(held)
+            if opened is not None:
+                self.found = True
+                self._take_head(held[: opened.start()])
+                yield from self._items(held[opened.end() :], blocks)
+                return
+        self._take_head(held.rstrip().removesuffix(b"}"))
+
+    def _items(self, held: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for block in blocks:
+            at = self._last_cut(held)
+            if at is not None:
+                yield held[: at[0]]
+                held = held[at[1] :]
+            held += block
+        yield from self._last(held)
+
+    def _last_cut(self, text: bytes) -> tuple[int, int] | None:
+        """Where the last item begins, looking from the end."""
+        low = len(text)
+        while low > 0:
+            low = max(0, low - (1 << 16))
+            found = list(self._cut.finditer(text, low))
+            if found:
+                return found[-1].start() + 1, found[-1].end()
+        return None
+
+    def _last(self, held: bytes) -> Iterator[bytes]:
+        """What is left: the last items, the end of the array, the rest of the top object."""
+        at = self._last_cut(held)
+        if at is not None:
+            yield held[: at[0]]
+            held = held[at[1] :]
+        held = held.strip()
+        if not held:
+            self.repairs.truncated = True
+            return
+        if held[:1] == b"]":
+            self._take_head(b'{"_":0' + held[1:].rstrip().removesuffix(b"}"))
+            return
+        try:
+            item, end = json.JSONDecoder(strict=False).raw_decode(held.decode("utf-8", "replace"))
+        except ValueError:
+            yield from self._last_unclean(held)
+            return
+        yield json.dumps(item).encode()
+        rest = held.decode("utf-8", "replace")[end:].strip()
+        if rest.startswith("]"):
+            self._take_head(b'{"_":0' + rest[1:].strip().removesuffix("}").encode())
+        else:
+            self.repairs.truncated = True
+
+    def _last_unclean(self, held: bytes) -> Iterator[bytes]:
+        """The last item is cut, or has a name that is not escaped."""
+        closing = re.search(rb"\}\s*\]\s*(,\s*\"[^\"]+\"\s*:[^{}\[\]]*)*\}?\s*$", held)
+        if closing is None:
+            self.repairs.truncated = True
+            return
+        yield held[: closing.start() + 1]
+        self._take_head(b'{"_":0' + (closing.group(1) or b""))
+
+    def _take_head(self, text: bytes) -> None:
+        text = text.strip().rstrip(b",")
+        try:
+            value = json.loads(text.decode("utf-8", "replace") + "}", strict=False)
+        except ValueError:
+            for name, number in re.findall(rb'"(\w+)"\s*:\s*(-?\d+|"[^"]*")', text):
+                self.head.setdefault(name.decode(), json.loads(number))
+            return
+        if isinstance(value, dict):
+            value.pop("_", None)
+            self.head.update(value)
+
+    def decode(self, text: bytes) -> list[Any]:
+        """The items of a text, one by one where something is wrong with it."""
+        if not text.strip():
+            return []
+        many, _, error = self._typed()
+        try:
+            items: list[Any] = many.decode(b"[" + text + b"]")
+            return items
+        except (error, UnicodeDecodeError):
+            pass
+        out = []
+        begin = 0
+        ends = [(m.start() + 1, m.end()) for m in self._cut.finditer(text)]
+        for end, following in [*ends, (len(text), len(text))]:
+            item = self._decode_one(text[begin:end])
+            begin = following
+            if item is None:
+                self.repairs.dropped += 1
+            else:
+                out.append(item)
+        return out
+
+    def _typed(self) -> tuple[Any, Any, type[Exception]]:
+        """Decoders of a list and of one item, and what they raise; made when the usual way does not do."""
+        if self._decoders is None:
+            from dftracer.load._need import need  # noqa: PLC0415 - brings NumPy, which looking at heads does without
+
+            msgspec = need("msgspec", "link")
+            item: Any = self._make_item()
+            many: Any = types.GenericAlias(list, (item,))
+            self._decoders = (msgspec.json.Decoder(many), msgspec.json.Decoder(item), msgspec.DecodeError)
+        return self._decoders
+
+    def _decode_one(self, text: bytes) -> Any:
+        _, one, error = self._typed()
+        try:
+            return one.decode(text)
+        except (error, UnicodeDecodeError):
+            pass
+        clean = text.decode("utf-8", "replace")
+        fixed = self._name.sub(_escaped, text, count=1).decode("utf-8", "replace")
+        for candidate in (clean, fixed):
+            try:
+                value = json.loads(candidate, strict=False)
+                # A second trip through JSON: raw pieces of an item must be text again.
+                item = one.decode(json.dumps(value, allow_nan=False).encode())
+            except (ValueError, error):
+                continue
+            self.repairs.repaired += 1
+            return item
+        return None
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    inside = found.group(2).decode("utf-8", "replace")
+    return found.group(1) + json.dumps(inside)[1:-1].encode() + found.group(3)

@@ -1,0 +1,133 @@
+"""What is wrong with a directory of PyTorch traces, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dftracer.link.activity import ActivityTable
+from dftracer.link.discover import Found, RankFiles, Source, discover
+from dftracer.link.execution_trace import ExecutionTrace, read_execution_trace
+from dftracer.link.join import Join, join
+from dftracer.link.kineto import read_kineto
+from dftracer.link.nsys import read_nsys
+
+__all__ = ["Checked", "check_directory"]
+
+_LEAST = 0.99
+_ADVICE = {
+    "on a thread that the profiler did not watch": (
+        "profile with torch._C._profiler._ExperimentalConfig(profile_all_threads=True)"
+    ),
+    "id repeated: a forked child wrote into the same file": (
+        "start loader workers before the window, or record with `dftracer collect`"
+    ),
+    "no record id: the profiler was off while the observer ran": (
+        "start and stop the observer with the profiler"
+    ),
+}
+
+
+@dataclass
+class Checked:
+    """The state of each rank, and the problems of the whole directory."""
+
+    world_size: int
+    missing_ranks: list[int]
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and not self.missing_ranks and not any(r["problems"] for r in self.ranks)
+
+
+def check_directory(directory: Path) -> Checked:
+    """Read every file of the directory and say what was met."""
+    found = discover(directory)
+    # A missing rank has a field of its own.
+    problems = [w for w in found.warnings if "have no trace here" not in w]
+    out = Checked(found.world_size, found.missing, problems=problems + _manifest_problems(found))
+    for files in found.ranks.values():
+        out.ranks.append(_rank(files))
+    return out
+
+
+def _manifest_problems(found: Found) -> list[str]:
+    out = []
+    for path in sorted(found.directory.glob("manifest_*.json")):
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        listed = manifest.get("files") if isinstance(manifest, dict) else None
+        names = (
+            [f if isinstance(f, str) else f.get("name", "") for f in listed]
+            if isinstance(listed, list)
+            else []
+        )
+        names = list(listed) if isinstance(listed, dict) else names
+        gone = [n for n in names if n and not (found.directory / n).exists()]
+        if gone:
+            out.append(f"{path.name} lists files that are not here: {', '.join(map(str, gone[:5]))}")
+        if isinstance(manifest, dict):
+            out += [f"{path.name}: {w}" for w in manifest.get("warnings") or []]
+    return out
+
+
+def _rank(files: RankFiles) -> dict[str, Any]:
+    problems: list[str] = []
+    nodes = joined = matched = agreeing = 0
+    tables = [(s, read_nsys(s.path) if s.kind == "nsys" else read_kineto(s.path)) for s in files.activity]
+    traces = [(s, read_execution_trace(s.path)) for s in files.et]
+    every: list[tuple[Source, ActivityTable | ExecutionTrace]] = [*tables, *traces]
+    for source, table in every:
+        problems += [f"{source.path.name}: {text}" for text in table.repairs.sentences()]
+        if not len(table) and not table.repairs.sentences():
+            problems.append(f"{source.path.name}: nothing was recorded in it")
+    if not tables:
+        problems.append("no profiler trace: the nodes of the execution trace have no times")
+    wanted = [s for s, _ in tables if s.window not in files.times_only]
+    if not traces and wanted and not any(s.kind == "nsys" for s, _ in tables):
+        problems.append("no execution trace: nothing can be joined")
+    if traces and len(traces) != len(wanted) and tables:
+        problems.append(
+            f"{len(traces)} execution traces and {len(wanted)} profiler traces: each window needs one of both"
+        )
+    for source, et in traces:
+        nodes += int(et.real.sum())
+        named = [t for s, t in tables if s.window == source.window]
+        candidates = [
+            join(et, t)
+            for t in (named if len(traces) == len(tables) and len(named) == 1 else [t for _, t in tables])
+        ]
+        if not candidates:
+            continue
+        best = max(candidates, key=lambda j: (j.joined, -len(j.refused)))
+        joined, matched, agreeing = joined + best.joined, matched + best.matched, agreeing + best.agreeing
+        problems += _join_problems(source.path.name, best)
+    return {
+        "rank": files.rank,
+        "et_nodes": nodes,
+        "joined": joined,
+        "coverage": joined / nodes if nodes else None,
+        "name_agreement": agreeing / matched if matched else None,
+        "files": [s.path.name for s in [*files.et, *files.activity]],
+        "problems": problems,
+    }
+
+
+def _join_problems(name: str, found: Join) -> list[str]:
+    if found.refused:
+        return [f"{name}: {found.coverage:.0%} joined: {found.refused}"]
+    if found.coverage >= _LEAST:
+        return []
+    out = []
+    for reason, n in found.reasons.items():
+        advice = _ADVICE.get(reason)
+        out.append(
+            f"{name}: {n} of {found.et_nodes} nodes not joined: {reason}" + (f"; {advice}" if advice else "")
+        )
+    return out

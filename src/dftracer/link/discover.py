@@ -1,0 +1,300 @@
+"""What a directory holds: the files of each rank, told by their names or, where names say nothing, by
+their content.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dftracer.link._json_stream import Repairs, read_blocks
+
+__all__ = ["Found", "NothingToLink", "RankFiles", "Source", "discover", "holds_torch_traces"]
+
+_NAMED = re.compile(r"(torch_et|kineto_trace|nsys)_(\d+)(?:_w(\d+))?\.")
+_RANK = re.compile(r"(?:rank|tp)[-_ ]?(\d+)", re.IGNORECASE)
+_SKIP = re.compile(r"manifest(_\d+)?\.json|timeline\.json\.gz|.*\.part$")
+_HEAD = 1 << 18
+
+
+class NothingToLink(FileNotFoundError):
+    """No trace of PyTorch is under the given directory."""
+
+
+@dataclass
+class Source:
+    """One file, and what its name and its head tell."""
+
+    path: Path
+    kind: str  # "et", "kineto" or "nsys"
+    rank: int | None = None
+    window: int | None = None
+    named_rank: int | None = None
+    pid: int | None = None
+    world_size: int | None = None
+    started: float = 0.0  # to bring windows without a number into order
+
+
+@dataclass
+class RankFiles:
+    """The files of one rank, in the order of their windows."""
+
+    rank: int
+    et: list[Source] = field(default_factory=list)
+    activity: list[Source] = field(default_factory=list)
+    traces: list[Path] = field(default_factory=list)  # our own
+    comms: list[Path] = field(default_factory=list)
+    world_size: int | None = None
+    host: str = ""
+    clock_error_ns: int | None = None
+    times_only: set[int] = field(
+        default_factory=set
+    )  # windows recorded without an execution trace on purpose
+
+
+@dataclass
+class Found:
+    """All ranks of a directory."""
+
+    directory: Path
+    ranks: dict[int, RankFiles]
+    world_size: int
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the job without any file."""
+        return sorted(set(range(self.world_size)) - set(self.ranks))
+
+
+def discover(directory: Path) -> Found:
+    """Look at the names and heads of all files."""
+    if not directory.is_dir():
+        raise NothingToLink(f"{directory} is no directory")
+    warnings: list[str] = []
+    sources: list[Source] = []
+    reports: list[Path] = []
+    for path in _files(directory):
+        if path.name.endswith((".json", ".json.gz")) and not _SKIP.fullmatch(path.name):
+            source = _look(path)
+            if source is not None:
+                sources.append(source)
+        elif path.suffix in (".sqlite", ".db"):
+            found = _NAMED.match(path.name)
+            if found or _is_nsys(path):
+                sources.append(_name_facts(Source(path, "nsys")))
+        elif path.suffix == ".nsys-rep":
+            reports.append(path)
+    for report in reports:
+        if not report.with_suffix(".sqlite").exists():
+            warnings.append(f"{report.name} is not exported: run `nsys export --type sqlite {report.name}`")
+    if not sources:
+        raise NothingToLink(
+            f"no execution trace, profiler trace or nsys export under {directory}."
+            " Record with `dftracer collect`, or with torch.profiler and ExecutionTraceObserver"
+        )
+    traces = _our_traces(directory)
+    _give_ranks(sources, traces, warnings)
+    ranks = _by_rank(sources)
+    _add_traces(ranks, traces, sources)
+    _add_manifests(directory, ranks, warnings)
+    world = max(
+        [len(ranks), *(s.world_size or 0 for s in sources), *(r.world_size or 0 for r in ranks.values())]
+    )
+    found_all = Found(directory, ranks, world, warnings)
+    if found_all.missing:
+        listed = ", ".join(map(str, found_all.missing[:20]))
+        warnings.append(f"{len(found_all.missing)} of {world} ranks have no trace here: {listed}")
+    return found_all
+
+
+def holds_torch_traces(directory: Path) -> bool:
+    """Whether a directory has files that look like traces of PyTorch or nsys, from names and heads alone."""
+    if not directory.is_dir():
+        return False
+    for path in _files(directory):
+        if path.suffix in (".nsys-rep", ".sqlite"):
+            return True
+        if (
+            path.name.endswith((".json", ".json.gz"))
+            and not _SKIP.fullmatch(path.name)
+            and _look(path) is not None
+        ):
+            return True
+    return False
+
+
+def _files(directory: Path) -> Iterable[Path]:
+    for root, folders, names in os.walk(directory):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        if any(n.startswith("chakra_") and n.endswith(".et") for n in names):
+            folders[:] = []
+            if Path(root) != directory:
+                continue  # what an earlier run has written
+        for name in sorted(names):
+            if not name.startswith("."):
+                yield Path(root, name)
+
+
+def _is_nsys(path: Path) -> bool:
+    from dftracer.link.nsys import is_nsys  # noqa: PLC0415 - numpy is not needed to look at names
+
+    return is_nsys(path)
+
+
+def _name_facts(source: Source) -> Source:
+    named = _NAMED.match(source.path.name)
+    if named:
+        source.named_rank = int(named.group(2))
+        source.window = int(named.group(3) or 0)
+    else:
+        loose = _RANK.search(source.path.name)
+        source.named_rank = int(loose.group(1)) if loose else None
+        window = re.search(r"_w(\d+)\.", source.path.name)
+        source.window = int(window.group(1)) if window else None
+    source.rank = source.named_rank
+    return source
+
+
+def _look(path: Path) -> Source | None:
+    """What kind of file this is, from its first bytes."""
+    try:
+        head = next(read_blocks(path, Repairs(), _HEAD), b"")[:_HEAD]
+    except OSError:
+        return None
+    source = _name_facts(Source(path, "et"))
+    source.started = path.stat().st_mtime
+    events = head.find(b'"traceEvents"')
+    nodes = re.search(rb'"nodes"\s*:\s*\[', head)
+    if events >= 0 and (nodes is None or events < nodes.start()):
+        source.kind = "kineto"
+        _kineto_head(source, head, events)
+    elif nodes is not None and (b'"schema"' in head or b'"rf_id"' in head):
+        pid = re.search(rb'"pid"\s*:\s*(\d+)', head[: nodes.start()])
+        source.pid = int(pid.group(1)) if pid else None
+    elif not _NAMED.match(path.name):
+        return None
+    elif path.name.startswith("kineto"):
+        source.kind = "kineto"  # empty or damaged: the reader says so
+    return source
+
+
+def _kineto_head(source: Source, head: bytes, events: int) -> None:
+    info = re.search(rb'"distributedInfo"\s*:\s*\{', head[:events])
+    if info is not None:
+        text = head[info.end() - 1 : info.end() + 4096]
+        rank = re.search(rb'"rank"\s*:\s*(\d+)', text)
+        world = re.search(rb'"world_size"\s*:\s*(\d+)', text)
+        # A process that was never part of a group says rank 0 of 1: its name knows better.
+        if rank and (source.rank is None or (world and int(world.group(1)) > 1)):
+            source.rank = int(rank.group(1))
+        source.world_size = int(world.group(1)) if world else None
+    pid = re.search(rb'"cat"\s*:\s*"(?:cpu_op|user_annotation|Operator)"[^{}]*?"pid"\s*:\s*(\d+)', head)
+    pid = pid or re.search(rb'"pid"\s*:\s*(\d+)', head[events:])
+    source.pid = int(pid.group(1)) if pid else None
+
+
+def _our_traces(directory: Path) -> list[Any]:
+    from dftracer.load.files import NoTraces, find_files, recover_left_behind  # noqa: PLC0415
+    from dftracer.load.process import assign_ranks, peek  # noqa: PLC0415
+
+    try:
+        files = find_files(directory)
+        if recover_left_behind(files):
+            files = find_files(directory)
+    except NoTraces:
+        return []
+    processes = [peek(f) for f in files]
+    assign_ranks(processes)
+    return processes
+
+
+def _give_ranks(sources: list[Source], traces: list[Any], warnings: list[str]) -> None:
+    """Names, then the process: a file without a rank is of the rank whose other files have its pid."""
+    warnings += [
+        f"{s.path.name}: the file says it is of rank {s.rank}; the name is not believed"
+        for s in sources
+        if _NAMED.match(s.path.name) and s.named_rank != s.rank
+    ]
+    by_pid = {p.pid: p.rank for p in traces if p.rank is not None}
+    by_pid.update({s.pid: s.rank for s in sources if s.rank is not None and s.pid is not None})
+    homeless: dict[int | None, list[Source]] = {}
+    for s in sources:
+        if s.rank is None and s.pid in by_pid:
+            s.rank = by_pid[s.pid]
+        if s.rank is None:
+            homeless.setdefault(s.pid, []).append(s)
+    taken = {s.rank for s in sources if s.rank is not None}
+    free = (n for n in range(1 << 30) if n not in taken)
+    for pid in sorted(homeless, key=lambda p: (p is None, p or 0)):
+        number = next(iter(taken)) if pid is None and len(taken) == 1 else next(free)
+        if number not in taken and (len(homeless) > 1 or taken):
+            names = ", ".join(s.path.name for s in homeless[pid][:3])
+            warnings.append(f"no rank is known of {names}: counted as rank {number}")
+        for s in homeless[pid]:
+            s.rank = number
+
+
+def _by_rank(sources: list[Source]) -> dict[int, RankFiles]:
+    ranks: dict[int, RankFiles] = {}
+    for s in sources:
+        assert s.rank is not None
+        files = ranks.setdefault(s.rank, RankFiles(s.rank))
+        (files.et if s.kind == "et" else files.activity).append(s)
+        files.world_size = max(files.world_size or 0, s.world_size or 0) or None
+    for files in ranks.values():
+        for listed in (files.et, files.activity):
+            listed.sort(key=lambda s: (s.window is None, s.window or 0, s.started, s.path.name))
+    return dict(sorted(ranks.items()))
+
+
+def _add_traces(ranks: dict[int, RankFiles], traces: list[Any], sources: list[Source]) -> None:
+    pids = {s.pid: s.rank for s in sources if s.pid is not None}
+    for p in traces:
+        rank = pids.get(p.pid, p.rank)
+        if rank is None:
+            rank = pids.get(p.ppid)
+        if rank is None and len(ranks) == 1:
+            rank = next(iter(ranks))
+        if rank in ranks:
+            files = ranks[rank]
+            files.traces.append(p.file)
+            files.host = files.host or p.host
+            files.world_size = files.world_size or p.world_size
+
+
+def _add_manifests(directory: Path, ranks: dict[int, RankFiles], warnings: list[str]) -> None:
+    for rank, files in ranks.items():
+        comms = [directory / f"comms_{rank}.jsonl.gz", directory / f"comms_{rank}.jsonl"]
+        files.comms = [c for c in comms if c.exists()]
+        path = directory / f"manifest_{rank}.json"
+        if not path.exists():
+            continue
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            warnings.append(f"{path.name} cannot be read")
+            continue
+        if not isinstance(manifest, dict):
+            continue
+        files.host = str(manifest.get("host") or files.host)
+        world = manifest.get("world_size")
+        files.world_size = world if isinstance(world, int) else files.world_size
+        files.clock_error_ns = _clock_error(manifest.get("clock"))
+        for window in manifest.get("windows") or []:
+            if isinstance(window, dict) and window.get("kind") == "kineto":
+                files.times_only.add(int(window.get("index") or 0))
+
+
+def _clock_error(clock: Any) -> int | None:
+    """The error of the process's own anchors, as far as the manifest tells."""
+    if not isinstance(clock, dict):
+        return None
+    anchors = [a for a in (clock, clock.get("start"), clock.get("end")) if isinstance(a, dict)]
+    errors = [a["error_ns"] for a in anchors if isinstance(a.get("error_ns"), int | float)]
+    return int(max(errors)) if errors else None

@@ -1,0 +1,230 @@
+"""Exports of Nsight Systems (`nsys export --type sqlite`) as the same table as the profiler's traces."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dftracer.link._columns import Interner, integers
+from dftracer.link._json_stream import Repairs
+from dftracer.link.activity import (
+    ANNOTATION,
+    COLUMNS,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    OP,
+    RUNTIME,
+    SYNC,
+    ActivityTable,
+    empty_activity,
+)
+
+__all__ = ["is_nsys", "read_nsys"]
+
+_PUSH_POP, _START_END = 59, 60
+_COPIES = {
+    1: "Memcpy HtoD", 2: "Memcpy DtoH", 3: "Memcpy HtoA", 4: "Memcpy AtoH", 5: "Memcpy AtoA",
+    6: "Memcpy AtoD", 7: "Memcpy DtoA", 8: "Memcpy DtoD", 9: "Memcpy HtoH", 10: "Memcpy PtoP",
+}  # fmt: skip
+_SYNCS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+# What `torch.autograd.profiler.emit_nvtx` puts after an operator's name.
+_DECORATION = re.compile(r", (?:seq = (-?\d+)|op_id = \d+|sizes = .*|input_op_ids = .*|trace_id = .*)")
+
+
+def is_nsys(path: Path) -> bool:
+    """Whether a file is such an export."""
+    try:
+        with path.open("rb") as f:
+            if f.read(16) != b"SQLite format 3\0":
+                return False
+        with _open(path) as base:
+            return "StringIds" in _tables(base)
+    except (OSError, sqlite3.Error):
+        return False
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+
+
+def _tables(base: sqlite3.Connection) -> set[str]:
+    return {r[0] for r in base.execute("select name from sqlite_master where type in ('table', 'view')")}
+
+
+def _rows(base: sqlite3.Connection, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    """The columns of a table; null for a column, nothing for a table that this version does not write."""
+    if table not in _tables(base):
+        return []
+    there = {r[1] for r in base.execute(f"pragma table_info({table})")}
+    listed = ", ".join(f'"{c}"' if c in there else "null" for c in columns)
+    return base.execute(f"select {listed} from {table}").fetchall()
+
+
+def read_nsys(path: Path) -> ActivityTable:
+    """Read an export; what is wrong with it is in `repairs`, never an exception."""
+    try:
+        with _open(path) as base:
+            return _read(base, path)
+    except sqlite3.Error as e:
+        out = empty_activity("nsys")
+        out.path = path
+        out.repairs = Repairs(notes=[f"cannot be read as an nsys export: {e}"])
+        return out
+
+
+def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
+    texts = dict(_rows(base, "StringIds", "id", "value"))
+    begun = _rows(base, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
+    zero = int(begun[0][0]) if begun and begun[0][0] is not None else 0
+    repairs = Repairs()
+    if not zero:
+        repairs.notes.append("no start of the session in it: times count from its beginning")
+    table = _Rows(texts, zero)
+    for start, end, thread, correlation, name in _rows(
+        base, "CUPTI_ACTIVITY_KIND_RUNTIME", "start", "end", "globalTid", "correlationId", "nameId"
+    ):
+        # The names end in the version of the interface: cudaLaunchKernel_v7000.
+        text = re.sub(r"_v\d+$", "", str(texts.get(name, "")))
+        table.add(RUNTIME, text, start, end, thread=thread, correlation=correlation)
+    for start, end, process, device, stream, correlation, demangled, short in _rows(
+        base, "CUPTI_ACTIVITY_KIND_KERNEL", "start", "end", "globalPid", "deviceId", "streamId",
+        "correlationId", "demangledName", "shortName",
+    ):  # fmt: skip
+        text = texts.get(demangled) or texts.get(short) or ""
+        table.add(
+            KERNEL,
+            str(text),
+            start,
+            end,
+            thread=process,
+            device=device,
+            stream=stream,
+            correlation=correlation,
+        )
+    for start, end, process, device, stream, correlation, size, kind in _rows(
+        base, "CUPTI_ACTIVITY_KIND_MEMCPY", "start", "end", "globalPid", "deviceId", "streamId",
+        "correlationId", "bytes", "copyKind",
+    ):  # fmt: skip
+        text = _COPIES.get(kind, "Memcpy")
+        row = table.add(
+            MEMCPY, text, start, end, thread=process, device=device, stream=stream, correlation=correlation
+        )
+        table.details[row] = {"bytes": int(size or 0)}
+    for start, end, process, device, stream, correlation, size in _rows(
+        base, "CUPTI_ACTIVITY_KIND_MEMSET", "start", "end", "globalPid", "deviceId", "streamId",
+        "correlationId", "bytes",
+    ):  # fmt: skip
+        row = table.add(
+            MEMSET,
+            "Memset",
+            start,
+            end,
+            thread=process,
+            device=device,
+            stream=stream,
+            correlation=correlation,
+        )
+        table.details[row] = {"bytes": int(size or 0)}
+    for start, end, process, device, stream, correlation, kind in _rows(
+        base, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "start", "end", "globalPid", "deviceId", "streamId",
+        "correlationId", "syncType",
+    ):  # fmt: skip
+        text = _SYNCS.get(kind, "Sync")
+        # nsys writes the largest number where no stream is meant.
+        lane = -1 if stream is None or stream >= 0xFFFFFFFF else stream
+        row = table.add(
+            SYNC, text, start, end, thread=process, device=device, stream=lane, correlation=correlation
+        )
+        table.details[row] = {"sync_kind": text}
+    for start, end, kind, text, text_id, thread in _rows(
+        base, "NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "globalTid"
+    ):
+        if kind not in (_PUSH_POP, _START_END) or end is None:
+            continue
+        label = str(text if text is not None else texts.get(text_id, ""))
+        seq = next((int(m.group(1)) for m in _DECORATION.finditer(label) if m.group(1)), -1)
+        name = _DECORATION.sub("", label)
+        table.add(OP if "::" in name else ANNOTATION, name, start, end, thread=thread, seq=seq)
+    names = {
+        _tid(t): str(texts.get(n, ""))
+        for n, t in _rows(base, "ThreadNames", "nameId", "globalTid")
+        if t is not None
+    }
+    out = table.finish(path, repairs)
+    out.threads = names
+    return out
+
+
+def _pid(number: Any) -> int:
+    return -1 if number is None else (int(number) >> 24) & 0xFFFFFF
+
+
+def _tid(number: Any) -> int:
+    return -1 if number is None else int(number) & 0xFFFFFF
+
+
+class _Rows:
+    def __init__(self, texts: dict[int, str], zero: int) -> None:
+        self._texts = texts
+        self._zero = zero
+        self._names = Interner()
+        self._columns: dict[str, list[int]] = {c: [] for c in (*COLUMNS, "name")}
+        self.details: dict[int, dict[str, Any]] = {}
+
+    def add(
+        self,
+        kind: int,
+        name: str,
+        start: Any,
+        end: Any,
+        *,
+        thread: Any,
+        device: Any = None,
+        stream: Any = None,
+        correlation: Any = None,
+        seq: int = -1,
+    ) -> int:
+        row = {
+            "kind": kind,
+            "pid": _pid(thread),
+            "tid": _tid(thread),
+            "start": self._zero + int(start or 0),
+            "dur": max(int(end or 0) - int(start or 0), 0),
+            "rf": 0,
+            "external": -1,
+            # 0 where the runtime was not traced.
+            "correlation": int(correlation) if correlation else -1,
+            "seq": seq,
+            "fw_tid": -1,
+            "device": -1 if device is None else int(device),
+            "stream": -1 if stream is None else int(stream),
+            "name": self._names[name],
+        }
+        for column, value in row.items():
+            self._columns[column].append(value)
+        return len(self._columns["kind"]) - 1
+
+    def finish(self, path: Path, repairs: Repairs) -> ActivityTable:
+        columns: dict[str, Any] = {c: integers(v) for c, v in self._columns.items()}
+        order = np.lexsort((-columns["dur"], columns["start"]))
+        place = np.empty_like(order)
+        place[order] = np.arange(order.size)
+        name = columns.pop("name")[order].astype(np.int32)
+        columns = {c: v[order] for c, v in columns.items()}
+        common = Counter(columns["pid"].tolist()).most_common(1)
+        return ActivityTable(
+            path=path,
+            source="nsys",
+            **columns,
+            name=name,
+            names=list(self._names),
+            details={int(place[r]): d for r, d in self.details.items()},
+            main_pid=common[0][0] if common else None,
+            repairs=repairs,
+        )

@@ -1,0 +1,214 @@
+"""All ranks on one time axis, as a Chrome/Perfetto file whose lanes never overlap.
+
+Each rank writes its part as a gzip member of its own; the file is the members one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dftracer.cli.chrome import assign_lanes
+from dftracer.link import wire
+from dftracer.link._columns import Ints, distinct
+from dftracer.link.activity import KIND_NAMES
+from dftracer.link.graph import nesting
+from dftracer.link.regions import NOTHING, Labels
+from dftracer.link.tables import TablePart
+
+__all__ = ["join_fragments", "write_fragment"]
+
+_FURTHER = 1 << 40  # numbers of further lanes, beyond every thread's
+_STREAMS = 1 << 32
+_BATCH = 1 << 13
+
+
+def _process(rank: int, device: int = -1, ours: bool = False) -> int:
+    """A number for each group of lanes: the rank's host, each of its devices, our own trace."""
+    return rank * 100 + (98 if ours else device + 1)
+
+
+class _Writer:
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._gzip = zlib.compressobj(1, zlib.DEFLATED, 31)
+
+    def write(self, lines: list[str]) -> None:
+        if lines:
+            self.write_bytes((",\n".join(lines) + ",\n").encode("utf-8", "replace"))
+
+    def write_bytes(self, text: bytes) -> None:
+        self._file.write(self._gzip.compress(text))
+
+    def close(self) -> None:
+        self._file.write(self._gzip.flush())
+        self._file.close()
+
+
+def write_fragment(
+    path: Path, rank: int, parts: list[TablePart], offset_ns: int, base_ns: int, who: str
+) -> None:
+    """One rank's events as lines of JSON, each with a comma after it."""
+    out = _Writer(path)
+    named: set[tuple[int, int | None]] = set()
+    for part in parts:
+        _nodes(out, named, rank, part, offset_ns - base_ns, who)
+        _spans(out, named, rank, part, offset_ns - base_ns)
+    out.close()
+
+
+def _name(out: list[str], named: set[tuple[int, int | None]], pid: int, tid: int | None, text: str) -> None:
+    if (pid, tid) in named:
+        return
+    named.add((pid, tid))
+    kind = "process_name" if tid is None else "thread_name"
+    row = {"name": kind, "ph": "M", "pid": pid, "tid": tid or 0, "args": {"name": text}}
+    out.append(json.dumps(row, separators=(",", ":")))
+    if tid is None:
+        row = {"name": "process_sort_index", "ph": "M", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
+        out.append(json.dumps(row, separators=(",", ":")))
+
+
+def _lanes(lane: Ints, start: Ints, dur: Ints) -> Ints:
+    """Lanes without crossing spans: what crosses goes to a further lane of its own."""
+    parent, _ = nesting(lane, start, dur)
+    end = start + dur
+    crossing = (parent >= 0) & (end > end[np.maximum(parent, 0)])
+    lane = lane.copy()
+    for bad in distinct(lane[crossing]).tolist():
+        rows = np.flatnonzero(lane == bad)
+        number = np.array(assign_lanes(lane[rows], start[rows], dur[rows]), dtype=np.int64)
+        lane[rows] = np.where(number > 0, _FURTHER + bad * 64 + number, bad)
+    return lane
+
+
+def _nodes(
+    out: _Writer, named: set[tuple[int, int | None]], rank: int, part: TablePart, shift: int, who: str
+) -> None:
+    g, act = part.graph, part.activity
+    rows = np.flatnonzero(g.timed)
+    if not rows.size:
+        return
+    heads: list[str] = []
+    on_device = g.on_device[rows]
+    at = g.activity[rows]
+    device = np.where(on_device, act.device[at], -1)
+    for d in distinct(device).tolist():
+        _name(heads, named, _process(rank, d), None, who if d < 0 else f"rank {rank} GPU {d}")
+    first = np.where(on_device, _STREAMS * (device + 2) + act.stream[at], act.tid[at])
+    lane = _lanes(first, g.start[rows], g.dur[rows])
+    pid = rank * 100 + device + 1
+    for p, original, number in sorted(set(zip(pid.tolist(), first.tolist(), lane.tolist(), strict=True))):
+        if original >= _STREAMS:
+            text = f"stream {original % _STREAMS}"
+        else:
+            text = act.threads.get(original, f"thread {original}")
+        _name(heads, named, p, number, text if number == original else f"{text} ({number % 64 + 1})")
+    out.write(heads)
+    start, dur = g.start[rows] + shift, g.dur[rows]
+    columns = [
+        b'{"ph":"X","name":',
+        wire.coded(g.name[rows], [json.dumps(n).encode() for n in g.names]),
+        b',"cat":"',
+        wire.coded(g.kind[rows], [k.encode() for k in KIND_NAMES]),
+        b'","pid":',
+        ("numbers", np.ascontiguousarray(pid)),
+        b',"tid":',
+        ("numbers", np.ascontiguousarray(lane)),
+        b',"ts":',
+        ("numbers", start // 1000),
+        b".",
+        ("three", start % 1000),
+        b',"dur":',
+        ("numbers", dur // 1000),
+        b".",
+        ("three", dur % 1000),
+        b',"args":{"node":',
+        ("numbers", g.id[rows]),
+        wire.coded(part.labels.code[rows], _label_texts(part.labels)),
+        b"}},\n",
+    ]
+    every = np.arange(rows.size)
+    for low in range(0, rows.size, _BATCH):
+        out.write_bytes(wire.join(columns, every[low : low + _BATCH]).text)
+    out.write(_flows(part, rows, pid, lane, shift))
+
+
+def _label_texts(labels: Labels) -> list[bytes]:
+    """Step, epoch and phase as the end of an event's arguments, one text for each code."""
+    texts = []
+    for row in labels.rows:
+        text = "" if labels.step[row] == NOTHING else f',"step":{labels.step[row]}'
+        text += "" if labels.epoch[row] == NOTHING else f',"epoch":{labels.epoch[row]}'
+        if labels.phase[row] >= 0:
+            text += f',"phase":{json.dumps(labels.phases[labels.phase[row]])}'
+        texts.append(text.encode())
+    return texts
+
+
+def _flows(part: TablePart, rows: Ints, pid: Ints, lane: Ints, shift: int) -> list[str]:
+    """Arrows from launches to device work."""
+    g = part.graph
+    place = np.full(len(g), -1, dtype=np.int64)
+    place[rows] = np.arange(rows.size)
+    lines = []
+    for row in np.flatnonzero(g.launch >= 0).tolist():
+        number = int(g.id[row])
+        for ph, node in (("s", int(g.launch[row])), ("f", row)):
+            i = int(place[node])
+            ts = int(g.start[node]) + shift
+            more = ',"bp":"e"' if ph == "f" else ""
+            lines.append(
+                f'{{"ph":"{ph}","id":{number},"name":"launch","cat":"launch","pid":{pid[i]},"tid":{lane[i]},'
+                f'"ts":{ts // 1000}.{ts % 1000:03d}{more}}}'
+            )
+    return lines
+
+
+def _spans(out: _Writer, named: set[tuple[int, int | None]], rank: int, part: TablePart, shift: int) -> None:
+    """Regions and I/O of our own trace, in lanes of their own."""
+    s = part.spans
+    if not len(s):
+        return
+    heads: list[str] = []
+    pid = _process(rank, ours=True)
+    _name(heads, named, pid, None, f"rank {rank} regions and I/O")
+    lane = _lanes(s.tid, s.start, s.dur)
+    for thread, number in sorted(set(zip(s.tid.tolist(), lane.tolist(), strict=True))):
+        more = "" if number == thread else f" ({number % 64 + 1})"
+        _name(heads, named, pid, number, f"thread {thread}{more}")
+    lines = []
+    for i in range(len(s)):
+        start, dur = int(s.start[i]) + shift, int(s.dur[i])
+        args: dict[str, Any] = {}
+        for key, values in (("step", s.step), ("epoch", s.epoch), ("ret", s.bytes)):
+            if values[i] != NOTHING:
+                args[key] = int(values[i])
+        if s.path[i] >= 0:
+            args["path"] = s.texts[s.path[i]]
+        lines.append(
+            f'{{"ph":"X","name":{json.dumps(s.texts[s.name[i]])},"cat":{json.dumps(s.texts[s.cat[i]])},"pid":{pid},'
+            f'"tid":{lane[i]},"ts":{start / 1000:.3f},"dur":{dur / 1000:.3f},"args":{json.dumps(args)}}}'
+        )
+    out.write(heads + lines)
+
+
+def join_fragments(path: Path, fragments: list[Path], base_ns: int, clocks: dict[str, Any]) -> None:
+    """The ranks' parts between the head and the tail of the file; the parts are removed."""
+    tail = json.dumps({"base_time_ns": base_ns, "clocks": clocks})
+    last = '{"name":"end of the trace","ph":"M","pid":0,"tid":0,"args":{}}'
+    with path.open("wb") as out:
+        out.write(_member('{"displayTimeUnit":"ns","traceEvents":[\n'))
+        for fragment in fragments:
+            out.write(fragment.read_bytes())
+            fragment.unlink()
+        out.write(_member(f'{last}\n],"otherData":{tail}}}\n'))
+
+
+def _member(text: str) -> bytes:
+    gzip = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return gzip.compress(text.encode()) + gzip.flush()
