@@ -1,4 +1,4 @@
-"""Execution trace, Kineto, our own trace and more of a training loop, under one schedule, joined by construction.
+"""Execution trace, Kineto, our own trace and more of a training loop: one schedule, joined by construction.
 
 ::
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Collector", "Context", "Plugin", "Report", "collect"]
 
-# The switch is read when the annotations are imported; the process that finishes files needs none of the rest.
+# The switch is read when the annotations are imported. The rest is loaded on use: the process that finishes
+# files needs none of it.
 turn_tracing_on()
 
 _HOMES = {"Collector": "_collector", "collect": "_collector", "Context": "_plugin", "Plugin": "_plugin"}

@@ -1,4 +1,4 @@
-"""The workload card: a description of the run in the layout CCL-Bench uses, filled in as far as it can be known.
+"""The workload card: a description of the run as CCL-Bench lays it out, filled in as far as it can be known.
 
 What cannot be known from inside the process stays empty, with a remark; `workload=` of `collect` fills it in.
 """
@@ -17,9 +17,8 @@ __all__ = ["content", "write"]
 _PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _ENVIRONMENT = ("NCCL_", "GLOO_", "UCX_", "FI_", "TORCH_NCCL_", "RCCL_")
 _TELL = "not known from inside the program"
-_REMARKS = {
-    path: _TELL
-    for path in (
+_REMARKS = dict.fromkeys(
+    (
         "description",
         "hf_url",
         "trace_url",
@@ -27,8 +26,9 @@ _REMARKS = {
         "contact",
         "workload.hardware.network_topo.topology",
         "Model-executor.protocol_selection",
-    )
-}
+    ),
+    _TELL,
+)
 
 
 def content(torch: Any, collector: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pairs of the wall clock and the monotonic clock, so that traces of other processes can be laid beside ours."""
+"""Pairs of the wall clock and the monotonic clock, for laying traces of several processes side by side."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Collector:
         self._foreign.unwatch()
         if not self._windows:
             first = self.options.skip_first + self.options.wait + self.options.warmup
-            self._health.warn(f"no window: the loop made {self._step} steps, the first window starts at {first}")
+            self._health.warn(f"no window: {self._step} steps were made, the first window begins at {first}")
         with self._health.guard("finishing"), self.recording.hidden():
             self._finisher.collect_done(wait=True)
         self._clock["end"] = _clock.anchor()
@@ -254,9 +254,7 @@ class Collector:
         self._spent["stop_s"] += stopped - began
         self._spent["export_s"] += exported - stopped
         self._plugins.window_end(window.index, self._step)
-        self.recording.window(
-            window.index, int(entry["start_us"] * 1000), int(entry["end_us"] * 1000), {"steps": entry["steps"]}
-        )
+        self.recording.window(window.index, int(entry["start_us"]), int(entry["end_us"]))
         with self._health.guard("finishing"), self.recording.hidden():
             self._submit(window, entry)
         self._write_manifest()
@@ -328,12 +326,13 @@ class Collector:
 
     def _manifest(self) -> dict[str, Any]:
         names = self.names
-        medians = {phase: statistics.median(times) / 1e9 for phase, times in self._step_times.items() if times}
+        medians = {phase: statistics.median(times) / 1e9 for phase, times in self._step_times.items()}
         files = names.files()
         if self.recording.trace_path and os.path.exists(self.recording.trace_path):
             path = self.recording.trace_path
-            name = os.path.relpath(path, names.directory)
-            files.append({"name": name if not name.startswith("..") else path, "bytes": os.path.getsize(path)})
+            inside = os.path.dirname(os.path.abspath(path)) == names.directory
+            name = os.path.basename(path) if inside else path
+            files.append({"name": name, "bytes": os.path.getsize(path)})
         return {
             "version": _manifest.VERSION,
             "versions": {
@@ -404,9 +403,9 @@ def collect(
 ) -> Collector:
     """Collect traces of a training loop; call `step()` on the result at the end of each step.
 
-    Of each cycle of steps `wait` pass untouched, `warmup` warm the profiler up and `active` are recorded; there
-    are `repeat` cycles (0: until the loop ends) after the first `skip_first` steps. An execution trace costs
-    much more than Kineto: with `et_windows=1, repeat=2` the second window has right times.
+    Of each cycle of steps `wait` pass untouched, `warmup` warm the profiler up and `active` are recorded;
+    there are `repeat` cycles (0: until the loop ends) after the first `skip_first` steps. An execution trace
+    costs much more than Kineto: with `et_windows=1, repeat=2` the second window has right times.
     """
     return Collector(
         Options(

@@ -1,8 +1,8 @@
 """Plug-in `comms`: every collective, with type, dtype, bytes, group, ranks, sequence number, async or not.
 
-Calls of torch.distributed are timed where the program makes them. What is issued below Python (DDP's buckets, FSDP,
-functional collectives) comes from torch's own flight recorder, and its duration, inside windows, from Kineto.
-Both know the backend's sequence number, which joins them and is the same on all ranks of a group.
+Calls of torch.distributed are timed where the program makes them. What is issued below Python (DDP's buckets,
+FSDP, functional collectives) comes from torch's own flight recorder, and its duration, inside windows, from
+Kineto. Both know the backend's sequence number, which joins them and is the same on all ranks of a group.
 """
 
 from __future__ import annotations

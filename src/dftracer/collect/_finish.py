@@ -82,7 +82,8 @@ def _finish_kineto(
     with _open_in(source) as lines, _open_out(target, compress) as file:
         text = KinetoText(lines)
         separator = None
-        for body, event in text.events():
+        for text_of_event, event in text.events():
+            body = text_of_event
             if separator is None:
                 file.write(text.head)
                 separator = ""
@@ -131,7 +132,7 @@ def finish(job: dict[str, Any]) -> dict[str, Any]:
     compress = bool(job["compress"])
     names: dict[int, str] | None = None
     for kind in ("et", "kineto"):
-        source, target = job.get(kind), job.get(f"{kind}_out")
+        source, target = job.get(kind), str(job.get(f"{kind}_out"))
         if not source or not os.path.exists(source):
             continue
         part = f"{source}.part"

@@ -14,8 +14,13 @@ from dftracer.collect._finish import finish
 
 __all__ = ["Finisher"]
 
-_RUN = "import sys; sys.path[:0] = sys.argv[1:2]; from dftracer.collect._finish import main; main(sys.argv[2])"
+_RUN = (
+    "import sys; sys.path.insert(0, sys.argv[1]);"
+    " from dftracer.collect._finish import main; main(sys.argv[2])"
+)
 _LIMIT_S = 600
+
+_Job = tuple["subprocess.Popen[bytes] | None", str, Callable[[dict[str, Any]], None]]
 
 
 class Finisher:
@@ -23,7 +28,7 @@ class Finisher:
 
     def __init__(self, process: bool) -> None:
         self._process = process
-        self._running: list[tuple[subprocess.Popen[bytes] | None, str, Callable[[dict[str, Any]], None]]] = []
+        self._running: list[_Job] = []
 
     @property
     def pending(self) -> bool:
@@ -55,7 +60,7 @@ class Finisher:
 
     def collect_done(self, wait: bool = False) -> None:
         """Hand over the results that are there; with `wait`, all of them."""
-        remaining = []
+        remaining: list[_Job] = []
         for child, path, done in self._running:
             if child is not None:
                 if wait:

@@ -1,7 +1,7 @@
 """Profilers and observers of the program itself come first: ours ends its window when one of them begins.
 
-torch has one Kineto session and one execution trace observer a process. A second observer takes the first one's
-place and both end wrong; a second profiler empties the first one.
+torch has one Kineto session and one execution trace observer a process. A second observer takes the first
+one's place and both end wrong; a second profiler empties the first one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a forked child must not do: write into its parent's execution trace, record for a profiler it cannot stop.
+"""What a forked child must not do: write into its parent's trace, record for a profiler it cannot stop.
 
 The child inherits the observer together with the unwritten part of its buffer and the open file; a DataLoader
 worker that is forked inside a window would fill the parent's file with its own operators.

@@ -7,6 +7,8 @@ import json
 import os
 from typing import Any
 
+from dftracer.collect import _identity
+
 __all__ = ["Names"]
 
 
@@ -19,8 +21,6 @@ class Names:
         self._written: list[str] = []
         self.rank, self.world_size, self.source = 0, 1, "nobody"
         self._settled = False
-        from dftracer.collect import _identity  # noqa: PLC0415
-
         rank, world_size, source = _identity.place()
         self.label = str(rank) if rank is not None else f"p{os.getpid()}"
         self.settle(rank, world_size, source)
@@ -44,7 +44,8 @@ class Names:
         candidate = 0
         while True:
             try:
-                with open(os.path.join(self.directory, f"manifest_{candidate}.json"), encoding="utf-8") as file:
+                path = os.path.join(self.directory, f"manifest_{candidate}.json")
+                with open(path, encoding="utf-8") as file:
                     other = json.load(file)
             except (OSError, ValueError):
                 return candidate
@@ -99,10 +100,11 @@ class Names:
         for path in self._written:
             directory, name = os.path.split(path)
             target = os.path.join(directory, self.renamed(name))
-            with contextlib.suppress(OSError):
+            try:
                 os.replace(path, target)
-                path = target
-            kept.append(path)
+                kept.append(target)
+            except OSError:
+                kept.append(path)
         self._written = kept
         old = os.path.join(self.directory, f"manifest_{before}.json")
         with contextlib.suppress(OSError, ValueError):

@@ -1,7 +1,7 @@
 """Nsight Systems: its command line, and the range of a window inside a process that runs under it.
 
-nsys wraps a process from outside, and excludes Kineto (one CUPTI client a process). So the command starts it, and
-the window says when to record, by cudaProfilerStart and cudaProfilerStop.
+nsys wraps a process from outside, and excludes Kineto (one CUPTI client a process). So the command starts it,
+and the window says when to record, by cudaProfilerStart and cudaProfilerStop.
 """
 
 from __future__ import annotations

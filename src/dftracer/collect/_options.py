@@ -71,9 +71,16 @@ class Options:
 
 
 _NUMBERS = ("wait", "warmup", "active", "repeat", "skip_first", "et_windows")
-_SWITCHES = ("compress", "record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules", "card")
+_SWITCHES = (
+    "compress",
+    "record_shapes",
+    "profile_memory",
+    "with_stack",
+    "with_flops",
+    "with_modules",
+    "card",
+)
 _LISTS = ("traces", "plugins")
-_WORDS = ("threads", "finish", "steps")
 
 
 def as_environment(directory: str, given: Mapping[str, Any]) -> dict[str, str]:

@@ -54,12 +54,11 @@ def write_output(stem: str, content: Any, compress: bool) -> str:
     whole = isinstance(content, (Mapping, list, tuple, str, int, float))
     path = stem + (".json" if whole else ".jsonl") + (".gz" if compress else "")
     part = path + ".part"
-    with gzip.open(part, "wt", 5, encoding="utf-8") if compress else open(part, "w", encoding="utf-8") as file:
-        if whole:
-            json.dump(content, file, default=str)
-            file.write("\n")
-        else:
-            for record in content:
-                file.write(json.dumps(record, default=str) + "\n")
+    with open(part, "wb") as raw:
+        packed = gzip.GzipFile("", "wb", 5, raw) if compress else raw
+        for record in [content] if whole else content:
+            packed.write(json.dumps(record, default=str).encode() + b"\n")
+        if packed is not raw:
+            packed.close()
     os.replace(part, path)
     return path

@@ -72,10 +72,10 @@ class Recording:
                 {"step": number, "phase": phase, "source": "collect"},
             )
 
-    def window(self, index: int, start_ns: int, end_ns: int, args: dict[str, Any]) -> None:
-        """One window, and what the collection did at its ends."""
+    def window(self, index: int, start_us: int, end_us: int) -> None:
+        """When a window was."""
         if self.on:
-            self._core.log_metadata("CM", f"collect.window.{index}", f"{start_ns // 1000}-{end_ns // 1000}")
+            self._core.log_metadata("CM", f"collect.window.{index}", f"{start_us}-{end_us}")
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Which phase of which window a step belongs to; the numbers mean what they mean in torch.profiler.schedule."""
+"""Which phase of which window a step belongs to; the numbers mean what they do in torch.profiler.schedule."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Waiting until no other thread is inside an operator that began under the profiler.
 
 With `profile_all_threads`, Kineto frees its memory when it stops, and an operator that another thread still
-executes writes its end time there (torch 2.13: the process dies sooner or later). So new operators are kept out
-first, and the profiler is stopped once every thread has been seen to move on: at another place of its Python
-code, in code of the standard library, where no operator runs, or waiting for the interpreter lock.
+executes writes its end time there (torch 2.13: the process dies sooner or later). So new operators are kept
+out first, and the profiler is stopped once every thread has been seen to move on: at another place of its
+Python code, in code of the standard library, where no operator runs, or waiting for the interpreter lock.
 """
 
 from __future__ import annotations

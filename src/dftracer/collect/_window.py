@@ -1,8 +1,8 @@
 """One window: Kineto and an execution trace of the same operators, each in a file of its own.
 
-The order is what makes the join whole. Kineto is on before the observer and off after it, so that every operator
-of the execution trace is one of Kineto's; record function ids are given only while the observer is on. Each
-window has a fresh observer, finished when the window ends.
+The order is what makes the join whole. Kineto is on before the observer and off after it, so that every
+operator of the execution trace is one of Kineto's; record function ids are given only while the observer is
+on. Each window has a fresh observer, finished when the window ends.
 """
 
 from __future__ import annotations
