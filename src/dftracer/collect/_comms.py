@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,6 +71,7 @@ _LIMIT = 2_000_000
 _SAME_US = 2000  # between torch's note of a collective and Kineto's event of it
 
 _active: Comms | None = None
+_inside = threading.local()  # `send` is made of `isend`: one record, of the call the program made
 _replaced: list[tuple[Any, str, Any, Any]] = []
 
 
@@ -376,10 +378,14 @@ def _wrapped(
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         # Compilers see through to the original, which they know by name.
-        if compiling() or _active is None:
+        if compiling() or _active is None or getattr(_inside, "call", False):
             return original(*args, **kwargs)
         start = _core.time_ns()
-        work = original(*args, **kwargs)
+        _inside.call = True
+        try:
+            work = original(*args, **kwargs)
+        finally:
+            _inside.call = False
         plugin = _active
         if plugin is not None and plugin.records_calls:
             end = _core.time_ns()

@@ -8,6 +8,8 @@ on. Each window has a fresh observer, finished when the window ends.
 from __future__ import annotations
 
 import os
+import sys
+import types
 from typing import Any
 
 from dftracer.collect._forks import protect, silence, unprotect
@@ -62,7 +64,7 @@ class Window:
             return
         with self._health.guard("kineto"):
             self._profiler = self._make_profiler()
-            self._profiler.prepare_trace()
+            _prepare(self._profiler, self._torch)
 
     def start(self, step: int) -> None:
         """Record from here on."""
@@ -211,6 +213,31 @@ class Window:
             activity = self._torch.profiler.ProfilerActivity.CPU
             profiler.profiler.toggle_collection_dynamic(False, {activity})
             _kept_in_child.append(profiler)
+
+
+class _WithoutInductor:
+    """torch, but for the attribute that would import its compiler."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inductor":
+            raise AttributeError(name)
+        return getattr(self._torch, name)
+
+
+def _prepare(profiler: Any, torch: Any) -> None:
+    """`prepare_trace`, which asks whether CUDA graphs are on and so imports the whole compiler (seconds).
+
+    A program that has not imported it has no graphs to ask for.
+    """
+    method = type(profiler).prepare_trace
+    if "torch._inductor" in sys.modules or not isinstance(method, types.FunctionType):
+        profiler.prepare_trace()
+        return
+    names = {**method.__globals__, "torch": _WithoutInductor(torch)}
+    types.FunctionType(method.__code__, names, closure=method.__closure__)(profiler)
 
 
 # Taking these apart in a child would wait for threads that were not forked.
