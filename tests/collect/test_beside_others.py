@@ -103,6 +103,8 @@ with collect("out", wait=0, warmup=0, active=1, repeat=8) as c:
 def test_the_snippets_alone(run: Runner) -> None:
     """With our package imported and tracing on, and nothing collected."""
     done = run(
-        SNIPPETS + "\nfrom dftracer.python import ai\nimport dftracer.collect._collector\net_alone()\nkineto_alone()\nboth()\n"
+        SNIPPETS
+        + "\nfrom dftracer.python import ai\nimport dftracer.collect._collector\n"
+        + "et_alone()\nkineto_alone()\nboth()\n"
     )
     assert read_json(done.directory.parent / "both_pytorch_et.json")["nodes"]

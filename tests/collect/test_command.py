@@ -71,9 +71,7 @@ with torch.no_grad():
 
 def test_bad_settings_are_said_before_the_program_runs(run: Runner) -> None:
     """Exit code 2, and nothing started."""
-    done = run(
-        prelude="print('ran')", command=[*CLI, "--traces", "nsys,kineto", "program.py"], expect=2
-    )
+    done = run(prelude="print('ran')", command=[*CLI, "--traces", "nsys,kineto", "program.py"], expect=2)
     assert "exclude each other" in done.stderr
     assert "ran" not in done.stdout
 

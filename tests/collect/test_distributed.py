@@ -7,6 +7,8 @@ import sys
 
 from .conftest import Runner, torchrun
 
+CLI = [sys.executable, "-m", "dftracer.cli", "collect"]
+
 DDP = """
 from dftracer.collect import collect
 import torch
@@ -71,11 +73,17 @@ def test_ddp_under_torchrun(run: Runner) -> None:
         below = [r for r in records if r["source"] == "backend" and r["type"] == "all_reduce"]
         buckets = [r for r in below if r["bytes"] == 4 * (16 * 4 + 4)]
         assert [r["step"] for r in buckets] == [0, 1, 2, 3, 4, 5]
-        assert all(r["dur_us"] > 0 for r in buckets if r["step"] in (2, 3)), "Kineto has the times in a window"
+        assert all(r["dur_us"] > 0 for r in buckets if r["step"] in (2, 3)), "Kineto has a window's times"
         assert [r for r in below if r["bytes"] == 12], "the compiled function's"
     # The n-th collective of a group is the same one on both ranks.
-    keyed = [{(r["group"], r["seq"]): (r["type"], r["bytes"]) for r in records if r["type"] not in ("send", "recv")}
-             for records in per_rank]  # fmt: skip
+    keyed = [
+        {
+            (r["group"], r["seq"]): (r["type"], r["bytes"])
+            for r in records
+            if r["type"] not in ("send", "recv")
+        }
+        for records in per_rank
+    ]
     assert keyed[0] == keyed[1]
     # In our trace they are communication, in the words of `ai.comm`.
     events = [e for e in done.events() if e["cat"] == "comm"]
@@ -116,7 +124,8 @@ def test_a_group_made_late_renames_the_files(run: Runner) -> None:
         done.assert_whole(str(rank))
         done.assert_whole(f"{rank}_w1")
         assert done[f"torch_et_{rank}.json.gz"]["pid"] == manifest["pid"]
-        assert [w["et"] for w in manifest["windows"]] == [f"torch_et_{rank}.json.gz", f"torch_et_{rank}_w1.json.gz"]
+        files = [w["et"] for w in manifest["windows"]]
+        assert files == [f"torch_et_{rank}.json.gz", f"torch_et_{rank}_w1.json.gz"]
     assert not [name for name in done.names if name.startswith(".")]
 
 
@@ -137,9 +146,7 @@ dist.destroy_process_group()
 """
     done = run(
         prelude=program,
-        command=[
-            sys.executable, "-m", "dftracer.cli", "collect", "-o", "out", "--json", "--", *torchrun("program.py"),
-        ],  # fmt: skip
+        command=[*CLI, "-o", "out", "--json", "--", *torchrun("program.py")],
     )
     told = json.loads(done.stdout.splitlines()[-1])
     assert [rank["rank"] for rank in told["ranks"]] == [0, 1]

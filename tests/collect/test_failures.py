@@ -48,7 +48,8 @@ def test_failing_parts(run: Runner) -> None:
             raise OSError("no observer today")
 
         observer.register_callback = no_observer
-        with collect("out", wait=0, warmup=0, active=2, repeat=2, plugins=[Mine(), Lines(), Bad(), "none"]) as c:
+        plugins = [Mine(), Lines(), Bad(), "none"]
+        with collect("out", wait=0, warmup=0, active=2, repeat=2, plugins=plugins) as c:
             for _ in range(5):
                 train_step()
                 c.step()
@@ -77,7 +78,8 @@ def test_failing_parts(run: Runner) -> None:
     )
     assert done.stdout.splitlines() == ["['torch_et_0.json.gz']", "1.0"]
     warnings = done.manifest()["warnings"]
-    assert [w for w in warnings if w.startswith("et is off")] == ["et is off from here on: OSError: no observer today"]
+    off = [w for w in warnings if w.startswith("et is off")]
+    assert off == ["et is off from here on: OSError: no observer today"]
     assert len([w for w in warnings if "plug-in bad" in w]) == 1
     assert any("no plug-in 'none'" in w for w in warnings)
     assert done.stderr.count("no observer today") == 1
@@ -107,7 +109,8 @@ def test_wrong_arguments_are_told_at_once() -> None:
 
 def test_nsys_absent_and_present(run: Runner, tmp_path: Path) -> None:
     """One clear warning without nsys; with it, the command that records windows only."""
-    words = [sys.executable, "-m", "dftracer.cli", "collect", "-o", "out", "--traces", "pfw,nsys", "program.py"]
+    cli = [sys.executable, "-m", "dftracer.cli", "collect", "-o", "out"]
+    words = [*cli, "--traces", "pfw,nsys", "program.py"]
     absent = run(prelude="print(1)", command=words)
     assert absent.stderr.count("nsys is not on the PATH") == 1
     assert "--capture-range cudaProfilerApi" in absent.stderr
@@ -115,7 +118,9 @@ def test_nsys_absent_and_present(run: Runner, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     nsys = tools / "nsys"
-    nsys.write_text('#!/bin/sh\necho "$@" > nsys_was_called\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n')
+    nsys.write_text(
+        '#!/bin/sh\necho "$@" > nsys_was_called\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
+    )
     nsys.chmod(nsys.stat().st_mode | stat.S_IXUSR)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     run(prelude="print(1)", command=words, env={"PATH": path, "RANK": "3", "NSYS_PROFILING_SESSION_ID": "1"})

@@ -37,12 +37,12 @@ def test_windows_are_whole_and_named(run: Runner) -> None:
     # Times without the cost of an execution trace: the third window has Kineto alone.
     assert "torch_et_0_w2.json.gz" not in done.names
     steps = [
-        sorted(e["name"] for e in done[f"kineto_trace_0{w}.json.gz"]["traceEvents"] if "ProfilerStep" in e["name"])
+        sorted(
+            name for e in done[f"kineto_trace_0{w}.json.gz"]["traceEvents"] if "Step#" in (name := e["name"])
+        )
         for w in ("", "_w1", "_w2")
     ]
-    assert steps == [
-        [f"ProfilerStep#{n}" for n in pair] for pair in ((2, 3), (6, 7), (10, 11))
-    ]
+    assert steps == [[f"ProfilerStep#{n}" for n in pair] for pair in ((2, 3), (6, 7), (10, 11))]
     assert not [name for name in done.names if name.startswith(".")], "a helper's file is left"
     coverage, windows, rank, text = json.loads(done.stdout.splitlines()[-1])
     assert (coverage, windows, rank) == (1.0, 3, 0)
@@ -83,17 +83,18 @@ def test_windows_are_whole_and_named(run: Runner) -> None:
     assert card["workload"]["model"]["precision"] == "fp32"
     assert card["workload"]["hardware"]["xpu_spec"]["total_count"] == 1
     assert set(card) == {
-        "version", "description", "hf_url", "trace_url", "contributor", "contact", "workload", "Model-executor",
-        "metric_source",
-    }  # fmt: skip
+        *("version", "description", "hf_url", "trace_url", "contributor", "contact"),
+        *("workload", "Model-executor", "metric_source"),
+    }
 
 
 def test_loops_that_end_otherwise(run: Runner) -> None:
-    """An exception, a loop that ends inside a window or while warming up, plain files, a second collection."""
+    """An exception, an end inside a window or while warming up, plain files, a second collection."""
     done = run(
         """
         try:
-            with collect("out", wait=0, warmup=1, active=5, compress=False, workload={"description": "mine"}) as c:
+            card = {"description": "mine"}
+            with collect("out", wait=0, warmup=1, active=5, compress=False, workload=card) as c:
                 for number in range(4):
                     train_step()
                     if number == 2:
@@ -110,7 +111,8 @@ def test_loops_that_end_otherwise(run: Runner) -> None:
                 train_step()
                 c.step()
         print(c.report.windows)
-        with collect("later", wait=0, warmup=0, active=1, traces=("et", "kineto"), finish="inline", plugins=()) as c:
+        only = {"traces": ("et", "kineto"), "finish": "inline", "plugins": ()}
+        with collect("later", wait=0, warmup=0, active=1, **only) as c:
             for number in range(2):
                 train_step()
                 c.step()

@@ -36,9 +36,11 @@ def _et(name: str, value: str = "x") -> str:
     return (
         '{\n  "schema": "1.1.1-chakra.0.0.4", "pid": 7, "time": "now", "start_ts": 5,\n  "nodes": [\n'
         f'      {{\n        "id": 4, "name": "{name}", "ctrl_deps": 3,\n'
-        f'        "inputs": {{"values": ["{value}"], "shapes": [[]], "types": ["String"], "strides": [[]]}},\n'
+        f'        "inputs": {{"values": ["{value}"], "shapes": [[]], "types": ["String"], '
+        '"strides": [[]]},\n'
         '        "outputs": {"values": [], "shapes": [], "types": [], "strides": []},\n'
-        '        "attrs": [{"name": "rf_id", "type": "uint64", "value": 2}]\n      }\n  ],\n  "finish_ts": 9\n}'
+        '        "attrs": [{"name": "rf_id", "type": "uint64", "value": 2}]\n      }\n  ],\n'
+        '  "finish_ts": 9\n}'
     )
 
 
@@ -61,7 +63,7 @@ def test_any_name_is_read_back(name: str) -> None:
 def test_string_values_and_cut_files() -> None:
     """Quotes in values, and a process that was killed while writing."""
     source = _et("op", 'a {"b": "c"} \\d')
-    (body, node), = EtText(line + "\n" for line in source.split("\n")).nodes()
+    ((body, node),) = EtText(line + "\n" for line in source.split("\n")).nodes()
     assert json.loads(body)["attrs"][0]["value"] == 2
     assert node["inputs"]["types"] == ["String"] or node["inputs"]["values"] == []
     cut = source[: source.index('  ],\n  "finish')] + '      {\n        "id": 5, "na'
@@ -71,15 +73,18 @@ def test_string_values_and_cut_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "written"), [('a "b"', 'a "b"'), ("a\nb", "ab"), ("a\\b", "a/b"), ("é", "unknown"), ("\t", "unknown")]
+    ("name", "written"),
+    [('a "b"', 'a "b"'), ("a\nb", "ab"), ("a\\b", "a/b"), ("é", "unknown"), ("\t", "unknown")],
 )
 def test_kineto_names(name: str, written: str) -> None:
     """What Kineto makes of names, so that they can be recognised."""
     assert as_kineto_writes(name) == written
-    lines = ["{\n", '    "baseTimeNanoseconds": 10,\n', '    "traceEvents": [\n', "  {\n", '    "ph": "X",\n',
-             f'    "name": "{written}",\n', '    "ts": 1.5, "dur": 2\n', "  }\n", '  ],"traceName": "x" }']  # fmt: skip
-    text = KinetoText(lines)
-    (_, event), = text.events()
+    source = (
+        '{\n    "baseTimeNanoseconds": 10,\n    "traceEvents": [\n  {\n    "ph": "X",\n'
+        f'    "name": "{written}",\n    "ts": 1.5, "dur": 2\n  }}\n  ],"traceName": "x" }}'
+    )
+    text = KinetoText(source.splitlines(keepends=True))
+    ((_, event),) = text.events()
     assert event["name"] == written
     assert (text.base_ns, text.complete) == (10, True)
 

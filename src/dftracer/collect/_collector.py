@@ -151,7 +151,8 @@ class Collector:
         if comms is not None and self.recording.on:
             with self._health.guard("comms"):
                 comms.log_backend_events()
-        self._settle_rank()
+        with self.recording.hidden():
+            self._settle_rank(finally_=True)
         with self.recording.hidden():
             for path in self._plugins.finish(self.names):
                 self.names.add(path)
@@ -273,9 +274,8 @@ class Collector:
 
     def _finished(self, entry: dict[str, Any], result: dict[str, Any]) -> None:
         for path in result["files"]:
-            self.names.add(path)
-            kind = "et" if os.path.basename(path).startswith("torch_et") else "kineto"
-            entry[kind] = os.path.basename(path)
+            name = self.names.add(path)
+            entry["et" if name.startswith("torch_et") else "kineto"] = name
         entry["et_nodes"] = result.get("et_nodes")
         entry["joined"] = result.get("joined")
         entry["kineto_events"] = result.get("kineto_events")
@@ -313,16 +313,20 @@ class Collector:
 
     # What is left behind --------------------------------------------------------------------------
 
-    def _settle_rank(self) -> None:
+    def _settle_rank(self, finally_: bool = False) -> None:
         """Files carry the rank as it is known by now; a group made late renames them."""
         rank, world_size, source = _identity.place()
-        if self.names.settle(rank, world_size, source):
+        known = self.names.source
+        renamed = self.names.settle(rank, world_size, source)
+        if finally_:
+            renamed = self.names.settle_finally() or renamed
+        if renamed:
             for entry in self._windows:
                 for kind in ("et", "kineto"):
                     if entry[kind]:
                         entry[kind] = self.names.renamed(entry[kind])
-            if rank is not None and source == "torch.distributed":
-                self.recording.say_rank(rank, self.names.world_size)
+        if rank is not None and known == "nobody":
+            self.recording.say_rank(rank, self.names.world_size)
 
     def _manifest(self) -> dict[str, Any]:
         names = self.names

@@ -370,9 +370,7 @@ def _restore() -> None:
     _replaced.clear()
 
 
-def _wrapped(
-    name: str, original: Callable[..., Any], compiling: Callable[[], bool]
-) -> Callable[..., Any]:
+def _wrapped(name: str, original: Callable[..., Any], compiling: Callable[[], bool]) -> Callable[..., Any]:
     places = {parameter: at for at, parameter in enumerate(inspect.signature(original).parameters)}
 
     @functools.wraps(original)

@@ -107,7 +107,7 @@ def _finish_kineto(
             file.write(separator + body)
             separator = ",\n"
         file.write(text.head if separator is None else "\n")
-        file.write(text.tail or "], \"dftracer\": \"cut off\"}")
+        file.write(text.tail or '], "dftracer": "cut off"}')
     out["kineto_events"] = events
     out["base_ns"] = text.base_ns
     out["comm"] = comm

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["VERSION", "merge", "write"]
+__all__ = ["VERSION", "alone", "merge", "write"]
 
 VERSION = 1
 _RANK = re.compile(r"^manifest_(\d+)\.json$")
@@ -26,7 +26,7 @@ def write(path: str, content: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _alone(directory: str) -> Iterator[None]:
+def alone(directory: str) -> Iterator[None]:
     """One rank of this host at a time; a file system without locks goes without."""
     handle = os.open(directory, os.O_RDONLY)
     try:
@@ -39,7 +39,7 @@ def _alone(directory: str) -> Iterator[None]:
 
 def merge(directory: str) -> None:
     """`manifest.json` from what the ranks have left so far; the last rank to write sees all."""
-    with _alone(directory):
+    with alone(directory):
         write(os.path.join(directory, "manifest.json"), _merged(directory))
 
 

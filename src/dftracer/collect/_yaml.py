@@ -48,6 +48,8 @@ def _mapping(value: Mapping[str, Any], depth: int, path: str, comments: Mapping[
         elif isinstance(item, (list, tuple, Mapping)):
             yield f"{pad}{_scalar(key)}: {'{}' if isinstance(item, Mapping) else '[]'}{remark}"
         else:
-            yield f"{pad}{_scalar(key)}: {_scalar(item)}{remark}".rstrip() if not remark else (
-                f"{pad}{_scalar(key)}: {_scalar(item)}".rstrip() + remark
+            yield (
+                f"{pad}{_scalar(key)}: {_scalar(item)}{remark}".rstrip()
+                if not remark
+                else (f"{pad}{_scalar(key)}: {_scalar(item)}".rstrip() + remark)
             )
