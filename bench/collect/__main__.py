@@ -1,6 +1,6 @@
 """What `collect` costs over torch's own execution trace and Kineto. One command:
 
-    python -m bench.collect [--rounds 12] [--width 256] [--layers 4]
+    python -m bench.collect [--rounds 40] [--width 192] [--layers 4]
 
 Each round trains the same small transformer three times in one process, in turns: under torch's own profiler
 and observer with the same schedule (the cheapest way: plain JSON), under `collect` with the same two traces,
@@ -25,8 +25,9 @@ import torch
 
 from dftracer.collect import collect
 
-WAIT, WARMUP, ACTIVE, AFTER = 3, 1, 3, 5
+WAIT, WARMUP, ACTIVE, AFTER = 2, 1, 3, 4
 STEPS = WAIT + WARMUP + ACTIVE + AFTER
+CLOCKS = ("clock", "CPU")
 
 
 class Training:
@@ -46,27 +47,30 @@ class Training:
 
 
 def loop(training: Training, ended: Callable[[], None]) -> dict[str, float]:
-    """Median times of a step by phase, in ms, and of the moment in which the window ends."""
-    times: list[float] = []
-    marks: list[float] = []
-    began = time.perf_counter()
+    """Median times by phase and of the end of the window, in ms: by the clock, and of the thread's CPU."""
+    found: dict[str, float] = {}
+    readings: list[tuple[tuple[float, float], ...]] = []
     for _ in range(STEPS):
-        start = time.perf_counter()
+        start = time.perf_counter(), time.thread_time()
         training.step()
-        middle = time.perf_counter()
+        middle = time.perf_counter(), time.thread_time()
         ended()
-        times.append(middle - start)
-        marks.append(time.perf_counter() - middle)
-    whole = time.perf_counter() - began
+        readings.append((start, middle, (time.perf_counter(), time.thread_time())))
     last = WAIT + WARMUP + ACTIVE - 1
-    active = range(WAIT + WARMUP, last + 1)
-    outside = [n for n in range(STEPS) if n < WAIT or n > last]
-    return {
-        "active": 1e3 * statistics.median(times[n] + (marks[n] if n != last else 0) for n in active),
-        "outside": 1e3 * statistics.median(times[n] + marks[n] for n in outside),
-        "window end": 1e3 * marks[last],
-        "whole": 1e3 * whole,
-    }
+    for at, clock in enumerate(CLOCKS):
+        times = [1e3 * (middle[at] - start[at]) for start, middle, _ in readings]
+        marks = [1e3 * (end[at] - middle[at]) for _, middle, end in readings]
+        steps = [
+            step + (mark if n != last else 0) for n, (step, mark) in enumerate(zip(times, marks, strict=True))
+        ]
+        # The step after the window pays for what the window has left in the caches, with torch as with us.
+        found[f"active step, {clock}"] = statistics.median(steps[WAIT + WARMUP : last + 1])
+        found[f"waiting step, {clock}"] = statistics.median(steps[:WAIT] + steps[last + 2 :])
+        found[f"step() in an active step, {clock}"] = statistics.median(marks[WAIT + WARMUP : last])
+        found[f"step() in a waiting step, {clock}"] = statistics.median(marks[: WAIT - 1] + marks[last + 2 :])
+        found[f"end of the window, {clock}"] = marks[last]
+        found[f"all {STEPS} steps, {clock}"] = sum(times) + sum(marks)
+    return found
 
 
 def torchs_own(training: Training, directory: str) -> dict[str, float]:
@@ -124,8 +128,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=600, help="no round is begun after that")
     args = parser.parse_args()
@@ -144,13 +148,15 @@ def main() -> None:
         rounds.append(found)
     del rounds[0]  # warm-up
     print(f"{len(rounds)} rounds, torch {torch.__version__}, one thread\n")
-    print("| side | what | torch, ms | difference (median) | 95 % interval |")
-    print("|---|---|---|---|---|")
+    print("| side | what | torch, ms | added, ms | ratio (median) | 95 % interval |")
+    print("|---|---|---|---|---|---|")
     for side in ("et + kineto", "default"):
-        for what in ("active", "outside", "whole", "window end"):
+        for what in rounds[0]["torch"]:
             base = statistics.median(r["torch"][what] for r in rounds)
             middle, low, high = interval([100 * (r[side][what] / r["torch"][what] - 1) for r in rounds])
-            print(f"| {side} | {what} | {base:.2f} | {middle:+.2f} % | {low:+.2f} to {high:+.2f} % |")
+            added = statistics.median(r[side][what] - r["torch"][what] for r in rounds)
+            interval_told = f"{low:+.2f} to {high:+.2f} %"
+            print(f"| {side} | {what} | {base:.3f} | {added:+.3f} | {middle:+.2f} % | {interval_told} |")
     closes = {
         side: statistics.median(r[side]["close"] for r in rounds) for side in ("et + kineto", "default")
     }

@@ -17,6 +17,7 @@ from dftracer.report import document
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = ["guide-input-bound.md", "guide-trace-training.md", "guide-workers.md", "guide-cluster.md"]
+GUIDES += ["guide-collect.md"]
 _BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
