@@ -69,6 +69,13 @@ def test_failing_parts(run: Runner) -> None:
         with collect("file/below", wait=0, warmup=0, active=1) as c:
             train_step()
             c.step()
+        assert c.report.warnings and not c.report.windows
+
+        with collect("broken", wait=0, warmup=0, active=1) as c:
+            c._finisher = None
+            train_step()
+            c.step()
+        print(c.report.warnings[-1])
         # What a missing directory breaks in torch is not broken for those who come after us.
         with collect("new/folder", wait=0, warmup=0, active=1, card=False) as c:
             train_step()
@@ -76,7 +83,9 @@ def test_failing_parts(run: Runner) -> None:
         print(c.report.coverage)
         """
     )
-    assert done.stdout.splitlines() == ["['torch_et_0.json.gz']", "1.0"]
+    ets, broken, coverage = done.stdout.splitlines()
+    assert (ets, coverage) == ("['torch_et_0.json.gz']", "1.0")
+    assert broken.startswith(("finishing is off from here on", "collection is off from here on"))
     warnings = done.manifest()["warnings"]
     off = [w for w in warnings if w.startswith("et is off")]
     assert off == ["et is off from here on: OSError: no observer today"]

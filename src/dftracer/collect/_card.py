@@ -183,7 +183,7 @@ def _data(loaders: list[Any]) -> dict[str, Any]:
 
 
 def _hardware(torch: Any, world_size: int) -> dict[str, Any]:
-    gpu = torch.cuda.is_available()
+    gpu = torch.cuda.is_available() and torch.cuda.is_initialized()  # nothing wakes a device for a card
     local = int(os.environ.get("LOCAL_WORLD_SIZE") or 0) or min(
         world_size, torch.cuda.device_count() if gpu else world_size
     )

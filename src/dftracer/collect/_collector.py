@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -71,14 +72,23 @@ class Collector:
         self._torch = require_torch("torch")
         self._pid = os.getpid()
         self._state = "on"
-        self._clock = {"start": _clock.anchor()}
-        directory = os.path.abspath(self.options.directory)
+        with self._whole():
+            self._begin()
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What no part of its own has caught ends the collection, and never the program."""
         try:
-            os.makedirs(directory, exist_ok=True)
-        except OSError as error:
+            yield
+        except Exception as error:
             self._state = "failed"
             self._health.fail("collection", error)
-            return
+
+    def _begin(self) -> None:
+        self._clock = {"start": _clock.anchor()}
+        directory = os.path.abspath(self.options.directory)
+        os.makedirs(directory, exist_ok=True)
+        self._token = f"{self._pid}-{os.urandom(3).hex()}"  # ranks of several hosts may share a directory
         self.names = Names(directory, self.options.compress)
         self.recording = Recording("pfw" in self.options.traces, directory, self.names.label, self._health)
         with self._health.guard("pfw"):
@@ -101,8 +111,11 @@ class Collector:
 
     def step(self) -> None:
         """The step that runs has ended; the next one begins."""
-        if self._state != "on" or os.getpid() != self._pid:
-            return
+        if self._state == "on" and os.getpid() == self._pid:
+            with self._whole():
+                self._end_step()
+
+    def _end_step(self) -> None:
         now = self.recording.time_ns()
         before = self._place
         times = self._step_times.setdefault(before.phase, [])
@@ -128,9 +141,12 @@ class Collector:
 
     def close(self, reason: str | None = None) -> None:
         """End the collection; a window that is open is kept."""
-        if self._state != "on" or os.getpid() != self._pid:
-            return
-        self._state = "closing"
+        if self._state == "on" and os.getpid() == self._pid:
+            self._state = "closing"
+            with self._whole():
+                self._close(reason)
+
+    def _close(self, reason: str | None) -> None:
         if reason is not None:
             self._health.note(f"the loop ended by {reason} in step {self._step}")
         if self._window is not None:
@@ -163,10 +179,14 @@ class Collector:
                 self._write_card()
         self._state = "closed"
         self._write_manifest()
+        with self._health.guard("manifest"), self.recording.hidden():
+            _manifest.merge_at_end(self.names.directory, self.names.rank, self.names.world_size)
 
     @property
     def report(self) -> Report:
         """What has been collected so far."""
+        if not hasattr(self, "_step_start"):  # it never began
+            return Report(self.options.directory, 0, 1, warnings=list(self._health.warnings))
         content = self._manifest()
         return Report(
             directory=content["directory"],
@@ -202,7 +222,7 @@ class Collector:
         if other is not None:
             self._health.warn(f"window {index} is left out: {other}")
             return
-        prefix = os.path.join(self.names.directory, f".collect-{self._pid}-w{index}")
+        prefix = os.path.join(self.names.directory, f".collect-{self._token}-w{index}")
         self._window = Window(self._torch, self.options, self._health, index, prefix)
 
     def _start_window(self) -> None:
@@ -269,7 +289,7 @@ class Collector:
             "kineto_out": self.names.trace("kineto_trace", window.index),
             "compress": self.options.compress,
         }
-        job_path = os.path.join(self.names.directory, f".collect-{self._pid}-w{window.index}.job")
+        job_path = os.path.join(self.names.directory, f".collect-{self._token}-w{window.index}.job")
         self._finisher.submit(job, job_path, lambda result: self._finished(entry, result))
 
     def _finished(self, entry: dict[str, Any], result: dict[str, Any]) -> None:
@@ -370,7 +390,6 @@ class Collector:
     def _write_manifest(self) -> None:
         with self._health.guard("manifest"), self.recording.hidden():
             _manifest.write(self.names.manifest(), self._manifest())
-            _manifest.merge(self.names.directory)
 
     def _write_card(self) -> None:
         if self.names.rank == 0:

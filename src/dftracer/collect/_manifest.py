@@ -7,12 +7,15 @@ import fcntl
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["VERSION", "alone", "merge", "write"]
+__all__ = ["VERSION", "alone", "merge", "merge_at_end", "write"]
 
 VERSION = 1
+_FEW = 64  # ranks that may each read all manifests
+_WAIT_S = 10.0
 _RANK = re.compile(r"^manifest_(\d+)\.json$")
 
 
@@ -35,6 +38,19 @@ def alone(directory: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def merge_at_end(directory: str, rank: int, world_size: int) -> None:
+    """Merge when this rank has ended: each of a few ranks does, of many only rank 0, which waits a little."""
+    if world_size > _FEW:
+        if rank != 0:
+            return
+        end = time.monotonic() + _WAIT_S
+        while time.monotonic() < end:
+            if sum(bool(_RANK.match(name)) for name in os.listdir(directory)) >= world_size:
+                break
+            time.sleep(0.5)
+    merge(directory)
 
 
 def merge(directory: str) -> None:

@@ -67,7 +67,7 @@ class Range:
 
     def start(self) -> None:
         """Record from here on, operators as NVTX ranges."""
-        if _under_nsys() and self._torch.cuda.is_available():
+        if _under_nsys() and self._torch.cuda.is_available() and self._torch.cuda.is_initialized():
             with self._health.guard("nsys"):
                 self._torch.cuda.synchronize()
                 self._torch.cuda.profiler.start()

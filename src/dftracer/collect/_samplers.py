@@ -67,7 +67,7 @@ class _Sampler(Plugin):
 
 
 class Memory(_Sampler):
-    """Resident memory of the process; allocated, reserved and peak memory of each CUDA device."""
+    """Resident memory of the process; allocated, reserved and peak memory of its CUDA device."""
 
     name = "memory"
 
@@ -87,11 +87,11 @@ class Memory(_Sampler):
         values: dict[str, Any] = {"rss": int(fields[1]) * _PAGE}
         # Asking a device that nothing has used yet would wake it.
         if self._cuda is not None and self._cuda.is_initialized():
-            for device in range(self._cuda.device_count()):
-                stats = self._cuda.memory_stats(device)
-                for word in ("allocated", "reserved"):
-                    values[f"{word}_{device}"] = stats.get(f"{word}_bytes.all.current", 0)
-                    values[f"{word}_peak_{device}"] = stats.get(f"{word}_bytes.all.peak", 0)
+            device = self._cuda.current_device()
+            stats = self._cuda.memory_stats(device)
+            for word in ("allocated", "reserved"):
+                values[f"{word}_{device}"] = stats.get(f"{word}_bytes.all.current", 0)
+                values[f"{word}_peak_{device}"] = stats.get(f"{word}_bytes.all.peak", 0)
         return values
 
     def finish(self) -> dict[str, Any] | None:
