@@ -1,6 +1,11 @@
 // fork(): the child records into files of its own and never touches what belongs to the parent.
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "intercept/patcher.hpp"
@@ -10,8 +15,62 @@
 namespace dft {
 namespace {
 
-void before_fork() {
+// glibc and the common allocators put their locks in order around a fork. Those of the sanitizers' older runtimes do
+// not: a thread inside malloc() leaves the child an allocator that is locked for ever. Our own writer can be made to
+// rest at that moment; where the program has other threads, its child must not be made to allocate by us. And a child
+// that starts a thread, as our writer is one, is ended by ThreadSanitizer unless it was told otherwise.
+const bool g_sanitized = dlsym(RTLD_DEFAULT, "__asan_init") || dlsym(RTLD_DEFAULT, "__tsan_init");
+bool g_writer_rests = false;
+bool g_child_records = true;
+
+bool thread_sanitizer_ends_children() {
+  if (!dlsym(RTLD_DEFAULT, "__tsan_init")) return false;
+  const char* options = getenv("TSAN_OPTIONS");
+  return !options || !strstr(options, "die_after_fork=0");
+}
+
+bool other_threads() {
+  int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return true;
+  char text[1024];
+  ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  text[n < 0 ? 0 : n] = 0;
+  const char* field = strrchr(text, ')');
+  // Field 20, the number of threads, is the 18th after the name.
+  for (int i = 0; field && i < 18; ++i) field = strchr(field + 1, ' ');
+  int threads = field ? atoi(field) : 0;
+  Session* s = state().session;
+  return threads != (s && s->thread_running ? 2 : 1);
+}
+
+// Takes the state's mutex, and if needed the writer's rest with it. The writer takes the first while it holds the
+// second, so neither is waited for while the other is held.
+void lock_state() {
+  constexpr int kTries = 50'000;
+  for (int i = 0; g_sanitized && i < kTries; ++i) {
+    state().mutex.lock();
+    g_writer_rests = state().writer_at_work.try_lock();
+    if (g_writer_rests) return;
+    state().mutex.unlock();
+    usleep(100);
+  }
   state().mutex.lock();
+}
+
+void unlock_state() {
+  if (g_writer_rests) state().writer_at_work.unlock();
+  g_writer_rests = false;
+  state().mutex.unlock();
+}
+
+void before_fork() {
+  lock_state();
+  if (g_sanitized) {
+    g_child_records = g_writer_rests && !thread_sanitizer_ends_children() && !other_threads();
+    if (!g_child_records && session_armed())
+      complain("children of a program with threads and a sanitizer are not recorded: its allocator may be locked there");
+  }
   names_mutex().lock();
   state().complaints_mutex.lock();
   lock_patcher();
@@ -21,16 +80,22 @@ void in_parent() {
   unlock_patcher();
   state().complaints_mutex.unlock();
   names_mutex().unlock();
-  state().mutex.unlock();
+  unlock_state();
 }
 
 void in_child() {
-  // All were locked by the thread that lives on here, so all can be unlocked.
+  // These were locked by the thread that lives on here, so they can be unlocked.
   unlock_patcher();
   state().complaints_mutex.unlock();
   names_mutex().unlock();
+  // The parent's writer, who may hold this one, does not exist here.
+  new (&state().writer_at_work) std::mutex;
+  g_writer_rests = false;
   g_generation.store(0);
-  rearm_in_child();
+  if (g_child_records)
+    rearm_in_child();
+  else
+    leave_session_in_child();
   state().mutex.unlock();
 }
 

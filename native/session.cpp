@@ -139,6 +139,13 @@ bool anything_recorded(Session* s) {
   return false;
 }
 
+// Sleeps as futex_wait() does; a fork that needs the writer at rest may happen now.
+void rest(Session* s, uint32_t seen, uint64_t ms) {
+  state().writer_at_work.unlock();
+  futex_wait(&s->wake, seen, ms);
+  state().writer_at_work.lock();
+}
+
 // Sleeps until the next record. The barrier closes the race with a producer that looked before the flag was set.
 void doze(Session* s) {
   uint32_t seen = s->wake.load();
@@ -146,7 +153,7 @@ void doze(Session* s) {
   bool certain = process_barrier();
   if (!anything_recorded(s) && !s->stop.load() && s->flush_wanted.load() == s->flush_done.load()) {
     s->sleeping.store(1);
-    futex_wait(&s->wake, seen, certain ? 0 : s->settings.flush_ms);
+    rest(s, seen, certain ? 0 : s->settings.flush_ms);
     s->sleeping.store(0);
   }
   g_doze.store(0);
@@ -158,6 +165,7 @@ void* writer_main(void* p) {
   tls_io_off = 1;
   // The rate of the CPU's counter is known only after a moment of both clocks.
   while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
+  std::lock_guard at_work(state().writer_at_work);
   drop_lost_rings();
   uint64_t interval = kFirstFlushMs;
   int idle = 0;
@@ -188,7 +196,7 @@ void* writer_main(void* p) {
       continue;
     }
     s->sleeping.store(1);
-    if (s->wake.load() == seen && !s->stop.load()) futex_wait(&s->wake, seen, interval);
+    if (s->wake.load() == seen && !s->stop.load()) rest(s, seen, interval);
     s->sleeping.store(0);
     s->woken_early = s->wake.load() != seen;
     if (!s->woken_early) interval = std::min(interval * 2, s->settings.flush_ms);
@@ -389,6 +397,15 @@ void rearm_in_child() {
   parent->rings.abandon();
   arm(path, path, hex, parent->host);
   g.session.load()->root_stem = stem;
+}
+
+void leave_session_in_child() {
+  State& g = state();
+  Session* parent = g.session.exchange(nullptr);
+  tls_thread = nullptr;
+  if (!parent) return;
+  parent->writer.abandon();
+  parent->rings.abandon();
 }
 
 ThreadState* attach_thread() {

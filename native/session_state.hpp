@@ -60,6 +60,8 @@ struct State {
   std::atomic<Session*> session{nullptr};
   std::atomic<pid_t> session_pid{0};
   std::string last_path;
+  // Held by the writer's thread while it works, let go while it sleeps.
+  std::mutex writer_at_work;
   std::mutex complaints_mutex;
   std::set<std::string> complaints;
   void (*free_contexts)(void*) = nullptr;
@@ -69,5 +71,7 @@ State& state();
 void install_fork_handlers();
 // In the child of a fork: a session of its own, which writes nothing until it records something.
 void rearm_in_child();
+// The same where recording could hang the child: nothing is recorded, nothing allocated.
+void leave_session_in_child();
 
 }  // namespace dft

@@ -109,8 +109,6 @@ def test_programs_under_a_sanitizer(sanitizer: str, fixture: str, data: Path, tm
     """A program with a sanitizer's own interceptors runs traced, without a report."""
     if platform.machine() not in {"x86_64", "aarch64"}:
         pytest.skip("needs a machine with sanitizers")
-    if sanitizer == "thread" and fixture == "fork_storm":
-        pytest.skip("ThreadSanitizer refuses threads in the children of multi-threaded forks")
     try:
         program = compile_c(FIXTURES / f"{fixture}.c", tmp_path / "program", f"-fsanitize={sanitizer}", "-w")
     except AssertionError as missing:
@@ -126,6 +124,11 @@ def test_programs_under_a_sanitizer(sanitizer: str, fixture: str, data: Path, tm
              "UBSAN_OPTIONS": "halt_on_error=1"},
     )  # fmt: skip
     assert "Sanitizer" not in run.stderr
+    # Their allocators may stay locked in the child of a program with threads: it is left alone, which is said once.
+    left_alone = fixture == "fork_storm" and sanitizer in {"address", "thread"}
+    assert run.stderr.count("are not recorded") == left_alone
+    if fixture == "fork_storm":
+        assert bool(run.names_on(data / "c1")) != left_alone
     assert len([e for e in run.events if e.name == "fopen"]) > 10
 
 
