@@ -129,7 +129,7 @@ def run(tmp_path: Path) -> Runner:
             env=environment(DFTRACER_DISABLE_IO="1", **(env or {})),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         assert process.returncode == expect, process.stdout + process.stderr[-6000:]

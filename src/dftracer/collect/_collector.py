@@ -317,7 +317,7 @@ class Collector:
         comms = self._plugins.of(Comms)
         if comms is not None and result.get("comm"):
             with self._health.guard("comms"):
-                comms.add_kineto_times(result["comm"], result["base_ns"])
+                comms.add_kineto_times(entry, result["comm"], result["base_ns"])
         self._write_manifest()
 
     def _give_way(self, reason: str) -> None:

@@ -68,7 +68,7 @@ _DTYPE = {
 }  # fmt: skip
 _POLL_AFTER = 1000  # collectives; torch keeps the last 2000
 _LIMIT = 2_000_000
-_SAME_US = 2000  # between torch's note of a collective and Kineto's event of it
+_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
 _active: Comms | None = None
 _inside = threading.local()  # `send` is made of `isend`: one record, of the call the program made
@@ -285,23 +285,24 @@ class Comms(Plugin):
             }
         )
 
-    def add_kineto_times(self, events: list[list[Any]], base_ns: int) -> None:
-        """Durations of what was issued below Python, from a window's Kineto events."""
-        known = {"gloo", "nccl", "mpi", "ucc", "xccl"}
-        open_ones = [r for r in self.records.values() if r["op_dur_us"] is None]
-        for name, ts, dur, _, _ in sorted(events, key=lambda e: float(e[1])):
-            backend, _, kind = name.partition(":")
-            kind = _BELOW.get(kind, kind)
-            if backend not in known:
-                continue
-            at_us = base_ns / 1000 + ts
-            near = [r for r in open_ones if r["type"] == kind and abs(r["start_us"] - at_us) < _SAME_US]
-            if near:
-                best = min(near, key=lambda r: abs(r["start_us"] - at_us))
-                open_ones.remove(best)
-                best["op_dur_us"] = dur
-                if best["source"] == "backend":
-                    best["dur_us"] = dur
+    def add_kineto_times(self, window: dict[str, Any], events: list[list[Any]], base_ns: int) -> None:
+        """How long each collective of a window took, from Kineto's events of it."""
+        inside = [
+            record
+            for record in self.records.values()
+            if window["start_us"] <= record["start_us"] <= window["end_us"]
+        ]
+        for kind in {record["type"] for record in inside}:
+            records = sorted((r for r in inside if r["type"] == kind), key=lambda r: r["start_us"])
+            for lane in (True, False):  # the device's own time where there is one
+                found = sorted(
+                    (base_ns / 1000 + ts, dur)
+                    for name, ts, dur, _, cat in events
+                    if _kind(name) == kind and (cat == "gpu_user_annotation") is lane
+                )
+                if found:
+                    _pair(records, found)
+                    break
 
     def log_backend_events(self) -> None:
         """What was issued below Python, into our trace, on a lane beside the threads."""
@@ -323,6 +324,28 @@ class Comms(Plugin):
                 args,
                 lane,
             )
+
+
+def _kind(name: str) -> str | None:
+    backend, _, kind = name.partition(":")
+    return _BELOW.get(kind, kind) if backend in _BACKENDS else None
+
+
+def _pair(records: list[dict[str, Any]], events: list[tuple[float, float]]) -> None:
+    """Both are in the order in which they were issued; where one has more, the nearest belong together."""
+    if len(records) == len(events):
+        pairs = list(zip(records, events, strict=True))
+    else:
+        pairs, free = [], list(records)
+        for event in events:
+            if free:
+                nearest = min(free, key=lambda r: abs(r["start_us"] - event[0]))
+                free.remove(nearest)
+                pairs.append((nearest, event))
+    for record, (_, duration) in pairs:
+        record["op_dur_us"] = duration
+        if record["source"] == "backend":
+            record["dur_us"] = duration
 
 
 def _size(value: Any) -> tuple[int, str | None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["dump"]
 
-_PLAIN = re.compile(r"^[A-Za-z_][A-Za-z0-9_./+-]*$")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./+-]*")
 # No part of a YAML stream, or a line break in it.
 _ODD = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 _WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
@@ -28,7 +28,7 @@ def _scalar(value: Any) -> str:
     if isinstance(value, (int, float)):
         return json.dumps(value)
     text = str(value)
-    if _PLAIN.match(text) and text.lower() not in _WORDS:
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     return _ODD.sub(lambda m: f"\\u{ord(m[0]):04x}", json.dumps(text, ensure_ascii=False))
 
