@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 
 
 def test_ddp_under_torchrun(run: Runner) -> None:
-    """Every operator of both ranks is joined; every collective is recorded, DDP's own included."""
+    """Operators of both ranks are joined, compiled ones too; all collectives are recorded, DDP's included."""
     done = run(
         """
         dist.init_process_group("gloo")
@@ -31,9 +31,17 @@ def test_ddp_under_torchrun(run: Runner) -> None:
             dist.all_reduce(x)
             return x + 1
 
+        weight = torch.randn(16, 16, requires_grad=True)
+
+        @torch.compile(backend="aot_eager", fullgraph=True)
+        def compiled(x):
+            return (x @ weight).relu().sum()
+
         with collect("out", wait=1, warmup=1, active=2) as c:
-            for _ in range(6):
+            for number in range(6):
                 model(torch.randn(4, 16)).sum().backward()
+                if number > 1:  # compiled inside the window
+                    compiled(torch.randn(4, 16)).backward()
                 work = dist.all_reduce(torch.ones(5, dtype=torch.float64), group=pair, async_op=True)
                 work.wait()
                 dist.all_gather([torch.zeros(3) for _ in range(2)], torch.ones(3))

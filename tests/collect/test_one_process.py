@@ -163,24 +163,6 @@ def test_sigterm_keeps_the_window(run: Runner) -> None:
     assert done.manifest()["windows"][0]["ended_by"] == "SIGTERM"
 
 
-def test_compiled_models(run: Runner) -> None:
-    """A model that is compiled inside the window, the collectives' hooks notwithstanding."""
-    done = run(
-        """
-        @torch.compile(backend="aot_eager", fullgraph=True)
-        def loss(x):
-            return model(x).relu().sum()
-
-        with collect("out", wait=0, warmup=0, active=2) as c:
-            for _ in range(3):
-                loss(torch.randn(4, 16)).backward()
-                optimizer.step()
-                c.step()
-        """
-    )
-    done.assert_whole()
-
-
 def test_without_torch_the_error_names_the_extra(run: Runner) -> None:
     """Importing is fine; collecting says what to install."""
     done = run(
