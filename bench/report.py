@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bench.results import Goal, Results, Row
 
 __all__ = ["markdown"]
@@ -18,6 +20,15 @@ and the cost is their difference; the ratio is the median of the rounds' ratios.
 core to itself where there is more than one, the writer thread runs on the others. Nanoseconds belong to the
 machine below; the ratios are what carries over.
 """
+
+_TORCH = """
+## PyTorch
+
+Compiled graphs and profiler windows are on [a page of their own](performance-torch.md). Training steps of a
+small transformer on a GPU, beside the same steps untraced:
+
+"""
+_GPU_RESULTS = Path(__file__).parent / "torch" / "gpu_results.md"
 
 _GATE = """
 ## What CI checks
@@ -110,5 +121,6 @@ def markdown(results: Results) -> str:
         ]
         lines += [f"| {row.what} | {_value(row.ours, row.unit)} |" for row in results.side]
         lines.append("")
+    lines.append(_TORCH.lstrip() + _GPU_RESULTS.read_text())
     lines.append(_GATE.strip())
     return "\n".join(lines) + "\n"

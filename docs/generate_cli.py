@@ -19,7 +19,7 @@ progress and no notes, `-v/--verbose` say more, `--json` machine-readable output
 |---:|---|
 | 0 | done |
 | 1 | done, and what was looked at has problems (`validate`, `doctor`) |
-| 2 | bad usage or input: the message says what to do |
+| 2 | bad usage or input (no such file, no trace record in it, an output that exists): the message says what to do |
 | 3 | a package is missing: the message names the extra to install |
 | 130 | interrupted |
 | other | `run` passes the program's own code on (128 + n after signal n) |

@@ -51,7 +51,8 @@ struct ThreadState {
   uint64_t head;
   uint64_t limit;  // up to here there is known room
   uint64_t mask;
-  std::atomic<uint64_t>* next_id;
+  std::atomic<uint64_t>* next_id;  // of the process
+  uint64_t id_at, id_end;          // the ids this thread has taken from there and not yet used
   bool patient;  // may wait long for room: not on the path of a traced call
   bool stalled;  // gave up waiting for room; drop at once until there is much
   void* context;  // whatever owns `stack` for the embedding language; null for the thread's own
@@ -59,8 +60,9 @@ struct ThreadState {
   void* contexts;  // stacks of other contexts, managed by the embedding
   int64_t tid;
   bool is_writer;
-  uint64_t eased_at;  // the limit for which pauses of I/O calls are counted
-  uint32_t eased;
+  uint64_t ease_from;  // from here on there is little room left in the ring
+  uint64_t eased_at, eased_since;  // what the writer had done when calls began to pause, and when that was
+  ThreadState *next, *previous;  // in the list of the session
 };
 
 // 0 while no session records; otherwise differs for every session and every process.
@@ -71,6 +73,7 @@ extern DFT_API __attribute__((tls_model("initial-exec"))) __thread ThreadState* 
 
 DFT_API ThreadState* attach_thread();
 DFT_API bool make_room(ThreadState* t, uint32_t size);
+DFT_API uint64_t take_ids(ThreadState* t);
 DFT_API void wake_writer();
 DFT_API void grow_stack(Stack* s);
 // Interns (name, cat); the number stays valid for the life of the process and its forked children.
@@ -87,7 +90,37 @@ inline bool recording_thread() {
   return tls_thread && tls_thread->generation == g_generation.load(std::memory_order_relaxed);
 }
 
-inline uint64_t new_id(ThreadState* t) { return t->next_id->fetch_add(1, std::memory_order_relaxed); }
+// Each thread takes ids by the block, or all of them would fight over one cache line at every event. One instruction,
+// because a signal handler may come in between and want one too.
+inline uint64_t new_id(ThreadState* t) {
+#if defined(__x86_64__)
+  uint64_t id = 1;
+  asm volatile("xaddq %0, %1" : "+r"(id), "+m"(t->id_at) : : "cc");
+#else
+  uint64_t id = __atomic_fetch_add(&t->id_at, 1, __ATOMIC_RELAXED);
+#endif
+  return DFT_LIKELY(id < t->id_end) ? id : take_ids(t);
+}
+
+// How far the thread may write: the writer has emptied the ring up to its tail, and not all of a new ring has memory.
+inline void refresh_limit(ThreadState* t) {
+  uint64_t capacity = t->mask + 1;
+  uint64_t emptied = t->ring->tail.load(std::memory_order_acquire) + capacity;
+  uint64_t reserved = t->ring->reserved.load(std::memory_order_acquire);
+  t->limit = emptied < reserved ? emptied : reserved;
+  t->ease_from = emptied - capacity / 4;
+}
+
+// The lines that the next record goes to were last in the cache of the writer's core. Asked for before the traced
+// call, they are here when it returns.
+inline void expect_record() {
+#if defined(__x86_64__)
+  if (const ThreadState* t = tls_thread) {
+    const uint8_t* at = t->data + (t->head & t->mask);
+    asm volatile("prefetchw 64(%0)\n\tprefetchw 128(%0)" : : "r"(at));
+  }
+#endif
+}
 
 inline Frame* push_frame(ThreadState* t, const void* key, uint32_t flags) {
   Stack* s = t->stack;

@@ -18,16 +18,11 @@ namespace {
 // glibc and the common allocators put their locks in order around a fork. Those of the sanitizers' older runtimes do
 // not: a thread inside malloc() leaves the child an allocator that is locked for ever. Our own writer can be made to
 // rest at that moment; where the program has other threads, its child must not be made to allocate by us. And a child
-// that starts a thread, as our writer is one, is ended by ThreadSanitizer unless it was told otherwise.
-const bool g_sanitized = dlsym(RTLD_DEFAULT, "__asan_init") || dlsym(RTLD_DEFAULT, "__tsan_init");
+// that starts a thread, as our writer is one, is ended by ThreadSanitizer.
+const bool g_thread_sanitizer = dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr;
+const bool g_careful = g_thread_sanitizer || dlsym(RTLD_DEFAULT, "__asan_init") != nullptr;
 bool g_writer_rests = false;
 bool g_child_records = true;
-
-bool thread_sanitizer_ends_children() {
-  if (!dlsym(RTLD_DEFAULT, "__tsan_init")) return false;
-  const char* options = getenv("TSAN_OPTIONS");
-  return !options || !strstr(options, "die_after_fork=0");
-}
 
 bool other_threads() {
   int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
@@ -46,9 +41,9 @@ bool other_threads() {
 
 // Takes the state's mutex, and if needed the writer's rest with it. The writer takes the first while it holds the
 // second, so neither is waited for while the other is held.
-void lock_state() {
+void lock_state(bool rest_writer) {
   constexpr int kTries = 50'000;
-  for (int i = 0; g_sanitized && i < kTries; ++i) {
+  for (int i = 0; rest_writer && i < kTries; ++i) {
     state().mutex.lock();
     g_writer_rests = state().writer_at_work.try_lock();
     if (g_writer_rests) return;
@@ -65,9 +60,10 @@ void unlock_state() {
 }
 
 void before_fork() {
-  lock_state();
-  if (g_sanitized) {
-    g_child_records = g_writer_rests && !thread_sanitizer_ends_children() && !other_threads();
+  bool hopeless = g_careful && (g_thread_sanitizer || other_threads());
+  lock_state(g_careful && !hopeless);
+  if (g_careful) {
+    g_child_records = g_writer_rests;
     if (!g_child_records && session_armed())
       complain("children of a program with threads and a sanitizer are not recorded: its allocator may be locked there");
   }

@@ -74,7 +74,8 @@ struct RingHeader {
   std::atomic<uint64_t> pending;              // what `tail` becomes once the commit in progress is done
   alignas(64) std::atomic<uint64_t> dropped;  // events the producer had to drop
   std::atomic<int64_t> tid;
-  std::atomic<uint32_t> in_use;
+  std::atomic<uint64_t> reserved;  // bytes from its start on that have memory; all ones when all have
+  uint64_t offset;                 // of the data in the file
 };
 inline constexpr uint64_t kPage = 4096;
 static_assert(sizeof(RingHeader) <= kPage);

@@ -8,13 +8,17 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 
+#include "warm_up.hpp"
+
 namespace dft {
 namespace {
 
+constexpr uint64_t kAllReserved = ~uint64_t(0);
 constexpr uint64_t kNamesCapacity = 256 * 1024;
 // A smaller tmpfs (containers get 64 MiB) belongs to the DataLoader's shared tensors.
 constexpr uint64_t kEnoughSharedMemory = 512ull << 20;
@@ -54,7 +58,7 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
 }
 
 int out_of_the_way(int fd) {
-  int high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
   if (high < 0) return fd;
   close(fd);
   return high;
@@ -197,12 +201,36 @@ MappedRing RingFile::map_ring(uint64_t index) {
 
 bool RingFile::add_ring(MappedRing* out) {
   uint64_t index = header_->ring_count.load(std::memory_order_relaxed);
-  uint64_t size = kPage + header_->ring_capacity;
-  if (fd_ >= 0 && (!reopen_if_stolen() || !reserve_blocks(fd_, header_->rings_offset + index * size, size))) return false;
+  uint64_t capacity = header_->ring_capacity;
+  uint64_t offset = header_->rings_offset + index * (kPage + capacity);
+  uint64_t piece = std::min(capacity, kRingPiece);
+  if (fd_ >= 0) {
+    // Its last page gives the file its size; what lies between is a hole until the ring gets there.
+    if (!reopen_if_stolen() || !reserve_blocks(fd_, offset + capacity, kPage)) return false;
+    if (fallocate(fd_, 0, off_t(offset), off_t(kPage + piece)) != 0) {
+      // A file system that cannot do this by itself cannot do it by the piece, beside a thread that writes already.
+      piece = capacity;
+      if (!reserve_blocks(fd_, offset, kPage + capacity)) return false;
+    }
+  }
   MappedRing ring = map_ring(index);
   if (!ring.header) return false;
+  ring.header->offset = offset + kPage;
+  ring.header->reserved.store(fd_ < 0 || piece == capacity ? kAllReserved : piece, std::memory_order_relaxed);
   header_->ring_count.store(index + 1, std::memory_order_release);
   *out = ring;
+  return true;
+}
+
+bool RingFile::extend(RingHeader* ring, uint64_t upto) {
+  uint64_t capacity = header_->ring_capacity;
+  uint64_t from = ring->reserved.load(std::memory_order_relaxed);
+  upto = std::min(upto, capacity);
+  if (from >= upto) return true;
+  if (!reopen_if_stolen() || fallocate(fd_, 0, off_t(ring->offset + from), off_t(upto - from)) != 0) return false;
+  uint64_t reached = upto == capacity ? kAllReserved : upto;
+  while (from < reached && !ring->reserved.compare_exchange_weak(from, reached, std::memory_order_release)) {
+  }
   return true;
 }
 

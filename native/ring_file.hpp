@@ -2,6 +2,7 @@
 // reads the trace of a killed process finds the events it had not yet written.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,7 +24,10 @@ class RingFile {
               uint64_t spool_capacity);
   // Maps an existing file of a dead process, privately: nothing of it changes on disk.
   bool open_existing(const std::string& path);
+  // A ring whose first piece has memory. Neither this nor the next allocates from the heap or locks.
   bool add_ring(MappedRing* out);
+  // More memory for a ring, up to `upto` bytes of it; for any thread. False when there is none.
+  bool extend(RingHeader* ring, uint64_t upto);
   MappedRing map_ring(uint64_t index);
   void unlink_file();
   // In the child of a fork: the file is the parent's.
@@ -45,12 +49,14 @@ class RingFile {
   bool create_at(const std::string& path, uint64_t first_size);
   FileHeader* header_ = nullptr;
   uint64_t mapped_ = 0;
-  int fd_ = -1;
+  std::atomic<int> fd_{-1};  // rings are extended by their threads
   uint64_t device_ = 0, inode_ = 0;
   bool reading_ = false;
   std::string path_;
 };
 
+// Memory of a ring is taken by the piece: the whole at once would hold up the call that needs the ring.
+inline constexpr uint64_t kRingPiece = 256 << 10;
 inline constexpr const char* kSharedMemory = "/dev/shm";
 std::vector<std::string> ring_directories(const std::string& wished, const std::string& trace_directory);
 // Start time of a live process in clock ticks; 0 when there is no such process (zombies count as dead).

@@ -5,6 +5,7 @@
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,7 +23,12 @@
 #include "ring_file.hpp"
 #include "session_hooks.hpp"
 #include "session_state.hpp"
+#include "warm_up.hpp"
 #include "write/trace_file.hpp"
+
+// There in a program with a leak checker, which looks for pointers to heap blocks in no other pages.
+extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*, size_t);
+extern "C" __attribute__((weak)) void __lsan_unregister_root_region(const void*, size_t);
 
 namespace dft {
 
@@ -39,6 +45,10 @@ constexpr uint64_t kPatienceUs = 10000000;
 constexpr uint64_t kCalibrationNs = 1000000;
 constexpr int kReleasedBeforeFlush = 16;
 constexpr int kIdleRoundsBeforeDoze = 3;
+constexpr size_t kSpareSlots = 256;
+constexpr uint64_t kIdBlock = 256;
+
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, missing in older headers
 
 std::atomic<uint32_t> g_generations_made{0};
 // For questions about time from any thread, session or not.
@@ -65,6 +75,19 @@ uint64_t thread_cpu_ns() {
   return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
 }
 
+// Not from the heap: a thread's first event may come in a signal handler that has interrupted malloc.
+void* take_pages(size_t size) {
+  void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  if (__lsan_register_root_region) __lsan_register_root_region(p, size);
+  return p;
+}
+
+void give_pages(void* p, size_t size) {
+  if (__lsan_unregister_root_region) __lsan_unregister_root_region(p, size);
+  munmap(p, size);
+}
+
 void free_stack(Stack* s) {
   free(s->frames);
   s->frames = nullptr;
@@ -75,7 +98,8 @@ void on_thread_exit(void* p) {
   State& g = state();
   std::lock_guard lock(g.mutex);
   if (Session* s = g.session; s && t->generation == g_generation.load()) {
-    std::erase(s->threads, t);
+    (t->previous ? t->previous->next : s->threads) = t->next;
+    if (t->next) t->next->previous = t->previous;
     for (RingSlot* slot : s->slots)
       if (slot->map.header == t->ring) slot->state.store(RingSlot::kReleased);
     if (++s->released >= kReleasedBeforeFlush) {
@@ -87,8 +111,8 @@ void on_thread_exit(void* p) {
   }
   if (t->contexts && g.free_contexts) g.free_contexts(t->contexts);
   free_stack(&t->root);
-  delete t;
   tls_thread = nullptr;
+  give_pages(t, sizeof *t);
 }
 
 std::string unique_hex(const std::string& host) {
@@ -100,11 +124,28 @@ std::string unique_hex(const std::string& host) {
 
 void recycle_released(Session* s) {
   std::lock_guard lock(state().mutex);
+  if (s->slots.capacity() - s->slots.size() < kSpareSlots) s->slots.reserve(2 * s->slots.size() + kSpareSlots);
   for (RingSlot* slot : s->slots) {
     RingHeader* h = slot->map.header;
     if (slot->state.load() != RingSlot::kReleased) continue;
     if (h->tail.load() != h->head.load()) continue;
     slot->state.store(RingSlot::kFree);
+  }
+}
+
+// Ahead of the threads that fill their rings for the first time.
+void extend_rings(Session* s, const std::vector<RingSlot*>& slots) {
+  for (RingSlot* slot : slots) {
+    RingHeader* h = slot->map.header;
+    for (;;) {
+      uint64_t from = h->reserved.load(std::memory_order_relaxed);
+      // A thread with few events keeps to its first piece; one that has half filled it will want the rest.
+      if (from >= slot->map.capacity || h->head.load(std::memory_order_relaxed) < kRingPiece / 2) break;
+      uint64_t upto = std::min(from + 4 * kRingPiece, slot->map.capacity);
+      if (!s->rings.extend(h, upto)) break;
+      // Not only memory, but the pages of this process too; where the kernel cannot do that they come one by one.
+      madvise(slot->map.data + from, upto - from, kPopulateWrite);
+    }
   }
 }
 
@@ -179,6 +220,7 @@ void* writer_main(void* p) {
     bool written;
     {
       auto slots = slots_now(s);  // before the writer's lock: rename_session() takes the two in this order
+      extend_rings(s, slots);
       std::lock_guard lock(s->writer_mutex);
       s->clock.add(take_anchor());
       s->header()->last_anchor = s->clock.last();
@@ -186,6 +228,7 @@ void* writer_main(void* p) {
       show(s);
     }
     s->written.store(written);
+    if (s->no_ring.load()) complain("no memory for another thread's events; they are not recorded");
     recycle_released(s);
     answer_flush(s, wanted);
     idle = news || s->writer.has_open_tail() || !written ? 0 : idle + 1;
@@ -252,6 +295,7 @@ bool begin_recording(Session* s) {
   publish_names(h);
   s->writer.set_target(s->wished, s->otherwise);
   s->writer.set_prelude(make_prelude(s));
+  h->dropped[int(Drop::kInSignal)].store(s->dropped_before_begin.load());
   memcpy(h->magic, FileHeader::kMagic, 8);
   if (!start_writer_thread(s)) {
     complain("cannot start the writer thread; nothing is recorded");
@@ -259,6 +303,7 @@ bool begin_recording(Session* s) {
     s->failed = true;
     return false;
   }
+  s->slots.reserve(kSpareSlots);
   s->recording = true;
   return true;
 }
@@ -273,11 +318,19 @@ RingSlot* take_slot(Session* s) {
     }
   }
   MappedRing map;
-  if (!s->rings.add_ring(&map)) {
-    complain("no memory for another thread's events; they are not recorded");
+  bool room = s->slots.size() < s->slots.capacity();
+  if (!room && !in_a_handler()) {
+    s->slots.reserve(2 * s->slots.size());
+    room = true;
+  }
+  void* pages = room ? take_pages(sizeof(RingSlot)) : nullptr;
+  if (!pages || !s->rings.add_ring(&map)) {
+    if (pages) give_pages(pages, sizeof(RingSlot));
+    s->no_ring.store(true);
+    s->header()->dropped[int(Drop::kRingFull)].fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }
-  auto* slot = new RingSlot;
+  auto* slot = new (pages) RingSlot;
   slot->map = map;
   s->slots.push_back(slot);
   return slot;
@@ -287,7 +340,7 @@ RingSlot* take_slot(Session* s) {
 bool wait_for_producers(Session* s) {
   if (!process_barrier()) usleep(1000);  // no such barrier here: give their stores a moment
   bool all = true;
-  for (ThreadState* t : s->threads) {
+  for (ThreadState* t = s->threads; t; t = t->next) {
     for (int i = 0; i < 5000 && t->busy.load(std::memory_order_acquire); ++i) usleep(100);
     all = all && !t->busy.load(std::memory_order_acquire);
   }
@@ -363,7 +416,8 @@ bool start_session(const std::string& path, const char* role) {
   std::lock_guard lock(g.mutex);
   if (g.session) return false;
   init_clock();
-  syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+  warm_up(false);
+  pthread_once(&g_thread_key_once, [] { pthread_key_create(&g_thread_key, on_thread_exit); });
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
   std::string hex = unique_hex(host);
@@ -395,6 +449,7 @@ void rearm_in_child() {
   std::string path = with_suffix(stem + "-" + hex + "-fork", g.settings.compress);
   parent->writer.abandon();
   parent->rings.abandon();
+  warm_up(true);
   arm(path, path, hex, parent->host);
   g.session.load()->root_stem = stem;
 }
@@ -414,12 +469,16 @@ ThreadState* attach_thread() {
   std::lock_guard lock(g.mutex);
   Session* s = g.session;
   if (!s || s->failed || (!s->recording && !begin_recording(s))) return nullptr;
-  pthread_once(&g_thread_key_once, [] { pthread_key_create(&g_thread_key, on_thread_exit); });
   RingSlot* slot = take_slot(s);
   if (!slot) return nullptr;
   ThreadState* t = tls_thread;
   if (!t) {
-    t = new ThreadState{};
+    void* pages = take_pages(sizeof(ThreadState));
+    if (!pages) {
+      slot->state.store(RingSlot::kReleased);
+      return nullptr;
+    }
+    t = new (pages) ThreadState{};
     t->root.outer_id = -1;
     t->stack = &t->root;
   } else {
@@ -435,14 +494,29 @@ ThreadState* attach_thread() {
   t->data = slot->map.data;
   t->mask = slot->map.capacity - 1;
   t->head = t->ring->head.load();
-  t->limit = t->ring->tail.load() + slot->map.capacity;
+  refresh_limit(t);
   t->next_id = &s->header()->next_id;
+  t->id_at = t->id_end = 0;
   t->stalled = false;
   t->ring->tid.store(t->tid);
-  s->threads.push_back(t);
+  t->previous = nullptr;
+  t->next = s->threads;
+  if (t->next) t->next->previous = t;
+  s->threads = t;
   pthread_setspecific(g_thread_key, t);
   tls_thread = t;
   return t;
+}
+
+// Closed while it changes: a handler that comes in between takes a block of its own.
+uint64_t take_ids(ThreadState* t) {
+  uint64_t first = t->next_id->fetch_add(kIdBlock, std::memory_order_relaxed);
+  t->id_end = 0;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  t->id_at = first + 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  t->id_end = first + kIdBlock;
+  return first;
 }
 
 void grow_stack(Stack* s) {
@@ -465,12 +539,16 @@ bool make_room(ThreadState* t, uint32_t size) {
   auto over = [&] { return t->generation != g_generation.load(std::memory_order_relaxed); };
   if (!s || over()) return false;
   FileHeader* h = s->header();
-  uint64_t capacity = t->mask + 1;
   auto room = [&] {
-    t->limit = t->ring->tail.load(std::memory_order_acquire) + capacity;
+    refresh_limit(t);
     return t->head + size <= t->limit;
   };
-  if (t->stalled ? room() && t->limit - t->head >= capacity / 4 : room()) {
+  // A new ring gets its memory by the piece, from the writer if that comes in time.
+  if (uint64_t reserved = t->ring->reserved.load(std::memory_order_relaxed); t->head + size > reserved) {
+    s->rings.extend(t->ring, reserved + kRingPiece);
+    wake_writer();
+  }
+  if (room() && (!t->stalled || t->head < t->ease_from)) {
     t->stalled = false;
     return true;
   }
@@ -625,7 +703,7 @@ void finish_session() {
     std::vector<MappedRing> maps;
     for (RingSlot* slot : s->slots) {
       maps.push_back(slot->map);
-      delete slot;
+      give_pages(slot, sizeof *slot);
     }
     s->rings.unmap(maps);
   }

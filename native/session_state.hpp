@@ -10,10 +10,28 @@
 #include <string>
 #include <vector>
 
+#include "intercept/io_record.hpp"
 #include "session.hpp"
 #include "write/writer.hpp"
 
 namespace dft {
+
+// While a thread holds it, or waits for it, the calls of a signal handler in that thread are not for us: they would
+// wait here for themselves.
+class QuietMutex {
+ public:
+  void lock() {
+    tls_io_off += kLocked;
+    mutex_.lock();
+  }
+  void unlock() {
+    mutex_.unlock();
+    tls_io_off -= kLocked;
+  }
+
+ private:
+  std::mutex mutex_;
+};
 
 struct Session {
   explicit Session(const Settings& s) : settings(s), writer(settings, rings, clock, lines) {}
@@ -37,11 +55,13 @@ struct Session {
   } shown;
   std::mutex shown_mutex;
 
-  std::vector<RingSlot*> slots;
-  std::vector<ThreadState*> threads;
+  std::vector<RingSlot*> slots;  // the writer sees to it that there is room for more: see attach_thread()
+  ThreadState* threads = nullptr;
   int released = 0;  // rings whose threads have ended since the last flush on their account
-  bool recording = false;
+  std::atomic<bool> recording{false};
+  std::atomic<uint64_t> dropped_before_begin{0};
   bool failed = false;
+  std::atomic<bool> no_ring{false};  // a thread got none; said by the writer, which may allocate
   bool abandoned = false;
 
   pthread_t thread{};
@@ -55,7 +75,7 @@ struct Session {
 };
 
 struct State {
-  std::mutex mutex;
+  QuietMutex mutex;
   Settings settings;
   std::atomic<Session*> session{nullptr};
   std::atomic<pid_t> session_pid{0};

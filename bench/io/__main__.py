@@ -1,144 +1,131 @@
-"""python -m bench.io [--rounds N] [--calls N]: open + pread 4 KiB + close on tmpfs, all subjects in turn.
+"""python -m bench.io {loop,stalls,patch}: what interception costs.
 
-CPU time of the calling thread stands beside wall time: on a busy machine only the former is the tracer's.
+loop    open + pread 4 KiB + close on tmpfs, all subjects in turn: the best turn of each, which other work on
+        the machine disturbs least, and the medians of the turns' differences to the loops without a tracer
+stalls  every call measured by itself: the longest ones, and what of them was not the call
+patch   `initialize_log` in a process that has imported torch
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-from bench import rivals
+from bench.io.loop import Sample, build, run, subjects
 
-HERE = Path(__file__).resolve().parent
-
-
-class Sample(NamedTuple):
-    """One run of the loop."""
-
-    wall: float  # ns per call
-    cpu: float
-    longest: float  # ns, of one round of three calls
-    bytes: float  # of trace per event
-    lost: int
+_PATCH = """
+import sys, time
+import torch
+from dftracer.python import dftracer
+begin = time.perf_counter()
+log = dftracer.initialize_log(sys.argv[1], "/nowhere", -1)
+print(1e3 * (time.perf_counter() - begin))
+log.finalize()
+"""
 
 
-def build(folder: Path) -> Path:
-    """The loop, compiled."""
-    program = folder / "loop"
-    subprocess.run(["cc", "-O2", "-o", str(program), str(HERE / "loop.c"), "-lpthread"], check=True)
-    return program
+def _median(values: list[float]) -> float:
+    return statistics.median(values)
 
 
-def own_library() -> str:
-    """Our preload library."""
-    done = subprocess.run(
-        [sys.executable, "-m", "dftracer.preload"], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
+def _paired(samples: list[Sample], base: list[Sample], of: Callable[[Sample, Sample], float]) -> float:
+    return _median([of(mine, theirs) for mine, theirs in zip(samples, base, strict=True)])
 
 
-def rival_library() -> str | None:
-    """The rival's, if it can be installed."""
-    try:
-        rivals.ensure()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    found = sorted(rivals.ENVIRONMENT.glob("lib/python*/site-packages/dftracer/lib*/libdftracer_preload.so"))
-    return str(found[0]) if found else None
-
-
-def subjects(data: str) -> dict[str, dict[str, str]]:
-    """Environments by name."""
-    common = {"DFTRACER_ENABLE": "1", "DFTRACER_INIT": "PRELOAD", "DFTRACER_INC_METADATA": "1"}
-    found = {
-        "untraced": {},
-        "ours": {**common, "LD_PRELOAD": own_library(), "DFTRACER_DATA_DIR": data},
-        "ours, path not matching": {**common, "LD_PRELOAD": own_library(), "DFTRACER_DATA_DIR": "/nowhere"},
-    }
-    rival = rival_library()
-    if rival:
-        found["rival"] = {
-            **common,
-            "LD_PRELOAD": rival,
-            "DFTRACER_DATA_DIR": data,
-            "DFTRACER_TRACE_COMPRESSION": "1",
-        }
-    return found
-
-
-def _events(traces: Path) -> tuple[int, int]:
-    events = lost = 0
-    for file in traces.iterdir():
-        opener = gzip.open if file.suffix == ".gz" else open
-        with opener(file, "rt", errors="replace") as lines:
-            for line in lines:
-                if '"pread' in line:
-                    events += 3
-                if '"name":"end"' in line and '"dropped"' in line:
-                    lost += json.loads(line)["args"]["dropped"]
-    return events, lost
-
-
-def run(program: Path, env: dict[str, str], file: Path, rounds: int, threads: int, timed: bool) -> Sample:
-    """One run of one subject, its trace weighed and thrown away."""
-    with tempfile.TemporaryDirectory() as folder:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
-        done = subprocess.run(
-            [program, file, str(rounds), str(threads), str(int(timed))],
-            env={**clean, **env, "DFTRACER_LOG_FILE": f"{folder}/t"},
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        wall, calls, longest, cpu = map(int, done.stdout.split())
-        size = sum(f.stat().st_size for f in Path(folder).iterdir())
-        events, lost = _events(Path(folder))
-    per_thread = calls / threads
-    return Sample(wall / per_thread, cpu / per_thread, longest, size / events if events else 0.0, lost)
-
-
-def report(name: str, samples: Sequence[Sample], base: Sequence[Sample], threads: int) -> str:
+def report(name: str, samples: list[Sample], bases: dict[str, list[Sample]], threads: int) -> str:
     """One line of the table."""
-    wall, cpu = (statistics.median(getattr(s, f) for s in samples) for f in ("wall", "cpu"))
-    wall0, cpu0 = (statistics.median(getattr(s, f) for s in base) for f in ("wall", "cpu"))
-    return (
-        f"{name:26} {threads} thread(s)  wall {wall:8.0f} ns/call ({wall / wall0:5.2f}x)  "
-        f"cpu {cpu:7.0f} ns/call (+{cpu - cpu0:6.0f}, {cpu / cpu0:5.2f}x)  "
-        f"{statistics.median(s.bytes for s in samples):5.1f} B/event  lost {sum(s.lost for s in samples)}  "
-        f"longest round {max(s.longest for s in samples) / 1e6:.2f} ms"
-    )
+    best = min(s.wall for s in samples)
+    text = f"{name:24} {threads} thr  best {best:5.0f} ns/call, cpu {_median([s.cpu for s in samples]):5.0f};"
+    for base in bases.values():
+        added = _paired(samples, base, lambda a, b: a.cpu - b.cpu)
+        ratio = _paired(samples, base, lambda a, b: a.wall / b.wall)
+        text += f"  {added:+6.0f} ns, wall {ratio:5.2f}x"
+    events = f"{_median([s.bytes for s in samples]):4.1f} B/event  lost {sum(s.lost for s in samples)}"
+    return f"{text}  {events}  writer {_median([s.writer for s in samples]):4.0f} ns/event"
+
+
+def measure_loop(program: Path, file: Path, data: str, given: argparse.Namespace) -> None:
+    """Print the table: over the loop untraced, and over it in a process with a second thread."""
+    todo = subjects(data, given.rival)
+    for threads in given.threads:
+        samples: dict[str, list[Sample]] = {name: [] for name in todo}
+        for turn in range(given.turns):
+            names = list(todo)
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                samples[name].append(run(program, todo[name], file, given.calls // 3, threads))
+        bases = {name: samples[name] for name in todo if name.startswith("untraced")}
+        for name in todo:
+            print(report(name, samples[name], bases, threads), flush=True)
+
+
+def measure_stalls(program: Path, file: Path, data: str, given: argparse.Namespace) -> None:
+    """Print the longest calls, and which of them the scheduler has to answer for."""
+    todo = subjects(data, given.rival)
+    for threads in given.threads:
+        for name in ("untraced, second thread", "ours", "rival"):
+            if name not in todo:
+                continue
+            slow = [
+                call
+                for _ in range(given.turns)
+                for call in run(program, todo[name], file, given.calls // 3, threads, timed=True).slow
+            ]
+            over = [c for c in slow if c.wall >= 1_000_000]
+            own = [c.wall - (c.inside or 0) for c in slow if not c.preempted]
+            calls = given.turns * (given.calls // 3 + 1000) * 3 * threads
+            print(
+                f"{name:24} {threads} thr  {calls} calls: {len(over)} of 1 ms and more, of them "
+                f"{sum(not c.preempted for c in over)} not preempted; longest "
+                f"{max((c.wall for c in slow), default=0) / 1e6:.2f} ms, "
+                f"not preempted and less the call itself {max(own, default=0) / 1e6:.2f} ms",
+                flush=True,
+            )
+
+
+def measure_patch(given: argparse.Namespace) -> None:
+    """Print how long `initialize_log` takes in a process with torch."""
+    with tempfile.TemporaryDirectory() as folder:
+        took = [
+            float(
+                subprocess.run(
+                    [sys.executable, "-c", _PATCH, f"{folder}/{i}"],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                    env={"DFTRACER_ENABLE": "1", "PATH": "/usr/bin:/bin"},
+                ).stdout
+            )
+            for i in range(given.turns)
+        ]
+    spread = f"from {min(took):.1f} to {max(took):.1f}"
+    print(f"initialize_log with torch loaded: median {_median(took):.1f} ms, {spread}")
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.io", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=300_000)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.io", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("loop", "stalls", "patch"), nargs="?", default="loop")
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--calls", type=int, default=150_000, help="per thread and turn")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--no-rival", dest="rival", action="store_false")
     given = parser.parse_args()
+    if given.what == "patch":
+        measure_patch(given)
+        return
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         program = build(Path(folder))
         file = Path(folder) / "data.bin"
         file.write_bytes(bytes(65536))
-        todo = subjects(folder)
-        for threads in (1, 2):
-            samples: dict[str, list[Sample]] = {name: [] for name in todo}
-            for turn in range(given.rounds):
-                for name, env in todo.items():
-                    samples[name].append(
-                        run(program, env, file, given.calls // 3, threads, timed=turn % 2 == 1)
-                    )
-            for name in todo:
-                print(report(name, samples[name], samples["untraced"], threads), flush=True)
+        measure = measure_loop if given.what == "loop" else measure_stalls
+        measure(program, file, folder, given)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,7 @@ READERS: dict[str, Callable[[str], Callable[[], int]]] = {
 def main() -> None:
     name, path = sys.argv[1:3]
     look = READERS[name](path)
+    time.sleep(0.2)  # threads that libraries start at import spin for a moment
     before: Any = resource.getrusage(resource.RUSAGE_SELF)
     wall = time.perf_counter()
     events = look()

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -28,6 +28,9 @@ from dftracer.python.torch import trace_handler
 SHAPE = {"batch": 16, "length": 256, "width": 512, "layers": 6, "heads": 8, "words": 8192}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Step = Callable[[int], None]
+T = TypeVar("T")
+Pairs = list[tuple[float, float]]
+Runs = list[tuple[list[float], list[float]]]
 
 
 class Transformer(nn.Module):
@@ -125,9 +128,7 @@ def timed(step: Step, count: int, first: int) -> float:
     return statistics.median(times)
 
 
-def alternate(
-    first: Callable[[int], float], second: Callable[[int], float], rounds: int
-) -> list[list[float]]:
+def alternate(first: Callable[[int], T], second: Callable[[int], T], rounds: int) -> list[tuple[T, T]]:
     """Pairs of times; who begins changes every round."""
     pairs = []
     gc.collect()
@@ -137,12 +138,12 @@ def alternate(
             b, a = second(turn), first(turn)
         else:
             a, b = first(turn), second(turn)
-        pairs.append([a, b])
+        pairs.append((a, b))
     gc.enable()
     return pairs
 
 
-def compare_annotations(training: Training, data: Path, rounds: int, steps: int) -> list[list[float]]:
+def compare_annotations(training: Training, data: Path, rounds: int, steps: int) -> Pairs:
     plain = training.plain(write_batches(data / "plain"))
     traced = training.annotated(write_batches(data / "traced"))
     timed(plain, 20, 0)
@@ -154,12 +155,15 @@ def compare_annotations(training: Training, data: Path, rounds: int, steps: int)
     )
 
 
-def compare_handlers(training: Training, data: Path, rounds: int, steps: int) -> list[list[float]]:
+def compare_handlers(
+    training: Training, data: Path, rounds: int, steps: int
+) -> list[tuple[list[float], list[float]]]:
     plain = training.plain(write_batches(data / "plain"))
 
-    def window(handler: Callable[[Any], None]) -> float:
+    def window(handler: Callable[[Any], None]) -> list[float]:
+        """The time of each step, and last that of the end, when the handler's thread is waited for."""
+        times = []
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (DEVICE == "cuda")
-        begin = time.perf_counter()
         with profile(
             activities=activities,
             schedule=schedule(wait=20, warmup=2, active=3, repeat=1),
@@ -168,18 +172,48 @@ def compare_handlers(training: Training, data: Path, rounds: int, steps: int) ->
         ) as prof:
             # Most steps follow the window: what the handler leaves to its thread runs beside them.
             for index in range(10 * steps):
+                begin = time.perf_counter()
                 plain(index)
                 wait()
                 prof.step()
+                times.append(time.perf_counter() - begin)
+            begin = time.perf_counter()
         run_before_finalize()
-        return time.perf_counter() - begin
+        times.append(time.perf_counter() - begin)
+        return times
 
     for handler in (lambda _: None, trace_handler):
         window(handler)
     return alternate(lambda _: window(lambda _: None), lambda _: window(trace_handler), rounds)
 
 
-def compare_graphs(training: Training, data: Path, rounds: int, steps: int) -> list[list[float]]:
+def compare_windows(training: Training, data: Path, rounds: int, steps: int) -> Runs:
+    """One recorded window handed over again and again: what its writing takes from the steps beside it."""
+    plain = training.plain(write_batches(data / "plain"))
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (DEVICE == "cuda")
+    with profile(activities=activities, record_shapes=True) as prof:
+        for index in range(3):
+            plain(index)
+            wait()
+
+    def run(handler: Callable[[Any], None]) -> list[float]:
+        times = []
+        begin = time.perf_counter()
+        handler(prof)
+        for index in range(4 * steps):
+            plain(index)
+            wait()
+            times.append(time.perf_counter() - begin)
+            begin = time.perf_counter()
+        run_before_finalize()
+        return [*times, time.perf_counter() - begin]
+
+    for handler in (lambda _: None, trace_handler):
+        run(handler)
+    return alternate(lambda _: run(lambda _: None), lambda _: run(trace_handler), rounds)
+
+
+def compare_graphs(training: Training, data: Path, rounds: int, steps: int) -> Pairs:
     paths = write_batches(data / "plain")
     plain = training.plain(paths, torch.compile(training.model))
     traced = training.plain(paths, dynamo.compile(training.model, backend="inductor"))
@@ -192,7 +226,12 @@ def compare_graphs(training: Training, data: Path, rounds: int, steps: int) -> l
     )
 
 
-COMPARISONS = {"annotations": compare_annotations, "handler": compare_handlers, "graphs": compare_graphs}
+COMPARISONS: dict[str, Callable[..., Any]] = {
+    "annotations": compare_annotations,
+    "handler": compare_handlers,
+    "window": compare_windows,
+    "graphs": compare_graphs,
+}
 
 
 def main() -> None:

@@ -1,11 +1,12 @@
 """How fast a profiler window gets into the trace, and how much memory that takes.
 
-    python bench/torch/profiler_rate.py [--rival PYTHON] [--steps N]
+    python bench/torch/profiler_rate.py [--rival PYTHON] [--steps N] [--repeats N]
 
-Each row is a process of its own: it records a window, then times the handler together with `finalize()`,
-after which every event is in the file. Memory is the rise of the peak during that time. `prof.events()` is
-torch's own way to the same events, without writing them anywhere. `--rival` names the interpreter of an
-environment with another pydftracer.
+Each measurement is a process of its own: it records a window, then times the handler together with
+`finalize()`, after which every event is in the file. The routes take turns; a row has the best and the median
+rate of all repeats. Memory is the rise of the peak during that time. `prof.events()` is torch's own way to
+the same events, without writing them anywhere. `--rival` names the interpreter of an environment with another
+pydftracer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -97,25 +99,32 @@ def main() -> None:
         "--rival", metavar="PYTHON", help="interpreter of an environment with another pydftracer"
     )
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--windows", nargs="*", default=list(WINDOWS), choices=list(WINDOWS))
+    parser.add_argument("--routes", nargs="*", default=["this", "rival", "prof.events()"])
     options = parser.parse_args()
-    print("| window | route | events | events/s | memory, MB | bytes/event |")
-    print("|---|---|---|---|---|---|")
-    routes = [("this", sys.executable, "handler"), ("prof.events()", sys.executable, "events")]
+    print("| window | route | events | events/s, best | events/s, median | memory, MB | bytes/event |")
+    print("|---|---|---|---|---|---|---|")
+    routes = {"this": (sys.executable, "handler"), "prof.events()": (sys.executable, "events")}
     if options.rival:
-        routes.insert(1, ("rival", options.rival, "handler"))
+        routes["rival"] = (options.rival, "handler")
+    routes = {name: route for name, route in routes.items() if name in options.routes}
     for window in options.windows:
-        for name, python, how in routes:
-            found = measure(python, how, options.steps, WINDOWS[window])
-            rate = found["events"] / found["seconds"]
-            each = found["mb"] * 1024 * 1024 / found["events"]
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in routes}
+        for _ in range(options.repeats):
+            for name, (python, how) in routes.items():
+                found[name].append(measure(python, how, options.steps, WINDOWS[window]))
+        for name, results in found.items():
+            rates = [one["events"] / one["seconds"] for one in results]
+            memory = min(one["mb"] for one in results)
             columns = [
                 window,
                 name,
-                f"{found['events']:,}",
-                f"{rate:,.0f}",
-                f"{found['mb']:.0f}",
-                f"{each:,.0f}",
+                f"{results[0]['events']:,}",
+                f"{max(rates):,.0f}",
+                f"{statistics.median(rates):,.0f}",
+                f"{memory:.0f}",
+                f"{memory * 1024 * 1024 / results[0]['events']:,.0f}",
             ]
             print("| " + " | ".join(columns) + " |", flush=True)
 

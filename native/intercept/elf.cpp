@@ -55,6 +55,7 @@ bool describe(const dl_phdr_info* info, ElfObject* out) {
   }
   if (!dyn) return false;
   bool rela_plt = true;
+  size_t relative = 0;  // at the head of the table, where linkers put them: they name no symbol
   for (; dyn->d_tag != DT_NULL; ++dyn) {
     auto* at = reinterpret_cast<const void*>(dyn->d_un.d_ptr);
     switch (dyn->d_tag) {
@@ -66,10 +67,15 @@ bool describe(const dl_phdr_info* info, ElfObject* out) {
       case DT_JMPREL: out->tables[0] = static_cast<const ElfW(Rela)*>(at); break;
       case DT_PLTRELSZ: out->counts[0] = dyn->d_un.d_val / sizeof(ElfW(Rela)); break;
       case DT_RELA: out->tables[1] = static_cast<const ElfW(Rela)*>(at); break;
+      case DT_RELACOUNT: relative = dyn->d_un.d_val; break;
       case DT_RELASZ: out->counts[1] = dyn->d_un.d_val / sizeof(ElfW(Rela)); break;
     }
   }
   if (!rela_plt) out->counts[0] = 0;
+  if (out->tables[1] && relative <= out->counts[1]) {
+    out->tables[1] += relative;
+    out->counts[1] -= relative;
+  }
   for (int i = 0; i < 2; ++i)
     if (!out->tables[i]) out->counts[i] = 0;
   // The vDSO keeps offsets where all others keep addresses; it calls nobody.
@@ -85,6 +91,19 @@ void* defined_function(const ElfObject& o, const char* name) {
            !(o.versions && (o.versions[i] & kOldVersion));
   });
   return s ? reinterpret_cast<void*>(o.base + s->st_value) : nullptr;
+}
+
+uint32_t imported_symbols(const ElfObject& o) {
+  if (!o.gnu_hash) return 0;
+  uint32_t buckets = o.gnu_hash[0], first = o.gnu_hash[1], words = o.gnu_hash[2];
+  const uint32_t* bucket = reinterpret_cast<const uint32_t*>(reinterpret_cast<const uint64_t*>(o.gnu_hash + 4) + words);
+  // An empty table does not say where it would begin.
+  return std::any_of(bucket, bucket + buckets, [](uint32_t b) { return b != 0; }) ? first : 0;
+}
+
+uint32_t hashed_symbol(const ElfObject& o, const char* name) {
+  const ElfW(Sym)* s = find_hashed(o, name, [](uint32_t, const ElfW(Sym)&) { return true; });
+  return s ? uint32_t(s - o.symbols) : 0;
 }
 
 void* canonical_plt(const ElfObject& o, const char* name) {

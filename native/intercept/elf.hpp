@@ -36,7 +36,14 @@ void* defined_function(const ElfObject& object, const char* name);
 // The address of the PLT entry by which a non-PIC program stands for a function it imports, or null.
 void* canonical_plt(const ElfObject& program, const char* name);
 
-// Calls visit(slot, symbol, name) for every relocation that holds a function's address.
+// Symbols are numbered: first those which an object only imports, then those which its hash table knows. How many are
+// of the first kind, or 0 where it has no such table.
+uint32_t imported_symbols(const ElfObject& object);
+
+// The number of a symbol of that name which the hash table knows, or 0.
+uint32_t hashed_symbol(const ElfObject& object, const char* name);
+
+// Calls visit(slot, number of the symbol) for every relocation that holds a function's address.
 template <typename Visit>
 void for_each_slot(const ElfObject& object, Visit visit) {
 #if defined(__x86_64__)
@@ -53,8 +60,7 @@ void for_each_slot(const ElfObject& object, Visit visit) {
       if (type != kJump && type != kData && (type != kPointer || rela[i].r_addend != 0)) continue;
       auto index = ELF64_R_SYM(rela[i].r_info);
       if (index == 0) continue;
-      const ElfW(Sym)& symbol = object.symbols[index];
-      visit(reinterpret_cast<void**>(object.base + rela[i].r_offset), symbol, object.strings + symbol.st_name);
+      visit(reinterpret_cast<void**>(object.base + rela[i].r_offset), uint32_t(index));
     }
   }
 }

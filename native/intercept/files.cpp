@@ -71,8 +71,13 @@ uint64_t quick_hash(std::string_view s) {
     memcpy(&w, p, 8);
     h = mix(h ^ w, 0xa0761d6478bd642fu);
   }
+  // The last bytes, some of them for a second time where there are eight to load.
   uint64_t w = 0;
-  memcpy(&w, p, n);
+  if (s.size() >= 8) {
+    memcpy(&w, s.data() + s.size() - 8, 8);
+  } else {
+    for (size_t i = 0; i < n; ++i) w = w << 8 | uint8_t(p[i]);
+  }
   h = mix(h ^ w, 0xe7037ed1a0b428dbu);
   return h ? h : 1;
 }
@@ -82,13 +87,19 @@ KnownPath* known_path(std::string_view path, uint64_t* key) {
   return &g_known[*key & (kKnownPaths - 1)];
 }
 
+bool remembered(KnownPath* k, uint64_t key, File* out) {
+  if (k->key.load(std::memory_order_acquire) != key) return false;
+  uint64_t hash = k->hash.load(std::memory_order_acquire);
+  if (k->key.load(std::memory_order_relaxed) != key) return false;
+  *out = {hash, nullptr, &k->announced, key};
+  return true;
+}
+
 File traced_file(std::string_view path) {
   uint64_t key;
   KnownPath* k = known_path(path, &key);
-  if (k->key.load(std::memory_order_acquire) == key) {
-    uint64_t hash = k->hash.load(std::memory_order_acquire);
-    if (k->key.load(std::memory_order_relaxed) == key) return {hash, nullptr, &k->announced, key};
-  }
+  File known;
+  if (remembered(k, key, &known)) return known;
   uint64_t hash = 0;
   if (g_dirs && g_dirs->matches(path)) {
     hash = short_hash_bits(path);
@@ -214,6 +225,7 @@ void resolve_dots(PathText* path) {
 
 bool absolute(int dirfd, const char* path, PathText* out) {
   out->length = 0;
+  out->given = nullptr;
   if (path[0] != '/') {
     out->length = directory_text(dirfd, out->text);
     if (out->length == 0) return false;
@@ -257,7 +269,20 @@ void forget_files() {
 }
 
 File file_of_path(int dirfd, const char* path, PathText* text) {
-  if (!path || !g_known || !absolute(dirfd, path, text)) return {};
+  if (!path || !g_known) return {};
+  if (path[0] == '/') {
+    // Only tidy absolute paths are remembered: what is found under its own text needs no tidying.
+    size_t n = strlen(path);
+    uint64_t key;
+    KnownPath* k = known_path({path, n}, &key);
+    File known;
+    if (n <= kMaxPath && remembered(k, key, &known)) {
+      text->given = path;
+      text->length = uint32_t(n);
+      return known;
+    }
+  }
+  if (!absolute(dirfd, path, text)) return {};
   return traced_file(text->view());
 }
 
@@ -304,8 +329,10 @@ void set_descriptor(int fd, File file, std::string_view text, uint32_t announced
     d->text.store(fits ? g_text_space + at : nullptr, std::memory_order_relaxed);
     d->capacity = fits ? uint32_t(room) : 0;
   }
-  uint32_t length = 0;
-  if (char* to = d->text.load(std::memory_order_relaxed); to && text.size() <= d->capacity) {
+  uint32_t length = d->length.load(std::memory_order_relaxed);
+  bool same = d->hash.load(std::memory_order_relaxed) == file.hash && length == text.size();
+  if (!same) length = 0;
+  if (char* to = d->text.load(std::memory_order_relaxed); !same && to && text.size() <= d->capacity) {
     memcpy(to, text.data(), text.size());
     length = uint32_t(text.size());
   }

@@ -38,11 +38,12 @@ struct File {
 
 inline constexpr uint32_t kMaxPath = 4096;
 
-// An absolute path on the stack of a call.
+// An absolute path on the stack of a call, or the program's own text where that is one.
 struct PathText {
   uint32_t length = 0;
+  const char* given = nullptr;
   char text[kMaxPath + 1];
-  std::string_view view() const { return {text, length}; }
+  std::string_view view() const { return {given ? given : text, length}; }
 };
 
 bool prepare_files(const DataDirs& dirs);

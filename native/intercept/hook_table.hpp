@@ -8,7 +8,7 @@
 namespace dft {
 
 enum Symbol : int {
-#define IO_HOOK(category, symbol, wrapper) S_##symbol,
+#define IO_HOOK(symbol, wrapper) S_##symbol,
 #include "intercept/io_hooks.def"
   kSymbols
 };
@@ -20,7 +20,14 @@ inline F* real() {
   return reinterpret_cast<F*>(g_real[S]);
 }
 
-void add_posix_hooks(std::vector<Hook>* out);
+#define ADD_HOOK(symbol, wrapper) \
+  out->push_back({#symbol, reinterpret_cast<void*>(wrapper<S_##symbol>), &g_real[S_##symbol]});
+
+void add_open_hooks(std::vector<Hook>* out);
+void add_descriptor_hooks(std::vector<Hook>* out);
+void add_path_hooks(std::vector<Hook>* out);
+void add_directory_hooks(std::vector<Hook>* out);
+void add_transfer_hooks(std::vector<Hook>* out);
 void add_stdio_hooks(std::vector<Hook>* out);
 void add_process_hooks(std::vector<Hook>* out);
 void add_loader_hooks(std::vector<Hook>* out);

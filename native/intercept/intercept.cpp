@@ -24,7 +24,11 @@ bool everywhere(std::string_view) { return true; }
 const std::vector<Hook>& all_hooks() {
   static const auto* hooks = [] {
     auto* out = new std::vector<Hook>;
-    add_posix_hooks(out);
+    add_open_hooks(out);
+    add_descriptor_hooks(out);
+    add_path_hooks(out);
+    add_directory_hooks(out);
+    add_transfer_hooks(out);
     add_stdio_hooks(out);
     add_process_hooks(out);
     add_loader_hooks(out);

@@ -2,6 +2,8 @@
 
 #include "intercept/intercept.hpp"
 
+#include <pthread.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,42 +18,61 @@ __thread uint32_t tls_io_off = 0;
 uint32_t g_io_names[int(Call::kCount)];
 bool g_io_on[int(Call::kCount)];
 
-namespace {
-
-class Off {
- public:
-  Off() { ++tls_io_off; }
-  ~Off() { --tls_io_off; }
-};
-
-}  // namespace
+// A signal that has a handler is blocked; but a thread that blocks all of them is someone's helper thread.
+bool in_a_handler() {
+  sigset_t blocked;
+  if (pthread_sigmask(SIG_BLOCK, nullptr, &blocked) != 0) return false;
+  int handled = 0, others = 0;
+  for (int number = 1; number < 32; ++number) {
+    if (number == SIGKILL || number == SIGSTOP) continue;
+    if (sigismember(&blocked, number) != 1) {
+      ++others;
+      continue;
+    }
+    struct sigaction action;
+    if (sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)
+      ++handled;
+  }
+  return handled && others;
+}
 
 void hide_io(bool hidden) { tls_io_off += hidden ? 1u : -1u; }
 
 ThreadState* attach_for_io() {
-  // A signal handler that interrupts us here must not come back here: attaching takes a lock.
-  Off off;
+  Session* s = state().session;
+  // The first record of a process opens files and starts a thread, which a handler must not.
+  if (s && !s->recording && in_a_handler()) {
+    s->dropped_before_begin.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
   return attach_thread();
 }
 
-void count_signal_drop(ThreadState*) {
+void count_signal_drop() {
   Session* s = state().session;
   if (s && s->recording) s->header()->dropped[int(Drop::kInSignal)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void count_hidden_call(int fd) {
+  // After vfork it may be the child's.
+  if (tls_io_off % kLocked || g_generation.load(std::memory_order_relaxed) == 0 || !in_session_process()) return;
+  if (file_of(fd)) count_signal_drop();
 }
 
 void ease_off(ThreadState* t) {
   Session* s = state().session;
   if (!s) return;
-  uint64_t capacity = t->mask + 1;
-  t->limit = t->ring->tail.load(std::memory_order_acquire) + capacity;
-  if (t->limit - t->head >= capacity / 4 || s->settings.max_stall_us == 0) return;
-  // Only as long as it helps: a disk that hangs must not slow every call down.
-  constexpr uint32_t kMostPauses = 20;
-  if (t->limit != t->eased_at) {
-    t->eased_at = t->limit;
-    t->eased = 0;
+  refresh_limit(t);
+  if (t->head < t->ease_from || s->settings.max_stall_us == 0) return;
+  if (s->header()->refusing.load(std::memory_order_relaxed)) return;
+  // As long as it helps: a disk that hangs must not slow every call down.
+  constexpr uint64_t kHopeNs = 100'000'000;
+  uint64_t now = monotonic_ns();
+  if (uint64_t commits = s->writer.commits(); commits != t->eased_at) {
+    t->eased_at = commits;
+    t->eased_since = now;
   }
-  if (++t->eased > kMostPauses || s->header()->refusing.load(std::memory_order_relaxed)) return;
+  if (now - t->eased_since > kHopeNs) return;
   wake_writer();
   timespec nap{0, 50000};
   syscall(SYS_nanosleep, &nap, nullptr);

@@ -13,11 +13,25 @@ namespace dft {
 // Not 0: calls of this thread are not for us. Set while the tracer itself works, and between vfork and exec,
 // when a child runs in our memory.
 extern __attribute__((tls_model("initial-exec"))) __thread uint32_t tls_io_off;
+// What a thread adds to it that holds a lock of ours, or waits for the child of a vfork: its own calls are then those
+// of a signal handler.
+inline constexpr uint32_t kLocked = 1 << 16;
 extern uint32_t g_io_names[];        // interned, by Call
 extern bool g_io_on[];               // by Call: is its category recorded
 
 inline bool io_active() {
   return DFT_LIKELY(tls_io_off == 0) && g_generation.load(std::memory_order_relaxed) != 0;
+}
+
+void count_hidden_call(int fd);
+// For calls that are not recorded: a handler's call on a traced file counts as dropped.
+inline void not_recorded(int fd) {
+  if (DFT_UNLIKELY(tls_io_off >= kLocked)) count_hidden_call(fd);
+}
+
+inline uint64_t call_starts() {
+  expect_record();
+  return ticks();
 }
 
 struct Values {
@@ -32,7 +46,9 @@ struct Values {
 void announce(ThreadState* t, uint64_t hash, std::string_view path);
 void announce_descriptor(ThreadState* t, Descriptor* d);
 ThreadState* attach_for_io();
-void count_signal_drop(ThreadState* t);
+// Whether this looks like a signal handler of the program.
+bool in_a_handler();
+void count_signal_drop();
 // Little room is left in the ring: a short pause now, rather than a long one or a lost event later.
 void ease_off(ThreadState* t);
 
@@ -46,10 +62,10 @@ inline void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, ui
                     int error, const Values& values) {
   if (DFT_UNLIKELY(t->busy.load(std::memory_order_relaxed))) {
     // A signal handler's call inside the recording of another: the ring is half-way through a record.
-    count_signal_drop(t);
+    count_signal_drop();
     return;
   }
-  if (DFT_UNLIKELY(t->limit - t->head < (t->mask >> 2))) ease_off(t);
+  if (DFT_UNLIKELY(t->head >= t->ease_from)) ease_off(t);
   Writing writing(t);
   if (!writing.live()) return;
   uint32_t size = uint32_t(sizeof(Record) + sizeof(IoPayload) + values.n * 8);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bitset>
 #include <cstring>
 #include <mutex>
 #include <set>
@@ -16,8 +17,15 @@ namespace {
 struct HookSet {
   std::vector<Hook> hooks;  // sorted by symbol
   ObjectFilter wanted;
-  bool first_letters[256] = {};
+  std::bitset<4096> beginnings;
 };
+
+// Of the first three letters: most names fail by them, those of C++ above all.
+uint32_t beginning(const char* name) {
+  uint32_t h = 0;
+  for (int i = 0; i < 3 && name[i]; ++i) h = h * 37 + uint8_t(name[i]);
+  return h % 4096;
+}
 
 struct Patcher {
   std::mutex mutex;
@@ -121,11 +129,37 @@ class Writable {
 };
 
 const Hook* find_hook(const HookSet& set, const char* name) {
-  if (!set.first_letters[uint8_t(name[0])]) return nullptr;
+  if (!set.beginnings[beginning(name)]) return nullptr;
   auto it = std::lower_bound(set.hooks.begin(), set.hooks.end(), name,
                              [](const Hook& h, const char* n) { return strcmp(h.symbol, n) < 0; });
   return it != set.hooks.end() && strcmp(it->symbol, name) == 0 ? &*it : nullptr;
 }
+
+// Which symbols of an object lead to hooks. Most objects have few of them and ten thousands of relocations: looking at
+// the names first is many times less to read.
+class HookedSymbols {
+ public:
+  HookedSymbols(const ElfObject& o, const HookSet& set) : o_(o), set_(set), imported_(imported_symbols(o)) {
+    if (!imported_) return;
+    for (uint32_t i = 1; i < imported_; ++i)
+      if (const Hook* hook = find_hook(set, o.strings + o.symbols[i].st_name)) found_.push_back({i, hook});
+    for (const Hook& hook : set.hooks)
+      if (uint32_t i = hashed_symbol(o, hook.symbol)) found_.push_back({i, &hook});
+    std::sort(found_.begin(), found_.end());
+  }
+  bool none() const { return imported_ && found_.empty(); }
+  const Hook* at(uint32_t symbol) const {
+    if (!imported_) return find_hook(set_, o_.strings + o_.symbols[symbol].st_name);
+    auto it = std::lower_bound(found_.begin(), found_.end(), std::pair<uint32_t, const Hook*>{symbol, nullptr});
+    return it != found_.end() && it->first == symbol ? it->second : nullptr;
+  }
+
+ private:
+  const ElfObject& o_;
+  const HookSet& set_;
+  uint32_t imported_;
+  std::vector<std::pair<uint32_t, const Hook*>> found_;
+};
 
 Scan scan_objects() {
   Scan scan;
@@ -135,11 +169,14 @@ Scan scan_objects() {
 }
 
 void patch_object(Patcher& p, const ElfObject& o, const HookSet& set, const std::vector<ElfObject>& objects) {
+  HookedSymbols symbols(o, set);
+  if (symbols.none()) return;
   Writable writable(o);
   bool any = false;
-  for_each_slot(o, [&](void** slot, const ElfW(Sym) & symbol, const char* name) {
-    const Hook* hook = find_hook(set, name);
+  for_each_slot(o, [&](void** slot, uint32_t index) {
+    const Hook* hook = symbols.at(index);
     if (!hook || !*hook->original) return;
+    const ElfW(Sym)& symbol = o.symbols[index];
     void* value = reinterpret_cast<std::atomic<void*>*>(slot)->load(std::memory_order_relaxed);
     if (value == hook->wrapper || !leads_to(*hook, value, symbol, o, objects)) return;
     if (!writable.store(slot, hook->wrapper)) {
@@ -181,7 +218,7 @@ void patch_hooks(const std::vector<Hook>& hooks, ObjectFilter wanted) {
   set.wanted = wanted;
   std::sort(set.hooks.begin(), set.hooks.end(),
             [](const Hook& a, const Hook& b) { return strcmp(a.symbol, b.symbol) < 0; });
-  for (const Hook& h : hooks) set.first_letters[uint8_t(h.symbol[0])] = true;
+  for (const Hook& h : hooks) set.beginnings.set(beginning(h.symbol));
   p.sets.push_back(std::move(set));
   // What came meanwhile is not in the older sets yet.
   uint64_t adds = 0;
@@ -198,9 +235,11 @@ void restore_hooks(const std::vector<Hook>& hooks) {
     Scan scan = scan_objects();
     for (const ElfObject& o : scan.objects) {
       if (is_ours(o)) continue;
+      HookedSymbols symbols(o, set);
+      if (symbols.none()) continue;
       Writable writable(o);
-      for_each_slot(o, [&](void** slot, const ElfW(Sym)&, const char* name) {
-        const Hook* hook = find_hook(set, name);
+      for_each_slot(o, [&](void** slot, uint32_t index) {
+        const Hook* hook = symbols.at(index);
         if (hook && *slot == hook->wrapper && writable.store(slot, *hook->original)) --p.slots;
       });
     }

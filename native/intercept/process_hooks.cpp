@@ -1,4 +1,4 @@
-// Processes that come and go: fork, vfork, posix_spawn, exec, wait.
+// Processes that come and go: fork, posix_spawn, exec, wait.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/resource.h>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "intercept/hook_table.hpp"
-#include "intercept/io_record.hpp"
+#include "intercept/process_calls.hpp"
 #include "session_state.hpp"
 
 namespace dft {
@@ -18,16 +18,20 @@ bool recording() {
   return s && s->recording && io_active();
 }
 
+}  // namespace
+
 void record_call(Call call, uint64_t start, const Finished& done, int64_t ret, int error, const Values& values) {
   if (!g_io_on[int(call)] || !recording()) return;
   if (ThreadState* t = io_thread()) emit_io(t, call, 0, start, done.end(), true, ret, error, values);
 }
 
+namespace {
+
 template <int S>
 pid_t hook_fork() {
   auto* function = real<S, pid_t()>();
   if (!io_active()) return function();
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   pid_t pid = function();
   if (pid == 0) return 0;
   Finished done;
@@ -41,7 +45,7 @@ using Spawn = int(pid_t*, const char*, const posix_spawn_file_actions_t*, const 
 int spawned(Call call, Spawn* function, pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
             const posix_spawnattr_t* attributes, char* const* argv, char* const* envp) {
   if (!io_active()) return function(pid, path, actions, attributes, argv, envp);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   pid_t child = 0;
   int ret = function(&child, path, actions, attributes, argv, envp);
   if (pid && ret == 0) *pid = child;
@@ -65,7 +69,7 @@ int hook_posix_spawnp(pid_t* pid, const char* path, const posix_spawn_file_actio
 template <typename Values_, typename... P, typename... A>
 pid_t waited(Call call, int* status, Values_ values, pid_t (*function)(P...), A... args) {
   if (!io_active()) return function(args...);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   pid_t pid = function(args...);
   Finished done;
   Values all = values(status && pid > 0 ? *status : 0);
@@ -100,7 +104,7 @@ template <int S>
 int hook_waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
   auto* function = real<S, int(idtype_t, id_t, siginfo_t*, int)>();
   if (!io_active()) return function(type, id, info, options);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   int ret = function(type, id, info, options);
   Finished done;
   record_call(Call::waitid_, start, done, ret, ret == -1 ? done.error() : 0, Values(type, id, options));
@@ -112,7 +116,7 @@ int hook_waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
 // An exec that succeeds never returns: it is recorded as it begins. One that fails says so in a second event.
 void record_exec(const char* path, int error) {
   if (!recording() || !g_io_on[int(Call::execve_)]) return;
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   Finished done;
   PathText text;
   File file = error == EFAULT ? File{} : file_of_path(AT_FDCWD, path, &text);
@@ -122,83 +126,10 @@ void record_exec(const char* path, int error) {
   emit_io(t, Call::execve_, file.hash, start, done.end(), error != 0, -1, error, Values());
 }
 
-#if defined(__x86_64__)
-
-extern "C" {
-__attribute__((visibility("hidden"))) void* dft_real_vfork = nullptr;
-
-// Returns the start time, or 0 when nothing is recorded. From here until the child has gone its own way, calls of
-// this thread are the child's, made in our memory.
-__attribute__((visibility("hidden"))) uint64_t dft_before_vfork() {
-  uint64_t start = io_active() ? ticks() : 0;
-  ++tls_io_off;
-  return start;
-}
-
-__attribute__((visibility("hidden"))) int dft_after_vfork(int pid, uint64_t start) {
-  --tls_io_off;
-  if (start && io_active()) {
-    Finished done;
-    record_call(Call::vfork_, start, done, pid, pid == -1 ? done.error() : 0, Values());
-  }
-  return pid;
-}
-
-__attribute__((visibility("hidden"))) int dft_vfork();
-}
-
-// vfork returns twice on one stack and the child overwrites what lies below the caller's frame: the return address
-// is kept in a register, which the kernel preserves, and so is the start time.
-asm(R"(
-.text
-.hidden dft_vfork
-.type dft_vfork,@function
-dft_vfork:
-  .cfi_startproc
-  endbr64
-  subq $8, %rsp
-  call dft_before_vfork
-  addq $8, %rsp
-  popq %rdi
-  movq %rax, %rsi
-  movl $58, %eax
-  syscall
-  pushq %rdi
-  testq %rax, %rax
-  jz 1f
-  cmpq $-4095, %rax
-  jb 2f
-  negl %eax
-  pushq %rax
-  pushq %rsi
-  subq $8, %rsp
-  call __errno_location@PLT
-  addq $8, %rsp
-  popq %rsi
-  popq %rcx
-  movl %ecx, (%rax)
-  movl $-1, %eax
-2:
-  movl %eax, %edi
-  jmp dft_after_vfork
-1:
-  ret
-  .cfi_endproc
-.size dft_vfork, .-dft_vfork
-)");
-
-#endif
-
-#define ADD(symbol, wrapper) out->push_back({#symbol, reinterpret_cast<void*>(wrapper<S_##symbol>), &g_real[S_##symbol]});
-#define IO_HOOK(category, symbol, wrapper) IO_HOOK_##category(symbol, wrapper)
-#define IO_HOOK_POSIX(symbol, wrapper)
-#define IO_HOOK_STDIO(symbol, wrapper)
-#define IO_HOOK_PROCESS(symbol, wrapper) ADD(symbol, wrapper)
+#define IO_HOOK_PROCESS ADD_HOOK
 void add_process_hooks(std::vector<Hook>* out) {
 #include "intercept/io_hooks.def"
-#if defined(__x86_64__)
-  out->push_back({"vfork", reinterpret_cast<void*>(dft_vfork), &dft_real_vfork});
-#endif
+  add_vfork_hook(out);
 }
 
 }  // namespace dft

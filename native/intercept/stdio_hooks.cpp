@@ -37,7 +37,7 @@ inline R on_stream(Call call, FILE* stream, const Values& values, Judge judge, R
   if (!io_active()) return function(args...);
   File file = file_of(stream);
   if (!file) return function(args...);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   R ret = function(args...);
   Finished done;
   Judged j = judge(ret);
@@ -74,7 +74,7 @@ template <int S>
 FILE* hook_fopen(const char* path, const char* mode) {
   auto* function = real<S, FILE*(const char*, const char*)>();
   if (!io_active()) return function(path, mode);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   FILE* stream = function(path, mode);
   opened(Call::fopen_, path, start, stream, Values(flags_of(mode)));
   return stream;
@@ -86,7 +86,7 @@ FILE* hook_fdopen(int fd, const char* mode) {
   if (!io_active()) return function(fd, mode);
   File file = dft::file_of(fd);
   if (!file) return function(fd, mode);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   FILE* stream = function(fd, mode);
   Finished done;
   record_file(Call::fdopen_, file, start, done, true, stream ? fd : -1, stream == nullptr, Values());
@@ -99,7 +99,7 @@ FILE* hook_freopen(const char* path, const char* mode, FILE* stream) {
   if (!io_active()) return function(path, mode, stream);
   int before = descriptor_of(stream);
   if (before >= 0 && path) clear_descriptor(before);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   FILE* ret = function(path, mode, stream);
   if (path) opened(Call::freopen_, path, start, ret, Values(flags_of(mode)));
   return ret;
@@ -117,7 +117,7 @@ int hook_fclose(FILE* stream) {
   clear_descriptor(fd);
   file.descriptor = nullptr;
   if (!file) return function(stream);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   int ret = function(stream);
   Finished done;
   record_file(Call::fclose_, file, start, done, true, ret, ret != 0, Values());
@@ -172,7 +172,7 @@ int hook_fputs(const char* text, FILE* stream) {
   if (!io_active()) return function(text, stream);
   File file = file_of(stream);
   if (!file) return function(text, stream);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   int ret = function(text, stream);
   Finished done;
   record_file(Call::fputs_, file, start, done, ret == EOF, ret, ret == EOF, Values(strlen(text)));
@@ -237,7 +237,7 @@ void hook_rewind(FILE* stream) {
   if (!io_active()) return function(stream);
   File file = file_of(stream);
   if (!file) return function(stream);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   function(stream);
   Finished done;
   record_file(Call::rewind_, file, start, done, false, 0, false, Values());
@@ -251,7 +251,7 @@ int hook_vfprintf(FILE* stream, const char* format, va_list list) {
   if (!io_active()) return function(stream, format, list);
   File file = file_of(stream);
   if (!file) return function(stream, format, list);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   int ret = function(stream, format, list);
   Finished done;
   Judged j = printed(ret);
@@ -274,7 +274,7 @@ int hook_vfprintf_chk(FILE* stream, int flag, const char* format, va_list list) 
   if (!io_active()) return function(stream, flag, format, list);
   File file = file_of(stream);
   if (!file) return function(stream, flag, format, list);
-  uint64_t start = ticks();
+  uint64_t start = call_starts();
   int ret = function(stream, flag, format, list);
   Finished done;
   Judged j = printed(ret);
@@ -293,11 +293,7 @@ int hook_fprintf_chk(FILE* stream, int flag, const char* format, ...) {
 
 }  // namespace
 
-#define ADD(symbol, wrapper) out->push_back({#symbol, reinterpret_cast<void*>(wrapper<S_##symbol>), &g_real[S_##symbol]});
-#define IO_HOOK(category, symbol, wrapper) IO_HOOK_##category(symbol, wrapper)
-#define IO_HOOK_POSIX(symbol, wrapper)
-#define IO_HOOK_STDIO(symbol, wrapper) ADD(symbol, wrapper)
-#define IO_HOOK_PROCESS(symbol, wrapper)
+#define IO_HOOK_STDIO ADD_HOOK
 void add_stdio_hooks(std::vector<Hook>* out) {
 #include "intercept/io_hooks.def"
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -16,65 +17,99 @@ namespace dft::load {
 inline constexpr std::int64_t kMissing = std::numeric_limits<std::int64_t>::min();
 inline constexpr std::int32_t kNoCode = -1;
 
-// A growable array that does not clear what it hands out.
-template <class T>
-class Column {
+// A growable text that does not clear what it hands out.
+class Bytes {
  public:
-  Column() = default;
-  Column(const Column&) = delete;
-  Column& operator=(const Column&) = delete;
-  Column(Column&& o) noexcept : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)),
-                                capacity_(std::exchange(o.capacity_, 0)) {}
-  Column& operator=(Column&& o) noexcept {
+  Bytes() = default;
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+  Bytes(Bytes&& o) noexcept
+      : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)), capacity_(std::exchange(o.capacity_, 0)) {}
+  Bytes& operator=(Bytes&& o) noexcept {
     std::swap(data_, o.data_);
     std::swap(size_, o.size_);
     std::swap(capacity_, o.capacity_);
     return *this;
   }
-  ~Column() { std::free(data_); }
+  ~Bytes() { std::free(data_); }
 
   void reserve(std::size_t n) {
     if (n <= capacity_) return;
-    auto* grown = static_cast<T*>(std::realloc(data_, n * sizeof(T)));
+    auto* grown = static_cast<char*>(std::realloc(data_, n));
     if (grown == nullptr) throw std::bad_alloc();
     data_ = grown;
     capacity_ = n;
   }
-  void push(T v) {
-    if (size_ == capacity_) reserve(capacity_ == 0 ? 1024 : capacity_ * 2);
-    data_[size_++] = v;
-  }
-  void append(const T* p, std::size_t n) {
+  void append(const char* p, std::size_t n) {
     if (size_ + n > capacity_) reserve(std::max(size_ + n, capacity_ * 2));
-    if (n != 0) std::memcpy(data_ + size_, p, n * sizeof(T));
+    if (n != 0) std::memcpy(data_ + size_, p, n);
     size_ += n;
   }
-  // Push without the capacity check; the caller reserved.
-  void put(T v) noexcept { data_[size_++] = v; }
-  // Value of one row; rows passed over have none. The caller reserved.
-  void set(std::size_t row, T v, T none) noexcept {
-    while (size_ < row) data_[size_++] = none;
-    data_[size_++] = v;
-  }
-  void fill(std::size_t rows, T none) noexcept {
-    while (size_ < rows) data_[size_++] = none;
-  }
   void clear() noexcept { size_ = 0; }
-  void resize_down(std::size_t n) noexcept { size_ = n; }
-  T* data() noexcept { return data_; }
-  const T* data() const noexcept { return data_; }
+  void resize_down(std::size_t n) noexcept { size_ = n; }  // also up, within the capacity
+  char* data() noexcept { return data_; }
+  const char* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; }
   std::size_t capacity() const noexcept { return capacity_; }
 
  private:
-  T* data_ = nullptr;
+  char* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;
 };
 
-// X(name): 64-bit integers, kMissing when absent.
+// A column of a chunk: it is filled up to the last row that has a value, and catches up when a later one has.
+template <class T>
+class Column {
+ public:
+  void put(T v) noexcept { data_[size_++] = v; }
+  void set(std::size_t row, T v, T none) noexcept {
+    if (size_ < row) [[unlikely]] fill(row, none);
+    data_[size_++] = v;
+  }
+  void fill(std::size_t rows, T none) noexcept {
+    gaps_ = gaps_ || size_ < rows;
+    while (size_ < rows) data_[size_++] = none;
+  }
+  void cut(std::size_t rows) noexcept { size_ = std::min(size_, rows); }
+  // Where its values are from now on; those it has are copied there.
+  void move_to(T* place) noexcept {
+    if (size_ != 0) std::memcpy(place, data_, size_ * sizeof(T));
+    data_ = place;
+  }
+  const T* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+  bool gaps() const noexcept { return gaps_; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+  bool gaps_ = false;
+};
+
+// Memory for the columns of a chunk; what is given back is used again.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(std::size_t size);
+  Memory(Memory&& o) noexcept : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
+  Memory& operator=(Memory&& o) noexcept {
+    std::swap(data_, o.data_);
+    std::swap(size_, o.size_);
+    return *this;
+  }
+  ~Memory();
+  char* data() const noexcept { return data_; }
+
+ private:
+  char* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// X(name): 64-bit integers, kMissing when absent. Those that whole traces lack come last: their memory, at the end of
+// a chunk's, is then never touched.
 #define DFT_INT_COLUMNS(X) \
-  X(id) X(pid) X(tid) X(ts) X(dur) X(level) X(p_idx) X(epoch) X(step) X(count) X(size) X(offset) X(ret) X(errno_) X(image_idx)
+  X(id) X(pid) X(tid) X(ts) X(dur) X(level) X(p_idx) X(ret) X(count) X(epoch) X(step) X(image_idx) X(size) X(offset) X(errno_)
 // X(name): codes into a dictionary of the same name, kNoCode when absent.
 #define DFT_CODE_COLUMNS(X) X(name) X(cat) X(hhash) X(fhash)
 
@@ -96,7 +131,12 @@ struct Row {
   std::int8_t ph;
 
   bool have(Field f) const noexcept { return (has >> f & 1) != 0; }
+  // The value of an integer column: they come first, in order.
+  std::int64_t& slot(Field f) noexcept {
+    return *reinterpret_cast<std::int64_t*>(reinterpret_cast<char*>(this) + f * sizeof(std::int64_t));
+  }
 };
+static_assert(f_id == 0 && f_errno_ + 1 == f_name && offsetof(Row, errno_) == f_errno_ * sizeof(std::int64_t));
 
 // A metadata record, or one of the two events by which a process reports itself (start, end).
 struct Meta {
@@ -104,6 +144,7 @@ struct Meta {
   std::int64_t pid, tid, ts;
 };
 
+// The rows of one chunk, in the order of the text. A column in which no row has a value is empty.
 struct Columns {
 #define X(n) Column<std::int64_t> n;
   DFT_INT_COLUMNS(X)
@@ -113,33 +154,14 @@ struct Columns {
 #undef X
   Column<std::int8_t> ph;
   Column<std::int32_t> args_end;  // end of each row's text in args_text
-  Column<char> args_text;         // what no column holds, as JSON objects; empty when nothing is left
+  Bytes args_text;                // what no column holds, as JSON objects; empty when nothing is left
   std::vector<Meta> meta;
   std::size_t rows = 0;
 
-  void clear() {
-#define X(n) n.clear();
-    DFT_INT_COLUMNS(X)
-    DFT_CODE_COLUMNS(X)
-#undef X
-    ph.clear();
-    args_end.clear();
-    args_text.clear();
-    meta.clear();
-    rows = 0;
-  }
-  void reserve_rows(std::size_t n) {
-    if (n <= ph.capacity()) return;
-#define X(c) c.reserve(n);
-    DFT_INT_COLUMNS(X)
-    DFT_CODE_COLUMNS(X)
-#undef X
-    args_end.reserve(n);
-    ph.reserve(n);
-  }
+  void reserve_rows(std::size_t n);
   void push(const Row& r) {
-    if (rows == ph.capacity()) reserve_rows(rows == 0 ? 4096 : rows * 2);
-    // Columns a row has no value for are not touched: they catch up when one has.
+    if (rows == capacity_) [[unlikely]] reserve_rows(rows == 0 ? 4096 : rows * 2);
+    // Columns a row has no value for are not touched.
 #define X(n) \
   if (r.have(f_##n)) n.set(rows, r.n, kMissing);
     DFT_INT_COLUMNS(X)
@@ -154,8 +176,7 @@ struct Columns {
   }
   // Forget rows from `n` on.
   void cut(std::size_t n) noexcept {
-#define X(c) \
-  if (c.size() > n) c.resize_down(n);
+#define X(c) c.cut(n);
     DFT_INT_COLUMNS(X)
     DFT_CODE_COLUMNS(X)
     X(ph)
@@ -163,34 +184,21 @@ struct Columns {
 #undef X
     rows = n;
   }
-};
-
-// The rows of one chunk, every column in one block of memory.
-// A column in which no row has a value takes no room and is null.
-class Chunk {
- public:
-  // From `parts` in order; their metadata is moved out.
-  explicit Chunk(const std::vector<Columns*>& parts);
-  ~Chunk();
-  Chunk(const Chunk&) = delete;
-  Chunk& operator=(const Chunk&) = delete;
-
-#define X(n) const std::int64_t* n = nullptr;
-  DFT_INT_COLUMNS(X)
+  // No more rows: columns with a value reach the last one.
+  void finish() noexcept {
+#define X(c) \
+  if (c.size() != 0) c.fill(rows, kMissing);
+    DFT_INT_COLUMNS(X)
 #undef X
-#define X(n) const std::int32_t* n = nullptr;
-  DFT_CODE_COLUMNS(X)
+#define X(c) \
+  if (c.size() != 0) c.fill(rows, kNoCode);
+    DFT_CODE_COLUMNS(X)
 #undef X
-  const std::int8_t* ph = nullptr;
-  const std::int32_t* args_end = nullptr;
-  const char* args_text = nullptr;
-  std::size_t args_size = 0;
-  std::size_t rows = 0;
-  std::vector<Meta> meta;
+  }
 
  private:
-  char* block_ = nullptr;
-  std::size_t block_size_ = 0;
+  Memory memory_;
+  std::size_t capacity_ = 0;
 };
 
 }  // namespace dft::load

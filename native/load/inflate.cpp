@@ -3,10 +3,7 @@
 #include <algorithm>
 
 #include "line.hpp"
-
-#ifdef DFT_HAVE_LIBDEFLATE
-#include <libdeflate.h>
-#endif
+#include "write/crc32.hpp"
 
 namespace dft::load {
 namespace {
@@ -15,6 +12,26 @@ T little(const std::uint8_t* p) {
   T v;
   std::memcpy(&v, p, sizeof v);
   return v;
+}
+
+constexpr std::size_t kTrailer = 8;
+
+// Where the deflate stream of a member begins; 0 when the header is not one.
+std::size_t header_size(const std::uint8_t* p, std::size_t n) {
+  constexpr unsigned kHeaderCrc = 2, kExtra = 4, kName = 8, kComment = 16;
+  if (n < 10 || p[0] != 0x1f || p[1] != 0x8b || p[2] != 8) return 0;
+  std::size_t at = 10;
+  if ((p[3] & kExtra) != 0) {
+    if (n < at + 2) return 0;
+    at += 2 + little<std::uint16_t>(p + at);
+  }
+  for (const unsigned text : {kName, kComment}) {
+    if ((p[3] & text) == 0) continue;
+    while (at < n && p[at] != 0) ++at;
+    ++at;
+  }
+  if ((p[3] & kHeaderCrc) != 0) at += 2;
+  return at < n ? at : 0;
 }
 }  // namespace
 
@@ -38,33 +55,31 @@ std::optional<MemberNote> read_note(const std::uint8_t* p, std::size_t n) {
   return std::nullopt;
 }
 
-MemberInflater::MemberInflater() {
-#ifdef DFT_HAVE_LIBDEFLATE
-  fast_ = libdeflate_alloc_decompressor();
-#endif
+static_assert(WholeInflate::kSlack <= kPadding);
+
+// A member in one go, if it is just what its note says and unharmed.
+bool MemberInflater::whole(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out) {
+  const std::size_t head = header_size(p, n);
+  if (head == 0 || n < head + kTrailer) return false;
+  auto* text = reinterpret_cast<std::uint8_t*>(out.data());
+  const std::size_t used = decoder_.decode(p + head, n - head - kTrailer, text, text_size);
+  if (used == 0 || head + used + kTrailer != n) return false;
+  const std::uint8_t* const trailer = p + n - kTrailer;
+  if (little<std::uint32_t>(trailer) != gzip_crc32(text, text_size) ||
+      little<std::uint32_t>(trailer + 4) != static_cast<std::uint32_t>(text_size))
+    return false;
+  out.resize_down(text_size);
+  std::memset(out.data() + text_size, 0, kPadding);
+  return true;
 }
 
-MemberInflater::~MemberInflater() {
-#ifdef DFT_HAVE_LIBDEFLATE
-  libdeflate_free_decompressor(fast_);
-#endif
-}
-
-bool MemberInflater::inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Column<char>& out) {
+bool MemberInflater::inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out) {
   out.clear();
   // A damaged note must not make us ask for gigabytes: deflate cannot expand more than about 1032 times.
   text_size = std::min(text_size, n * 1040 + 1024);
   out.reserve(text_size + kPadding);
-#ifdef DFT_HAVE_LIBDEFLATE
-  if (fast_ != nullptr) {
-    std::size_t got = 0;
-    if (libdeflate_gzip_decompress(fast_, p, n, out.data(), text_size, &got) == LIBDEFLATE_SUCCESS) {
-      out.resize_down(got);
-      std::memset(out.data() + got, 0, kPadding);
-      return true;
-    }
-  }
-#endif
+  if (whole(p, n, text_size, out)) return true;
+  out.clear();
   StreamInflater slow;
   const std::uint8_t* at = p;
   std::size_t left = n;
@@ -88,7 +103,7 @@ StreamInflater::StreamInflater() {
 }
 StreamInflater::~StreamInflater() { inflateEnd(&z_); }
 
-StreamInflater::State StreamInflater::step(const std::uint8_t*& p, std::size_t& n, Column<char>& out, std::size_t limit) {
+StreamInflater::State StreamInflater::step(const std::uint8_t*& p, std::size_t& n, Bytes& out, std::size_t limit) {
   while (n > 0) {
     if (between_) {
       inflateReset(&z_);

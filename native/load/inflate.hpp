@@ -8,8 +8,7 @@
 #include <optional>
 
 #include "columns.hpp"
-
-struct libdeflate_decompressor;
+#include "whole_inflate.hpp"
 
 namespace dft::load {
 
@@ -24,16 +23,13 @@ std::optional<MemberNote> read_note(const std::uint8_t* p, std::size_t n);
 
 class MemberInflater {
  public:
-  MemberInflater();
-  ~MemberInflater();
-  MemberInflater(const MemberInflater&) = delete;
-  MemberInflater& operator=(const MemberInflater&) = delete;
-
   // The member's text, replacing `out`; false when it is damaged, `out` then holds what could be had.
-  bool inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Column<char>& out);
+  bool inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out);
 
  private:
-  libdeflate_decompressor* fast_ = nullptr;
+  bool whole(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out);
+
+  WholeInflate decoder_;
 };
 
 // Inflates concatenated members piece by piece.
@@ -46,7 +42,7 @@ class StreamInflater {
 
   enum class State { more_input, more_room, damaged };
   // Takes from [p, p+n) (advancing both), appends to `out` up to its capacity less the padding.
-  State step(const std::uint8_t*& p, std::size_t& n, Column<char>& out, std::size_t limit);
+  State step(const std::uint8_t*& p, std::size_t& n, Bytes& out, std::size_t limit);
   bool between_members() const noexcept { return between_; }
 
  private:

@@ -1,11 +1,13 @@
 #include "line.hpp"
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "escapes.hpp"
 
 namespace dft::load {
 namespace {
+
+// Between the duration and the first argument that differs from row to row.
+constexpr char kHost[] = ",\"ph\":\"X\",\"args\":{\"hhash\":\"";
+constexpr std::size_t kHostSize = sizeof kHost - 1, kHashSize = 16;
 
 constexpr std::uint64_t key8(const char* s, std::size_t n) {
   std::uint64_t v = 0;
@@ -81,79 +83,7 @@ inline bool integer(const char*& p, std::int64_t& out) {
   return true;
 }
 
-void append_utf8(std::string& out, std::uint32_t c) {
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xC0 | (c >> 6));
-    out += static_cast<char>(0x80 | (c & 63));
-  } else if (c < 0x10000) {
-    out += static_cast<char>(0xE0 | (c >> 12));
-    out += static_cast<char>(0x80 | ((c >> 6) & 63));
-    out += static_cast<char>(0x80 | (c & 63));
-  } else {
-    out += static_cast<char>(0xF0 | (c >> 18));
-    out += static_cast<char>(0x80 | ((c >> 12) & 63));
-    out += static_cast<char>(0x80 | ((c >> 6) & 63));
-    out += static_cast<char>(0x80 | (c & 63));
-  }
-}
-
-int hex4(const char* p, const char* end) {
-  if (end - p < 4) return -1;
-  int v = 0;
-  for (int i = 0; i < 4; ++i) {
-    const char c = p[i];
-    const int d = digit(c) ? c - '0' : (c >= 'a' && c <= 'f') ? c - 'a' + 10 : (c >= 'A' && c <= 'F') ? c - 'A' + 10 : -1;
-    if (d < 0) return -1;
-    v = v * 16 + d;
-  }
-  return v;
-}
-
 }  // namespace
-
-void unescape(std::string_view raw, std::string& out) {
-  out.clear();
-  const char* p = raw.data();
-  const char* const end = p + raw.size();
-  while (p < end) {
-    if (*p != '\\') {
-      out += *p++;
-      continue;
-    }
-    if (++p == end) break;
-    const char c = *p++;
-    switch (c) {
-      case 'n': out += '\n'; break;
-      case 't': out += '\t'; break;
-      case 'r': out += '\r'; break;
-      case 'b': out += '\b'; break;
-      case 'f': out += '\f'; break;
-      case 'u': {
-        int u = hex4(p, end);
-        if (u < 0) {
-          append_utf8(out, 0xFFFD);
-          break;
-        }
-        p += 4;
-        auto code = static_cast<std::uint32_t>(u);
-        if (code >= 0xD800 && code < 0xE000) {
-          const int low = (code < 0xDC00 && end - p >= 6 && p[0] == '\\' && p[1] == 'u') ? hex4(p + 2, end) : -1;
-          if (low >= 0xDC00 && low < 0xE000) {
-            p += 6;
-            code = 0x10000 + ((code - 0xD800) << 10) + (static_cast<std::uint32_t>(low) - 0xDC00);
-          } else {
-            code = 0xFFFD;
-          }
-        }
-        append_utf8(out, code);
-        break;
-      }
-      default: out += c;
-    }
-  }
-}
 
 LineScanner::LineScanner(Dictionaries& d, const Filter& filter)
     : filter_(&filter),
@@ -267,27 +197,12 @@ bool LineScanner::arguments(const char*& p, const char* end) {
   if (*p != '{') return skip(p, end, 0);
   p = blanks(p + 1);
   if (*p == '}') return ++p, true;
-  // Nearly every row of ours begins with the host of the row before and the parent.
-  if (std::memcmp(p, "\"hhash\":\"", 9) == 0 && p[25] == '"' && p[26] == ',') {
-    if (std::memcmp(p + 9, last_host_, 16) == 0) {
-      row_.hhash = last_host_code_;
-      take(f_hhash);
-      p += 27;
-    } else if (std::memchr(p + 9, '\\', 16) == nullptr && std::memchr(p + 9, '"', 16) == nullptr) {
-      row_.hhash = last_host_code_ = hhash_(std::string_view(p + 9, 16));
-      std::memcpy(last_host_, p + 9, 16);
-      take(f_hhash);
-      p += 27;
-    }
-    if (std::memcmp(p, "\"p_idx\":", 8) == 0) {
-      const char* s = p + 8;
-      if (integer(s, row_.p_idx) && *s == ',') {
-        take(f_p_idx);
-        p = s + 1;
-      }
-    }
-  }
-  for (;;) {
+  return more_arguments(p, end, nullptr, 0);
+}
+
+// Arguments from the one at p to the end of the object. `shape` learns them; p is at its argument number `n`.
+bool LineScanner::more_arguments(const char*& p, const char* end, Shape* shape, std::size_t n) {
+  for (;; ++n) {
     const char* const key_at = p;
     Text k;
     if (!string(p, end, k)) return false;
@@ -297,20 +212,37 @@ bool LineScanner::arguments(const char*& p, const char* end) {
     }
     ++p;
     if (*p == ' ') p = blanks(p);
+    if (shape != nullptr) shape->known = n;
+    const auto learn = [&](Argument::Kind kind, Field field, const char* value) {
+      if (shape != nullptr && shape->known == n) shape->learn(n, key_at, static_cast<std::size_t>(value - key_at), kind, field);
+    };
     bool ok = true;
     const bool meta = row_.ph == 'M';
+    const auto number = [&](std::int64_t& slot, Field field) {
+      const char* const value = p;
+      const std::uint32_t before = row_.has;
+      ok = integer_or_rest(p, end, key_at, slot, field);
+      if (row_.has == before) return;
+      const bool quoted = *value == '"';
+      learn(quoted ? Argument::Kind::quoted_number : Argument::Kind::number, field, value + (quoted ? 1 : 0));
+    };
     switch (k.raw.size() > 8 ? 0 : load8(k.raw.data(), k.raw.size())) {
       case key("hhash"): ok = text_code(p, end, hhash_, row_.hhash, f_hhash); break;
-      case key("fhash"): ok = text_code(p, end, fhash_, row_.fhash, f_fhash); break;
-      case key("p_idx"): ok = integer_or_rest(p, end, key_at, row_.p_idx, f_p_idx); break;
-      case key("level"): ok = integer_or_rest(p, end, key_at, row_.level, f_level); break;
-      case key("epoch"): ok = integer_or_rest(p, end, key_at, row_.epoch, f_epoch); break;
-      case key("step"): ok = integer_or_rest(p, end, key_at, row_.step, f_step); break;
-      case key("count"): ok = integer_or_rest(p, end, key_at, row_.count, f_count); break;
-      case key("size"): ok = integer_or_rest(p, end, key_at, row_.size, f_size); break;
-      case key("offset"): ok = integer_or_rest(p, end, key_at, row_.offset, f_offset); break;
-      case key("ret"): ok = integer_or_rest(p, end, key_at, row_.ret, f_ret); break;
-      case key("errno"): ok = integer_or_rest(p, end, key_at, row_.errno_, f_errno_); break;
+      case key("fhash"): {
+        const char* const value = p;
+        ok = text_code(p, end, fhash_, row_.fhash, f_fhash);
+        if (*value == '"') learn(Argument::Kind::file, f_fhash, value + 1);
+        break;
+      }
+      case key("p_idx"): number(row_.p_idx, f_p_idx); break;
+      case key("level"): number(row_.level, f_level); break;
+      case key("epoch"): number(row_.epoch, f_epoch); break;
+      case key("step"): number(row_.step, f_step); break;
+      case key("count"): number(row_.count, f_count); break;
+      case key("size"): number(row_.size, f_size); break;
+      case key("offset"): number(row_.offset, f_offset); break;
+      case key("ret"): number(row_.ret, f_ret); break;
+      case key("errno"): number(row_.errno_, f_errno_); break;
       case key("filename"):
       case key("fname"):
         if (!row_.have(f_fhash) && *p == '"') {
@@ -336,13 +268,16 @@ bool LineScanner::arguments(const char*& p, const char* end) {
         [[fallthrough]];
       default:
         if (k.raw == "image_idx") {
-          ok = integer_or_rest(p, end, key_at, row_.image_idx, f_image_idx);
+          number(row_.image_idx, f_image_idx);
           break;
         }
+        learn(Argument::Kind::other, f_id, p);
         ok = skip(p, end, 0);
         if (ok) rest(key_at, p);
     }
     if (!ok) return false;
+    // Nothing is known beyond an argument that could not be learnt.
+    if (shape != nullptr && shape->known == n) shape = nullptr;
     if (*p == ' ') p = blanks(p);
     if (*p == ',') {
       ++p;
@@ -353,6 +288,58 @@ bool LineScanner::arguments(const char*& p, const char* end) {
     ++p;
     return true;
   }
+}
+
+// Arguments of a row that looks like the last of its kind; from the first difference on they are read one by one.
+inline bool LineScanner::known_arguments(const char*& p, const char* end, Shape& shape) {
+  for (std::size_t n = 0; n < shape.known; ++n) {
+    const Argument& a = shape.arguments[n];
+    if (!a.at(p)) return more_arguments(p, end, &shape, n);
+    const char* s = p + a.size;
+    switch (a.kind) {
+      case Argument::Kind::number:
+      case Argument::Kind::quoted_number: {
+        std::int64_t v;
+        if (!integer(s, v)) return more_arguments(p, end, &shape, n);
+        if (a.kind == Argument::Kind::quoted_number && *s++ != '"') return more_arguments(p, end, &shape, n);
+        if ((*s != ',' && *s != '}') || v == kMissing) return more_arguments(p, end, &shape, n);
+        row_.slot(a.field) = v;
+        take(a.field);
+        break;
+      }
+      case Argument::Kind::file:
+        if (s[16] == '"' && equal_long(s, last_file_, 16)) {
+          row_.fhash = last_file_code_;
+          s += 17;
+        } else {
+          const char* const from = s;
+          s = quote_or_escape(s, end);
+          if (s >= end || *s != '"') return more_arguments(p, end, &shape, n);
+          row_.fhash = fhash_(std::string_view(from, static_cast<std::size_t>(s - from)));
+          if (s - from == 16) {
+            std::memcpy(last_file_, from, 16);
+            last_file_code_ = row_.fhash;
+          }
+          ++s;
+        }
+        take(f_fhash);
+        break;
+      case Argument::Kind::other:
+        if (!skip(s, end, 0)) return false;
+        rest(p, s);
+        break;
+    }
+    p = s;
+    if (*p == '}') return ++p, true;
+    if (*p != ',') {
+      p = blanks(p);
+      if (*p == '}') return ++p, true;
+      if (*p != ',') return false;
+    }
+    ++p;
+    if (*p == ' ') p = blanks(p);
+  }
+  return more_arguments(p, end, &shape, shape.known);
 }
 
 bool LineScanner::wanted() {
@@ -383,26 +370,19 @@ bool LineScanner::wanted() {
          inside(row_.have(f_epoch), row_.epoch, f.epoch_min, f.epoch_max);
 }
 
-// The head of a row as we write it: fixed keys in a fixed order, no blanks. False, and nothing taken, otherwise.
-inline bool LineScanner::usual_head(const char*& p, const char* end) {
+// A row as we write it: fixed keys in a fixed order, no blanks. False, and nothing taken, otherwise.
+inline bool LineScanner::usual_head(const char*& p, const char* end, Shape*& shape) {
   const char* s = p;
-  const auto text = [&](Interner& in, std::int32_t& code) {
-    const char* const from = s;
-    s = quote_or_escape(s, end);
-    if (s >= end || *s != '"') return false;
-    code = in(std::string_view(from, static_cast<std::size_t>(s - from)));
-    return true;
-  };
   if (std::memcmp(s, "{\"id\":", 6) != 0) return false;
   s += 6;
   if (!integer(s, row_.id) || std::memcmp(s, ",\"name\":\"", 9) != 0) return false;
   s += 9;
-  if (!text(name_, row_.name) || std::memcmp(s, "\",\"cat\":\"", 9) != 0) return false;
-  s += 9;
-  if (!text(cat_, row_.cat) || std::memcmp(s, "\",\"pid\":", 8) != 0) return false;
-  s += 8;
-  if (!integer(s, row_.pid) || std::memcmp(s, ",\"tid\":", 7) != 0) return false;
-  s += 7;
+  shape = &shapes_.of(s);
+  if (!shape->at(s, end) && !learn_head(s, end, *shape)) return false;
+  s += shape->head_size;
+  row_.name = shape->name;
+  row_.cat = shape->cat;
+  row_.pid = shape->pid;
   if (!integer(s, row_.tid) || std::memcmp(s, ",\"ts\":", 6) != 0) return false;
   s += 6;
   const std::int64_t high = eight_digits(s), low = eight_digits(s + 8);
@@ -414,10 +394,47 @@ inline bool LineScanner::usual_head(const char*& p, const char* end) {
   }
   if (std::memcmp(s, ",\"dur\":", 7) != 0) return false;
   s += 7;
-  if (!integer(s, row_.dur) || std::memcmp(s, ",\"ph\":\"X\",\"args\":{", 18) != 0) return false;
-  p = s + 17;
+  if (!integer(s, row_.dur)) return false;
   row_.ph = 'X';
   row_.has = 1u << f_id | 1u << f_name | 1u << f_cat | 1u << f_pid | 1u << f_tid | 1u << f_ts | 1u << f_dur;
+  static_assert(sizeof last_host_ == kHostSize + kHashSize + 2);
+  if (static_cast<std::size_t>(end - s) > sizeof last_host_ && equal_long(s, last_host_, sizeof last_host_)) {
+    row_.hhash = last_host_code_;
+    take(f_hhash);
+    p = s + sizeof last_host_;
+    return true;
+  }
+  if (static_cast<std::size_t>(end - s) <= sizeof last_host_ || std::memcmp(s, kHost, kHostSize) != 0) return false;
+  const char* const hash = s + kHostSize;
+  if (quote_or_escape(hash, end) != hash + kHashSize || hash[kHashSize + 1] != ',') return false;
+  row_.hhash = last_host_code_ = hhash_(std::string_view(hash, kHashSize));
+  take(f_hhash);
+  std::memcpy(last_host_, s, sizeof last_host_);
+  p = s + sizeof last_host_;
+  return true;
+}
+
+// The row whose name begins at s is the new shape's first; its arguments are not known yet.
+bool LineScanner::learn_head(const char* s, const char* end, Shape& shape) {
+  const char* const from = s;
+  const auto text = [&](Interner& in, std::int32_t& code) {
+    const char* const begin = s;
+    s = quote_or_escape(s, end);
+    if (s >= end || *s != '"') return false;
+    code = in(std::string_view(begin, static_cast<std::size_t>(s - begin)));
+    return true;
+  };
+  shape.head_size = shape.known = 0;
+  if (!text(name_, shape.name) || std::memcmp(s, "\",\"cat\":\"", 9) != 0) return false;
+  s += 9;
+  if (!text(cat_, shape.cat) || std::memcmp(s, "\",\"pid\":", 8) != 0) return false;
+  s += 8;
+  if (!integer(s, shape.pid) || std::memcmp(s, ",\"tid\":", 7) != 0) return false;
+  s += 7;
+  const auto size = static_cast<std::size_t>(s - from);
+  if (size > Shape::kLongestHead) return false;
+  std::memcpy(shape.head, from, size);
+  shape.head_size = size;
   return true;
 }
 
@@ -426,8 +443,9 @@ bool LineScanner::object(const char*& p, const char* end, Columns& out) {
   row_.ph = 0;
   rest_.clear();
   const char* late_args = nullptr;  // `ph` decides how args are read; some writers put it after them
-  if (usual_head(p, end)) {
-    if (!arguments(p, end) || *p != '}') return false;
+  Shape* shape = nullptr;
+  if (usual_head(p, end, shape)) {
+    if (!known_arguments(p, end, *shape) || *p != '}') return false;
     ++p;
     return finish_row(nullptr, end, out);
   }

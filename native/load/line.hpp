@@ -9,6 +9,7 @@
 
 #include "columns.hpp"
 #include "intern.hpp"
+#include "shape.hpp"
 
 namespace dft::load {
 
@@ -58,11 +59,14 @@ class LineScanner {
   void take(Field f) noexcept { row_.has |= 1u << f; }
   bool object(const char*& p, const char* end, Columns& out);
   bool arguments(const char*& p, const char* end);
+  bool more_arguments(const char*& p, const char* end, Shape* shape, std::size_t n);
+  bool known_arguments(const char*& p, const char* end, Shape& shape);
   bool string(const char*& p, const char* end, Text& out);
   bool skip(const char*& p, const char* end, int depth);
   bool integer_or_rest(const char*& p, const char* end, const char* key_at, std::int64_t& out, Field field);
   bool text_code(const char*& p, const char* end, Interner& in, std::int32_t& out, Field field);
-  bool usual_head(const char*& p, const char* end);
+  bool usual_head(const char*& p, const char* end, Shape*& shape);
+  bool learn_head(const char* s, const char* end, Shape& shape);
   bool finish_row(const char* late_args, const char* end, Columns& out);
   void rest(const char* from, const char* to);
   std::string_view plain(const Text& t, std::string& buffer);
@@ -78,12 +82,13 @@ class LineScanner {
   Text meta_key_{}, meta_value_{};
   Text name_text_{};
   std::string rest_, buffer_;
-  char last_host_[16] = {};  // the host hash of the previous row, nearly always this row's too
+  Shapes shapes_;
+  // What the previous row had, and nearly always this one has too: the text around its host, and its file.
+  char last_host_[45] = {};
   std::int32_t last_host_code_ = kNoCode;
+  char last_file_[16] = {};
+  std::int32_t last_file_code_ = kNoCode;
   std::int32_t start_code_, end_code_, tracer_code_;
 };
-
-// Decode a JSON string body (between the quotes).
-void unescape(std::string_view raw, std::string& out);
 
 }  // namespace dft::load

@@ -7,6 +7,10 @@
 #include <string>
 #include <system_error>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "scanner.hpp"
 #include "sweep.hpp"
 
@@ -19,6 +23,7 @@ struct BufferObject {
   std::shared_ptr<void>* owner;
   void* data;
   Py_ssize_t size;
+  bool full;  // known to have a value in every row
 };
 
 void buffer_dealloc(PyObject* self) {
@@ -42,12 +47,13 @@ PyType_Spec buffer_spec = {"dftracer.load._scan.Buffer", sizeof(BufferObject), 0
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, buffer_slots};
 PyTypeObject* buffer_type = nullptr;
 
-PyObject* make_buffer(std::shared_ptr<void> owner, const void* data, std::size_t bytes) {
+PyObject* make_buffer(std::shared_ptr<void> owner, const void* data, std::size_t bytes, bool full = false) {
   auto* b = PyObject_New(BufferObject, buffer_type);
   if (b == nullptr) return nullptr;
   b->owner = new std::shared_ptr<void>(std::move(owner));
   b->data = const_cast<void*>(data);
   b->size = static_cast<Py_ssize_t>(bytes);
+  b->full = full;
   return reinterpret_cast<PyObject*>(b);
 }
 
@@ -107,17 +113,23 @@ bool read_range(PyObject* range, std::int64_t& from, std::int64_t& to) {
 }
 
 PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"path", "threads", "chunk_text", "ts", "step", "epoch", "pids", "names", "cats", nullptr};
+  static const char* names[] = {"path", "threads", "chunk_text", "ts", "step", "epoch", "pids", "names", "cats", "span", nullptr};
   PyObject* path = nullptr;
   unsigned threads = 1;
   Py_ssize_t chunk = 32 << 20;
-  PyObject *ts = nullptr, *step = nullptr, *epoch = nullptr, *pids = nullptr, *name_list = nullptr, *cats = nullptr;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|In$OOOOOO", const_cast<char**>(names), PyUnicode_FSConverter, &path,
-                                   &threads, &chunk, &ts, &step, &epoch, &pids, &name_list, &cats))
+  PyObject *ts = nullptr, *step = nullptr, *epoch = nullptr, *pids = nullptr, *name_list = nullptr, *cats = nullptr, *span = nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|In$OOOOOOO", const_cast<char**>(names), PyUnicode_FSConverter, &path,
+                                   &threads, &chunk, &ts, &step, &epoch, &pids, &name_list, &cats, &span))
     return nullptr;
   const std::string file = PyBytes_AS_STRING(path);
   Py_DECREF(path);
   Filter f;
+  FileScanner::Span part;
+  if (span != nullptr && span != Py_None) {
+    unsigned long long from = 0, to = 0;
+    if (!PyArg_ParseTuple(span, "KK", &from, &to)) return nullptr;
+    part = {from, to};
+  }
   if (!read_range(ts, f.ts_min, f.ts_max) || !read_range(step, f.step_min, f.step_max) ||
       !read_range(epoch, f.epoch_min, f.epoch_max) || !read_strings(name_list, f.names) || !read_strings(cats, f.cats))
     return nullptr;
@@ -141,7 +153,7 @@ PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   self->scanner = nullptr;
   self->busy = false;
   try {
-    self->scanner = new FileScanner(file, threads, static_cast<std::size_t>(std::max<Py_ssize_t>(chunk, 1)), std::move(f));
+    self->scanner = new FileScanner(file, threads, static_cast<std::size_t>(std::max<Py_ssize_t>(chunk, 1)), std::move(f), part);
   } catch (const std::system_error& e) {
     errno = e.code().value();
     PyErr_SetFromErrnoWithFilename(PyExc_OSError, file.c_str());
@@ -169,7 +181,7 @@ PyObject* scanner_next(PyObject* obj) {
     return nullptr;
   }
   self->busy = true;
-  std::shared_ptr<Chunk> columns;
+  std::shared_ptr<Columns> columns;
   std::exception_ptr error;
   Py_BEGIN_ALLOW_THREADS
   try {
@@ -192,13 +204,14 @@ PyObject* scanner_next(PyObject* obj) {
   if (out == nullptr) return nullptr;
   bool ok = set_item(out, "rows", PyLong_FromSize_t(columns->rows));
   // A column without values is left out.
-#define X(n) \
-  if (columns->n != nullptr) ok = ok && set_item(out, #n, make_buffer(columns, columns->n, columns->rows * sizeof(*columns->n)));
+#define X(n)                   \
+  if (columns->n.size() != 0) \
+    ok = ok && set_item(out, #n, make_buffer(columns, columns->n.data(), columns->rows * sizeof(*columns->n.data()), !columns->n.gaps()));
   DFT_INT_COLUMNS(X)
   DFT_CODE_COLUMNS(X)
   X(ph) X(args_end)
 #undef X
-  ok = ok && set_item(out, "args_text", make_buffer(columns, columns->args_text, columns->args_size));
+  ok = ok && set_item(out, "args_text", make_buffer(columns, columns->args_text.data(), columns->args_text.size()));
   PyObject* meta = ok ? PyList_New(0) : nullptr;
   for (std::size_t i = 0; meta != nullptr && i < columns->meta.size(); ++i) {
     const Meta& m = columns->meta[i];
@@ -251,9 +264,14 @@ PyObject* scanner_counts(PyObject* obj, PyObject*) {
                        c.cut_lines, "closed", c.closed ? Py_True : Py_False);
 }
 
+PyObject* scanner_position(PyObject* obj, PyObject*) {
+  return PyLong_FromUnsignedLongLong(reinterpret_cast<ScannerObject*>(obj)->scanner->position());
+}
+
 PyMethodDef scanner_methods[] = {
     {"dictionary", scanner_dictionary, METH_VARARGS, "dictionary(column, start=0) -> the strings behind a code column"},
     {"counts", scanner_counts, METH_NOARGS, "what was read, skipped and cut so far"},
+    {"position", scanner_position, METH_NOARGS, "how far into the file reading has come"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot scanner_slots[] = {
@@ -376,36 +394,70 @@ PyObject* py_timeline(PyObject*, PyObject* args) {
                        vector_buffer(std::move(s.stage)));
 }
 
+// Eight values to a byte of an Arrow bitmap.
+inline unsigned there8(const std::int32_t* v) {
+  unsigned byte = 0;
+#if defined(__SSE2__)
+  const __m128i none = _mm_set1_epi32(kNoCode);
+  for (int k = 0; k < 2; ++k) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(v + 4 * k));
+    byte |= static_cast<unsigned>(_mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(x, none)))) << (4 * k);
+  }
+  return byte ^ 0xff;
+#else
+  for (unsigned k = 0; k < 8; ++k) byte |= static_cast<unsigned>(v[k] != kNoCode) << k;
+  return byte;
+#endif
+}
+inline unsigned there8(const std::int64_t* v) {
+  unsigned byte = 0;
+#if defined(__SSE2__)
+  const __m128i none = _mm_set1_epi64x(kMissing);
+  for (int k = 0; k < 4; ++k) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(v + 2 * k));
+    const __m128i halves = _mm_cmpeq_epi32(x, none);
+    const __m128i both = _mm_and_si128(halves, _mm_shuffle_epi32(halves, 0xb1));
+    byte |= static_cast<unsigned>(_mm_movemask_pd(_mm_castsi128_pd(both))) << (2 * k);
+  }
+  return byte ^ 0xff;
+#else
+  for (unsigned k = 0; k < 8; ++k) byte |= static_cast<unsigned>(v[k] != kMissing) << k;
+  return byte;
+#endif
+}
+
+template <class T>
+std::size_t there_bits(const T* values, std::size_t n, T none, std::uint8_t* bits) {
+  static constexpr std::uint8_t ones[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
+  std::size_t there = 0, i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const unsigned byte = there8(values + i);
+    bits[i >> 3] = static_cast<std::uint8_t>(byte);
+    there += ones[byte & 15] + std::size_t{ones[byte >> 4]};
+  }
+  for (; i < n; ++i)
+    if (values[i] != none) {
+      bits[i >> 3] |= static_cast<std::uint8_t>(1u << (i & 7));
+      ++there;
+    }
+  return there;
+}
+
 // Arrow validity bitmap of an int64 column (kMissing) or an int32 code column (-1); None when nothing is missing.
 PyObject* py_validity(PyObject*, PyObject* args) {
   PyObject* a;
   int width = 8;
   if (!PyArg_ParseTuple(args, "Oi", &a, &width)) return nullptr;
+  if (Py_TYPE(a) == buffer_type && reinterpret_cast<BufferObject*>(a)->full)
+    return Py_BuildValue("(On)", Py_None, Py_ssize_t{0});
   View v;
   if (!v.take(a)) return nullptr;
   const std::size_t n = v.count(static_cast<std::size_t>(width));
   std::vector<std::uint8_t> bits((n + 7) / 8, 0);
   std::size_t there = 0;
-  const auto pack = [&](const auto* values, auto none) {
-    std::size_t i = 0;
-    for (; i + 8 <= n; i += 8) {  // no branches, so that the compiler can use vectors
-      unsigned byte = 0;
-      for (unsigned k = 0; k < 8; ++k) byte |= static_cast<unsigned>(values[i + k] != none) << k;
-      bits[i >> 3] = static_cast<std::uint8_t>(byte);
-      there += static_cast<std::size_t>(__builtin_popcount(byte));
-    }
-    for (; i < n; ++i)
-      if (values[i] != none) {
-        bits[i >> 3] |= static_cast<std::uint8_t>(1u << (i & 7));
-        ++there;
-      }
-  };
   Py_BEGIN_ALLOW_THREADS
-  if (width == 8) {
-    pack(v.ints(), kMissing);
-  } else {
-    pack(static_cast<const std::int32_t*>(v.b.buf), kNoCode);
-  }
+  there = width == 8 ? there_bits(v.ints(), n, kMissing, bits.data())
+                     : there_bits(static_cast<const std::int32_t*>(v.b.buf), n, kNoCode, bits.data());
   Py_END_ALLOW_THREADS
   const std::size_t missing = n - there;
   if (missing == 0) return Py_BuildValue("(On)", Py_None, Py_ssize_t{0});
@@ -435,14 +487,7 @@ PyMODINIT_FUNC PyInit__scan() {
   if (m == nullptr) return nullptr;
   if (!add_type(m, "Buffer", &buffer_spec, &buffer_type) || !add_type(m, "Scanner", &scanner_spec) ||
       !add_type(m, "SelfTime", &self_time_spec) ||
-      PyModule_AddObject(m, "MISSING", PyLong_FromLongLong(kMissing)) != 0 ||
-      PyModule_AddStringConstant(m, "INFLATE",
-#ifdef DFT_HAVE_LIBDEFLATE
-                                 "libdeflate"
-#else
-                                 "zlib"
-#endif
-                                 ) != 0) {
+      PyModule_AddObject(m, "MISSING", PyLong_FromLongLong(kMissing)) != 0) {
     Py_DECREF(m);
     return nullptr;
   }

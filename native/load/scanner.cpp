@@ -15,45 +15,37 @@ constexpr std::size_t kBlockText = 4u << 20;    // text per block where the file
 constexpr std::size_t kStreamInput = 256u << 10;
 constexpr std::size_t kHeader = 64;
 
-// Buffers outlive their scanner: the next file finds them grown and their pages in place.
-struct Buffers {
-  Columns out;
-  Column<char> text;
-};
+// A line is hardly ever shorter: no note makes us ask for more rows than the text can hold.
+constexpr std::size_t kShortLine = 32;
+
+// Text buffers outlive their scanner: the next file finds them grown and their pages in place.
 constexpr std::size_t kMostSpare = 8;
 std::mutex spare_mutex;
-auto& spare = *new std::vector<std::unique_ptr<Buffers>>;  // never destroyed: threads may still read at exit
+auto& spare = *new std::vector<Bytes>;  // never destroyed: threads may still read at exit
 
-std::unique_ptr<Buffers> take_buffers() {
-  {
-    const std::scoped_lock lock(spare_mutex);
-    if (!spare.empty()) {
-      auto b = std::move(spare.back());
-      spare.pop_back();
-      return b;
-    }
-  }
-  return std::make_unique<Buffers>();
+Bytes take_buffer() {
+  const std::scoped_lock lock(spare_mutex);
+  if (spare.empty()) return {};
+  Bytes b = std::move(spare.back());
+  spare.pop_back();
+  return b;
 }
 
-void give_buffers(std::unique_ptr<Buffers> b) {
-  b->out.clear();
+void give_buffer(Bytes b) {
   const std::scoped_lock lock(spare_mutex);
   if (spare.size() < kMostSpare) spare.push_back(std::move(b));
 }
 }  // namespace
 
 struct FileScanner::Worker {
-  Worker(Dictionaries& d, const Filter& f) : lines(d, f), buffers(take_buffers()), text(buffers->text), out(buffers->out) {}
-  ~Worker() { give_buffers(std::move(buffers)); }
+  Worker(Dictionaries& d, const Filter& f) : lines(d, f), text(take_buffer()) {}
+  ~Worker() { give_buffer(std::move(text)); }
   LineScanner lines;
   MemberInflater inflater;
-  std::unique_ptr<Buffers> buffers;
-  Column<char>& text;
-  Columns& out;
+  Bytes text;
 };
 
-FileScanner::FileScanner(const std::string& path, unsigned threads, std::size_t chunk_text, Filter filter)
+FileScanner::FileScanner(const std::string& path, unsigned threads, std::size_t chunk_text, Filter filter, Span span)
     : threads_(std::max(1u, threads)),
       chunk_text_(std::max<std::size_t>(chunk_text, 1u << 16)),
       filter_(std::move(filter)),
@@ -62,8 +54,9 @@ FileScanner::FileScanner(const std::string& path, unsigned threads, std::size_t 
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), path);
   struct stat st {};
   if (::fstat(fd_, &st) != 0) throw std::system_error(errno, std::generic_category(), path);
-  size_ = static_cast<std::uint64_t>(st.st_size);
-  counts_.file_bytes = size_;
+  size_ = std::min(static_cast<std::uint64_t>(st.st_size), span.to);
+  offset_ = std::min(span.from, size_);
+  counts_.file_bytes = size_ - offset_;
   for (unsigned i = 0; i < threads_; ++i) workers_.push_back(std::make_unique<Worker>(*dictionaries_, filter_));
 }
 
@@ -85,7 +78,7 @@ std::size_t FileScanner::read_at(std::uint64_t offset, void* to, std::size_t n) 
 
 void FileScanner::find_kind() {
   std::uint8_t head[kHeader];
-  const std::size_t n = read_at(0, head, sizeof head);
+  const std::size_t n = offset_ < size_ ? read_at(offset_, head, sizeof head) : 0;
   if (n == 0) {
     kind_ = Kind::end;
   } else if (n >= 2 && head[0] == 0x1f && head[1] == 0x8b) {
@@ -98,7 +91,7 @@ void FileScanner::find_kind() {
 // Whole members, hopping from note to note; a member without one starts a stream.
 bool FileScanner::collect_noted(std::deque<Block>& blocks) {
   std::size_t text = 0;
-  while (offset_ < size_ && text < chunk_text_) {
+  while (offset_ < size_ && text < chunk_text_ * threads_) {
     std::uint8_t head[kHeader];
     const std::size_t n = read_at(offset_, head, sizeof head);
     const auto note = read_note(head, n);
@@ -125,8 +118,9 @@ bool FileScanner::collect_noted(std::deque<Block>& blocks) {
     b.text_size = note->text_size;
     const std::uint64_t left = size_ - offset_;
     b.cut = note->member_size > left;
-    b.packed.resize(static_cast<std::size_t>(std::min<std::uint64_t>(note->member_size, left)));
-    b.packed.resize(read_at(offset_, b.packed.data(), b.packed.size()));
+    b.lines = note->lines;
+    b.packed.reserve(static_cast<std::size_t>(std::min<std::uint64_t>(note->member_size, left)));
+    b.packed.resize_down(read_at(offset_, b.packed.data(), b.packed.capacity()));
     offset_ += note->member_size;
     text += note->text_size;
     b.ends_file = offset_ >= size_;
@@ -137,7 +131,7 @@ bool FileScanner::collect_noted(std::deque<Block>& blocks) {
 }
 
 // Appends text up to `room` bytes; 0 at the end of the file.
-std::size_t FileScanner::refill(Column<char>& text, std::size_t room) {
+std::size_t FileScanner::refill(Bytes& text, std::size_t room) {
   const std::size_t before = text.size();
   const std::size_t limit = before + room;
   text.reserve(limit + kPadding);
@@ -182,10 +176,10 @@ std::size_t FileScanner::refill(Column<char>& text, std::size_t room) {
 // Text without members of known size: blocks cut at line ends.
 bool FileScanner::collect_text(std::deque<Block>& blocks) {
   std::size_t total = 0;
-  while (total < chunk_text_) {
+  while (total < chunk_text_ * threads_) {
     Block b;
     b.text = std::move(carry_);
-    carry_ = Column<char>();
+    carry_ = Bytes();
     std::size_t searched = 0;
     const char* last_line = nullptr;
     for (;;) {
@@ -224,34 +218,42 @@ bool FileScanner::collect(std::deque<Block>& blocks) {
   return false;
 }
 
-void FileScanner::work(Worker& w, std::deque<Block>& blocks, std::size_t from, std::size_t to) {
+std::unique_ptr<Columns> FileScanner::work(Worker& w, std::deque<Block>& blocks, std::size_t from, std::size_t to) {
+  auto out = std::make_unique<Columns>();
+  std::size_t rows = 0;
+  for (std::size_t i = from; i < to; ++i) rows += std::min(blocks[i].lines, blocks[i].text_size / kShortLine + 16);
+  // A note may lie: rows beyond are made room for as they come.
+  out->reserve_rows(std::min<std::size_t>(rows, 1u << 20));
   for (std::size_t i = from; i < to; ++i) {
     Block& b = blocks[i];
-    Column<char>* text = &b.text;
-    if (!b.packed.empty()) {
-      if (!w.inflater.inflate(b.packed.data(), b.packed.size(), b.text_size, w.text)) b.cut = true;
+    Bytes* text = &b.text;
+    if (b.packed.size() != 0) {
+      const auto* packed = reinterpret_cast<const std::uint8_t*>(b.packed.data());
+      if (!w.inflater.inflate(packed, b.packed.size(), b.text_size, w.text)) b.cut = true;
       text = &w.text;
     }
     b.text_size = text->size();
-    b.tail = w.lines.scan(text->data(), text->size(), w.out);
+    b.tail = w.lines.scan(text->data(), text->size(), *out);
     for (std::size_t k = text->size(); k > 0 && b.last == 0; --k) {
       const char c = text->data()[k - 1];
       if (c != '\n' && c != ' ' && c != '\r') b.last = c;
     }
-    b.text = Column<char>();
+    b.text = Bytes();
   }
+  out->finish();
+  return out;
 }
 
-std::unique_ptr<Chunk> FileScanner::next() {
+void FileScanner::read_ahead() {
   std::deque<Block> blocks;
-  if (!collect(blocks)) return nullptr;
-  for (auto& w : workers_) w->out.clear();
+  if (!collect(blocks)) return;
   const std::size_t active = std::min<std::size_t>(threads_, blocks.size());
   std::vector<std::thread> threads;
   std::vector<std::exception_ptr> errors(active);
+  std::vector<std::unique_ptr<Columns>> parts(active);
   const auto share = [&](std::size_t i) {
     try {
-      work(*workers_[i], blocks, blocks.size() * i / active, blocks.size() * (i + 1) / active);
+      parts[i] = work(*workers_[i], blocks, blocks.size() * i / active, blocks.size() * (i + 1) / active);
     } catch (...) {
       errors[i] = std::current_exception();
     }
@@ -268,9 +270,15 @@ std::unique_ptr<Chunk> FileScanner::next() {
     if (b.tail != 0) ++counts_.cut_lines;
     if (b.last != 0) counts_.closed = b.last == ']';
   }
-  std::vector<Columns*> parts;
-  for (std::size_t i = 0; i < active; ++i) parts.push_back(&workers_[i]->out);
-  return std::make_unique<Chunk>(parts);
+  for (auto& p : parts) ready_.push_back(std::move(p));
+}
+
+std::unique_ptr<Columns> FileScanner::next() {
+  if (ready_.empty()) read_ahead();
+  if (ready_.empty()) return nullptr;
+  auto first = std::move(ready_.front());
+  ready_.pop_front();
+  return first;
 }
 
 LineCounts FileScanner::line_counts() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,25 +24,31 @@ struct FileCounts {
 
 class FileScanner {
  public:
-  // Throws std::system_error when the file cannot be opened.
-  FileScanner(const std::string& path, unsigned threads, std::size_t chunk_text, Filter filter);
+  // Bytes of the file to read. Where a span does not begin with the file it begins with a member that has a note.
+  struct Span {
+    std::uint64_t from = 0, to = std::numeric_limits<std::uint64_t>::max();
+  };
+  // `chunk_text` is the text of one chunk. Throws std::system_error when the file cannot be opened.
+  FileScanner(const std::string& path, unsigned threads, std::size_t chunk_text, Filter filter, Span span);
   ~FileScanner();
   FileScanner(const FileScanner&) = delete;
   FileScanner& operator=(const FileScanner&) = delete;
 
   // The next rows in file order, nothing at the end. Needs no GIL.
-  std::unique_ptr<Chunk> next();
+  std::unique_ptr<Columns> next();
 
   LineCounts line_counts() const;
   const FileCounts& counts() const noexcept { return counts_; }
+  std::uint64_t position() const noexcept { return std::min(offset_, size_); }
   Dictionaries& dictionaries() noexcept { return *dictionaries_; }
 
  private:
   enum class Kind { unknown, plain, noted, stream, end };
   struct Block {
-    std::vector<std::uint8_t> packed;  // a member, when noted
+    Bytes packed;  // a member, when noted
     std::size_t text_size = 0;
-    Column<char> text;  // else the text itself, padded
+    std::size_t lines = 0;  // as its note says
+    Bytes text;  // else the text itself, padded
     bool cut = false;
     bool ends_file = false;
     std::size_t tail = 0;  // bytes of an unfinished last line
@@ -54,11 +61,12 @@ class FileScanner {
   bool collect(std::deque<Block>& blocks);
   bool collect_noted(std::deque<Block>& blocks);
   bool collect_text(std::deque<Block>& blocks);
-  std::size_t refill(Column<char>& text, std::size_t room);
-  static void work(Worker& w, std::deque<Block>& blocks, std::size_t from, std::size_t to);
+  std::size_t refill(Bytes& text, std::size_t room);
+  void read_ahead();
+  static std::unique_ptr<Columns> work(Worker& w, std::deque<Block>& blocks, std::size_t from, std::size_t to);
 
   int fd_ = -1;
-  std::uint64_t size_ = 0, offset_ = 0;
+  std::uint64_t size_ = 0, offset_ = 0;  // where reading ends, and where it is
   Kind kind_ = Kind::unknown;
   unsigned threads_;
   std::size_t chunk_text_;
@@ -69,7 +77,8 @@ class FileScanner {
   std::unique_ptr<StreamInflater> stream_;
   std::vector<std::uint8_t> packed_;  // input of the stream, consumed from packed_at_
   std::size_t packed_at_ = 0;
-  Column<char> carry_;  // the part of a line that waits for its end
+  std::deque<std::unique_ptr<Columns>> ready_;
+  Bytes carry_;  // the part of a line that waits for its end
 };
 
 }  // namespace dft::load

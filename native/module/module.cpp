@@ -3,7 +3,7 @@
 #include "module/immediate.hpp"
 #include "module/loop.hpp"
 #include "module/node.hpp"
-#include "module/profiler_rows.hpp"
+#include "module/profiler_window.hpp"
 #include "module/session_api.hpp"
 #include "module/use.hpp"
 #include "module/wrapped.hpp"

@@ -1,5 +1,7 @@
 #include "write/line.hpp"
 
+#include <bit>
+
 #include "intercept/io_calls.hpp"
 #include "write/json.hpp"
 
@@ -83,17 +85,48 @@ char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, 
 
 namespace {
 
+// Eight hexadecimal digits at once, the first in the lowest byte.
+uint64_t hex_digits(uint32_t v) {
+  uint64_t x = __builtin_bswap32(v);
+  // One byte to two nibbles, each in a byte of its own.
+  x = (x | x << 16) & 0x0000ffff0000ffffu;
+  x = (x | x << 8) & 0x00ff00ff00ff00ffu;
+  x = ((x & 0x000f000f000f000fu) << 8) | ((x >> 4) & 0x000f000f000f000fu);
+  uint64_t letters = ((x + 0x0606060606060606u) >> 4) & 0x0101010101010101u;  // 1 for ten and more
+  return x + 0x3030303030303030u + letters * ('a' - '0' - 10);
+}
+
 char* put_hash(char* p, uint64_t hash) {
   *p++ = '"';
-  for (int shift = 60; shift >= 0; shift -= 4) *p++ = "0123456789abcdef"[hash >> shift & 15];
+  if constexpr (std::endian::native == std::endian::little) {
+    uint64_t halves[2] = {hex_digits(uint32_t(hash >> 32)), hex_digits(uint32_t(hash))};
+    memcpy(p, halves, 16);
+    p += 16;
+  } else {
+    for (int shift = 60; shift >= 0; shift -= 4) *p++ = "0123456789abcdef"[hash >> shift & 15];
+  }
   *p++ = '"';
   return p;
 }
 
-char* put_key(char* p, std::string_view key) {
-  p = put(p, ",\"");
-  p = put(p, key);
-  return put(p, "\":");
+// The keys of all calls as they stand in the text, made once.
+struct CallKeys {
+  std::string text[4];
+  bool is_hash[4] = {};
+};
+
+const CallKeys* call_keys() {
+  static const CallKeys* all = [] {
+    auto* keys = new CallKeys[std::size(kCalls)];
+    for (size_t call = 0; call < std::size(kCalls); ++call) {
+      for (int i = 0; i < 4 && kCalls[call].keys[i]; ++i) {
+        keys[call].text[i] = std::string(",\"") + kCalls[call].keys[i] + "\":";
+        keys[call].is_hash[i] = std::string_view(kCalls[call].keys[i]).ends_with("hash");
+      }
+    }
+    return keys;
+  }();
+  return all;
 }
 
 }  // namespace
@@ -109,20 +142,19 @@ char* LineFormatter::write_io(const Record& r, int64_t tid, const ClockMap& cloc
   if (!inc_metadata_) return put(p, ",\"ph\":\"X\"}\n");
   p = put(p, args_head_);
   p = put_int(p, r.parent);
-  if (io.file) p = put_hash(put_key(p, "fhash"), io.file);
-  const CallText* text = io.call < std::size(kCalls) ? &kCalls[io.call] : nullptr;
-  for (uint32_t i = 0; text && i < io.values && i < std::size(text->keys) && text->keys[i]; ++i) {
+  if (io.file) p = put_hash(put(p, ",\"fhash\":"), io.file);
+  const CallKeys* keys = io.call < std::size(kCalls) ? &call_keys()[io.call] : nullptr;
+  for (uint32_t i = 0; keys && i < io.values && i < std::size(keys->text) && !keys->text[i].empty(); ++i) {
     int64_t value;
     memcpy(&value, r.payload() + sizeof io + i * sizeof value, sizeof value);
-    std::string_view key = text->keys[i];
-    if (!key.ends_with("hash")) {
-      p = put_int(put_key(p, key), value);
+    if (!keys->is_hash[i]) {
+      p = put_int(put(p, keys->text[i]), value);
     } else if (value) {
-      p = put_hash(put_key(p, key), uint64_t(value));
+      p = put_hash(put(p, keys->text[i]), uint64_t(value));
     }
   }
-  if (io.has_ret) p = put_int(put_key(p, "ret"), io.ret);
-  if (io.error) p = put_int(put_key(p, "errno"), io.error);
+  if (io.has_ret) p = put_int(put(p, ",\"ret\":"), io.ret);
+  if (io.error) p = put_int(put(p, ",\"errno\":"), io.error);
   p = put(p, ",\"level\":");
   p = put_uint(p, r.level);
   return put(p, "}}\n");

@@ -9,6 +9,8 @@
 #include <climits>
 #include <cstring>
 
+#include "warm_up.hpp"
+
 namespace dft {
 
 std::string without_suffix(const std::string& path) {
@@ -49,7 +51,7 @@ bool TraceFile::open_locked(const std::string& path, bool* taken) {
     return false;
   }
   // Far from the low numbers that programs count on or close in loops.
-  int high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
   if (high >= 0) {
     ::close(fd);
     fd = high;
@@ -89,7 +91,7 @@ bool TraceFile::reopen_if_stolen() {
   // The program closed our descriptor (os.closerange, daemonising); the number may be its own file by now.
   int fd = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return false;
-  int high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
   if (high >= 0) {
     ::close(fd);
     fd = high;

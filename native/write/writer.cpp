@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "intercept/intercept.hpp"
@@ -142,6 +143,7 @@ bool Writer::commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, 
   file_size_ = size;
   set_commit(size, kCommitted);
   for (RingSlot* s : slots) s->map.header->tail.store(s->read, std::memory_order_release);
+  commits_.fetch_add(1, std::memory_order_relaxed);
   set_commit(size, kIdle);
   ++members_;
   rewriting_ = false;
@@ -225,13 +227,20 @@ bool Writer::take_large(RingSlot* slot, const Record& r, int64_t tid) {
   }
   free(heap);
   count_taken(line);
+  publish_count();
   return true;
 }
 
 void Writer::count_taken(const LineFormatter::Line& line) {
   ++records_in_file_;
   ++taken_in_part_;
-  if (line.event) rings_.header()->events.fetch_add(1, std::memory_order_relaxed);
+  events_taken_ += line.event;
+}
+
+// Seldom: the threads take their ids from the same cache line.
+void Writer::publish_count() {
+  if (events_taken_) rings_.header()->events.fetch_add(events_taken_, std::memory_order_relaxed);
+  events_taken_ = 0;
 }
 
 void Writer::name_thread(RingSlot* slot, int64_t tid) {
@@ -315,6 +324,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
       break;
     }
   }
+  publish_count();
   return room;
 }
 
@@ -334,12 +344,21 @@ void Writer::discard(const std::vector<RingSlot*>& slots) {
 }
 
 bool Writer::drain(const std::vector<RingSlot*>& slots) {
-  // Up to the heads seen now: a producer that never pauses must not keep us here.
-  for (RingSlot* s : slots) {
-    uint64_t head = s->map.header->head.load(std::memory_order_acquire);
-    while (!take(s, head)) {
-      if (failing_ || !cut_member(slots)) return false;
-      if (over_limit()) return true;
+  // Up to the heads seen now: a producer that never pauses must not keep us here. By turns: of many full rings each
+  // is to get some room soon.
+  constexpr uint64_t kTurn = 64 << 10;
+  heads_.clear();
+  for (RingSlot* s : slots) heads_.push_back(s->map.header->head.load(std::memory_order_acquire));
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      RingSlot* s = slots[i];
+      uint64_t upto = std::min(heads_[i], s->read + kTurn);
+      while (s->read < upto && !take(s, upto)) {
+        if (failing_ || !cut_member(slots)) return false;
+        if (over_limit()) return true;
+      }
+      more |= s->read < heads_[i];
     }
   }
   return true;

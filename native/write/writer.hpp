@@ -60,6 +60,8 @@ class Writer {
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return earlier_parts_ + file_size_; }
   uint64_t members() const { return members_; }
+  // Grows while the writer gets on; any thread may look.
+  uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
 
  private:
   bool ensure_open();
@@ -67,6 +69,7 @@ class Writer {
   bool take(RingSlot* slot, uint64_t head);
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
   void count_taken(const LineFormatter::Line& line);
+  void publish_count();
   void discard(const std::vector<RingSlot*>& slots);
   bool commit_whole(const std::vector<RingSlot*>& slots);
   bool commit_tail(const std::vector<RingSlot*>& slots);
@@ -99,6 +102,8 @@ class Writer {
   std::string wished_, otherwise_, stem_;
   Prelude prelude_;
   std::vector<RingSlot*> slots_;
+  std::vector<uint64_t> heads_;
+  std::atomic<uint64_t> commits_{0};
 
   uint64_t file_size_ = 0;
   uint64_t earlier_parts_ = 0;
@@ -107,6 +112,7 @@ class Writer {
   uint64_t members_ = 0;
   uint64_t records_in_file_ = 0;
   uint64_t taken_in_part_ = 0;  // of them, those of the rings
+  uint64_t events_taken_ = 0;   // and not yet counted in the header
   uint64_t size_before_closing_ = 0;
 
   uint64_t spool_used_ = 0;      // text in the spool

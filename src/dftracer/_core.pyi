@@ -1,6 +1,5 @@
 """The one seam to the native recorder."""
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, final, overload
@@ -166,28 +165,23 @@ def log_metadata(
     """A metadata record; `thread_name` with a `tid` names another lane."""
 
 def string_hash(text: str | bytes) -> str: ...
-def log_profiler_rows(
+def write_profiler_window(
     cat: str,
-    names: list[str],
-    starts: array[int],
-    durations: array[int],
-    tids: list[int],
-    correlations: list[int],
-    kinds: list[str],
-    details: list[str],
-    ready: list[str | None] | None,
-    numbers: tuple[
-        dict[int, tuple[array[int], array[int], array[int]]] | None, array[int] | None, array[int] | None
-    ],
-    steps: tuple[array[int], array[int], array[int]],
-    known: dict[str, str],
-    learn: Callable[[str], str],
-    low: int,
+    activities: list[Any],
+    getters: dict[str, Callable[[Any], Any]],
+    flops: dict[int, int],
+    trace_start_ns: int,
     offset_ns: int,
-    window_ns: int,
-) -> None:
-    """Rows of a profiler window, from `low` on of `starts` and `durations`; waits for room, drops nothing.
+    hurry: bytearray,
+) -> list[tuple[int, int, int]]:
+    """Write every one of `activities` and empty the list; the lanes of devices met: lane, device, stream.
 
-    `ready` holds finished args (`,"key":value,…`) of rows that are no operators. Those of operators are
-    made from the columns and from `known[details]`, which `learn` fills.
+    Waits for room and drops nothing. While `hurry[0]` is 0, it takes the interpreter lock when nobody else
+    wants it.
     """
+
+def wait_for_turn(hurry: bytearray) -> None:
+    """Return when nobody has wanted the interpreter lock for a moment; soon anyway, at once in a hurry."""
+
+def profiler_args(text: str, on_device: bool) -> str:
+    """Args (`,"key":value,...`) that a profiler's text about an operator, or a device's activity, gives."""

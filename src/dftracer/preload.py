@@ -1,11 +1,23 @@
-"""The library that traces programs which know nothing of it: `LD_PRELOAD=$(python -m dftracer.preload)`."""
+"""The library that traces programs which know nothing of it: `LD_PRELOAD=$(python -m dftracer.preload)`.
+
+`eval "$(python -m dftracer.preload --env)"` sets the whole environment of such programs, with the settings of
+the file that DFTRACER_CONFIGURATION names: the library itself reads the environment only.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
+import shlex
 import sys
 from pathlib import Path
 
-__all__ = ["library_path", "main"]
+from dftracer import _config
+
+__all__ = ["library_path", "main", "preload_environment"]
+
+# What the library is told in another way, or Python programs alone know.
+_NOT_FOR_THE_LIBRARY = ("enable", "init", "configuration", "log_level")
 
 
 def library_path() -> Path:
@@ -13,13 +25,40 @@ def library_path() -> Path:
     return Path(__file__).with_name("libdftracer_preload.so")
 
 
-def main() -> int:
-    """Print the path."""
+def preload_environment() -> dict[str, str]:
+    """The variables of a traced program: what this process's environment and settings file say together."""
+    settings = _config.load_settings()
+    before = os.environ.get("LD_PRELOAD")
+    library = str(library_path())
+    found = {
+        "LD_PRELOAD": f"{library}:{before}" if before else library,
+        "DFTRACER_ENABLE": "1",
+        "DFTRACER_INIT": "HYBRID" if settings.init == "HYBRID" else "PRELOAD",
+    }
+    for setting in _config.SETTINGS:
+        value = getattr(settings, setting.name)
+        if setting.name in _NOT_FOR_THE_LIBRARY or value == setting.default:
+            continue
+        found[setting.env] = str(int(value)) if isinstance(value, bool) else str(value)
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the path, or the environment."""
+    parser = argparse.ArgumentParser(prog="python -m dftracer.preload", description=__doc__)
+    parser.add_argument(
+        "--env", action="store_true", help="print shell commands that set the environment instead of the path"
+    )
+    given = parser.parse_args(arguments)
     path = library_path()
     if not path.exists():
         print(f"{path} is not there: this installation was made without the native part", file=sys.stderr)
         return 1
-    print(path)
+    if given.env:
+        for name, value in preload_environment().items():
+            print(f"export {name}={shlex.quote(value)}")
+    else:
+        print(path)
     return 0
 
 

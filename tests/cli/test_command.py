@@ -139,6 +139,46 @@ def test_merge_keeps_every_record_and_the_report_stays_the_same(run: Run, tmp_pa
     assert dftracer("merge", run.directory, "-o", one, "-f").returncode == 0
 
 
+def test_a_merged_file_is_filtered_by_rank_and_process_like_its_parts(run: Run, tmp_path: Path) -> None:
+    one = tmp_path / "one.pfw.gz"
+    assert dftracer("merge", run.directory, "-o", one).returncode == 0
+    main = next(p.pid for p in Trace(run.directory).processes if p.rank == 1 and p.ppid == 1)
+    for wanted in (["--ranks", "1"], ["--pids", str(main)]):
+        a, b = (_json(dftracer("report", p, "--json", *wanted)) for p in (run.directory, one))
+        for key in ("ledger", "findings", "names", "files", "workers", "verdict"):
+            assert a[key] == b[key]
+        assert a["trace"]["processes"] == b["trace"]["processes"]
+        frames = [
+            Trace(p, cache=False, ranks=[1] if "--ranks" in wanted else None, pids=[main])
+            .polars()
+            .drop("file")
+            for p in (run.directory, one)
+        ]
+        assert frames[0].height > 0
+        assert frames[0].sort("pid", "id").equals(frames[1].sort("pid", "id"))
+        out = tmp_path / f"part{wanted[0]}"
+        assert dftracer("slice", one, "--steps", "3:4", *wanted, "-o", out).returncode == 0
+        steps = _json(dftracer("report", out, "--json"))["ledger"]["steps"]
+        assert [(s["rank"], s["step"]) for s in steps] == [(1, 3), (1, 4)]
+
+
+@pytest.mark.parametrize("content", [b"hello\nworld\n", b"", b"[\n", b"\x1f\x8b" + b"x" * 40])
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "x.pfw"
+    file.write_bytes(content)
+    for more in ([], ["--json"], ["--md"]):
+        told = dftracer("report", file, *more)
+        assert told.returncode == 2
+        assert "no trace" in told.stderr or "is empty" in told.stderr
+        assert told.stdout == ""
+
+
+def test_asking_for_a_rank_that_is_not_there_says_which_are(run: Run) -> None:
+    told = dftracer("report", run.directory, "--ranks", "7")
+    assert told.returncode == 2
+    assert "[0, 1]" in told.stderr
+
+
 def test_slice_by_steps_ranks_time_and_category(run: Run, tmp_path: Path) -> None:
     part = tmp_path / "part"
     assert dftracer("slice", run.directory, "--steps", "3:5", "--ranks", "1", "-o", part).returncode == 0

@@ -12,12 +12,19 @@ from pathlib import Path
 import pytest
 
 from dftracer.analyze import FINDING_IDS, STAGES, analyze
+from dftracer.load.arrow import schema
 from dftracer.load.synthetic import training_run
 from dftracer.report import document
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = ["guide-input-bound.md", "guide-trace-training.md", "guide-workers.md", "guide-cluster.md"]
-GUIDES += ["guide-collect.md"]
+GUIDES = [
+    "guide-input-bound.md",
+    "guide-trace-training.md",
+    "guide-workers.md",
+    "guide-cluster.md",
+    "guide-collect.md",
+    "api-analysis.md",
+]
 _BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -54,6 +61,11 @@ def test_the_reference_of_the_command_is_fresh() -> None:
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == generator.page(), (
         "run: python docs/generate_cli.py"
     )
+
+
+def test_every_column_of_events_is_documented() -> None:
+    text = (DOCS / "api-analysis.md").read_text(encoding="utf-8")
+    assert [c for c in schema().names if f"`{c}`" not in text] == []
 
 
 def test_every_key_of_the_report_is_documented(tmp_path: Path) -> None:

@@ -24,6 +24,28 @@ def test_preload_prints_the_library() -> None:
     assert Path(preload_library()).exists()
 
 
+def test_settings_file_for_preloaded_programs(tmp_path: Path) -> None:
+    """`--env` hands a settings file on to programs that cannot read it; the environment still wins."""
+    data = tmp_path / "the data"
+    data.mkdir()
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'data_dir = "{data}"\ntrace_compression = false\nflush_ms = 50\n')
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env |= {"DFTRACER_CONFIGURATION": str(settings), "DFTRACER_LOG_FILE": str(tmp_path / "traces" / "t")}
+    text = subprocess.run(
+        [sys.executable, "-m", "dftracer.preload", "--env"],
+        env={**env, "DFTRACER_FLUSH_MS": "20"}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "DFTRACER_FLUSH_MS=20" in text
+    script = f'{text}\ncp /etc/passwd "$1/copy"; cat /etc/hostname > "$1/../outside"'
+    subprocess.run(["sh", "-c", script, "sh", data], env=env, check=True)
+    trace = read_directory(tmp_path / "traces")
+    assert {f.path.suffix for f in trace.files} == {".pfw"}
+    named = [r.raw["args"]["name"] for f in trace.files for r in f.records if r.name == "FH"]
+    assert str(data / "copy") in named
+    assert not any("outside" in name for name in named)
+
+
 def test_function_mode_begins_and_ends_with_the_log(tmp_path: Path) -> None:
     """Before `initialize_log` and after `finalize` nothing is traced; data_dir is that of the call."""
     program = script(

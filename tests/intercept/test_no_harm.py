@@ -69,6 +69,23 @@ def test_signal_handlers_that_do_io(data: Path, tmp_path: Path) -> None:
     assert len(run.on(data / "main", "pwrite")) == 20000
 
 
+def test_first_call_of_a_thread_in_a_handler(data: Path, tmp_path: Path) -> None:
+    """Handlers that have interrupted malloc set their thread up; nothing hangs, nothing is lost."""
+    program = compile_c(FIXTURES / "first_in_handler.c", tmp_path / "handlers")
+    run = run_traced([program, data], tmp_path, data=str(data))
+    seen = len(run.on(data / "side", "pwrite"))
+    assert int(run.stdout) >= 8
+    assert seen <= int(run.stdout) <= seen + dropped(run)
+
+
+def test_first_call_of_a_process_in_a_handler(data: Path, tmp_path: Path) -> None:
+    """No recording begins in a handler: what it does before another call is counted as dropped."""
+    program = compile_c(FIXTURES / "first_in_handler.c", tmp_path / "handlers")
+    run = run_traced([program, data, "first"], tmp_path, data=str(data))
+    assert run.names_on(data / "side") == ["close"]
+    assert dropped(run) == int(run.stdout) >= 8
+
+
 def test_fork_while_threads_are_inside_calls(data: Path, tmp_path: Path) -> None:
     """Children of a busy process live, do I/O, and leave their traces."""
     program = compile_c(FIXTURES / "fork_storm.c", tmp_path / "storm", "-w")

@@ -18,7 +18,12 @@
 #else
 #define DFT_TSAN 0
 #endif
-#if defined(__SANITIZE_ADDRESS__) || DFT_TSAN
+#if defined(__SANITIZE_ADDRESS__)
+#define DFT_ASAN 1
+#else
+#define DFT_ASAN 0
+#endif
+#if DFT_ASAN || DFT_TSAN
 #define DFT_SLOW 1
 #else
 #define DFT_SLOW 0

@@ -86,7 +86,8 @@ TEST(while_several_threads_record) {
   CHECK(trace.named("child").empty());
   CHECK_EQ(int64_t(trace.named("parent").size()), recorded.load());
   for (auto& [tid, ns] : trace.numbers("parent")) CHECK(counts_up(ns));
-  check_children(dir, children);
+  // AddressSanitizer's allocator may be locked in these children: they are left alone.
+  check_children(dir, DFT_ASAN ? 0 : children);
   CHECK(dir.files(".ring").empty());
 }
 

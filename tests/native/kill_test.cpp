@@ -48,6 +48,35 @@ static std::vector<std::string> parts_in_order(const Scratch& dir, bool compress
   return out;
 }
 
+// Half-way through the growth of its ring, with nothing of it on disk.
+static void kill_while_the_ring_grows() {
+  Scratch dir;
+  Shared* shared = share();
+  const int64_t enough = 9000;
+  pid_t child = fork();
+  if (child == 0) {
+    Settings s = small_settings(dir, true);
+    s.ring_size = 4 << 20;
+    s.flush_ms = 1000;
+    configure(s);
+    start_session(dir / "run", "app");
+    for (int64_t n = 0; n < enough; ++n) {
+      record(kEvent, n, ",\"lane\":0,\"s\":\"" + std::string(100, 'x') + "\"");
+      shared->recorded[0].store(n + 1);
+    }
+    kill(getpid(), SIGKILL);
+  }
+  int status;
+  waitpid(child, &status, 0);
+  recover_directory(dir.path());
+  std::vector<int64_t> found;
+  for (auto& path : parts_in_order(dir, true))
+    for (auto& r : read_trace(path).named("event")) found.push_back(r["args"]["n"].integer());
+  CHECK_EQ(found.size(), size_t(shared->recorded[0].load()));
+  CHECK(counts_up(found));
+  CHECK(dir.files(".ring").empty());
+}
+
 static void kill_and_recover(bool compress, bool rotating, int rounds) {
   std::mt19937 draw(unsigned(compress * 2 + rotating));
   for (int round = 0; round < rounds; ++round) {
@@ -110,6 +139,8 @@ static void kill_and_recover(bool compress, bool rotating, int rounds) {
 }
 
 static constexpr int kRounds = DFT_SLOW ? 4 : 8;
+
+TEST(killed_while_the_ring_grows) { kill_while_the_ring_grows(); }
 
 TEST(gzip) { kill_and_recover(true, false, kRounds); }
 TEST(plain) { kill_and_recover(false, false, kRounds); }

@@ -13,7 +13,9 @@ from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.ledger import ledger
-from dftracer.analyze.partial import Lanes, Partial, analyze_files
+from dftracer.analyze.partial import Partial, analyze_files
+from dftracer.analyze.shelf import Shelf
+from dftracer.load.files import NoTraces
 from dftracer.load.process import ProcessInfo, part_of
 from dftracer.load.trace import Trace
 
@@ -111,21 +113,48 @@ def analyze(
     """Analyse a trace. `dask` is a scheduler address, "local", or a `distributed.Client`."""
     if not isinstance(trace, Trace):
         trace = Trace(trace)
+    units = units_of(trace)
+    if not units:
+        seen = sorted({p.rank for p in trace.processes if p.rank is not None})
+        raise NoTraces(f"no process is of the asked ranks or pids; ranks in this trace: {seen or 'none'}")
     if dask is not None:
         from dftracer.analyze.cluster import analyze_on_cluster  # noqa: PLC0415 - needs the extra `dask`
 
-        return Analysis(analyze_on_cluster(trace, dask))
-    units = units_of(trace)
-    results: list[tuple[Partial, Lanes]] = []
-    sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
-    for i, unit in enumerate(units):
-        results += analyze_files(unit, trace.filter, trace.threads, 4 * trace.chunk_text)
-        if progress is not None:
-            progress(sum(sizes[: i + 1]), sum(sizes))
-    job = build_job([partial for partial, _ in results])
-    heavy = {id(partial): lanes for partial, lanes in results}
-    for rank in job.ranks:
-        for i, member in enumerate(rank.members):
-            skip = rank.main.steps.tid if member is rank.main else None
-            rank.explanations[i] = explain(heavy[id(member)], rank.main.waits, rank.main.compute, skip)
-    return Analysis(job)
+        return _checked(Analysis(analyze_on_cluster(trace, dask, progress)))
+    with Shelf(trace.memory_limit) as shelf:
+        partials: list[Partial] = []
+        sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
+        for i, unit in enumerate(units):
+            tick = None if progress is None else _from(progress, sum(sizes[:i]), sum(sizes))
+            for partial, lanes in analyze_files(
+                unit, trace.filter, trace.threads, 2 * trace.chunk_text, tick
+            ):
+                shelf.put(id(partial), lanes)
+                partials.append(partial)
+            if progress is not None:
+                progress(sum(sizes[: i + 1]), sum(sizes))
+        job = build_job(partials)
+        for rank in job.ranks:
+            for i, member in enumerate(rank.members):
+                skip = rank.main.steps.tid if member is rank.main else None
+                lanes = shelf.take(id(member))
+                rank.explanations[i] = explain(lanes, rank.main.waits, rank.main.compute, skip)
+    return _checked(Analysis(job))
+
+
+def _from(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:
+    return lambda done: progress(before + done, total)
+
+
+def _checked(analysis: Analysis) -> Analysis:
+    """Files without a single record are no trace: saying that nothing is wrong with them would mislead."""
+    processes = [p.process for p in analysis.job.partials]
+    if any(p.counts.get(k) for p in processes for k in ("events", "meta", "filtered")):
+        return analysis
+    if any(p.counts.get(k) for p in processes for k in ("bad_lines", "cut_lines", "members_cut")):
+        raise NoTraces(
+            f"{processes[0].file} is no trace: no line of it is a trace record"
+            if len(processes) == 1
+            else f"none of the {len(processes)} files is a trace: no line is a trace record"
+        )
+    raise NoTraces(f"{processes[0].file} is empty: nothing was recorded, or the program was killed at once")

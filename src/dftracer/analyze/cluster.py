@@ -1,24 +1,27 @@
 """The same analysis on a Dask cluster.
 
-A task reads the files of one process where it runs; what grows with the trace stays on that worker. Only
-the small
-partial results come back, the job is put together here, and a second round of tasks asks each worker what its
-processes did while their rank waited.
+A task reads the files of one process where it runs; what grows with the trace stays on that worker. A large
+file is read by several tasks, each some of its members, and joined on one of the workers. Only the small
+partial results come back, the job is put together here, and a second round of tasks asks each worker what
+its processes did while their rank waited.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from dftracer.analyze.digest import SpanDigest, digest_span
 from dftracer.analyze.explain import Explanation, explain
 from dftracer.analyze.intervals import Intervals
 from dftracer.analyze.job import Job, build_job
-from dftracer.analyze.partial import Lanes, Partial, analyze_files
+from dftracer.analyze.lanes import Lanes
+from dftracer.analyze.partial import Partial, analyze_files, join_spans
 from dftracer.load._need import need
+from dftracer.load.members import member_spans
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, Trace
 
@@ -27,13 +30,38 @@ __all__ = ["analyze_on_cluster"]
 _Results = list[tuple[Partial, Lanes]]
 
 
+# A file from twice this size on is read by several tasks: about 2 M events, or a second of work, each.
+SPAN_BYTES = 32 << 20
+
+
+def _must_see(part: ProcessInfo) -> None:
+    if not part.file.exists():
+        raise FileNotFoundError(
+            f"{part.file} cannot be seen from this worker; traces must lie on a shared file system"
+        )
+
+
 def _read(parts: list[ProcessInfo], where: Filter, chunk_text: int) -> _Results:
     for part in parts:
-        if not part.file.exists():
-            raise FileNotFoundError(
-                f"{part.file} cannot be seen from this worker; traces must lie on a shared file system"
-            )
+        _must_see(part)
     return analyze_files(parts, where, 1, chunk_text)
+
+
+def _digest(part: ProcessInfo, where: Filter, chunk_text: int, span: tuple[int, int]) -> SpanDigest:
+    _must_see(part)
+    return digest_span(part, where, chunk_text, span)
+
+
+def _submit(client: Any, unit: list[ProcessInfo], trace: Trace, span_bytes: int) -> Any:
+    """The future of one process's results."""
+    chunk_text = 2 * trace.chunk_text
+    spans = [(part, span) for part in unit for span in member_spans(part.file, span_bytes)]
+    if len(spans) == len(unit):
+        return client.submit(_read, unit, trace.filter, chunk_text, pure=False)
+    digests = [
+        client.submit(_digest, part, trace.filter, chunk_text, span, pure=False) for part, span in spans
+    ]
+    return client.submit(join_spans, unit[0], digests, trace.filter, pure=False)
 
 
 def _small(results: _Results) -> list[Partial]:
@@ -47,6 +75,15 @@ def _explain(
     results: _Results, index: int, waits: Intervals, compute: Intervals, skip: int | None
 ) -> Explanation:
     return explain(results[index][1], waits, compute, skip)
+
+
+def _watch(futures: list[Any], sizes: list[int], progress: Callable[[int, int], None]) -> None:
+    """Tell how far the cluster is, until it is done."""
+    size_of = {f.key: n for f, n in zip(futures, sizes, strict=True)}
+    done = 0
+    for future in need("distributed", "dask").as_completed(futures):
+        done += size_of[future.key]
+        progress(done, sum(sizes))
 
 
 @contextlib.contextmanager
@@ -68,14 +105,22 @@ def _client(dask: Any) -> Iterator[Any]:
             yield client
 
 
-def analyze_on_cluster(trace: Trace, dask: Any) -> Job:
+def analyze_on_cluster(
+    trace: Trace,
+    dask: Any,
+    progress: Callable[[int, int], None] | None = None,
+    span_bytes: int = SPAN_BYTES,
+) -> Job:
     """The job of `trace`; `dask` is "local", an address, or a client."""
     from dftracer.analyze.analysis import units_of  # noqa: PLC0415 - it imports this module on use
 
     units = [[replace(p, file=p.file.resolve()) for p in unit] for unit in units_of(trace)]
     with _client(dask) as client:
-        read = [client.submit(_read, unit, trace.filter, 4 * trace.chunk_text, pure=False) for unit in units]
-        gathered = client.gather([client.submit(_small, r, pure=False) for r in read])
+        read = [_submit(client, unit, trace, span_bytes) for unit in units]
+        small = [client.submit(_small, r, pure=False) for r in read]
+        if progress is not None:
+            _watch(small, [sum(p.file.stat().st_size for p in unit) for unit in units], progress)
+        gathered = client.gather(small)
         where = {}
         partials: list[Partial] = []
         for future, found in zip(read, gathered, strict=True):

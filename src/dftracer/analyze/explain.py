@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dftracer.analyze.intervals import EMPTY, Intervals, intersection, measure, total, union
-from dftracer.analyze.partial import Lanes
+from dftracer.analyze.lanes import Lanes
 from dftracer.analyze.stages import NONE, STAGES
 from dftracer.load.chunk import Ints
 

@@ -16,6 +16,7 @@ from dftracer.load.process import assign_ranks
 
 __all__ = ["Job", "Rank", "Worker", "build_job"]
 
+_HELPER = 0.05  # a thread with less than this share of the feeding is no worker of its own
 _LOADER_STAGES = ("read", "preprocess", "collate", "fetch_wait")
 
 
@@ -153,12 +154,20 @@ def _parents(partials: list[Partial]) -> list[list[int]]:
 def _find_workers(rank: Rank) -> None:
     for member in rank.members:
         own = member is rank.main
-        for lane in member.lanes:
+        feeding: dict[int, int] = {}
+        for i, lane in enumerate(member.lanes):
             if own and lane["tid"] == rank.main.steps.tid:
                 continue
-            feeding = sum(lane["stages"].get(s, 0) for s in _LOADER_STAGES)
-            if feeding and feeding * 2 >= lane["busy_us"]:
-                rank.workers.append(Worker(member, lane, 0, own))
+            us = sum(lane["stages"].get(s, 0) for s in _LOADER_STAGES)
+            if us and us * 2 >= lane["busy_us"]:
+                feeding[i] = us
+        # Beside the one that loads, a worker has threads that only hand things over; so has the rank itself.
+        if any(member.lanes[i]["items"] for i in feeding):
+            feeding = {i: us for i, us in feeding.items() if member.lanes[i]["items"]}
+        least = max(feeding.values(), default=0) * _HELPER
+        if own:
+            least = max(least, float(rank.wall_us.sum()) * _HELPER)
+        rank.workers += [Worker(member, member.lanes[i], 0, own) for i, us in feeding.items() if us >= least]
     rank.workers.sort(key=lambda w: (w.partial.first_us or 0, w.partial.process.pid, w.lane["tid"]))
     for number, worker in enumerate(rank.workers):
         worker.number = number

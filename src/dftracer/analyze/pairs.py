@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.analyze.stages import class_of, is_io, is_read_call, is_write_call
+from dftracer.analyze.stages import is_io, is_read_call, is_write_call
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import Chunk
 
@@ -32,20 +32,14 @@ def _io_kind(cat: str, name: str) -> int:
 class Pairs:
     """Numbers pairs in the order they are met; the numbers stay valid over the chunks of a file."""
 
-    def __init__(self) -> None:
-        self.keys: list[tuple[str, str]] = []
+    def __init__(self, keys: list[tuple[str, str]]) -> None:
+        self.keys = keys
         self._known: dict[tuple[str, str], int] = {}
-        self._scanner: Scanner | None = None
         self._number: dict[tuple[int, int], int] = {}  # by the codes of the current scanner
-        self._classes: list[int] = []
         self._io: list[int] = []
         self._items: list[bool] = []
         self._names: list[str] = []
         self._cats: list[str] = []
-
-    @property
-    def classes(self) -> npt.NDArray[np.uint8]:
-        return np.array(self._classes, dtype=np.uint8)
 
     @property
     def returns_items(self) -> npt.NDArray[np.bool_]:
@@ -58,8 +52,6 @@ class Pairs:
 
     def of(self, scanner: Scanner, chunk: Chunk) -> npt.NDArray[np.int32]:
         """The pair of each row."""
-        if scanner is not self._scanner:  # the next part of the same trace has codes of its own
-            self._scanner, self._names, self._cats, self._number = scanner, [], [], {}
         self._names += scanner.dictionary("name", len(self._names))
         self._cats += scanner.dictionary("cat", len(self._cats))
         # Codes from -1 (absent) on, so both are moved up by one.
@@ -88,7 +80,6 @@ class Pairs:
         if number < len(self.keys):
             return number
         self.keys.append(key)
-        self._classes.append(class_of(cat, name))
         self._io.append(_io_kind(cat, name))
         self._items.append(
             is_io(cat, name) and name.removesuffix("_unlocked") in {"fread", "fwrite", "__fread_chk"}

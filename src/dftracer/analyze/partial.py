@@ -1,10 +1,11 @@
-"""The map step: one process's trace file to a small partial result (and the lanes that stay where they are).
+"""The map step: one process's trace files to a small partial result (and the lanes that stay where they are).
 
 Nothing here looks at another process, so files can be analysed anywhere and in any order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,55 +13,22 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, measure, total, union
-from dftracer.analyze.pairs import IO_NOT, IO_READ, IO_WRITE, Pairs
-from dftracer.analyze.stages import CLASSES, COMPUTE, NONE, RULES, STAGE_INDEX, STAGES
+from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
+from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, total, union
+from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
+from dftracer.analyze.stages import CLASSES, COMPUTE, NONE, RULES, STAGE_INDEX, STAGES, class_of
 from dftracer.analyze.steps import StepTable, steps_from_loop, steps_from_profiler, steps_from_step_ends
-from dftracer.load._scan import Scanner, SelfTime, nest, timeline
-from dftracer.load.chunk import MISSING, Chunk, Ints, int64s, uint8s
+from dftracer.load._scan import SelfTime, nest, timeline
+from dftracer.load.chunk import Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, scan_file
 
-__all__ = ["BIN_US_SHIFT", "Lane", "Lanes", "Partial", "analyze_files"]
+__all__ = ["Partial", "analyze_files", "join_spans"]
 
-BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
-_PROFILE = 4096
-_STRIP = 1536
 _DEVICE_WORDS = ("stream", "cuda", "gpu")
 _SKIP = CLASSES.index("skip")
 _IO_CLASSES = [CLASSES.index(c) for c in ("read", "io_read", "io_write")]
 _FETCH_WAIT = STAGE_INDEX["fetch_wait"]
-
-
-@dataclass
-class Lane:
-    """One thread (or device stream) of a process: its exclusive timeline."""
-
-    tid: int
-    start: Ints
-    end: Ints
-    stage: npt.NDArray[np.uint8]
-    events: int
-
-    def of(self, *stages: int) -> Intervals:
-        mine = np.isin(self.stage, stages)
-        return self.start[mine], self.end[mine]
-
-    def busy(self) -> Intervals:
-        mine = self.stage != NONE
-        return union(self.start[mine], self.end[mine])
-
-
-@dataclass
-class Lanes:
-    """What stays at the node that read the file: its size grows with the trace."""
-
-    lanes: list[Lane] = field(default_factory=list)
-    io_file: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    io_ts: Ints = field(default_factory=lambda: EMPTY[0])
-    io_dur: Ints = field(default_factory=lambda: EMPTY[0])
-    io: Intervals = EMPTY  # all I/O and item reading, as one set of time
-    paths: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -88,136 +56,84 @@ class Partial:
 
 
 class _Analyzer:
+    """Puts the digests of one process together, in the order of its files."""
+
     def __init__(self, process: ProcessInfo) -> None:
         self.process = process
-        self.pairs = Pairs()
         self.self_time = SelfTime()
         self.rows = 0
+        self.keys: list[tuple[str, str]] = []
+        self.classes: list[int] = []
+        self.key_number: dict[tuple[str, str], int] = {}
+        self.fhash: list[str] = []
+        self.file_number: dict[str, int] = {}
+        self.source: Source | None = None
+        self.pair_map: list[int] = []
+        self.file_map: list[int] = []
         self.names: list[pl.DataFrame] = []
         self.files: list[pl.DataFrame] = []
         self.io_time: list[pl.DataFrame] = []
         self.kept: dict[str, list[Any]] = {k: [] for k in ("tid", "ts", "dur", "cls")}
         self.io_rows: dict[str, list[Any]] = {k: [] for k in ("f", "ts", "dur")}
         self.marks: dict[str, list[Ints]] = {}
-        self.fhash: list[str] = []
-        self.file_number: dict[str, int] = {}
-        self.file_map: list[int] = []
-        self.scanner: Scanner | None = None
         self.by_time: list[tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]] = []
         self.first: int | None = None
         self.last: int | None = None
 
-    def chunk(self, scanner: Scanner, chunk: Chunk) -> None:
-        if chunk.rows == 0:
+    def absorb(self, d: Digest) -> None:
+        self.rows += d.rows
+        if d.ts.size == 0:
             return
-        pair = self.pairs.of(scanner, chunk)
-        ts, dur, tid = chunk.ints("ts"), chunk.ints("dur"), chunk.ints("tid")
-        if not chunk.has("tid"):
-            tid = chunk.ints("pid")
-        ph = chunk.ph()
-        complete = ph == ord("X")
-        rows: Any = slice(None) if complete.all() else np.flatnonzero(complete)
-        self.rows += chunk.rows
-        pair, ts, dur, tid = (
-            pair[rows],
-            np.ascontiguousarray(ts[rows]),
-            np.ascontiguousarray(dur[rows]),
-            tid[rows],
-        )
-        if ts.size == 0:
-            return
+        self._renumber(d.source)
+        pair, ts, dur = _mapped(self.pair_map, d.pair), d.ts, d.dur
         low, high = int(ts.min()), int((ts + dur).max())
         self.first = low if self.first is None else min(self.first, low)
         self.last = high if self.last is None else max(self.last, high)
-
-        if chunk.has("p_idx") and chunk.has("id"):
-            raw = self.self_time.update(
-                np.ascontiguousarray(chunk.ints("id")[rows]),
-                np.ascontiguousarray(chunk.ints("p_idx")[rows]),
-                dur,
-            )
-            own = int64s(raw)
+        if d.ids is not None:
+            own = int64s(self.self_time.update(*d.ids, dur))
             self.names.append(self._count(pair, dur, own))
         else:
-            self.by_time.append((tid, ts, dur, pair))
+            self.by_time.append((d.tid, ts, dur, pair))
 
-        cls = self.pairs.classes[pair]
+        cls = np.array(self.classes, dtype=np.uint8)[pair]
         keep: Any = cls != _SKIP
         if keep.all():
             keep = slice(None)
-        for key, column in (("tid", tid), ("ts", ts), ("dur", dur), ("cls", cls)):
+        for key, column in (("tid", d.tid), ("ts", ts), ("dur", dur), ("cls", cls)):
             self.kept[key].append(np.array(column[keep]))
-        self._io(scanner, chunk, rows, pair, ts, dur)
-        self._mark(chunk, rows, pair, tid, ts, dur)
+        if d.files is not None and d.io_time is not None and d.io_rows is not None:
+            self.files.append(self._renumbered(d.files))
+            self.io_time.append(d.io_time)
+            file, start, length = d.io_rows
+            for key, values in (("f", _mapped(self.file_map, file)), ("ts", start), ("dur", length)):
+                self.io_rows[key].append(values)
+        for kind, table in d.marks.items():
+            self.marks.setdefault(kind, []).append(table)
+
+    def _renumber(self, source: Source) -> None:
+        """Numbers of this source to those of the whole process; of the first source they are the same."""
+        if source is not self.source:
+            self.source, self.pair_map, self.file_map = source, [], []
+        for key in source.keys[len(self.pair_map) :]:
+            number = self.key_number.setdefault(key, len(self.keys))
+            self.pair_map.append(number)
+            if number == len(self.keys):
+                self.keys.append(key)
+                self.classes.append(class_of(*key))
+        for text in source.files[len(self.file_map) :]:
+            number = self.file_number.setdefault(text, len(self.fhash))
+            self.file_map.append(number)
+            if number == len(self.fhash):
+                self.fhash.append(text)
+
+    def _renumbered(self, frame: pl.DataFrame) -> pl.DataFrame:
+        codes = frame["f"].to_numpy()
+        return frame.with_columns(pl.Series("f", _mapped(self.file_map, codes), dtype=pl.Int32))
 
     def _count(self, pair: npt.NDArray[np.int32], dur: Ints, own: Ints) -> pl.DataFrame:
         frame = pl.DataFrame({"pair": pair, "dur": dur, "self": own})
         counted: pl.DataFrame = frame.group_by("pair", "dur").agg(pl.len().alias("n"), pl.col("self").sum())
         return counted
-
-    def _io(self, scanner: Scanner, chunk: Chunk, rows: Any, pair: Any, ts: Ints, dur: Ints) -> None:
-        kind = self.pairs.io_kinds[pair]
-        at = np.flatnonzero(kind != IO_NOT)
-        if at.size == 0:
-            return
-        file = self._file_codes(scanner, chunk.codes("fhash")[rows][at])
-        kind = kind[at]
-        moved = _bytes_moved(chunk, rows, at, kind, self.pairs.returns_items[pair[at]])
-        size_bin = np.zeros(at.size, dtype=np.uint8)
-        some = moved > 0
-        size_bin[some] = np.floor(np.log2(moved[some])).astype(np.uint8) + 1
-        start = ts[at]
-        extent = np.maximum(chunk.ints("offset")[rows][at], 0) + moved
-        frame = pl.DataFrame(
-            {
-                "f": file,
-                "kind": kind,
-                "bin": size_bin,
-                "bytes": moved,
-                "us": dur[at],
-                "extent": extent,
-                "t": start >> BIN_US_SHIFT,
-            }
-        )
-        sums = [pl.len().alias("n"), pl.col("bytes").sum(), pl.col("us").sum()]
-        self.files.append(frame.group_by("f", "kind", "bin").agg(*sums, pl.col("extent").max()))
-        self.io_time.append(frame.group_by("t", "kind").agg(*sums))
-        data = (kind == IO_READ) | (kind == IO_WRITE)
-        for key, column in (("f", file), ("ts", start), ("dur", dur[at])):
-            self.io_rows[key].append(column[data])
-
-    def _file_codes(self, scanner: Scanner, codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Codes of this scanner to those of the whole trace; with one part they are the same."""
-        if scanner is not self.scanner:
-            self.scanner, self.file_map = scanner, []
-        for text in scanner.dictionary("fhash", len(self.file_map)):
-            self.file_map.append(self.file_number.setdefault(text, len(self.fhash)))
-            if self.file_map[-1] == len(self.fhash):
-                self.fhash.append(text)
-        if len(self.file_map) == len(self.fhash):
-            return codes
-        table = np.array([*self.file_map, -1], dtype=np.int32)
-        return table[codes]
-
-    def _mark(self, chunk: Chunk, rows: Any, pair: Any, tid: Ints, ts: Ints, dur: Ints) -> None:
-        """Keep the events that delimit steps, items and epochs."""
-        keys = self.pairs.keys
-        kinds: dict[str, list[int]] = {}
-        for i, (cat, name) in enumerate(keys):
-            kind = _mark_kind(cat, name)
-            if kind:
-                kinds.setdefault(kind, []).append(i)
-        for kind, numbers in kinds.items():
-            table = np.zeros(len(keys), dtype=bool)
-            table[numbers] = True
-            at = np.flatnonzero(table[pair])
-            if at.size == 0:
-                continue
-            label = chunk.ints("step")[rows][at]
-            if kind == "profiler":
-                label = np.array([_trailing_number(keys[p][1]) for p in pair[at].tolist()], dtype=np.int64)
-            columns = (tid[at], ts[at], dur[at], label, chunk.ints("epoch")[rows][at])
-            self.marks.setdefault(kind, []).append(np.stack(columns))
 
     def _marked(self, kind: str, tid: int | None = None) -> Ints:
         parts = self.marks.get(kind)
@@ -240,7 +156,8 @@ class _Analyzer:
         out.epochs = [
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
-        kept = {k: np.concatenate(v) if v else np.empty(0, np.int64) for k, v in self.kept.items()}
+        kept = {k: v[0] if v else np.empty(0, np.int64) for k, v in self.kept.items()}
+        self.kept = {}
         is_compute = np.isin(kept["cls"], [*COMPUTE])
         out.compute = union(kept["ts"][is_compute], (kept["ts"] + kept["dur"])[is_compute])
         is_comm = kept["cls"] == CLASSES.index("comm")
@@ -249,6 +166,7 @@ class _Analyzer:
         io_file, io_ts, io_dur = (
             np.concatenate(v) if v else np.empty(0, np.int64) for v in self.io_rows.values()
         )
+        self.io_rows = {}
         io_time = union(kept["ts"][is_io], (kept["ts"] + kept["dur"])[is_io])
         heavy = Lanes(lanes, io_file.astype(np.int32), io_ts, io_dur, io_time, paths)
         if kept["ts"].size:
@@ -264,9 +182,9 @@ class _Analyzer:
                     "first_us": int(lane.start[0]) if lane.start.size else None,
                     "last_us": int(lane.end[-1]) if lane.end.size else None,
                     "busy_us": total(busy),
-                    "stages": _by_stage(lane),
-                    "profile": _profile(busy),
-                    "strip": _strip(lane),
+                    "stages": by_stage(lane),
+                    "profile": profile(busy),
+                    "strip": strip(lane),
                     "items": int(mine.shape[1]),
                     "item_us": np.sort(mine[2]),
                 }
@@ -287,8 +205,9 @@ class _Analyzer:
     def _lanes(self) -> list[Lane]:
         if not self.kept["ts"]:
             return []
-        joined = {k: np.concatenate(v) for k, v in self.kept.items()}
-        self.kept = {k: [v] for k, v in joined.items()}
+        for column in self.kept.values():  # one after the other: both forms of all would be twice the memory
+            column[:] = [np.concatenate(column)]
+        joined = {k: v[0] for k, v in self.kept.items()}
         lanes: list[Lane] = []
         tids = np.unique(joined["tid"])
         for tid in tids.tolist():
@@ -370,9 +289,9 @@ class _Analyzer:
             )
         keys = pl.DataFrame(
             {
-                "pair": np.arange(len(self.pairs.keys), dtype=np.int32),
-                "cat": [k[0] for k in self.pairs.keys],
-                "name": [k[1] for k in self.pairs.keys],
+                "pair": np.arange(len(self.keys), dtype=np.int32),
+                "cat": [k[0] for k in self.keys],
+                "name": [k[1] for k in self.keys],
             }
         )
         named: pl.DataFrame = merged.join(keys, on="pair").select("cat", "name", "dur", "n", "self")
@@ -406,152 +325,76 @@ class _Analyzer:
         return merged
 
 
-def overlay(main: Lane, others: list[Lane]) -> tuple[Ints, Ints, Ints]:
-    """The main thread's timeline, where other lanes of the process speak for time it cannot explain itself.
-
-    Compute elsewhere (a device, a helper thread) also counts when the main thread waits for its loader: that
-    wait costs nothing. Communication and the like only fill what is unexplained.
-    """
-    start, end, stage = main.start, main.end, main.stage.astype(np.int64)
-    if not others:
-        return start, end, stage
-    fills: list[tuple[int, Intervals, tuple[int, ...]]] = []
-    order = [
-        "forward",
-        "backward",
-        "optimizer",
-        "comm",
-        "transfer",
-        "checkpoint",
-        "collate",
-        "preprocess",
-        "read",
-    ]
-    for name in order:
-        s = STAGE_INDEX[name]
-        pieces = [lane.of(s) for lane in others]
-        time = union(np.concatenate([p[0] for p in pieces]), np.concatenate([p[1] for p in pieces]))
-        if time[0].size:
-            fills.append((s, time, (NONE, _FETCH_WAIT) if s in COMPUTE else (NONE,)))
-    if not fills:
-        return start, end, stage
-    # Cut everything at every boundary, then decide each piece once.
-    edges = np.unique(np.concatenate([start, end, *(e for _, t, _ in fills for e in t)]))
-    left, right = edges[:-1], edges[1:]
-    i = np.searchsorted(start, left, side="right") - 1
-    inside = (i >= 0) & (left < end[np.maximum(i, 0)])
-    piece = np.where(inside, stage[np.maximum(i, 0)], NONE)
-    taken = np.zeros(piece.size, dtype=bool)
-    for s, time, over in fills:
-        hit = (measure(time, left, right) > 0) & np.isin(piece, over) & ~taken
-        piece[hit] = s
-        taken |= hit
-    keep = inside | taken
-    return left[keep], right[keep], piece[keep]
-
-
-def _by_stage(lane: Lane) -> dict[str, int]:
-    length = lane.end - lane.start
-    sums = np.bincount(lane.stage, weights=length, minlength=len(STAGES)).astype(np.int64)
-    return {STAGES[i]: int(v) for i, v in enumerate(sums) if v and i != NONE}
-
-
-def _profile(busy: Intervals) -> tuple[Ints, Ints]:
-    """Busy time up to each of at most a few thousand moments: enough to draw, whatever the lane's length."""
-    if busy[0].size == 0:
-        return EMPTY
-    if busy[0].size <= _PROFILE // 2:
-        times = np.stack(busy, axis=1).reshape(-1)
-    else:
-        times = np.linspace(busy[0][0], busy[1][-1], _PROFILE).astype(np.int64)
-    return times, measure(busy, np.full(times.size, times[0]), times)
-
-
-def _strip(lane: Lane) -> dict[str, Any] | None:
-    """The lane in a fixed number of pieces, for drawing: the stage that fills most of each, and how full
-    it is.
-    """
-    if lane.start.size == 0:
-        return None
-    first, last = int(lane.start[0]), int(lane.end[-1])
-    edges = np.linspace(first, last, _STRIP + 1).astype(np.int64)
-    table = account(lane.start, lane.end, lane.stage.astype(np.int64), len(STAGES), edges[:-1], edges[1:])
-    table[:, NONE] = 0
-    width = np.maximum(np.diff(edges), 1)
-    fill = np.minimum(table.sum(axis=1) / width, 1.0)
-    return {
-        "first_us": first,
-        "last_us": last,
-        "stage": np.where(fill > 0, table.argmax(axis=1), NONE).astype(np.uint8),
-        "fill": (fill * 9 + 0.5).astype(np.uint8),
-    }
-
-
-def _mark_kind(cat: str, name: str) -> str:
-    if cat == "dataloader":
-        return {"fetch.iter": "wait", "fetch.block": "body"}.get(name, "")
-    if cat == "data" and name == "item":
-        return "item"
-    if cat == "pipeline" and name in {"epoch", "epoch.block"}:
-        return "epoch"
-    if cat == "compute" and name == "step":
-        return "compute_step"
-    return "profiler" if name.startswith("ProfilerStep") else ""
-
-
-def _trailing_number(name: str) -> int:
-    digits = name.rpartition("#")[2]
-    return int(digits) if digits.isdigit() else MISSING
-
-
-def _bytes_moved(
-    chunk: Chunk, rows: Any, at: Any, kind: npt.NDArray[np.uint8], items: npt.NDArray[np.bool_]
-) -> Ints:
-    """Bytes a call moved: what it returned, else what it was asked for."""
-    ret = chunk.ints("ret")[rows][at]
-    size, count = (chunk.ints(c)[rows][at] for c in ("size", "count"))
-    asked = np.where(size == MISSING, count, size)
-    moved = np.where(ret == MISSING, asked, ret)
-    if items.any():
-        moved = np.where(items & (ret > 0) & (size > 0) & (count > 0), ret * np.maximum(size, 1), moved)
-    data = (kind == IO_READ) | (kind == IO_WRITE)
-    result: Ints = np.where(data & (moved > 0), moved, 0)
+def _mapped(table: list[int], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Codes renumbered; -1 stays what it is."""
+    if table == list(range(len(table))):
+        return codes
+    result: npt.NDArray[np.int32] = np.array([*table, -1], dtype=np.int32)[codes]
     return result
 
 
+class _Unit:
+    """The analyzers of one trace: of its process, or of all processes in a merged file."""
+
+    def __init__(self, whole: ProcessInfo) -> None:
+        self.whole = whole
+        self.analyzers = {whole.pid: _Analyzer(whole)}
+
+    def of(self, pid: int) -> _Analyzer:
+        if pid not in self.analyzers:
+            process = self.whole.others.setdefault(pid, ProcessInfo(self.whole.file, pid))
+            self.analyzers[pid] = _Analyzer(process)
+        return self.analyzers[pid]
+
+    def finish(self, where: Filter) -> list[tuple[Partial, Lanes]]:
+        self.whole.ranks()
+        for other in self.whole.others.values():
+            other.paths = {**self.whole.paths, **other.paths}
+            other.host = other.host or self.whole.host
+        wanted = [a for a in self.analyzers.values() if where.takes(a.process)] or [*self.analyzers.values()]
+        wanted[0].process.counts = self.whole.counts  # of the file, so they are told once
+        return [a.finish() for a in wanted]
+
+
 def analyze_files(
-    parts: list[ProcessInfo], where: Filter, threads: int, chunk_text: int
+    parts: list[ProcessInfo],
+    where: Filter,
+    threads: int,
+    chunk_text: int,
+    progress: Callable[[int], None] | None = None,
 ) -> list[tuple[Partial, Lanes]]:
-    """Read the files of one trace (its parts, in order) and analyse the process, or processes, in them."""
-    analyzers: dict[int, _Analyzer] = {}
+    """Read the files of one trace (its parts, in order) and analyse the process, or processes, in them.
 
-    def analyzer(pid: int, first: ProcessInfo) -> _Analyzer:
-        if pid not in analyzers:
-            analyzers[pid] = _Analyzer(
-                first if pid == first.pid else first.others.setdefault(pid, ProcessInfo(first.file, pid))
-            )
-        return analyzers[pid]
-
+    `progress` is told how many bytes have been read.
+    """
     whole = parts[0]
-    analyzer(whole.pid, whole)
+    unit = _Unit(whole)
+    before = 0
     for part in parts:
+        digester = Digester()
         for scanner, chunk in scan_file(part, where, threads, chunk_text):
             if part is not whole:
                 whole.take(chunk.meta)
-            if chunk.rows == 0:
-                continue
-            pids = chunk.ints("pid")
-            if (pids[0] == pids).all():
-                analyzer(int(pids[0]), whole).chunk(scanner, chunk)
-                continue
-            for pid in np.unique(pids).tolist():
-                analyzer(pid, whole).chunk(scanner, chunk.select(np.flatnonzero(pids == pid)))
+            for pid, rows in by_process(chunk):
+                unit.of(pid).absorb(digester.digest(scanner, rows))
+            if progress is not None:
+                progress(before + scanner.position())
+        before += part.counts["file_bytes"]
         if part is not whole:
             _add_counts(whole.counts, part.counts)
-    for other in whole.others.values():
-        other.paths = {**whole.paths, **other.paths}
-        other.host = other.host or whole.host
-    return [a.finish() for a in analyzers.values()]
+    return unit.finish(where)
+
+
+def join_spans(whole: ProcessInfo, spans: list[SpanDigest], where: Filter) -> list[tuple[Partial, Lanes]]:
+    """The same from the digests of all spans of its files, in order."""
+    unit = _Unit(whole)
+    whole.counts = {}
+    for span in spans:
+        whole.take(span.meta)
+        for pid, digest in span.digests:
+            unit.of(pid).absorb(digest)
+        _add_counts(whole.counts, span.counts)
+    return unit.finish(where)
 
 
 def _add_counts(into: dict[str, Any], more: dict[str, Any]) -> None:

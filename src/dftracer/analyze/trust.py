@@ -66,6 +66,12 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
     if said["processes_without_end"]:
         n = len(said["processes_without_end"])
         problems.append(f"{n} of {said['processes']} processes never reported their end")
+    if said["recovered_processes"]:
+        n = len(said["recovered_processes"])
+        problems.append(
+            f"{n} of {said['processes']} processes died without a word; their traces were completed from what"
+            " they left"
+        )
     if said["truncated_files"]:
         problems.append(f"{said['truncated_files']} files are cut")
     if said["dropped"]:
@@ -77,6 +83,7 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
     if problems:
         keys = (
             "processes_without_end",
+            "recovered_processes",
             "truncated_files",
             "dropped",
             "dropped_by_reason",

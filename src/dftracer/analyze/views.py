@@ -11,10 +11,10 @@ import os
 import numpy as np
 import polars as pl
 
+from dftracer.analyze.digest import BIN_US_SHIFT
 from dftracer.analyze.job import Job
 from dftracer.analyze.ledger import step_rows
 from dftracer.analyze.pairs import IO_OPEN, IO_READ, IO_WRITE
-from dftracer.analyze.partial import BIN_US_SHIFT
 from dftracer.analyze.stages import STAGES
 
 __all__ = [

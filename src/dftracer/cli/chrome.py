@@ -103,8 +103,10 @@ def _write_process(trace: Trace, process: Any, base: int, out: IO[str], first: b
         return 0
     tid = np.array([r["tid"] for r in rows])
     lanes = assign_lanes(tid, np.array([r["ts"] for r in rows]), np.array([r["dur"] for r in rows]))
-    who = f"rank {process.rank} " if process.rank is not None else ""
-    heads = [_name("process_name", process.pid, process.pid, f"{who}pid {process.pid}")]
+    heads = []
+    for pid, rank in process.ranks().items():
+        who = f"rank {rank} " if rank is not None else ""
+        heads.append(_name("process_name", pid, pid, f"{who}pid {pid}"))
     # Viewers join lanes by (pid, tid): further lanes get numbers no thread has.
     extra: dict[tuple[int, int], int] = {}
     for r, lane in zip(rows, lanes, strict=True):

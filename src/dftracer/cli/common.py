@@ -16,6 +16,7 @@ from dftracer.cli.main import CommandError
 __all__ = [
     "add_filters",
     "add_paths",
+    "console",
     "filters",
     "open_trace",
     "output_path",
@@ -107,6 +108,14 @@ def output_path(args: argparse.Namespace, default: str | os.PathLike[str]) -> Pa
 def print_json(value: Any) -> None:
     json.dump(value, sys.stdout, indent=1, ensure_ascii=False, default=str)
     sys.stdout.write("\n")
+
+
+def console() -> Any:
+    """The terminal; a pipe has no width, so tables keep theirs."""
+    from rich.console import Console
+
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(width=wide)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,14 +10,14 @@ import numpy as np
 from dftracer.load._need import need
 from dftracer.load._scan import Scanner, validity
 from dftracer.load.chunk import Chunk
-from dftracer.load.process import ProcessInfo, assign_ranks
+from dftracer.load.process import ProcessInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["SCHEMA_VERSION", "BatchMaker", "schema"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _INTS = ("id", "pid", "tid", "ts", "dur", "p_idx", "level", "epoch", "step", "image_idx")
 _zero_buffer: Any = None
 _IO_INTS = ("count", "size", "offset", "ret", "errno")
@@ -53,6 +54,7 @@ class BatchMaker:
         self._scanner = scanner
         self._process = process
         self._texts: dict[str, list[str]] = {c: [] for c in ("name", "cat", "hhash", "fhash")}
+        self._arrays: dict[str, tuple[int, Any]] = {}
         self._schema = schema()
 
     def _path_of(self, fhash: str) -> str:
@@ -61,10 +63,16 @@ class BatchMaker:
             return known
         return next((p.paths[fhash] for p in self._process.others.values() if fhash in p.paths), fhash)
 
-    def _dictionary(self, column: str) -> list[str]:
-        texts = self._texts[column]
-        texts += self._scanner.dictionary(column, len(texts))
-        return texts
+    def _dictionary(self, column: str, read: Callable[[str], str] | None = None, known: int = 0) -> Any:
+        """The strings behind a column's codes; made again when there are more, or `read` has learnt more."""
+        source = {"path": "fhash", "host": "hhash"}.get(column, column)
+        texts = self._texts[source]
+        texts += self._scanner.dictionary(source, len(texts))
+        size, array = self._arrays.get(column, (-1, None))
+        if size != len(texts) + known:
+            array = _strings(self._pa, texts if read is None else list(map(read, texts)))
+            self._arrays[column] = (len(texts) + known, array)
+        return array
 
     def batch(self, chunk: Chunk) -> pa.RecordBatch:
         pa = self._pa
@@ -79,12 +87,12 @@ class BatchMaker:
             buffers = [None if bits is None else pa.py_buffer(bits), pa.py_buffer(raw)]
             columns[name] = pa.Array.from_buffers(pa.int64(), n, buffers, nulls)
         for name in ("name", "cat", "fhash"):
-            columns[name] = self._coded(chunk.raw(name), n, _strings(pa, self._dictionary(name)))
-        columns["path"] = self._coded(
-            chunk.raw("fhash"), n, _strings(pa, [self._path_of(h) for h in self._texts["fhash"]])
-        )
-        hosts = [self._process.hosts.get(h, h) for h in self._dictionary("hhash")]
-        columns["host"] = self._coded(chunk.raw("hhash"), n, _strings(pa, hosts))
+            columns[name] = self._coded(chunk.raw(name), n, self._dictionary(name))
+        process = self._process
+        paths = len(process.paths) + sum(len(p.paths) for p in process.others.values())
+        columns["path"] = self._coded(chunk.raw("fhash"), n, self._dictionary("path", self._path_of, paths))
+        hosts = self._dictionary("host", lambda h: process.hosts.get(h, h), len(process.hosts))
+        columns["host"] = self._coded(chunk.raw("hhash"), n, hosts)
         columns["ph"] = self._kinds(chunk)
         columns["file"] = self._constant(n, self._process.file.name)
         columns["rank"] = self._ranks(chunk)
@@ -94,8 +102,7 @@ class BatchMaker:
     def _ranks(self, chunk: Chunk) -> Any:
         pa, process = self._pa, self._process
         if process.others and chunk.has("pid"):  # a merged file
-            assign_ranks([process, *process.others.values()])
-            of = {p.pid: p.rank for p in (process, *process.others.values())}
+            of = process.ranks()
             pids, inverse = np.unique(chunk.ints("pid"), return_inverse=True)
             return pa.array([of.get(p) for p in pids.tolist()], pa.int32()).take(pa.array(inverse))
         if process.rank is None:

@@ -69,10 +69,10 @@ class Chunk:
                 self._raw[column] = self.ints(column) * multiply // divide
 
     def select(self, rows: npt.NDArray[np.intp]) -> Chunk:
-        """Some of the rows (without the text of their further arguments)."""
+        """Some of the rows."""
         raw: dict[str, Any] = {
             "rows": int(rows.size),
-            "meta": [],
+            "meta": self.meta,
             "ph": np.ascontiguousarray(self.ph()[rows]),
         }
         for column in INT_COLUMNS:
@@ -81,7 +81,18 @@ class Chunk:
         for column in CODE_COLUMNS:
             if self.has(column):
                 raw[column] = self.codes(column)[rows]
+        if self.rows:
+            raw["args_end"], raw["args_text"] = self._select_text(rows)
         return Chunk(raw)
+
+    def _select_text(self, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+        end = np.frombuffer(self._raw["args_end"], dtype=np.int32).astype(np.int64)
+        start = np.concatenate(([0], end[:-1]))[rows]
+        size = end[rows] - start
+        ends = np.cumsum(size)
+        # Each byte's place: where its row's text began, and how far it is into it.
+        at = np.repeat(start - (ends - size), size) + np.arange(ends[-1] if ends.size else 0)
+        return ends.astype(np.int32), uint8s(self._raw["args_text"])[at]
 
     def ints(self, column: str) -> Ints:
         buffer = self._raw.get(_native(column))

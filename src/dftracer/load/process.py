@@ -12,11 +12,13 @@ from typing import Any
 from dftracer._schema import TIME_UNITS
 from dftracer.load._scan import MISSING, Scanner
 
-__all__ = ["ProcessInfo", "assign_ranks", "part_of", "peek"]
+__all__ = ["MetaRow", "ProcessInfo", "assign_ranks", "part_of", "peek"]
 
+# What the recorder calls its files, one for each process (and part).
+_OF_ONE_PROCESS = re.compile(r"-[0-9a-f]{16}-(app|preload|fork)(-part\d+)?\.pfw(\.gz)?$")
 _PART = re.compile(r"-part(\d+)(?=\.pfw(\.gz)?$)")
 
-_MetaRow = tuple[str, str, str, str, int, int, int]
+MetaRow = tuple[str, str, str, str, int, int, int]
 
 
 @dataclass
@@ -44,11 +46,23 @@ class ProcessInfo:
     others: dict[int, ProcessInfo] = field(default_factory=dict)  # further processes, in a merged file
 
     @property
+    def alone(self) -> bool:
+        """Whether no other process can be in the file; a merged one, or another tracer's, may hold more."""
+        return _OF_ONE_PROCESS.search(self.file.name) is not None
+
+    def ranks(self) -> dict[int, int | None]:
+        """The rank of every process of the file that is known so far, by pid."""
+        everyone = [self, *self.others.values()]
+        if self.others:
+            assign_ranks(everyone)
+        return {p.pid: p.rank for p in everyone}
+
+    @property
     def key(self) -> tuple[str, int]:
         """Processes of different hosts may share a pid."""
         return (self.host, self.pid)
 
-    def take(self, rows: Iterable[_MetaRow]) -> None:  # noqa: PLR0912 - one branch per kind of record
+    def take(self, rows: Iterable[MetaRow]) -> None:  # noqa: PLR0912 - one branch per kind of record
         """Learn from metadata rows."""
         for row in rows:
             kind, key, value, rest, pid, tid, ts = row

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find", "fingerprint", "read_info", "write"]
 
-_ROW_GROUP = 1 << 18
+_ROW_GROUP = 1 << 17
 
 
 def fingerprint(file: Path) -> str:
@@ -93,13 +93,14 @@ def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -
                 temporary,
                 schema(),
                 compression="lz4",
+                store_schema=False,  # engines read plain strings faster than dictionaries they must merge
                 use_dictionary=["name", "cat", "ph", "path", "fhash", "host", "file"],
             )
         except OSError:
             continue
         try:
-            for batch in batches:
-                out.write_batch(batch, row_group_size=_ROW_GROUP)
+            for table in _groups(batches):
+                out.write_table(table, row_group_size=_ROW_GROUP)
             out.add_key_value_metadata({"dftracer": json.dumps(_kept(process, stamp))})
             out.close()
             # The trace may have grown while it was read: such a sidecar would be stale from birth.
@@ -111,6 +112,21 @@ def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
     return None
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together to row groups: many small ones would be slow to read."""
+    arrow = need("pyarrow")
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= _ROW_GROUP:
+            yield arrow.Table.from_batches(held).unify_dictionaries()
+            held, rows = [], 0
+    if held:
+        yield arrow.Table.from_batches(held).unify_dictionaries()
 
 
 def _kept(p: ProcessInfo, stamp: str) -> dict[str, Any]:

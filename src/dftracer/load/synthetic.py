@@ -47,10 +47,11 @@ class _MemberFile:
         self._first = 0
         self._last = 0
 
-    def add(self, line: str, ts: int = 0) -> None:
+    def add(self, line: str, *begins: int) -> None:
+        """Add lines, with the first and the last time at which an event in them begins."""
         self._parts.append(line)
         self._size += len(line)
-        if ts:
+        for ts in begins:
             self._first = min(self._first, ts) if self._first else ts
             self._last = max(self._last, ts)
         if self._size >= self._limit:
@@ -149,7 +150,7 @@ class Process:
 
         order = sorted(range(len(self.spans)), key=lambda i: (self.spans[i].start, -self.spans[i].dur, i))
         stacks: dict[int, list[tuple[int, int]]] = {}
-        placed: list[tuple[int, int, str]] = []
+        placed: list[tuple[int, int, str, int]] = []
         seen: set[str] = set()
         for i in order:
             s = self.spans[i]
@@ -168,10 +169,9 @@ class Process:
             full = {"hhash": hhash, "p_idx": stack[-1][1] if stack else -1, **args, "level": len(stack) + 1}
             line = _event_line(ids, s.name, s.cat, pid, s.tid, _EPOCH_US + s.start, s.dur, full)
             stack.append((s.start + s.dur, ids))
-            placed.append((s.start + s.dur, -ids, line))
-        for end, negative_id, line in sorted(placed):
-            del negative_id
-            out.add(line, _EPOCH_US + end)
+            placed.append((s.start + s.dur, -ids, line, s.start))
+        for _, _, line, begin in sorted(placed):
+            out.add(line, _EPOCH_US + begin)
         if self.end is not None:
             last = max((s.start + s.dur for s in self.spans), default=self.start)
             ids += 1
@@ -229,6 +229,7 @@ def training_run(  # noqa: PLR0915 - one flat loop: it writes lines by the milli
     steps_per_epoch: int = 100,
     files: int = 512,
     gz: bool = True,
+    member_text: int = 1 << 20,
 ) -> Run:
     """Write a whole job of about `events` events: per rank a main process and its loader workers.
 
@@ -252,7 +253,7 @@ def training_run(  # noqa: PLR0915 - one flat loop: it writes lines by the milli
         for w in range(workers):
             pid = main_pid + 1 + w
             path = directory / f"trace-{pid:016x}-fork.pfw{'.gz' if gz else ''}"
-            out = _MemberFile(path)
+            out = _MemberFile(path, member_text)
             ids = _preamble(out, pid, main_pid, rank, ranks, hhash, paths, hashes)
             common = f'"pid":{pid},"tid":{pid},"ts":'
             count = 0
@@ -266,6 +267,7 @@ def training_run(  # noqa: PLR0915 - one flat loop: it writes lines by the milli
                     f = (step * batch + b) * 7919 % files
                     item = ids + 1
                     ids += per_item
+                    began = at
                     a = f',"ph":"X","args":{{"hhash":"{hhash}","p_idx":{item},"fhash":"{hashes[f]}"'
                     d = 20 + f % 7
                     lines = [
@@ -296,7 +298,7 @@ def training_run(  # noqa: PLR0915 - one flat loop: it writes lines by the milli
                         f'{{"id":{item},"name":"item","cat":"data",{common}{at - p - 400},"dur":{p + 400}{x}'
                         f'{batch_id},"epoch":{epoch},"step":{step},"image_idx":{f}{tail}2}}}}\n'
                     )
-                    out.add("".join(lines), at)
+                    out.add("".join(lines), min(began, at - p - 400), at)
                     count += per_item
                 out.add(
                     f'{{"id":{batch_id},"name":"preprocess.collate","cat":"data",{common}{at},"dur":150{x}-1,'
@@ -307,7 +309,7 @@ def training_run(  # noqa: PLR0915 - one flat loop: it writes lines by the milli
             total += count + _finish(out, ids, pid, hhash, _EPOCH_US + steps * step_us)
             written.append(path)
         path = directory / f"trace-{main_pid:016x}-app.pfw{'.gz' if gz else ''}"
-        out = _MemberFile(path)
+        out = _MemberFile(path, member_text)
         ids = _preamble(out, main_pid, 1, rank, ranks, hhash, [], [])
         common = f'"pid":{main_pid},"tid":{main_pid},"ts":'
         count = 0
@@ -338,7 +340,7 @@ def training_run(  # noqa: PLR0915 - one flat loop: it writes lines by the milli
             )
             ids += 7
             count += 7
-            out.add(text, at)
+            out.add(text, t, at + 3830)
         total += count + _finish(out, ids, main_pid, hhash, _EPOCH_US + steps * step_us)
         written.append(path)
     return Run(directory, written, total, steps, ranks, workers)

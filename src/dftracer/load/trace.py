@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dftracer.load import sidecar
 from dftracer.load._need import need
 from dftracer.load._scan import Scanner
@@ -43,7 +45,11 @@ class Filter:
     epochs: Range | None = None
 
     def wants(self, process: ProcessInfo) -> bool:
-        """Whether any event of the process can pass."""
+        """Whether any event of the process's file can pass."""
+        return not process.alone or self.takes(process)
+
+    def takes(self, process: ProcessInfo) -> bool:
+        """Whether any event of the process itself can pass."""
         if self.ranks is not None and process.rank not in self.ranks:
             return False
         return self.pids is None or process.pid in self.pids
@@ -54,9 +60,13 @@ class Filter:
 
 
 def scan_file(
-    process: ProcessInfo, where: Filter, threads: int, chunk_text: int
+    process: ProcessInfo,
+    where: Filter,
+    threads: int,
+    chunk_text: int,
+    span: tuple[int, int] | None = None,
 ) -> Iterator[tuple[Scanner, Chunk]]:
-    """The chunks of one file; `process` learns what its metadata says on the way."""
+    """The chunks of a file, or of some of its members; `process` learns what its metadata says on the way."""
     scanner = Scanner(
         process.file,
         threads,
@@ -67,14 +77,24 @@ def scan_file(
         pids=where.pids,
         names=where.names,
         cats=where.cats,
+        span=span,
     )
     for raw in scanner:
         process.take(raw["meta"])
         chunk = Chunk(raw)
         if process.time_unit != (1, 1):
             chunk.scale_time(*process.time_unit)
+        if where.ranks is not None and not process.alone:
+            chunk = _of_ranks(chunk, process, where.ranks)
         yield scanner, chunk
     process.counts = scanner.counts()
+
+
+def _of_ranks(chunk: Chunk, process: ProcessInfo, ranks: tuple[int, ...]) -> Chunk:
+    """The rows of some ranks, in a file of several processes."""
+    wanted = [pid for pid, rank in process.ranks().items() if rank in ranks]
+    mine = np.isin(chunk.ints("pid"), wanted)
+    return chunk if mine.all() else chunk.select(np.flatnonzero(mine))
 
 
 class Trace:
@@ -137,6 +157,8 @@ class Trace:
             if self.filter.wants(process):
                 for scanner, chunk in scan_file(process, self.filter, self.threads, self.chunk_text):
                     yield process, scanner, chunk
+                    if self._progress is not None:
+                        self._progress(done + scanner.position(), total)
             done += process.file.stat().st_size
             if self._progress is not None:
                 self._progress(done, total)

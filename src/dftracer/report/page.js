@@ -79,6 +79,7 @@
   chip("dropped", count(T.dropped), T.dropped > 0);
   chip("files cut", count(T.truncated_files), T.truncated_files > 0);
   if (T.processes_without_end.length) chip("without end", count(T.processes_without_end.length), true);
+  if (T.recovered_processes.length) chip("died", count(T.recovered_processes.length), true);
   if (T.clock_error_us !== null) chip("clock error", sec(T.clock_error_us / 1e6));
   if (T.writer_cpu_s !== null) chip("tracer CPU", sec(T.writer_cpu_s));
   if (T.overhead_s !== null) chip("recording cost", sec(T.overhead_s));

@@ -57,7 +57,7 @@ def _table(title: str, *columns: tuple[str, str]) -> Any:
     )
     for name, justify in columns:
         # Numbers must stay whole on a narrow terminal; names may be cut.
-        wide = {"left": None, "right": None, "amount": 7}[justify]
+        wide = {"left": None, "right": len(name), "amount": 7}[justify]
         t.add_column(name, justify="left" if justify == "left" else "right", no_wrap=True, min_width=wide)
     return t
 
@@ -77,6 +77,9 @@ def _head(con: Console, a: Analysis) -> None:
         f"{t['dropped']} dropped",
         f"{t['truncated_files']} files cut",
     ]
+    died = len(t["recovered_processes"]) + len(t["processes_without_end"])
+    if died:
+        said.append(f"{died} processes died or still run")
     if t["clock_error_us"] is not None:
         said.append(f"clock within {t['clock_error_us']:.0f} us")
     if t["writer_cpu_s"] is not None:
@@ -121,7 +124,7 @@ def _ledger(con: Console, a: Analysis) -> None:
         us = float(slowest.stage_us(stage).sum())
         if us <= 0:
             continue
-        bar = text.Text("█" * max(1, round(30 * us / wall)), style=COLOURS[stage])
+        bar = text.Text("█" * round(30 * us / wall) or "▏", style=COLOURS[stage])
         t.add_row(stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", bar)
     n = len(slowest.main.steps)
     t.add_row(

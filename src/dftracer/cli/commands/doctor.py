@@ -48,7 +48,7 @@ def _reader() -> tuple[bool, str]:
         from dftracer.load import _scan
     except ImportError as e:
         return False, f"the native reader cannot be loaded: {e}"
-    return True, f"native reader, inflates with {_scan.INFLATE}"
+    return True, f"native reader loaded from {Path(_scan.__file__ or '').parent}"
 
 
 def _clock() -> tuple[bool, str]:

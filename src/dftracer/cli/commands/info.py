@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dftracer.cli.common import add_paths, open_trace, print_json
+from dftracer.cli.common import add_paths, console, open_trace, print_json
 from dftracer.cli.main import EXIT_OK
 
 HELP = "List the files of a trace: who wrote them, how much is in them, how they ended."
@@ -23,14 +23,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"files": rows})
         return EXIT_OK
-    from rich.console import Console
     from rich.table import Table
 
     from dftracer.report.words import bytes_text, count_text, seconds_text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name, justify in (
-        ("file", "left"),
         ("rank", "right"),
         ("pid", "right"),
         ("parent", "right"),
@@ -39,11 +37,12 @@ def run(args: argparse.Namespace) -> int:
         ("size", "right"),
         ("time", "right"),
         ("state", "left"),
+        ("file", "left"),
     ):
         table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for r in rows:
         table.add_row(*(_text(r, bytes_text, count_text, seconds_text)))
-    Console().print(table)
+    console().print(table)
     if args.verbose:
         for r in rows:
             print(f"{r['file']}: {r['command'] or 'command unknown'}; end: {r['end']}")
@@ -52,7 +51,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(r: dict[str, Any], size: Any, count: Any, seconds: Any) -> list[str]:
     return [
-        str(r["file"]),
         "-" if r["rank"] is None else str(r["rank"]),
         str(r["pid"]),
         "-" if r["ppid"] is None else str(r["ppid"]),
@@ -61,4 +59,5 @@ def _text(r: dict[str, Any], size: Any, count: Any, seconds: Any) -> list[str]:
         size(r["bytes"]),
         "-" if r["span_s"] is None else seconds(r["span_s"]),
         "; ".join(r["problems"]) or "complete",
+        str(r["file"]),
     ]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dftracer.cli.common import add_filters, add_paths, open_trace, output_path, progress
+from dftracer.cli.common import add_filters, add_paths, console, open_trace, output_path, progress
 from dftracer.cli.main import EXIT_OK, CommandError
 
 if TYPE_CHECKING:
@@ -76,4 +76,4 @@ def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
         else:
             from rich.console import Console
 
-            print_report(analysis, Console(file=out, width=120) if args.output else None)
+            print_report(analysis, Console(file=out, width=120) if args.output else console())

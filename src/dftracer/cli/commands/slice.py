@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,15 @@ def run(args: argparse.Namespace) -> int:
     for process in trace.processes:
         if not trace.filter.wants(process):
             continue
-        window = windows.get(process.rank)
-        if steps is not None and window is None:
+        allowed = _allowed(trace, process, wanted, windows if steps is not None else None)
+        if not allowed:
             continue
         out = target / process.file.name
         writer, kept = LineWriter(out), 0
         for text, record in read_lines(process.file):
-            if record is None:
+            if record is None or record.get("pid", process.pid) not in allowed:
                 continue
+            window = allowed[record.get("pid", process.pid)]
             if record.get("ph") in ("M", 4) or (
                 record.get("cat") == "dftracer" and record["name"] in ("start", "end")
             ):
@@ -57,6 +59,23 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         print(f"{target}: {sum(d['events'] for d in done)} events in {len(done)} files")
     return EXIT_OK
+
+
+def _allowed(
+    trace: Any, process: Any, wanted: dict[str, Any], windows: dict[int | None, tuple[int, int]] | None
+) -> dict[int, tuple[int, int] | None]:
+    """The processes of a file to keep, each with the time of its rank's steps where steps were asked for."""
+    from dftracer.load.trace import Filter, scan_file
+
+    if not process.alone:  # its further processes are met on the way
+        deque(scan_file(process, Filter(), trace.threads, trace.chunk_text), 0)
+    return {
+        pid: None if windows is None else windows[rank]
+        for pid, rank in process.ranks().items()
+        if (windows is None or rank in windows)
+        and (wanted["ranks"] is None or rank in wanted["ranks"])
+        and (wanted["pids"] is None or pid in wanted["pids"])
+    }
 
 
 def _windows(trace: Any, steps: tuple[int, int]) -> dict[int | None, tuple[int, int]]:

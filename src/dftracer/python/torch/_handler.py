@@ -6,16 +6,18 @@ import os
 import queue
 import sys
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dftracer import _core
 from dftracer._before_finalize import before_finalize
 from dftracer.python.torch._convert import write_window
+from dftracer.python.torch._getters import Recorded
 
 __all__ = ["trace_handler"]
 
-_Window = tuple[Any, bool]
+_Window = tuple[Any, Recorded]
 # A window that waits keeps Kineto's memory alive: the third one waits in the training thread instead.
 _WAITING_WINDOWS = 2
 
@@ -27,35 +29,41 @@ class _Writer:
         self._windows: queue.Queue[_Window] = queue.Queue(_WAITING_WINDOWS)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._hurry = threading.Event()
+        # Counts who waits; the writing, which otherwise keeps out of the program's way, reads it as it goes.
+        self._hurry = bytearray(1)
 
     def submit(self, window: _Window) -> None:
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="dftracer-profiler", daemon=True)
                 self._thread.start()
-        self._windows.put(window)
+        try:
+            self._windows.put_nowait(window)
+        except queue.Full:
+            with self._waiting():
+                self._windows.put(window)
 
     def drain(self) -> None:
         if self._thread is None or self._thread is threading.current_thread():
             return
-        self._hurry.set()
-        try:
+        with self._waiting():
             self._windows.join()
-        finally:
-            self._hurry.clear()
 
-    def _pause(self) -> None:
-        # The interpreter lock is dropped here, so that a training thread between two operators gets it at
-        # once and not after the switch interval.
-        if not self._hurry.is_set():
-            time.sleep(0)
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        with self._lock:
+            self._hurry[0] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._hurry[0] -= 1
 
     def _run(self) -> None:
         while True:
-            results, with_flops = self._windows.get()
+            results, recorded = self._windows.get()
             try:
-                write_window(results, with_flops, self._pause)
+                write_window(results, recorded, self._hurry)
             except Exception as error:
                 _report(error)
             finally:
@@ -100,6 +108,6 @@ def trace_handler(profiler_result: Any) -> None:
     if results is None:
         return
     try:
-        _writer.submit((results, bool(getattr(profiler_result, "with_flops", False))))
+        _writer.submit((results, Recorded.of(profiler_result)))
     except Exception as error:
         _report(error)

@@ -1,4 +1,4 @@
-// Rows of a profiler window, written in one call: the loop over hundreds of thousands of operators stays native.
+// A profiler window becomes events, in one call: only the getters of its activities need the interpreter lock.
 #pragma once
 
 #include "module/python.hpp"

@@ -1,0 +1,85 @@
+// Turns at the interpreter lock beside a program that is busy: the work waits for moments when nobody wants the lock.
+#pragma once
+
+#include <sys/prctl.h>
+#include <time.h>
+
+#include <exception>
+
+#include "clock.hpp"
+#include "module/python.hpp"
+
+namespace dft::py {
+
+// A thread that gives the lock up for the length of one operator wants it back at once; one in a backward pass, in a
+// device's wait or in a read does not. Which of them it is shows in whether the lock stays free for a while.
+class Turns {
+ public:
+  // `hurry`: one byte that others set when they wait for this work.
+  explicit Turns(const char* hurry) : hurry_(hurry) {
+    // Naps of microseconds take fifty more otherwise.
+    if (!hurrying()) prctl(PR_SET_TIMERSLACK, 1000);
+  }
+
+  bool hurrying() const { return *static_cast<const volatile char*>(hurry_) != 0; }
+  // Whether the turn that began with the last `give_way` has lasted long enough.
+  bool over() const { return !hurrying() && monotonic_ns() - began_ > kTurnNs; }
+
+  // Lets go of the lock for `work`, and takes it again when that disturbs nobody, or has taken too long to wait for.
+  template <typename Work>
+  void give_way(Work work) {
+    PyThreadState* state = PyEval_SaveThread();
+    try {
+      work();
+    } catch (const std::exception&) {
+      PyEval_RestoreThread(state);
+      throw;
+    }
+    uint64_t begin = monotonic_ns();
+    int looks = quiet_ ? kLooksWhileQuiet : kLooks;
+    int64_t length = kShortNapNs;
+    for (;;) {
+      if (!hurrying()) nap(length);
+      uint64_t asked = monotonic_ns();
+      PyEval_RestoreThread(state);
+      began_ = monotonic_ns();
+      if (hurrying()) return;
+      uint64_t waited = began_ - asked;
+      if (waited < kAtOnceNs) {
+        length = kShortNapNs;
+        if (--looks == 0) {
+          quiet_ = true;
+          return;
+        }
+      } else {
+        quiet_ = false;
+        looks = kLooks;
+        // Asking costs: while somebody waits for the lock, letting go of it is a call into the kernel.
+        length = length == kShortNapNs ? kLongNapNs : 2 * kLongNapNs;
+        // Whoever holds it this long never lets go by itself; it was made to, so the turn may as well be used.
+        if (waited > kTakenByForceNs) return;
+      }
+      if (began_ - begin > kPatienceNs) return;
+      state = PyEval_SaveThread();
+    }
+  }
+
+ private:
+  static constexpr uint64_t kTurnNs = 50'000;
+  static constexpr uint64_t kAtOnceNs = 8'000;
+  static constexpr uint64_t kTakenByForceNs = 4'000'000;
+  static constexpr uint64_t kPatienceNs = 10'000'000;
+  static constexpr int64_t kShortNapNs = 20'000, kLongNapNs = 1'000'000;
+  static constexpr int kLooks = 12, kLooksWhileQuiet = 2;
+
+  static void nap(int64_t ns) {
+    timespec time{0, ns};
+    nanosleep(&time, nullptr);
+  }
+
+  const char* hurry_;
+  bool quiet_ = false;
+  uint64_t began_ = monotonic_ns();
+};
+
+}  // namespace dft::py

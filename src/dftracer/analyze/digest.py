@@ -1,0 +1,207 @@
+"""The first half of the map step: chunks of events to the few columns the analysis goes on with.
+
+It needs no other part of the file, so the members of one file can be digested in different places; put
+together in the order of the file, the digests give what reading it in one piece would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from dftracer.analyze.pairs import IO_NOT, IO_READ, IO_WRITE, Pairs
+from dftracer.load._scan import Scanner
+from dftracer.load.chunk import MISSING, Chunk, Ints
+from dftracer.load.process import MetaRow, ProcessInfo
+from dftracer.load.trace import Filter, scan_file
+
+__all__ = ["BIN_US_SHIFT", "Digest", "Digester", "SpanDigest", "by_process", "digest_span"]
+
+BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
+
+
+@dataclass
+class Source:
+    """What the small numbers of a digest mean; grows while its file is read."""
+
+    keys: list[tuple[str, str]] = field(default_factory=list)  # (category, name) by pair
+    files: list[str] = field(default_factory=list)  # file hash by file number
+
+
+@dataclass
+class Digest:
+    """The complete events of a chunk, and what can be summed up already."""
+
+    source: Source
+    rows: int  # events of all kinds
+    pair: npt.NDArray[np.int32]
+    tid: Ints
+    ts: Ints
+    dur: Ints
+    ids: tuple[Ints, Ints] | None  # id and parent id, where the dialect has them
+    files: pl.DataFrame | None = None  # f, kind, bin, n, bytes, us, extent
+    io_time: pl.DataFrame | None = None  # t, kind, n, bytes, us
+    io_rows: tuple[npt.NDArray[np.int32], Ints, Ints] | None = None  # file, ts, dur of each transfer
+    marks: dict[str, Ints] = field(default_factory=dict)  # tid, ts, dur, step, epoch of what delimits
+
+    def own(self) -> Digest:
+        """The same without holding on to the chunk's memory."""
+        ids = None if self.ids is None else (self.ids[0].copy(), self.ids[1].copy())
+        return replace(
+            self, pair=self.pair.copy(), tid=self.tid.copy(), ts=self.ts.copy(), dur=self.dur.copy(), ids=ids
+        )
+
+
+@dataclass
+class SpanDigest:
+    """The digests of a span of a file, in order, each with its process."""
+
+    digests: list[tuple[int, Digest]]
+    meta: list[MetaRow]
+    counts: dict[str, Any]
+
+
+class Digester:
+    """Digests the chunks of one scanner."""
+
+    def __init__(self) -> None:
+        self.source = Source()
+        self.pairs = Pairs(self.source.keys)
+
+    def digest(self, scanner: Scanner, chunk: Chunk) -> Digest:
+        pair = self.pairs.of(scanner, chunk)
+        tid = chunk.ints("tid") if chunk.has("tid") else chunk.ints("pid")
+        complete = chunk.ph() == ord("X")
+        rows: Any = slice(None) if complete.all() else np.flatnonzero(complete)
+        pair, ts, dur, tid = (
+            np.ascontiguousarray(c[rows]) for c in (pair, chunk.ints("ts"), chunk.ints("dur"), tid)
+        )
+        ids = None
+        if chunk.has("p_idx") and chunk.has("id"):
+            ids = (
+                np.ascontiguousarray(chunk.ints("id")[rows]),
+                np.ascontiguousarray(chunk.ints("p_idx")[rows]),
+            )
+        out = Digest(self.source, chunk.rows, pair, tid, ts, dur, ids)
+        if ts.size:
+            self._io(out, scanner, chunk, rows)
+            self._mark(out, chunk, rows)
+        return out
+
+    def _io(self, out: Digest, scanner: Scanner, chunk: Chunk, rows: Any) -> None:
+        kind = self.pairs.io_kinds[out.pair]
+        at = np.flatnonzero(kind != IO_NOT)
+        files = self.source.files
+        files += scanner.dictionary("fhash", len(files))
+        if at.size == 0:
+            return
+        file = chunk.codes("fhash")[rows][at]
+        kind = kind[at]
+        moved = _bytes_moved(chunk, rows, at, kind, self.pairs.returns_items[out.pair[at]])
+        size_bin = np.zeros(at.size, dtype=np.uint8)
+        some = moved > 0
+        size_bin[some] = np.floor(np.log2(moved[some])).astype(np.uint8) + 1
+        start, dur = out.ts[at], out.dur[at]
+        extent = np.maximum(chunk.ints("offset")[rows][at], 0) + moved
+        frame = pl.DataFrame(
+            {
+                "f": file,
+                "kind": kind,
+                "bin": size_bin,
+                "bytes": moved,
+                "us": dur,
+                "extent": extent,
+                "t": start >> BIN_US_SHIFT,
+            }
+        )
+        sums = [pl.len().alias("n"), pl.col("bytes").sum(), pl.col("us").sum()]
+        out.files = frame.group_by("f", "kind", "bin").agg(*sums, pl.col("extent").max())
+        out.io_time = frame.group_by("t", "kind").agg(*sums)
+        data = (kind == IO_READ) | (kind == IO_WRITE)
+        out.io_rows = (file[data], start[data], dur[data])
+
+    def _mark(self, out: Digest, chunk: Chunk, rows: Any) -> None:
+        """Keep the events that delimit steps, items and epochs."""
+        keys = self.source.keys
+        kinds: dict[str, list[int]] = {}
+        for i, (cat, name) in enumerate(keys):
+            kind = _mark_kind(cat, name)
+            if kind:
+                kinds.setdefault(kind, []).append(i)
+        for kind, numbers in kinds.items():
+            table = np.zeros(len(keys), dtype=bool)
+            table[numbers] = True
+            at = np.flatnonzero(table[out.pair])
+            if at.size == 0:
+                continue
+            label = chunk.ints("step")[rows][at]
+            if kind == "profiler":
+                label = np.array(
+                    [_trailing_number(keys[p][1]) for p in out.pair[at].tolist()], dtype=np.int64
+                )
+            columns = (out.tid[at], out.ts[at], out.dur[at], label, chunk.ints("epoch")[rows][at])
+            out.marks[kind] = np.stack(columns)
+
+
+def by_process(chunk: Chunk) -> Iterator[tuple[int, Chunk]]:
+    """The rows of each process; nearly always there is one."""
+    if chunk.rows == 0:
+        return
+    pids = chunk.ints("pid")
+    if (pids[0] == pids).all():
+        yield int(pids[0]), chunk
+        return
+    for pid in np.unique(pids).tolist():
+        yield pid, chunk.select(np.flatnonzero(pids == pid))
+
+
+def digest_span(
+    process: ProcessInfo, where: Filter, chunk_text: int, span: tuple[int, int] | None
+) -> SpanDigest:
+    """Digest some members of a file."""
+    digester = Digester()
+    out = SpanDigest([], [], {})
+    process = replace(process, others={}, paths={}, strings={})
+    for scanner, chunk in scan_file(process, where, 1, chunk_text, span):
+        out.meta += chunk.meta
+        for pid, rows in by_process(chunk):
+            out.digests.append((pid, digester.digest(scanner, rows).own()))
+    out.counts = process.counts
+    return out
+
+
+def _mark_kind(cat: str, name: str) -> str:
+    if cat == "dataloader":
+        return {"fetch.iter": "wait", "fetch.block": "body"}.get(name, "")
+    if cat == "data" and name == "item":
+        return "item"
+    if cat == "pipeline" and name in {"epoch", "epoch.block"}:
+        return "epoch"
+    if cat == "compute" and name == "step":
+        return "compute_step"
+    return "profiler" if name.startswith("ProfilerStep") else ""
+
+
+def _trailing_number(name: str) -> int:
+    digits = name.rpartition("#")[2]
+    return int(digits) if digits.isdigit() else MISSING
+
+
+def _bytes_moved(
+    chunk: Chunk, rows: Any, at: Any, kind: npt.NDArray[np.uint8], items: npt.NDArray[np.bool_]
+) -> Ints:
+    """Bytes a call moved: what it returned, else what it was asked for."""
+    ret = chunk.ints("ret")[rows][at]
+    size, count = (chunk.ints(c)[rows][at] for c in ("size", "count"))
+    asked = np.where(size == MISSING, count, size)
+    moved = np.where(ret == MISSING, asked, ret)
+    if items.any():
+        moved = np.where(items & (ret > 0) & (size > 0) & (count > 0), ret * np.maximum(size, 1), moved)
+    data = (kind == IO_READ) | (kind == IO_WRITE)
+    result: Ints = np.where(data & (moved > 0), moved, 0)
+    return result

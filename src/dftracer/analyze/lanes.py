@@ -1,0 +1,138 @@
+"""The threads (and device streams) of a process as exclusive timelines, and what is drawn of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dftracer.analyze.intervals import EMPTY, Intervals, account, measure, union
+from dftracer.analyze.stages import COMPUTE, NONE, STAGE_INDEX, STAGES
+from dftracer.load.chunk import Ints
+
+__all__ = ["Lane", "Lanes", "by_stage", "overlay", "profile", "strip"]
+
+_PROFILE = 4096
+_STRIP = 1536
+_FETCH_WAIT = STAGE_INDEX["fetch_wait"]
+
+
+@dataclass
+class Lane:
+    """One thread (or device stream) of a process: its exclusive timeline."""
+
+    tid: int
+    start: Ints
+    end: Ints
+    stage: npt.NDArray[np.uint8]
+    events: int
+
+    def of(self, *stages: int) -> Intervals:
+        mine = np.isin(self.stage, stages)
+        return self.start[mine], self.end[mine]
+
+    def busy(self) -> Intervals:
+        mine = self.stage != NONE
+        return union(self.start[mine], self.end[mine])
+
+
+@dataclass
+class Lanes:
+    """What stays at the node that read the file: its size grows with the trace."""
+
+    lanes: list[Lane] = field(default_factory=list)
+    io_file: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    io_ts: Ints = field(default_factory=lambda: EMPTY[0])
+    io_dur: Ints = field(default_factory=lambda: EMPTY[0])
+    io: Intervals = EMPTY  # all I/O and item reading, as one set of time
+    paths: list[str] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the arrays."""
+        columns: list[npt.NDArray[Any]] = [self.io_file, self.io_ts, self.io_dur, *self.io]
+        columns += [c for lane in self.lanes for c in (lane.start, lane.end, lane.stage)]
+        return sum(c.nbytes for c in columns)
+
+
+def overlay(main: Lane, others: list[Lane]) -> tuple[Ints, Ints, Ints]:
+    """The main thread's timeline, where other lanes of the process speak for time it cannot explain itself.
+
+    Compute elsewhere (a device, a helper thread) also counts when the main thread waits for its loader: that
+    wait costs nothing. Communication and the like only fill what is unexplained.
+    """
+    start, end, stage = main.start, main.end, main.stage.astype(np.int64)
+    if not others:
+        return start, end, stage
+    fills: list[tuple[int, Intervals, tuple[int, ...]]] = []
+    order = [
+        "forward",
+        "backward",
+        "optimizer",
+        "comm",
+        "transfer",
+        "checkpoint",
+        "collate",
+        "preprocess",
+        "read",
+    ]
+    for name in order:
+        s = STAGE_INDEX[name]
+        pieces = [lane.of(s) for lane in others]
+        time = union(np.concatenate([p[0] for p in pieces]), np.concatenate([p[1] for p in pieces]))
+        if time[0].size:
+            fills.append((s, time, (NONE, _FETCH_WAIT) if s in COMPUTE else (NONE,)))
+    if not fills:
+        return start, end, stage
+    # Cut everything at every boundary, then decide each piece once.
+    edges = np.unique(np.concatenate([start, end, *(e for _, t, _ in fills for e in t)]))
+    left, right = edges[:-1], edges[1:]
+    i = np.searchsorted(start, left, side="right") - 1
+    inside = (i >= 0) & (left < end[np.maximum(i, 0)])
+    piece = np.where(inside, stage[np.maximum(i, 0)], NONE)
+    taken = np.zeros(piece.size, dtype=bool)
+    for s, time, over in fills:
+        hit = (measure(time, left, right) > 0) & np.isin(piece, over) & ~taken
+        piece[hit] = s
+        taken |= hit
+    keep = inside | taken
+    return left[keep], right[keep], piece[keep]
+
+
+def by_stage(lane: Lane) -> dict[str, int]:
+    length = lane.end - lane.start
+    sums = np.bincount(lane.stage, weights=length, minlength=len(STAGES)).astype(np.int64)
+    return {STAGES[i]: int(v) for i, v in enumerate(sums) if v and i != NONE}
+
+
+def profile(busy: Intervals) -> tuple[Ints, Ints]:
+    """Busy time up to each of at most a few thousand moments: enough to draw, whatever the lane's length."""
+    if busy[0].size == 0:
+        return EMPTY
+    if busy[0].size <= _PROFILE // 2:
+        times = np.stack(busy, axis=1).reshape(-1)
+    else:
+        times = np.linspace(busy[0][0], busy[1][-1], _PROFILE).astype(np.int64)
+    return times, measure(busy, np.full(times.size, times[0]), times)
+
+
+def strip(lane: Lane) -> dict[str, Any] | None:
+    """The lane in a fixed number of pieces, for drawing: the stage that fills most of each, and how full
+    it is.
+    """
+    if lane.start.size == 0:
+        return None
+    first, last = int(lane.start[0]), int(lane.end[-1])
+    edges = np.linspace(first, last, _STRIP + 1).astype(np.int64)
+    table = account(lane.start, lane.end, lane.stage.astype(np.int64), len(STAGES), edges[:-1], edges[1:])
+    table[:, NONE] = 0
+    width = np.maximum(np.diff(edges), 1)
+    fill = np.minimum(table.sum(axis=1) / width, 1.0)
+    return {
+        "first_us": first,
+        "last_us": last,
+        "stage": np.where(fill > 0, table.argmax(axis=1), NONE).astype(np.uint8),
+        "fill": (fill * 9 + 0.5).astype(np.uint8),
+    }

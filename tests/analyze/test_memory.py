@@ -1,0 +1,38 @@
+"""What grows with the trace stays under the limit, and the answer is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dftracer.analyze import analyze
+from dftracer.analyze.lanes import Lane, Lanes
+from dftracer.analyze.shelf import Shelf
+from dftracer.load import Trace
+from dftracer.load.synthetic import training_run
+from dftracer.report import document
+
+
+def _lanes(n: int) -> Lanes:
+    times = np.arange(n, dtype=np.int64)
+    return Lanes([Lane(n, times, times + 1, np.zeros(n, np.uint8), n)], io_ts=times, paths=[str(n)])
+
+
+@pytest.mark.parametrize("limit", [0, 500, 1 << 30])
+def test_a_shelf_gives_back_what_was_put_on_it(limit: int) -> None:
+    with Shelf(limit) as shelf:
+        for n in (10, 20, 30):
+            shelf.put(n, _lanes(n))
+        for n in (30, 10, 20):
+            got = shelf.take(n)
+            assert got.paths == [str(n)]
+            assert got.lanes[0].end.tolist() == list(range(1, n + 1))
+            assert got.io_ts.tolist() == list(range(n))
+
+
+def test_a_small_limit_changes_nothing_but_the_memory(tmp_path: Path) -> None:
+    run = training_run(tmp_path, events=20_000, ranks=2, workers=2)
+    small = document(analyze(Trace(run.directory, memory_limit=1)))
+    assert small == document(analyze(Trace(run.directory)))

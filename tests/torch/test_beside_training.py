@@ -1,0 +1,78 @@
+"""Windows are written beside the program's own work: whatever that does, and also when it ends suddenly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from dftracer import _core
+
+WINDOW = """
+    import json, os, signal, time
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+    from dftracer.python import dftracer
+    from dftracer.python.torch import _handler, trace_handler
+
+    log = dftracer.initialize_log("beside.pfw", None, -1)
+
+    def window(name, steps=1):
+        with profile(activities=[ProfilerActivity.CPU], on_trace_ready=trace_handler, record_shapes=True):
+            for _ in range(steps):
+                with record_function(name):
+                    torch.ones(4) + 1
+
+    def waits():
+        return _handler._writer._windows.unfinished_tasks > 0
+"""
+
+
+def names(run: Any) -> Counter[str]:
+    return Counter(e["name"] for e in run.of("PP") if e["args"]["type"] == "user_annotation")
+
+
+def test_a_program_that_never_lets_go_of_the_interpreter_lock(run_program: Any) -> None:
+    run = run_program(
+        WINDOW
+        + """
+    window("busy", 200)
+    until = time.monotonic() + 120
+    count = 0
+    while waits() and time.monotonic() < until:
+        count += 1
+    print(json.dumps(waits()))
+    log.finalize()
+    """
+    )
+    assert run.result is False
+    assert names(run) == {"busy": 200}
+
+
+def test_windows_that_come_faster_than_they_are_written(run_program: Any) -> None:
+    run = run_program(
+        WINDOW
+        + """
+    for index in range(8):
+        window(f"window {index}", 50)
+    log.finalize()
+    """
+    )
+    assert names(run) == {f"window {index}": 50 for index in range(8)}
+
+
+def test_a_killed_program_keeps_the_windows_it_had_written(run_program: Any) -> None:
+    run = run_program(
+        WINDOW
+        + """
+    window("written", 20)
+    while waits():
+        time.sleep(0.01)
+    window("cut", 2000)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """,
+        check=False,
+    )
+    _core.recover(str(run.directory))
+    found = names(run)
+    assert found["written"] == 20
+    assert found["cut"] <= 2000
