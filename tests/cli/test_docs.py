@@ -22,6 +22,7 @@ GUIDES = [
     "guide-trace-training.md",
     "guide-workers.md",
     "guide-cluster.md",
+    "guide-collect.md",
     "api-analysis.md",
     "guide-link-to-chakra.md",
 ]

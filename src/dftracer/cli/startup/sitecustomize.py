@@ -1,5 +1,5 @@
-"""Begins recording in every Python process under `dftracer run`, then lets the user's own sitecustomize
-run.
+"""Begins recording in every Python process under `dftracer run` and `dftracer collect`, then lets the user's
+own sitecustomize run.
 """
 
 import os
@@ -8,6 +8,10 @@ import sys
 
 def _start() -> None:
     try:
+        if os.environ.get("DFTRACER_COLLECT"):
+            import dftracer.collect._auto as auto
+
+            auto.install()
         import dftracer._session  # noqa: F401 - joining the announced session is its effect
     except Exception as e:  # the traced program must run whatever happens here
         sys.stderr.write(f"dftracer: not recording: {e}\n")

@@ -1,0 +1,1 @@
+"""What collecting costs a training step."""

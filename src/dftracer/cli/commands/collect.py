@@ -1,0 +1,173 @@
+"""`dftracer collect`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from dftracer.cli.commands import run as run_verb
+from dftracer.cli.main import CommandError
+
+HELP = "Run a training program and collect its execution trace, Kineto trace, our trace and metrics per rank."
+EXAMPLE = (
+    "dftracer collect -o out train.py --epochs 3   (also: -- torchrun --nproc-per-node 2 train.py, or"
+    " torchrun ... -m dftracer.cli collect -o out train.py)"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    g = parser.add_argument_group("when")
+    for name, what in (
+        ("wait", "steps of each cycle that pass untouched (1)"),
+        ("warmup", "steps that warm the profiler up (1)"),
+        ("active", "steps that are recorded (2)"),
+        ("repeat", "number of windows, 0 for ever (1)"),
+        ("skip-first", "steps before the first cycle (0)"),
+        ("et-windows", "windows with an execution trace; later ones time with Kineto alone (all)"),
+    ):
+        g.add_argument(f"--{name}", type=int, metavar="N", help=what)
+    g.add_argument(
+        "--steps", choices=("auto", "optimizer", "loader"), help="whose calls are the steps (auto)"
+    )
+    g = parser.add_argument_group("what")
+    g.add_argument("--traces", metavar="LIST", help="of pfw,et,kineto,nsys (pfw,et,kineto)")
+    g.add_argument("--plugins", metavar="LIST", help="of comms,memory,nvml (all)")
+    g.add_argument("--no-compress", action="store_true", help="write .json instead of .json.gz")
+    g.add_argument(
+        "--threads", choices=("all", "main"), help="whose operators Kineto records (all Python threads)"
+    )
+    g.add_argument("--memory", action="store_true", help="memory events in Kineto's trace (implies main)")
+    g.add_argument("--stack", action="store_true", help="Python stacks in Kineto's trace")
+    g.add_argument("--data-dir", metavar="DIRS", help="trace I/O below these directories only (colon list)")
+    g.add_argument("--no-io", action="store_true", help="no interception of I/O calls")
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="the program is a Python module, as in python -m"
+    )
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="-- PROGRAM ARGS",
+        help="a script, a module or any program, e.g. torchrun",
+    )
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        **{
+            name: getattr(args, name)
+            for name in ("wait", "warmup", "active", "repeat", "skip_first", "et_windows", "steps", "threads")
+        },
+        "traces": _words(args.traces),
+        "plugins": _words(args.plugins),
+        "compress": False if args.no_compress else None,
+        "profile_memory": True if args.memory else None,
+        "with_stack": True if args.stack else None,
+    }
+
+
+def environment(args: argparse.Namespace, directory: Path, traces: tuple[str, ...]) -> dict[str, str]:
+    """The program's environment: our recorder as `dftracer run` has it, and the collection's own settings."""
+    from dftracer.collect._options import as_environment
+
+    records = "pfw" in traces
+    library = run_verb._preload_library() if records and not args.no_io else None
+    env = run_verb.environment(args, directory, library)
+    if not records:
+        env["DFTRACER_ENABLE"] = "0"
+    env.update(as_environment(str(directory.resolve()), _given(args)))
+    return env
+
+
+def _under_nsys(command: list[str], directory: Path, repeat: int | None) -> list[str]:
+    from dftracer.collect import _nsys
+
+    rank = os.environ.get("RANK", "0")
+    nsys = _nsys.find()
+    windows = 1 if repeat is None else repeat
+    words = _nsys.command(nsys or "nsys", str(directory.resolve()), rank, command, windows)
+    if nsys is None:
+        print(
+            f"dftracer collect: nsys is not on the PATH, there will be no nsys trace; the command would be: "
+            f"{shlex.join(words)}",
+            file=sys.stderr,
+        )
+        return command
+    if Path(command[0]).name in ("torchrun", "accelerate", "deepspeed", "mpirun", "srun"):
+        print(
+            f"dftracer collect: nsys has to wrap each rank: {command[0]} ... -m dftracer.cli collect -o "
+            f"{directory} --traces pfw,nsys train.py; this run has no nsys trace",
+            file=sys.stderr,
+        )
+        return command
+    return words
+
+
+def run(args: argparse.Namespace) -> int:
+    from dftracer.collect._options import from_environment
+
+    command = run_verb._command(args)
+    directory = Path(args.output or "collected")
+    directory.mkdir(parents=True, exist_ok=True)
+    traces = _words(args.traces) or ("pfw", "et", "kineto")
+    env = environment(args, directory, traces)
+    try:
+        from_environment(env)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    if "nsys" in traces:
+        command = _under_nsys(command, directory, args.repeat)
+    before = _manifests(directory)
+    child = subprocess.Popen(command, env=env)
+    # As `dftracer run`: Ctrl-C is the program's own affair, a TERM to us alone is handed on.
+    old = {s: signal.signal(s, lambda n, _: child.send_signal(n)) for s in (signal.SIGTERM, signal.SIGHUP)}
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = child.wait()
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+    if "RANK" not in os.environ or args.json:
+        _tell(args, directory, before)
+    return code if code >= 0 else 128 - code
+
+
+def _manifests(directory: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in directory.glob("manifest_*.json")}
+
+
+def _tell(args: argparse.Namespace, directory: Path, before: dict[Path, int]) -> None:
+    """What this run left, in a few lines or as the manifests."""
+    found = []
+    for path, changed in sorted(_manifests(directory).items()):
+        if before.get(path) != changed:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+    if args.json:
+        print(json.dumps({"directory": str(directory), "ranks": found}))
+        return
+    if args.quiet:
+        return
+    if not found:
+        print(
+            "dftracer collect: nothing was collected: no process made a torch optimizer or read a DataLoader",
+            file=sys.stderr,
+        )
+    for rank in found:
+        windows = rank["windows"]
+        nodes = sum(w["et_nodes"] or 0 for w in windows)
+        joined = sum(w["joined"] or 0 for w in windows)
+        told = f"rank {rank['rank']}: {len(windows)} windows in {rank['steps']} steps"
+        if nodes:
+            told += f", {joined} of {nodes} operators joined"
+        print(f"dftracer collect: {told}", file=sys.stderr)

@@ -1,0 +1,424 @@
+"""Plug-in `comms`: every collective, with type, dtype, bytes, group, ranks, sequence number, async or not.
+
+Calls of torch.distributed are timed where the program makes them. What is issued below Python (DDP's buckets,
+FSDP, functional collectives) comes from torch's own flight recorder, and its duration, inside windows, from
+Kineto. Both know the backend's sequence number, which joins them and is the same on all ranks of a group.
+"""
+
+from __future__ import annotations
+
+import array
+import bisect
+import functools
+import importlib
+import inspect
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dftracer import _core
+from dftracer.collect import _identity
+from dftracer.collect._plugin import Context, Plugin
+
+__all__ = ["Comms"]
+
+# Function -> (type, tensors sent, tensors received); the names are those of the parameters.
+_CALLS: dict[str, tuple[str, str | None, str | None]] = {
+    "all_reduce": ("all_reduce", "tensor", "tensor"),
+    "all_reduce_coalesced": ("all_reduce", "tensors", "tensors"),
+    "broadcast": ("broadcast", "tensor", "tensor"),
+    "reduce": ("reduce", "tensor", "tensor"),
+    "all_gather": ("all_gather", "tensor", "tensor_list"),
+    "all_gather_into_tensor": ("all_gather", "input_tensor", "output_tensor"),
+    "gather": ("gather", "tensor", "gather_list"),
+    "scatter": ("scatter", "scatter_list", "tensor"),
+    "reduce_scatter": ("reduce_scatter", "input_list", "output"),
+    "reduce_scatter_tensor": ("reduce_scatter", "input", "output"),
+    "all_to_all": ("all_to_all", "input_tensor_list", "output_tensor_list"),
+    "all_to_all_single": ("all_to_all", "input", "output"),
+    "barrier": ("barrier", None, None),
+    "send": ("send", "tensor", None),
+    "isend": ("send", "tensor", None),
+    "recv": ("recv", None, "tensor"),
+    "irecv": ("recv", None, "tensor"),
+}
+# The words of `ai.comm`, which reports count as communication.
+_EVENT = {"broadcast": "bcast", "recv": "receive"}
+_ALWAYS_ASYNC = ("isend", "irecv")
+_BELOW = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_allv": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "_all_gather_base": "all_gather",
+    "_allgather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "_reduce_scatter_tensor": "reduce_scatter",
+}
+_BYTES = {
+    "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2, "Char": 1, "Byte": 1,
+    "Bool": 1, "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
+_DTYPE = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Int": "int32",
+    "Long": "int64", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
+}  # fmt: skip
+_POLL_AFTER = 1000  # collectives; torch keeps the last 2000
+_LIMIT = 2_000_000
+_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
+
+_active: Comms | None = None
+_inside = threading.local()  # `send` is made of `isend`: one record, of the call the program made
+_replaced: list[tuple[Any, str, Any, Any]] = []
+
+
+class Comms(Plugin):
+    """Hooks on torch.distributed for the time of the collection."""
+
+    name = "comms"
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, int, str], dict[str, Any]] = {}
+        self._context: Context | None = None
+        self._groups: dict[str, dict[str, Any]] = {}
+        self._step = 0
+        self._starts = array.array("q")
+        self._seen_record = -1
+        self._seen_total = 0
+        self._counts: dict[str, int] = {}
+        self._failed = False
+        self.records_calls = True
+        self._flight: Callable[..., bytes] | None = None
+
+    # Plug-in --------------------------------------------------------------------------------------
+
+    def start(self, context: Context) -> None:
+        global _active  # noqa: PLW0603 - the hooks are the module's
+        self._context = context
+        distributed = getattr(context.torch, "distributed", None)
+        if distributed is None or not distributed.is_available():
+            return
+        try:
+            c10d = importlib.import_module("torch._C._distributed_c10d")
+            self._flight = getattr(c10d, "_dump_fr_trace", None)
+        except ImportError:
+            self._flight = None
+        if _identity.distributed() is not None:
+            self._poll()  # what was before the collection is not part of it
+            self.records.clear()
+        _patch(context.torch)
+        _active = self
+
+    def step(self, step: int) -> None:
+        self._step = step + 1
+        self._starts.append(_core.time_ns())
+        if _identity.distributed() is not None and self._issued() - self._seen_total >= _POLL_AFTER:
+            self._poll()
+
+    def window_start(self, index: int, step: int) -> None:
+        self._step = step
+
+    def window_end(self, index: int, step: int) -> None:
+        self._poll()
+
+    def finish(self) -> Iterator[dict[str, Any]] | None:
+        global _active  # noqa: PLW0603
+        if _active is self:
+            _active = None
+            _restore()
+        self._poll()
+        if not self.records:
+            return None
+        return iter(sorted(self.records.values(), key=lambda r: r["start_us"]))
+
+    # Calls ----------------------------------------------------------------------------------------
+
+    def called(self, name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> None:
+        """One call of torch.distributed has returned."""
+        kind, sent, received = _CALLS[name]
+        group = self._group(get("group"))
+        if group is None:
+            return
+        sent_bytes, dtype = _size(get(sent) if sent else None)
+        received_bytes, other = _size(get(received) if received else None)
+        waits = not (name in _ALWAYS_ASYNC or (bool(get("async_op")) and work is not None))
+        record: dict[str, Any] = {
+            "type": kind,
+            "dtype": dtype or other,
+            "bytes": sent_bytes or received_bytes,
+            "in_bytes": sent_bytes,
+            "out_bytes": received_bytes,
+            "group": group["name"],
+            "group_desc": group["desc"],
+            "ranks": group["ranks"],
+            "backend": group["backend"],
+            "seq": self._sequence(group, kind),
+            "async": not waits,
+            "start_us": start_ns / 1000,
+            "dur_us": (end_ns - start_ns) / 1000,
+            "op_dur_us": None,
+            "step": self._step,
+            "source": "call",
+        }
+        for key in ("src", "dst", "op"):
+            value = get(key)
+            if value is not None and name != "barrier":
+                record[key] = value if isinstance(value, int) else str(value)
+        self._keep(record)
+        args = {key: record[key] for key in ("dtype", "bytes", "group", "seq", "async", "step")}
+        args["ranks"] = len(group["ranks"])
+        _core.log_event(_EVENT.get(kind, kind), "comm", start_ns, end_ns - start_ns, args)
+
+    def call_failed(self, error: Exception) -> None:
+        """A call that cannot be described ends the description of calls, not the program."""
+        self.records_calls = False
+        if self._context is not None:
+            self._context.warn(f"comms: calls are no longer recorded: {type(error).__name__}: {error}")
+
+    def _keep(self, record: dict[str, Any]) -> None:
+        if len(self.records) < _LIMIT:
+            self.records[record["group"], record["seq"], record["type"]] = record
+
+    def _group(self, group: Any) -> dict[str, Any] | None:
+        distributed = _identity.distributed()
+        if distributed is None:
+            return None
+        if group is None or group is getattr(distributed.GroupMember, "NON_GROUP_MEMBER", None):
+            group = distributed.group.WORLD
+        name = str(getattr(group, "group_name", "") or id(group))
+        known = self._groups.get(name)
+        if known is None:
+            ranks = distributed.get_process_group_ranks(group)
+            known = self._groups[name] = {
+                "name": name,
+                "desc": str(getattr(group, "group_desc", "") or ""),
+                "ranks": list(ranks),
+                "backend": str(distributed.get_backend(group)),
+                "group": group,
+            }
+        return known
+
+    def _sequence(self, group: dict[str, Any], kind: str) -> int:
+        if kind not in ("send", "recv"):
+            try:
+                return int(group["group"]._get_sequence_number_for_group())
+            except Exception:  # a backend that counts nothing
+                pass
+        key = f"{group['name']}/{kind if kind in ('send', 'recv') else ''}"
+        self._counts[key] = self._counts.get(key, 0) + 1
+        return self._counts[key]
+
+    # Below Python ---------------------------------------------------------------------------------
+
+    def _issued(self) -> int:
+        distributed = _identity.distributed()
+        total = 0
+        try:
+            groups = list(distributed.distributed_c10d._world.pg_map)
+        except Exception:
+            groups = [known["group"] for known in self._groups.values()]
+        for group in groups:
+            try:
+                total += int(group._get_sequence_number_for_group())
+            except Exception:
+                continue
+        return total
+
+    def _step_at(self, time_ns: int) -> int:
+        return bisect.bisect_right(self._starts, time_ns)
+
+    def _poll(self) -> None:
+        """Take what torch's flight recorder has that no call of ours has shown."""
+        distributed = _identity.distributed()
+        if self._flight is None or distributed is None or self._failed:
+            return
+        self._seen_total = self._issued()
+        try:
+            entries = pickle.loads(self._flight(True, False, False)).get("entries", [])
+        except Exception:
+            self._failed = True  # an older torch without a recorder for this backend
+            return
+        by_name = {}
+        for group in list(getattr(distributed.distributed_c10d._world, "pg_map", {})):
+            found = self._group(group)
+            if found is not None:
+                by_name[found["name"]] = found
+        for entry in entries:
+            if entry.get("record_id", -1) > self._seen_record:
+                self._seen_record = entry["record_id"]
+                self._below(entry, by_name)
+
+    def _below(self, entry: dict[str, Any], groups: dict[str, dict[str, Any]]) -> None:
+        backend, _, kind = str(entry.get("profiling_name", "")).partition(":")
+        kind = _BELOW.get(kind, kind)
+        names = entry.get("process_group") or ("", "")
+        sequence = int(entry.get("collective_seq_id") or 0)
+        if entry.get("is_p2p") or (names[0], sequence, kind) in self.records:
+            return
+        group = groups.get(names[0], {})
+        sent = _flight_size(entry.get("input_sizes"), entry.get("input_dtypes"))
+        received = _flight_size(entry.get("output_sizes"), entry.get("output_dtypes"))
+        dtype = (entry.get("input_dtypes") or [None])[0]
+        start_ns = int(entry.get("time_created_ns") or 0)
+        done_ns = entry.get("time_discovered_completed_ns")
+        self._keep(
+            {
+                "type": kind,
+                "dtype": _DTYPE.get(dtype, dtype),
+                "bytes": sent or received,
+                "in_bytes": sent,
+                "out_bytes": received,
+                "group": names[0],
+                "group_desc": names[1] if len(names) > 1 else "",
+                "ranks": group.get("ranks", []),
+                "backend": backend,
+                "seq": sequence,
+                "async": True,
+                "start_us": start_ns / 1000,
+                "dur_us": (done_ns - start_ns) / 1000 if done_ns else None,
+                "op_dur_us": None,
+                "step": self._step_at(start_ns),
+                "source": "backend",
+            }
+        )
+
+    def add_kineto_times(self, window: dict[str, Any], events: list[list[Any]], base_ns: int) -> None:
+        """How long each collective of a window took, from Kineto's events of it."""
+        inside = [
+            record
+            for record in self.records.values()
+            if window["start_us"] <= record["start_us"] <= window["end_us"]
+        ]
+        for kind in {record["type"] for record in inside}:
+            records = sorted((r for r in inside if r["type"] == kind), key=lambda r: r["start_us"])
+            for lane in (True, False):  # the device's own time where there is one
+                found = sorted(
+                    (base_ns / 1000 + ts, dur)
+                    for name, ts, dur, _, cat in events
+                    if _kind(name) == kind and (cat == "gpu_user_annotation") is lane
+                )
+                if found:
+                    _pair(records, found)
+                    break
+
+    def log_backend_events(self) -> None:
+        """What was issued below Python, into our trace, on a lane beside the threads."""
+        lane = None
+        for record in sorted(self.records.values(), key=lambda r: r["start_us"]):
+            if record["source"] != "backend":
+                continue
+            if lane is None:
+                lane = 1 << 30
+                _core.log_metadata("thread_name", "collectives issued below Python", str(lane), lane)
+            args = {key: record[key] for key in ("dtype", "bytes", "group", "seq", "async", "step")}
+            args["ranks"] = len(record["ranks"])
+            args["issued"] = "below Python"
+            _core.log_event(
+                _EVENT.get(record["type"], record["type"]),
+                "comm",
+                int(record["start_us"] * 1000),
+                int((record["dur_us"] or 0) * 1000),
+                args,
+                lane,
+            )
+
+
+def _kind(name: str) -> str | None:
+    backend, _, kind = name.partition(":")
+    return _BELOW.get(kind, kind) if backend in _BACKENDS else None
+
+
+def _pair(records: list[dict[str, Any]], events: list[tuple[float, float]]) -> None:
+    """Both are in the order in which they were issued; where one has more, the nearest belong together."""
+    if len(records) == len(events):
+        pairs = list(zip(records, events, strict=True))
+    else:
+        pairs, free = [], list(records)
+        for event in events:
+            if free:
+                nearest = min(free, key=lambda r: abs(r["start_us"] - event[0]))
+                free.remove(nearest)
+                pairs.append((nearest, event))
+    for record, (_, duration) in pairs:
+        record["op_dur_us"] = duration
+        if record["source"] == "backend":
+            record["dur_us"] = duration
+
+
+def _size(value: Any) -> tuple[int, str | None]:
+    if value is None:
+        return 0, None
+    if isinstance(value, (list, tuple)):
+        sizes = [_size(each) for each in value]
+        return sum(size for size, _ in sizes), next((dtype for _, dtype in sizes if dtype), None)
+    try:
+        return int(value.numel()) * int(value.element_size()), str(value.dtype).removeprefix("torch.")
+    except Exception:
+        return 0, None
+
+
+def _flight_size(sizes: Any, dtypes: Any) -> int:
+    total = 0
+    for size, dtype in zip(sizes or (), dtypes or (), strict=False):
+        count = 1
+        for extent in size:
+            count *= int(extent)
+        total += count * _BYTES.get(dtype, 0)
+    return total
+
+
+def _patch(torch: Any) -> None:
+    if _replaced:
+        return
+    distributed = torch.distributed
+    module = distributed.distributed_c10d
+    for name in _CALLS:
+        original = getattr(module, name, None)
+        if original is None:
+            continue
+        wrapper = _wrapped(name, original, torch.compiler.is_compiling)
+        for owner in (module, distributed):
+            if getattr(owner, name, None) is original:
+                setattr(owner, name, wrapper)
+                _replaced.append((owner, name, original, wrapper))
+
+
+def _restore() -> None:
+    for owner, name, original, wrapper in _replaced:
+        if getattr(owner, name, None) is wrapper:
+            setattr(owner, name, original)
+    _replaced.clear()
+
+
+def _wrapped(name: str, original: Callable[..., Any], compiling: Callable[[], bool]) -> Callable[..., Any]:
+    places = {parameter: at for at, parameter in enumerate(inspect.signature(original).parameters)}
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        # Compilers see through to the original, which they know by name.
+        if compiling() or _active is None or getattr(_inside, "call", False):
+            return original(*args, **kwargs)
+        start = _core.time_ns()
+        _inside.call = True
+        try:
+            work = original(*args, **kwargs)
+        finally:
+            _inside.call = False
+        plugin = _active
+        if plugin is not None and plugin.records_calls:
+            end = _core.time_ns()
+
+            def get(parameter: str) -> Any:
+                at = places.get(parameter, -1)
+                return args[at] if 0 <= at < len(args) else kwargs.get(parameter)
+
+            try:
+                plugin.called(name, get, start, end, work)
+            except Exception as error:
+                plugin.call_failed(error)
+        return work
+
+    return wrapper
