@@ -36,7 +36,8 @@ bool other_threads() {
   for (int i = 0; field && i < 18; ++i) field = strchr(field + 1, ' ');
   int threads = field ? atoi(field) : 0;
   Session* s = state().session;
-  return threads != (s && s->thread_running ? 2 : 1);
+  bool writer_counts_not = !g_thread_sanitizer && s && s->thread_running;
+  return threads != (writer_counts_not ? 2 : 1);
 }
 
 // Takes the state's mutex, and if needed the writer's rest with it. The writer takes the first while it holds the
@@ -60,7 +61,7 @@ void unlock_state() {
 }
 
 void before_fork() {
-  bool hopeless = g_careful && (g_thread_sanitizer || other_threads());
+  bool hopeless = g_careful && other_threads();
   lock_state(g_careful && !hopeless);
   if (g_careful) {
     g_child_records = g_writer_rests;

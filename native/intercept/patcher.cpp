@@ -10,6 +10,7 @@
 #include <set>
 
 #include "intercept/elf.hpp"
+#include "intercept/page.hpp"
 
 namespace dft {
 namespace {
@@ -18,6 +19,7 @@ struct HookSet {
   std::vector<Hook> hooks;  // sorted by symbol
   ObjectFilter wanted;
   std::bitset<4096> beginnings;
+  std::set<uintptr_t> done;  // bases of the objects it was put into, or has nothing to do with
 };
 
 // Of the first three letters: most names fail by them, those of C++ above all.
@@ -30,7 +32,7 @@ uint32_t beginning(const char* name) {
 struct Patcher {
   std::mutex mutex;
   std::vector<HookSet> sets;
-  uint64_t seen_adds = 0;
+  uint64_t seen_adds = 0, seen_subs = 0;
   std::set<uintptr_t> patched_objects;
   uint32_t slots = 0, refused = 0;
 };
@@ -62,12 +64,13 @@ bool is_runtime(std::string_view path) {
 
 struct Scan {
   std::vector<ElfObject> objects;
-  uint64_t adds = 0;
+  uint64_t adds = 0, subs = 0;
 };
 
 int collect(dl_phdr_info* info, size_t, void* data) {
   auto* scan = static_cast<Scan*>(data);
   scan->adds = info->dlpi_adds;
+  scan->subs = info->dlpi_subs;
   ElfObject o;
   if (describe(info, &o)) scan->objects.push_back(o);
   return 0;
@@ -189,17 +192,53 @@ void patch_object(Patcher& p, const ElfObject& o, const HookSet& set, const std:
   if (any) p.patched_objects.insert(o.base);
 }
 
+// The loader lists an object before it has relocated it, writes into it all that time, and then protects the pages that
+// stay as they are. Protecting them earlier, as we do after a change, would end the program in the loader's next write.
+bool relocated(const ElfObject& o) { return o.relro_begin >= o.relro_end || !page_writable(o.relro_begin); }
+
+struct Pass {
+  Patcher& p;
+  size_t first;
+  const std::vector<ElfObject>& objects;
+  bool waiting = false;
+};
+
+// Inside dl_iterate_phdr: meanwhile no object is unmapped.
+int patch_one(dl_phdr_info* info, size_t, void* data) {
+  auto* pass = static_cast<Pass*>(data);
+  ElfObject o;
+  if (!describe(info, &o) || is_ours(o) || is_runtime(o.path)) return 0;
+  for (size_t i = pass->first; i < pass->p.sets.size(); ++i) {
+    HookSet& set = pass->p.sets[i];
+    if (set.done.count(o.base)) continue;
+    if (set.wanted(o.path)) {
+      if (!relocated(o)) {
+        pass->waiting = true;
+        return 0;
+      }
+      patch_object(pass->p, o, set, pass->objects);
+    }
+    set.done.insert(o.base);
+  }
+  return 0;
+}
+
 // Puts the sets from number `first` on into all objects.
 void patch_sets(Patcher& p, size_t first) {
   Scan scan = scan_objects();
+  if (scan.subs != p.seen_subs)  // another object may lie where one was
+    for (HookSet& set : p.sets) set.done.clear();
   for (size_t i = first; i < p.sets.size(); ++i) {
     HookSet& set = p.sets[i];
+    bool found = false;
     for (Hook& h : set.hooks)
-      if (!*h.original) *h.original = find_original(scan.objects, h.symbol);
-    for (const ElfObject& o : scan.objects)
-      if (!is_ours(o) && !is_runtime(o.path) && set.wanted(o.path)) patch_object(p, o, set, scan.objects);
+      if (!*h.original) found |= (*h.original = find_original(scan.objects, h.symbol)) != nullptr;
+    if (found) set.done.clear();
   }
-  p.seen_adds = scan.adds;
+  Pass pass{p, first, scan.objects};
+  dl_iterate_phdr(patch_one, &pass);
+  p.seen_subs = scan.subs;
+  if (!pass.waiting) p.seen_adds = scan.adds;
 }
 
 bool same_hooks(const HookSet& set, const std::vector<Hook>& hooks) {

@@ -120,6 +120,19 @@ def test_interpreter_shutdown(data: Path, tmp_path: Path) -> None:
     assert "open" in run.names_on(data / "atexit")
 
 
+def test_a_library_is_left_alone_until_the_loader_is_done_with_it(data: Path, tmp_path: Path) -> None:
+    """A library that takes long to relocate, looked for all that time, is loaded and then traced."""
+    library = compile_c(
+        FIXTURES / "slow_load.c", tmp_path / "slow.so", "-shared", "-fPIC", "-Wl,-z,now,-z,relro"
+    )
+    program = compile_c(FIXTURES / "load_while_recording.c", tmp_path / "program")
+    (data / "busy").touch()
+    (data / "used").touch()
+    run = run_traced([program, data / "busy", library, data / "used"], tmp_path, data=str(data))
+    assert run.stdout == "7\n"
+    assert run.names_on(data / "used") == ["open", "close"]
+
+
 @pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
 @pytest.mark.parametrize("fixture", ["mixed_threads", "fork_storm"])
 def test_programs_under_a_sanitizer(sanitizer: str, fixture: str, data: Path, tmp_path: Path) -> None:
@@ -141,7 +154,7 @@ def test_programs_under_a_sanitizer(sanitizer: str, fixture: str, data: Path, tm
              "UBSAN_OPTIONS": "halt_on_error=1"},
     )  # fmt: skip
     assert "Sanitizer" not in run.stderr
-    # Their allocators may stay locked in the child of a program with threads: it is left alone, which is said once.
+    # Their allocators may stay locked in the child of a program with threads: it is left alone, said once.
     left_alone = fixture == "fork_storm" and sanitizer in {"address", "thread"}
     assert run.stderr.count("are not recorded") == left_alone
     if fixture == "fork_storm":
