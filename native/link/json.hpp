@@ -78,7 +78,7 @@ class Cursor {
     const char* begin = p_;
     std::int64_t value = 0;
     while (p_ < end_ && *p_ >= '0' && *p_ <= '9') value = value * 10 + (*p_++ - '0');
-    if (p_ == begin || p_ - begin > 16) return false;
+    if (p_ == begin || p_ - begin > 16 || value > 9'000'000'000'000'000) return false;
     int digits = 0;
     bool up = false;
     if (p_ < end_ && *p_ == '.') {
