@@ -6,14 +6,13 @@ import argparse
 import json
 import os
 import shlex
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from dftracer.cli.commands import run as run_verb
 from dftracer.cli.main import CommandError
+from dftracer.cli.program import add_io, add_program, command_of, preload_library, wait_for
+from dftracer.cli.program import environment as recorder_environment
 
 HELP = "Run a training program and collect its execution trace, Kineto trace, our trace and metrics per rank."
 EXAMPLE = (
@@ -45,17 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     g.add_argument("--memory", action="store_true", help="memory events in Kineto's trace (implies main)")
     g.add_argument("--stack", action="store_true", help="Python stacks in Kineto's trace")
-    g.add_argument("--data-dir", metavar="DIRS", help="trace I/O below these directories only (colon list)")
-    g.add_argument("--no-io", action="store_true", help="no interception of I/O calls")
-    parser.add_argument(
-        "-m", dest="module", action="store_true", help="the program is a Python module, as in python -m"
-    )
-    parser.add_argument(
-        "program",
-        nargs=argparse.REMAINDER,
-        metavar="-- PROGRAM ARGS",
-        help="a script, a module or any program, e.g. torchrun",
-    )
+    add_io(g)
+    add_program(parser)
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:
@@ -81,8 +71,8 @@ def environment(args: argparse.Namespace, directory: Path, traces: tuple[str, ..
     from dftracer.collect._options import as_environment
 
     records = "pfw" in traces
-    library = run_verb._preload_library() if records and not args.no_io else None
-    env = run_verb.environment(args, directory, library)
+    library = preload_library() if records and not args.no_io else None
+    env = recorder_environment(args, directory, library)
     if not records:
         env["DFTRACER_ENABLE"] = "0"
     env.update(as_environment(str(directory.resolve()), _given(args)))
@@ -116,7 +106,7 @@ def _under_nsys(command: list[str], directory: Path, repeat: int | None) -> list
 def run(args: argparse.Namespace) -> int:
     from dftracer.collect._options import from_environment
 
-    command = run_verb._command(args)
+    command = command_of(args)
     directory = Path(args.output or "collected")
     directory.mkdir(parents=True, exist_ok=True)
     traces = _words(args.traces) or ("pfw", "et", "kineto")
@@ -128,19 +118,10 @@ def run(args: argparse.Namespace) -> int:
     if "nsys" in traces:
         command = _under_nsys(command, directory, args.repeat)
     before = _manifests(directory)
-    child = subprocess.Popen(command, env=env)
-    # As `dftracer run`: Ctrl-C is the program's own affair, a TERM to us alone is handed on.
-    old = {s: signal.signal(s, lambda n, _: child.send_signal(n)) for s in (signal.SIGTERM, signal.SIGHUP)}
-    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        code = child.wait()
-    finally:
-        signal.signal(signal.SIGINT, ignored)
-        for number, handler in old.items():
-            signal.signal(number, handler)
+    code = wait_for(command, env)
     if "RANK" not in os.environ or args.json:
         _tell(args, directory, before)
-    return code if code >= 0 else 128 - code
+    return code
 
 
 def _manifests(directory: Path) -> dict[Path, int]:

@@ -1,0 +1,99 @@
+"""A program of the user's, started under the recorder: what `run` and `collect` share."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from dftracer import _config
+from dftracer.cli.main import CommandError
+
+__all__ = ["add_io", "add_program", "command_of", "environment", "preload_library", "wait_for"]
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """The program itself, as the last of the arguments."""
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="the program is a Python module, as in python -m"
+    )
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="-- PROGRAM ARGS",
+        help="a script, a module or any program, e.g. torchrun",
+    )
+
+
+def add_io(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Which I/O is traced."""
+    parser.add_argument(
+        "--data-dir", metavar="DIRS", help="trace I/O below these directories only (colon list)"
+    )
+    parser.add_argument("--no-io", action="store_true", help="no interception of I/O calls")
+
+
+def command_of(args: argparse.Namespace) -> list[str]:
+    """What to start, or a clear error."""
+    words = args.program[1:] if args.program[:1] == ["--"] else list(args.program)
+    if not words:
+        raise CommandError("name a program, as in: -- python train.py")
+    if args.module:
+        return [sys.executable, "-m", *words]
+    if words[0].endswith(".py") or (Path(words[0]).is_file() and not os.access(words[0], os.X_OK)):
+        if not Path(words[0]).is_file():
+            raise CommandError(f"{words[0]} does not exist")
+        return [sys.executable, *words]
+    if shutil.which(words[0]) is None:
+        raise CommandError(f"{words[0]}: no such program")
+    return words
+
+
+def environment(args: argparse.Namespace, directory: Path, library: str | None) -> dict[str, str]:
+    """The child's environment: recording on, joined to one session, interception where this build has it."""
+    env = dict(os.environ)
+    prefix = str(directory.resolve() / "trace")
+    env["DFTRACER_ENABLE"] = "1"
+    env["DFTRACER_LOG_FILE"] = prefix
+    env[_config._SESSION] = prefix
+    if args.data_dir:
+        env["DFTRACER_DATA_DIR"] = args.data_dir
+    if args.no_io:
+        env["DFTRACER_DISABLE_IO"] = "1"
+    startup = str(Path(__file__).parent / "startup")
+    env["PYTHONPATH"] = os.pathsep.join([startup, *filter(None, [env.get("PYTHONPATH")])])
+    if library is not None:
+        env["DFTRACER_INIT"] = "PRELOAD"
+        env["LD_PRELOAD"] = ":".join([library, *filter(None, [env.get("LD_PRELOAD")])])
+    return env
+
+
+def preload_library() -> str | None:
+    """The library that traces I/O from the first instruction, where this build brings one."""
+    if importlib.util.find_spec("dftracer.preload") is None:
+        return None
+    told = subprocess.run(
+        [sys.executable, "-m", "dftracer.preload"], capture_output=True, text=True, check=False
+    )
+    path = told.stdout.strip()
+    return path if told.returncode == 0 and path and Path(path).is_file() else None
+
+
+def wait_for(command: list[str], env: dict[str, str]) -> int:
+    """Run it to its end, and give its exit code as a shell would."""
+    child = subprocess.Popen(command, env=env)
+    # Ctrl-C goes to the whole group: the program decides, we wait for it. A TERM to us alone is handed on.
+    old = {s: signal.signal(s, lambda n, _: child.send_signal(n)) for s in (signal.SIGTERM, signal.SIGHUP)}
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = child.wait()
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+        for s, handler in old.items():
+            signal.signal(s, handler)
+    return code if code >= 0 else 128 - code
