@@ -1,15 +1,16 @@
 // fork(): the child records into files of its own and never touches what belongs to the parent.
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
 #include "intercept/patcher.hpp"
 #include "names.hpp"
+#include "sanitizer.hpp"
 #include "session_state.hpp"
 
 namespace dft {
@@ -19,8 +20,7 @@ namespace {
 // not: a thread inside malloc() leaves the child an allocator that is locked for ever. Our own writer can be made to
 // rest at that moment; where the program has other threads, its child must not be made to allocate by us. And a child
 // that starts a thread, as our writer is one, is ended by ThreadSanitizer.
-const bool g_thread_sanitizer = dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr;
-const bool g_careful = g_thread_sanitizer || dlsym(RTLD_DEFAULT, "__asan_init") != nullptr;
+const bool g_careful = any_sanitizer();
 bool g_writer_rests = false;
 bool g_child_records = true;
 
@@ -34,10 +34,12 @@ bool other_threads() {
   const char* field = strrchr(text, ')');
   // Field 20, the number of threads, is the 18th after the name.
   for (int i = 0; field && i < 18; ++i) field = strchr(field + 1, ' ');
-  int threads = field ? atoi(field) : 0;
+  int threads = field ? atoi(field) : INT_MAX;
   Session* s = state().session;
-  bool writer_counts_not = !g_thread_sanitizer && s && s->thread_running;
-  return threads != (writer_counts_not ? 2 : 1);
+  bool writing = s && s->thread_running;
+  // ThreadSanitizer has a thread of its own beside the program's first, and counts our writer as any other.
+  if (thread_sanitizer()) return writing || threads > 2;
+  return threads > (writing ? 2 : 1);
 }
 
 // Takes the state's mutex, and if needed the writer's rest with it. The writer takes the first while it holds the
@@ -86,7 +88,10 @@ void in_child() {
   state().complaints_mutex.unlock();
   names_mutex().unlock();
   // The parent's writer, who may hold this one, does not exist here.
-  new (&state().writer_at_work) std::mutex;
+  if (g_writer_rests)
+    state().writer_at_work.unlock();
+  else
+    new (&state().writer_at_work) std::mutex;
   g_writer_rests = false;
   g_generation.store(0);
   if (g_child_records)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "intercept/io_record.hpp"
+#include "sanitizer.hpp"
 
 namespace dft {
 namespace {
@@ -51,7 +52,8 @@ bool prepare_aside() {
 }  // namespace
 
 void warm_up(bool alone) {
-  if (alone || one_thread() || !prepare_aside()) prepare(nullptr);
+  // A child of a program with threads is left unrecorded under a sanitizer (fork.cpp): be none of them there.
+  if (alone || any_sanitizer() || one_thread() || !prepare_aside()) prepare(nullptr);
 }
 
 }  // namespace dft
