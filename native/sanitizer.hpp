@@ -1,0 +1,18 @@
+// Does the program carry the runtime of a sanitizer?
+#pragma once
+
+#include <dlfcn.h>
+
+namespace dft {
+
+inline bool thread_sanitizer() {
+  static const bool there = dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr;
+  return there;
+}
+
+inline bool any_sanitizer() {
+  static const bool there = thread_sanitizer() || dlsym(RTLD_DEFAULT, "__asan_init") != nullptr;
+  return there;
+}
+
+}  // namespace dft
