@@ -52,7 +52,6 @@ struct ThreadState {
   uint64_t limit;  // up to here there is known room
   uint64_t mask;
   std::atomic<uint64_t>* next_id;  // of the process
-  uint64_t id_at, id_end;          // the ids this thread has taken from there and not yet used
   bool patient;  // may wait long for room: not on the path of a traced call
   bool stalled;  // gave up waiting for room; drop at once until there is much
   void* context;  // whatever owns `stack` for the embedding language; null for the thread's own
@@ -73,7 +72,6 @@ extern DFT_API __attribute__((tls_model("initial-exec"))) __thread ThreadState* 
 
 DFT_API ThreadState* attach_thread();
 DFT_API bool make_room(ThreadState* t, uint32_t size);
-DFT_API uint64_t take_ids(ThreadState* t);
 DFT_API void wake_writer();
 DFT_API void grow_stack(Stack* s);
 // Interns (name, cat); the number stays valid for the life of the process and its forked children.
@@ -90,17 +88,8 @@ inline bool recording_thread() {
   return tls_thread && tls_thread->generation == g_generation.load(std::memory_order_relaxed);
 }
 
-// Each thread takes ids by the block, or all of them would fight over one cache line at every event. One instruction,
-// because a signal handler may come in between and want one too.
-inline uint64_t new_id(ThreadState* t) {
-#if defined(__x86_64__)
-  uint64_t id = 1;
-  asm volatile("xaddq %0, %1" : "+r"(id), "+m"(t->id_at) : : "cc");
-#else
-  uint64_t id = __atomic_fetch_add(&t->id_at, 1, __ATOMIC_RELAXED);
-#endif
-  return DFT_LIKELY(id < t->id_end) ? id : take_ids(t);
-}
+// They count over the whole process, without gaps.
+inline uint64_t new_id(ThreadState* t) { return t->next_id->fetch_add(1, std::memory_order_relaxed); }
 
 // How far the thread may write: the writer has emptied the ring up to its tail, and not all of a new ring has memory.
 inline void refresh_limit(ThreadState* t) {

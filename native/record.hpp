@@ -102,8 +102,8 @@ struct FileHeader {
   std::atomic<uint64_t> tail_offset;
   std::atomic<uint64_t> names_used;
   std::atomic<uint64_t> ring_count;
-  std::atomic<uint64_t> next_id;
-  std::atomic<uint64_t> events;  // X records in the trace file
+  alignas(64) std::atomic<uint64_t> next_id;  // every thread's: on a line of its own
+  alignas(64) std::atomic<uint64_t> events;   // X records in the trace file
   std::atomic<uint64_t> dropped[int(Drop::kCount)];
 
   uint32_t cpu_ticks;

@@ -46,7 +46,6 @@ constexpr uint64_t kCalibrationNs = 1000000;
 constexpr int kReleasedBeforeFlush = 16;
 constexpr int kIdleRoundsBeforeDoze = 3;
 constexpr size_t kSpareSlots = 256;
-constexpr uint64_t kIdBlock = 256;
 
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, missing in older headers
 
@@ -496,7 +495,6 @@ ThreadState* attach_thread() {
   t->head = t->ring->head.load();
   refresh_limit(t);
   t->next_id = &s->header()->next_id;
-  t->id_at = t->id_end = 0;
   t->stalled = false;
   t->ring->tid.store(t->tid);
   t->previous = nullptr;
@@ -506,17 +504,6 @@ ThreadState* attach_thread() {
   pthread_setspecific(g_thread_key, t);
   tls_thread = t;
   return t;
-}
-
-// Closed while it changes: a handler that comes in between takes a block of its own.
-uint64_t take_ids(ThreadState* t) {
-  uint64_t first = t->next_id->fetch_add(kIdBlock, std::memory_order_relaxed);
-  t->id_end = 0;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  t->id_at = first + 1;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  t->id_end = first + kIdBlock;
-  return first;
 }
 
 void grow_stack(Stack* s) {
@@ -545,7 +532,8 @@ bool make_room(ThreadState* t, uint32_t size) {
   };
   // A new ring gets its memory by the piece, from the writer if that comes in time.
   if (uint64_t reserved = t->ring->reserved.load(std::memory_order_relaxed); t->head + size > reserved) {
-    s->rings.extend(t->ring, reserved + kRingPiece);
+    uint64_t pieces = (t->head + size + kRingPiece - 1) / kRingPiece;  // a record may be longer than one
+    s->rings.extend(t->ring, std::max(reserved + kRingPiece, pieces * kRingPiece));
     wake_writer();
   }
   if (room() && (!t->stalled || t->head < t->ease_from)) {
