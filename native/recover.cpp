@@ -1,6 +1,7 @@
 // Completes the trace of a process that died before it could, from the ring file it left.
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,7 +11,10 @@
 #include <climits>
 #include <cstdlib>
 
+#include "descriptors.hpp"
+#include "intercept/io_record.hpp"
 #include "ring_file.hpp"
+#include "sanitizer.hpp"
 #include "session.hpp"
 #include "session_state.hpp"
 #include "write/gzip.hpp"
@@ -279,11 +283,35 @@ void for_each_dead(const std::string& place, Wants wants, Handle handle) {
 
 }  // namespace
 
-void drop_lost_rings() {
+namespace {
+
+void* drop_lost_rings_now(void*) {
   auto lost = [](const FileHeader& h) {
     return access(directory_of(h.trace_path()).c_str(), F_OK) != 0 && errno == ENOENT;
   };
   for_each_dead(kSharedMemory, lost, [](RingFile& file) { file.unlink_file(); });
+  return nullptr;
+}
+
+void* drop_lost_rings_apart(void*) {
+  ++tls_io_off;
+  return forsake_descriptors() ? drop_lost_rings_now(nullptr) : nullptr;
+}
+
+}  // namespace
+
+// In a thread with descriptors of its own: it opens many, and the program may close and reuse any number meanwhile.
+void drop_lost_rings() {
+  if (any_sanitizer()) {  // where another thread would keep forked children from being recorded
+    drop_lost_rings_now(nullptr);
+    return;
+  }
+  pthread_attr_t attr;
+  pthread_attr_init(&attr);
+  pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  pthread_create(&thread, &attr, drop_lost_rings_apart, nullptr);
+  pthread_attr_destroy(&attr);
 }
 
 std::vector<std::string> recover_directory(const std::string& directory) {

@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "warm_up.hpp"
+#include "descriptors.hpp"
 
 namespace dft {
 namespace {
@@ -57,19 +57,11 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
   return rc == 0;
 }
 
-int out_of_the_way(int fd) {
-  int high = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
-  if (high < 0) return fd;
-  close(fd);
-  return high;
-}
-
 }  // namespace
 
 bool RingFile::create_at(const std::string& path, uint64_t first_size) {
-  int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  int fd = open_out_of_the_way(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (fd < 0) return false;
-  fd = out_of_the_way(fd);
   void* at = MAP_FAILED;
   if (reserve_blocks(fd, 0, first_size))
     at = mmap(nullptr, first_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -98,9 +90,9 @@ bool RingFile::owns_descriptor() const {
 // The program may have closed our descriptor (os.closerange, daemonising), and the number be its own file by now.
 bool RingFile::reopen_if_stolen() {
   if (owns_descriptor()) return true;
-  int fd = open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  int fd = open_out_of_the_way(path_.c_str(), O_RDWR);
   if (fd < 0) return false;
-  fd_ = out_of_the_way(fd);
+  fd_ = fd;
   return owns_descriptor();
 }
 

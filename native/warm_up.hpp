@@ -3,9 +3,6 @@
 
 namespace dft {
 
-// Descriptors of ours are kept out of the program's way.
-inline constexpr int kOutOfTheWay = 200;
-
 // A larger table of descriptors, and the right to the barrier that spares the hot path one. In a process with several
 // threads either keeps its caller waiting for some 10 ms, which must not fall on the first traced call nor on the
 // start of the session: a thread of its own waits for them then.

@@ -9,7 +9,7 @@
 #include <climits>
 #include <cstring>
 
-#include "warm_up.hpp"
+#include "descriptors.hpp"
 
 namespace dft {
 
@@ -45,16 +45,10 @@ bool make_directories(const std::string& directory) {
 
 bool TraceFile::open_locked(const std::string& path, bool* taken) {
   *taken = false;
-  int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  int fd = open_out_of_the_way(path.c_str(), O_RDWR | O_CREAT, 0666);
   if (fd < 0) {
     error_ = path + ": " + strerror(errno);
     return false;
-  }
-  // Far from the low numbers that programs count on or close in loops.
-  int high = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
-  if (high >= 0) {
-    ::close(fd);
-    fd = high;
   }
   // Only a live process of ours holds the lock; file systems without locks count as free.
   if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
@@ -89,13 +83,8 @@ bool TraceFile::reopen_if_stolen() {
   struct stat st;
   if (fstat(fd_, &st) == 0 && uint64_t(st.st_dev) == device_ && uint64_t(st.st_ino) == inode_) return true;
   // The program closed our descriptor (os.closerange, daemonising); the number may be its own file by now.
-  int fd = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  int fd = open_out_of_the_way(path_.c_str(), O_RDWR);
   if (fd < 0) return false;
-  int high = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
-  if (high >= 0) {
-    ::close(fd);
-    fd = high;
-  }
   flock(fd, LOCK_EX | LOCK_NB);
   fd_ = fd;
   return fstat(fd_, &st) == 0 && uint64_t(st.st_ino) == inode_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -131,6 +132,22 @@ def test_a_library_is_left_alone_until_the_loader_is_done_with_it(data: Path, tm
     run = run_traced([program, data / "busy", library, data / "used"], tmp_path, data=str(data))
     assert run.stdout == "7\n"
     assert run.names_on(data / "used") == ["open", "close"]
+
+
+def test_low_descriptors_are_the_programs(data: Path, tmp_path: Path) -> None:
+    """The recorder's own files never stand, even for a moment, where a program expects its own."""
+    program = compile_c(FIXTURES / "low_numbers.c", tmp_path / "program")
+    # Rings of other processes are looked through while the program runs: with many it takes longer.
+    rings = [Path(f"/dev/shm/dftracer-0-{os.getpid():08x}{i:08x}.ring") for i in range(300)]
+    try:
+        for ring in rings:
+            ring.write_bytes(b"no ring")
+        for _ in range(5):
+            run = run_traced([program, data / "out"], tmp_path, data=str(data))
+            assert run.stderr == ""
+    finally:
+        for ring in rings:
+            ring.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])

@@ -1,0 +1,18 @@
+// Descriptors of ours in a program that counts on the low numbers: shells close one and expect to get it back, daemons
+// close all they did not open.
+#pragma once
+
+#include <sys/types.h>
+
+namespace dft {
+
+inline constexpr int kOutOfTheWay = 200;
+
+// open(), far from the low numbers. Another thread of the program may put a file of its own under the low number that
+// the kernel gives first, between any two of our calls: then that is left alone and ours is opened again.
+int open_out_of_the_way(const char* path, int flags, mode_t mode = 0);
+
+// From now on this thread has descriptors of its own, none so far. False where the kernel cannot do that.
+bool forsake_descriptors();
+
+}  // namespace dft
