@@ -296,6 +296,9 @@ bool begin_recording(Session* s) {
   s->writer.set_prelude(make_prelude(s));
   h->dropped[int(Drop::kInSignal)].store(s->dropped_before_begin.load());
   memcpy(h->magic, FileHeader::kMagic, 8);
+  // By the program's own thread, not by the writer: it would open the file in the middle of what a shell does with its
+  // low descriptors, and stand in their place for a moment.
+  s->writer.ensure_open();
   if (!start_writer_thread(s)) {
     complain("cannot start the writer thread; nothing is recorded");
     s->rings.unlink_file();

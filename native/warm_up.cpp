@@ -15,14 +15,10 @@
 namespace dft {
 namespace {
 
-// By a second number for a file that is open already: a new one would take a low number for a moment.
+// Not by a second number for a file of the program: closing that would end the program's locks on it.
 void widen_descriptor_table() {
-  for (int fd = 0; fd < 3; ++fd) {
-    int high = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
-    if (high < 0) continue;
-    close(high);
-    return;
-  }
+  int fd = open_out_of_the_way("/", O_PATH);
+  if (fd >= 0) close(fd);
 }
 
 void* prepare(void*) {

@@ -39,6 +39,8 @@ class Writer {
   void set_target(std::string wished, std::string otherwise);
   // Puts the opening records where recovery finds them even if the file is never opened.
   void set_prelude(Prelude prelude);
+  // False if the file system refuses; every later write tries again.
+  bool ensure_open();
   // In the child of a fork: the file is the parent's.
   void abandon() { file_.close(); }
 
@@ -64,7 +66,6 @@ class Writer {
   uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
 
  private:
-  bool ensure_open();
   bool drain(const std::vector<RingSlot*>& slots);
   bool take(RingSlot* slot, uint64_t head);
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
