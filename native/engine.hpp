@@ -70,7 +70,8 @@ extern DFT_API std::atomic<uint32_t> g_doze;
 // __thread, not thread_local: no wrapper call, and one pointer of the small static TLS reserve.
 extern DFT_API __attribute__((tls_model("initial-exec"))) __thread ThreadState* tls_thread;
 
-DFT_API ThreadState* attach_thread();
+// `for_io`: what comes is an event, so the trace file may be opened at once.
+DFT_API ThreadState* attach_thread(bool for_io = false);
 DFT_API bool make_room(ThreadState* t, uint32_t size);
 DFT_API void wake_writer();
 DFT_API void grow_stack(Stack* s);

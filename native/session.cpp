@@ -271,7 +271,7 @@ bool start_writer_thread(Session* s) {
 }
 
 // The first record of the session: ring file, prelude, writer thread.
-bool begin_recording(Session* s) {
+bool begin_recording(Session* s, bool for_io) {
   uint64_t spool = s->settings.member_size + (256 << 10) + prelude_bound(s);
   std::string name = "dftracer-" + std::to_string(getuid()) + "-" + s->hex + ".ring";
   if (!s->rings.create(ring_directories(s->settings.ring_dir, directory_of(s->wished)), name, s->settings.ring_size,
@@ -298,7 +298,7 @@ bool begin_recording(Session* s) {
   memcpy(h->magic, FileHeader::kMagic, 8);
   // By the program's own thread, not by the writer: it would open the file in the middle of what a shell does with its
   // low descriptors, and stand in their place for a moment.
-  s->writer.ensure_open();
+  if (for_io) s->writer.ensure_open();
   if (!start_writer_thread(s)) {
     complain("cannot start the writer thread; nothing is recorded");
     s->rings.unlink_file();
@@ -465,12 +465,12 @@ void leave_session_in_child() {
   parent->rings.abandon();
 }
 
-ThreadState* attach_thread() {
+ThreadState* attach_thread(bool for_io) {
   if (g_generation.load(std::memory_order_relaxed) == 0) return nullptr;
   State& g = state();
   std::lock_guard lock(g.mutex);
   Session* s = g.session;
-  if (!s || s->failed || (!s->recording && !begin_recording(s))) return nullptr;
+  if (!s || s->failed || (!s->recording && !begin_recording(s, for_io))) return nullptr;
   RingSlot* slot = take_slot(s);
   if (!slot) return nullptr;
   ThreadState* t = tls_thread;

@@ -45,7 +45,7 @@ ThreadState* attach_for_io() {
     s->dropped_before_begin.fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }
-  return attach_thread();
+  return attach_thread(true);
 }
 
 void count_signal_drop() {
