@@ -51,7 +51,9 @@ def explain(lanes: Lanes, waits: Intervals, compute: Intervals, skip_tid: int | 
         us = measure(waits, lanes.io_ts, lanes.io_ts + lanes.io_dur)
         known = lanes.io_file >= 0
         sums = np.bincount(lanes.io_file[known], weights=us[known], minlength=len(lanes.paths))
-        for f in np.argsort(-sums)[:_TOP_FILES].tolist():
-            if sums[f] > 0:
-                out.files_us.append((lanes.paths[f], int(sums[f])))
+        # Of equal ones the first by name: files come in the order in which threads happened to read the trace.
+        least = np.sort(sums)[-_TOP_FILES:][0] if sums.size else 0.0
+        found = np.flatnonzero((sums > 0) & (sums >= least)).tolist()
+        found.sort(key=lambda f: (-sums[f], lanes.paths[f]))
+        out.files_us.extend((lanes.paths[f], int(sums[f])) for f in found[:_TOP_FILES])
     return out

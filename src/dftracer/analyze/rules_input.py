@@ -43,7 +43,7 @@ def input_bound(c: Context) -> Iterator[Finding]:
     for e in rank.explanations.values():
         for path, us in e.files_us:
             files[path] = files.get(path, 0) + us
-    top = sorted(files.items(), key=lambda kv: -kv[1])[:5]
+    top = sorted(files.items(), key=lambda kv: (-kv[1], kv[0]))[:5]
     share = 100 * seconds / wall
     yield c.finding(
         "input_bound",
