@@ -51,7 +51,7 @@ def explain(lanes: Lanes, waits: Intervals, compute: Intervals, skip_tid: int | 
         us = measure(waits, lanes.io_ts, lanes.io_ts + lanes.io_dur)
         known = lanes.io_file >= 0
         sums = np.bincount(lanes.io_file[known], weights=us[known], minlength=len(lanes.paths))
-        # Of equal ones the first by name: files come in the order in which threads happened to read the trace.
+        # Of equal ones the first by name: files come in the order in which threads happened to read them.
         least = np.sort(sums)[-_TOP_FILES:][0] if sums.size else 0.0
         found = np.flatnonzero((sums > 0) & (sums >= least)).tolist()
         found.sort(key=lambda f: (-sums[f], lanes.paths[f]))
