@@ -184,7 +184,7 @@ int hook_fallocate(int fd, int mode, off_t offset, off_t size) {
 
 #define IO_HOOK_DESCRIPTOR ADD_HOOK
 void add_descriptor_hooks(std::vector<Hook>* out) {
-#include "intercept/io_hooks.def"
+#include "format/io_hooks.def"
 }
 
 }  // namespace dft

@@ -90,7 +90,7 @@ int hook_fchdir(int fd) {
 
 #define IO_HOOK_DIRECTORY ADD_HOOK
 void add_directory_hooks(std::vector<Hook>* out) {
-#include "intercept/io_hooks.def"
+#include "format/io_hooks.def"
 }
 
 }  // namespace dft

@@ -8,7 +8,7 @@
 
 #include "intercept/intercept.hpp"
 #include "intercept/patcher.hpp"
-#include "session.hpp"
+#include "session/session.hpp"
 
 namespace dft {
 namespace {

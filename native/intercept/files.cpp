@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "md5.hpp"
+#include "format/md5.hpp"
 
 namespace dft {
 

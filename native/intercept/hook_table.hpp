@@ -9,7 +9,7 @@ namespace dft {
 
 enum Symbol : int {
 #define IO_HOOK(symbol, wrapper) S_##symbol,
-#include "intercept/io_hooks.def"
+#include "format/io_hooks.def"
   kSymbols
 };
 

@@ -7,8 +7,8 @@
 #include "intercept/files.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/io_record.hpp"
-#include "session.hpp"
-#include "write/json.hpp"
+#include "session/session.hpp"
+#include "format/json.hpp"
 
 namespace dft {
 

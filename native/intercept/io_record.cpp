@@ -9,8 +9,8 @@
 
 #include <ctime>
 
-#include "md5.hpp"
-#include "session_state.hpp"
+#include "format/md5.hpp"
+#include "session/session_state.hpp"
 
 namespace dft {
 

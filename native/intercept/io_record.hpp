@@ -4,9 +4,9 @@
 #include <cerrno>
 #include <type_traits>
 
-#include "engine.hpp"
+#include "record/engine.hpp"
 #include "intercept/files.hpp"
-#include "intercept/io_calls.hpp"
+#include "format/io_calls.hpp"
 
 namespace dft {
 

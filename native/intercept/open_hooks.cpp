@@ -176,7 +176,7 @@ int hook_fcntl(int fd, int command, ...) {
 
 #define IO_HOOK_OPEN ADD_HOOK
 void add_open_hooks(std::vector<Hook>* out) {
-#include "intercept/io_hooks.def"
+#include "format/io_hooks.def"
 }
 
 }  // namespace dft

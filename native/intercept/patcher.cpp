@@ -10,7 +10,7 @@
 #include <set>
 
 #include "intercept/elf.hpp"
-#include "intercept/page.hpp"
+#include "intercept/patched_page.hpp"
 
 namespace dft {
 namespace {

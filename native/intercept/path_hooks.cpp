@@ -224,7 +224,7 @@ int hook_fchownat(int dirfd, const char* path, uid_t user, gid_t group, int flag
 
 #define IO_HOOK_PATH ADD_HOOK
 void add_path_hooks(std::vector<Hook>* out) {
-#include "intercept/io_hooks.def"
+#include "format/io_hooks.def"
 }
 
 }  // namespace dft

@@ -7,7 +7,7 @@
 
 #include "intercept/hook_table.hpp"
 #include "intercept/process_calls.hpp"
-#include "session_state.hpp"
+#include "session/session_state.hpp"
 
 namespace dft {
 namespace {
@@ -128,7 +128,7 @@ void record_exec(const char* path, int error) {
 
 #define IO_HOOK_PROCESS ADD_HOOK
 void add_process_hooks(std::vector<Hook>* out) {
-#include "intercept/io_hooks.def"
+#include "format/io_hooks.def"
   add_vfork_hook(out);
 }
 

@@ -295,7 +295,7 @@ int hook_fprintf_chk(FILE* stream, int flag, const char* format, ...) {
 
 #define IO_HOOK_STDIO ADD_HOOK
 void add_stdio_hooks(std::vector<Hook>* out) {
-#include "intercept/io_hooks.def"
+#include "format/io_hooks.def"
 }
 
 }  // namespace dft

@@ -97,7 +97,7 @@ ssize_t hook_splice(int from, off_t* from_at, int to, off_t* to_at, size_t count
 
 #define IO_HOOK_TRANSFER ADD_HOOK
 void add_transfer_hooks(std::vector<Hook>* out) {
-#include "intercept/io_hooks.def"
+#include "format/io_hooks.def"
 }
 
 }  // namespace dft

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "line.hpp"
-#include "write/crc32.hpp"
+#include "format/crc32.hpp"
 
 namespace dft::load {
 namespace {

@@ -1,7 +1,7 @@
 #include "module/activity.hpp"
 
 #include "module/use.hpp"
-#include "session.hpp"
+#include "session/session.hpp"
 
 namespace dft::py {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "session_hooks.hpp"
+#include "session/session_hooks.hpp"
 
 namespace dft::py {
 namespace {

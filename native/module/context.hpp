@@ -1,7 +1,7 @@
 // Open events per contextvars.Context, so that tasks interleaving on one thread keep their own nesting.
 #pragma once
 
-#include "engine.hpp"
+#include "record/engine.hpp"
 #include "module/python.hpp"
 
 namespace dft::py {

@@ -1,7 +1,7 @@
 #include "module/loop.hpp"
 
 #include "module/use.hpp"
-#include "write/json.hpp"
+#include "format/json.hpp"
 
 namespace dft::py {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "write/json.hpp"
+#include "format/json.hpp"
 
 namespace dft::py {
 namespace {

@@ -1,7 +1,7 @@
 #include "module/profiler_reader.hpp"
 
 #include "module/values.hpp"
-#include "write/json.hpp"
+#include "format/json.hpp"
 
 namespace dft::py {
 namespace {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "module/profiler_details.hpp"
-#include "write/json.hpp"
+#include "format/json.hpp"
 
 namespace dft::py {
 namespace {

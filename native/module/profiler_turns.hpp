@@ -6,7 +6,7 @@
 
 #include <exception>
 
-#include "clock.hpp"
+#include "record/clock.hpp"
 #include "module/python.hpp"
 
 namespace dft::py {

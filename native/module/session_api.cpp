@@ -1,9 +1,9 @@
 #include "module/session_api.hpp"
 
 #include "intercept/intercept.hpp"
-#include "md5.hpp"
+#include "format/md5.hpp"
 #include "module/node.hpp"
-#include "session.hpp"
+#include "session/session.hpp"
 
 namespace dft::py {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "write/json.hpp"
+#include "format/json.hpp"
 
 namespace dft::py {
 namespace {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "record.hpp"
+#include "record/record.hpp"
 
 namespace dft {
 

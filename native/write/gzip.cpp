@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "write/crc32.hpp"
+#include "format/crc32.hpp"
 #include "write/line_deflate.hpp"
 
 namespace dft {

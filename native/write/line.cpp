@@ -2,8 +2,8 @@
 
 #include <bit>
 
-#include "intercept/io_calls.hpp"
-#include "write/json.hpp"
+#include "format/io_calls.hpp"
+#include "format/json.hpp"
 
 namespace dft {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "clock.hpp"
-#include "record.hpp"
+#include "record/clock.hpp"
+#include "record/record.hpp"
 
 namespace dft {
 

@@ -9,7 +9,7 @@
 #include <climits>
 #include <cstring>
 
-#include "descriptors.hpp"
+#include "record/descriptors.hpp"
 
 namespace dft {
 

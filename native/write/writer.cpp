@@ -6,9 +6,9 @@
 #include <cstdlib>
 
 #include "intercept/intercept.hpp"
-#include "intercept/io_calls.hpp"
-#include "self_cost.hpp"
-#include "write/json.hpp"
+#include "format/io_calls.hpp"
+#include "record/self_cost.hpp"
+#include "format/json.hpp"
 
 namespace dft {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "clock.hpp"
-#include "ring_file.hpp"
-#include "session.hpp"
+#include "record/clock.hpp"
+#include "record/ring_file.hpp"
+#include "session/session.hpp"
 #include "write/file_names.hpp"
 #include "write/gzip.hpp"
 #include "write/line.hpp"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "write/crc32.hpp"
+#include "format/crc32.hpp"
 #include "write/gzip.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "write/json.hpp"
+#include "format/json.hpp"
 
 #include <random>
 

@@ -5,7 +5,7 @@
 
 #include "check.hpp"
 #include "json_reader.hpp"
-#include "write/json.hpp"
+#include "format/json.hpp"
 
 using namespace dft;
 

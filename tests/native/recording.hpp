@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "session.hpp"
+#include "session/session.hpp"
 #include "trace_reader.hpp"
 
 inline dft::Settings small_settings(const Scratch& where, bool compress = true) {

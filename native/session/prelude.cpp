@@ -1,4 +1,4 @@
-#include "prelude.hpp"
+#include "session/prelude.hpp"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -7,8 +7,8 @@
 #include <climits>
 #include <ctime>
 
-#include "md5.hpp"
-#include "write/json.hpp"
+#include "format/md5.hpp"
+#include "format/json.hpp"
 
 namespace dft {
 namespace {

@@ -2,7 +2,7 @@
 #include <signal.h>
 #include <time.h>
 
-#include "session_state.hpp"
+#include "session/session_state.hpp"
 
 namespace dft {
 namespace {

@@ -1,4 +1,4 @@
-#include "ring_file.hpp"
+#include "record/ring_file.hpp"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "descriptors.hpp"
+#include "record/descriptors.hpp"
 
 namespace dft {
 namespace {

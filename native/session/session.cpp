@@ -1,4 +1,4 @@
-#include "session.hpp"
+#include "session/session.hpp"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -17,13 +17,13 @@
 #include "intercept/intercept.hpp"
 #include "intercept/io_record.hpp"
 #include "intercept/patcher.hpp"
-#include "md5.hpp"
-#include "names.hpp"
-#include "prelude.hpp"
-#include "ring_file.hpp"
-#include "session_hooks.hpp"
-#include "session_state.hpp"
-#include "warm_up.hpp"
+#include "format/md5.hpp"
+#include "record/names.hpp"
+#include "session/prelude.hpp"
+#include "record/ring_file.hpp"
+#include "session/session_hooks.hpp"
+#include "session/session_state.hpp"
+#include "session/warm_up.hpp"
 #include "write/trace_file.hpp"
 
 // There in a program with a leak checker, which looks for pointers to heap blocks in no other pages.

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine.hpp"
+#include "record/engine.hpp"
 
 namespace dft {
 

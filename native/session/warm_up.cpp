@@ -1,4 +1,4 @@
-#include "warm_up.hpp"
+#include "session/warm_up.hpp"
 
 #include <fcntl.h>
 #include <linux/membarrier.h>
@@ -8,9 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "descriptors.hpp"
+#include "record/descriptors.hpp"
 #include "intercept/io_record.hpp"
-#include "sanitizer.hpp"
+#include "record/sanitizer.hpp"
 
 namespace dft {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "intercept/io_record.hpp"
-#include "session.hpp"
+#include "session/session.hpp"
 #include "write/writer.hpp"
 
 namespace dft {

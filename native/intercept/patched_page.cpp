@@ -1,4 +1,4 @@
-#include "intercept/page.hpp"
+#include "intercept/patched_page.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "descriptors.hpp"
+#include "record/descriptors.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,10 +1,10 @@
-#include "names.hpp"
+#include "record/names.hpp"
 
 #include <map>
 #include <vector>
 
-#include "engine.hpp"
-#include "record.hpp"
+#include "record/engine.hpp"
+#include "record/record.hpp"
 
 namespace dft {
 namespace {

@@ -1,7 +1,7 @@
 // What an embedding language adds to the engine.
 #pragma once
 
-#include "engine.hpp"
+#include "record/engine.hpp"
 
 namespace dft {
 

@@ -1,7 +1,7 @@
 // The records every trace file starts with: host, command, directory, process facts, `start`.
 #pragma once
 
-#include "session_state.hpp"
+#include "session/session_state.hpp"
 
 namespace dft {
 

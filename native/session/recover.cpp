@@ -11,14 +11,14 @@
 #include <climits>
 #include <cstdlib>
 
-#include "descriptors.hpp"
+#include "record/descriptors.hpp"
 #include "intercept/io_record.hpp"
-#include "ring_file.hpp"
-#include "sanitizer.hpp"
-#include "session.hpp"
-#include "session_state.hpp"
+#include "record/ring_file.hpp"
+#include "record/sanitizer.hpp"
+#include "session/session.hpp"
+#include "session/session_state.hpp"
 #include "write/gzip.hpp"
-#include "write/json.hpp"
+#include "format/json.hpp"
 #include "write/line.hpp"
 #include "write/trace_file.hpp"
 

@@ -9,9 +9,9 @@
 #include <new>
 
 #include "intercept/patcher.hpp"
-#include "names.hpp"
-#include "sanitizer.hpp"
-#include "session_state.hpp"
+#include "record/names.hpp"
+#include "record/sanitizer.hpp"
+#include "session/session_state.hpp"
 
 namespace dft {
 namespace {

@@ -1,8 +1,8 @@
-#include "self_cost.hpp"
+#include "record/self_cost.hpp"
 
 #include <cstdlib>
 
-#include "engine.hpp"
+#include "record/engine.hpp"
 
 namespace dft {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "clock.hpp"
+#include "record/clock.hpp"
 
 namespace dft {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "record.hpp"
+#include "record/record.hpp"
 
 namespace dft {
 

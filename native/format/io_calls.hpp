@@ -7,7 +7,7 @@ namespace dft {
 
 enum class Call : uint16_t {
 #define IO_CALL(category, event, ...) event##_,
-#include "intercept/io_hooks.def"
+#include "format/io_hooks.def"
   kCount
 };
 
@@ -19,7 +19,7 @@ struct CallText {
 
 inline constexpr CallText kCalls[] = {
 #define IO_CALL(category, event, ...) {#category, #event, {__VA_ARGS__}},
-#include "intercept/io_hooks.def"
+#include "format/io_hooks.def"
 };
 
 }  // namespace dft

@@ -1,4 +1,4 @@
-#include "clock.hpp"
+#include "record/clock.hpp"
 
 #include <cstdio>
 #include <cstring>

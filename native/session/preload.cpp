@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "session.hpp"
+#include "session/session.hpp"
 
 namespace dft {
 namespace {

@@ -1,4 +1,4 @@
-#include "write/crc32.hpp"
+#include "format/crc32.hpp"
 
 #include <zlib.h>
 

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "api.hpp"
-#include "clock.hpp"
-#include "record.hpp"
+#include "record/clock.hpp"
+#include "record/record.hpp"
 
 
 #define DFT_LIKELY(x) __builtin_expect(!!(x), 1)
