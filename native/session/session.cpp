@@ -13,11 +13,13 @@
 #include <cstdlib>
 #include <ctime>
 #include <mutex>
+#include <new>
 
 #include "intercept/intercept.hpp"
 #include "intercept/io_record.hpp"
 #include "intercept/patcher.hpp"
 #include "format/md5.hpp"
+#include "record/large_payloads.hpp"
 #include "record/names.hpp"
 #include "session/prelude.hpp"
 #include "record/ring_file.hpp"
@@ -223,7 +225,11 @@ void* writer_main(void* p) {
       std::lock_guard lock(s->writer_mutex);
       s->clock.add(take_anchor());
       s->header()->last_anchor = s->clock.last();
-      written = s->writer.pump(slots, flushing || timed_out);
+      try {
+        written = s->writer.pump(slots, flushing || timed_out);
+      } catch (const std::bad_alloc&) {
+        written = false;  // the next round tries again
+      }
       show(s);
     }
     s->written.store(written);
@@ -247,7 +253,11 @@ void* writer_main(void* p) {
     auto slots = slots_now(s);
     std::lock_guard lock(s->writer_mutex);
     s->clock.add(take_anchor());
-    s->writer.finish(slots, thread_cpu_ns());
+    try {
+      s->writer.finish(slots, thread_cpu_ns());
+    } catch (const std::bad_alloc&) {
+      // What is missing waits in the ring for the next reader.
+    }
     show(s);
     s->written.store(s->writer.complete());
   }
@@ -407,6 +417,8 @@ void arm(const std::string& wished, const std::string& otherwise, const std::str
   uint64_t unset = 0;
   if (g_some_mono.compare_exchange_strong(unset, now.mono_ns)) g_some_ticks.store(now.ticks);
   g_epoch_offset.store(s->clock.epoch_offset());
+  g_waiting_payloads.store(0);  // a forked child's are the parent's; of an earlier session none is left
+  g_cut_values.store(0);
   g.session_pid.store(s->pid);
   g.session = s;
   g_doze.store(0);
@@ -511,15 +523,66 @@ ThreadState* attach_thread(bool for_io) {
 
 void grow_stack(Stack* s) {
   uint32_t capacity = s->capacity ? s->capacity * 2 : 32;
-  s->frames = static_cast<Frame*>(realloc(s->frames, capacity * sizeof(Frame)));
+  auto* frames = static_cast<Frame*>(realloc(s->frames, capacity * sizeof(Frame)));
+  if (!frames && s->capacity) {
+    // No memory: the innermost open event gives way to the new one.
+    --s->size;
+    count_lost(Drop::kMemory);
+    return;
+  }
+  s->frames = frames;
   s->capacity = capacity;
 }
+
+void count_lost(Drop why) {
+  Session* s = state().session;
+  if (s && s->recording) s->header()->dropped[int(why)].fetch_add(1, std::memory_order_relaxed);
+}
+
+std::atomic<uint64_t> g_cut_values{0};
+void count_cut_value() { g_cut_values.fetch_add(1, std::memory_order_relaxed); }
 
 void wake_writer() {
   Session* s = state().session;
   if (!s) return;
   s->wake.fetch_add(1, std::memory_order_seq_cst);
   if (s->sleeping.load(std::memory_order_seq_cst)) futex(&s->wake, FUTEX_WAKE, 1, nullptr);
+}
+
+std::atomic<uint64_t> g_waiting_payloads{0};
+
+char* take_large_payload(ThreadState* t, size_t size) {
+  Session* s = state().session;
+  if (!s) return nullptr;
+  FileHeader* h = s->header();
+  auto refusing = [&] { return h->refusing.load(std::memory_order_relaxed) != 0; };
+  auto fits = [&] { return g_waiting_payloads.load(std::memory_order_relaxed) + size <= kMaxWaiting; };
+  uint64_t patience_us = t->patient ? kPatienceUs : s->settings.max_stall_us;
+  uint64_t deadline = monotonic_ns() + patience_us * 1000;
+  while (!fits() && !refusing() && !t->large_stalled && monotonic_ns() < deadline) {
+    wake_writer();
+    timespec nap{0, 20000};
+    nanosleep(&nap, nullptr);
+    if (t->generation != g_generation.load(std::memory_order_relaxed)) return nullptr;
+  }
+  if (!fits()) {
+    t->large_stalled = true;  // as in make_room(): the next ones do not wait for the same disk
+    count_lost(refusing() ? Drop::kDisk : Drop::kRingFull);
+    return nullptr;
+  }
+  t->large_stalled = false;
+  auto* data = static_cast<char*>(malloc(size));
+  if (!data) {
+    count_lost(Drop::kMemory);
+    return nullptr;
+  }
+  g_waiting_payloads.fetch_add(size, std::memory_order_relaxed);
+  return data;
+}
+
+void release_large_payload(char* data, size_t size) {
+  free(data);
+  g_waiting_payloads.fetch_sub(size, std::memory_order_relaxed);
 }
 
 // The ring is full. Wait a bounded time for the writer, then drop, and go on dropping without
@@ -575,7 +638,7 @@ void emit_on_heap(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
   uint32_t whole = round8(sizeof(Record) + sizeof heap);
   Record* r = reserve(t, whole);
   if (!r) {
-    free(data);
+    release_large_payload(data, size);
     return;
   }
   fill(r, whole, kind, uint8_t(flags | kOnHeap), f, end, name, sizeof heap);
@@ -588,7 +651,7 @@ void emit_on_heap(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
 void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
                 std::string_view a, std::string_view b, std::string_view c) {
   size_t size = a.size() + b.size() + c.size();
-  char* data = static_cast<char*>(malloc(size));
+  char* data = take_large_payload(t, size);
   if (!data) return;
   memcpy(data, a.data(), a.size());
   memcpy(data + a.size(), b.data(), b.size());
@@ -612,10 +675,10 @@ void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
     }
   };
   if (payload > (t->mask >> 2)) {
-    char* data = static_cast<char*>(malloc(payload));
-    if (!data) return;
-    copy(data);
-    emit_on_heap(t, kind, flags, f, end, 0, data, payload);
+    if (char* data = take_large_payload(t, payload)) {
+      copy(data);
+      emit_on_heap(t, kind, flags, f, end, 0, data, payload);
+    }
     t->patient = false;
     return;
   }
