@@ -1,4 +1,4 @@
-"""The rooms of the native code form one flow: a file includes only its own room and those to the left of it."""
+"""The native rooms form one flow: a file includes only its own room and those to the left of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _included(source: Path) -> list[Path]:
     for name in INCLUDE.findall(source.read_text()):
         places = [NATIVE / name, source.parent / name]
         target = next((p for p in places if p.is_file()), None)
-        assert target is not None, f"{source.relative_to(NATIVE)} includes {name}, which is in none of the rooms"
+        assert target is not None, f"{source.relative_to(NATIVE)} includes {name}: no room has it"
         found.append(target)
     return found
 
