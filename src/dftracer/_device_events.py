@@ -1,8 +1,8 @@
 """The device's side of each phase of training: how long the device took, and how far it lags behind the host.
 
 At each boundary of a phase a pooled event goes into the current stream. Later boundaries ask which of them
-the device has passed; nobody waits. Nothing is recorded or asked while a graph is captured, by whatever thread:
-in CUDA's global mode an event asked elsewhere breaks the capture.
+the device has passed; nobody waits. Nothing is recorded or asked while any thread captures a graph: in CUDA's
+global mode an event asked elsewhere breaks the capture.
 """
 
 from __future__ import annotations
