@@ -1,26 +1,17 @@
 """One training run with a known bottleneck: `python gpu_cases.py CASE STEPS TRACE_DIR [--profiler]`.
 
 Cases: input (items sleep), launch (many small layers), device (large matrix products), checkpoint (the model
-is saved every few steps). Prints the program's own timers as JSON: seconds waiting for data, in checkpoints, all.
+is saved every few steps). DFTRACER_ENABLE=1 traces it. Prints the program's own timers as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
-
-arguments = argparse.ArgumentParser()
-arguments.add_argument("case", choices=("input", "launch", "device", "checkpoint"))
-arguments.add_argument("steps", type=int)
-arguments.add_argument("directory")
-arguments.add_argument("--profiler", action="store_true")
-options = arguments.parse_args()
-os.environ.update(DFTRACER_ENABLE="1", DFTRACER_DATA_DIR=options.directory)
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -28,6 +19,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from dftracer.python import ai, dftracer
 from dftracer.python.torch import trace_handler
+
+arguments = argparse.ArgumentParser()
+arguments.add_argument("case", choices=("input", "launch", "device", "checkpoint"))
+arguments.add_argument("steps", type=int)
+arguments.add_argument("directory")
+arguments.add_argument("--profiler", action="store_true")
+options = arguments.parse_args()
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # width, layers, rows, seconds an item sleeps

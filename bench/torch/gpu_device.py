@@ -3,7 +3,7 @@
     python bench/torch/gpu_device.py [--out FILE]
 
 Four runs with a known bottleneck (gpu_cases.py), each once with device events alone and once with a profiler
-window; then what device events cost a step of about 10 ms (gpu_events_cost.py); then the programs of tests/gpu.
+window; then what device events cost a step of about 10 ms (gpu_events_cost.py); then programs of tests/gpu.
 Prints tables for gpu_results.md and, with --out, writes everything as JSON. Takes about five minutes.
 """
 
@@ -23,6 +23,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parents[1] / "tests" / "gpu"
 EXPECTED = {"input": "input", "launch": "host", "device": "device", "checkpoint": "checkpoint"}
+HEAD = (
+    "| case | by events: busy at most | of it host-paced | bound | by profiler: busy | bound"
+    " | events in the same run: busy | expected |"
+)
 STEPS = {"input": 60, "launch": 300, "device": 80, "checkpoint": 40}
 
 
@@ -61,7 +65,12 @@ def report(directory: str) -> dict[str, Any]:
 def case(name: str, profiler: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, str(HERE / "gpu_cases.py"), name, str(STEPS[name]), directory]
-        truth = run([*command, *(["--profiler"] if profiler else [])], 90)
+        truth = run(
+            [*command, *(["--profiler"] if profiler else [])],
+            90,
+            DFTRACER_ENABLE="1",
+            DFTRACER_DATA_DIR=directory,
+        )
         if "error" in truth:
             return truth
         found = report(directory)
@@ -99,8 +108,7 @@ def paced(account: dict[str, Any] | None) -> str:
 
 def cases() -> dict[str, Any]:
     results: dict[str, Any] = {}
-    print("| case | by events: busy at most | of it host-paced | bound | by profiler: busy | bound | events in the"
-          " same run: busy | expected |")  # fmt: skip
+    print(HEAD)
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for name, expected in EXPECTED.items():
         pair = results[name] = {
@@ -112,11 +120,17 @@ def cases() -> dict[str, Any]:
             if "error" in found:
                 print(f"{name} by {mode} failed: {found['error']}", flush=True)
         bounds = [(f.get("bound") or {}).get("id", "-") for f in (e, p)]
-        print(
-            f"| {name} | {share(e.get('rank'))} | {paced(e.get('rank'))} | {bounds[0]} | {share(p.get('rank'))}"
-            f" | {bounds[1]} | {share(p.get('events'))} | {expected} |",
-            flush=True,
-        )
+        cells = [
+            name,
+            share(e.get("rank")),
+            paced(e.get("rank")),
+            bounds[0],
+            share(p.get("rank")),
+            bounds[1],
+            share(p.get("events")),
+            expected,
+        ]
+        print("| " + " | ".join(cells) + " |", flush=True)
     for name, pair in results.items():
         for mode, found in pair.items():
             print(f"{name}/{mode} [{found.get('source')}]: {found.get('verdict')}")

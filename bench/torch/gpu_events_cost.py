@@ -12,8 +12,9 @@ import tempfile
 import time
 from typing import Any
 
-FOLDER = tempfile.mkdtemp()
-os.environ.update(DFTRACER_ENABLE="1", DFTRACER_DISABLE_IO="1", DFTRACER_LOG_FILE=f"{FOLDER}/t")
+os.environ["DFTRACER_ENABLE"] = "1"
+os.environ["DFTRACER_DISABLE_IO"] = "1"
+os.environ["DFTRACER_LOG_FILE"] = tempfile.mkdtemp() + "/t"
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Traces with kernels, copies and collectives in known places: each class of time must come out within 1 %."""
+"""Traces with kernels, copies and collectives in known places: each class of time comes out within 1 %."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dftracer.load.synthetic import Process
 MS = 1000
 GEMM = "nvjet_sm90_tst_64x16_64x16_2x1_v_bz_splitK_NNT"
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-ADD = "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
+ADD = "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<float> >"
 
 
 class Gpu:
@@ -263,10 +263,7 @@ def test_the_launches_of_a_replayed_graph_are_one(tmp_path: Path) -> None:
     p.write(tmp_path)
     rank = device(tmp_path)["ranks"]["0"]
     assert (rank["launches"], rank["graph_replays"]) == (4, 4)
-    assert (
-        rank["idle"]["launch"] == one_percent(4 * (9 * 5e-6 + 10e-6))
-        or rank["idle"]["launch"] < 4 * 9 * 5e-6 + 4 * 31e-6
-    )
+    assert rank["idle"]["launch"] == one_percent(4 * (9 * 5e-6 + 10e-6))
     assert rank["kernels"]["gemm/conv"] == one_percent(4 * 10 * 895e-6)
 
 

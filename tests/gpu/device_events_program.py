@@ -14,8 +14,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-FOLDER = tempfile.mkdtemp()
-os.environ.update(DFTRACER_ENABLE="1", DFTRACER_DISABLE_IO="1", DFTRACER_LOG_FILE=f"{FOLDER}/t")
+os.environ["DFTRACER_ENABLE"] = "1"
+os.environ["DFTRACER_DISABLE_IO"] = "1"
+os.environ["DFTRACER_LOG_FILE"] = tempfile.mkdtemp() + "/t"
 
 import torch
 
@@ -140,10 +141,9 @@ def check_phases_are_written() -> None:
 
 def events() -> list[dict[str, Any]]:
     out = []
-    for path in Path(FOLDER).glob("*.pfw.gz"):
-        for line in gzip.open(path, "rt"):
-            if '"cat":"device_time"' in line:
-                out.append(json.loads(line))
+    for path in Path(os.environ["DFTRACER_LOG_FILE"]).parent.glob("*.pfw.gz"):
+        text = gzip.decompress(path.read_bytes()).decode()
+        out += [json.loads(line) for line in text.splitlines() if '"cat":"device_time"' in line]
     return out
 
 
