@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import dftracer.link
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
+
+import dftracer.link
 
 FOLDER = Path(dftracer.link.__file__).parent
 
