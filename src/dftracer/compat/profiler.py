@@ -105,4 +105,3 @@ class NoOpProfiler:
 def get_time_scale() -> float:
     """Units of `get_time` in a second."""
     return 1e9 / dftracer.get_instance()._unit_ns
-
