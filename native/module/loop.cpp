@@ -1,7 +1,7 @@
 #include "module/loop.hpp"
 
-#include "module/use.hpp"
 #include "format/json.hpp"
+#include "module/use.hpp"
 
 namespace dft::py {
 namespace {
@@ -11,9 +11,9 @@ struct Loop {
   PyObject* iterator;
   Node* wait;  // null: not wanted
   Node* body;
-  Use* use;                // with arguments of its own; null: none
+  Use* use;                       // with arguments of its own; null: none
   const bool *wait_on, *body_on;  // a loop of a use follows the switch of the use
-  std::string* count_key;  // ,"count":
+  std::string* count_key;         // ,"count":
   Frame wait_frame;
   uint64_t wait_end;
   uint64_t start_up;  // ticks that iter() took; part of the wait for the first item
@@ -42,7 +42,8 @@ size_t count_fragment(Loop* l, char* out) {
   return size_t(p - out);
 }
 
-inline __attribute__((always_inline)) void emit_part(ThreadState* t, Loop* l, Node* node, const Frame& f, uint64_t end, std::string_view tail) {
+inline __attribute__((always_inline)) void emit_part(ThreadState* t, Loop* l, Node* node, const Frame& f, uint64_t end,
+                                                     std::string_view tail) {
   if (DFT_LIKELY(!l->use)) {
     emit_span(t, node->name_id, f, end, fragment_of(node), tail);
   } else {
@@ -60,9 +61,9 @@ ThreadState* end_item(Loop* l) {
   bool bodied = l->body && take_frame(t, body_key(l), 0, &body) && !(body.flags & kMuted);
   char count[96];
   size_t n = count_fragment(l, count);
-  if (l->waited && !(l->wait_frame.flags & kMuted))
-    emit_part(t, l, l->wait, l->wait_frame, l->wait_end, {count, n});
+  if (l->waited && !(l->wait_frame.flags & kMuted)) emit_part(t, l, l->wait, l->wait_frame, l->wait_end, {count, n});
   if (bodied) emit_part(t, l, l->body, body, now, {count, n});
+  if (l->body) boundary(l->body->phase, false);
   return t;
 }
 
@@ -103,8 +104,7 @@ void end_wait(Loop* l, bool got_item, PyObject* error) {
   bool waited = l->wait && take_frame(t, wait_key(l), 0, &f);
   if (!got_item) {
     l->ended = true;
-    if (waited && error && !(f.flags & kMuted))
-      emit_part(t, l, l->wait, f, l->wait_end, error_fragment(error));
+    if (waited && error && !(f.flags & kMuted)) emit_part(t, l, l->wait, f, l->wait_end, error_fragment(error));
     return;
   }
   if (waited) l->wait_frame = f;
@@ -112,6 +112,7 @@ void end_wait(Loop* l, bool got_item, PyObject* error) {
   l->generation = t->generation;
   ++l->count;
   l->in_body = true;
+  if (l->wait) boundary(l->wait->phase, false);
   if (l->body) push_frame(t, body_key(l), muted_unless(*l->body_on));
 }
 

@@ -59,6 +59,7 @@ Use* take_started(Node* n, const Frame& f) {
 PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
   Node* n = reinterpret_cast<Bound*>(self)->node;
   const void* owner;
+  boundary(n->phase, true);
   if (DFT_LIKELY(n->on || recording_thread()))
     if (ThreadState* t = thread_in_context(&owner)) push_frame(t, n, muted_unless(n->on), owner);
   return new_ref(reinterpret_cast<PyObject*>(n));
@@ -76,6 +77,7 @@ PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObje
   } else {
     emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(args[0]));
   }
+  boundary(n->phase, false);
   Py_RETURN_NONE;
 }
 
@@ -86,7 +88,9 @@ bool close_span(Node* n, uint32_t must_flags) {
   Frame f;
   if (!t || !take_frame(t, n, must_flags, &f)) return false;
   Ref use(reinterpret_cast<PyObject*>(take_started(n, f)));
-  if (!(f.flags & kMuted)) emit_merged(t, n, f, end, use ? &reinterpret_cast<Use*>(use.get())->args : nullptr, {});
+  if (f.flags & kMuted) return true;
+  emit_merged(t, n, f, end, use ? &reinterpret_cast<Use*>(use.get())->args : nullptr, {});
+  boundary(n->phase, false);
   return true;
 }
 
@@ -204,6 +208,7 @@ int node_init(PyObject* self, PyObject* args, PyObject* kwargs) {
   n->cat = PyUnicode_DecodeUTF8(cat_text.data(), Py_ssize_t(cat_text.size()), "replace");
   Py_XDECREF(old_name);
   Py_XDECREF(old_cat);
+  n->phase = phase_of(cat_text, name_text);
   if (parent != Py_None && !n->parent) {
     auto* above = reinterpret_cast<Node*>(parent);
     if (!possible([&] { above->children->push_back(n); })) return -1;
@@ -296,8 +301,23 @@ PyObject* node_set_args(PyObject* self, PyObject* mapping) {
   Py_RETURN_NONE;
 }
 
+PyObject* node_forget_args(PyObject* self, PyObject* names) {
+  Ref all(PySequence_Fast(names, "forget_args() takes a list of names"));
+  if (!all) return nullptr;
+  auto& own = reinterpret_cast<Node*>(self)->args->own;
+  formatting([&] {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all.get()); ++i) {
+      std::string key = key_text(PySequence_Fast_GET_ITEM(all.get(), i));
+      std::erase_if(own, [&](const OwnArg& arg) { return arg.key == key; });
+    }
+  });
+  ++g_args_version;
+  if (raise_kept()) return nullptr;
+  Py_RETURN_NONE;
+}
+
 // An event of the past, with the args the node has now.
-PyObject* node_write(PyObject* self, PyObject* args) {
+PyObject* node_write_past(PyObject* self, PyObject* args) {
   unsigned long long start, duration;
   if (!PyArg_ParseTuple(args, "KK", &start, &duration)) return nullptr;
   auto* n = reinterpret_cast<Node*>(self);
@@ -376,9 +396,7 @@ PyObject* node_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   return make_use(reinterpret_cast<Node*>(self), kwargs);
 }
 
-PyObject* get_enabled(PyObject* self, void*) {
-  return PyBool_FromLong(g_tracing && reinterpret_cast<Node*>(self)->on);
-}
+PyObject* get_enabled(PyObject* self, void*) { return PyBool_FromLong(g_tracing && reinterpret_cast<Node*>(self)->on); }
 
 PyObject* node_repr(PyObject* self) {
   auto* n = reinterpret_cast<Node*>(self);
@@ -390,14 +408,16 @@ PyMethodDef g_node_methods[] = {
      "update($self, /, epoch=None, step=None, image_idx=None, image_size=None, args=None)\n--\n\n"
      "Set the current args of this node and all below it."},
     {"set_args", node_set_args, METH_O, "set_args($self, args, /)\n--\n\nSet current args."},
-    {"write", node_write, METH_VARARGS, "write($self, start_ns, duration_ns, /)\n--\n\nWrite one event of the past."},
-    {"set_enabled", node_set_enabled, METH_O,
-     "set_enabled($self, on, /)\n--\n\nSwitch this node and all below it."},
+    {"forget_args", node_forget_args, METH_O, "forget_args($self, names, /)\n--\n\nForget args set here."},
+    {"write_past", node_write_past, METH_VARARGS,
+     "write_past($self, start_ns, duration_ns, /)\n--\n\nWrite one event of the past."},
+    {"set_enabled", node_set_enabled, METH_O, "set_enabled($self, on, /)\n--\n\nSwitch this node and all below it."},
     {"start", node_start, METH_NOARGS, "start($self, /)\n--\n\nOpen an event that stop() closes."},
     {"stop", node_stop, METH_NOARGS, "stop($self, /)\n--\n\nClose what start() opened."},
     {"__aenter__", node_aenter, METH_NOARGS, nullptr},
     {"__aexit__", node_aexit, METH_VARARGS, nullptr},
-    {"close", node_close, METH_NOARGS, "close($self, /)\n--\n\nEnd the newest open event of this node now; False if there is none."},
+    {"close", node_close, METH_NOARGS,
+     "close($self, /)\n--\n\nEnd the newest open event of this node now; False if there is none."},
     {"open", node_open, METH_VARARGS, nullptr},
     {},
 };
@@ -416,6 +436,7 @@ PyTypeObject g_node_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.No
 
 void start_span(Node* n, Use* use, bool on) {
   if (!g_tracing || !(on || recording_thread())) return;
+  boundary(n->phase, true);
   ThreadState* t = thread_in_context();
   if (!t) return;
   Frame forgotten;

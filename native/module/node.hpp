@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "module/boundary.hpp"
 #include "module/context.hpp"
 #include "module/python.hpp"
 #include "module/values.hpp"
@@ -52,6 +53,7 @@ struct Node {
   PyObject* weakrefs;
   StartedUses* started;  // uses of it whose start() waits for a stop(); null: none yet
   uint32_t name_id;
+  Phase phase;
   bool on;
 };
 

@@ -63,8 +63,9 @@ inline const void* running_frame(const PyThreadState* thread) {
 #endif
 }
 
-// Runs code that may need memory which C++ does not get: an exception of its kind must not pass through C. An event goes
-// without its argument, or is not recorded; both are counted. What the program asked for fails as Python code would.
+// Runs code that may need memory which C++ does not get: an exception of its kind must not pass through C. An event
+// goes without its argument, or is not recorded; both are counted. What the program asked for fails as Python code
+// would.
 void count_lost_event();
 void count_lost_value();
 template <typename F>

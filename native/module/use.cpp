@@ -12,6 +12,7 @@ namespace {
 PyObject* use_enter(PyObject* self, PyObject*) {
   auto* u = reinterpret_cast<Use*>(self);
   const void* owner;
+  if (g_tracing) boundary(u->node->phase, true);
   if (g_tracing && (u->on || recording_thread()))
     if (ThreadState* t = thread_in_context(&owner)) push_frame(t, u, muted_unless(u->on), owner);
   return new_ref(self);
@@ -25,6 +26,7 @@ PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   Frame f;
   if (t && take_own_frame(t, u, owner, &f) && !(f.flags & kMuted))
     emit_merged(t, u->node, f, end, &u->args, error_fragment(nargs ? args[0] : Py_None));
+  if (t) boundary(u->node->phase, false);
   Py_RETURN_NONE;
 }
 
@@ -46,7 +48,8 @@ PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
 }
 
 PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
-  return use_exit(reinterpret_cast<PyObject*>(reinterpret_cast<BoundUse*>(self)->use), args, PyVectorcall_NARGS(nargsf));
+  return use_exit(reinterpret_cast<PyObject*>(reinterpret_cast<BoundUse*>(self)->use), args,
+                  PyVectorcall_NARGS(nargsf));
 }
 
 PyObject* make_bound_use(Use* use, vectorcallfunc call) {
@@ -207,9 +210,7 @@ PyObject* use_iter(PyObject* self, PyObject* args, PyObject* kwargs) {
 PyObject* get_node(PyObject* self, void*) { return new_ref(node_object(self)); }
 PyObject* get_name(PyObject* self, void*) { return new_ref(node_of(self)->name); }
 PyObject* get_cat(PyObject* self, void*) { return new_ref(node_of(self)->cat); }
-PyObject* get_enabled(PyObject* self, void*) {
-  return PyBool_FromLong(g_tracing && reinterpret_cast<Use*>(self)->on);
-}
+PyObject* get_enabled(PyObject* self, void*) { return PyBool_FromLong(g_tracing && reinterpret_cast<Use*>(self)->on); }
 
 // Whatever else the node has.
 PyObject* use_getattro(PyObject* self, PyObject* name) {

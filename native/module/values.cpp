@@ -173,10 +173,8 @@ void append_object(std::string& out, PyObject* value) {
   if (t_kept.type) {
     // The program wants to end: no more of its code is run.
   } else if (array) {
-    text = Ref(PyUnicode_FromFormat("%s%S", strrchr(Py_TYPE(value)->tp_name, '.')
-                                                           ? strrchr(Py_TYPE(value)->tp_name, '.') + 1
-                                                           : Py_TYPE(value)->tp_name,
-                                               shape.get()));
+    const char* dot = strrchr(Py_TYPE(value)->tp_name, '.');
+    text = Ref(PyUnicode_FromFormat("%s%S", dot ? dot + 1 : Py_TYPE(value)->tp_name, shape.get()));
   } else {
     text = Ref(PyObject_Str(value));
   }
@@ -326,8 +324,9 @@ void Args::set_text(std::string_view key, std::string_view json) {
 
 void Args::set_all(PyObject* mapping) {
   if (!mapping || mapping == Py_None) return;
-  Ref dict(PyDict_Check(mapping) ? new_ref(mapping) : PyObject_CallFunctionObjArgs(
-                                                          reinterpret_cast<PyObject*>(&PyDict_Type), mapping, nullptr));
+  Ref dict(PyDict_Check(mapping)
+               ? new_ref(mapping)
+               : PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyDict_Type), mapping, nullptr));
   if (!dict) {
     forgive();
     set("\"args\":", mapping);

@@ -1,4 +1,5 @@
-// Python values as JSON text. What cannot be shown is described; what is longer than an event may be is cut, and counted.
+// Python values as JSON text. What cannot be shown is described; what is longer than an event may be is cut, and
+// counted.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Payloads too large for a ring wait for the writer on the heap. Together they are bounded: while a disk is full, events
-// with large arguments are dropped and counted, as all others are once their ring is full.
+// Payloads too large for a ring wait for the writer on the heap. Together they are bounded: while a disk is full,
+// events with large arguments are dropped and counted, as all others are once their ring is full.
 #pragma once
 
 #include <atomic>

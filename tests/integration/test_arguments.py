@@ -19,7 +19,8 @@ def test_a_wrong_keyword_raises_with_tracing_on_and_off(enable: bool, traced: Ca
     traced(
         """
         calls = [lambda: ai.update(foo=1), lambda: ai.compute.forward(foo=1),
-                 lambda: dft_fn("c").update(foo=1), lambda: ai.compute(epoch=1).update(foo=1), lambda: ai.update(1, 2, 3, 4, {}, 6),
+                 lambda: dft_fn("c").update(foo=1), lambda: ai.compute(epoch=1).update(foo=1),
+                 lambda: ai.update(1, 2, 3, 4, {}, 6),
                  lambda: ai.compute.update(enable=True)]
         for i, call in enumerate(calls):
             try: call()
