@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "count_text", "seconds_text"]
+from dftracer.analyze.finding import plural
+
+__all__ = ["bytes_text", "count_text", "plural", "seconds_text"]
 
 
 def seconds_text(s: float) -> str:
