@@ -269,11 +269,24 @@ SETTINGS: tuple[Setting, ...] = (
         high=1000,
     ),
     Setting(
+        "time_metric",
+        "choice",
+        "US",
+        "The unit of `get_time()` and of the times given to `log_event()`; the trace itself is in us.",
+        choices=("NS", "US", "MS", "SEC"),
+    ),
+    Setting(
         "counter_ms",
         "int",
         0,
         "Samples memory, CPU and I/O of the process every so many ms, as counters; 0 does not.",
         high=3_600_000,
+    ),
+    Setting(
+        "device_events",
+        "bool",
+        True,
+        "Where torch uses a GPU: events in its stream at each phase boundary, for the device's time and lag.",
     ),
 )
 
@@ -307,7 +320,9 @@ class Settings:
     rotate_keep: int
     max_size: int
     flush_ms: int
+    time_metric: str
     counter_ms: int
+    device_events: bool
 
     def __init__(self, values: Mapping[str, bool | int | str] | None = None) -> None:
         given = values or {}
