@@ -65,7 +65,7 @@ def _naive_ledger(file: Path) -> list[dict[str, int]]:
     def stage(e: dict[str, Any]) -> str:
         up = e["args"]["p_idx"]
         if e["name"] == "step" and whole_step:
-            return "compute"
+            return "forward"
         return _stage(e["cat"], e["name"], stage(by_id[up]) if up in by_id else "unexplained")
 
     base = min(e["ts"] for e in events)
@@ -87,15 +87,14 @@ def _naive_ledger(file: Path) -> list[dict[str, int]]:
 
 
 def _step_is_whole(events: list[dict[str, Any]]) -> bool:
-    """Whether most `compute.step` spans have a forward or backward pass inside."""
+    """Whether `compute.step` stands for all compute: nothing else is named, and it fills the bodies."""
     steps = [e for e in events if (e["cat"], e["name"]) == ("compute", "step")]
     parts = [e["ts"] for e in events if e["name"] in ("forward", "backward")]
     if not parts:  # then by how much of the bodies they fill
         bodies = {t for e in events if e["name"] == "fetch.block" for t in range(e["ts"], e["ts"] + e["dur"])}
         inside = {t for e in steps for t in range(e["ts"], e["ts"] + e["dur"])} & bodies
         return 2 * len(inside) > len(bodies)
-    holding = [e for e in steps if any(e["ts"] <= t < e["ts"] + e["dur"] for t in parts)]
-    return 2 * len(holding) > len(steps)
+    return False
 
 
 def _evaluated(events: list[dict[str, Any]], start: int, end: int) -> set[int]:

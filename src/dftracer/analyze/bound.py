@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dftracer.analyze.parts import Part, View, candidates
-from dftracer.analyze.thresholds import BOUND_SHARE, COMPUTE_ALONE, FEW_STEPS, MENTION_SHARE
+from dftracer.analyze.thresholds import BOUND_SHARE, COMPUTE_ALONE, FEW_STEPS, MAJORITY, MENTION_SHARE
 
 __all__ = ["Bound", "find_bound"]
 
@@ -40,12 +40,14 @@ def find_bound(v: View | None) -> Bound | None:
     """None where too few steps were seen to judge."""
     if v is None or len(v.rank.main.steps) < FEW_STEPS:
         return None
+    # What cannot be seen is the answer only when it is most of the time.
     parts = candidates(v)
+    able = [p for p in parts if p.id != "unseen" or p.share > MAJORITY]
     # A straggler is a part only where it is the largest loss of the others.
-    first = next((p for p in parts if p.id == "straggler"), parts[0])
-    if first.id == "straggler" and any(p.of_run and p.seconds > first.seconds for p in parts):
-        first = parts[0]
+    first = next((p for p in able if p.id == "straggler"), able[0])
+    if first.id == "straggler" and any(p.of_run and p.seconds > first.seconds for p in able):
+        first = able[0]
     if first.is_compute:
-        first = next((p for p in parts if not p.is_compute and p.share >= BOUND_SHARE), first)
+        first = next((p for p in able if not p.is_compute and p.share >= BOUND_SHARE), first)
     beside = tuple(p for p in parts if p is not first and p.share >= MENTION_SHARE)
     return Bound(first, beside, v.share(v.compute_s), int(v.rank.main.steps.steady.sum()))

@@ -32,7 +32,7 @@ def visible_stages(rank: Rank) -> frozenset[str] | None:
 def unseen_stages(rank: Rank) -> list[str]:
     """The stages that automatic tracing could not see."""
     seen = visible_stages(rank)
-    return [] if seen is None else [s for s in STAGES if s not in seen and s != "compute"]
+    return [] if seen is None else [s for s in STAGES if s not in seen]
 
 
 def phase_rows(rank: Rank) -> dict[str, dict[str, float]]:

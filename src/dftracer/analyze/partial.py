@@ -40,8 +40,8 @@ __all__ = ["Partial", "analyze_files", "join_spans"]
 _DEVICE_WORDS = ("stream", "cuda", "gpu")
 _SKIP = CLASSES.index("skip")
 _IO_CLASSES = [CLASSES.index(c) for c in ("item", "read", "io_read", "io_write")]
-_COMPUTE_CLASSES = [CLASSES.index(c) for c in (*COMPUTE_STAGES, "update", "whole_step")]
-_UPDATE, _WHOLE_STEP = CLASSES.index("update"), CLASSES.index("whole_step")
+_COMPUTE_CLASSES = [CLASSES.index(c) for c in (*COMPUTE_STAGES, "update", "any_compute")]
+_UPDATE, _ANY_COMPUTE = CLASSES.index("update"), CLASSES.index("any_compute")
 _IO_WRITE = CLASSES.index("io_write")
 _FETCH_WAIT = STAGE_INDEX["fetch_wait"]
 
@@ -71,6 +71,7 @@ class Partial:
     phases: Phases = field(default_factory=Phases)
     batches: int = 0  # bodies of loops, those of evaluations too
     auto: bool = False  # its steps were marked by automatic tracing
+    unnamed_compute: bool = False  # compute is annotated, but none of its parts: it is booked as forward
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
 
 
@@ -181,6 +182,8 @@ class _Analyzer:
         kept = {k: v[0] if v else np.empty(0, np.int64) for k, v in self.kept.items()}
         self.kept = {}
         shown = np.unique(kept["cls"]).tolist()
+        named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
+        out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
         out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
         is_compute = np.isin(kept["cls"], _COMPUTE_CLASSES)
         out.compute = union(kept["ts"][is_compute], (kept["ts"] + kept["dur"])[is_compute])
@@ -233,7 +236,7 @@ class _Analyzer:
             column[:] = [np.concatenate(column)]
         joined = {k: v[0] for k, v in self.kept.items()}
         if not self.auto and self.marks.step_is_whole(steps):
-            joined["cls"][joined["cls"] == _UPDATE] = _WHOLE_STEP
+            joined["cls"][joined["cls"] == _UPDATE] = _ANY_COMPUTE
         lanes: list[Lane] = []
         tids = np.unique(joined["tid"])
         for tid in tids.tolist():

@@ -135,7 +135,8 @@ def _in_steps(v: View) -> Iterator[Part]:
     yield Part("input", _input_stage(v.rank), v.input_s, v.share(v.input_s))
     for stage in COMPUTE_STAGES:
         seconds = v.stages_s[stage]
-        yield Part("compute", stage, seconds, v.share(seconds))
+        named = None if v.rank.main.unnamed_compute else stage
+        yield Part("compute", named, seconds, v.share(seconds))
     for ident, stage, name in (
         ("transfer", "transfer", "transfer"),
         ("comm", "comm", "comm"),

@@ -39,7 +39,6 @@ STAGES: Final = (
     "forward",
     "backward",
     "optimizer",
-    "compute",
     "comm",
     "checkpoint",
     "other",
@@ -47,7 +46,7 @@ STAGES: Final = (
 )
 STAGE_INDEX: Final = {name: i for i, name in enumerate(STAGES)}
 NONE: Final = STAGE_INDEX["unexplained"]
-COMPUTE_STAGES: Final = ("forward", "backward", "optimizer", "compute")  # the last: no part is named
+COMPUTE_STAGES: Final = ("forward", "backward", "optimizer")
 COMPUTE: Final = tuple(STAGE_INDEX[s] for s in COMPUTE_STAGES)
 INPUT_STAGES: Final = ("fetch_wait", "read", "preprocess", "collate")
 
@@ -56,7 +55,7 @@ CLASSES: Final = (
     *STAGES[:-1],
     "item",
     "update",
-    "whole_step",
+    "any_compute",
     "block",
     "container",
     "io_read",
@@ -155,7 +154,7 @@ def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one tab
         for word, stage in (("forward", "forward"), ("backward", "backward"), ("step", "update")):
             if n.startswith(word):
                 return stage
-        return "inherit" if n.endswith(".init") else "compute"
+        return "inherit" if n.endswith(".init") else "any_compute"
     if cat in {"comm", "communication"}:
         return "comm"
     if cat == "checkpoint":
@@ -200,11 +199,11 @@ def _rules() -> npt.NDArray[np.uint8]:
     other, read = STAGE_INDEX["other"], STAGE_INDEX["read"]
     table[_CLASS["block"]] = NONE
     table[_CLASS["item"]] = STAGE_INDEX["preprocess"]
-    # `compute.step` is the optimizer, or, by how it is used, the whole step.
+    # `compute.step` is the optimizer, or, by how it is used, the whole step: any compute.
     table[_CLASS["update"]] = STAGE_INDEX["optimizer"]
-    table[_CLASS["whole_step"]] = STAGE_INDEX["compute"]
-    for part in ("forward", "backward", "optimizer"):
-        table[_CLASS["compute"], STAGE_INDEX[part]] = STAGE_INDEX[part]
+    table[_CLASS["any_compute"]] = STAGE_INDEX["forward"]
+    for part in ("backward", "optimizer"):
+        table[_CLASS["any_compute"], STAGE_INDEX[part]] = STAGE_INDEX[part]
     table[_CLASS["inherit"], NONE] = other
     table[_CLASS["io_write"], NONE] = other
     table[_CLASS["model_op"], NONE] = STAGE_INDEX["forward"]
@@ -221,7 +220,7 @@ SHOWS: Final = tuple(
     else {
         "item": "preprocess",
         "update": "optimizer",
-        "whole_step": "compute",
+        "any_compute": "forward",
         "io_read": "read",
         "model_op": "forward",
     }.get(name)

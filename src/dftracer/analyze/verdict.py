@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dftracer.analyze.bound import Bound
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.parts import Part, View, input_seconds, repeats
-from dftracer.analyze.stages import COMPUTE_STAGES
 from dftracer.analyze.thresholds import BOUND_SHARE, MAJORITY, MENTION_SHARE
 from dftracer.analyze.wording import input_advice, input_words, stage_words
 
@@ -189,7 +188,9 @@ def _why(v: View, b: Bound) -> str:
             f" ({step:.3g} s each)."
         )
     if p.is_compute:
-        told = [f"{s} {v.stages_s[s] / n:.3g} s" for s in COMPUTE_STAGES if v.stages_s[s]]
+        name = "compute" if v.rank.main.unnamed_compute else "forward"
+        told = [f"{name} {v.stages_s['forward'] / n:.3g} s"] if v.stages_s["forward"] else []
+        told += [f"{s} {v.stages_s[s] / n:.3g} s" for s in ("backward", "optimizer") if v.stages_s[s]]
         return f"Of each {step:.3g} s step: {', '.join(told)}; waiting for data {v.input_s / n:.3g} s."
     spent = f"{p.seconds / n:.3g} s of each {step:.3g} s step"
     return f"{spent}, compute {v.compute_s / n:.3g} s."

@@ -24,7 +24,6 @@ COLOURS = {
     "forward": "#3e63dd",
     "backward": "#0091ff",
     "optimizer": "#30a46c",
-    "compute": "#12a594",
     "comm": "#e93d82",
     "checkpoint": "#ad7f58",
     "other": "#8b8d98",
