@@ -21,6 +21,9 @@ struct MemberNote {
 // The note of the member whose first bytes are [p, p+n); nothing if it has none.
 std::optional<MemberNote> read_note(const std::uint8_t* p, std::size_t n);
 
+// A member with more text is read as a stream, a piece at a time; one whose note promised less is damaged.
+inline constexpr std::size_t kLargestMember = std::size_t{64} << 20;
+
 class MemberInflater {
  public:
   // The member's text, replacing `out`; false when it is damaged, `out` then holds what could be had.
