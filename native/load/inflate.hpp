@@ -12,16 +12,7 @@
 
 namespace dft::load {
 
-// What our writer says of a member in its gzip header (subfield 'D','F').
-struct MemberNote {
-  std::uint32_t member_size, text_size, lines;
-  std::uint64_t first_ts, last_ts;
-};
-
-// The note of the member whose first bytes are [p, p+n); nothing if it has none.
-std::optional<MemberNote> read_note(const std::uint8_t* p, std::size_t n);
-
-// A member with more text is read as a stream, a piece at a time; one whose note promised less is damaged.
+// A member with more text is read as a stream, a piece at a time; one whose index promised less is damaged.
 inline constexpr std::size_t kLargestMember = std::size_t{64} << 20;
 
 class MemberInflater {

@@ -1,7 +1,7 @@
 #include "module/profiler_reader.hpp"
 
-#include "module/values.hpp"
 #include "format/json.hpp"
+#include "module/values.hpp"
 
 namespace dft::py {
 namespace {
@@ -55,11 +55,28 @@ void append_texts(std::string& out, PyObject* list, std::string_view between, bo
 
 }  // namespace
 
-const char* const Reader::kNames[kSlots] = {
-    "name",      "start",            "duration",         "tid",    "correlation", "linked",
-    "device",    "type",             "guess",            "annotation", "metadata",  "shapes",
-    "dtypes",    "sequence",         "forward_thread",   "stack",  "python_id",   "python_parent_id",
-    "python_module_id", "bytes",     "device_type",      "flops"};
+const char* const Reader::kNames[kSlots] = {"name",
+                                            "start",
+                                            "duration",
+                                            "tid",
+                                            "correlation",
+                                            "linked",
+                                            "device",
+                                            "type",
+                                            "guess",
+                                            "annotation",
+                                            "metadata",
+                                            "shapes",
+                                            "dtypes",
+                                            "sequence",
+                                            "forward_thread",
+                                            "stack",
+                                            "python_id",
+                                            "python_parent_id",
+                                            "python_module_id",
+                                            "bytes",
+                                            "device_type",
+                                            "flops"};
 
 bool Reader::open(PyObject* getters, PyObject* activities, Table* table) {
   activities_ = activities;
@@ -115,7 +132,7 @@ bool Reader::optional_number(Slot slot, PyObject* activity, int64_t* out) {
   return !slots_[slot] || number(slot, activity, out);
 }
 
-bool Reader::text(Slot slot, PyObject* activity, std::string* out, const char* otherwise) {
+bool Reader::text(Slot slot, PyObject* activity, std::string* out, const char* fallback) {
   Ref value(call(slot, activity));
   Py_ssize_t size = 0;
   const char* data = value ? PyUnicode_AsUTF8AndSize(value.get(), &size) : nullptr;
@@ -125,7 +142,7 @@ bool Reader::text(Slot slot, PyObject* activity, std::string* out, const char* o
   }
   if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return false;
   PyErr_Clear();
-  out->append(otherwise);
+  out->append(fallback);
   return true;
 }
 

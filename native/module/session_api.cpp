@@ -1,7 +1,7 @@
 #include "module/session_api.hpp"
 
-#include "intercept/intercept.hpp"
 #include "format/md5.hpp"
+#include "intercept/intercept.hpp"
 #include "module/node.hpp"
 #include "session/session.hpp"
 
@@ -16,20 +16,20 @@ auto without_gil(F f) {
   return result;
 }
 
-uint64_t number(PyObject* dict, const char* key, uint64_t otherwise) {
+uint64_t number(PyObject* dict, const char* key, uint64_t fallback) {
   PyObject* v = PyDict_GetItemString(dict, key);
-  if (!v) return otherwise;
+  if (!v) return fallback;
   uint64_t n = PyLong_AsUnsignedLongLong(v);
   if (PyErr_Occurred()) {
     PyErr_Clear();
-    return otherwise;
+    return fallback;
   }
   return n;
 }
 
-bool truth(PyObject* dict, const char* key, bool otherwise) {
+bool truth(PyObject* dict, const char* key, bool fallback) {
   PyObject* v = PyDict_GetItemString(dict, key);
-  return v ? PyObject_IsTrue(v) > 0 : otherwise;
+  return v ? PyObject_IsTrue(v) > 0 : fallback;
 }
 
 void set_text(PyObject* dict, const char* key, std::string* out) {
@@ -105,7 +105,9 @@ PyObject* py_finalize(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* py_flush(PyObject*, PyObject*) { return PyBool_FromLong(without_gil([] { return flush_session(10000); })); }
+PyObject* py_flush(PyObject*, PyObject*) {
+  return PyBool_FromLong(without_gil([] { return flush_session(10000); }));
+}
 
 PyObject* py_active(PyObject*, PyObject*) { return PyBool_FromLong(session_armed()); }
 

@@ -60,11 +60,10 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
 }  // namespace
 
 bool RingFile::create_at(const std::string& path, uint64_t first_size) {
-  int fd = open_out_of_the_way(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  int fd = open_high_fd(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (fd < 0) return false;
   void* at = MAP_FAILED;
-  if (reserve_blocks(fd, 0, first_size))
-    at = mmap(nullptr, first_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (reserve_blocks(fd, 0, first_size)) at = mmap(nullptr, first_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) {
     close(fd);
     unlink(path.c_str());
@@ -90,7 +89,7 @@ bool RingFile::owns_descriptor() const {
 // The program may have closed our descriptor (os.closerange, daemonising), and the number be its own file by now.
 bool RingFile::reopen_if_stolen() {
   if (owns_descriptor()) return true;
-  int fd = open_out_of_the_way(path_.c_str(), O_RDWR);
+  int fd = open_high_fd(path_.c_str(), O_RDWR);
   if (fd < 0) return false;
   fd_ = fd;
   return owns_descriptor();
@@ -178,8 +177,7 @@ MappedRing RingFile::map_ring(uint64_t index) {
   if (fd_ < 0) {
     first = mmap(base, kPage + capacity, protection, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     // An old size of 0 makes a second mapping of the same shared pages.
-    if (first != MAP_FAILED)
-      second = mremap(base + kPage, 0, capacity, MREMAP_MAYMOVE | MREMAP_FIXED, again);
+    if (first != MAP_FAILED) second = mremap(base + kPage, 0, capacity, MREMAP_MAYMOVE | MREMAP_FIXED, again);
   } else {
     first = mmap(base, kPage + capacity, protection, MAP_SHARED | MAP_FIXED, fd_, offset);
     second = mmap(again, capacity, protection, MAP_SHARED | MAP_FIXED, fd_, offset + off_t(kPage));
@@ -248,8 +246,8 @@ RingFile::~RingFile() {
   if (owns_descriptor()) close(fd_);
 }
 
-std::vector<std::string> ring_directories(const std::string& wished, const std::string& trace_directory) {
-  if (!wished.empty()) return {wished};
+std::vector<std::string> ring_directories(const std::string& requested, const std::string& trace_directory) {
+  if (!requested.empty()) return {requested};
   std::vector<std::string> out;
   struct statvfs fs;
   if (statvfs(kSharedMemory, &fs) == 0 && uint64_t(fs.f_bavail) * fs.f_frsize >= kEnoughSharedMemory)

@@ -117,9 +117,7 @@ class TraceText:
             self._names = {
                 record["args"]["value"]: str(record["args"].get("name", ""))
                 for record in self.records
-                if record["ph"] == "M"
-                and record["name"] in fmt.HASH_RECORDS
-                and "value" in record["args"]
+                if record["ph"] == "M" and record["name"] in fmt.HASH_RECORDS and "value" in record["args"]
             }
         return self._names.get(hash_)
 

@@ -9,6 +9,7 @@ from dftracer.format.files import NoTraces, find_files
 
 __all__ = ["NoTraces", "find_files", "recover_left_behind"]
 
+
 def recover_left_behind(files: Iterable[Path]) -> list[str]:
     """Let the recorder complete the traces of killed processes; returns the files it completed.
 

@@ -29,9 +29,10 @@ def run(args: argparse.Namespace) -> int:
     files = _without_earlier(files, out, args.paths)
     check_output(out, files, force=args.force)
     problems = Problems()
-    with appearing(out) as place, TraceWriter(
-        place, packed=out.suffix == ".gz", made_by="dftracer merge"
-    ) as writer:
+    with (
+        appearing(out) as place,
+        TraceWriter(place, packed=out.suffix == ".gz", made_by="dftracer merge") as writer,
+    ):
         for file in files:
             for text, record in copied_lines(file, problems):
                 writer.add(text, record)
