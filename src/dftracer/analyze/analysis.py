@@ -20,8 +20,9 @@ from dftracer.analyze.peers import scores
 from dftracer.analyze.rates import accelerator_utilisation, samples_per_second
 from dftracer.analyze.shelf import Shelf
 from dftracer.analyze.verdict import Head, head
+from dftracer.format.files import part_of
 from dftracer.load.files import NoTraces
-from dftracer.load.process import ProcessInfo, part_of
+from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import Run, run_identity
 from dftracer.load.trace import Trace
 

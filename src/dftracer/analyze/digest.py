@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from dftracer.analyze.device_parts import DeviceParts, device_parts
 from dftracer.analyze.pairs import (
     IO_NOT,
     IO_OPEN,
@@ -58,6 +59,7 @@ class Digest:
     marks: dict[str, Ints] = field(default_factory=dict)  # of what delimits; rows as in steps.MARKS
     to_write: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))  # such opens
     auto: bool = False  # some of the steps were marked by automatic tracing
+    devices: DeviceParts | None = None  # profiler and device events
 
     def own(self) -> Digest:
         """The same without holding on to the chunk's memory."""
@@ -101,6 +103,7 @@ class Digester:
         if ts.size:
             self._io(out, scanner, chunk, rows)
             self._mark(out, chunk, rows)
+            out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
         return out
 
     def _io(self, out: Digest, scanner: Scanner, chunk: Chunk, rows: Any) -> None:

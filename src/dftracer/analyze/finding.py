@@ -11,7 +11,7 @@ from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.parts import View
 from dftracer.analyze.thresholds import FINDING_SHARE, HIGH_PERCENT, LOW_PERCENT, MAJORITY, MEDIUM_PERCENT
 
-__all__ = ["Context", "Finding", "ordered", "plural", "severity_of", "sureness"]
+__all__ = ["Context", "Finding", "ordered", "severity_of", "sureness"]
 
 _KIND = {k.id: k for k in KINDS}
 
@@ -89,11 +89,6 @@ class Context:
 def sureness(n: int) -> float:
     """Confidence from the number of steps (or items) behind a statement."""
     return 0.3 if n < 5 else 0.6 if n < 20 else 0.8 if n < 100 else 0.95
-
-
-def plural(n: int, noun: str, many: str | None = None) -> str:
-    """`1 file`, `2 files`."""
-    return f"{n} {noun}" if n == 1 else f"{n} {many or noun + 's'}"
 
 
 def _rounded(seconds: float) -> float:

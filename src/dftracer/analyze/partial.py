@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from dftracer.analyze.device_parts import DeviceParts, DeviceSides
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
 from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, intersection, total, union
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
@@ -73,6 +74,7 @@ class Partial:
     auto: bool = False  # its steps were marked by automatic tracing
     unnamed_compute: bool = False  # compute is annotated, but none of its parts: it is booked as forward
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
+    devices: DeviceSides | None = None  # what its devices did
 
 
 class _Analyzer:
@@ -100,6 +102,7 @@ class _Analyzer:
         self.ai_span: tuple[int, int] | None = None
         self.auto = False
         self.by_time: list[tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]] = []
+        self.devices = DeviceParts()
         self.first: int | None = None
         self.last: int | None = None
 
@@ -134,6 +137,7 @@ class _Analyzer:
         self.marks.add(d.marks)
         self.auto = self.auto or d.auto
         self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, dur)
+        self.devices.add(d.devices)
 
     def _renumber(self, source: Source) -> None:
         """Numbers of this source to those of the whole process; of the first source they are the same."""
@@ -219,6 +223,7 @@ class _Analyzer:
         out.device = self._device(kept)
         if len(steps):
             self._ledger(out, lanes)
+        out.devices = self.devices.sides(self.process, lanes, steps)
         return out, heavy
 
     def _device(self, kept: dict[str, Any]) -> Intervals | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dftracer.analyze.finding import Context, Finding, plural, sureness
+from dftracer._units import plural
+from dftracer.analyze.finding import Context, Finding, sureness
 from dftracer.analyze.parts import input_seconds
 from dftracer.analyze.stages import INPUT_STAGES
 from dftracer.analyze.thresholds import (

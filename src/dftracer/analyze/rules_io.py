@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from dftracer.analyze.finding import Context, Finding, plural, sureness
+from dftracer._units import plural
+from dftracer.analyze.finding import Context, Finding, sureness
 from dftracer.analyze.thresholds import (
     MANY_OPENS,
     OPENS_SHARE,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.analyze.finding import Context, Finding, plural, sureness
+from dftracer._units import plural
+from dftracer.analyze.finding import Context, Finding, sureness
 from dftracer.analyze.job import Rank
 from dftracer.analyze.parts import repeats, startup_stage
 from dftracer.analyze.stages import STAGES

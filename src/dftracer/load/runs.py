@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer.load.members import last_time
+from dftracer.format.members import last_time
 from dftracer.load.process import ProcessInfo
 
 __all__ = ["RUN_KEYS", "Run", "find_runs", "run_identity"]
@@ -34,8 +34,7 @@ class Run:
 
     @property
     def end_us(self) -> int:
-        ends = [p.end_us if p.end_us is not None else last_time(p.file) for p in self.processes]
-        return max((e for e in ends if e is not None), default=self.start_us)
+        return max(p.end_us if p.end_us is not None else last_time(p.file) for p in self.processes)
 
     @property
     def ranks(self) -> set[int]:

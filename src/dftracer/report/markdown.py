@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dftracer._units import count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis
 from dftracer.report.head import PHASE_WORDS, culprit, head, notes
-from dftracer.report.words import count_text, plural, seconds_text
 
 __all__ = ["markdown"]
 
