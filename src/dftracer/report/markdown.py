@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dftracer.analyze import STAGES, Analysis
+from dftracer.report.device import device_lines
 from dftracer.report.words import count_text, seconds_text
 
 __all__ = ["markdown"]
@@ -36,4 +37,5 @@ def markdown(a: Analysis, findings: int = 5) -> str:
             if us > 0:
                 lines.append(f"| {stage} | {us / 1e6:.3f} | {100 * us / wall:.1f} |")
         lines.append(f"| all | {wall / 1e6:.3f} | 100 |")
+    lines += device_lines(a)
     return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dftracer.analyze import STAGES, Analysis, views
 from dftracer.load._need import need
+from dftracer.report.device import print_device
 from dftracer.report.words import bytes_text, count_text, seconds_text
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def print_report(
     _head(con, analysis)
     _findings(con, analysis, findings)
     _ledger(con, analysis)
+    print_device(con, analysis)
     _workers(con, analysis)
     _names(con, analysis, names)
     _files(con, analysis)
