@@ -9,17 +9,19 @@ from typing import Any
 import polars as pl
 
 from dftracer.analyze import rules_input, rules_io, rules_job, trust, views
+from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.ledger import ledger
-from dftracer.analyze.partial import Partial, analyze_files
+from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
 from dftracer.analyze.shelf import Shelf
+from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
 from dftracer.load.files import NoTraces
 from dftracer.load.process import ProcessInfo, part_of
 from dftracer.load.trace import Trace
 
-__all__ = ["Analysis", "analyze", "units_of"]
+__all__ = ["Analysis", "analyze", "trace_files_of_torch", "units_of"]
 
 _ORDER = {"high": 0, "medium": 1, "low": 2, "info": 3}
 
@@ -112,9 +114,10 @@ def analyze(
 ) -> Analysis:
     """Analyse a trace. `dask` is a scheduler address, "local", or a `distributed.Client`."""
     if not isinstance(trace, Trace):
-        trace = Trace(trace)
+        trace = Trace(trace, torch=True)
     units = units_of(trace)
-    if not units:
+    files, alone = trace_files_of_torch(trace)
+    if not units and not alone:
         seen = sorted({p.rank for p in trace.processes if p.rank is not None})
         raise NoTraces(f"no process is of the asked ranks or pids; ranks in this trace: {seen or 'none'}")
     if dask is not None:
@@ -127,12 +130,16 @@ def analyze(
         for i, unit in enumerate(units):
             tick = None if progress is None else _from(progress, sum(sizes[:i]), sum(sizes))
             for partial, lanes in analyze_files(
-                unit, trace.filter, trace.threads, 2 * trace.chunk_text, tick
+                unit, trace.filter, trace.threads, 2 * trace.chunk_text, tick, files
             ):
                 shelf.put(id(partial), lanes)
                 partials.append(partial)
             if progress is not None:
                 progress(sum(sizes[: i + 1]), sum(sizes))
+        for process in alone:
+            partial, lanes = analyze_torch(process)
+            shelf.put(id(partial), lanes)
+            partials.append(partial)
         job = build_job(partials)
         for rank in job.ranks:
             for i, member in enumerate(rank.members):
@@ -140,6 +147,13 @@ def analyze(
                 lanes = shelf.take(id(member))
                 rank.explanations[i] = explain(lanes, rank.main.waits, rank.main.compute, skip)
     return _checked(Analysis(job))
+
+
+def trace_files_of_torch(trace: Trace) -> tuple[dict[int, DeviceRows], list[TorchProcess]]:
+    """What profiler files beside the trace say of its processes, and the processes that only they know."""
+    if not any(trace.torch_files):
+        return {}, []
+    return attach(read_torch_files(*trace.torch_files), trace.processes)
 
 
 def _from(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:

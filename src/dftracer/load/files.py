@@ -15,7 +15,9 @@ class NoTraces(FileNotFoundError):
     """Nothing to read was found under the given paths."""
 
 
-def find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
+def find_files(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], may_be_none: bool = False
+) -> list[Path]:
     """All trace files meant by `paths`: files as they are, directories searched to the bottom."""
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
@@ -32,7 +34,7 @@ def find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
             found[path] = None
         else:
             raise NoTraces(f"{path} does not exist")
-    if not found:
+    if not found and not may_be_none:
         listed = ", ".join(str(p) for p in paths)
         raise NoTraces(
             f"no .pfw or .pfw.gz file under {listed}. Was DFTRACER_ENABLE=1 set when the program ran?"

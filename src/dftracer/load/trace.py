@@ -18,6 +18,7 @@ from dftracer.load.chunk import Chunk
 from dftracer.load.files import NoTraces, find_files, recover_left_behind
 from dftracer.load.linked import linked_files
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
+from dftracer.load.torch_files import find_torch_files
 
 if TYPE_CHECKING:
     import duckdb
@@ -124,10 +125,16 @@ class Trace:
         cache: bool = True,
         progress: Progress | None = None,
         recover: bool = True,
+        torch: bool = False,
     ) -> None:
-        self.files: list[Path] = find_files(paths)
+        given = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
+        # Kineto files and linked tables, where wanted.
+        self.torch_files: tuple[list[Path], list[Path]] = find_torch_files(given) if torch else ([], [])
+        named = {f for found in self.torch_files for f in found}
+        given = [p for p in given if Path(p) not in named]
+        self.files: list[Path] = find_files(given, may_be_none=bool(named))
         if recover and recover_left_behind(self.files):
-            self.files = find_files(paths)
+            self.files = find_files(given)
         self.filter = Filter(time, _tuple(ranks), _tuple(pids), _tuple(cats), _tuple(names), steps, epochs)
         self.threads = threads or _cores()
         self.memory_limit = memory_limit
@@ -237,6 +244,7 @@ class Trace:
         fixed = {k: _tuple(v) if k in ("ranks", "pids", "cats", "names") else v for k, v in changes.items()}
         other.filter = replace(self.filter, **fixed)
         other._processes = self._processes
+        other.torch_files = self.torch_files
         return other
 
     def _sidecars(self, make: bool) -> list[Path] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dftracer.analyze import Analysis
-from dftracer.analyze.device import device_account
+from dftracer.analyze.device import device_account, device_document
 from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
 from dftracer.load._need import need
 from dftracer.report.words import count_text, seconds_text
@@ -71,6 +71,9 @@ def _rank(a: Analysis) -> tuple[int, DeviceAccount] | None:
 def print_device(con: Console, a: Analysis) -> None:
     """Where the device's time went, and the kernels that took it."""
     found = _rank(a)
+    for note in device_document(a.job)["notes"]:
+        con.print()
+        con.print(note, style="dim")
     if found is None:
         return
     number, d = found
@@ -126,8 +129,9 @@ def short_name(name: str, most: int = 44) -> str:
 def device_lines(a: Analysis) -> list[str]:
     """The same as Markdown."""
     found = _rank(a)
+    notes = [line for note in device_document(a.job)["notes"] for line in ("", note)]
     if found is None:
-        return []
+        return notes
     number, d = found
     whole = d.observed_s or 1.0
     lines = ["", f"| device of rank {number} ({_about(d)}) | s | % |", "|---|---:|---:|"]
@@ -139,7 +143,7 @@ def device_lines(a: Analysis) -> list[str]:
             f" | {r['phase'] or '-'} | {r['operator'] or '-'} |"
             for r in d.top[:_KERNELS]
         ]
-    return lines
+    return lines + notes
 
 
 def device_page(a: Analysis) -> dict[str, Any] | None:
