@@ -17,8 +17,9 @@ from dftracer.analyze.ledger import ledger
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
 from dftracer.analyze.shelf import Shelf
 from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
+from dftracer.format.files import part_of
 from dftracer.load.files import NoTraces
-from dftracer.load.process import ProcessInfo, part_of
+from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Trace
 
 __all__ = ["Analysis", "analyze", "trace_files_of_torch", "units_of"]

@@ -22,8 +22,8 @@ from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.lanes import Lanes
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch, join_spans
 from dftracer.analyze.torch_files import TorchProcess
+from dftracer.format.members import member_spans
 from dftracer.load._need import need
-from dftracer.load.members import member_spans
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, Trace
 

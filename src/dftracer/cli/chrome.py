@@ -45,12 +45,12 @@ def assign_lanes(tid: Any, ts: Any, dur: Any) -> list[int]:
     return lanes
 
 
-def write_chrome(trace: Trace, path: Path) -> int:
-    """Write all events; returns how many."""
+def write_chrome(trace: Trace, path: Path, *, packed: bool) -> int:
+    """Write all events, with gzip if they are to be packed; returns how many."""
     base = min((p.start_us for p in trace.processes if p.start_us is not None), default=0)
-    opener: Any = gzip.open if path.suffix == ".gz" else open
+    opener: Any = gzip.open if packed else open
     written = 0
-    with opener(path, "wt", encoding="utf-8") as out:
+    with opener(path, "wt", encoding="utf-8", errors="replace") as out:
         out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         first = True
         for process in trace.processes:
@@ -86,7 +86,7 @@ def _write_process(trace: Trace, process: Any, base: int, out: IO[str], first: b
                 args["path"] = process.path_of(files[file])
             rest = chunk.args_text(i)
             if rest:
-                args.update(json.loads(rest))
+                args.update(_object(rest))
             rows.append(
                 {
                     "name": names[name],
@@ -122,6 +122,15 @@ def _write_process(trace: Trace, process: Any, base: int, out: IO[str], first: b
         out.write(("" if first else ",\n") + json.dumps(r, separators=(",", ":"), ensure_ascii=False))
         first = False
     return len(rows)
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The arguments that no column holds; as text where a foreign writer's are not JSON."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {"args": text}
+    return value if isinstance(value, dict) else {"args": text}
 
 
 def _name(kind: str, pid: int, tid: int, text: str) -> dict[str, Any]:

@@ -132,9 +132,9 @@ class Trace:
         self.torch_files: tuple[list[Path], list[Path]] = find_torch_files(given) if torch else ([], [])
         named = {f for found in self.torch_files for f in found}
         given = [p for p in given if Path(p) not in named]
-        self.files: list[Path] = find_files(given, may_be_none=bool(named))
+        self.files: list[Path] = _files(given, bool(named))
         if recover and recover_left_behind(self.files):
-            self.files = find_files(given)
+            self.files = _files(given, bool(named))
         self.filter = Filter(time, _tuple(ranks), _tuple(pids), _tuple(cats), _tuple(names), steps, epochs)
         self.threads = threads or _cores()
         self.memory_limit = memory_limit
@@ -277,6 +277,16 @@ class Trace:
             if texts is not None:
                 frame = frame.filter(polars.col(column).cast(polars.String).is_in(list(texts)))
         return frame
+
+
+def _files(paths: list[str | os.PathLike[str]], others: bool) -> list[Path]:
+    """The trace files; none is needed where files of another kind were found."""
+    if others and all(Path(p).is_dir() for p in paths):
+        try:
+            return find_files(paths)
+        except NoTraces:
+            return []
+    return find_files(paths)
 
 
 def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dftracer._units import count_text, seconds_text
 from dftracer.analyze import Analysis
 from dftracer.analyze.device import device_account, device_document
 from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
 from dftracer.load._need import need
-from dftracer.report.words import count_text, seconds_text
 
 if TYPE_CHECKING:
     from rich.console import Console

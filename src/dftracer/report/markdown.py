@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dftracer._units import count_text, seconds_text
 from dftracer.analyze import STAGES, Analysis
 from dftracer.report.device import device_lines
-from dftracer.report.words import count_text, seconds_text
 
 __all__ = ["markdown"]
 
