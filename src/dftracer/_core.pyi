@@ -16,6 +16,9 @@ class Node:
     @property
     def cat(self) -> str: ...
     @property
+    def uses(self) -> int:
+        """How often an event of this node was begun."""
+    @property
     def enabled(self) -> bool: ...
     def __enter__(self) -> Self: ...
     def __exit__(
