@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "module/boundary.hpp"
 #include "module/context.hpp"
 #include "module/python.hpp"
 #include "module/values.hpp"
@@ -43,6 +44,7 @@ struct Node {
   PyObject* weakrefs;
   uint64_t uses;  // how often it was entered, so that automatic tracing steps back where it is used by hand
   uint32_t name_id;
+  Phase phase;
   bool on;
 };
 

@@ -119,6 +119,12 @@ def loop(
     count_as_string: bool,
 ) -> LoopIterator[_T]: ...
 
+def boundary(code: int, /) -> None:
+    """A phase begins or ends here: what a node at this place would tell the hook."""
+
+def set_boundary_hook(hook: Callable[[int], None] | None, /) -> None:
+    """Call `hook` where a phase of training begins or ends (native/module/boundary.hpp has the codes)."""
+
 # Session ------------------------------------------------------------------------------------------
 
 def configure(settings: Mapping[str, Any]) -> None:

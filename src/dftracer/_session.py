@@ -9,7 +9,7 @@ import dftracer
 from dftracer import _config, _core, _messages
 from dftracer._before_finalize import run_before_finalize
 
-__all__ = ["SETTINGS", "begin", "end"]
+__all__ = ["SETTINGS", "arm", "begin", "end"]
 
 SETTINGS = _config.load_settings()
 
@@ -53,6 +53,23 @@ def _join() -> None:
         _joined = True  # the preloaded library has begun already
     elif prefix or _is_multiprocessing_child():
         _joined = _core.initialize(None)
+    if _joined:
+        _watch_device()
+
+
+def _watch_device() -> None:
+    if SETTINGS.device_events:
+        from dftracer import _device_events  # noqa: PLC0415 - only where something is recorded
+
+        _device_events.watch()
+
+
+def arm() -> None:
+    """Record from now on under the default name, unless recording has begun; `begin` may still give another."""
+    global _joined  # noqa: PLW0603
+    if SETTINGS.enable and not _core.active():
+        begin()
+        _joined = True
 
 
 def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -> None:
@@ -79,6 +96,7 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
         _core.initialize(name)
         _joined = False
     _config.announce_session(_stem())
+    _watch_device()
     if SETTINGS.counter_ms:
         from dftracer import _counters  # noqa: PLC0415 - off for nearly everybody
 

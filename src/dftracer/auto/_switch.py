@@ -98,8 +98,7 @@ def _finish() -> None:
     trainings: Any = sys.modules.get("dftracer.auto._training")
     if trainings is not None:
         failure = getattr(sys, "last_value", None)
-        for each in trainings.all_trainings():
-            each.finish(None if failure is None else type(failure).__name__)
+        trainings.finish_all(None if failure is None else type(failure).__name__)
 
 
 def _forked() -> None:

@@ -11,6 +11,8 @@ Each thread that trains has a `Training` of its own. All times are those of the 
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 from typing import Any
 
@@ -30,7 +32,7 @@ from dftracer.auto._events import (
 )
 from dftracer.auto._passes import Pass
 
-__all__ = ["Training", "all_trainings", "forget_all", "training"]
+__all__ = ["Training", "all_trainings", "finish_all", "forget_all", "training"]
 
 _JOINED = 10_000_000  # ns between iter(loader) and its first next() that are still one wait
 
@@ -406,9 +408,25 @@ def training() -> Training:
         # The autograd engine has threads of its own, on which an optimizer in backward steps.
         found = next((t for t in _all if t._depth), None)
         if found is None:
+            if not _all:
+                _see_to_the_end()
             found = _local.training = Training()
             _all.append(found)
     return found
+
+
+def _see_to_the_end() -> None:
+    """Processes of multiprocessing leave without `atexit`."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        util = importlib.import_module("multiprocessing.util")
+        util.Finalize(None, finish_all, exitpriority=0)
+
+
+def finish_all(error: str | None = None) -> None:
+    """Close what is open in all threads."""
+    for each in all_trainings():
+        each.finish(error)
 
 
 def all_trainings() -> list[Training]:
