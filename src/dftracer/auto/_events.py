@@ -77,6 +77,10 @@ CAPTURE = Word("capture", "checkpoint", ai.checkpoint.capture)
 RESTART = Word("restart", "checkpoint", ai.checkpoint.restart)
 TRAIN = Word("train", "pipeline", _pipeline.train)
 EPOCH = Word(
-    "epoch", "pipeline", _pipeline.epoch, _pipeline.epoch._named("epoch.block"), _pipeline.epoch.derive("block")
+    "epoch",
+    "pipeline",
+    _pipeline.epoch,
+    _pipeline.epoch._named("epoch.block"),
+    _pipeline.epoch.derive("block"),
 )
 EVALUATE = Word("evaluate", "pipeline", _pipeline.evaluate, _pipeline.test)

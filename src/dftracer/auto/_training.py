@@ -179,7 +179,9 @@ class Training:
 
     def fetch_failed(self, of: Pass, start: int, end: int, error: BaseException) -> None:
         """The loader raised."""
-        self.write(FETCH, of.began if of.fetches == 0 and of.began else start, end, error=type(error).__name__)
+        self.write(
+            FETCH, of.began if of.fetches == 0 and of.began else start, end, error=type(error).__name__
+        )
 
     # Compute --------------------------------------------------------------------------------------
 
@@ -227,8 +229,7 @@ class Training:
             self._close(step, fetch_start)
             step = self._open(fetch_start, fetch_end, of)
         if step is None:
-            at, body = self._leftover or (self._free or start, self._free or start)
-            step = self._open(at, body, None)
+            step = self._open_without_fetch(start)
         for of in step.passes:
             of.trains = True
             self._loaders[of.loader] = True
@@ -264,7 +265,7 @@ class Training:
         self._optimizers.append((key, start))
         step = self.step
         if step is None:
-            step = self._open(*(self._leftover or (self._free or start, self._free or start)), None)
+            step = self._open_without_fetch(start)
         elif not self._framework_steps and _without_loader(step):
             before = step.stepped_by.get(key)
             if before is not None and before != self._backwards:
@@ -336,6 +337,14 @@ class Training:
                 self.epoch = 0 if self.epoch is None else self.epoch + 1
                 self._epoch_start, self._epoch_pass = start, of
         return self.step
+
+    def _open_without_fetch(self, at: int) -> Step:
+        """A step whose batch was in hand already: the last of a loader that looks ahead, or one without any."""
+        leftover = self._leftover
+        if leftover is None:
+            return self._open(self._free or at, self._free or at, None)
+        FETCH.write(*leftover, self._numbers(certain=False))
+        return self._open(*leftover, None)
 
     def _close(self, step: Step, end: int) -> None:
         """The step is over; one that begins without a fetch ends with its optimizer."""

@@ -1,4 +1,4 @@
-"""What the programs are made of: a model, an optimizer and data sets whose time is known, because it is slept."""
+"""What the programs are made of: a model, an optimizer and data sets whose time is known: it is slept."""
 
 from __future__ import annotations
 

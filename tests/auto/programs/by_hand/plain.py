@@ -1,23 +1,19 @@
 """The twin of plain.py."""
 
-from parts import Items, loss_of, start
-from torch.utils.data import DataLoader
+from annotated import DataLoader, Items, ai, backward, fetch, forward, started, step
+from parts import loss_of, start
 
-from dftracer.python import ai, dftracer
-
-log = dftracer.initialize_log()
 model, optimizer = start()
 loader = DataLoader(Items(), batch_size=1)
 with ai.pipeline.train:
     for epoch in range(2):
         with ai.pipeline.epoch(epoch=epoch):
-            for x, y in ai.dataloader.fetch.iter(loader):
+            for x, y in fetch.iter(started(loader)):
                 optimizer.zero_grad()
-                with ai.compute.forward:
+                with forward:
                     loss = loss_of(model(x), y)
-                with ai.compute.backward:
+                with backward:
                     loss.backward()
-                with ai.compute.step:
+                with step:
                     optimizer.step()
         print(f"loss {loss.item():.17g}")
-log.finalize()
