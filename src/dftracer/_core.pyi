@@ -118,7 +118,6 @@ def loop(
     count_key: str,
     count_as_string: bool,
 ) -> LoopIterator[_T]: ...
-
 def boundary(code: int, /) -> None:
     """A phase begins or ends here: what a node at this place would tell the hook."""
 

@@ -65,7 +65,7 @@ def _watch_device() -> None:
 
 
 def arm() -> None:
-    """Record from now on under the default name, unless recording has begun; `begin` may still give another."""
+    """Record from now on under the default name, unless that has begun; `begin` may still give another."""
     global _joined  # noqa: PLW0603
     if SETTINGS.enable and not _core.active():
         begin()

@@ -17,7 +17,7 @@ __all__ = ["install_autograd", "install_optimizers", "install_scaler"]
 def install_autograd(module: ModuleType, patches: Patches) -> None:
     """Watch `torch.autograd.backward`, which `Tensor.backward` calls."""
     compiling = sys.modules["torch"].compiler.is_compiling
-    original = module.backward  # type: ignore[attr-defined]
+    original = module.backward
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
@@ -54,10 +54,10 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
             else:
                 safely(here.optimizer_ends, id(optimizer), now())
 
-    patches.later(module.register_optimizer_step_pre_hook(before).remove)  # type: ignore[attr-defined]
-    patches.later(module.register_optimizer_step_post_hook(after).remove)  # type: ignore[attr-defined]
+    patches.later(module.register_optimizer_step_pre_hook(before).remove)
+    patches.later(module.register_optimizer_step_post_hook(after).remove)
 
-    optimizer_class: Any = module.Optimizer  # type: ignore[attr-defined]
+    optimizer_class: Any = module.Optimizer
     init_original = optimizer_class.__init__
 
     @functools.wraps(init_original)
@@ -70,7 +70,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
 
 def install_scaler(module: ModuleType, patches: Patches) -> None:
     """`GradScaler.step` is the optimizer step, whether it lets the optimizer step or not."""
-    owner: Any = module.GradScaler  # type: ignore[attr-defined]
+    owner: Any = module.GradScaler
     original = owner.step
 
     @functools.wraps(original)

@@ -1,7 +1,7 @@
 """`DataLoader` in the process that trains: where a batch is awaited, and which worker made it.
 
-The iterator keeps its type: only the class's `__next__` is another function. What is known of an iterator lies
-in a table beside it, and a batch is known by the number that the loader gave its task.
+The iterator keeps its type: only the class's `__next__` is another function. What is known of an iterator
+lies in a table beside it, and a batch is known by the number that the loader gave its task.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def install(module: ModuleType, patches: Patches) -> None:
     torch: Any = __import__("sys").modules["torch"]
     grad_enabled = torch.is_grad_enabled
     tensor_type = torch.Tensor
-    iterator_class: Any = module._BaseDataLoaderIter  # type: ignore[attr-defined]
-    iter_original = module.DataLoader.__iter__  # type: ignore[attr-defined]
+    iterator_class: Any = module._BaseDataLoaderIter
+    iter_original = module.DataLoader.__iter__
     next_original = iterator_class.__next__
 
     @functools.wraps(iter_original)
@@ -62,7 +62,7 @@ def install(module: ModuleType, patches: Patches) -> None:
         safely(_fetched, here, self, batch, start, now(), grad_enabled(), tensor_type)
         return batch
 
-    patches.replace(module.DataLoader, "__iter__", loader_iter)  # type: ignore[attr-defined]
+    patches.replace(module.DataLoader, "__iter__", loader_iter)
     patches.replace(iterator_class, "__next__", iterator_next)
     _watch_order(module, patches)
     _worker.install(module, patches)
@@ -118,7 +118,7 @@ _got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def _watch_order(module: ModuleType, patches: Patches) -> None:
-    owner: Any = module._MultiProcessingDataLoaderIter  # type: ignore[attr-defined]
+    owner: Any = module._MultiProcessingDataLoaderIter
     process_original, get_original = owner._process_data, owner._get_data
 
     @functools.wraps(get_original)

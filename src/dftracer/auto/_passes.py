@@ -44,10 +44,12 @@ class Pass:
     def follow(self, iterator: Any) -> None:
         """Know when the program lets go of it: the end of a loop that was left early."""
 
-        def gone(_: object, seen: weakref.ref[Pass] = weakref.ref(self)) -> None:
-            self = seen()
-            if self is not None:
-                self.died = now()
+        seen = weakref.ref(self)
+
+        def gone(_: object) -> None:
+            known = seen()
+            if known is not None:
+                known.died = now()
 
         self.iterator = weakref.ref(iterator, gone)
 

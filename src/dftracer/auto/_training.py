@@ -3,8 +3,8 @@
 A step ends at the first training fetch, or the loader's end, after an optimizer step. Several fetches before
 an optimizer step are accumulation; several optimizers, and repeated calls of one, belong to the open step.
 Without a loader a step ends when an optimizer that has stepped already steps again after a new backward. A
-fetch with gradients off, or a loader that ends without any backward, is evaluation. Of nested spans (a closure
-given to `optimizer.step`, an optimizer inside backward) the innermost counts.
+fetch with gradients off, or a loader that ends without any backward, is evaluation. Of nested spans (a
+closure given to `optimizer.step`, an optimizer inside backward) the innermost counts.
 
 Each thread that trains has a `Training` of its own. All times are those of the trace's clock, in ns.
 """
@@ -295,7 +295,7 @@ class Training:
             self.step.last_end = end
 
     def interrupt(self, start: int, end: int) -> None:
-        """Something else took this time (a checkpoint, a collective): forward does not begin before its end."""
+        """Something else took this time (a checkpoint): forward does not begin before its end."""
         self._last = max(self._last, end)
         if self.step is None or self.step.stepped or not self.step.backward:
             self._free = max(self._free, end) if self._free >= start - _JOINED else self._free
@@ -331,15 +331,16 @@ class Training:
         self._leftover = None
         self._first = self._first or start
         current = self._epoch_pass
-        if of is not None and of is not current:
-            if current is None or current.over or current.loader == of.loader:
-                self._end_epoch()
-                self.epoch = 0 if self.epoch is None else self.epoch + 1
-                self._epoch_start, self._epoch_pass = start, of
+        if of is None or of is current:
+            return self.step
+        if current is None or current.over or current.loader == of.loader:
+            self._end_epoch()
+            self.epoch = 0 if self.epoch is None else self.epoch + 1
+            self._epoch_start, self._epoch_pass = start, of
         return self.step
 
     def _open_without_fetch(self, at: int) -> Step:
-        """A step whose batch was in hand already: the last of a loader that looks ahead, or one without any."""
+        """A step whose batch was in hand: the last of a loader that looks ahead, or one without any."""
         leftover = self._leftover
         if leftover is None:
             return self._open(self._free or at, self._free or at, None)

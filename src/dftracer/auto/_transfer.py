@@ -17,9 +17,9 @@ __all__ = ["install", "install_pinning"]
 
 def install(torch: ModuleType, patches: Patches) -> None:
     """Watch `Tensor.to` and `Tensor.cuda`; a call that gives another dtype only is passed on at once."""
-    owner: Any = torch.Tensor  # type: ignore[attr-defined]
-    dtype = torch.dtype  # type: ignore[attr-defined]
-    compiling = torch.compiler.is_compiling  # type: ignore[attr-defined]
+    owner: Any = torch.Tensor
+    dtype = torch.dtype
+    compiling = torch.compiler.is_compiling
     for name in ("to", "cuda"):
         original = getattr(owner, name)
 
@@ -47,7 +47,7 @@ _pinning = threading.local()
 
 def install_pinning(module: ModuleType, patches: Patches) -> None:
     """Watch the loader's pinning of batches, on its own thread or in the main one."""
-    original = module.pin_memory  # type: ignore[attr-defined]
+    original = module.pin_memory
     tensor = sys.modules["torch"].Tensor
 
     @functools.wraps(original)

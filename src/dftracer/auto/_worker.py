@@ -1,7 +1,8 @@
 """Making batches, in a loader's workers or in the main process: items, transforms, collation.
 
 The data set itself is not touched: the fetcher that torch makes around it is given something that looks the
-same and keeps time. In workers, events carry the number of the task, by which the main process knows the batch.
+same and keeps time. In workers, events carry the number of the task, by which the main process knows the
+batch.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def _swap_back(swapped: list[tuple[Any, str, Any]]) -> None:
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch the fetchers of `torch.utils.data`, and the workers' loop."""
-    kind: Any = module._DatasetKind  # type: ignore[attr-defined]
+    kind: Any = module._DatasetKind
     create_original = kind.create_fetcher
 
     @functools.wraps(create_original)
