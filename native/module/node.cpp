@@ -373,7 +373,7 @@ PyMethodDef g_node_methods[] = {
 PyMemberDef g_node_members[] = {
     {"name", T_OBJECT_EX, offsetof(Node, name), READONLY, nullptr},
     {"cat", T_OBJECT_EX, offsetof(Node, cat), READONLY, nullptr},
-    {"uses", T_ULONGLONG, offsetof(Node, uses), READONLY, "How often an event of this node was begun."},
+    {"begun", T_ULONGLONG, offsetof(Node, uses), READONLY, "How often an event of this node was begun."},
     {},
 };
 

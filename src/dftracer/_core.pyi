@@ -16,7 +16,7 @@ class Node:
     @property
     def cat(self) -> str: ...
     @property
-    def uses(self) -> int:
+    def begun(self) -> int:
         """How often an event of this node was begun."""
     @property
     def enabled(self) -> bool: ...

@@ -137,7 +137,8 @@ class Nursery:
 
     def close(self) -> None:
         assert self._process.stdout is not None
-        self._process.stdout.read()
+        with self._process.stdout as rest:
+            rest.read()
         self._process.wait()
 
 

@@ -44,12 +44,12 @@ class Word:
 
     def by_hand(self) -> bool:
         """Whether the program has said it itself since this was last asked."""
-        uses = 0
+        begun = 0
         for twin in self._twins:
-            uses += twin.uses
-        if uses == self._seen:
+            begun += twin.begun
+        if begun == self._seen:
             return False
-        self._seen = uses
+        self._seen = begun
         return True
 
     def write(self, start: int, end: int, args: dict[str, Any]) -> bool:

@@ -43,7 +43,6 @@ class Pass:
 
     def follow(self, iterator: Any) -> None:
         """Know when the program lets go of it: the end of a loop that was left early."""
-
         seen = weakref.ref(self)
 
         def gone(_: object) -> None:

@@ -149,7 +149,7 @@ def _timed_collate(collate: Any) -> Any:
 
 def _datasets(dataset: Any) -> list[Any]:
     """The data set and those it draws from (`Subset`)."""
-    found = []
+    found: list[Any] = []
     while dataset is not None and len(found) < 8:
         found.append(dataset)
         dataset = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
