@@ -48,14 +48,14 @@ def assign_lanes(tid: Any, ts: Any, dur: Any) -> list[int]:
     return lanes
 
 
-def write_chrome(trace: Trace, path: Path) -> int:
-    """Write all events; returns how many."""
+def write_chrome(trace: Trace, path: Path, *, packed: bool) -> int:
+    """Write all events, with gzip if they are to be packed; returns how many."""
     wanted = [p for p in trace.processes if trace.filter.wants(p)]
     base = min((low for low in (_first(trace, p) for p in wanted) if low is not None), default=0)
     tracks = Tracks(trace.processes)
-    opener: Any = gzip.open if path.suffix == ".gz" else open
+    opener: Any = gzip.open if packed else open
     written = 0
-    with opener(path, "wt", encoding="utf-8") as out:
+    with opener(path, "wt", encoding="utf-8", errors="replace") as out:
         out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         between = ""
         for holder, rows in _by_process(trace, wanted, base):
@@ -118,7 +118,7 @@ def _rows(trace: Trace, process: ProcessInfo, base: int) -> Iterator[dict[str, A
                 args["path"] = process.path_of(files[file])
             rest = chunk.args_text(i)
             if rest:
-                args.update(json.loads(rest))
+                args.update(_object(rest))
             row: dict[str, Any] = {
                 "name": names[name],
                 "cat": cats[cat] if cat >= 0 else "",
@@ -146,3 +146,12 @@ def _lanes(rows: Iterable[dict[str, Any]]) -> list[int]:
         for i, lane in zip(spans, assign_lanes(*columns), strict=True):
             lanes[i] = lane
     return lanes
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The arguments that no column holds; as text where a foreign writer's are not JSON."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {"args": text}
+    return value if isinstance(value, dict) else {"args": text}
