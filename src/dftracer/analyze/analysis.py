@@ -10,15 +10,17 @@ import polars as pl
 
 from dftracer.analyze import rules_input, rules_io, rules_job, rules_steps, trust, views
 from dftracer.analyze.bound import Bound, find_bound
+from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Finding, ordered
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.ledger import ledger, phase_rows
-from dftracer.analyze.partial import Partial, analyze_files
+from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
 from dftracer.analyze.parts import view_of
 from dftracer.analyze.peers import scores
 from dftracer.analyze.rates import accelerator_utilisation, samples_per_second
 from dftracer.analyze.shelf import Shelf
+from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
 from dftracer.analyze.verdict import Head, head
 from dftracer.format.files import part_of
 from dftracer.load.files import NoTraces
@@ -26,7 +28,7 @@ from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import Run, run_identity
 from dftracer.load.trace import Trace
 
-__all__ = ["Analysis", "analyze", "units_of"]
+__all__ = ["Analysis", "analyze", "trace_files_of_torch", "units_of"]
 
 _RULES = (*rules_input.RULES, *rules_io.RULES, *rules_steps.RULES, *rules_job.RULES)
 
@@ -135,7 +137,7 @@ def analyze(
     `dask` is a scheduler address, "local", or a `distributed.Client`.
     """
     if not isinstance(trace, Trace):
-        trace = Trace(trace)
+        trace = Trace(trace, torch=True)
     others: list[Run] = []
     if run is not None:
         trace = trace.of_run(run)
@@ -143,7 +145,8 @@ def analyze(
         others = trace.runs[1:]
         trace = trace.newest_run()
     units = units_of(trace)
-    if not units:
+    files, alone = trace_files_of_torch(trace)
+    if not units and not alone:
         seen = sorted({p.rank for p in trace.processes if p.rank is not None})
         raise NoTraces(f"no process is of the asked ranks or pids; ranks in this trace: {seen or 'none'}")
     if dask is not None:
@@ -156,17 +159,28 @@ def analyze(
         for i, unit in enumerate(units):
             tick = None if progress is None else _from(progress, sum(sizes[:i]), sum(sizes))
             for partial, lanes in analyze_files(
-                unit, trace.filter, trace.threads, 2 * trace.chunk_text, tick
+                unit, trace.filter, trace.threads, 2 * trace.chunk_text, tick, files
             ):
                 shelf.put(id(partial), lanes)
                 partials.append(partial)
             if progress is not None:
                 progress(sum(sizes[: i + 1]), sum(sizes))
+        for process in alone:
+            partial, lanes = analyze_torch(process)
+            shelf.put(id(partial), lanes)
+            partials.append(partial)
         job = build_job(partials)
         for rank in job.ranks:
             for i, member in enumerate(rank.members):
                 rank.explanations[i] = explain(shelf.take(id(member)), rank.question(member))
     return _checked(Analysis(job, others))
+
+
+def trace_files_of_torch(trace: Trace) -> tuple[dict[int, DeviceRows], list[TorchProcess]]:
+    """What profiler files beside the trace say of its processes, and the processes that only they know."""
+    if not any(trace.torch_files):
+        return {}, []
+    return attach(read_torch_files(*trace.torch_files), trace.processes)
 
 
 def _from(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:

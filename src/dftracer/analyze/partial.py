@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from dftracer.analyze.device_parts import DeviceParts, DeviceSides
+from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
 from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, intersection, total, union
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
@@ -31,12 +32,13 @@ from dftracer.analyze.stages import (
     class_of,
 )
 from dftracer.analyze.steps import StepTable
+from dftracer.analyze.torch_files import TorchProcess, digest_of
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, scan_file
 
-__all__ = ["Partial", "analyze_files", "join_spans"]
+__all__ = ["Partial", "analyze_files", "analyze_torch", "join_spans"]
 
 _DEVICE_WORDS = ("stream", "cuda", "gpu")
 _SKIP = CLASSES.index("skip")
@@ -359,8 +361,10 @@ class _Unit:
             self.analyzers[pid] = _Analyzer(process)
         return self.analyzers[pid]
 
-    def finish(self, where: Filter) -> list[tuple[Partial, Lanes]]:
+    def finish(self, where: Filter, files: dict[int, DeviceRows] | None) -> list[tuple[Partial, Lanes]]:
         self.whole.ranks()
+        for a in self.analyzers.values():
+            a.devices.add_files((files or {}).get(a.process.pid))
         for other in self.whole.others.values():
             other.paths = {**self.whole.paths, **other.paths}
             other.host = other.host or self.whole.host
@@ -375,10 +379,11 @@ def analyze_files(
     threads: int,
     chunk_text: int,
     progress: Callable[[int], None] | None = None,
+    files: dict[int, DeviceRows] | None = None,
 ) -> list[tuple[Partial, Lanes]]:
     """Read the files of one trace (its parts, in order) and analyse the process, or processes, in them.
 
-    `progress` is told how many bytes have been read.
+    `progress` is told how many bytes have been read; `files`: rows of profiler files, by pid.
     """
     whole = parts[0]
     unit = _Unit(whole)
@@ -395,10 +400,19 @@ def analyze_files(
         before += part.counts["file_bytes"]
         if part is not whole:
             _add_counts(whole.counts, part.counts)
-    return unit.finish(where)
+    return unit.finish(where, files)
 
 
-def join_spans(whole: ProcessInfo, spans: list[SpanDigest], where: Filter) -> list[tuple[Partial, Lanes]]:
+def analyze_torch(process: TorchProcess) -> tuple[Partial, Lanes]:
+    """The same of a process that only the profiler saw."""
+    analyzer = _Analyzer(process.info)
+    analyzer.absorb(digest_of(process))
+    return analyzer.finish()
+
+
+def join_spans(
+    whole: ProcessInfo, spans: list[SpanDigest], where: Filter, files: dict[int, DeviceRows] | None = None
+) -> list[tuple[Partial, Lanes]]:
     """The same from the digests of all spans of its files, in order."""
     unit = _Unit(whole)
     whole.counts = {}
@@ -407,7 +421,7 @@ def join_spans(whole: ProcessInfo, spans: list[SpanDigest], where: Filter) -> li
         for pid, digest in span.digests:
             unit.of(pid).absorb(digest)
         _add_counts(whole.counts, span.counts)
-    return unit.finish(where)
+    return unit.finish(where, files)
 
 
 def _add_counts(into: dict[str, Any], more: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dftracer._units import count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis
+from dftracer.report.device import device_lines
 from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 
 __all__ = ["markdown"]
@@ -47,4 +48,5 @@ def markdown(a: Analysis, findings: int = 5) -> str:
             lines += ["", f"| of the run ({a.run_s:.3f} s) | s | % |", "|---|---:|---:|"]
             for name, row in pieces:
                 lines.append(f"| {PHASE_WORDS[name]} | {row['seconds']:.3f} | {100 * row['share']:.1f} |")
+    lines += device_lines(a)
     return "\n".join(lines) + "\n"

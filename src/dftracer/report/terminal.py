@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dftracer._units import bytes_text, count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, views
 from dftracer.load._need import need
+from dftracer.report.device import print_device
 from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def print_report(
     _head(con, analysis)
     _findings(con, analysis, findings)
     _ledger(con, analysis)
+    print_device(con, analysis)
     _workers(con, analysis)
     _names(con, analysis, names)
     _files(con, analysis)

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     _check_page(args)
     from dftracer.analyze import analyze
 
-    trace = open_trace(args)
+    trace = open_trace(args, torch=True)
     with progress(args, "reading") as bar:
         analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
     _write_text(args, analysis)
