@@ -88,6 +88,7 @@ void begin_wait(Loop* l) {
   }
   l->waited = false;
   if (!t || !l->wait) return;
+  ++l->wait->uses;
   if (DFT_UNLIKELY(l->started)) {
     resume_start_up(t, l);
   } else {
@@ -113,7 +114,10 @@ void end_wait(Loop* l, bool got_item, PyObject* error) {
   ++l->count;
   l->in_body = true;
   if (l->wait) boundary(l->wait->phase, false);
-  if (l->body) push_frame(t, body_key(l), muted_unless(*l->body_on));
+  if (l->body) {
+    ++l->body->uses;
+    push_frame(t, body_key(l), muted_unless(*l->body_on));
+  }
 }
 
 bool ends_loop(PyObject* error) {

@@ -61,7 +61,10 @@ PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
   const void* owner;
   boundary(n->phase, true);
   if (DFT_LIKELY(n->on || recording_thread()))
-    if (ThreadState* t = thread_in_context(&owner)) push_frame(t, n, muted_unless(n->on), owner);
+    if (ThreadState* t = thread_in_context(&owner)) {
+      ++n->uses;
+      push_frame(t, n, muted_unless(n->on), owner);
+    }
   return new_ref(reinterpret_cast<PyObject*>(n));
 }
 
@@ -425,6 +428,7 @@ PyMethodDef g_node_methods[] = {
 PyMemberDef g_node_members[] = {
     {"name", T_OBJECT_EX, offsetof(Node, name), READONLY, nullptr},
     {"cat", T_OBJECT_EX, offsetof(Node, cat), READONLY, nullptr},
+    {"begun", T_ULONGLONG, offsetof(Node, uses), READONLY, "How often an event of this node was begun."},
     {},
 };
 
@@ -442,6 +446,7 @@ void start_span(Node* n, Use* use, bool on) {
   Frame forgotten;
   // A start() without stop() is simply restarted.
   if (pop_frame(t->stack, n, kStarted, &forgotten)) Ref(reinterpret_cast<PyObject*>(take_started(n, forgotten)));
+  ++n->uses;
   Frame* f = push_frame(t, n, kStarted | muted_unless(on));
   if (!use || !on) return;
   formatting([&] {

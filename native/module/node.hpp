@@ -52,6 +52,7 @@ struct Node {
   NodeArgs* args;
   PyObject* weakrefs;
   StartedUses* started;  // uses of it whose start() waits for a stop(); null: none yet
+  uint64_t uses;         // how often it was entered, so that automatic tracing steps back where it is used by hand
   uint32_t name_id;
   Phase phase;
   bool on;

@@ -14,7 +14,10 @@ PyObject* use_enter(PyObject* self, PyObject*) {
   const void* owner;
   if (g_tracing) boundary(u->node->phase, true);
   if (g_tracing && (u->on || recording_thread()))
-    if (ThreadState* t = thread_in_context(&owner)) push_frame(t, u, muted_unless(u->on), owner);
+    if (ThreadState* t = thread_in_context(&owner)) {
+      ++u->node->uses;
+      push_frame(t, u, muted_unless(u->on), owner);
+    }
   return new_ref(self);
 }
 

@@ -83,6 +83,7 @@ PyObject* wrapped_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
     own = call_args(w, span, args, PyVectorcall_NARGS(nargsf), kwnames);
     if (raise_kept()) return nullptr;
   }
+  ++span.node->uses;
   boundary(span.node->phase, true);
   uint64_t id = push_frame(t, span.key, muted_unless(span.on))->id;
   PyObject* result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);
