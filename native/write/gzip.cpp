@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -21,13 +22,10 @@ void store(uint8_t* p, T v) {
   memcpy(p, &v, sizeof v);
 }
 
+constexpr uint8_t kFixed[16] = {0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 4 + kIndexSize, 0, 'D', 'F', kIndexSize, 0};
+
 void write_header(uint8_t* p, size_t member_size, size_t text_size, const MemberFacts& facts) {
-  static const uint8_t fixed[10] = {0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255};
-  memcpy(p, fixed, 10);
-  store<uint16_t>(p + 10, 4 + kIndexSize);
-  p[12] = 'D';
-  p[13] = 'F';
-  store<uint16_t>(p + 14, kIndexSize);
+  memcpy(p, kFixed, sizeof kFixed);
   store<uint32_t>(p + 16, uint32_t(member_size));
   store<uint32_t>(p + 20, uint32_t(text_size));
   store<uint32_t>(p + 24, facts.lines);
@@ -39,6 +37,10 @@ void write_header(uint8_t* p, size_t member_size, size_t text_size, const Member
 }  // namespace
 
 static_assert(kHeaderSize == kMemberHeader);
+
+bool begins_as_member(std::string_view bytes) {
+  return memcmp(bytes.data(), kFixed, std::min(bytes.size(), sizeof kFixed)) == 0;
+}
 
 bool read_member_index(std::string_view header, MemberIndex* out) {
   if (header.size() < kHeaderSize || memcmp(header.data(), "\x1f\x8b\x08\x04", 4) != 0 ||

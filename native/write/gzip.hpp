@@ -30,6 +30,8 @@ struct MemberIndex {
   uint32_t member_size, text_size, lines;
 };
 inline constexpr size_t kMemberHeader = 48;
+// Whether `bytes`, perhaps cut, are those that every member of ours begins with.
+bool begins_as_member(std::string_view bytes);
 bool read_member_index(std::string_view header, MemberIndex* out);
 // The text of the member at the start of `bytes`, at most `limit` of it, as far as it is there.
 std::string first_member_text(std::string_view bytes, size_t limit);
