@@ -36,7 +36,7 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
 }  // namespace
 
 bool RingFile::create_at(const std::string& path, uint64_t first_size) {
-  int fd = open_out_of_the_way(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+  int fd = open_high_fd(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
   if (fd < 0) return false;
   struct stat st;
   void* at = MAP_FAILED;
@@ -67,7 +67,7 @@ bool RingFile::owns_descriptor() const {
 // The program may have closed our descriptor (os.closerange, daemonising), and the number be its own file by now.
 bool RingFile::reopen_if_stolen() {
   if (owns_descriptor()) return true;
-  int fd = open_out_of_the_way(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+  int fd = open_high_fd(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
   fd_ = fd;
   return owns_descriptor();
