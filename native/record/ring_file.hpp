@@ -38,6 +38,7 @@ class RingFile {
   FileHeader* header() const { return header_; }
   char* spool() const { return reinterpret_cast<char*>(header_) + header_->spool_offset; }
   const std::string& path() const { return path_; }
+  bool in_file() const { return !path_.empty(); }
   // Whether all of it outlives the process.
   bool recoverable() const { return !path_.empty() && !private_ring_.load(std::memory_order_relaxed); }
 
