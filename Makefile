@@ -38,8 +38,11 @@ $(VENV)/.system: $(BIN)/python
 	done
 	touch $@
 
+CXX_FILES := $(shell find native tests/native -name '*.cpp' -o -name '*.hpp')
 lint: $(VENV)/.installed
 	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/mypy
 
 # The engine without Python: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer.

@@ -44,6 +44,7 @@ uint64_t g_args_clock = 0;
 
 PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
   Node* n = reinterpret_cast<Bound*>(self)->node;
+  boundary(n->phase, true);
   if (DFT_LIKELY(n->on || recording_thread()))
     if (ThreadState* t = thread_in_context()) push_frame(t, n, muted_unless(n->on));
   return new_ref(reinterpret_cast<PyObject*>(n));
@@ -61,6 +62,7 @@ bool close_span(Node* n, uint32_t must_flags, PyObject* exception_type) {
   } else {
     emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(exception_type));
   }
+  boundary(n->phase, false);
   return true;
 }
 
@@ -173,6 +175,7 @@ int node_init(PyObject* self, PyObject* args, PyObject* kwargs) {
   Py_XDECREF(old_name);
   Py_XDECREF(old_cat);
   n->name_id = intern(name_text, cat_text);
+  n->phase = phase_of(cat_text, name_text);
   if (parent != Py_None && !n->parent) {
     n->parent = reinterpret_cast<Node*>(new_ref(parent));
     n->parent->children->push_back(n);
@@ -288,6 +291,7 @@ PyObject* node_set_enabled(PyObject* self, PyObject* flag) {
 PyObject* node_start(PyObject* self, PyObject*) {
   auto* n = reinterpret_cast<Node*>(self);
   if (!g_tracing || !(n->on || recording_thread())) Py_RETURN_NONE;
+  boundary(n->phase, true);
   if (ThreadState* t = thread_in_context()) {
     Frame forgotten;
     pop_frame(t->stack, n, kStarted, &forgotten);  // a start() without stop() is simply restarted
@@ -338,9 +342,7 @@ PyObject* node_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   return make_use(reinterpret_cast<Node*>(self), kwargs);
 }
 
-PyObject* get_enabled(PyObject* self, void*) {
-  return PyBool_FromLong(g_tracing && reinterpret_cast<Node*>(self)->on);
-}
+PyObject* get_enabled(PyObject* self, void*) { return PyBool_FromLong(g_tracing && reinterpret_cast<Node*>(self)->on); }
 
 PyObject* node_repr(PyObject* self) {
   auto* n = reinterpret_cast<Node*>(self);
@@ -353,13 +355,13 @@ PyMethodDef g_node_methods[] = {
      "Set the current args of this node and all below it."},
     {"set_args", node_set_args, METH_O, "set_args($self, args, /)\n--\n\nSet current args."},
     {"clear_args", node_clear_args, METH_NOARGS, "clear_args($self, /)\n--\n\nForget the args set here."},
-    {"set_enabled", node_set_enabled, METH_O,
-     "set_enabled($self, on, /)\n--\n\nSwitch this node and all below it."},
+    {"set_enabled", node_set_enabled, METH_O, "set_enabled($self, on, /)\n--\n\nSwitch this node and all below it."},
     {"start", node_start, METH_NOARGS, "start($self, /)\n--\n\nOpen an event that stop() closes."},
     {"stop", node_stop, METH_NOARGS, "stop($self, /)\n--\n\nClose what start() opened."},
     {"__aenter__", node_aenter, METH_NOARGS, nullptr},
     {"__aexit__", node_aexit, METH_VARARGS, nullptr},
-    {"close", node_close, METH_NOARGS, "close($self, /)\n--\n\nEnd the newest open event of this node now; False if there is none."},
+    {"close", node_close, METH_NOARGS,
+     "close($self, /)\n--\n\nEnd the newest open event of this node now; False if there is none."},
     {"open", node_open, METH_VARARGS, nullptr},
     {},
 };

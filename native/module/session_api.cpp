@@ -1,7 +1,7 @@
 #include "module/session_api.hpp"
 
-#include "intercept/intercept.hpp"
 #include "format/md5.hpp"
+#include "intercept/intercept.hpp"
 #include "module/node.hpp"
 #include "session/left_rings.hpp"
 #include "session/session.hpp"
@@ -106,7 +106,9 @@ PyObject* py_finalize(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* py_flush(PyObject*, PyObject*) { return PyBool_FromLong(without_gil([] { return flush_session(10000); })); }
+PyObject* py_flush(PyObject*, PyObject*) {
+  return PyBool_FromLong(without_gil([] { return flush_session(10000); }));
+}
 
 PyObject* py_active(PyObject*, PyObject*) { return PyBool_FromLong(session_armed()); }
 
@@ -160,8 +162,8 @@ PyObject* py_rings(PyObject*, PyObject* directories) {
   for (const auto& r : found) {
     Ref path(path_text(r.path)), trace(path_text(r.trace));
     if (!path || !trace) return nullptr;
-    Ref row(Py_BuildValue("{s:O,s:s,s:K,s:K,s:O,s:I,s:K}", "ring", path.get(), "state", r.state.c_str(), "owner", r.owner,
-                          "bytes", r.bytes, "trace", trace.get(), "pid", r.pid, "records", r.records));
+    Ref row(Py_BuildValue("{s:O,s:s,s:K,s:K,s:O,s:I,s:K}", "ring", path.get(), "state", r.state.c_str(), "owner",
+                          r.owner, "bytes", r.bytes, "trace", trace.get(), "pid", r.pid, "records", r.records));
     if (!row || PyList_Append(out.get(), row.get()) < 0) return nullptr;
   }
   return out.release();

@@ -20,7 +20,7 @@ struct Wrapped {
   PyObject_HEAD
   vectorcallfunc call;
   PyObject* function;
-  PyObject* span;            // null: `body` does the tracing (generators, coroutines)
+  PyObject* span;  // null: `body` does the tracing (generators, coroutines)
   PyObject* body;
   PyObject* dict;
   PyObject* weakrefs;
@@ -78,16 +78,19 @@ PyObject* wrapped_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   bool plain = !w->parameters && !w->self_attributes;
   Args own;
   if (!plain && span.on) own = call_args(w, span, args, PyVectorcall_NARGS(nargsf), kwnames);
+  boundary(span.node->phase, true);
   push_frame(t, span.key, muted_unless(span.on));
   PyObject* result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);
   uint64_t end = ticks();
   t = thread_in_context();  // the call may have ended the session, or begun another
   Frame f;
+  if (t) boundary(span.node->phase, false);
   if (DFT_UNLIKELY(!t || !take_frame(t, span.key, 0, &f) || f.flags & kMuted)) return result;
   if (DFT_LIKELY(plain && result && !span.extra)) {
     emit_span(t, span.node->name_id, f, end, fragment_of(span.node));
   } else {
-    emit_merged(t, span.node, f, end, plain ? span.extra : &own, result ? std::string() : error_fragment(PyErr_Occurred()));
+    emit_merged(t, span.node, f, end, plain ? span.extra : &own,
+                result ? std::string() : error_fragment(PyErr_Occurred()));
   }
   return result;
 }
@@ -115,9 +118,7 @@ PyObject* get_class(PyObject* self, void*) {
 // Pickled by name, as functions are.
 PyObject* wrapped_reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
 
-PyObject* wrapped_repr(PyObject* self) {
-  return PyObject_Repr(reinterpret_cast<Wrapped*>(self)->function);
-}
+PyObject* wrapped_repr(PyObject* self) { return PyObject_Repr(reinterpret_cast<Wrapped*>(self)->function); }
 
 int wrapped_traverse(PyObject* self, visitproc visit, void* arg) {
   auto* w = reinterpret_cast<Wrapped*>(self);

@@ -118,8 +118,7 @@ MappedRing RingFile::map_ring(uint64_t offset) const {
   if (offset == kNoFile) {
     first = mmap(base, kPage + capacity, kBoth, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     // An old size of 0 makes a second mapping of the same shared pages.
-    if (first != MAP_FAILED)
-      second = mremap(base + kPage, 0, capacity, MREMAP_MAYMOVE | MREMAP_FIXED, again);
+    if (first != MAP_FAILED) second = mremap(base + kPage, 0, capacity, MREMAP_MAYMOVE | MREMAP_FIXED, again);
   } else {
     first = mmap(base, kPage + capacity, kBoth, MAP_SHARED | MAP_FIXED, fd_, off_t(offset));
     second = mmap(again, capacity, kBoth, MAP_SHARED | MAP_FIXED, fd_, off_t(offset + kPage));

@@ -9,8 +9,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
+#include "format/envelope.hpp"
 #include "format/json.hpp"
+#include "format/member.hpp"
 #include "record/quiet_writes.hpp"
 #include "write/gzip.hpp"
 #include "write/line.hpp"
@@ -18,7 +21,7 @@
 namespace dft {
 namespace {
 
-constexpr size_t kBeginning = 4 << 20;       // the opening records of a trace lie within
+constexpr size_t kBeginning = 4 << 20;        // the opening records of a trace lie within
 constexpr uint64_t kLargestMember = 1 << 28;  // that is read back
 
 struct Rest {
@@ -36,8 +39,8 @@ void add_facts(std::string_view text, MemberFacts* facts) {
     size_t n = std::min(text.find('\n'), text.size() - 1) + 1;
     std::string_view line = text.substr(0, n);
     // A quote inside a string is escaped, and a record's own time comes before its args: this is it.
-    size_t at = line.find(",\"ts\":");
-    facts->count(at == line.npos ? 0 : strtoull(line.data() + at + 6, nullptr, 10));
+    size_t at = line.find(envelope::kTs);
+    facts->count(at == line.npos ? 0 : strtoull(line.data() + at + envelope::kTs.size(), nullptr, 10));
     text.remove_prefix(n);
   }
 }
@@ -118,7 +121,8 @@ void close_text(const DeadRing& ring, uint64_t before, Rest* rest) {
     args += ",\"dropped_large\":";
     append_int(args, int64_t(rest->lost));
   }
-  rest->text += lines.event_line(h.next_id.load(), int64_t(h.pid), "end", rest->last_ts, args) + "]\n";
+  rest->text += lines.event_line(h.next_id.load(), int64_t(h.pid), "end", rest->last_ts, args);
+  rest->text += envelope::kLastLine;
   rest->facts.count(rest->last_ts);
   rest->facts.count(0);  // the bracket
 }
@@ -134,9 +138,12 @@ bool lines_before(int fd, uint64_t size, bool compressed, uint64_t* lines) {
   *lines = 0;
   if (compressed) {
     uint64_t at = 0;
-    MemberIndex index;
-    for (; at < size && read_member_index(read_at(fd, at, kMemberHeader), &index); at += index.member_size)
-      *lines += index.lines;
+    while (at < size) {
+      std::optional<MemberIndex> index = read_member_index(read_at(fd, at, kMemberHeaderSize));
+      if (!index) break;
+      *lines += index->facts.lines;
+      at += index->member_size;
+    }
     return at == size;
   }
   constexpr size_t kPiece = 1 << 20;
@@ -155,11 +162,11 @@ uint64_t events_after(int fd, uint64_t size, uint64_t file_size, bool compressed
   std::string tail = read_at(fd, size, file_size - size);
   if (!compressed) return events_in(tail);
   uint64_t n = 0;
-  MemberIndex index;
-  for (std::string_view left = tail; read_member_index(left, &index);) {
-    if (index.text_size > kLargestMember) return ~uint64_t(0);
-    n += events_in(first_member_text(left, index.text_size));
-    left.remove_prefix(std::min<size_t>(index.member_size, left.size()));
+  std::string_view left = tail;
+  while (std::optional<MemberIndex> index = read_member_index(left)) {
+    if (index->text_size > kLargestMember) return ~uint64_t(0);
+    n += events_in(first_member_text(left, index->text_size));
+    left.remove_prefix(std::min<size_t>(index->member_size, left.size()));
   }
   return n;
 }
@@ -186,8 +193,8 @@ bool is_its_own(int fd, const DeadRing& ring, uint64_t size) {
   std::string text = h.compress ? first_member_text(bytes, kBeginning) : bytes;
   std::string start = "\"name\":\"start\",\"cat\":\"dftracer\",\"pid\":";
   size_t at = text.find(start);
-  start += std::to_string(h.pid) + ",\"tid\":" + std::to_string(h.pid) + ",\"ts\":" +
-           std::to_string((h.first_anchor.mono_ns + h.epoch_offset) / 1000) + ",";
+  start += std::to_string(h.pid) + ",\"tid\":" + std::to_string(h.pid) +
+           ",\"ts\":" + std::to_string((h.first_anchor.mono_ns + h.epoch_offset) / 1000) + ",";
   return text.starts_with("[\n{") && at != text.npos && text.compare(at, start.size(), start) == 0;
 }
 
@@ -274,8 +281,8 @@ Completion complete_trace(const DeadRing& ring, const std::string& path) {
 
 Completion write_apart(const DeadRing& ring, const std::string& path) {
   Rest rest = take_rest(ring);
-  if (!rest.text.starts_with("[\n")) {
-    rest.text.insert(0, "[\n");
+  if (!rest.text.starts_with(envelope::kFirstLine)) {
+    rest.text.insert(0, envelope::kFirstLine);
     rest.facts.count(0);
   }
   close_text(ring, 0, &rest);

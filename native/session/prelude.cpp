@@ -7,8 +7,8 @@
 #include <climits>
 #include <ctime>
 
-#include "format/md5.hpp"
 #include "format/json.hpp"
+#include "format/md5.hpp"
 
 namespace dft {
 namespace {

@@ -45,7 +45,7 @@ struct Session {
   pid_t pid = 0;
   std::string hex, host, host_hash;
   std::string requested_path, fallback_path;  // the file asked for, and the one if that is taken
-  std::string root_stem;          // of the process whose fork we are
+  std::string root_stem;                      // of the process whose fork we are
 
   RingFile rings;
   ClockMap clock;

@@ -18,7 +18,7 @@ namespace dft {
 
 struct RingSlot {
   MappedRing map;
-  uint64_t read = 0;  // the writer's position; `tail` follows it at each commit
+  uint64_t read = 0;                                       // the writer's position; `tail` follows it at each commit
   enum State : int { kUsed, kReleased, kFree, kRetired };  // retired: emptied, but never used again
   std::atomic<int> state{kUsed};
   int64_t named_tid = 0;  // the thread whose name is in the current file
@@ -123,7 +123,7 @@ class Writer {
   uint64_t tail_committed_ = 0;  // of it, what no ring holds any more: in the file from tail_offset on, unless...
   bool rewriting_ = false;       // ...only the spool has it yet
   MemberFacts tail_facts_, new_facts_;
-  uint64_t tail_since_ns_ = 0;   // when the open tail began
+  uint64_t tail_since_ns_ = 0;  // when the open tail began
   uint64_t last_commit_ns_ = 0;
   bool failing_ = false;
   bool complete_ = false;
