@@ -45,11 +45,17 @@ void add_facts(std::string_view text, MemberFacts* facts) {
   }
 }
 
-uint64_t events_in(std::string_view text) {
-  constexpr std::string_view kMark = ",\"ph\":\"X\"";  // within a string its quotes would be escaped
-  uint64_t n = 0;
-  for (size_t at = text.find(kMark); at != text.npos; at = text.find(kMark, at + kMark.size())) ++n;
-  return n;
+// The numbers of the events in a text; its last line may be cut.
+void add_event_ids(std::string_view text, std::vector<uint64_t>* ids) {
+  constexpr std::string_view kEvent = ",\"ph\":\"X\"";  // within a string its quotes would be escaped
+  constexpr std::string_view kEndRecord = ",\"name\":\"end\",\"cat\":\"dftracer\"";
+  while (!text.empty()) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    bool event = line.starts_with(envelope::kId) && line.find(kEvent) != line.npos;
+    if (event && line.find(kEndRecord) == line.npos)
+      ids->push_back(strtoull(line.data() + envelope::kId.size(), nullptr, 10));
+  }
 }
 
 template <typename Take>
@@ -156,19 +162,31 @@ bool lines_before(int fd, uint64_t size, bool compressed, uint64_t* lines) {
   return ended;
 }
 
-// The events of the file from `size` on, which completing it cuts off; all ones if that cannot be told.
-uint64_t events_after(int fd, uint64_t size, uint64_t file_size, bool compressed) {
-  if (file_size - size > kLargestMember) return ~uint64_t(0);
+// The events of the file from `size` on, which completing it cuts off; false if that cannot be told.
+bool events_after(int fd, uint64_t size, uint64_t file_size, bool compressed, std::vector<uint64_t>* ids) {
+  if (file_size - size > kLargestMember) return false;
   std::string tail = read_at(fd, size, file_size - size);
-  if (!compressed) return events_in(tail);
-  uint64_t n = 0;
+  if (!compressed) {
+    add_event_ids(tail, ids);
+    return true;
+  }
   std::string_view left = tail;
   while (std::optional<MemberIndex> index = read_member_index(left)) {
-    if (index->text_size > kLargestMember) return ~uint64_t(0);
-    n += events_in(first_member_text(left, index->text_size));
+    if (index->text_size > kLargestMember) return false;
+    add_event_ids(first_member_text(left, index->text_size), ids);
     left.remove_prefix(std::min<size_t>(index->member_size, left.size()));
   }
-  return n;
+  return true;
+}
+
+// Whether the ring holds all that the file has from `size` on. Payloads that were on the dead process's heap it cannot.
+bool holds_the_tail(int fd, uint64_t size, uint64_t file_size, bool compressed, const Rest& rest) {
+  std::vector<uint64_t> there, held;
+  if (!events_after(fd, size, file_size, compressed, &there)) return false;
+  add_event_ids(rest.text, &held);
+  std::sort(held.begin(), held.end());
+  auto missing = [&](uint64_t id) { return !std::binary_search(held.begin(), held.end(), id); };
+  return uint64_t(std::count_if(there.begin(), there.end(), missing)) <= rest.lost;
 }
 
 // Nothing of a trace is in the file yet, or the process was killed at its first write and it is cut anywhere.
@@ -245,9 +263,8 @@ Completion append(int fd, const DeadRing& ring, uint64_t size, Rest& rest) {
   // A size that the file does not have, or where no record ends, was never committed.
   if (size > uint64_t(st.st_size) || !is_its_own(fd, ring, size) || !lines_before(fd, size, h.compress, &before))
     return kept("the file of that name is not the trace it belongs to");
-  // One more: a reader before us may have closed the trace, and died before it could remove the ring.
-  uint64_t there = events_after(fd, size, uint64_t(st.st_size), h.compress);
-  if (there > events_in(rest.text) + rest.lost + 1) return kept("its trace holds more than it says");
+  if (!holds_the_tail(fd, size, uint64_t(st.st_size), h.compress, rest))
+    return kept("its trace holds more than it says");
   close_text(ring, before, &rest);
   Gzip gzip;
   if (!write_rest(fd, size, h.compress ? gzip.member(rest.text, rest.facts) : std::string_view(rest.text)))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dftracer._terminal import safe_console
 from dftracer.cli.main import CommandError
 
 __all__ = [
@@ -112,10 +113,8 @@ def print_json(value: Any) -> None:
 
 def console() -> Any:
     """The terminal; a pipe has no width, so tables keep theirs."""
-    from rich.console import Console
-
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    return Console(width=wide)
+    return safe_console(width=wide)
 
 
 @contextlib.contextmanager

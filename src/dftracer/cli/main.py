@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from dftracer import __version__
+from dftracer._terminal import shown_output
 from dftracer.cli import commands
 
 __all__ = [
@@ -105,13 +106,18 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one exit code each
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.verb is None:
         parser.print_help()
         return EXIT_BAD_INPUT
+    with shown_output():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:  # noqa: PLR0911 - one exit code each
     try:
         code: int = args.run_verb(args)
         sys.stdout.flush()

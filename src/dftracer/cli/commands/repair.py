@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dftracer.cli.common import add_paths, print_json
+from dftracer.cli.common import print_json
 from dftracer.cli.main import EXIT_OK, CommandError
+from dftracer.cli.rings import add_ring_arguments, look_after_rings
 from dftracer.cli.textfile import LineWriter, read_lines
 
 HELP = "Make clean copies of cut or half-written traces: whole records only, properly closed."
@@ -14,11 +15,20 @@ EXAMPLE = "dftracer repair traces/ -o repaired/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="trace files or directories")
+    add_ring_arguments(parser)
     parser.add_argument("--in-place", action="store_true", help="replace the files themselves")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.rings:
+        return look_after_rings(args)
+    if not args.paths:
+        raise CommandError("say which traces: PATH, or --rings for what killed processes have left")
+    return _repair(args)
+
+
+def _repair(args: argparse.Namespace) -> int:
     from dftracer.load.files import NoTraces, find_files, recover_left_behind
 
     try:
