@@ -41,7 +41,7 @@ class _ShownStream:
 def shown_output() -> Iterator[None]:
     """While it lasts, nothing printed reaches the terminal as a command."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _ShownStream(before[0]), _ShownStream(before[1])  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _ShownStream(before[0]), _ShownStream(before[1])
     try:
         yield
     finally:
