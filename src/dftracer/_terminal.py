@@ -61,4 +61,7 @@ def safe_console(**options: Any) -> Any:
                 else:
                     yield Segment(escape_controls(segment.text), segment.style)
 
+    if "file" not in options:
+        stream = sys.stderr if options.get("stderr") else sys.stdout
+        options["file"] = getattr(stream, "rich_proxied_file", stream)
     return SafeConsole(**options)

@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(args)
 
 
-def _run(args: argparse.Namespace) -> int:  # noqa: PLR0911 - one exit code each
+def _run(args: argparse.Namespace) -> int:
     try:
         code: int = args.run_verb(args)
         sys.stdout.flush()
