@@ -9,6 +9,7 @@
 
 #include "record/large_payloads.hpp"
 #include "session/session_state.hpp"
+#include "session/threads.hpp"
 
 namespace dft {
 namespace {
@@ -51,7 +52,12 @@ bool make_room(ThreadState* t, uint32_t size) {
   // A new ring gets its memory by the piece, from the writer if that comes in time.
   if (uint64_t reserved = t->ring->reserved.load(std::memory_order_relaxed); t->head + size > reserved) {
     uint64_t pieces = (t->head + size + kRingPiece - 1) / kRingPiece;  // a record may be longer than one
-    s->rings.extend(t->ring, std::max(reserved + kRingPiece, pieces * kRingPiece));
+    bool stuck =
+        t->ring == &s->blind || !s->rings.extend(t->ring, std::max(reserved + kRingPiece, pieces * kRingPiece));
+    if (stuck && !move_to_private_ring(s, t)) {
+      h->dropped[int(Drop::kRingFull)].fetch_add(1, std::memory_order_relaxed);
+      return false;
+    }
     wake_writer();
   }
   if (room() && (!t->stalled || t->head < t->ease_from)) {

@@ -157,7 +157,7 @@ void finish_session() {
       warn_once("the trace " + s->requested_path + " could not be finished; its last events wait in " +
                 s->rings.path() + " for the next reader");
     }
-    recover_directory(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
+    recover_at_exit(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
     for (int i = 0; i < 10000 && s->waiting.load(); ++i) usleep(100);  // all of them have their answer
     if (!quiet || s->waiting.load()) return;                           // someone may still look at all of it
     std::vector<MappedRing> maps;

@@ -67,7 +67,6 @@ void* writer_main(void* p) {
   // The rate of the CPU's counter is known only after a moment of both clocks.
   while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
   std::lock_guard at_work(state().writer_at_work);
-  drop_lost_rings();
   uint64_t interval = kFirstFlushMs;
   int idle = 0;
   while (!s->stop.load()) {
@@ -92,7 +91,10 @@ void* writer_main(void* p) {
       show(s);
     }
     s->written.store(written);
-    if (s->no_ring.load()) warn_once("no memory for another thread's events; they are not recorded");
+    if (s->private_ring.load())
+      warn_once("no room for more rings in " + directory_of(s->rings.path()) +
+                "; new ones are in private memory, and their last events are lost if the process is killed");
+    if (s->no_ring.load()) warn_once("no memory for another thread's events; they are dropped and counted");
     recycle_released(s);
     answer_flush(s, wanted);
     idle = news || s->writer.has_open_tail() || !written ? 0 : idle + 1;

@@ -1,6 +1,6 @@
 """The one seam to the native recorder."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, final, overload
 
@@ -174,6 +174,18 @@ def trace_path() -> str | None: ...
 def stats() -> dict[str, int]: ...
 def recover(directory: str) -> list[str]:
     """Complete the traces of dead processes of `directory` from their rings; the files written to."""
+
+def rings(directories: Sequence[str]) -> list[dict[str, Any]]:
+    """The rings that processes have left: those of this user, those in `directories`, and for root all."""
+
+def recover_ring(ring: str, trace: str, apart: bool, surely_dead: bool) -> tuple[str, str, int]:
+    """Put what a ring holds into `trace`, or `apart` into a new file: outcome, why it is kept, events."""
+
+def ring_belongs_to(ring: str, trace: str) -> bool:
+    """Whether the process of this ring wrote that trace."""
+
+def discard_ring(ring: str) -> bool:
+    """Give up what a ring of an ended process holds."""
 
 # Records from elsewhere ---------------------------------------------------------------------------
 
