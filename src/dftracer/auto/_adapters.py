@@ -11,7 +11,15 @@ from __future__ import annotations
 __all__ = ["ADAPTERS", "adapter"]
 
 # Module whose import brings the framework -> module of ours.
-ADAPTERS: dict[str, str] = {}
+ADAPTERS: dict[str, str] = {
+    "accelerate.accelerator": "dftracer.auto.accelerate",
+    "deepspeed.runtime.engine": "dftracer.auto.deepspeed",
+    "keras.src.callbacks.callback_list": "dftracer.auto.keras",
+    "lightning.pytorch.trainer.trainer": "dftracer.auto.lightning",
+    "pytorch_lightning.trainer.trainer": "dftracer.auto.lightning",
+    "ray.train.torch.train_loop_utils": "dftracer.auto.ray",
+    "transformers.trainer": "dftracer.auto.huggingface",
+}
 
 
 def adapter(module: str, ours: str) -> None:

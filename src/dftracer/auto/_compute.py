@@ -43,7 +43,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not compiling():
             here = training()
-            if here.scaling != id(optimizer):
+            if here.scaling != id(optimizer) and not here.spanned:
                 safely(here.optimizer_begins, id(optimizer), now())
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -51,7 +51,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
             here = training()
             if here.scaling == id(optimizer):
                 here.scaled = True
-            else:
+            elif not here.spanned:
                 safely(here.optimizer_ends, id(optimizer), now())
 
     patches.later(module.register_optimizer_step_pre_hook(before).remove)

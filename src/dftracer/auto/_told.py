@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 
-__all__ = ["found", "tell"]
+__all__ = ["found", "found_unless", "tell"]
 
 _MARK = "DFTRACER_AUTO_MARK"  # set by `dftracer run`: the file that the first to tell makes
 
@@ -16,8 +16,14 @@ _told = False
 
 def found(name: str) -> None:
     """Something whose steps are recorded has been imported."""
-    if name not in _names:
+    if name and name not in _names:
         _names.append(name)
+
+
+def found_unless(name: str, other: str) -> None:
+    """The same, for a framework that another one is built on."""
+    if other not in _names:
+        found(name)
 
 
 def tell() -> None:

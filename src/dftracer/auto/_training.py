@@ -85,7 +85,9 @@ class Training:
         self._marked_forward: int | None = None
         self._forward_done = 0
         self._framework_steps = False
+        self._framework_evaluates = False
         self.fetching = False
+        self.spanned = False  # a framework's own span stands around its optimizers
         self.scaling: int | None = None  # the optimizer that a gradient scaler is about to step
         self.scaled = False  # and whether it did
         self.batch: frozenset[int] = frozenset()  # ids of the tensors of the latest batch
@@ -120,6 +122,7 @@ class Training:
             AHEAD.write(start, end, facts)
             return
         trains = of.trains or (gradients and self._loaders.get(of.loader) is not False)
+        trains = trains and not self._framework_evaluates
         if trains:
             self._training_fetch(of, start, end)
         else:
@@ -160,6 +163,9 @@ class Training:
         if not self._counts and not of.trains and self.evaluation is None:
             return
         step = self.step
+        if self._framework_evaluates:
+            self._free = end
+            return
         if self.evaluation is not None and self.evaluation[1] is of:
             self._end_evaluation(end)
         elif of.trains or self._loaders.get(of.loader):
@@ -314,14 +320,30 @@ class Training:
             self._close(self.step, end)
         self._framework_steps = False
 
+    def batch_ends(self, end: int) -> None:
+        """The framework is done with a batch: a step, unless its gradients were only accumulated."""
+        if self.step is not None and self.step.stepped:
+            self.step_ends(end)
+
+    def resume(self, number: int, epoch: int) -> None:
+        """A training that goes on with this step in this epoch."""
+        if self.step is None:
+            self.number = number
+            self.epoch = epoch - 1 if epoch else None
+
     def evaluation_begins(self, start: int) -> None:
         """A framework evaluates from here to `evaluation_ends`."""
-        if self.evaluation is None:
-            self.evaluation = (start, Pass(0, 0, 0))
+        if self.evaluation is not None:
+            self._end_evaluation(start)
+        if self.step is not None and self.step.stepped:
+            self._close(self.step, start)
+        self.evaluation = (start, Pass(0, 0, 0))
+        self._framework_evaluates = True
 
     def evaluation_ends(self, end: int) -> None:
         """The end of what `evaluation_begins` began."""
-        if self.evaluation is not None:
+        if self._framework_evaluates:
+            self._framework_evaluates = False
             self._end_evaluation(end)
 
     # Opening and closing --------------------------------------------------------------------------

@@ -1,0 +1,27 @@
+"""Accelerate: its loaders, `accelerator.backward` and its optimizers are torch's, met where torch is."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from dftracer.auto import _told
+from dftracer.auto._patches import Patches
+
+__all__ = ["NAME", "install"]
+
+NAME = ""  # said when an accelerator prepares something: other frameworks import it too
+
+
+def install(module: ModuleType, patches: Patches) -> None:
+    """Know that the program itself uses it."""
+    owner: Any = module.Accelerator
+    original = owner.prepare
+
+    @functools.wraps(original)
+    def prepare(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _told.found_unless("Accelerate", "Hugging Face Trainer")
+        return original(self, *args, **kwargs)
+
+    patches.replace(owner, "prepare", prepare)

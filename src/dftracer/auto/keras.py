@@ -1,0 +1,135 @@
+"""Keras 3, with any backend: batches, epochs and evaluations.
+
+By hand, with DFTRACER_ENABLE=1::
+
+    from dftracer.auto.keras import DFTracerCallback
+
+    model.fit(..., callbacks=[DFTracerCallback()])
+
+With the torch backend, `dftracer run` meets every `fit` by itself. What a backend does inside a batch is its own
+affair: a batch is one `compute/compute` event, and what lies between two batches is waiting for data.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dftracer import _core, _session
+from dftracer.auto._events import BLOCK, EPOCH, EVALUATE, FETCH, TRAIN, Word
+from dftracer.auto._patches import Patches, safely
+from dftracer.auto._required import required
+from dftracer.python import ai
+
+if TYPE_CHECKING:
+
+    class Callback:
+        """Stands in for the framework's own where types are checked."""
+
+else:
+    Callback = required("keras").callbacks.Callback
+
+__all__ = ["NAME", "DFTracerCallback", "install"]
+
+NAME = "Keras"
+
+_COMPUTE = Word("compute", "compute", ai.compute)
+
+
+class DFTracerCallback(Callback):
+    """Records what `fit` and `evaluate` do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _session.arm()
+        self._numbers = {"step": 0, "epoch": 0}
+        self._train = self._epoch = self._waiting = self._batch = self._test = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        _quiet(True)
+        self._train = _core.time_ns()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._numbers["epoch"] = int(epoch)
+        self._epoch = self._waiting = _core.time_ns()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._batch = _core.time_ns()
+        self._write(FETCH, self._waiting, self._batch, **self._numbers)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        end = _core.time_ns()
+        self._write(_COMPUTE, self._batch, end, **self._numbers)
+        self._write(BLOCK, self._batch, end, **self._numbers)
+        self._numbers["step"] += 1
+        self._waiting = end
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._write(EPOCH, self._epoch, _core.time_ns(), epoch=int(epoch))
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        _quiet(True)
+        self._test = _core.time_ns()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        end = _core.time_ns()
+        self._write(EVALUATE, self._test, end)
+        self._waiting = end
+        if not self._train:
+            _quiet(False)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._write(TRAIN, self._train, _core.time_ns())
+        self._train = 0
+        _quiet(False)
+
+    def _write(self, word: Word, start: int, end: int, **numbers: int) -> None:
+        if start:
+            safely(word.write, start, end, dict(numbers))
+
+
+class _Deaf:
+    """Takes the place of the step rule while Keras tells: its optimizers are not torch's."""
+
+    fetching = spanned = False
+    scaling = None
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: 0
+
+
+_outer = threading.local()
+
+
+def _quiet(on: bool) -> None:
+    from dftracer.auto import _training  # noqa: PLC0415 - only where torch may be watched
+
+    here = _training._local
+    if on and not isinstance(getattr(here, "training", None), _Deaf):
+        _outer.training = getattr(here, "training", None)
+        here.training = _Deaf()
+    elif not on and isinstance(getattr(here, "training", None), _Deaf):
+        if _outer.training is None:
+            del here.training
+        else:
+            here.training = _outer.training
+
+
+def install(module: ModuleType, patches: Patches) -> None:
+    """Every list of callbacks that `fit` and `evaluate` make gets one of ours."""
+    owner: Any = module.CallbackList
+    original = owner.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
+        original(self, callbacks, *args, **kwargs)
+        safely(_add, self)
+
+    patches.replace(owner, "__init__", init)
+
+
+def _add(callbacks: Any) -> None:
+    if not any(isinstance(c, DFTracerCallback) for c in callbacks.callbacks):
+        callbacks.append(DFTracerCallback())

@@ -1,0 +1,15 @@
+"""Ray Train: loaders prepared by `prepare_data_loader` give torch's batches, and workers are processes of the run."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from dftracer.auto._patches import Patches
+
+__all__ = ["NAME", "install"]
+
+NAME = "Ray Train"
+
+
+def install(module: ModuleType, patches: Patches) -> None:
+    """Nothing is changed: what its loops do is seen at torch's boundaries."""
