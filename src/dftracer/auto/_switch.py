@@ -35,6 +35,9 @@ def install() -> bool:
     _session.arm()
     _patches = Patches()
     _imports.when_imported("torch", _torch_is_there)
+    # Not after torch: a framework that imports it is in the middle of its own import then.
+    for name, ours in _adapters.ADAPTERS.items():
+        _watch(name, _by_adapter(ours))
     return True
 
 
@@ -71,8 +74,6 @@ def _torch_is_there(torch: ModuleType) -> None:
     _watch("torch.amp.grad_scaler", compute.install_scaler)
     for name in checkpoint.CALLS:
         _watch(name, checkpoint.install)
-    for name, ours in _adapters.ADAPTERS.items():
-        _watch(name, _by_adapter(ours))
 
 
 def _watch(name: str, install: Any) -> None:

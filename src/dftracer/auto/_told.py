@@ -37,5 +37,6 @@ def tell() -> None:
         return
     with contextlib.suppress(OSError):
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        sys.stderr.write(f"dftracer: {', '.join(_names)}: steps are recorded\n")
+        names = sorted(_names, key=lambda name: name != "PyTorch")  # frameworks after what they are built on
+        sys.stderr.write(f"dftracer: {', '.join(names)}: steps are recorded\n")
         sys.stderr.flush()

@@ -7,8 +7,8 @@
     train_step = dft_jax.step(jax.jit(train_step))             # each call is one `compute/compute` event
     train_step = dft_jax.step(jax.jit(train_step), block=True) # and waits for its result
 
-JAX returns before the device is done. Without `block` an event says how long the host took to dispatch the step, and
-nothing is waited for; with it, how long the step took.
+JAX returns before the device is done. Without `block` an event says how long the host took to dispatch the
+step, and nothing is waited for; with it, how long the step took.
 """
 
 from __future__ import annotations

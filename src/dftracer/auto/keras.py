@@ -6,8 +6,8 @@ By hand, with DFTRACER_ENABLE=1::
 
     model.fit(..., callbacks=[DFTracerCallback()])
 
-With the torch backend, `dftracer run` meets every `fit` by itself. What a backend does inside a batch is its own
-affair: a batch is one `compute/compute` event, and what lies between two batches is waiting for data.
+`dftracer run` meets every `fit` by itself. What a backend does inside a batch is its own affair: a batch is
+one `compute/compute` event, and what lies between two batches is waiting for data.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Under `dftracer run` every trainer is met by itself. By hand, with DFTRACER_ENAB
 
     trainer = Trainer(..., callbacks=[DFTracerCallback()], profiler=DFTracerProfiler())
 
-The callback marks steps and evaluations. The profiler adds `forward` as Lightning itself sees it, and an event of
-category `lightning` for each hook of the module and its callbacks.
+The callback marks steps and evaluations. The profiler adds `forward` as Lightning itself sees it,
+and an event of category `lightning` for each hook of the module and its callbacks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ray Train: loaders prepared by `prepare_data_loader` give torch's batches, and workers are processes of the run."""
+"""Ray Train: `prepare_data_loader` gives torch's batches, and its workers are processes of the run."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Named(Items):
         return {"x": x, "labels": y}
 
 
-def main(folder: str) -> None:
+def main(folder: str, by_hand: bool) -> None:
     torch.manual_seed(0)
     model = Tiny(Config())
     arguments = transformers.TrainingArguments(
@@ -60,9 +60,13 @@ def main(folder: str) -> None:
         eval_dataset=Named(EVALUATED),
         optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)),
     )
+    if by_hand:
+        from dftracer.auto.huggingface import DFTracerCallback
+
+        trainer.add_callback(DFTracerCallback())
     done = trainer.train()
     print(f"steps {done.global_step} loss {done.training_loss:.17g}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], "hand" in sys.argv[2:])

@@ -34,11 +34,17 @@ class Module(lightning.LightningModule):
         return Optimizer(self.parameters())
 
 
-def main(kind: str, folder: str) -> None:
+def main(kind: str, folder: str, by_hand: bool) -> None:
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     module = Module(kind == "manual")
+    more = {}
+    if by_hand:
+        from dftracer.auto.lightning import DFTracerCallback, DFTracerProfiler
+
+        more = {"callbacks": [DFTracerCallback()], "profiler": DFTracerProfiler()}
     trainer = lightning.Trainer(
+        **more,
         max_epochs=2,
         accelerator="cpu",
         logger=False,
@@ -52,4 +58,4 @@ def main(kind: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], sys.argv[2], "hand" in sys.argv[3:])

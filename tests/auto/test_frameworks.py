@@ -1,0 +1,126 @@
+"""Frameworks as people use them, met by themselves under DFTRACER_AUTO or through what they offer by hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dftracer.testing import Capture, read
+
+HERE = Path(__file__).parent
+SLACK_US = 2_000
+
+
+def _run(tmp_path: Path, program: str, *args: str, auto: bool = True, **more: str) -> tuple[Capture, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env.update(
+        DFTRACER_ENABLE="1",
+        DFTRACER_DISABLE_IO="1",
+        DFTRACER_LOG_FILE=str(tmp_path / "trace" / "t"),
+        PYTHONPATH=str(HERE / "programs"),
+        OMP_NUM_THREADS="1",
+        **more,
+    )
+    if auto:
+        env["DFTRACER_AUTO"] = "torch"
+        env["DFTRACER_AUTO_MARK"] = str(tmp_path / "mark")
+    done = subprocess.run(
+        [sys.executable, str(HERE / "frameworks" / f"{program}.py"), *args],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return read(tmp_path / "trace"), done.stderr
+
+
+def _count(events: Capture, cat: str, name: str) -> int:
+    return sum(e.cat == cat and e.name == name for e in events)
+
+
+def _blocks_and_evaluations_are_apart(events: Capture) -> None:
+    blocks = [e for e in events if e.name == "fetch.block"]
+    for evaluation in (e for e in events if e.name == "evaluate"):
+        for block in blocks:
+            assert (
+                block.ts + block.dur <= evaluation.ts + SLACK_US
+                or block.ts >= evaluation.ts + evaluation.dur - SLACK_US
+            )
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_hugging_face_trainer(tmp_path: Path, by_hand: bool) -> None:
+    events, told = _run(tmp_path, "hf_trainer", str(tmp_path / "out"), *["hand"] * by_hand, auto=not by_hand)
+    assert _count(events, "dataloader", "fetch.block") == 12
+    assert _count(events, "compute", "step") == 12
+    assert _count(events, "compute", "forward") == _count(events, "compute", "backward") == 24
+    assert _count(events, "pipeline", "epoch") == 2
+    evaluations = [e for e in events if e.name == "evaluate"]
+    # Three items, each fetched (0.03 s) and computed (0.06 s).
+    assert len(evaluations) == 2
+    assert all(e.dur >= 270_000 for e in evaluations)
+    _blocks_and_evaluations_are_apart(events)
+    assert {e.args["step"] for e in events if e.name == "fetch.block"} == set(range(12))
+    if not by_hand:
+        assert "PyTorch, Hugging Face Trainer: steps are recorded" in told
+
+
+@pytest.mark.parametrize(("kind", "by_hand"), [("auto", False), ("manual", False), ("auto", True)])
+def test_lightning(tmp_path: Path, kind: str, by_hand: bool) -> None:
+    events, told = _run(tmp_path, "lightning_fit", kind, str(tmp_path), *["hand"] * by_hand, auto=not by_hand)
+    assert _count(events, "dataloader", "fetch.block") == 24
+    for name in ("forward", "backward", "step"):
+        assert _count(events, "compute", name) == 24
+    # A sanity check of two items before the first epoch, three items after each.
+    evaluations = sorted((e for e in events if e.name == "evaluate"), key=lambda e: e.ts)
+    assert [e.dur >= n * 90_000 for e, n in zip(evaluations, (2, 3, 3), strict=True)] == [True] * 3
+    _blocks_and_evaluations_are_apart(events)
+    assert any(e.cat == "lightning" for e in events) is by_hand
+    if not by_hand:
+        assert "PyTorch, Lightning: steps are recorded" in told
+
+
+def test_accelerate(tmp_path: Path) -> None:
+    events, told = _run(tmp_path, "accelerated")
+    assert _count(events, "dataloader", "fetch.block") == 6
+    assert _count(events, "compute", "backward") == 12
+    assert _count(events, "compute", "step") == 6
+    assert "PyTorch, Accelerate: steps are recorded" in told
+
+
+@pytest.mark.parametrize(("backend", "by_hand"), [("torch", False), ("jax", True)])
+def test_keras(tmp_path: Path, backend: str, by_hand: bool) -> None:
+    events, _ = _run(tmp_path, "keras_fit", *["hand"] * by_hand, auto=not by_hand, KERAS_BACKEND=backend)
+    assert _count(events, "dataloader", "fetch.block") == 12
+    assert _count(events, "compute", "compute") == 12
+    assert _count(events, "pipeline", "epoch") == _count(events, "pipeline", "evaluate") == 2
+    assert _count(events, "pipeline", "train") == 1
+    assert _count(events, "compute", "backward") == 0
+    waits = [e for e in events if e.name == "fetch.iter"]
+    assert len(waits) == 12
+    assert {e.args["step"] for e in waits} == set(range(12))
+
+
+def test_a_step_of_jax_is_waited_for_only_when_asked(tmp_path: Path) -> None:
+    events, _ = _run(tmp_path, "jax_steps", auto=False)
+    steps = [e for e in events if e.cat == "compute"]
+    waited = [e for e in steps if e.args["blocked"] == 1]
+    sent = [e for e in steps if e.args["blocked"] == 0]
+    assert [int(e.args["step"]) for e in waited] == [0, 1, 2, 3]
+    assert [int(e.args["step"]) for e in sent] == [0, 1, 2]
+    assert all(e.dur >= 50_000 for e in waited)
+    assert min(e.dur for e in sent) < 50_000
+
+
+def test_ray_train(tmp_path: Path) -> None:
+    events, _ = _run(tmp_path, "ray_train", str(tmp_path / "store"))
+    assert _count(events, "dataloader", "fetch.block") == 12
+    for name in ("forward", "backward", "step"):
+        assert _count(events, "compute", name) == 12
