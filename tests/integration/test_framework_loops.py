@@ -65,8 +65,9 @@ class Trainer(transformers.Trainer):
 data = [{"x": torch.ones(4), "labels": torch.zeros(1)} for _ in range(32)]
 model = Model()
 options = transformers.TrainingArguments("out", num_train_epochs=4, per_device_train_batch_size=4,
-                                         report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
-                                         use_cpu=True, eval_strategy="epoch", per_device_eval_batch_size=4)
+                                         report_to=[], save_strategy="no", logging_strategy="no",
+                                         disable_tqdm=True, use_cpu=True,
+                                         eval_strategy="epoch", per_device_eval_batch_size=4)
 trainer = Trainer(model, options, train_dataset=data, eval_dataset=data)
 result = trainer.train()
 print("steps", model.steps, result.global_step, trainer.state.epoch, trainer.state.max_steps)
