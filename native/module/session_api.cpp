@@ -7,6 +7,10 @@
 #include "session/session.hpp"
 
 namespace dft::py {
+
+void count_lost_event() { count_lost(Drop::kMemory); }
+void count_lost_value() { count_cut_value(); }
+
 namespace {
 
 template <typename F>
@@ -216,21 +220,20 @@ PyObject* py_exit_event(PyObject*, PyObject*) {
 }
 
 Frame frame_for_event(ThreadState* t, bool other_lane) {
-  Frame f{};
-  f.parent = -1;
-  f.level = 1;
+  if (other_lane) {
+    Frame f{};
+    f.parent = -1;
+    f.level = 1;
+    f.id = new_id(t);
+    return f;
+  }
   Stack* s = t->stack;
-  Frame* top = s->size && !other_lane ? &s->frames[s->size - 1] : nullptr;
+  Frame* top = s->size ? &s->frames[s->size - 1] : nullptr;
   if (top && (top->flags & (kAnonymous | kNamed)) == kAnonymous) {
     top->flags |= kNamed;
     return *top;
   }
-  f.id = new_id(t);
-  if (!other_lane) {
-    f.parent = top ? int64_t(top->id) : s->outer_id;
-    f.level = (top ? top->level : s->outer_level) + 1;
-  }
-  return f;
+  return unopened_frame(t);
 }
 
 uint64_t clamp_ns(PyObject* value) {
@@ -254,15 +257,21 @@ PyObject* py_log_event(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OOOO|OO", &name, &cat, &start, &duration, &mapping, &tid)) return nullptr;
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   if (!t) Py_RETURN_NONE;
-  Args pairs;
-  pairs.set_all(mapping);
-  bool other_lane = tid != Py_None;
-  Frame f = frame_for_event(t, other_lane);
-  f.start = clamp_ns(start);
-  uint8_t flags = uint8_t(kAbsoluteTime | (other_lane ? kOtherLane : 0));
-  emit_strings(t, Kind::kEvent, flags, f, f.start + clamp_ns(duration), other_lane ? PyLong_AsLongLong(tid) : 0,
-               text_of(name), text_of(cat), pairs.text());
+  recording([&] {
+    Args pairs;
+    pairs.set_all(mapping);
+    std::string name_text = text_of(name), cat_text = text_of(cat);
+    t = thread_in_context();  // a __str__ may have ended the session
+    if (!t) return;
+    bool other_lane = tid != Py_None;
+    Frame f = frame_for_event(t, other_lane);
+    f.start = clamp_ns(start);
+    uint8_t flags = uint8_t(kAbsoluteTime | (other_lane ? kOtherLane : 0));
+    emit_strings(t, Kind::kEvent, flags, f, f.start + clamp_ns(duration), other_lane ? PyLong_AsLongLong(tid) : 0,
+                 name_text, cat_text, pairs.text());
+  });
   PyErr_Clear();
+  if (raise_kept()) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -271,12 +280,18 @@ PyObject* py_log_counter(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OOO|O", &name, &cat, &values, &ts)) return nullptr;
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   if (!t) Py_RETURN_NONE;
-  Args pairs;
-  pairs.set_all(values);
-  Frame f{};
-  f.id = new_id(t);
-  f.start = ts == Py_None ? now_epoch_ns() : clamp_ns(ts);
-  emit_strings(t, Kind::kCounter, kAbsoluteTime, f, f.start, 0, text_of(name), text_of(cat), pairs.text());
+  recording([&] {
+    Args pairs;
+    pairs.set_all(values);
+    std::string name_text = text_of(name), cat_text = text_of(cat);
+    t = thread_in_context();
+    if (!t) return;
+    Frame f{};
+    f.id = new_id(t);
+    f.start = ts == Py_None ? now_epoch_ns() : clamp_ns(ts);
+    emit_strings(t, Kind::kCounter, kAbsoluteTime, f, f.start, 0, name_text, cat_text, pairs.text());
+  });
+  if (raise_kept()) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -285,17 +300,24 @@ PyObject* py_log_metadata(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OOO|O", &kind, &key, &value, &tid)) return nullptr;
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   if (!t) Py_RETURN_NONE;
-  Frame f{};
-  f.id = new_id(t);
-  bool other_lane = tid != Py_None;
-  emit_strings(t, Kind::kMetadata, other_lane ? kOtherLane : 0, f, 0, other_lane ? PyLong_AsLongLong(tid) : 0,
-               text_of(kind), text_of(key), text_of(value));
+  recording([&] {
+    std::string kind_text = text_of(kind), key_text = text_of(key), value_text = text_of(value);
+    t = thread_in_context();
+    if (!t) return;
+    Frame f{};
+    f.id = new_id(t);
+    bool other_lane = tid != Py_None;
+    emit_strings(t, Kind::kMetadata, other_lane ? kOtherLane : 0, f, 0, other_lane ? PyLong_AsLongLong(tid) : 0,
+                 kind_text, key_text, value_text);
+  });
   PyErr_Clear();
+  if (raise_kept()) return nullptr;
   Py_RETURN_NONE;
 }
 
 PyObject* py_string_hash(PyObject*, PyObject* text) {
-  std::string hash = short_hash(text_of(text));
+  std::string hash;
+  if (!possible([&] { hash = short_hash(text_of(text)); }) || raise_kept()) return nullptr;
   return PyUnicode_FromStringAndSize(hash.data(), Py_ssize_t(hash.size()));
 }
 

@@ -64,8 +64,8 @@ struct HeapPayload {
   uint64_t size;
 };
 
-enum class Drop : int { kRingFull, kDisk, kSizeLimit, kInSignal, kCount };
-inline constexpr const char* kDropNames[] = {"ring_full", "disk", "size_limit", "in_signal"};
+enum class Drop : int { kRingFull, kDisk, kSizeLimit, kInSignal, kMemory, kCount };
+inline constexpr const char* kDropNames[] = {"ring_full", "disk", "size_limit", "in_signal", "memory"};
 
 // Per-thread ring, at the head of its part of the ring file; the data follows one page later.
 struct RingHeader {

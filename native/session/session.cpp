@@ -7,6 +7,7 @@
 
 #include "format/md5.hpp"
 #include "intercept/intercept.hpp"
+#include "record/large_payloads.hpp"
 #include "record/names.hpp"
 #include "session/pages.hpp"
 #include "session/session_clock.hpp"
@@ -67,6 +68,8 @@ void arm(const std::string& requested_path, const std::string& fallback_path, co
   uint64_t wall = realtime_ns();
   s->clock.start(now, wall - (monotonic_ns() - now.mono_ns));
   note_session_clock(now, s->clock.epoch_offset());
+  g_waiting_payloads.store(0);  // a forked child's are the parent's; of an earlier session none is left
+  g_cut_values.store(0);
   g.session_pid.store(s->pid);
   g.session = s;
   g_doze.store(0);

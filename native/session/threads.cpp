@@ -201,7 +201,14 @@ bool move_to_private_ring(Session* s, ThreadState* t) {
 
 void grow_stack(Stack* s) {
   uint32_t capacity = s->capacity ? s->capacity * 2 : 32;
-  s->frames = static_cast<Frame*>(realloc(s->frames, capacity * sizeof(Frame)));
+  auto* frames = static_cast<Frame*>(realloc(s->frames, capacity * sizeof(Frame)));
+  if (!frames && s->capacity) {
+    // No memory: the innermost open event gives way to the new one.
+    --s->size;
+    count_lost(Drop::kMemory);
+    return;
+  }
+  s->frames = frames;
   s->capacity = capacity;
 }
 

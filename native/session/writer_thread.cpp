@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <new>
 
 #include "intercept/intercept.hpp"
 #include "intercept/io_record.hpp"
@@ -82,7 +83,11 @@ void* writer_main(void* p) {
       std::lock_guard lock(s->writer_mutex);
       s->clock.add(take_anchor());
       s->header()->last_anchor = s->clock.last();
-      written = s->writer.pump(slots, flushing || timed_out);
+      try {
+        written = s->writer.pump(slots, flushing || timed_out);
+      } catch (const std::bad_alloc&) {
+        written = false;  // the next round tries again
+      }
       show(s);
     }
     s->written.store(written);
@@ -109,7 +114,11 @@ void* writer_main(void* p) {
     auto slots = slots_now(s);
     std::lock_guard lock(s->writer_mutex);
     s->clock.add(take_anchor());
-    s->writer.finish(slots, thread_cpu_ns());
+    try {
+      s->writer.finish(slots, thread_cpu_ns());
+    } catch (const std::bad_alloc&) {
+      // What is missing waits in the ring for the next reader.
+    }
     show(s);
     s->written.store(s->writer.complete());
   }
