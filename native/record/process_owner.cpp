@@ -1,0 +1,50 @@
+#include "record/process_owner.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+
+#include "record/ring_file.hpp"
+
+namespace dft {
+namespace {
+
+std::string boot_id() {
+  char text[64];
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd >= 0 ? read(fd, text, sizeof text) : 0;
+  if (fd >= 0) close(fd);
+  while (n > 0 && text[n - 1] == '\n') --n;
+  return n > 0 ? std::string(text, size_t(n)) : "unknown";
+}
+
+// Where pids mean the same as here; empty where that cannot be told.
+std::string place() {
+  std::string boot = boot_id();
+  uint64_t ns = own_pid_namespace();
+  return boot == "unknown" || ns == 0 ? "" : boot + "/" + std::to_string(ns) + "/";
+}
+
+}  // namespace
+
+std::string own_owner() {
+  std::string where = place();
+  uint64_t start = process_start_time(uint32_t(getpid()));
+  if (where.empty() || start == 0) return "";
+  return where + std::to_string(getpid()) + "/" + std::to_string(start);
+}
+
+bool is_known_dead(const std::string& owner) {
+  std::string where = place();
+  if (where.empty() || !owner.starts_with(where)) return false;
+  const char* pid = owner.c_str() + where.size();
+  char* end;
+  uint64_t number = strtoull(pid, &end, 10);
+  if (end == pid || *end != '/' || number == 0 || number > UINT32_MAX) return false;
+  uint64_t start = strtoull(end + 1, nullptr, 10);
+  return start != 0 && process_start_time(uint32_t(number)) != start;
+}
+
+}  // namespace dft
