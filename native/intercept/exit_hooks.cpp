@@ -8,7 +8,7 @@
 
 #include "intercept/intercept.hpp"
 #include "intercept/patcher.hpp"
-#include "session/session.hpp"
+#include "record/session_calls.hpp"
 
 namespace dft {
 namespace {

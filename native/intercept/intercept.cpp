@@ -7,7 +7,8 @@
 #include "intercept/files.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/io_record.hpp"
-#include "session/session.hpp"
+#include "record/settings.hpp"
+#include "record/warn_once.hpp"
 #include "format/json.hpp"
 
 namespace dft {
@@ -52,7 +53,7 @@ void start_interception(const Settings& settings) {
   DataDirs dirs;
   dirs.set(settings.data_dir, settings.import_dirs);
   if (!prepare_files(dirs)) {
-    complain("no address space to keep track of open files; I/O is not traced");
+    warn_once("no address space to keep track of open files; I/O is not traced");
     return;
   }
   name_calls();

@@ -21,6 +21,9 @@ DFT_API void hide_io(bool hidden);
 // For the closing record: what was seen, and what cannot be seen.
 void append_interception_facts(std::string* args);
 
+// _exit and exec, which run no exit handlers: once per process.
+void install_exit_hooks();
+
 // process_hooks.cpp
 void record_exec(const char* path, int error);
 

@@ -4,13 +4,10 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <ctime>
-
 #include "format/md5.hpp"
-#include "session/session_state.hpp"
+#include "record/session_calls.hpp"
 
 namespace dft {
 
@@ -39,43 +36,18 @@ bool in_a_handler() {
 void hide_io(bool hidden) { tls_io_off += hidden ? 1u : -1u; }
 
 ThreadState* attach_for_io() {
-  Session* s = state().session;
   // The first record of a process opens files and starts a thread, which a handler must not.
-  if (s && !s->recording && in_a_handler()) {
-    s->dropped_before_begin.fetch_add(1, std::memory_order_relaxed);
+  if (!session_recording() && in_a_handler()) {
+    count_signal_drop_before_begin();
     return nullptr;
   }
   return attach_thread(true);
-}
-
-void count_signal_drop() {
-  Session* s = state().session;
-  if (s && s->recording) s->header()->dropped[int(Drop::kInSignal)].fetch_add(1, std::memory_order_relaxed);
 }
 
 void count_hidden_call(int fd) {
   // After vfork it may be the child's.
   if (tls_io_off % kLocked || g_generation.load(std::memory_order_relaxed) == 0 || !in_session_process()) return;
   if (file_of(fd)) count_signal_drop();
-}
-
-void ease_off(ThreadState* t) {
-  Session* s = state().session;
-  if (!s) return;
-  refresh_limit(t);
-  if (t->head < t->ease_from || s->settings.max_stall_us == 0) return;
-  if (s->header()->refusing.load(std::memory_order_relaxed)) return;
-  // As long as it helps: a disk that hangs must not slow every call down.
-  constexpr uint64_t kHopeNs = 100'000'000;
-  uint64_t now = monotonic_ns();
-  if (uint64_t commits = s->writer.commits(); commits != t->eased_at) {
-    t->eased_at = commits;
-    t->eased_since = now;
-  }
-  if (now - t->eased_since > kHopeNs) return;
-  wake_writer();
-  timespec nap{0, 50000};
-  syscall(SYS_nanosleep, &nap, nullptr);
 }
 
 void announce(ThreadState* t, uint64_t hash, std::string_view path) {

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "record/engine.hpp"
+#include "record/session_calls.hpp"
 #include "intercept/files.hpp"
 #include "format/io_calls.hpp"
 
@@ -48,9 +49,6 @@ void announce_descriptor(ThreadState* t, Descriptor* d);
 ThreadState* attach_for_io();
 // Whether this looks like a signal handler of the program.
 bool in_a_handler();
-void count_signal_drop();
-// Little room is left in the ring: a short pause now, rather than a long one or a lost event later.
-void ease_off(ThreadState* t);
 
 inline ThreadState* io_thread() {
   ThreadState* t = tls_thread;

@@ -7,15 +7,13 @@
 
 #include "intercept/hook_table.hpp"
 #include "intercept/process_calls.hpp"
-#include "session/session_state.hpp"
 
 namespace dft {
 namespace {
 
 // A trace is not begun for a process event alone: a shell would leave one for every command.
 bool recording() {
-  Session* s = state().session;
-  return s && s->recording && io_active();
+  return session_recording() && io_active();
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ bool Reader::optional_number(Slot slot, PyObject* activity, int64_t* out) {
   return !slots_[slot] || number(slot, activity, out);
 }
 
-bool Reader::text(Slot slot, PyObject* activity, std::string* out, const char* otherwise) {
+bool Reader::text(Slot slot, PyObject* activity, std::string* out, const char* fallback) {
   Ref value(call(slot, activity));
   Py_ssize_t size = 0;
   const char* data = value ? PyUnicode_AsUTF8AndSize(value.get(), &size) : nullptr;
@@ -125,7 +125,7 @@ bool Reader::text(Slot slot, PyObject* activity, std::string* out, const char* o
   }
   if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return false;
   PyErr_Clear();
-  out->append(otherwise);
+  out->append(fallback);
   return true;
 }
 

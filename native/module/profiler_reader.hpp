@@ -62,7 +62,7 @@ class Reader {
   bool number(Slot slot, PyObject* activity, int64_t* out);
   bool optional_number(Slot slot, PyObject* activity, int64_t* out);
   // Appends to `out`; a text that is not UTF-8 leaves `otherwise` there.
-  bool text(Slot slot, PyObject* activity, std::string* out, const char* otherwise);
+  bool text(Slot slot, PyObject* activity, std::string* out, const char* fallback);
   bool read_kind(Row& row, PyObject* activity);
   bool guess_kind(Row& row, PyObject* activity);
   bool read_name(Row& row, PyObject* activity);

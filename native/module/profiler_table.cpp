@@ -47,10 +47,10 @@ bool cut_front(string_view& text, string_view label, int64_t* out) {
   return true;
 }
 
-int64_t field(string_view text, string_view label, int64_t otherwise) {
+int64_t field(string_view text, string_view label, int64_t fallback) {
   size_t at = text.find(label), end;
   int64_t value;
-  return at != string_view::npos && read_number(text, at + label.size(), &value, &end) ? value : otherwise;
+  return at != string_view::npos && read_number(text, at + label.size(), &value, &end) ? value : fallback;
 }
 
 void pair(std::string& out, string_view key, int64_t value) {

@@ -16,20 +16,20 @@ auto without_gil(F f) {
   return result;
 }
 
-uint64_t number(PyObject* dict, const char* key, uint64_t otherwise) {
+uint64_t number(PyObject* dict, const char* key, uint64_t fallback) {
   PyObject* v = PyDict_GetItemString(dict, key);
-  if (!v) return otherwise;
+  if (!v) return fallback;
   uint64_t n = PyLong_AsUnsignedLongLong(v);
   if (PyErr_Occurred()) {
     PyErr_Clear();
-    return otherwise;
+    return fallback;
   }
   return n;
 }
 
-bool truth(PyObject* dict, const char* key, bool otherwise) {
+bool truth(PyObject* dict, const char* key, bool fallback) {
   PyObject* v = PyDict_GetItemString(dict, key);
-  return v ? PyObject_IsTrue(v) > 0 : otherwise;
+  return v ? PyObject_IsTrue(v) > 0 : fallback;
 }
 
 void set_text(PyObject* dict, const char* key, std::string* out) {

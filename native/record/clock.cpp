@@ -26,9 +26,9 @@ bool kernel_trusts_cpu_counter() {
 #endif
 }
 
-double slope_between(const Anchor& a, const Anchor& b, double otherwise) {
+double slope_between(const Anchor& a, const Anchor& b, double fallback) {
   // Below 100 us the reading noise of the two clocks dominates the estimate.
-  if (b.mono_ns < a.mono_ns + 100000 || b.ticks <= a.ticks) return otherwise;
+  if (b.mono_ns < a.mono_ns + 100000 || b.ticks <= a.ticks) return fallback;
   return double(b.mono_ns - a.mono_ns) / double(b.ticks - a.ticks);
 }
 

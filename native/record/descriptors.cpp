@@ -22,7 +22,7 @@ bool is_file(int fd, const struct stat& wanted) {
 
 }  // namespace
 
-int open_out_of_the_way(const char* path, int flags, mode_t mode) {
+int open_high_fd(const char* path, int flags, mode_t mode) {
   constexpr int kTries = 20;
   for (int i = 0; i < kTries; ++i) {
     int low = open(path, flags | O_CLOEXEC, mode);
@@ -42,6 +42,6 @@ int open_out_of_the_way(const char* path, int flags, mode_t mode) {
   return -1;
 }
 
-bool forsake_descriptors() { return syscall(SYS_close_range, 0u, ~0u, kUnshare) == 0; }
+bool unshare_fd_table() { return syscall(SYS_close_range, 0u, ~0u, kUnshare) == 0; }
 
 }  // namespace dft

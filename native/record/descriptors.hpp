@@ -10,9 +10,9 @@ inline constexpr int kOutOfTheWay = 200;
 
 // open(), far from the low numbers. Another thread of the program may put a file of its own under the low number that
 // the kernel gives first, between any two of our calls: then that is left alone and ours is opened again.
-int open_out_of_the_way(const char* path, int flags, mode_t mode = 0);
+int open_high_fd(const char* path, int flags, mode_t mode = 0);
 
 // From now on this thread has descriptors of its own, none so far. False where the kernel cannot do that.
-bool forsake_descriptors();
+bool unshare_fd_table();
 
 }  // namespace dft

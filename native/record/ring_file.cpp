@@ -60,7 +60,7 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
 }  // namespace
 
 bool RingFile::create_at(const std::string& path, uint64_t first_size) {
-  int fd = open_out_of_the_way(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  int fd = open_high_fd(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (fd < 0) return false;
   void* at = MAP_FAILED;
   if (reserve_blocks(fd, 0, first_size))
@@ -90,7 +90,7 @@ bool RingFile::owns_descriptor() const {
 // The program may have closed our descriptor (os.closerange, daemonising), and the number be its own file by now.
 bool RingFile::reopen_if_stolen() {
   if (owns_descriptor()) return true;
-  int fd = open_out_of_the_way(path_.c_str(), O_RDWR);
+  int fd = open_high_fd(path_.c_str(), O_RDWR);
   if (fd < 0) return false;
   fd_ = fd;
   return owns_descriptor();
@@ -248,8 +248,8 @@ RingFile::~RingFile() {
   if (owns_descriptor()) close(fd_);
 }
 
-std::vector<std::string> ring_directories(const std::string& wished, const std::string& trace_directory) {
-  if (!wished.empty()) return {wished};
+std::vector<std::string> ring_directories(const std::string& requested, const std::string& trace_directory) {
+  if (!requested.empty()) return {requested};
   std::vector<std::string> out;
   struct statvfs fs;
   if (statvfs(kSharedMemory, &fs) == 0 && uint64_t(fs.f_bavail) * fs.f_frsize >= kEnoughSharedMemory)

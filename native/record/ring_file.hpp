@@ -58,7 +58,7 @@ class RingFile {
 // Memory of a ring is taken by the piece: the whole at once would hold up the call that needs the ring.
 inline constexpr uint64_t kRingPiece = 256 << 10;
 inline constexpr const char* kSharedMemory = "/dev/shm";
-std::vector<std::string> ring_directories(const std::string& wished, const std::string& trace_directory);
+std::vector<std::string> ring_directories(const std::string& requested, const std::string& trace_directory);
 // Start time of a live process in clock ticks; 0 when there is no such process (zombies count as dead).
 uint64_t process_start_time(uint32_t pid);
 uint64_t own_pid_namespace();

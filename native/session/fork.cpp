@@ -68,16 +68,16 @@ void before_fork() {
   if (g_careful) {
     g_child_records = g_writer_rests;
     if (!g_child_records && session_armed())
-      complain("children of a program with threads and a sanitizer are not recorded: its allocator may be locked there");
+      warn_once("children of a program with threads and a sanitizer are not recorded: its allocator may be locked there");
   }
   names_mutex().lock();
-  state().complaints_mutex.lock();
+  warnings_mutex().lock();
   lock_patcher();
 }
 
 void in_parent() {
   unlock_patcher();
-  state().complaints_mutex.unlock();
+  warnings_mutex().unlock();
   names_mutex().unlock();
   unlock_state();
 }
@@ -85,7 +85,7 @@ void in_parent() {
 void in_child() {
   // These were locked by the thread that lives on here, so they can be unlocked.
   unlock_patcher();
-  state().complaints_mutex.unlock();
+  warnings_mutex().unlock();
   names_mutex().unlock();
   // The parent's writer, who may hold this one, does not exist here.
   if (g_writer_rests)

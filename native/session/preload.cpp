@@ -16,16 +16,16 @@ bool is_one_of(const char* text, std::initializer_list<const char*> words) {
 }
 
 // As in the table of settings (_config.py); what cannot be read counts as not given.
-bool truth(const char* name, bool otherwise) {
+bool truth(const char* name, bool fallback) {
   const char* v = getenv(name);
-  if (!v) return otherwise;
+  if (!v) return fallback;
   if (is_one_of(v, {"1", "true", "on", "yes", "y", "t"})) return true;
-  return is_one_of(v, {"0", "false", "off", "no", "n", "f"}) ? false : otherwise;
+  return is_one_of(v, {"0", "false", "off", "no", "n", "f"}) ? false : fallback;
 }
 
-uint64_t size(const char* name, uint64_t otherwise) {
+uint64_t size(const char* name, uint64_t fallback) {
   const char* v = getenv(name);
-  if (!v || *v < '0' || *v > '9') return otherwise;
+  if (!v || *v < '0' || *v > '9') return fallback;
   char* end;
   uint64_t n = strtoull(v, &end, 10);
   while (*end == ' ') ++end;
@@ -38,14 +38,14 @@ uint64_t size(const char* name, uint64_t otherwise) {
   return n;
 }
 
-uint64_t number(const char* name, uint64_t low, uint64_t high, uint64_t otherwise) {
-  uint64_t n = size(name, otherwise);
-  return n < low || n > high ? otherwise : n;
+uint64_t number(const char* name, uint64_t low, uint64_t high, uint64_t fallback) {
+  uint64_t n = size(name, fallback);
+  return n < low || n > high ? fallback : n;
 }
 
-std::string text(const char* name, const char* otherwise) {
+std::string text(const char* name, const char* fallback) {
   const char* v = getenv(name);
-  return v && *v ? v : otherwise;
+  return v && *v ? v : fallback;
 }
 
 Settings settings_from_environment() {

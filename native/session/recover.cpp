@@ -295,7 +295,7 @@ void* drop_lost_rings_now(void*) {
 
 void* drop_lost_rings_apart(void*) {
   ++tls_io_off;
-  return forsake_descriptors() ? drop_lost_rings_now(nullptr) : nullptr;
+  return unshare_fd_table() ? drop_lost_rings_now(nullptr) : nullptr;
 }
 
 }  // namespace

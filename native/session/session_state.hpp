@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -39,7 +38,7 @@ struct Session {
   Settings settings;
   pid_t pid = 0;
   std::string hex, host, host_hash;
-  std::string wished, otherwise;  // the file asked for, and the one if that is taken
+  std::string requested_path, fallback_path;  // the file asked for, and the one if that is taken
   std::string root_stem;          // of the process whose fork we are
 
   RingFile rings;
@@ -82,8 +81,6 @@ struct State {
   std::string last_path;
   // Held by the writer's thread while it works, let go while it sleeps.
   std::mutex writer_at_work;
-  std::mutex complaints_mutex;
-  std::set<std::string> complaints;
   void (*free_contexts)(void*) = nullptr;
 };
 

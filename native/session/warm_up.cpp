@@ -17,7 +17,7 @@ namespace {
 
 // Not by a second number for a file of the program: closing that would end the program's locks on it.
 void widen_descriptor_table() {
-  int fd = open_out_of_the_way("/", O_PATH);
+  int fd = open_high_fd("/", O_PATH);
   if (fd >= 0) close(fd);
 }
 

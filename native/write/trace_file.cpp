@@ -45,7 +45,7 @@ bool make_directories(const std::string& directory) {
 
 bool TraceFile::open_locked(const std::string& path, bool* taken) {
   *taken = false;
-  int fd = open_out_of_the_way(path.c_str(), O_RDWR | O_CREAT, 0666);
+  int fd = open_high_fd(path.c_str(), O_RDWR | O_CREAT, 0666);
   if (fd < 0) {
     error_ = path + ": " + strerror(errno);
     return false;
@@ -69,21 +69,21 @@ bool TraceFile::open_locked(const std::string& path, bool* taken) {
   return true;
 }
 
-bool TraceFile::open(const std::string& wished, const std::string& otherwise) {
+bool TraceFile::open(const std::string& requested_path, const std::string& fallback_path) {
   bool taken = false;
-  if (!make_directories(directory_of(wished))) {
-    error_ = directory_of(wished) + ": " + strerror(errno);
+  if (!make_directories(directory_of(requested_path))) {
+    error_ = directory_of(requested_path) + ": " + strerror(errno);
     return false;
   }
-  if (open_locked(wished, &taken)) return true;
-  return taken && open_locked(otherwise, &taken);
+  if (open_locked(requested_path, &taken)) return true;
+  return taken && open_locked(fallback_path, &taken);
 }
 
 bool TraceFile::reopen_if_stolen() {
   struct stat st;
   if (fstat(fd_, &st) == 0 && uint64_t(st.st_dev) == device_ && uint64_t(st.st_ino) == inode_) return true;
   // The program closed our descriptor (os.closerange, daemonising); the number may be its own file by now.
-  int fd = open_out_of_the_way(path_.c_str(), O_RDWR);
+  int fd = open_high_fd(path_.c_str(), O_RDWR);
   if (fd < 0) return false;
   flock(fd, LOCK_EX | LOCK_NB);
   fd_ = fd;

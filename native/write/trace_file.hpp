@@ -21,7 +21,7 @@ class TraceFile {
   TraceFile& operator=(const TraceFile&) = delete;
   ~TraceFile() { close(); }
   // Opens `wished`, or `otherwise` when a live process has taken that name. False: see error().
-  bool open(const std::string& wished, const std::string& otherwise);
+  bool open(const std::string& requested_path, const std::string& fallback_path);
   bool write_at(uint64_t offset, std::string_view bytes);
   // Cuts the file at `size`.
   bool truncate(uint64_t size);

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "intercept/intercept.hpp"
 #include "format/io_calls.hpp"
 #include "record/self_cost.hpp"
+#include "record/warn_once.hpp"
 #include "format/json.hpp"
 
 namespace dft {
@@ -40,14 +40,14 @@ void release_payload(const Record& r) {
 Writer::Writer(const Settings& settings, RingFile& rings, ClockMap& clock, LineFormatter& lines)
     : settings_(settings), rings_(rings), clock_(clock), lines_(lines), names_(settings.rotate_size != 0) {}
 
-void Writer::set_target(std::string wished, std::string otherwise) {
-  wished_ = std::move(wished);
-  otherwise_ = std::move(otherwise);
+void Writer::set_target(std::string requested_path, std::string fallback_path) {
+  requested_path_ = std::move(requested_path);
+  fallback_path_ = std::move(fallback_path);
 }
 
 bool Writer::ensure_open() {
   if (file_.is_open()) return true;
-  if (!file_.open(wished_, otherwise_)) {
+  if (!file_.open(requested_path_, fallback_path_)) {
     refused();
     return false;
   }
@@ -107,8 +107,8 @@ void Writer::append(std::string_view text, const MemberFacts& facts) {
 }
 
 void Writer::refused() {
-  complain("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
-  complained_ = true;
+  warn_once("cannot write the trace: " + file_.error() + "; events are kept in memory while they fit");
+  warned_ = true;
   failing_ = true;
   rings_.header()->refusing.store(1, std::memory_order_relaxed);
 }
@@ -372,7 +372,7 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
   if (nothing && uncommitted() == 0 && tail_committed_ == 0) return true;
   if (!ensure_open()) return false;
   if (over_limit()) {
-    complain("the trace has reached DFTRACER_MAX_SIZE; further events are dropped and counted");
+    warn_once("the trace has reached DFTRACER_MAX_SIZE; further events are dropped and counted");
     if (uncommitted() && !commit_tail(slots)) return false;
     discard(slots);
     return true;
@@ -384,7 +384,7 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
   bool due = now - last_commit_ns_ >= settings_.flush_ms * kMillisecond / 2;
   if (uncommitted() && (force || due) && !commit_tail(slots)) return false;
   if (tail_committed_ && now - tail_since_ns_ > kTailAge && !cut_member(slots)) return false;
-  if (file_.vanished()) complain("the trace file " + file_.path() + " was removed; its events are lost");
+  if (file_.vanished()) warn_once("the trace file " + file_.path() + " was removed; its events are lost");
   return true;
 }
 
@@ -419,7 +419,7 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   add_arg(args, "recoverable", rings_.recoverable() ? 1 : 0);
   if (part_ > 1 || !last) add_arg(args, "part", part_);
   if (!last) add_arg(args, "continues", 1);
-  append_interception_facts(&args);
+  if (closing_facts_) closing_facts_(&args);
   uint64_t ts = mapped / 1000;
   std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "end", ts, args) + "]\n";
   MemberFacts facts;
@@ -449,8 +449,8 @@ bool Writer::rotate() {
     std::string name = oldest == 1 ? stem_ : stem_ + "-part" + std::to_string(oldest);
     unlink(with_suffix(name, compress).c_str());
   }
-  wished_ = with_suffix(stem_ + "-part" + std::to_string(part_), compress);
-  otherwise_ = wished_;
+  requested_path_ = with_suffix(stem_ + "-part" + std::to_string(part_), compress);
+  fallback_path_ = requested_path_;
   return ensure_open();
 }
 

@@ -8,7 +8,7 @@
 
 #include "record/clock.hpp"
 #include "record/ring_file.hpp"
-#include "session/session.hpp"
+#include "record/settings.hpp"
 #include "write/file_names.hpp"
 #include "write/gzip.hpp"
 #include "write/line.hpp"
@@ -36,9 +36,11 @@ class Writer {
  public:
   Writer(const Settings& settings, RingFile& rings, ClockMap& clock, LineFormatter& lines);
 
-  void set_target(std::string wished, std::string otherwise);
+  void set_target(std::string requested_path, std::string fallback_path);
   // Puts the opening records where recovery finds them even if the file is never opened.
   void set_prelude(Prelude prelude);
+  // What others have to say in the closing record.
+  void set_closing_facts(void (*append)(std::string* args)) { closing_facts_ = append; }
   // False if the file system refuses; every later write tries again.
   bool ensure_open();
   // In the child of a fork: the file is the parent's.
@@ -52,7 +54,7 @@ class Writer {
   // Everything recorded is in the file, closing record included.
   bool complete() const { return complete_; }
   // The user has been told that the file system refuses.
-  bool complained() const { return complained_; }
+  bool warned() const { return warned_; }
   // Takes the closing records off again (exec failed, the program goes on).
   void reopen();
   bool rename_to(const std::string& path);
@@ -100,8 +102,9 @@ class Writer {
   Gzip gzip_;
   TraceFile file_;
   FileNames names_;
-  std::string wished_, otherwise_, stem_;
+  std::string requested_path_, fallback_path_, stem_;
   Prelude prelude_;
+  void (*closing_facts_)(std::string*) = nullptr;
   std::vector<RingSlot*> slots_;
   std::vector<uint64_t> heads_;
   std::atomic<uint64_t> commits_{0};
@@ -124,7 +127,7 @@ class Writer {
   uint64_t last_commit_ns_ = 0;
   bool failing_ = false;
   bool complete_ = false;
-  bool complained_ = false;
+  bool warned_ = false;
   bool closing_ = false;    // the closing lines must not start another part
   bool last_part_ = false;  // nor must anything else, once the end has come
 };

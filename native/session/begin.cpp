@@ -1,0 +1,56 @@
+#include "session/begin.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "intercept/intercept.hpp"
+#include "record/names.hpp"
+#include "session/prelude.hpp"
+#include "session/threads.hpp"
+#include "session/writer_thread.hpp"
+
+namespace dft {
+
+bool begin_recording(Session* s, bool for_io) {
+  uint64_t spool = s->settings.member_size + (256 << 10) + prelude_bound(s);
+  std::string name = "dftracer-" + std::to_string(getuid()) + "-" + s->hex + ".ring";
+  if (!s->rings.create(ring_directories(s->settings.ring_dir, directory_of(s->requested_path)), name, s->settings.ring_size,
+                       spool)) {
+    warn_once("cannot get memory for the event rings; nothing is recorded");
+    s->failed = true;
+    return false;
+  }
+  FileHeader* h = s->header();
+  h->compress = s->settings.compress;
+  h->cpu_ticks = g_cpu_ticks;
+  h->inc_metadata = s->settings.inc_metadata;
+  h->disable_tids = s->settings.disable_tids;
+  h->first_anchor = h->last_anchor = s->clock.first();
+  h->epoch_offset = s->clock.epoch_offset();
+  snprintf(h->host_hash, sizeof h->host_hash, "%s", s->host_hash.c_str());
+  // Until the file is open nobody may take the wished name for ours: another process may have it.
+  snprintf(h->path[0], sizeof h->path[0], "%s", s->fallback_path.c_str());
+  s->lines.setup(h->pid, s->host_hash, s->settings.inc_metadata, s->settings.disable_tids, name_of);
+  publish_names(h);
+  s->writer.set_target(s->requested_path, s->fallback_path);
+  s->writer.set_prelude(make_prelude(s));
+  s->writer.set_closing_facts(append_interception_facts);
+  h->dropped[int(Drop::kInSignal)].store(s->dropped_before_begin.load());
+  memcpy(h->magic, FileHeader::kMagic, 8);
+  // By the program's own thread, not by the writer: it would open the file in the middle of what a shell does with its
+  // low descriptors, and stand in their place for a moment.
+  if (for_io) s->writer.ensure_open();
+  if (!start_writer_thread(s)) {
+    warn_once("cannot start the writer thread; nothing is recorded");
+    s->rings.unlink_file();
+    s->failed = true;
+    return false;
+  }
+  s->slots.reserve(kSpareSlots);
+  s->recording = true;
+  return true;
+}
+
+}  // namespace dft

@@ -1,0 +1,150 @@
+// The slow sides of recording: a ring that is full, a payload that no ring holds.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+#include "session/session_state.hpp"
+
+namespace dft {
+namespace {
+
+// Events handed over in bulk (a profiler's window) are no traced call: they may wait for the writer.
+constexpr uint64_t kPatienceUs = 10000000;
+
+void fill(Record* r, uint32_t size, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
+          uint32_t payload) {
+  *r = {size, kind, flags, record_level(f), f.id, f.parent, f.start, end, name, payload};
+}
+
+void emit_on_heap(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name, char* data,
+                  size_t size) {
+  HeapPayload heap{data, size};
+  uint32_t whole = round8(sizeof(Record) + sizeof heap);
+  Record* r = reserve(t, whole);
+  if (!r) {
+    free(data);
+    return;
+  }
+  fill(r, whole, kind, uint8_t(flags | kOnHeap), f, end, name, sizeof heap);
+  memcpy(r->payload(), &heap, sizeof heap);
+  publish(t, whole);
+}
+
+}  // namespace
+
+// The ring is full. Wait a bounded time for the writer, then drop, and go on dropping without
+// waiting until a good part of the ring is free: a stuck disk holds a thread up once, not at every event.
+bool make_room(ThreadState* t, uint32_t size) {
+  Session* s = state().session;
+  auto over = [&] { return t->generation != g_generation.load(std::memory_order_relaxed); };
+  if (!s || over()) return false;
+  FileHeader* h = s->header();
+  auto room = [&] {
+    refresh_limit(t);
+    return t->head + size <= t->limit;
+  };
+  // A new ring gets its memory by the piece, from the writer if that comes in time.
+  if (uint64_t reserved = t->ring->reserved.load(std::memory_order_relaxed); t->head + size > reserved) {
+    uint64_t pieces = (t->head + size + kRingPiece - 1) / kRingPiece;  // a record may be longer than one
+    s->rings.extend(t->ring, std::max(reserved + kRingPiece, pieces * kRingPiece));
+    wake_writer();
+  }
+  if (room() && (!t->stalled || t->head < t->ease_from)) {
+    t->stalled = false;
+    return true;
+  }
+  bool disk = h->refusing.load(std::memory_order_relaxed);
+  uint64_t patience_us = t->patient ? kPatienceUs : s->settings.max_stall_us;
+  if (!t->stalled && !disk && patience_us) {
+    uint64_t deadline = monotonic_ns() + patience_us * 1000;
+    do {
+      wake_writer();
+      timespec nap{0, 20000};
+      nanosleep(&nap, nullptr);
+      if (over()) return false;  // finish_session() waits for us
+      if (room()) return true;
+    } while (monotonic_ns() < deadline && !h->refusing.load(std::memory_order_relaxed));
+    disk = h->refusing.load(std::memory_order_relaxed);
+  }
+  t->stalled = true;
+  t->limit = 0;
+  h->dropped[int(disk ? Drop::kDisk : Drop::kRingFull)].fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
+                std::string_view a, std::string_view b, std::string_view c) {
+  size_t size = a.size() + b.size() + c.size();
+  char* data = static_cast<char*>(malloc(size));
+  if (!data) return;
+  memcpy(data, a.data(), a.size());
+  memcpy(data + a.size(), b.data(), b.size());
+  memcpy(data + a.size() + b.size(), c.data(), c.size());
+  emit_on_heap(t, kind, flags, f, end, name, data, size);
+}
+
+void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, int64_t tid,
+                  std::string_view first, std::string_view second, std::string_view rest) {
+  Strings s{tid, uint32_t(first.size()), uint32_t(second.size())};
+  size_t payload = sizeof s + first.size() + second.size() + rest.size();
+  Writing writing(t);
+  if (!writing.live()) return;
+  t->patient = (flags & kOtherLane) != 0;
+  auto copy = [&](char* p) {
+    memcpy(p, &s, sizeof s);
+    p += sizeof s;
+    for (std::string_view part : {first, second, rest}) {
+      memcpy(p, part.data(), part.size());
+      p += part.size();
+    }
+  };
+  if (payload > (t->mask >> 2)) {
+    char* data = static_cast<char*>(malloc(payload));
+    if (!data) return;
+    copy(data);
+    emit_on_heap(t, kind, flags, f, end, 0, data, payload);
+    t->patient = false;
+    return;
+  }
+  uint32_t size = round8(sizeof(Record) + payload);
+  Record* r = reserve(t, size);
+  t->patient = false;
+  if (!r) return;
+  fill(r, size, kind, flags, f, end, 0, uint32_t(payload));
+  copy(r->payload());
+  publish(t, size);
+}
+
+void ease_off(ThreadState* t) {
+  Session* s = state().session;
+  if (!s) return;
+  refresh_limit(t);
+  if (t->head < t->ease_from || s->settings.max_stall_us == 0) return;
+  if (s->header()->refusing.load(std::memory_order_relaxed)) return;
+  // As long as it helps: a disk that hangs must not slow every call down.
+  constexpr uint64_t kHopeNs = 100'000'000;
+  uint64_t now = monotonic_ns();
+  if (uint64_t commits = s->writer.commits(); commits != t->eased_at) {
+    t->eased_at = commits;
+    t->eased_since = now;
+  }
+  if (now - t->eased_since > kHopeNs) return;
+  wake_writer();
+  timespec nap{0, 50000};
+  syscall(SYS_nanosleep, &nap, nullptr);
+}
+
+void count_signal_drop() {
+  Session* s = state().session;
+  if (s && s->recording) s->header()->dropped[int(Drop::kInSignal)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void count_signal_drop_before_begin() {
+  if (Session* s = state().session) s->dropped_before_begin.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace dft

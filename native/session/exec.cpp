@@ -1,0 +1,27 @@
+// exec replaces the image of a process that is being traced.
+#include <mutex>
+
+#include "session/session.hpp"
+#include "session/session_state.hpp"
+#include "session/threads.hpp"
+
+namespace dft {
+
+void before_exec() {
+  Session* s = state().session;
+  if (!in_session_process() || !s->recording) return;
+  flush_session(5000);
+  auto slots = slots_now(s);
+  std::lock_guard lock(s->writer_mutex);
+  s->writer.finish(slots, 0);
+  if (s->writer.complete()) s->rings.unlink_file();
+}
+
+void after_failed_exec() {
+  Session* s = state().session;
+  if (!in_session_process() || !s->recording) return;
+  std::lock_guard lock(s->writer_mutex);
+  s->writer.reopen();
+}
+
+}  // namespace dft

@@ -1,0 +1,11 @@
+// Questions about time from any thread, session or not.
+#pragma once
+
+#include "record/clock.hpp"
+
+namespace dft {
+
+void note_session_clock(const Anchor& start, uint64_t epoch_offset);
+void forget_session_clock();
+
+}  // namespace dft

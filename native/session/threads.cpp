@@ -1,0 +1,184 @@
+#include "session/threads.hpp"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+
+#include "session/begin.hpp"
+#include "session/pages.hpp"
+
+namespace dft {
+
+std::atomic<uint32_t> g_generation{0};
+std::atomic<uint32_t> g_doze{0};
+__thread ThreadState* tls_thread = nullptr;
+
+namespace {
+
+constexpr int kReleasedBeforeFlush = 16;
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, missing in older headers
+
+pthread_key_t g_thread_key;
+pthread_once_t g_thread_key_once = PTHREAD_ONCE_INIT;
+
+void free_stack(Stack* s) {
+  free(s->frames);
+  s->frames = nullptr;
+}
+
+void on_thread_exit(void* p) {
+  auto* t = static_cast<ThreadState*>(p);
+  State& g = state();
+  std::lock_guard lock(g.mutex);
+  if (Session* s = g.session; s && t->generation == g_generation.load()) {
+    (t->previous ? t->previous->next : s->threads) = t->next;
+    if (t->next) t->next->previous = t->previous;
+    for (RingSlot* slot : s->slots)
+      if (slot->map.header == t->ring) slot->state.store(RingSlot::kReleased);
+    if (++s->released >= kReleasedBeforeFlush) {
+      // Many short threads: their rings are free again once what they hold is on disk.
+      s->released = 0;
+      s->flush_wanted.fetch_add(1);
+      wake_writer();
+    }
+  }
+  if (t->contexts && g.free_contexts) g.free_contexts(t->contexts);
+  free_stack(&t->root);
+  tls_thread = nullptr;
+  give_pages(t, sizeof *t);
+}
+
+RingSlot* take_slot(Session* s) {
+  for (RingSlot* slot : s->slots) {
+    RingHeader* h = slot->map.header;
+    bool drained = slot->state.load() == RingSlot::kReleased && h->tail.load() == h->head.load();
+    if (drained || slot->state.load() == RingSlot::kFree) {
+      slot->state.store(RingSlot::kUsed);
+      return slot;
+    }
+  }
+  MappedRing map;
+  bool room = s->slots.size() < s->slots.capacity();
+  if (!room && !in_a_handler()) {
+    s->slots.reserve(2 * s->slots.size());
+    room = true;
+  }
+  void* pages = room ? take_pages(sizeof(RingSlot)) : nullptr;
+  if (!pages || !s->rings.add_ring(&map)) {
+    if (pages) give_pages(pages, sizeof(RingSlot));
+    s->no_ring.store(true);
+    s->header()->dropped[int(Drop::kRingFull)].fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  auto* slot = new (pages) RingSlot;
+  slot->map = map;
+  s->slots.push_back(slot);
+  return slot;
+}
+
+}  // namespace
+
+bool process_barrier() { return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
+
+void watch_thread_ends() {
+  pthread_once(&g_thread_key_once, [] { pthread_key_create(&g_thread_key, on_thread_exit); });
+}
+
+void recycle_released(Session* s) {
+  std::lock_guard lock(state().mutex);
+  if (s->slots.capacity() - s->slots.size() < kSpareSlots) s->slots.reserve(2 * s->slots.size() + kSpareSlots);
+  for (RingSlot* slot : s->slots) {
+    RingHeader* h = slot->map.header;
+    if (slot->state.load() != RingSlot::kReleased) continue;
+    if (h->tail.load() != h->head.load()) continue;
+    slot->state.store(RingSlot::kFree);
+  }
+}
+
+void extend_rings(Session* s, const std::vector<RingSlot*>& slots) {
+  for (RingSlot* slot : slots) {
+    RingHeader* h = slot->map.header;
+    for (;;) {
+      uint64_t from = h->reserved.load(std::memory_order_relaxed);
+      // A thread with few events keeps to its first piece; one that has half filled it will want the rest.
+      if (from >= slot->map.capacity || h->head.load(std::memory_order_relaxed) < kRingPiece / 2) break;
+      uint64_t upto = std::min(from + 4 * kRingPiece, slot->map.capacity);
+      if (!s->rings.extend(h, upto)) break;
+      // Not only memory, but the pages of this process too; where the kernel cannot do that they come one by one.
+      madvise(slot->map.data + from, upto - from, kPopulateWrite);
+    }
+  }
+}
+
+std::vector<RingSlot*> slots_now(Session* s) {
+  std::lock_guard lock(state().mutex);
+  return s->slots;
+}
+
+bool wait_for_producers(Session* s) {
+  if (!process_barrier()) usleep(1000);  // no such barrier here: give their stores a moment
+  bool all = true;
+  for (ThreadState* t = s->threads; t; t = t->next) {
+    for (int i = 0; i < 5000 && t->busy.load(std::memory_order_acquire); ++i) usleep(100);
+    all = all && !t->busy.load(std::memory_order_acquire);
+  }
+  return all;
+}
+
+ThreadState* attach_thread(bool for_io) {
+  if (g_generation.load(std::memory_order_relaxed) == 0) return nullptr;
+  State& g = state();
+  std::lock_guard lock(g.mutex);
+  Session* s = g.session;
+  if (!s || s->failed || (!s->recording && !begin_recording(s, for_io))) return nullptr;
+  RingSlot* slot = take_slot(s);
+  if (!slot) return nullptr;
+  ThreadState* t = tls_thread;
+  if (!t) {
+    void* pages = take_pages(sizeof(ThreadState));
+    if (!pages) {
+      slot->state.store(RingSlot::kReleased);
+      return nullptr;
+    }
+    t = new (pages) ThreadState{};
+    t->root.outer_id = -1;
+    t->stack = &t->root;
+  } else {
+    t->root.size = 0;  // what was open in an earlier session is not part of this one
+    t->stack = &t->root;
+    t->context = nullptr;
+    if (t->contexts && g.free_contexts) g.free_contexts(t->contexts);
+    t->contexts = nullptr;
+  }
+  t->generation = g_generation.load();
+  t->tid = syscall(SYS_gettid);
+  t->ring = slot->map.header;
+  t->data = slot->map.data;
+  t->mask = slot->map.capacity - 1;
+  t->head = t->ring->head.load();
+  refresh_limit(t);
+  t->next_id = &s->header()->next_id;
+  t->stalled = false;
+  t->ring->tid.store(t->tid);
+  t->previous = nullptr;
+  t->next = s->threads;
+  if (t->next) t->next->previous = t;
+  s->threads = t;
+  pthread_setspecific(g_thread_key, t);
+  tls_thread = t;
+  return t;
+}
+
+void grow_stack(Stack* s) {
+  uint32_t capacity = s->capacity ? s->capacity * 2 : 32;
+  s->frames = static_cast<Frame*>(realloc(s->frames, capacity * sizeof(Frame)));
+  s->capacity = capacity;
+}
+
+}  // namespace dft

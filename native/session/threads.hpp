@@ -1,0 +1,22 @@
+// The threads that record, and the rings they record into.
+#pragma once
+
+#include "session/session_state.hpp"
+
+namespace dft {
+
+// Rings of ended threads whose events are on disk are free for others.
+void recycle_released(Session* s);
+// Memory for rings that are being filled for the first time, ahead of their threads.
+void extend_rings(Session* s, const std::vector<RingSlot*>& slots);
+std::vector<RingSlot*> slots_now(Session* s);
+// False when some thread does not come back from writing its record: it has no CPU, or a debugger holds it.
+bool wait_for_producers(Session* s);
+// Makes every running thread of the process pass a full barrier: the hot path then needs none.
+bool process_barrier();
+// Once per process: what happens when a thread ends.
+void watch_thread_ends();
+
+inline constexpr size_t kSpareSlots = 256;
+
+}  // namespace dft

@@ -1,0 +1,195 @@
+#include "session/writer_thread.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "intercept/intercept.hpp"
+#include "intercept/io_record.hpp"
+#include "intercept/patcher.hpp"
+#include "session/futex.hpp"
+#include "session/threads.hpp"
+
+namespace dft {
+namespace {
+
+constexpr uint64_t kShutdownSeconds = 30;
+constexpr uint64_t kFirstFlushMs = 2;
+constexpr uint64_t kCalibrationNs = 1000000;
+constexpr int kIdleRoundsBeforeDoze = 3;
+
+uint64_t thread_cpu_ns() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
+}
+
+void answer_flush(Session* s, uint32_t wanted) {
+  if (s->flush_done.load() == wanted) return;
+  s->flush_done.store(wanted);
+  futex_wake(&s->flush_done, INT32_MAX);
+}
+
+bool anything_recorded(Session* s) {
+  for (RingSlot* slot : slots_now(s))
+    if (slot->map.header->head.load(std::memory_order_acquire) != slot->read) return true;
+  return false;
+}
+
+// Sleeps as futex_wait() does; a fork that needs the writer at rest may happen now.
+void rest(Session* s, uint32_t seen, uint64_t ms) {
+  state().writer_at_work.unlock();
+  futex_wait(&s->wake, seen, ms);
+  state().writer_at_work.lock();
+}
+
+// Sleeps until the next record. The barrier closes the race with a producer that looked before the flag was set.
+void doze(Session* s) {
+  uint32_t seen = s->wake.load();
+  g_doze.store(1);
+  bool certain = process_barrier();
+  if (!anything_recorded(s) && !s->stop.load() && s->flush_wanted.load() == s->flush_done.load()) {
+    s->sleeping.store(1);
+    rest(s, seen, certain ? 0 : s->settings.flush_ms);
+    s->sleeping.store(0);
+  }
+  g_doze.store(0);
+}
+
+void* writer_main(void* p) {
+  auto* s = static_cast<Session*>(p);
+  pthread_setname_np(pthread_self(), "dftracer");
+  tls_io_off = 1;
+  // The rate of the CPU's counter is known only after a moment of both clocks.
+  while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
+  std::lock_guard at_work(state().writer_at_work);
+  drop_lost_rings();
+  uint64_t interval = kFirstFlushMs;
+  int idle = 0;
+  while (!s->stop.load()) {
+    uint32_t seen = s->wake.load();
+    uint32_t wanted = s->flush_wanted.load();
+    if (interception_on()) patch_new_objects();
+    bool flushing = wanted != s->flush_done.load();
+    bool news = anything_recorded(s);
+    bool timed_out = !s->woken_early;
+    bool written;
+    {
+      auto slots = slots_now(s);  // before the writer's lock: rename_session() takes the two in this order
+      extend_rings(s, slots);
+      std::lock_guard lock(s->writer_mutex);
+      s->clock.add(take_anchor());
+      s->header()->last_anchor = s->clock.last();
+      written = s->writer.pump(slots, flushing || timed_out);
+      show(s);
+    }
+    s->written.store(written);
+    if (s->no_ring.load()) warn_once("no memory for another thread's events; they are not recorded");
+    recycle_released(s);
+    answer_flush(s, wanted);
+    idle = news || s->writer.has_open_tail() || !written ? 0 : idle + 1;
+    if (idle >= kIdleRoundsBeforeDoze) {
+      doze(s);
+      interval = kFirstFlushMs;
+      idle = 0;
+      continue;
+    }
+    s->sleeping.store(1);
+    if (s->wake.load() == seen && !s->stop.load()) rest(s, seen, interval);
+    s->sleeping.store(0);
+    s->woken_early = s->wake.load() != seen;
+    if (!s->woken_early) interval = std::min(interval * 2, s->settings.flush_ms);
+  }
+  {
+    auto slots = slots_now(s);
+    std::lock_guard lock(s->writer_mutex);
+    s->clock.add(take_anchor());
+    s->writer.finish(slots, thread_cpu_ns());
+    show(s);
+    s->written.store(s->writer.complete());
+  }
+  answer_flush(s, s->flush_wanted.load());
+  return nullptr;
+}
+
+bool wait_for_flush(Session* s, uint64_t timeout_ms) {
+  uint32_t wanted = s->flush_wanted.fetch_add(1) + 1;
+  s->wake.fetch_add(1);
+  futex_wake(&s->wake, 1);
+  uint64_t deadline = monotonic_ns() + timeout_ms * 1000000;
+  for (;;) {
+    uint32_t done = s->flush_done.load();
+    if (int32_t(done - wanted) >= 0) return s->written.load();
+    uint64_t now = monotonic_ns();
+    if (now >= deadline) return false;
+    futex_wait(&s->flush_done, done, std::min<uint64_t>((deadline - now) / 1000000 + 1, 50));
+  }
+}
+
+}  // namespace
+
+void show(Session* s) {
+  std::lock_guard lock(s->shown_mutex);
+  s->shown.opened = s->writer.opened();
+  if (s->shown.path != s->writer.path()) s->shown.path = s->writer.path();
+  s->shown.bytes = s->writer.bytes();
+  s->shown.members = s->writer.members();
+}
+
+std::string shown_path(Session* s) {
+  std::lock_guard lock(s->shown_mutex);
+  return s->shown.opened ? s->shown.path : s->requested_path;
+}
+
+bool start_writer_thread(Session* s) {
+  // No signal of the program is ever delivered to our thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attr;
+  pthread_attr_init(&attr);
+  pthread_attr_setstacksize(&attr, 512 * 1024);
+  int rc = pthread_create(&s->thread, &attr, writer_main, s);
+  pthread_attr_destroy(&attr);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  s->thread_running = rc == 0;
+  return rc == 0;
+}
+
+void stop_writer(Session* s) {
+  s->stop.store(1);
+  s->wake.fetch_add(1);
+  futex_wake(&s->wake, 1);
+  timespec deadline;
+  clock_gettime(CLOCK_REALTIME, &deadline);
+  deadline.tv_sec += kShutdownSeconds;
+  if (pthread_timedjoin_np(s->thread, nullptr, &deadline) != 0) {
+    warn_once("the trace could not be finished in time; the next reader completes it from " + s->rings.path());
+    s->abandoned = true;
+  }
+}
+
+void wake_writer() {
+  Session* s = state().session;
+  if (!s) return;
+  s->wake.fetch_add(1, std::memory_order_seq_cst);
+  if (s->sleeping.load(std::memory_order_seq_cst)) futex_wake(&s->wake, 1);
+}
+
+bool flush_session(uint64_t timeout_ms) {
+  Session* s;
+  {
+    std::lock_guard lock(state().mutex);
+    s = state().session;
+    if (!s || !s->recording) return s != nullptr;
+    s->waiting.fetch_add(1);
+  }
+  bool flushed = wait_for_flush(s, timeout_ms);
+  s->waiting.fetch_sub(1);
+  return flushed;
+}
+
+}  // namespace dft

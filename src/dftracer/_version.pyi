@@ -1,0 +1,3 @@
+"""Written by the build from pyproject.toml."""
+
+__version__: str
