@@ -202,7 +202,7 @@ char* LineFormatter::write_strings(const Record& r, std::string_view payload, in
 }
 
 std::string LineFormatter::metadata_line(uint64_t id, int64_t tid, std::string_view kind, std::string_view key,
-                                         std::string_view value) const {
+                                         std::string_view value, std::string_view more_args) const {
   std::string out = "{\"id\":";
   append_int(out, int64_t(id));
   out += ",\"name\":";
@@ -215,6 +215,7 @@ std::string LineFormatter::metadata_line(uint64_t id, int64_t tid, std::string_v
   append_json_string(out, key);
   out += ",\"value\":";
   append_json_string(out, value);
+  out += more_args;
   out += "}}\n";
   return out;
 }

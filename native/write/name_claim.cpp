@@ -130,7 +130,15 @@ int rename_exclusively(const std::string& from, const std::string& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) return errno;
   if (link(from.c_str(), to.c_str()) == 0) return unlink(from.c_str()) == 0 ? 0 : errno;
-  return errno == EPERM || errno == ENOSYS || errno == EOPNOTSUPP ? ENOTSUP : errno;
+  if (errno != EPERM && errno != ENOSYS && errno != EOPNOTSUPP) return errno;
+  // No links either: make the name ours, then put the file in the place of what we made.
+  int fd = open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return errno;
+  close(fd);
+  if (rename(from.c_str(), to.c_str()) == 0) return 0;
+  int error = errno;
+  unlink(to.c_str());
+  return error;
 }
 
 Claim claim_name(const std::string& from, const std::string& to, const Claimant& claimant) {

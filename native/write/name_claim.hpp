@@ -6,7 +6,7 @@
 
 namespace dft {
 
-// Renames without replacing. 0 or errno; EEXIST when `to` is there. ENOTSUP where no way of doing it works.
+// Renames without replacing. 0 or errno; EEXIST when `to` is there.
 int rename_exclusively(const std::string& from, const std::string& to);
 
 struct Claimant {

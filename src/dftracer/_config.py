@@ -100,13 +100,13 @@ class Setting:
 
     def _choice(self, value: str) -> str:
         name = value.upper()
-        name = _CHOICE_ALIASES.get(name, name)
+        name = CHOICE_ALIASES.get(name, name)
         if name not in self.choices:
             raise BadValue(f"is not one of {', '.join(self.choices)}")
         return name
 
 
-_CHOICE_ALIASES = {"WARNING": "WARN"}
+CHOICE_ALIASES = {"WARNING": "WARN"}
 
 
 def _read_bool(raw: object) -> bool:
@@ -124,7 +124,7 @@ def _read_int(raw: object) -> int:
     if isinstance(raw, bool) or not isinstance(raw, (int, str)):
         raise BadValue("is not a whole number")
     try:
-        return int(raw)
+        return int(raw) if isinstance(raw, int) or raw.isascii() else int("")
     except ValueError:
         raise BadValue("is not a whole number") from None
 
@@ -183,7 +183,8 @@ _READERS: dict[str, Callable[[object], bool | int | str]] = {
     "dirs": _read_dirs,
 }
 
-# The order is that of the documentation.
+# The order is that of the documentation. The preloaded library has the same table: after a change run
+# `python native/generate.py` and `python docs/generate.py`.
 SETTINGS: tuple[Setting, ...] = (
     Setting("enable", "bool", False, "Turns tracing on. Off, a decorated function is the function itself."),
     Setting(
