@@ -12,15 +12,6 @@
 
 namespace dft::load {
 
-// What our writer says of a member in its gzip header (subfield 'D','F').
-struct MemberNote {
-  std::uint32_t member_size, text_size, lines;
-  std::uint64_t first_ts, last_ts;
-};
-
-// The note of the member whose first bytes are [p, p+n); nothing if it has none.
-std::optional<MemberNote> read_note(const std::uint8_t* p, std::size_t n);
-
 class MemberInflater {
  public:
   // The member's text, replacing `out`; false when it is damaged, `out` then holds what could be had.

@@ -1,13 +1,14 @@
 #include "line.hpp"
 
 #include "escapes.hpp"
+#include "format/envelope.hpp"
 
 namespace dft::load {
 namespace {
 
 // Between the duration and the first argument that differs from row to row.
-constexpr char kHost[] = ",\"ph\":\"X\",\"args\":{\"hhash\":\"";
-constexpr std::size_t kHostSize = sizeof kHost - 1, kHashSize = 16;
+constexpr const char* kHost = envelope::kEventArgs.data();
+constexpr std::size_t kHostSize = envelope::kEventArgs.size(), kHashSize = 16;
 
 constexpr std::uint64_t key8(const char* s, std::size_t n) {
   std::uint64_t v = 0;

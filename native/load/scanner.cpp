@@ -9,13 +9,15 @@
 #include <system_error>
 #include <thread>
 
+#include "format/member.hpp"
+
 namespace dft::load {
 namespace {
 constexpr std::size_t kBlockText = 4u << 20;    // text per block where the file has no members of its own
 constexpr std::size_t kStreamInput = 256u << 10;
 constexpr std::size_t kHeader = 64;
 
-// A line is hardly ever shorter: no note makes us ask for more rows than the text can hold.
+// A line is hardly ever shorter: no index makes us ask for more rows than the text can hold.
 constexpr std::size_t kShortLine = 32;
 
 // Text buffers outlive their scanner: the next file finds them grown and their pages in place.
@@ -82,20 +84,20 @@ void FileScanner::find_kind() {
   if (n == 0) {
     kind_ = Kind::end;
   } else if (n >= 2 && head[0] == 0x1f && head[1] == 0x8b) {
-    kind_ = read_note(head, n) ? Kind::noted : Kind::stream;
+    kind_ = read_member_index({reinterpret_cast<const char*>(head), n}) ? Kind::indexed : Kind::stream;
   } else {
     kind_ = Kind::plain;
   }
 }
 
-// Whole members, hopping from note to note; a member without one starts a stream.
-bool FileScanner::collect_noted(std::deque<Block>& blocks) {
+// Whole members, hopping from index to index; a member without one starts a stream.
+bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
   std::size_t text = 0;
   while (offset_ < size_ && text < chunk_text_ * threads_) {
     std::uint8_t head[kHeader];
     const std::size_t n = read_at(offset_, head, sizeof head);
-    const auto note = read_note(head, n);
-    if (!note) {
+    const auto index = read_member_index({reinterpret_cast<const char*>(head), n});
+    if (!index) {
       const bool member = n >= 18 && head[0] == 0x1f && head[1] == 0x8b;
       if (!member) {  // the stump of a member that was being written
         if (n > 0) ++counts_.members_cut;
@@ -106,27 +108,27 @@ bool FileScanner::collect_noted(std::deque<Block>& blocks) {
       break;
     }
     ++counts_.members;
-    const bool timed = note->first_ts != 0 || note->last_ts != 0;
-    const auto from = static_cast<std::int64_t>(note->first_ts), to = static_cast<std::int64_t>(note->last_ts);
+    const bool timed = index->facts.first_ts != 0 || index->facts.last_ts != 0;
+    const auto from = static_cast<std::int64_t>(index->facts.first_ts), to = static_cast<std::int64_t>(index->facts.last_ts);
     // A metadata-only member has no time and is always read; so is the first, which says who the process is.
     if (timed && filter_.any && (from > filter_.ts_max || to < filter_.ts_min) && offset_ != 0) {
       ++counts_.members_skipped;
-      offset_ += note->member_size;
+      offset_ += index->member_size;
       continue;
     }
     Block b;
-    b.text_size = note->text_size;
+    b.text_size = index->text_size;
     const std::uint64_t left = size_ - offset_;
-    b.cut = note->member_size > left;
-    b.lines = note->lines;
-    b.packed.reserve(static_cast<std::size_t>(std::min<std::uint64_t>(note->member_size, left)));
+    b.cut = index->member_size > left;
+    b.lines = index->facts.lines;
+    b.packed.reserve(static_cast<std::size_t>(std::min<std::uint64_t>(index->member_size, left)));
     b.packed.resize_down(read_at(offset_, b.packed.data(), b.packed.capacity()));
-    offset_ += note->member_size;
-    text += note->text_size;
+    offset_ += index->member_size;
+    text += index->text_size;
     b.ends_file = offset_ >= size_;
     blocks.push_back(std::move(b));
   }
-  if (offset_ >= size_ && kind_ == Kind::noted) kind_ = Kind::end;
+  if (offset_ >= size_ && kind_ == Kind::indexed) kind_ = Kind::end;
   return !blocks.empty();
 }
 
@@ -213,7 +215,7 @@ bool FileScanner::collect_text(std::deque<Block>& blocks) {
 
 bool FileScanner::collect(std::deque<Block>& blocks) {
   if (kind_ == Kind::unknown) find_kind();
-  if (kind_ == Kind::noted && (collect_noted(blocks) || kind_ == Kind::end)) return !blocks.empty();
+  if (kind_ == Kind::indexed && (collect_indexed(blocks) || kind_ == Kind::end)) return !blocks.empty();
   if (kind_ == Kind::plain || kind_ == Kind::stream) return collect_text(blocks);
   return false;
 }
@@ -222,7 +224,7 @@ std::unique_ptr<Columns> FileScanner::work(Worker& w, std::deque<Block>& blocks,
   auto out = std::make_unique<Columns>();
   std::size_t rows = 0;
   for (std::size_t i = from; i < to; ++i) rows += std::min(blocks[i].lines, blocks[i].text_size / kShortLine + 16);
-  // A note may lie: rows beyond are made room for as they come.
+  // An index may lie: rows beyond are made room for as they come.
   out->reserve_rows(std::min<std::size_t>(rows, 1u << 20));
   for (std::size_t i = from; i < to; ++i) {
     Block& b = blocks[i];

@@ -24,7 +24,7 @@ struct FileCounts {
 
 class FileScanner {
  public:
-  // Bytes of the file to read. Where a span does not begin with the file it begins with a member that has a note.
+  // Bytes of the file to read. Where a span does not begin with the file it begins with a member that has an index.
   struct Span {
     std::uint64_t from = 0, to = std::numeric_limits<std::uint64_t>::max();
   };
@@ -43,11 +43,11 @@ class FileScanner {
   Dictionaries& dictionaries() noexcept { return *dictionaries_; }
 
  private:
-  enum class Kind { unknown, plain, noted, stream, end };
+  enum class Kind { unknown, plain, indexed, stream, end };
   struct Block {
-    Bytes packed;  // a member, when noted
+    Bytes packed;  // a member, when indexed
     std::size_t text_size = 0;
-    std::size_t lines = 0;  // as its note says
+    std::size_t lines = 0;  // as its index says
     Bytes text;  // else the text itself, padded
     bool cut = false;
     bool ends_file = false;
@@ -59,7 +59,7 @@ class FileScanner {
   void find_kind();
   std::size_t read_at(std::uint64_t offset, void* to, std::size_t n);
   bool collect(std::deque<Block>& blocks);
-  bool collect_noted(std::deque<Block>& blocks);
+  bool collect_indexed(std::deque<Block>& blocks);
   bool collect_text(std::deque<Block>& blocks);
   std::size_t refill(Bytes& text, std::size_t room);
   void read_ahead();

@@ -48,6 +48,7 @@ void end_item(Loop* l, uint64_t now) {
   if (l->waited && !(l->wait_frame.flags & kMuted))
     emit_span(t, l->wait->name_id, l->wait_frame, l->wait_end, fragment_of(l->wait), {count, n});
   if (bodied) emit_span(t, l->body->name_id, body, now, fragment_of(l->body), {count, n});
+  if (l->body) boundary(l->body->phase, false);
 }
 
 bool wanted(Loop* l) { return (l->wait && l->wait->on) || (l->body && l->body->on); }
@@ -76,6 +77,7 @@ void end_wait(Loop* l, bool got_item, PyObject* error) {
   l->generation = t->generation;
   ++l->count;
   l->in_body = true;
+  if (l->wait) boundary(l->wait->phase, false);
   if (l->body) push_frame(t, body_key(l), muted_unless(l->body->on));
 }
 

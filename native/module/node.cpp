@@ -44,6 +44,7 @@ uint64_t g_args_clock = 0;
 
 PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
   Node* n = reinterpret_cast<Bound*>(self)->node;
+  boundary(n->phase, true);
   if (DFT_LIKELY(n->on || recording_thread()))
     if (ThreadState* t = thread_in_context()) push_frame(t, n, muted_unless(n->on));
   return new_ref(reinterpret_cast<PyObject*>(n));
@@ -61,6 +62,7 @@ bool close_span(Node* n, uint32_t must_flags, PyObject* exception_type) {
   } else {
     emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(exception_type));
   }
+  boundary(n->phase, false);
   return true;
 }
 
@@ -173,6 +175,7 @@ int node_init(PyObject* self, PyObject* args, PyObject* kwargs) {
   Py_XDECREF(old_name);
   Py_XDECREF(old_cat);
   n->name_id = intern(name_text, cat_text);
+  n->phase = phase_of(cat_text, name_text);
   if (parent != Py_None && !n->parent) {
     n->parent = reinterpret_cast<Node*>(new_ref(parent));
     n->parent->children->push_back(n);
@@ -288,6 +291,7 @@ PyObject* node_set_enabled(PyObject* self, PyObject* flag) {
 PyObject* node_start(PyObject* self, PyObject*) {
   auto* n = reinterpret_cast<Node*>(self);
   if (!g_tracing || !(n->on || recording_thread())) Py_RETURN_NONE;
+  boundary(n->phase, true);
   if (ThreadState* t = thread_in_context()) {
     Frame forgotten;
     pop_frame(t->stack, n, kStarted, &forgotten);  // a start() without stop() is simply restarted

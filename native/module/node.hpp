@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "module/boundary.hpp"
 #include "module/context.hpp"
 #include "module/python.hpp"
 #include "module/values.hpp"
@@ -42,6 +43,7 @@ struct Node {
   NodeArgs* args;
   PyObject* weakrefs;
   uint32_t name_id;
+  Phase phase;
   bool on;
 };
 

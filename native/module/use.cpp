@@ -11,6 +11,7 @@ namespace {
 
 PyObject* use_enter(PyObject* self, PyObject*) {
   auto* u = reinterpret_cast<Use*>(self);
+  if (g_tracing) boundary(u->node->phase, true);
   if (g_tracing && (u->on || recording_thread()))
     if (ThreadState* t = thread_in_context()) push_frame(t, u, muted_unless(u->on));
   return new_ref(self);
@@ -23,6 +24,7 @@ PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   Frame f;
   if (t && take_frame(t, u, 0, &f) && !(f.flags & kMuted))
     emit_merged(t, u->node, f, end, &u->args, error_fragment(nargs ? args[0] : Py_None));
+  if (t) boundary(u->node->phase, false);
   Py_RETURN_NONE;
 }
 

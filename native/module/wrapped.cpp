@@ -78,11 +78,13 @@ PyObject* wrapped_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   bool plain = !w->parameters && !w->self_attributes;
   Args own;
   if (!plain && span.on) own = call_args(w, span, args, PyVectorcall_NARGS(nargsf), kwnames);
+  boundary(span.node->phase, true);
   push_frame(t, span.key, muted_unless(span.on));
   PyObject* result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);
   uint64_t end = ticks();
   t = thread_in_context();  // the call may have ended the session, or begun another
   Frame f;
+  if (t) boundary(span.node->phase, false);
   if (DFT_UNLIKELY(!t || !take_frame(t, span.key, 0, &f) || f.flags & kMuted)) return result;
   if (DFT_LIKELY(plain && result && !span.extra)) {
     emit_span(t, span.node->name_id, f, end, fragment_of(span.node));

@@ -127,9 +127,12 @@ std::string read_at(int fd, uint64_t offset, size_t size) {
 uint64_t lines_before(int fd, uint64_t size, bool compressed) {
   uint64_t lines = 0;
   if (compressed) {
-    MemberIndex index;
-    for (uint64_t at = 0; at < size && read_member_index(read_at(fd, at, kMemberHeader), &index); at += index.member_size)
-      lines += index.lines;
+    for (uint64_t at = 0; at < size;) {
+      std::optional<MemberIndex> index = read_member_index(read_at(fd, at, kMemberHeaderSize));
+      if (!index) break;
+      lines += index->facts.lines;
+      at += index->member_size;
+    }
     return lines;
   }
   constexpr size_t kPiece = 1 << 20;

@@ -2,54 +2,11 @@
 
 #include <zlib.h>
 
-#include <cstring>
 #include <vector>
 
-#include "format/crc32.hpp"
 #include "write/line_deflate.hpp"
 
 namespace dft {
-namespace {
-
-// Header: 10 fixed bytes, XLEN, then one subfield 'D' 'F' of 32 bytes (docs/format.md).
-constexpr size_t kIndexSize = 32;
-constexpr size_t kHeaderSize = 10 + 2 + 4 + kIndexSize;
-constexpr size_t kTrailerSize = 8;
-
-template <typename T>
-void store(uint8_t* p, T v) {
-  memcpy(p, &v, sizeof v);
-}
-
-void write_header(uint8_t* p, size_t member_size, size_t text_size, const MemberFacts& facts) {
-  static const uint8_t fixed[10] = {0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255};
-  memcpy(p, fixed, 10);
-  store<uint16_t>(p + 10, 4 + kIndexSize);
-  p[12] = 'D';
-  p[13] = 'F';
-  store<uint16_t>(p + 14, kIndexSize);
-  store<uint32_t>(p + 16, uint32_t(member_size));
-  store<uint32_t>(p + 20, uint32_t(text_size));
-  store<uint32_t>(p + 24, facts.lines);
-  store<uint32_t>(p + 28, 0);
-  store<uint64_t>(p + 32, facts.first_ts);
-  store<uint64_t>(p + 40, facts.last_ts);
-}
-
-}  // namespace
-
-static_assert(kHeaderSize == kMemberHeader);
-
-bool read_member_index(std::string_view header, MemberIndex* out) {
-  if (header.size() < kHeaderSize || memcmp(header.data(), "\x1f\x8b\x08\x04", 4) != 0 ||
-      memcmp(header.data() + 12, "DF", 2) != 0)
-    return false;
-  uint32_t fields[3];
-  memcpy(fields, header.data() + 16, sizeof fields);
-  *out = {fields[0], fields[1], fields[2]};
-  return out->member_size > kHeaderSize;
-}
-
 std::string first_member_text(std::string_view bytes, size_t limit) {
   std::string text(limit, '\0');
   z_stream z{};
@@ -106,20 +63,19 @@ std::string_view Gzip::member(std::string_view text, const MemberFacts& facts) {
   constexpr size_t kUnlikeEvents = 6, kWorthASearch = 4096, kKeptMemory = 4 << 20;
   auto& out = impl_->out;
   if (out.capacity() > kKeptMemory) std::vector<uint8_t>().swap(out);  // after a giant string
-  out.resize(kHeaderSize);
+  out.resize(kMemberHeaderSize);
   impl_->lines.compress(text, out);
-  size_t body = out.size() - kHeaderSize;
+  size_t body = out.size() - kMemberHeaderSize;
   if (text.size() > kWorthASearch && body * kUnlikeEvents > text.size() && impl_->search(text) &&
       impl_->searched.size() < body) {
-    out.resize(kHeaderSize);
+    out.resize(kMemberHeaderSize);
     out.insert(out.end(), impl_->searched.begin(), impl_->searched.end());
   }
   if (impl_->searched.capacity() > kKeptMemory) std::vector<uint8_t>().swap(impl_->searched);
   size_t trailer = out.size();
-  out.resize(trailer + kTrailerSize);
-  write_header(out.data(), out.size(), text.size(), facts);
-  store<uint32_t>(out.data() + trailer, gzip_crc32(text.data(), text.size()));
-  store<uint32_t>(out.data() + trailer + 4, uint32_t(text.size()));
+  out.resize(trailer + kMemberTrailerSize);
+  write_member_header(out.data(), out.size(), text.size(), facts);
+  write_member_trailer(out.data() + trailer, text);
   return {reinterpret_cast<char*>(out.data()), out.size()};
 }
 

@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "format/envelope.hpp"
 #include "format/io_calls.hpp"
 #include "format/json.hpp"
 
@@ -23,7 +24,7 @@ void LineFormatter::setup(uint32_t pid, std::string host_hash, bool inc_metadata
   inc_metadata_ = inc_metadata;
   disable_tids_ = disable_tids;
   lookup_ = std::move(lookup);
-  args_head_ = ",\"ph\":\"X\",\"args\":{\"hhash\":\"" + host_hash_ + "\",\"p_idx\":";
+  args_head_ = std::string(envelope::kEventArgs) + host_hash_ + std::string(envelope::kParent);
   prefixes_.clear();
 }
 
@@ -32,13 +33,7 @@ const LineFormatter::Prefix& LineFormatter::prefix(uint32_t name) {
   Prefix& p = prefixes_[name];
   if (p.text.empty()) {
     auto [text, cat] = lookup_(name);
-    p.text = ",\"name\":";
-    append_json_string(p.text, text);
-    p.text += ",\"cat\":";
-    append_json_string(p.text, cat);
-    p.text += ",\"pid\":";
-    append_int(p.text, pid_);
-    p.text += ",\"tid\":";
+    envelope::append_names(p.text, text, cat, pid_);
   }
   return p;
 }
@@ -55,9 +50,9 @@ char* LineFormatter::write_times(char* p, uint64_t start_ns, uint64_t end_ns, Li
   // Both ends are cut to us, and the duration is their difference: a child never sticks out of its parent.
   uint64_t start = start_ns / 1000;
   uint64_t end = end_ns / 1000;
-  p = put(p, ",\"ts\":");
+  p = put(p, envelope::kTs);
   p = put_uint(p, start);
-  p = put(p, ",\"dur\":");
+  p = put(p, envelope::kDuration);
   p = put_uint(p, end > start ? end - start : 0);
   line->ts = start;
   line->event = true;
@@ -69,18 +64,18 @@ char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, 
   if (disable_tids_) tid = pid_;
   if (r.kind == Kind::kIo) return write_io(r, tid, clock, out, line);
   if (r.kind != Kind::kSpan) return write_strings(r, payload, tid, clock, out, line);
-  char* p = put(out, "{\"id\":");
+  char* p = put(out, envelope::kId);
   p = put_uint(p, r.id);
   p = put(p, prefix(r.name).text);
   p = put_int(p, tid);
   p = write_times(p, clock.to_epoch_ns(r.start), clock.to_epoch_ns(r.end), line);
-  if (!inc_metadata_) return put(p, ",\"ph\":\"X\"}\n");
+  if (!inc_metadata_) return put(p, envelope::kEventWithoutArgs);
   p = put(p, args_head_);
   p = put_int(p, r.parent);
   p = put(p, payload);
-  p = put(p, ",\"level\":");
+  p = put(p, envelope::kLevel);
   p = put_uint(p, r.level);
-  return put(p, "}}\n");
+  return put(p, envelope::kEnd);
 }
 
 namespace {
@@ -134,15 +129,15 @@ const CallKeys* call_keys() {
 char* LineFormatter::write_io(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line) {
   IoPayload io;
   memcpy(&io, r.payload(), sizeof io);
-  char* p = put(out, "{\"id\":");
+  char* p = put(out, envelope::kId);
   p = put_uint(p, r.id);
   p = put(p, prefix(r.name).text);
   p = put_int(p, tid);
   p = write_times(p, clock.to_epoch_ns(r.start), clock.to_epoch_ns(r.end), line);
-  if (!inc_metadata_) return put(p, ",\"ph\":\"X\"}\n");
+  if (!inc_metadata_) return put(p, envelope::kEventWithoutArgs);
   p = put(p, args_head_);
   p = put_int(p, r.parent);
-  if (io.file) p = put_hash(put(p, ",\"fhash\":"), io.file);
+  if (io.file) p = put_hash(put(p, envelope::kFileHash), io.file);
   const CallKeys* keys = io.call < std::size(kCalls) ? &call_keys()[io.call] : nullptr;
   for (uint32_t i = 0; keys && i < io.values && i < std::size(keys->text) && !keys->text[i].empty(); ++i) {
     int64_t value;
@@ -153,11 +148,11 @@ char* LineFormatter::write_io(const Record& r, int64_t tid, const ClockMap& cloc
       p = put_hash(put(p, keys->text[i]), uint64_t(value));
     }
   }
-  if (io.has_ret) p = put_int(put(p, ",\"ret\":"), io.ret);
-  if (io.error) p = put_int(put(p, ",\"errno\":"), io.error);
-  p = put(p, ",\"level\":");
+  if (io.has_ret) p = put_int(put(p, envelope::kReturn), io.ret);
+  if (io.error) p = put_int(put(p, envelope::kErrno), io.error);
+  p = put(p, envelope::kLevel);
   p = put_uint(p, r.level);
-  return put(p, "}}\n");
+  return put(p, envelope::kEnd);
 }
 
 char* LineFormatter::write_strings(const Record& r, std::string_view payload, int64_t tid, const ClockMap& clock,
@@ -170,71 +165,58 @@ char* LineFormatter::write_strings(const Record& r, std::string_view payload, in
   if (r.flags & kOtherLane) tid = s.tid;
   if (r.kind == Kind::kMetadata) return put(out, metadata_line(r.id, tid, first, second, rest));
 
-  std::string text = "{\"id\":";
-  append_int(text, int64_t(r.id));
-  text += ",\"name\":";
-  append_json_string(text, first);
-  text += ",\"cat\":";
-  append_json_string(text, second);
-  text += ",\"pid\":";
-  append_int(text, pid_);
-  text += ",\"tid\":";
-  append_int(text, tid);
+  std::string text;
+  envelope::append_head(text, r.id, first, second, pid_, tid);
   char* p = put(out, text);
   bool absolute = r.flags & kAbsoluteTime;
   uint64_t start = absolute ? r.start : clock.to_epoch_ns(r.start);
   if (r.kind == Kind::kCounter) {
-    p = put(p, ",\"ts\":");
+    p = put(p, envelope::kTs);
     p = put_uint(p, start / 1000);
     line->ts = start / 1000;
-    p = put(p, ",\"ph\":\"C\",\"args\":{");
+    p = put(p, envelope::kCounterArgs);
     p = put(p, rest.empty() ? rest : rest.substr(1));
-    return put(p, "}}\n");
+    return put(p, envelope::kEnd);
   }
   p = write_times(p, start, absolute ? r.end : clock.to_epoch_ns(r.end), line);
-  if (!inc_metadata_) return put(p, ",\"ph\":\"X\"}\n");
+  if (!inc_metadata_) return put(p, envelope::kEventWithoutArgs);
   p = put(p, args_head_);
   p = put_int(p, r.parent);
   p = put(p, rest);
-  p = put(p, ",\"level\":");
+  p = put(p, envelope::kLevel);
   p = put_uint(p, r.level);
-  return put(p, "}}\n");
+  return put(p, envelope::kEnd);
 }
 
 std::string LineFormatter::metadata_line(uint64_t id, int64_t tid, std::string_view kind, std::string_view key,
                                          std::string_view value, std::string_view more_args) const {
-  std::string out = "{\"id\":";
-  append_int(out, int64_t(id));
-  out += ",\"name\":";
-  append_json_string(out, kind);
-  out += ",\"cat\":\"dftracer\",\"pid\":";
-  append_int(out, pid_);
-  out += ",\"tid\":";
-  append_int(out, tid);
-  out += ",\"ph\":\"M\",\"args\":{\"hhash\":\"" + host_hash_ + "\",\"name\":";
+  std::string out;
+  envelope::append_head(out, id, kind, envelope::kTracerCategory, pid_, tid);
+  out += envelope::kMetadataArgs;
+  out += host_hash_;
+  out += envelope::kMetadataName;
   append_json_string(out, key);
-  out += ",\"value\":";
+  out += envelope::kMetadataValue;
   append_json_string(out, value);
   out += more_args;
-  out += "}}\n";
+  out += envelope::kEnd;
   return out;
 }
 
 std::string LineFormatter::event_line(uint64_t id, int64_t tid, std::string_view name, uint64_t ts_us,
                                       std::string_view args) const {
-  std::string out = "{\"id\":";
-  append_int(out, int64_t(id));
-  out += ",\"name\":";
-  append_json_string(out, name);
-  out += ",\"cat\":\"dftracer\",\"pid\":";
-  append_int(out, pid_);
-  out += ",\"tid\":";
-  append_int(out, tid);
-  out += ",\"ts\":";
+  std::string out;
+  envelope::append_head(out, id, name, envelope::kTracerCategory, pid_, tid);
+  out += envelope::kTs;
   append_int(out, int64_t(ts_us));
-  out += ",\"dur\":0,\"ph\":\"X\",\"args\":{\"hhash\":\"" + host_hash_ + "\",\"p_idx\":-1";
+  out += envelope::kDuration;
+  out += '0';
+  out += args_head_;
+  out += "-1";
   out += args;
-  out += ",\"level\":1}}\n";
+  out += envelope::kLevel;
+  out += '1';
+  out += envelope::kEnd;
   return out;
 }
 

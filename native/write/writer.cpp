@@ -8,6 +8,7 @@
 #include "format/io_calls.hpp"
 #include "record/self_cost.hpp"
 #include "record/warn_once.hpp"
+#include "format/envelope.hpp"
 #include "format/json.hpp"
 
 namespace dft {
@@ -118,7 +119,7 @@ void Writer::append_prelude() {
   names_.new_part();
   MemberFacts bracket;
   bracket.count(0);
-  append("[\n", bracket);
+  append(envelope::kFirstLine, bracket);
   append(prelude_.text, prelude_.facts);
   records_in_file_ = prelude_.records;
   taken_in_part_ = 0;
@@ -451,7 +452,8 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   if (!last) add_arg(args, "continues", 1);
   if (closing_facts_) closing_facts_(&args);
   uint64_t ts = mapped / 1000;
-  std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "end", ts, args) + "]\n";
+  std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "end", ts, args);
+  text += envelope::kLastLine;
   MemberFacts facts;
   facts.count(ts);
   facts.count(0);  // the bracket

@@ -276,6 +276,12 @@ SETTINGS: tuple[Setting, ...] = (
         "Samples memory, CPU and I/O of the process every so many ms, as counters; 0 does not.",
         high=3_600_000,
     ),
+    Setting(
+        "device_events",
+        "bool",
+        True,
+        "Where torch uses a GPU: events in its stream at each phase boundary, for the device's time and lag.",
+    ),
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -309,6 +315,7 @@ class Settings:
     max_size: int
     flush_ms: int
     counter_ms: int
+    device_events: bool
 
     def __init__(self, values: Mapping[str, bool | int | str] | None = None) -> None:
         given = values or {}

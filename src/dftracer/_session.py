@@ -53,6 +53,15 @@ def _join() -> None:
         _joined = True  # the preloaded library has begun already
     elif prefix or _is_multiprocessing_child():
         _joined = _core.initialize(None)
+    if _joined:
+        _watch_device()
+
+
+def _watch_device() -> None:
+    if SETTINGS.device_events:
+        from dftracer import _device_events  # noqa: PLC0415 - only where something is recorded
+
+        _device_events.watch()
 
 
 def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -> None:
@@ -79,6 +88,7 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
         _core.initialize(name)
         _joined = False
     _config.announce_session(_stem())
+    _watch_device()
     if SETTINGS.counter_ms:
         from dftracer import _counters  # noqa: PLC0415 - off for nearly everybody
 

@@ -108,7 +108,7 @@ def class_of(cat: str, name: str) -> int:
 
 def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one table, read top to bottom
     n = name.lower()
-    if cat == "dftracer":
+    if cat in {"dftracer", "device_time"}:
         return "skip"
     if cat == "dataloader":
         if n.endswith(".iter"):

@@ -68,6 +68,8 @@ _DTYPE = {
 }  # fmt: skip
 _POLL_AFTER = 1000  # collectives; torch keeps the last 2000
 _LIMIT = 2_000_000
+# NCCL keeps a recorder of its own beside the one of the other backends.
+_FLIGHT_RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")
 _BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
 _active: Comms | None = None
@@ -86,12 +88,11 @@ class Comms(Plugin):
         self._groups: dict[str, dict[str, Any]] = {}
         self._step = 0
         self._starts = array.array("q")
-        self._seen_record = -1
+        self._seen_records: dict[str, int] = {}  # by recorder
         self._seen_total = 0
         self._counts: dict[str, int] = {}
-        self._failed = False
         self.records_calls = True
-        self._flight: Callable[..., bytes] | None = None
+        self._flights: dict[str, Callable[..., bytes]] = {}
 
     # Plug-in --------------------------------------------------------------------------------------
 
@@ -103,9 +104,9 @@ class Comms(Plugin):
             return
         try:
             c10d = importlib.import_module("torch._C._distributed_c10d")
-            self._flight = getattr(c10d, "_dump_fr_trace", None)
+            self._flights = {name: getattr(c10d, name) for name in _FLIGHT_RECORDERS if hasattr(c10d, name)}
         except ImportError:
-            self._flight = None
+            self._flights = {}
         if _identity.distributed() is not None:
             self._poll()  # what was before the collection is not part of it
             self.records.clear()
@@ -233,23 +234,24 @@ class Comms(Plugin):
     def _poll(self) -> None:
         """Take what torch's flight recorder has that no call of ours has shown."""
         distributed = _identity.distributed()
-        if self._flight is None or distributed is None or self._failed:
+        if not self._flights or distributed is None:
             return
         self._seen_total = self._issued()
-        try:
-            entries = pickle.loads(self._flight(True, False, False)).get("entries", [])
-        except Exception:
-            self._failed = True  # an older torch without a recorder for this backend
-            return
         by_name = {}
         for group in list(getattr(distributed.distributed_c10d._world, "pg_map", {})):
             found = self._group(group)
             if found is not None:
                 by_name[found["name"]] = found
-        for entry in entries:
-            if entry.get("record_id", -1) > self._seen_record:
-                self._seen_record = entry["record_id"]
-                self._below(entry, by_name)
+        for name, dump in [*self._flights.items()]:
+            try:
+                entries = pickle.loads(dump(True, False, False)).get("entries", [])
+            except Exception:
+                del self._flights[name]  # an older torch without a recorder for this backend
+                continue
+            for entry in entries:
+                if entry.get("record_id", -1) > self._seen_records.get(name, -1):
+                    self._seen_records[name] = entry["record_id"]
+                    self._below(entry, by_name)
 
     def _below(self, entry: dict[str, Any], groups: dict[str, dict[str, Any]]) -> None:
         backend, _, kind = str(entry.get("profiling_name", "")).partition(":")

@@ -1,0 +1,51 @@
+// A gzip member of a trace: its header carries an index of what it holds (docs/format.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace dft {
+
+// What a member holds, counted while it is made.
+struct MemberFacts {
+  uint32_t lines = 0;
+  uint64_t first_ts = 0;  // us; 0 when the member holds no timed record
+  uint64_t last_ts = 0;
+
+  void count(uint64_t ts) {
+    ++lines;
+    if (ts == 0) return;
+    if (first_ts == 0 || ts < first_ts) first_ts = ts;
+    if (ts > last_ts) last_ts = ts;
+  }
+  void merge(const MemberFacts& o) {
+    lines += o.lines;
+    if (o.first_ts && (first_ts == 0 || o.first_ts < first_ts)) first_ts = o.first_ts;
+    if (o.last_ts > last_ts) last_ts = o.last_ts;
+  }
+};
+
+// What the header says of its member.
+struct MemberIndex {
+  uint32_t member_size, text_size;
+  MemberFacts facts;
+};
+
+inline constexpr size_t kMemberHeaderSize = 48;
+inline constexpr size_t kMemberTrailerSize = 8;
+
+// Writes kMemberHeaderSize bytes.
+void write_member_header(uint8_t* out, size_t member_size, size_t text_size, const MemberFacts& facts);
+// Writes kMemberTrailerSize bytes.
+void write_member_trailer(uint8_t* out, std::string_view text);
+
+// The index of the member that begins with these bytes; none if another program made it.
+std::optional<MemberIndex> read_member_index(std::string_view bytes);
+// Where the deflate stream of any gzip member begins; 0 when these bytes are no gzip header.
+size_t deflate_begins(std::string_view bytes);
+// Whether the text is the one that the trailer vouches for.
+bool trailer_matches(const uint8_t* trailer, std::string_view text);
+
+}  // namespace dft

@@ -1,0 +1,285 @@
+"""The device's side of each phase of training: how long the device took, and how far it lags behind the host.
+
+At each boundary of a phase a pooled event goes into the current stream. Later boundaries ask which of them
+the device has passed; nobody waits. Nothing is recorded or asked while any thread captures a graph: in CUDA's
+global mode an event asked elsewhere breaks the capture.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+
+from dftracer import _core
+from dftracer._before_finalize import before_finalize
+from dftracer._device_clock import DeviceClock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["CATEGORY", "PHASES", "DeviceEvents", "watch"]
+
+CATEGORY = "device_time"
+# In the order of native/module/boundary.hpp; a boundary's code is twice this, plus one at the end of a phase.
+PHASES = ("", "fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
+_FETCH, _STEP = 1, 2
+_LANE = 1 << 30
+_SHARED_NS = 20_000  # boundaries closer than this are one: a few launches at most lie between them
+_MOST_WAITING = 4096
+_MOST_AT_ONCE = 16
+_GIVE_UP = 1000  # boundaries without torch
+
+
+class TorchPool:
+    """Events of torch.cuda (CUDA and ROCm alike)."""
+
+    def __init__(self, torch: Any) -> None:
+        self._cuda = torch.cuda
+        self._free: dict[int, list[Any]] = {}
+        self.captures = 0
+        self.lock = threading.Lock()
+        self._guard_captures()
+
+    def may_touch(self) -> bool:
+        """Whether the device may be asked anything now."""
+        return not self.captures and not self._cuda.is_current_stream_capturing()
+
+    def device(self) -> int:
+        return int(self._cuda.current_device())
+
+    def record(self, device: int) -> Any:
+        """An event in the current stream."""
+        free = self._free.setdefault(device, [])
+        event = free.pop() if free else self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def give_back(self, device: int, event: Any) -> None:
+        self._free[device].append(event)
+
+    def memory(self, device: int) -> tuple[int, int]:
+        """Bytes allocated now, and the most so far."""
+        stats = self._cuda.memory.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]
+        return int(stats["current"]), int(stats["peak"])
+
+    def facts(self, device: int) -> dict[str, str]:
+        return {"name": str(self._cuda.get_device_name(device))}
+
+    def _guard_captures(self) -> None:
+        """A capture waits for the question being asked, and none is asked until it ends."""
+        graph = self._cuda.graphs.CUDAGraph
+        begin, end = graph.capture_begin, graph.capture_end
+
+        def capture_begin(this: Any, *args: Any, **kwargs: Any) -> Any:
+            with self.lock:
+                self.captures += 1
+            try:
+                return begin(this, *args, **kwargs)
+            except BaseException:
+                self.captures -= 1
+                raise
+
+        def capture_end(this: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return end(this, *args, **kwargs)
+            finally:
+                self.captures = max(self.captures - 1, 0)
+
+        capture_begin.__doc__, capture_end.__doc__ = begin.__doc__, end.__doc__
+        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+
+
+class DeviceEvents:
+    """Records events at boundaries and writes what they tell. Made for the thread that trains."""
+
+    def __init__(self, pool: Any, now: Callable[[], int] = _core.time_ns) -> None:
+        self._pool = pool
+        self._now = now
+        self._thread = threading.get_ident()
+        self._clocks: dict[int, DeviceClock] = {}
+        # event (None: the one before it also counts for this), its code, host time, device
+        self._waiting: deque[tuple[Any, int, int, int]] = deque()
+        self._begun: dict[int, tuple[int, int, int]] = {}  # phase -> device, host time, device time
+        self._last: tuple[int, int, int] | None = None
+        self._last_host = 0
+        self._steps = 0
+        self._failed = False
+
+    def boundary(self, code: int) -> None:
+        """A phase begins or ends here."""
+        if self._failed or threading.get_ident() != self._thread or not _core.active():
+            return
+        try:
+            self._boundary(code)
+        except Exception as error:
+            self._give_up(error)
+
+    def _boundary(self, code: int) -> None:
+        pool = self._pool
+        if not pool.lock.acquire(blocking=False):  # a capture begins this moment
+            return
+        try:
+            if not pool.may_touch():
+                return
+            now = self._now()
+            device = pool.device()
+            begins = not code & 1
+            if (
+                begins
+                and self._waiting
+                and now - self._last_host < _SHARED_NS
+                and self._waiting[-1][3] == device
+            ):
+                self._waiting.append((None, code, self._waiting[-1][2], device))
+            elif len(self._waiting) < _MOST_WAITING:
+                self._waiting.append((pool.record(device), code, now, device))
+                self._last_host = self._now()
+            self._read(_MOST_AT_ONCE)
+        finally:
+            pool.lock.release()
+
+    def drain(self) -> None:
+        """Write what the device has passed by now; the rest stays unknown."""
+        if self._failed or not self._pool.lock.acquire(blocking=False):
+            return
+        try:
+            if self._pool.may_touch():
+                self._read(len(self._waiting))
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._pool.lock.release()
+
+    def _read(self, most: int) -> None:
+        waiting = self._waiting
+        for _ in range(most):
+            if not waiting:
+                return
+            event, code, host, device = waiting[0]
+            if event is None:
+                waiting.popleft()
+                if self._last is not None:
+                    self._tell(code, self._last)
+                continue
+            if not event.query():
+                return
+            seen = self._now()
+            waiting.popleft()
+            clock = self._clocks.get(device)
+            if clock is None:
+                clock = self._clocks[device] = DeviceClock(event, host, seen)
+                when = host
+                self._introduce(device)
+            else:
+                when, unused = clock.passed(event, host, seen)
+                if unused is not None:
+                    self._pool.give_back(device, unused)
+                if clock.reference is not event:
+                    self._pool.give_back(device, event)
+            self._last = (device, host, when)
+            self._tell(code, self._last)
+
+    def _tell(self, code: int, point: tuple[int, int, int]) -> None:
+        phase = code >> 1
+        if not code & 1:
+            self._begun[phase] = point
+            return
+        begun = self._begun.pop(phase, None)
+        if phase == _FETCH:  # the step begins where its batch is there
+            self._begun[_STEP] = point
+        elif phase == _STEP:  # and the wait for the next batch where it ends
+            self._begun[_FETCH] = point
+            self._steps += 1
+        if begun is None or begun[0] != point[0]:
+            return
+        device, host, start = begun
+        args = {
+            "lag_us": round((start - host) / 1000, 1),
+            "end_lag_us": round((point[2] - point[1]) / 1000, 1),
+            "error_us": round(self._clocks[device].error_ns / 1000, 1),
+        }
+        if self._steps & (self._steps - 1) == 0 or self._steps % 64 == 0:
+            args["memory"], args["memory_peak"] = self._pool.memory(device)
+        _core.log_event(PHASES[phase], CATEGORY, start, max(point[2] - start, 0), args, _LANE + 1 + device)
+
+    def _introduce(self, device: int) -> None:
+        _core.log_metadata(
+            "thread_name", f"device {device} phases", str(_LANE + 1 + device), _LANE + 1 + device
+        )
+        for key, value in self._pool.facts(device).items():
+            _core.log_metadata("CM", f"device.{device}.{key}", value)
+
+    def _give_up(self, error: Exception) -> None:
+        from dftracer import _messages  # noqa: PLC0415 - only when something is wrong
+
+        self._failed = True
+        _core.set_boundary_hook(None)
+        _messages.warn(f"device events are off from now on: {type(error).__name__}: {error}")
+
+
+_recorder: DeviceEvents | None = None
+_watching = False
+_without_torch = 0
+
+
+def watch() -> None:
+    """Begin as soon as torch has a device in use; a program without one is asked once."""
+    global _watching  # noqa: PLW0603 - one recorder per process
+    if _watching:
+        return
+    _watching = True
+    _core.set_boundary_hook(_probe)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget)
+
+
+def _forget() -> None:
+    """A forked child must not touch the device of its parent."""
+    global _recorder  # noqa: PLW0603
+    if _recorder is not None:
+        _recorder = None
+        _core.set_boundary_hook(None)
+
+
+def _probe(code: int) -> None:
+    global _without_torch  # noqa: PLW0603
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if torch is None or cuda is None or not hasattr(cuda, "is_initialized"):
+        _without_torch += 1
+        if _without_torch >= _GIVE_UP:
+            _core.set_boundary_hook(None)
+        return
+    version = getattr(torch, "version", None)
+    if not (getattr(version, "cuda", None) or getattr(version, "hip", None)):
+        _core.set_boundary_hook(None)
+    elif cuda.is_initialized():
+        _begin(code)
+    elif hasattr(cuda, "_lazy_call"):
+        _core.set_boundary_hook(None)
+        cuda._lazy_call(_device_in_use)
+
+
+def _device_in_use() -> None:
+    _core.set_boundary_hook(_begin)
+
+
+def _begin(code: int) -> None:
+    global _recorder  # noqa: PLW0603
+    _core.set_boundary_hook(None)
+    try:
+        recorder = DeviceEvents(TorchPool(sys.modules["torch"]))
+    except Exception as error:  # a torch unlike those we know
+        from dftracer import _messages  # noqa: PLC0415
+
+        _messages.warn(f"no device events: {type(error).__name__}: {error}")
+        return
+    if _recorder is None:
+        before_finalize(lambda: _recorder.drain() if _recorder is not None else None)
+    _recorder = recorder
+    _core.set_boundary_hook(recorder.boundary)
+    recorder.boundary(code)

@@ -1,0 +1,153 @@
+"""Events at phase boundaries: device time and lag of each phase, on a stand-in for the device's queue."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.process import Run
+
+SUPPORT = str(Path(__file__).parents[1])
+
+LOOP = f"""
+import sys
+sys.path.insert(0, {SUPPORT!r})
+from support.stand_in_device import Device, Pool
+from dftracer import _core
+from dftracer._device_events import DeviceEvents
+
+MS = 1_000_000
+device = Device(_core.time_ns())
+pool = Pool(device)
+events = DeviceEvents(pool, device.time_ns)
+_core.set_boundary_hook(events.boundary)
+
+class Loader:
+    def __init__(self, n, wait):
+        self.n, self.wait = n, wait
+    def __iter__(self):
+        for i in range(self.n):
+            device.host(self.wait)
+            yield i
+
+def train(steps, wait, host, work, after=lambda i: None):
+    for i in ai.dataloader.fetch.iter(Loader(steps, wait)):
+        for phase, share in ((ai.compute.forward, 1), (ai.compute.backward, 2), (ai.compute.step, 1)):
+            with phase:
+                device.host(host * share)
+                device.launch(work * share)
+        after(i)
+"""
+
+
+def phases(run: Run, name: str) -> list[Any]:
+    return [e for e in run.trace.events if e.cat == "device_time" and e.name == name]
+
+
+def test_a_device_that_waits_for_data_has_no_lag_and_its_wait_is_seen(traced: Callable[..., Run]) -> None:
+    run = traced(
+        LOOP + "train(20, 50 * MS, MS // 10, MS)\ndevice.host(MS * 99)\nevents.drain()\nlog.finalize()\n"
+    )
+    assert [e.args["lag_us"] for e in phases(run, "forward")] == pytest.approx([5.0] * 20, abs=6)
+    fetches = phases(run, "fetch")
+    assert len(fetches) == 19
+    # 50 ms of waiting, less the work that is still queued when it begins.
+    assert [e.dur / 1000 for e in fetches] == pytest.approx([46.4] * 19, abs=0.3)
+    assert phases(run, "step")[3].dur == pytest.approx(4000, abs=120)
+
+
+def test_a_device_that_is_the_bottleneck_lags_more_and_more(traced: Callable[..., Run]) -> None:
+    run = traced(
+        LOOP
+        + "train(20, MS // 10, MS // 10, 3 * MS)\ndevice.host(500 * MS)\nevents.drain()\nlog.finalize()\n"
+    )
+    lags = [e.args["lag_us"] for e in phases(run, "backward")]
+    assert len(lags) == 20
+    assert all(b > a for a, b in itertools.pairwise(lags))
+    assert [e.dur for e in phases(run, "backward")] == pytest.approx([6000] * 20, abs=30)
+    assert sum(e.dur for e in phases(run, "fetch")) < 200
+
+
+def test_nothing_is_recorded_or_asked_during_a_capture(traced: Callable[..., Run]) -> None:
+    run = traced(
+        LOOP
+        + """
+def capture(i):
+    Pool.capturing = 4 <= i < 8
+train(20, MS, MS, MS, capture)
+events.drain()
+log.finalize()
+"""
+    )
+    assert run.stderr == ""
+    assert 14 <= len(phases(run, "backward")) <= 17
+
+
+def test_the_clock_stays_right_over_hours(traced: Callable[..., Run]) -> None:
+    run = traced(LOOP + "train(60, 120_000 * MS, MS, MS)\nevents.drain()\nlog.finalize()\n")
+    last = phases(run, "backward")[-10:]
+    assert [e.args["lag_us"] for e in last] == pytest.approx([1000] * 10, abs=120)
+    assert [e.dur for e in last] == pytest.approx([3000] * 10, abs=120)
+    assert all(e.args["error_us"] < 200_000 for e in last)
+
+
+def test_events_are_reused(traced: Callable[..., Run]) -> None:
+    run = traced(LOOP + "train(300, MS, MS, MS)\nprint(pool.made)\nlog.finalize()\n")
+    assert int(run.stdout) < 20
+
+
+def test_the_device_is_named_and_memory_is_sampled(traced: Callable[..., Run]) -> None:
+    run = traced(LOOP + "train(9, MS, MS, MS)\nevents.drain()\nlog.finalize()\n")
+    named = [m.args["value"] for m in run.trace.metadata("CM") if m.args.get("name") == "device.0.name"]
+    assert named == ["NVIDIA H200"]
+    assert any(e.args.get("memory_peak") == 3000 for e in phases(run, "backward"))
+
+
+def test_a_program_without_a_device_is_asked_once_and_writes_nothing(traced: Callable[..., Run]) -> None:
+    run = traced(
+        """
+        import torch
+        from dftracer import _device_events
+        asked = []
+        probe = _device_events._probe
+        from dftracer import _core
+        _core.set_boundary_hook(lambda code: (asked.append(code), probe(code)))
+        for i in ai.dataloader.fetch.iter(range(50)):
+            with ai.compute.forward:
+                pass
+        print(len(asked))
+        log.finalize()
+        """
+    )
+    assert run.stdout.strip() == "1"
+    assert not [e for e in run.trace.events if e.cat == "device_time"]
+
+
+def test_the_switch_leaves_the_hook_alone(traced: Callable[..., Run]) -> None:
+    source = """
+        import sys
+        print("dftracer._device_events" in sys.modules)
+        log.finalize()
+        """
+    assert traced(source, env={"DFTRACER_DEVICE_EVENTS": "0"}).stdout.strip() == "False"
+
+
+def test_an_error_of_the_pool_switches_off_and_never_reaches_the_program(traced: Callable[..., Run]) -> None:
+    run = traced(
+        LOOP
+        + """
+def broken(device):
+    raise RuntimeError("no such device")
+pool.record = broken
+train(3, MS, MS, MS)
+print("done")
+log.finalize()
+""",
+        env={"DFTRACER_LOG_LEVEL": "WARN"},
+    )
+    assert run.stdout.strip() == "done"
+    assert run.stderr.count("device events are off") == 1
