@@ -1,4 +1,4 @@
-"""Writes native/session/tables.hpp: the settings and launchers of the Python side, for programs without Python.
+"""Writes native/session/tables.hpp: the settings and launchers of the Python side, for preloaded programs.
 
 python native/generate.py            rewrite it
 python native/generate.py --check    exit 1 if it is not fresh
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+
+from dftracer import _config, _rank
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE / "session" / "tables.hpp"
@@ -63,8 +65,6 @@ def _list(names: tuple[str, ...]) -> str:
 
 def text() -> str:
     """The whole header."""
-    from dftracer import _config, _rank
-
     out = HEAD
     for s in _config.SETTINGS:
         fallback = str(int(s.default)) if isinstance(s.default, bool) else str(s.default)

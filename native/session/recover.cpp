@@ -170,15 +170,24 @@ bool write_rest(int fd, uint64_t size, std::string_view bytes) {
   return true;
 }
 
+// It may have died while its file changed from one name to the other.
+std::string current_path(const FileHeader* h) {
+  const char* other = h->trace_path() == h->path[0] ? h->path[1] : h->path[0];
+  bool gone = access(h->trace_path(), F_OK) != 0 && errno == ENOENT;
+  return gone && *other && access(other, F_OK) == 0 ? other : h->trace_path();
+}
+
 enum class Outcome { kLater, kNothingToDo, kCompleted };
 
 Outcome append_to_trace(const FileHeader* h, uint64_t size, Rest& rest, const LineFormatter& lines, uint64_t last_ts) {
   // A file that was there and is gone has been removed by someone who did not want it.
-  int fd = open(h->trace_path(), O_RDWR | O_CLOEXEC | (size == 0 ? O_CREAT : 0), 0666);
+  int fd = open(current_path(h).c_str(), O_RDWR | O_CLOEXEC | (size == 0 ? O_CREAT : 0), 0666);
   if (fd < 0) return errno == ENOENT && size ? Outcome::kNothingToDo : Outcome::kLater;
   Outcome outcome = Outcome::kLater;
   struct stat st;
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &st) == 0) {
+  // A file system without locks has nobody to wait for.
+  bool ours = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  if (ours && fstat(fd, &st) == 0) {
     // A size beyond the file's is no size that was ever committed.
     if (size > uint64_t(st.st_size) || !still_its_own(fd, h, size)) {
       outcome = Outcome::kNothingToDo;
@@ -261,7 +270,7 @@ std::vector<std::string> ring_files_in(const std::string& place) {
 bool lock_patiently(int fd) {
   for (int i = 0; i < 1000; ++i) {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
-    if (errno != EWOULDBLOCK) return false;
+    if (errno != EWOULDBLOCK) return true;  // no locks here: what is read back is checked in any case
     usleep(2000);
   }
   return false;
@@ -301,6 +310,12 @@ void* drop_lost_rings_apart(void*) {
   return unshare_fd_table() ? drop_lost_rings_now(nullptr) : nullptr;
 }
 
+std::vector<std::string> ring_places(const std::string& directory) {
+  std::vector<std::string> places{kSharedMemory, directory};
+  if (!settings().ring_dir.empty()) places.push_back(settings().ring_dir);
+  return places;
+}
+
 }  // namespace
 
 // In a thread with descriptors of its own: it opens many, and the program may close and reuse any number meanwhile.
@@ -321,10 +336,8 @@ std::vector<std::string> recover_directory(const std::string& directory) {
   std::vector<std::string> done;
   init_clock();
   std::string wanted = canonical(directory);
-  std::vector<std::string> places{kSharedMemory, wanted};
-  if (!settings().ring_dir.empty()) places.push_back(settings().ring_dir);
   auto here = [&](const FileHeader& h) { return canonical(directory_of(h.trace_path())) == wanted; };
-  for (const auto& place : places) {
+  for (const auto& place : ring_places(wanted)) {
     for_each_dead(place, here, [&](RingFile& file) {
       Outcome outcome = complete(file);
       if (outcome == Outcome::kCompleted) done.push_back(file.header()->trace_path());
@@ -332,6 +345,18 @@ std::vector<std::string> recover_directory(const std::string& directory) {
     });
   }
   return done;
+}
+
+bool complete_trace(const std::string& path) {
+  std::string directory = canonical(directory_of(path)), wanted = canonical(path);
+  recover_directory(directory);
+  bool waiting = false;
+  auto look = [&](const FileHeader& h) {
+    waiting |= canonical(h.trace_path()) == wanted;
+    return false;
+  };
+  for (const auto& place : ring_places(directory)) for_each_dead(place, look, [](RingFile&) {});
+  return !waiting;
 }
 
 }  // namespace dft

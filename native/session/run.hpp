@@ -29,7 +29,7 @@ std::string rank_digits(const Run& run);
 
 // Whether another process of the run has given the name already, with or without events in it yet.
 bool is_given_by_another(const std::string& run, const std::string& stem);
-// The value of kNamesVariable for processes started from now on, this process having given `stem`.
-DFT_API std::string given_names_with(const std::string& run, const std::string& stem);
+// The value of kNamesVariable for processes started from now on, this process having given the name `path`.
+DFT_API std::string given_names_with(const std::string& run, const std::string& path);
 
 }  // namespace dft

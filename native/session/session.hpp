@@ -23,6 +23,8 @@ DFT_API bool start_session(const std::string& path, const char* role);
 DFT_API bool flush_session(uint64_t timeout_ms);
 DFT_API bool session_armed();
 DFT_API std::string session_path();
+// The id of the run this process belongs to; empty as long as that cannot be told.
+DFT_API std::string run_id();
 DFT_API Stats session_stats();
 // Gives the armed session another file; renames the one in use if it has begun.
 DFT_API void rename_session(const std::string& path);
@@ -31,6 +33,9 @@ DFT_API uint64_t ticks_to_us(uint64_t ticks);
 
 // Completes the traces in `directory` whose processes died; returns the files touched.
 DFT_API std::vector<std::string> recover_directory(const std::string& directory);
+
+// Completes the trace of a dead process; false while something of it still waits in a ring.
+bool complete_trace(const std::string& path);
 
 // Removes what dead processes left for traces whose directory is gone: no reader will come for it.
 void drop_lost_rings();

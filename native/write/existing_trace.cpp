@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "format/member.hpp"
+#include "format/run_record.hpp"
 #include "record/process_owner.hpp"
 #include "write/gzip.hpp"
 
@@ -33,13 +35,13 @@ bool is_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
 // The text of the last member, or nothing where the members do not lead to the end of the file.
 std::string last_member_text(int fd, uint64_t size) {
-  MemberIndex index;
   for (uint64_t at = 0; at < size;) {
-    if (!read_member_index(read_piece(fd, at, kMemberHeader), &index)) return "";
-    uint64_t next = at + index.member_size;
+    auto index = read_member_index(read_piece(fd, at, kMemberHeaderSize));
+    if (!index) return "";
+    uint64_t next = at + index->member_size;
     if (next == size) {
-      if (index.text_size > kLongTail) return "";
-      return first_member_text(read_piece(fd, at, index.member_size), index.text_size);
+      if (index->text_size > kLongTail) return "";
+      return first_member_text(read_piece(fd, at, index->member_size), index->text_size);
     }
     if (next <= at) return "";
     at = next;
@@ -47,38 +49,16 @@ std::string last_member_text(int fd, uint64_t size) {
   return "";
 }
 
-std::string_view run_record(std::string_view text) {
-  constexpr std::string_view kRun = "\"name\":\"run\",\"cat\":\"dftracer\"";
-  size_t at = text.find(kRun);
-  if (at == text.npos) return {};
-  size_t end = text.find('\n', at);
-  return end == text.npos ? std::string_view() : text.substr(at, end - at);
-}
-
-// A value of the run record. The keys that may hold anything (the command) come last in it.
-std::string value_of(std::string_view record, const char* key) {
-  std::string wanted = std::string("\"") + key + "\":";
-  size_t args = record.find("\"args\":");
-  size_t at = args == record.npos ? args : record.find(wanted, args);
-  if (at == record.npos) return "";
-  at += wanted.size();
-  if (at < record.size() && record[at] == '"') {
-    size_t end = record.find('"', at + 1);
-    return end == record.npos ? "" : std::string(record.substr(at + 1, end - at - 1));
-  }
-  size_t end = record.find_first_of(",}", at);
-  return end == record.npos ? "" : std::string(record.substr(at, end - at));
-}
-
 void read_head(std::string_view text, ExistingTrace* out) {
   size_t first = text.find_first_not_of(" \t\r\n");
   if (first == text.npos || (text[first] != '[' && text[first] != '{')) return;
   out->kind = ExistingTrace::kTrace;
-  std::string_view record = run_record(text);
-  out->run = value_of(record, "value");
-  out->owner = value_of(record, "owner");
-  out->rank = value_of(record, "rank");
-  out->attempt = atoll(value_of(record, "attempt").c_str());
+  RunRecord record;
+  if (!find_run_record(text, &record)) return;
+  out->run = record.id;
+  out->owner = record.owner;
+  out->rank = record.rank;
+  out->attempt = record.attempt;
 }
 
 void read_tail(std::string_view text, ExistingTrace* out) {

@@ -25,12 +25,16 @@ __all__ = [
     "BadValue",
     "Setting",
     "Settings",
+    "announce_run",
     "announce_session",
     "announced_session",
     "load_settings",
     "rank_info",
+    "report_stem",
+    "run_environment",
     "set_data_dir",
     "set_log_file",
+    "switched_on_since",
     "turn_on",
 ]
 
@@ -415,6 +419,56 @@ def set_data_dir(directories: object) -> str | None:
         return None
     os.environ["DFTRACER_DATA_DIR"] = text
     return text
+
+
+# The run that this process and all it starts belong to, the names of files given in it, and, under
+# `dftracer run`, the file that takes down where traces go.
+_RUN = "DFTRACER_RUN"
+_GIVEN_NAMES = "DFTRACER_GIVEN_NAMES"
+_STEMS_FILE = "DFTRACER_STEMS_FILE"
+
+
+def announce_run(run: str, given_names: str | None = None) -> None:
+    """Have processes started from now on belong to this run, and know the names given in it."""
+    if run:
+        os.environ[_RUN] = run
+    if given_names is not None:
+        os.environ[_GIVEN_NAMES] = given_names
+
+
+def run_environment(run: str, stems_file: str | None = None) -> dict[str, str]:
+    """The variables of the first process of a run."""
+    found = {_RUN: run}
+    if stems_file is not None:
+        found[_STEMS_FILE] = stems_file
+    return found
+
+
+def report_stem(stem: str) -> None:
+    """Tell the `dftracer run` that started this process where its trace goes."""
+    path = os.environ.get(_STEMS_FILE)
+    if not path:
+        return
+    try:
+        # Many processes may write at once: one short line by one call.
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(fd, os.fsencode(stem) + b"\n")
+        finally:
+            os.close(fd)
+    except OSError:
+        return
+
+
+def switched_on_since() -> bool:
+    """Whether a process that was imported with tracing off would now have it on."""
+    raw = os.environ.get("DFTRACER_ENABLE", "")
+    if not raw:
+        return bool(os.environ.get("DFTRACER_CONFIGURATION")) and load_settings().enable
+    try:
+        return _read_bool(raw)
+    except BadValue:
+        return False
 
 
 # Set by a recording process: where the processes it starts, which do not fork from it, write.

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LAUNCHERS", "Rank", "detect"]
 
-# (launcher, rank, local rank, world size, job); the first whose rank is set wins. Slurm comes last because its
-# variables are also set, all 0, in a batch script that starts the ranks by other means.
-# `job`: what tells one start of the launcher from all others, the first group of which all are set. Without one,
-# the process that started the ranks stands for it.
+# (launcher, rank, local rank, world size, job); the first whose rank is set wins. Slurm comes last because
+# its variables are also set, all 0, in a batch script that starts the ranks by other means.
+# `job`: what tells one start of the launcher from all others, the first group of which all are set. Without
+# one, the process that started the ranks stands for it.
 # The preloaded library has the same table: after a change run `python native/generate.py`.
 LAUNCHERS: tuple[tuple[str, Names, Names, Names, tuple[Names, ...]], ...] = (
     ("torchrun", ("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",), (("TORCHELASTIC_RUN_ID",),)),
