@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test native-test lint bench bench-rivals clean
+.PHONY: demo test native-test lint chakra-descriptor bench bench-rivals clean
 
 # Builds, traces a small training run with loader workers, and shows where its time went.
 demo: $(VENV)/.torch $(VENV)/.installed
@@ -38,8 +38,11 @@ $(VENV)/.system: $(BIN)/python
 	done
 	touch $@
 
+CXX_FILES := $(shell find native tests/native -name '*.cpp' -o -name '*.hpp')
 lint: $(VENV)/.installed
 	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/mypy
 
 # The engine without Python: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer.
@@ -63,6 +66,11 @@ build/asan/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
 
 build/tsan/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
 	$(NATIVE_BUILD) $(SANITIZED) -DDFTRACER_SANITIZE=thread && $(NATIVE_RUN)
+
+# The wire format of Chakra, compiled.
+chakra-descriptor: $(VENV)/.installed
+	$(BIN)/python -m grpc_tools.protoc -Isrc/dftracer/link \
+	  --descriptor_set_out=src/dftracer/link/chakra.desc src/dftracer/link/chakra.proto
 
 # The rivals have our import name, so they live in an environment of their own.
 bench-rivals: $(BIN)/python

@@ -7,9 +7,9 @@
 namespace dft {
 namespace {
 
-constexpr size_t kFixedSize = 10;   // of every gzip header
-constexpr size_t kLengthSize = 2;   // of all extra fields together
-constexpr size_t kFieldHead = 4;    // two letters and a length
+constexpr size_t kFixedSize = 10;  // of every gzip header
+constexpr size_t kLengthSize = 2;  // of all extra fields together
+constexpr size_t kFieldHead = 4;   // two letters and a length
 constexpr size_t kIndexSize = 32;
 static_assert(kFixedSize + kLengthSize + kFieldHead + kIndexSize == kMemberHeaderSize);
 
@@ -32,9 +32,7 @@ T load(const char* p) {
   return v;
 }
 
-bool is_gzip(std::string_view bytes) {
-  return bytes.size() >= kFixedSize && memcmp(bytes.data(), kFixed, 3) == 0;
-}
+bool is_gzip(std::string_view bytes) { return bytes.size() >= kFixedSize && memcmp(bytes.data(), kFixed, 3) == 0; }
 
 }  // namespace
 

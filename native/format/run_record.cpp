@@ -15,12 +15,18 @@ void add(std::string& out, const char* key, std::string_view value) {
 }
 
 void add_number(std::string& out, const char* key, const std::string& digits) {
-  if (!digits.empty()) out += std::string(",\"") + key + "\":" + digits;
+  if (digits.empty()) return;
+  out += ",\"";
+  out += key;
+  out += "\":";
+  out += digits;
 }
 
 // The keys that may hold anything (the command) come last in the record.
 std::string value_of(std::string_view record, const char* key) {
-  std::string wanted = std::string("\"") + key + "\":";
+  std::string wanted = "\"";
+  wanted += key;
+  wanted += "\":";
   size_t args = record.find("\"args\":");
   size_t at = args == record.npos ? args : record.find(wanted, args);
   if (at == record.npos) return "";

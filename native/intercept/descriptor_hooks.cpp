@@ -82,7 +82,8 @@ inline ssize_t on_vector(Call call, int fd, const iovec* vector, int n, Values v
 
 template <int S>
 ssize_t hook_readv(int fd, const iovec* vector, int n) {
-  return on_vector(Call::readv_, fd, vector, n, Values(0, n), real<S, ssize_t(int, const iovec*, int)>(), fd, vector, n);
+  return on_vector(Call::readv_, fd, vector, n, Values(0, n), real<S, ssize_t(int, const iovec*, int)>(), fd, vector,
+                   n);
 }
 
 template <int S>
@@ -93,8 +94,8 @@ ssize_t hook_writev(int fd, const iovec* vector, int n) {
 
 template <int S>
 ssize_t hook_preadv(int fd, const iovec* vector, int n, off_t offset) {
-  return on_vector(Call::preadv_, fd, vector, n, Values(0, offset, n), real<S, ssize_t(int, const iovec*, int, off_t)>(),
-                   fd, vector, n, offset);
+  return on_vector(Call::preadv_, fd, vector, n, Values(0, offset, n),
+                   real<S, ssize_t(int, const iovec*, int, off_t)>(), fd, vector, n, offset);
 }
 
 template <int S>

@@ -10,7 +10,7 @@ namespace dft {
 namespace {
 
 template <typename Accept>
-const ElfW(Sym)* find_hashed(const ElfObject& o, const char* name, Accept accept) {
+    const ElfW(Sym) * find_hashed(const ElfObject& o, const char* name, Accept accept) {
   if (!o.gnu_hash) return nullptr;
   uint32_t hash = 5381;
   for (const char* p = name; *p; ++p) hash = hash * 33 + uint8_t(*p);
@@ -25,7 +25,7 @@ const ElfW(Sym)* find_hashed(const ElfObject& o, const char* name, Accept accept
   if (i < first) return nullptr;
   for (;; ++i) {
     uint32_t h = chain[i - first];
-    const ElfW(Sym)& s = o.symbols[i];
+    const ElfW(Sym) & s = o.symbols[i];
     if ((h | 1) == (hash | 1) && strcmp(o.strings + s.st_name, name) == 0 && accept(i, s)) return &s;
     if (h & 1) return nullptr;
   }
@@ -41,7 +41,7 @@ bool describe(const dl_phdr_info* info, ElfObject* out) {
   const ElfW(Dyn)* dyn = nullptr;
   uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
   for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const ElfW(Phdr)& p = info->dlpi_phdr[i];
+    const ElfW(Phdr) & p = info->dlpi_phdr[i];
     uintptr_t at = info->dlpi_addr + p.p_vaddr;
     if (p.p_type == PT_DYNAMIC) dyn = reinterpret_cast<const ElfW(Dyn)*>(at);
     if (p.p_type == PT_LOAD) {
@@ -102,14 +102,13 @@ uint32_t imported_symbols(const ElfObject& o) {
 }
 
 uint32_t hashed_symbol(const ElfObject& o, const char* name) {
-  const ElfW(Sym)* s = find_hashed(o, name, [](uint32_t, const ElfW(Sym)&) { return true; });
+  const ElfW(Sym)* s = find_hashed(o, name, [](uint32_t, const ElfW(Sym) &) { return true; });
   return s ? uint32_t(s - o.symbols) : 0;
 }
 
 void* canonical_plt(const ElfObject& o, const char* name) {
-  const ElfW(Sym)* s = find_hashed(o, name, [](uint32_t, const ElfW(Sym) & s) {
-    return s.st_shndx == SHN_UNDEF && s.st_value != 0;
-  });
+  const ElfW(Sym)* s =
+      find_hashed(o, name, [](uint32_t, const ElfW(Sym) & s) { return s.st_shndx == SHN_UNDEF && s.st_value != 0; });
   return s ? reinterpret_cast<void*>(o.base + s->st_value) : nullptr;
 }
 

@@ -14,9 +14,9 @@ struct ElfObject {
   uintptr_t base = 0;
   uintptr_t begin = 0, end = 0;              // all of its segments
   uintptr_t relro_begin = 0, relro_end = 0;  // whole pages, read-only after relocation
-  const ElfW(Sym)* symbols = nullptr;
+  const ElfW(Sym) * symbols = nullptr;
   const char* strings = nullptr;
-  const ElfW(Rela)* tables[2] = {};
+  const ElfW(Rela) * tables[2] = {};
   size_t counts[2] = {};
   const uint32_t* gnu_hash = nullptr;
   const uint16_t* versions = nullptr;

@@ -53,15 +53,15 @@ int hooked_fexecve(int fd, char* const argv[], char* const envp[]) {
 }
 
 // The list forms become the vector forms, on the stack: the child of a fork may not allocate.
-#define LIST_TO_VECTOR(first, argv)                          \
-  va_list list;                                              \
-  va_start(list, first);                                     \
-  int count = 1;                                             \
-  while (va_arg(list, char*)) ++count;                       \
-  va_end(list);                                              \
+#define LIST_TO_VECTOR(first, argv)                                               \
+  va_list list;                                                                   \
+  va_start(list, first);                                                          \
+  int count = 1;                                                                  \
+  while (va_arg(list, char*)) ++count;                                            \
+  va_end(list);                                                                   \
   auto** argv = static_cast<char**>(alloca((size_t(count) + 1) * sizeof(char*))); \
-  va_start(list, first);                                     \
-  argv[0] = const_cast<char*>(first);                        \
+  va_start(list, first);                                                          \
+  argv[0] = const_cast<char*>(first);                                             \
   for (int i = 1; i <= count; ++i) argv[i] = va_arg(list, char*)
 
 int hooked_execl(const char* path, const char* first, ...) {

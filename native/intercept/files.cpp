@@ -208,7 +208,8 @@ void resolve_dots(PathText* path) {
       uint32_t end = i + 1;
       while (end < cut && path->text[end] != '/') ++end;
       if (end - i == 3 && path->text[i + 1] == '.' && path->text[i + 2] == '.') {
-        while (to > 0 && path->text[--to] != '/') {}
+        while (to > 0 && path->text[--to] != '/') {
+        }
       } else {
         memmove(path->text + to, path->text + i, end - i);
         to += end - i;
@@ -315,7 +316,8 @@ bool first_in_trace(uint64_t hash, std::string_view path, uint32_t generation) {
 void set_descriptor(int fd, File file, std::string_view text, uint32_t announced) {
   Descriptor* d = descriptor(fd);
   if (!d) return;
-  if (uint32_t(fd) > g_highest.load(std::memory_order_relaxed)) g_highest.store(uint32_t(fd), std::memory_order_relaxed);
+  if (uint32_t(fd) > g_highest.load(std::memory_order_relaxed))
+    g_highest.store(uint32_t(fd), std::memory_order_relaxed);
   if (!file) {
     d->state.store(Descriptor::kNotTraced, std::memory_order_relaxed);
     return;

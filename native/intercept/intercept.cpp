@@ -3,13 +3,13 @@
 #include <cstring>
 #include <vector>
 
+#include "format/json.hpp"
 #include "intercept/data_dirs.hpp"
 #include "intercept/files.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/io_record.hpp"
 #include "record/settings.hpp"
 #include "record/warn_once.hpp"
-#include "format/json.hpp"
 
 namespace dft {
 
@@ -59,8 +59,7 @@ void start_interception(const Settings& settings) {
   name_calls();
   g_posix = settings.trace_posix;
   g_stdio = settings.trace_stdio;
-  for (int i = 0; i < int(Call::kCount); ++i)
-    g_io_on[i] = strcmp(kCalls[i].category, "POSIX") == 0 ? g_posix : g_stdio;
+  for (int i = 0; i < int(Call::kCount); ++i) g_io_on[i] = strcmp(kCalls[i].category, "POSIX") == 0 ? g_posix : g_stdio;
   // Both kinds are replaced even if one is not recorded: streams and descriptors open and close each other.
   patch_hooks(all_hooks(), everywhere);
   g_on = true;
@@ -101,8 +100,9 @@ void append_interception_facts(std::string* args) {
     *args += ",\"io_refused_calls\":";
     append_int(*args, facts.refused);
   }
-  *args += ",\"io_invisible\":\"calls inside libc, raw system calls, io_uring, static programs, page faults of mapped "
-           "files, GPUDirect\"";
+  *args +=
+      ",\"io_invisible\":\"calls inside libc, raw system calls, io_uring, static programs, page faults of mapped "
+      "files, GPUDirect\"";
 }
 
 }  // namespace dft

@@ -4,10 +4,10 @@
 #include <cerrno>
 #include <type_traits>
 
+#include "format/io_calls.hpp"
+#include "intercept/files.hpp"
 #include "record/engine.hpp"
 #include "record/session_calls.hpp"
-#include "intercept/files.hpp"
-#include "format/io_calls.hpp"
 
 namespace dft {
 
@@ -17,12 +17,10 @@ extern __attribute__((tls_model("initial-exec"))) __thread uint32_t tls_io_off;
 // What a thread adds to it that holds a lock of ours, or waits for the child of a vfork: its own calls are then those
 // of a signal handler.
 inline constexpr uint32_t kLocked = 1 << 16;
-extern uint32_t g_io_names[];        // interned, by Call
-extern bool g_io_on[];               // by Call: is its category recorded
+extern uint32_t g_io_names[];  // interned, by Call
+extern bool g_io_on[];         // by Call: is its category recorded
 
-inline bool io_active() {
-  return DFT_LIKELY(tls_io_off == 0) && g_generation.load(std::memory_order_relaxed) != 0;
-}
+inline bool io_active() { return DFT_LIKELY(tls_io_off == 0) && g_generation.load(std::memory_order_relaxed) != 0; }
 
 void count_hidden_call(int fd);
 // For calls that are not recorded: a handler's call on a traced file counts as dropped.
@@ -98,7 +96,6 @@ inline void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, ui
   for (uint32_t i = 0; i < values.n; ++i) v[i] = values.v[i];
   publish(t, size);
 }
-
 
 // What a call gave, with the program's errno kept for it until restore().
 class Finished {

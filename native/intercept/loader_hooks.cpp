@@ -23,6 +23,7 @@ __attribute__((visibility("hidden"))) void* dft_dlvsym(void*, const char*, const
 }
 
 // A function that looks for new libraries and then becomes the original, its up to three arguments untouched.
+// clang-format off
 #if defined(__x86_64__)
 #define LOOK_AND_GO_ON(name, original)          \
   asm(".text\n"                                 \
@@ -62,6 +63,7 @@ __attribute__((visibility("hidden"))) void* dft_dlvsym(void*, const char*, const
       "  br x16\n"                                 \
       ".size " #name ", .-" #name "\n")
 #endif
+// clang-format on
 
 LOOK_AND_GO_ON(dft_dlsym, dft_real_dlsym);
 LOOK_AND_GO_ON(dft_dlvsym, dft_real_dlvsym);

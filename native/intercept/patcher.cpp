@@ -97,7 +97,7 @@ void* find_original(const std::vector<ElfObject>& objects, const char* name) {
 
 // Only what really leads to the original is replaced: not a library's own function of that name, nor
 // another tool's interposition.
-bool leads_to(const Hook& hook, void* value, const ElfW(Sym)& symbol, const ElfObject& user,
+bool leads_to(const Hook& hook, void* value, const ElfW(Sym) & symbol, const ElfObject& user,
               const std::vector<ElfObject>& objects) {
   if (value == *hook.original) return true;
   if (symbol.st_shndx != SHN_UNDEF) return false;
@@ -114,8 +114,7 @@ class Writable {
   bool store(void** slot, void* value) {
     auto at = reinterpret_cast<uintptr_t>(slot);
     if (at >= o_.relro_begin && at < o_.relro_end && !open_) {
-      if (mprotect(reinterpret_cast<void*>(o_.relro_begin), o_.relro_end - o_.relro_begin,
-                   PROT_READ | PROT_WRITE) != 0)
+      if (mprotect(reinterpret_cast<void*>(o_.relro_begin), o_.relro_end - o_.relro_begin, PROT_READ | PROT_WRITE) != 0)
         return false;
       open_ = true;
     }
@@ -179,7 +178,7 @@ void patch_object(Patcher& p, const ElfObject& o, const HookSet& set, const std:
   for_each_slot(o, [&](void** slot, uint32_t index) {
     const Hook* hook = symbols.at(index);
     if (!hook || !*hook->original) return;
-    const ElfW(Sym)& symbol = o.symbols[index];
+    const ElfW(Sym) & symbol = o.symbols[index];
     void* value = reinterpret_cast<std::atomic<void*>*>(slot)->load(std::memory_order_relaxed);
     if (value == hook->wrapper || !leads_to(*hook, value, symbol, o, objects)) return;
     if (!writable.store(slot, hook->wrapper)) {

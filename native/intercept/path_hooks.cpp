@@ -102,7 +102,8 @@ int hook_mkdir(const char* path, mode_t mode) {
 
 template <int S>
 int hook_mkdirat(int dirfd, const char* path, mode_t mode) {
-  return on_path(Call::mkdirat_, dirfd, path, Values(mode), real<S, int(int, const char*, mode_t)>(), dirfd, path, mode);
+  return on_path(Call::mkdirat_, dirfd, path, Values(mode), real<S, int(int, const char*, mode_t)>(), dirfd, path,
+                 mode);
 }
 
 template <int S>

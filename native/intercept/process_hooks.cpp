@@ -12,9 +12,7 @@ namespace dft {
 namespace {
 
 // A trace is not begun for a process event alone: a shell would leave one for every command.
-bool recording() {
-  return session_recording() && io_active();
-}
+bool recording() { return session_recording() && io_active(); }
 
 }  // namespace
 
@@ -82,20 +80,23 @@ pid_t hook_wait(int* status) {
 
 template <int S>
 pid_t hook_waitpid(pid_t pid, int* status, int options) {
-  return waited(Call::waitpid_, status, [&](int st) { return Values(pid, options, st); },
-                real<S, pid_t(pid_t, int*, int)>(), pid, status, options);
+  return waited(
+      Call::waitpid_, status, [&](int st) { return Values(pid, options, st); }, real<S, pid_t(pid_t, int*, int)>(), pid,
+      status, options);
 }
 
 template <int S>
 pid_t hook_wait3(int* status, int options, rusage* usage) {
-  return waited(Call::wait3_, status, [&](int st) { return Values(options, st); },
-                real<S, pid_t(int*, int, rusage*)>(), status, options, usage);
+  return waited(
+      Call::wait3_, status, [&](int st) { return Values(options, st); }, real<S, pid_t(int*, int, rusage*)>(), status,
+      options, usage);
 }
 
 template <int S>
 pid_t hook_wait4(pid_t pid, int* status, int options, rusage* usage) {
-  return waited(Call::wait4_, status, [&](int st) { return Values(pid, options, st); },
-                real<S, pid_t(pid_t, int*, int, rusage*)>(), pid, status, options, usage);
+  return waited(
+      Call::wait4_, status, [&](int st) { return Values(pid, options, st); },
+      real<S, pid_t(pid_t, int*, int, rusage*)>(), pid, status, options, usage);
 }
 
 template <int S>

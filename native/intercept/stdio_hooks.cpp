@@ -111,8 +111,7 @@ int hook_fclose(FILE* stream) {
   if (!io_active() || !stream) return function(stream);
   int fd = descriptor_of(stream);
   File file = fd < 0 ? File{} : dft::file_of(fd);
-  if (file.descriptor &&
-      file.descriptor->announced.load() != g_generation.load(std::memory_order_relaxed))
+  if (file.descriptor && file.descriptor->announced.load() != g_generation.load(std::memory_order_relaxed))
     if (ThreadState* t = g_io_on[int(Call::fclose_)] ? io_thread() : nullptr) announce_descriptor(t, file.descriptor);
   clear_descriptor(fd);
   file.descriptor = nullptr;
@@ -153,14 +152,16 @@ Judged length_of_line(const char* line, FILE* stream) {
 
 template <int S>
 char* hook_fgets(char* buffer, int size, FILE* stream) {
-  return on_stream(Call::fgets_, stream, Values(size), [&](char* ret) { return length_of_line(ret, stream); },
-                   real<S, char*(char*, int, FILE*)>(), buffer, size, stream);
+  return on_stream(
+      Call::fgets_, stream, Values(size), [&](char* ret) { return length_of_line(ret, stream); },
+      real<S, char*(char*, int, FILE*)>(), buffer, size, stream);
 }
 
 template <int S>
 char* hook_fgets_chk(char* buffer, size_t room, int size, FILE* stream) {
-  return on_stream(Call::fgets_, stream, Values(size), [&](char* ret) { return length_of_line(ret, stream); },
-                   real<S, char*(char*, size_t, int, FILE*)>(), buffer, room, size, stream);
+  return on_stream(
+      Call::fgets_, stream, Values(size), [&](char* ret) { return length_of_line(ret, stream); },
+      real<S, char*(char*, size_t, int, FILE*)>(), buffer, room, size, stream);
 }
 
 // The result of these says nothing but whether they failed: it is left out when they did not.
@@ -210,8 +211,8 @@ ssize_t hook_getdelim(char** line, size_t* room, int delimiter, FILE* stream) {
     return Judged{ret == -1 && !failed ? 0 : ret, true, failed};
   };
   // Headers of the C library turn getline into this.
-  return on_stream(delimiter == '\n' ? Call::getline_ : Call::getdelim_, stream, Values(), judge, real<S, ssize_t(char**, size_t*, int, FILE*)>(), line,
-                   room, delimiter, stream);
+  return on_stream(delimiter == '\n' ? Call::getline_ : Call::getdelim_, stream, Values(), judge,
+                   real<S, ssize_t(char**, size_t*, int, FILE*)>(), line, room, delimiter, stream);
 }
 
 template <int S>

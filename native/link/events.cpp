@@ -49,8 +49,7 @@ bool read_args(Cursor& c, Event& e) {
         if (key == "device") return lane(c, e.device);
         if (key == "stream") return lane(c, e.stream);
         break;
-      default:
-        break;
+      default: break;
     }
     return c.skip();
   });

@@ -121,9 +121,7 @@ class Cursor {
           if (!string(ignored)) return false;
           continue;
         case '[':
-        case '{':
-          ++depth;
-          break;
+        case '{': ++depth; break;
         case ']':
         case '}':
           if (--depth == 0) {
@@ -131,8 +129,7 @@ class Cursor {
             return true;
           }
           break;
-        default:
-          break;
+        default: break;
       }
       ++p_;
     }

@@ -316,8 +316,8 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "dftracer.link._text", nullptr, -1, functions, nullptr, nullptr,
-                          nullptr, nullptr};
+PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, "dftracer.link._text", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
 }  // namespace
 
 PyMODINIT_FUNC PyInit__text() { return PyModule_Create(&module_def); }

@@ -56,15 +56,18 @@ void Columns::reserve_rows(std::size_t n) {
     return from;
   };
 #define X(c) const std::size_t at_##c = room(sizeof(*c.data()));
-  X(ph) X(args_end)
+  X(ph)
+  X(args_end)
   DFT_CODE_COLUMNS(X)
   DFT_INT_COLUMNS(X)
 #undef X
   Memory grown(at);
-#define X(c) c.move_to(reinterpret_cast<std::remove_const_t<std::remove_pointer_t<decltype(c.data())>>*>(grown.data() + at_##c));
+#define X(c) \
+  c.move_to(reinterpret_cast<std::remove_const_t<std::remove_pointer_t<decltype(c.data())>>*>(grown.data() + at_##c));
   DFT_INT_COLUMNS(X)
   DFT_CODE_COLUMNS(X)
-  X(ph) X(args_end)
+  X(ph)
+  X(args_end)
 #undef X
   memory_ = std::move(grown);
   capacity_ = n;

@@ -24,7 +24,9 @@ class Bytes {
   Bytes(const Bytes&) = delete;
   Bytes& operator=(const Bytes&) = delete;
   Bytes(Bytes&& o) noexcept
-      : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)), capacity_(std::exchange(o.capacity_, 0)) {}
+      : data_(std::exchange(o.data_, nullptr)),
+        size_(std::exchange(o.size_, 0)),
+        capacity_(std::exchange(o.capacity_, 0)) {}
   Bytes& operator=(Bytes&& o) noexcept {
     std::swap(data_, o.data_);
     std::swap(size_, o.size_);
@@ -64,7 +66,8 @@ class Column {
  public:
   void put(T v) noexcept { data_[size_++] = v; }
   void set(std::size_t row, T v, T none) noexcept {
-    if (size_ < row) [[unlikely]] fill(row, none);
+    if (size_ < row) [[unlikely]]
+      fill(row, none);
     data_[size_++] = v;
   }
   void fill(std::size_t rows, T none) noexcept {
@@ -109,7 +112,8 @@ class Memory {
 // X(name): 64-bit integers, kMissing when absent. Those that whole traces lack come last: their memory, at the end of
 // a chunk's, is then never touched.
 #define DFT_INT_COLUMNS(X) \
-  X(id) X(pid) X(tid) X(ts) X(dur) X(level) X(p_idx) X(ret) X(count) X(epoch) X(step) X(image_idx) X(size) X(offset) X(errno_)
+  X(id)                    \
+  X(pid) X(tid) X(ts) X(dur) X(level) X(p_idx) X(ret) X(count) X(epoch) X(step) X(image_idx) X(size) X(offset) X(errno_)
 // X(name): codes into a dictionary of the same name, kNoCode when absent.
 #define DFT_CODE_COLUMNS(X) X(name) X(cat) X(hhash) X(fhash)
 
@@ -160,7 +164,8 @@ struct Columns {
 
   void reserve_rows(std::size_t n);
   void push(const Row& r) {
-    if (rows == capacity_) [[unlikely]] reserve_rows(rows == 0 ? 4096 : rows * 2);
+    if (rows == capacity_) [[unlikely]]
+      reserve_rows(rows == 0 ? 4096 : rows * 2);
     // Columns a row has no value for are not touched.
 #define X(n) \
   if (r.have(f_##n)) n.set(rows, r.n, kMissing);

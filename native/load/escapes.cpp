@@ -28,7 +28,10 @@ int hex4(const char* p, const char* end) {
   int v = 0;
   for (int i = 0; i < 4; ++i) {
     const char c = p[i];
-    const int d = (c >= '0' && c <= '9') ? c - '0' : (c >= 'a' && c <= 'f') ? c - 'a' + 10 : (c >= 'A' && c <= 'F') ? c - 'A' + 10 : -1;
+    const int d = (c >= '0' && c <= '9')   ? c - '0'
+                  : (c >= 'a' && c <= 'f') ? c - 'a' + 10
+                  : (c >= 'A' && c <= 'F') ? c - 'A' + 10
+                                           : -1;
     if (d < 0) return -1;
     v = v * 16 + d;
   }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "line.hpp"
 #include "format/member.hpp"
+#include "line.hpp"
 
 namespace dft::load {
 static_assert(WholeInflate::kSlack <= kPadding);

@@ -12,7 +12,8 @@ constexpr std::size_t kHostSize = envelope::kEventArgs.size(), kHashSize = 16;
 
 constexpr std::uint64_t key8(const char* s, std::size_t n) {
   std::uint64_t v = 0;
-  for (std::size_t i = 0; i < n && i < 8; ++i) v |= static_cast<std::uint64_t>(static_cast<unsigned char>(s[i])) << (8 * i);
+  for (std::size_t i = 0; i < n && i < 8; ++i)
+    v |= static_cast<std::uint64_t>(static_cast<unsigned char>(s[i])) << (8 * i);
   return v;
 }
 template <std::size_t N>
@@ -55,7 +56,8 @@ inline bool digit(char c) { return static_cast<unsigned char>(c - '0') < 10; }
 inline std::int64_t eight_digits(const char* p) {
   std::uint64_t v;
   std::memcpy(&v, p, 8);
-  if (((v & 0xF0F0F0F0F0F0F0F0ull) | (((v + 0x0606060606060606ull) & 0xF0F0F0F0F0F0F0F0ull) >> 4)) != 0x3333333333333333ull)
+  if (((v & 0xF0F0F0F0F0F0F0F0ull) | (((v + 0x0606060606060606ull) & 0xF0F0F0F0F0F0F0F0ull) >> 4)) !=
+      0x3333333333333333ull)
     return -1;
   v = (v & 0x0F0F0F0F0F0F0F0Full) * 2561 >> 8;
   v = (v & 0x00FF00FF00FF00FFull) * 6553601 >> 16;
@@ -215,7 +217,8 @@ bool LineScanner::more_arguments(const char*& p, const char* end, Shape* shape, 
     if (*p == ' ') p = blanks(p);
     if (shape != nullptr) shape->known = n;
     const auto learn = [&](Argument::Kind kind, Field field, const char* value) {
-      if (shape != nullptr && shape->known == n) shape->learn(n, key_at, static_cast<std::size_t>(value - key_at), kind, field);
+      if (shape != nullptr && shape->known == n)
+        shape->learn(n, key_at, static_cast<std::size_t>(value - key_at), kind, field);
     };
     bool ok = true;
     const bool meta = row_.ph == 'M';
@@ -531,7 +534,8 @@ bool LineScanner::finish_row(const char* late_args, const char* end, Columns& ou
   if (late_args != nullptr && !arguments(late_args, end)) return false;
   if (!row_.have(f_name)) return false;
 
-  const bool tracer_event = row_.have(f_cat) && row_.cat == tracer_code_ && (row_.name == start_code_ || row_.name == end_code_);
+  const bool tracer_event =
+      row_.have(f_cat) && row_.cat == tracer_code_ && (row_.name == start_code_ || row_.name == end_code_);
   if (row_.ph == 'M' || tracer_event) {
     Meta m;
     m.kind = dictionaries_->name.at(static_cast<std::size_t>(row_.name));

@@ -33,11 +33,11 @@ struct Filter {
 };
 
 struct LineCounts {
-  std::uint64_t lines = 0;    // lines that held an object or tried to
-  std::uint64_t events = 0;   // rows kept
-  std::uint64_t filtered = 0; // rows left out by the filter
+  std::uint64_t lines = 0;     // lines that held an object or tried to
+  std::uint64_t events = 0;    // rows kept
+  std::uint64_t filtered = 0;  // rows left out by the filter
   std::uint64_t meta = 0;
-  std::uint64_t bad = 0;      // not a record: skipped
+  std::uint64_t bad = 0;  // not a record: skipped
 };
 
 // Scans blocks of text on one thread.

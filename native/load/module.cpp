@@ -113,13 +113,15 @@ bool read_range(PyObject* range, std::int64_t& from, std::int64_t& to) {
 }
 
 PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"path", "threads", "chunk_text", "ts", "step", "epoch", "pids", "names", "cats", "span", nullptr};
+  static const char* names[] = {"path", "threads", "chunk_text", "ts",   "step", "epoch",
+                                "pids", "names",   "cats",       "span", nullptr};
   PyObject* path = nullptr;
   unsigned threads = 1;
   Py_ssize_t chunk = 32 << 20;
-  PyObject *ts = nullptr, *step = nullptr, *epoch = nullptr, *pids = nullptr, *name_list = nullptr, *cats = nullptr, *span = nullptr;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|In$OOOOOOO", const_cast<char**>(names), PyUnicode_FSConverter, &path,
-                                   &threads, &chunk, &ts, &step, &epoch, &pids, &name_list, &cats, &span))
+  PyObject *ts = nullptr, *step = nullptr, *epoch = nullptr, *pids = nullptr, *name_list = nullptr, *cats = nullptr,
+           *span = nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|In$OOOOOOO", const_cast<char**>(names), PyUnicode_FSConverter,
+                                   &path, &threads, &chunk, &ts, &step, &epoch, &pids, &name_list, &cats, &span))
     return nullptr;
   const std::string file = PyBytes_AS_STRING(path);
   Py_DECREF(path);
@@ -153,7 +155,8 @@ PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   self->scanner = nullptr;
   self->busy = false;
   try {
-    self->scanner = new FileScanner(file, threads, static_cast<std::size_t>(std::max<Py_ssize_t>(chunk, 1)), std::move(f), part);
+    self->scanner =
+        new FileScanner(file, threads, static_cast<std::size_t>(std::max<Py_ssize_t>(chunk, 1)), std::move(f), part);
   } catch (const std::system_error& e) {
     errno = e.code().value();
     PyErr_SetFromErrnoWithFilename(PyExc_OSError, file.c_str());
@@ -204,20 +207,23 @@ PyObject* scanner_next(PyObject* obj) {
   if (out == nullptr) return nullptr;
   bool ok = set_item(out, "rows", PyLong_FromSize_t(columns->rows));
   // A column without values is left out.
-#define X(n)                   \
-  if (columns->n.size() != 0) \
-    ok = ok && set_item(out, #n, make_buffer(columns, columns->n.data(), columns->rows * sizeof(*columns->n.data()), !columns->n.gaps()));
+#define X(n)                                                                                                \
+  if (columns->n.size() != 0)                                                                               \
+    ok = ok && set_item(out, #n,                                                                            \
+                        make_buffer(columns, columns->n.data(), columns->rows * sizeof(*columns->n.data()), \
+                                    !columns->n.gaps()));
   DFT_INT_COLUMNS(X)
   DFT_CODE_COLUMNS(X)
-  X(ph) X(args_end)
+  X(ph)
+  X(args_end)
 #undef X
   ok = ok && set_item(out, "args_text", make_buffer(columns, columns->args_text.data(), columns->args_text.size()));
   PyObject* meta = ok ? PyList_New(0) : nullptr;
   for (std::size_t i = 0; meta != nullptr && i < columns->meta.size(); ++i) {
     const Meta& m = columns->meta[i];
-    PyObject* t = Py_BuildValue("(NNNNLLL)", text_object(m.kind), text_object(m.key), text_object(m.value),
-                                text_object(m.rest), static_cast<long long>(m.pid), static_cast<long long>(m.tid),
-                                static_cast<long long>(m.ts));
+    PyObject* t =
+        Py_BuildValue("(NNNNLLL)", text_object(m.kind), text_object(m.key), text_object(m.value), text_object(m.rest),
+                      static_cast<long long>(m.pid), static_cast<long long>(m.tid), static_cast<long long>(m.ts));
     if (t == nullptr || PyList_Append(meta, t) != 0) Py_CLEAR(meta);
     Py_XDECREF(t);
   }
@@ -258,10 +264,10 @@ PyObject* scanner_counts(PyObject* obj, PyObject*) {
   const FileScanner& s = *reinterpret_cast<ScannerObject*>(obj)->scanner;
   const LineCounts l = s.line_counts();
   const FileCounts& c = s.counts();
-  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:O}", "lines", l.lines, "events", l.events, "filtered",
-                       l.filtered, "meta", l.meta, "bad_lines", l.bad, "file_bytes", c.file_bytes, "text_bytes", c.text_bytes,
-                       "members", c.members, "members_skipped", c.members_skipped, "members_cut", c.members_cut, "cut_lines",
-                       c.cut_lines, "closed", c.closed ? Py_True : Py_False);
+  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:O}", "lines", l.lines, "events", l.events,
+                       "filtered", l.filtered, "meta", l.meta, "bad_lines", l.bad, "file_bytes", c.file_bytes,
+                       "text_bytes", c.text_bytes, "members", c.members, "members_skipped", c.members_skipped,
+                       "members_cut", c.members_cut, "cut_lines", c.cut_lines, "closed", c.closed ? Py_True : Py_False);
 }
 
 PyObject* scanner_position(PyObject* obj, PyObject*) {
@@ -356,7 +362,8 @@ PyType_Slot self_time_slots[] = {
     {Py_tp_methods, self_time_methods},
     {0, nullptr},
 };
-PyType_Spec self_time_spec = {"dftracer.load._scan.SelfTime", sizeof(SelfTimeObject), 0, Py_TPFLAGS_DEFAULT, self_time_slots};
+PyType_Spec self_time_spec = {"dftracer.load._scan.SelfTime", sizeof(SelfTimeObject), 0, Py_TPFLAGS_DEFAULT,
+                              self_time_slots};
 
 PyObject* py_nest(PyObject*, PyObject* args) {
   PyObject *a, *b, *c;
@@ -472,7 +479,8 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "dftracer.load._scan", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, "dftracer.load._scan", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
 
 bool add_type(PyObject* m, const char* name, PyType_Spec* spec, PyTypeObject** keep = nullptr) {
   PyObject* t = PyType_FromSpec(spec);

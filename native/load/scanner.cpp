@@ -13,7 +13,7 @@
 
 namespace dft::load {
 namespace {
-constexpr std::size_t kBlockText = 4u << 20;    // text per block where the file has no members of its own
+constexpr std::size_t kBlockText = 4u << 20;  // text per block where the file has no members of its own
 constexpr std::size_t kStreamInput = 256u << 10;
 constexpr std::size_t kHeader = 64;
 
@@ -54,7 +54,7 @@ FileScanner::FileScanner(const std::string& path, unsigned threads, std::size_t 
       dictionaries_(std::make_unique<Dictionaries>()) {
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), path);
-  struct stat st {};
+  struct stat st{};
   if (::fstat(fd_, &st) != 0) throw std::system_error(errno, std::generic_category(), path);
   size_ = std::min(static_cast<std::uint64_t>(st.st_size), span.to);
   offset_ = std::min(span.from, size_);
@@ -109,7 +109,8 @@ bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
     }
     ++counts_.members;
     const bool timed = index->facts.first_ts != 0 || index->facts.last_ts != 0;
-    const auto from = static_cast<std::int64_t>(index->facts.first_ts), to = static_cast<std::int64_t>(index->facts.last_ts);
+    const auto from = static_cast<std::int64_t>(index->facts.first_ts),
+               to = static_cast<std::int64_t>(index->facts.last_ts);
     // A metadata-only member has no time and is always read; so is the first, which says who the process is.
     if (timed && filter_.any && (from > filter_.ts_max || to < filter_.ts_min) && offset_ != 0) {
       ++counts_.members_skipped;
@@ -190,8 +191,7 @@ bool FileScanner::collect_text(std::deque<Block>& blocks) {
         b.ends_file = true;
         break;
       }
-      last_line = static_cast<const char*>(
-          memrchr(b.text.data() + searched, '\n', b.text.size() - searched));
+      last_line = static_cast<const char*>(memrchr(b.text.data() + searched, '\n', b.text.size() - searched));
       if (last_line != nullptr) break;
       searched = b.text.size();
     }

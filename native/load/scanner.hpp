@@ -48,7 +48,7 @@ class FileScanner {
     Bytes packed;  // a member, when indexed
     std::size_t text_size = 0;
     std::size_t lines = 0;  // as its index says
-    Bytes text;  // else the text itself, padded
+    Bytes text;             // else the text itself, padded
     bool cut = false;
     bool ends_file = false;
     std::size_t tail = 0;  // bytes of an unfinished last line

@@ -12,7 +12,7 @@ namespace {
 //   distance    bits 8-11 length of the code, bits 16-30 the base
 //   second      bits 8-11 index bits of a second table, bits 16-28 where it begins
 constexpr std::uint32_t kLiteral = 1u << 31, kTwo = 1u << 30;
-constexpr std::uint32_t kSpecial = 1u << 15;  // none of these: look closer
+constexpr std::uint32_t kSpecial = 1u << 15;                  // none of these: look closer
 constexpr std::uint32_t kSecond = 1u << 14, kEnd = 1u << 13;  // neither: no code has these bits
 
 constexpr std::uint32_t with_extra(std::uint32_t base, std::uint32_t extra) { return base << 16 | extra; }
@@ -124,7 +124,8 @@ bool WholeInflate::build(const std::uint8_t* lengths, std::size_t n, const std::
     if (lengths[i] != 0) sorted[at[lengths[i]]++] = static_cast<std::uint16_t>(i);
 
   const unsigned second_bits = longest > first_bits ? longest - first_bits : 0;
-  std::size_t free = first_size, second = 0, shared = first_size;  // `shared`: the first bits of the second table's codes
+  std::size_t free = first_size, second = 0,
+              shared = first_size;  // `shared`: the first bits of the second table's codes
   for (std::size_t k = 0; k < used; ++k) {
     const std::size_t symbol = sorted[k];
     const unsigned len = lengths[symbol];

@@ -12,7 +12,7 @@ struct Activity {
   Args args;
   Frame frame;
   uint64_t resumed_at;
-  uint64_t active;  // ticks
+  uint64_t active;      // ticks
   uint32_t generation;  // the session it began in
   bool begun, running, done, on;
 };

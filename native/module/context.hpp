@@ -1,8 +1,8 @@
 // Open events per contextvars.Context, so that tasks interleaving on one thread keep their own nesting.
 #pragma once
 
-#include "record/engine.hpp"
 #include "module/python.hpp"
+#include "record/engine.hpp"
 
 namespace dft::py {
 

@@ -1,7 +1,7 @@
 #include "module/loop.hpp"
 
-#include "module/use.hpp"
 #include "format/json.hpp"
+#include "module/use.hpp"
 
 namespace dft::py {
 namespace {

@@ -37,8 +37,8 @@ PyMODINIT_FUNC PyInit__core() {
   if (!module) return nullptr;
   bool ok = PyModule_AddFunctions(module, g_session_functions) == 0 &&
             PyModule_AddFunctions(module, g_profiler_functions) == 0 && init_contexts() && init_immediate() &&
-            init_nodes(module) &&
-            init_uses(module) && init_activities(module) && init_wrapped(module) && init_loops(module);
+            init_nodes(module) && init_uses(module) && init_activities(module) && init_wrapped(module) &&
+            init_loops(module);
   if (!ok) {
     Py_DECREF(module);
     return nullptr;

@@ -342,9 +342,7 @@ PyObject* node_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   return make_use(reinterpret_cast<Node*>(self), kwargs);
 }
 
-PyObject* get_enabled(PyObject* self, void*) {
-  return PyBool_FromLong(g_tracing && reinterpret_cast<Node*>(self)->on);
-}
+PyObject* get_enabled(PyObject* self, void*) { return PyBool_FromLong(g_tracing && reinterpret_cast<Node*>(self)->on); }
 
 PyObject* node_repr(PyObject* self) {
   auto* n = reinterpret_cast<Node*>(self);
@@ -357,13 +355,13 @@ PyMethodDef g_node_methods[] = {
      "Set the current args of this node and all below it."},
     {"set_args", node_set_args, METH_O, "set_args($self, args, /)\n--\n\nSet current args."},
     {"clear_args", node_clear_args, METH_NOARGS, "clear_args($self, /)\n--\n\nForget the args set here."},
-    {"set_enabled", node_set_enabled, METH_O,
-     "set_enabled($self, on, /)\n--\n\nSwitch this node and all below it."},
+    {"set_enabled", node_set_enabled, METH_O, "set_enabled($self, on, /)\n--\n\nSwitch this node and all below it."},
     {"start", node_start, METH_NOARGS, "start($self, /)\n--\n\nOpen an event that stop() closes."},
     {"stop", node_stop, METH_NOARGS, "stop($self, /)\n--\n\nClose what start() opened."},
     {"__aenter__", node_aenter, METH_NOARGS, nullptr},
     {"__aexit__", node_aexit, METH_VARARGS, nullptr},
-    {"close", node_close, METH_NOARGS, "close($self, /)\n--\n\nEnd the newest open event of this node now; False if there is none."},
+    {"close", node_close, METH_NOARGS,
+     "close($self, /)\n--\n\nEnd the newest open event of this node now; False if there is none."},
     {"open", node_open, METH_VARARGS, nullptr},
     {},
 };

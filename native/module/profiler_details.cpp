@@ -90,7 +90,8 @@ struct Field {
   string_view key, value;  // the value as it stands, quotes and brackets included
 };
 
-// Where the string that opens at `at` closes. Kineto does not escape: a quote closes only where `ends` says so of the rest.
+// Where the string that opens at `at` closes. Kineto does not escape: a quote closes only where `ends` says so of the
+// rest.
 template <typename Ends>
 size_t string_end(string_view text, size_t at, Ends ends) {
   for (size_t i = at + 1; i < text.size(); ++i) {

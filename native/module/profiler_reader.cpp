@@ -1,7 +1,7 @@
 #include "module/profiler_reader.hpp"
 
-#include "module/values.hpp"
 #include "format/json.hpp"
+#include "module/values.hpp"
 
 namespace dft::py {
 namespace {
@@ -55,11 +55,28 @@ void append_texts(std::string& out, PyObject* list, std::string_view between, bo
 
 }  // namespace
 
-const char* const Reader::kNames[kSlots] = {
-    "name",      "start",            "duration",         "tid",    "correlation", "linked",
-    "device",    "type",             "guess",            "annotation", "metadata",  "shapes",
-    "dtypes",    "sequence",         "forward_thread",   "stack",  "python_id",   "python_parent_id",
-    "python_module_id", "bytes",     "device_type",      "flops"};
+const char* const Reader::kNames[kSlots] = {"name",
+                                            "start",
+                                            "duration",
+                                            "tid",
+                                            "correlation",
+                                            "linked",
+                                            "device",
+                                            "type",
+                                            "guess",
+                                            "annotation",
+                                            "metadata",
+                                            "shapes",
+                                            "dtypes",
+                                            "sequence",
+                                            "forward_thread",
+                                            "stack",
+                                            "python_id",
+                                            "python_parent_id",
+                                            "python_module_id",
+                                            "bytes",
+                                            "device_type",
+                                            "flops"};
 
 bool Reader::open(PyObject* getters, PyObject* activities, Table* table) {
   activities_ = activities;

@@ -1,5 +1,5 @@
-// Reads a profiler's activities, Python objects of C++ ones, by their getters: one row after the other, since most of the
-// cost of a getter is fetching the object into the cache.
+// Reads a profiler's activities, Python objects of C++ ones, by their getters: one row after the other, since most of
+// the cost of a getter is fetching the object into the cache.
 #pragma once
 
 #include <string>

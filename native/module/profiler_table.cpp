@@ -5,8 +5,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "module/profiler_details.hpp"
 #include "format/json.hpp"
+#include "module/profiler_details.hpp"
 
 namespace dft::py {
 namespace {
@@ -16,7 +16,7 @@ using std::string_view;
 // Above every thread id Linux hands out (2**22), so that a stream never shares a lane with a thread.
 constexpr int64_t kLaneBase = 1 << 24;
 
-constexpr string_view kDeviceSorts[] = {"kernel",   "concurrent_kernel",   "gpu_memcpy",      "gpu_memset",
+constexpr string_view kDeviceSorts[] = {"kernel",    "concurrent_kernel",   "gpu_memcpy",      "gpu_memset",
                                         "cuda_sync", "gpu_user_annotation", "mtia_ccp_events", "gpu_pm_counter"};
 
 Sort make_sort(string_view kind) {
@@ -73,7 +73,8 @@ void percent(std::string& out, string_view key, int64_t part, int64_t whole) {
   auto parts = uint64_t(double(part) * 1e6 / double(whole) + 0.5);
   char* end = put_uint(buf, parts / 10000);
   *end++ = '.';
-  for (unsigned digits = 1000, rest = unsigned(parts % 10000); digits; digits /= 10) *end++ = char('0' + rest / digits % 10);
+  for (unsigned digits = 1000, rest = unsigned(parts % 10000); digits; digits /= 10)
+    *end++ = char('0' + rest / digits % 10);
   out.append(buf, end);
 }
 
@@ -112,8 +113,7 @@ void Table::digest(Row& row, string_view text) {
   while (cut_front(text, "\"Record function id\": ", &row.record_function) ||
          cut_front(text, "\"Sequence number\": ", &row.sequence) ||
          cut_front(text, "\"Fwd thread id\": ", &row.forward_thread) ||
-         cut_front(text, "\"Python parent id\": ", &row.more[1]) ||
-         cut_front(text, "\"Python id\": ", &row.more[0]) ||
+         cut_front(text, "\"Python parent id\": ", &row.more[1]) || cut_front(text, "\"Python id\": ", &row.more[0]) ||
          cut_front(text, "\"Python module id\": ", &row.more[2])) {
   }
   if (text.ends_with(", ")) text.remove_suffix(2);
@@ -303,7 +303,8 @@ void Table::launch_args(const Row& row) {
 }
 
 void Table::device_args(const Row& row) {
-  out_ = ",\"device\":1,\"cpu_memory\":0,\"is_remote\":0,\"device_memory_usage\":0,\"input_size\":0,\"total_cpu_percent\":0.0";
+  out_ =
+      ",\"device\":1,\"cpu_memory\":0,\"is_remote\":0,\"device_memory_usage\":0,\"input_size\":0,\"total_cpu_percent\":0.0";
   percent(out_, "total_device_percent", row.duration, window_ns_);
   pair(out_, "dur_ns", row.duration);
   pair(out_, "device_index", row.device);

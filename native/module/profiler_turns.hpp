@@ -6,8 +6,8 @@
 
 #include <exception>
 
-#include "record/clock.hpp"
 #include "module/python.hpp"
+#include "record/clock.hpp"
 
 namespace dft::py {
 

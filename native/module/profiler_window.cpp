@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <new>
 
-#include "record/engine.hpp"
 #include "module/node.hpp"
 #include "module/profiler_details.hpp"
 #include "module/profiler_reader.hpp"
 #include "module/profiler_table.hpp"
 #include "module/profiler_turns.hpp"
+#include "record/engine.hpp"
 #include "record/record.hpp"
 
 namespace dft::py {

@@ -1,7 +1,7 @@
 #include "module/session_api.hpp"
 
-#include "intercept/intercept.hpp"
 #include "format/md5.hpp"
+#include "intercept/intercept.hpp"
 #include "module/node.hpp"
 #include "session/environment.hpp"
 #include "session/run.hpp"
@@ -96,7 +96,9 @@ PyObject* py_finalize(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* py_flush(PyObject*, PyObject*) { return PyBool_FromLong(without_gil([] { return flush_session(10000); })); }
+PyObject* py_flush(PyObject*, PyObject*) {
+  return PyBool_FromLong(without_gil([] { return flush_session(10000); }));
+}
 
 PyObject* py_active(PyObject*, PyObject*) { return PyBool_FromLong(session_armed()); }
 

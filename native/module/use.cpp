@@ -46,7 +46,8 @@ PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
 }
 
 PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
-  return use_exit(reinterpret_cast<PyObject*>(reinterpret_cast<BoundUse*>(self)->use), args, PyVectorcall_NARGS(nargsf));
+  return use_exit(reinterpret_cast<PyObject*>(reinterpret_cast<BoundUse*>(self)->use), args,
+                  PyVectorcall_NARGS(nargsf));
 }
 
 PyObject* make_bound_use(Use* use, vectorcallfunc call) {

@@ -26,7 +26,6 @@ struct Span {
 };
 bool span_of(PyObject* object, Span* out);
 // The node's current args with `extra` set over them, and what `tail` adds.
-void emit_merged(ThreadState* t, Node* node, const Frame& f, uint64_t end, const Args* extra,
-                 std::string_view tail);
+void emit_merged(ThreadState* t, Node* node, const Frame& f, uint64_t end, const Args* extra, std::string_view tail);
 
 }  // namespace dft::py

@@ -127,10 +127,11 @@ void append_object(std::string& out, PyObject* value) {
   Ref text;
   if (array) {
     Ref shape(PyObject_GetAttrString(value, "shape"));
-    if (shape) text = Ref(PyUnicode_FromFormat("%s%S", strrchr(Py_TYPE(value)->tp_name, '.')
-                                                           ? strrchr(Py_TYPE(value)->tp_name, '.') + 1
-                                                           : Py_TYPE(value)->tp_name,
-                                               shape.get()));
+    if (shape)
+      text = Ref(PyUnicode_FromFormat(
+          "%s%S",
+          strrchr(Py_TYPE(value)->tp_name, '.') ? strrchr(Py_TYPE(value)->tp_name, '.') + 1 : Py_TYPE(value)->tp_name,
+          shape.get()));
   } else {
     text = Ref(PyObject_Str(value));
   }
@@ -250,8 +251,9 @@ void Args::set_text(std::string_view key, std::string_view json) {
 
 void Args::set_all(PyObject* mapping) {
   if (!mapping || mapping == Py_None) return;
-  Ref dict(PyDict_Check(mapping) ? new_ref(mapping) : PyObject_CallFunctionObjArgs(
-                                                          reinterpret_cast<PyObject*>(&PyDict_Type), mapping, nullptr));
+  Ref dict(PyDict_Check(mapping)
+               ? new_ref(mapping)
+               : PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyDict_Type), mapping, nullptr));
   if (!dict) {
     PyErr_Clear();
     set("\"args\":", mapping);

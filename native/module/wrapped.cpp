@@ -20,7 +20,7 @@ struct Wrapped {
   PyObject_HEAD
   vectorcallfunc call;
   PyObject* function;
-  PyObject* span;            // null: `body` does the tracing (generators, coroutines)
+  PyObject* span;  // null: `body` does the tracing (generators, coroutines)
   PyObject* body;
   PyObject* dict;
   PyObject* weakrefs;
@@ -89,7 +89,8 @@ PyObject* wrapped_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   if (DFT_LIKELY(plain && result && !span.extra)) {
     emit_span(t, span.node->name_id, f, end, fragment_of(span.node));
   } else {
-    emit_merged(t, span.node, f, end, plain ? span.extra : &own, result ? std::string() : error_fragment(PyErr_Occurred()));
+    emit_merged(t, span.node, f, end, plain ? span.extra : &own,
+                result ? std::string() : error_fragment(PyErr_Occurred()));
   }
   return result;
 }
@@ -117,9 +118,7 @@ PyObject* get_class(PyObject* self, void*) {
 // Pickled by name, as functions are.
 PyObject* wrapped_reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
 
-PyObject* wrapped_repr(PyObject* self) {
-  return PyObject_Repr(reinterpret_cast<Wrapped*>(self)->function);
-}
+PyObject* wrapped_repr(PyObject* self) { return PyObject_Repr(reinterpret_cast<Wrapped*>(self)->function); }
 
 int wrapped_traverse(PyObject* self, visitproc visit, void* arg) {
   auto* w = reinterpret_cast<Wrapped*>(self);

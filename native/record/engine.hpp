@@ -10,7 +10,6 @@
 #include "record/clock.hpp"
 #include "record/record.hpp"
 
-
 #define DFT_LIKELY(x) __builtin_expect(!!(x), 1)
 #define DFT_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
@@ -52,16 +51,16 @@ struct ThreadState {
   uint64_t limit;  // up to here there is known room
   uint64_t mask;
   std::atomic<uint64_t>* next_id;  // of the process
-  bool patient;  // may wait long for room: not on the path of a traced call
-  bool stalled;  // gave up waiting for room; drop at once until there is much
-  void* context;  // whatever owns `stack` for the embedding language; null for the thread's own
+  bool patient;                    // may wait long for room: not on the path of a traced call
+  bool stalled;                    // gave up waiting for room; drop at once until there is much
+  void* context;                   // whatever owns `stack` for the embedding language; null for the thread's own
   Stack root;
   void* contexts;  // stacks of other contexts, managed by the embedding
   int64_t tid;
   bool is_writer;
-  uint64_t ease_from;  // from here on there is little room left in the ring
+  uint64_t ease_from;              // from here on there is little room left in the ring
   uint64_t eased_at, eased_since;  // what the writer had done when calls began to pause, and when that was
-  ThreadState *next, *previous;  // in the list of the session
+  ThreadState *next, *previous;    // in the list of the session
 };
 
 // 0 while no session records; otherwise differs for every session and every process.

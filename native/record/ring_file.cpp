@@ -63,8 +63,7 @@ bool RingFile::create_at(const std::string& path, uint64_t first_size) {
   int fd = open_high_fd(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (fd < 0) return false;
   void* at = MAP_FAILED;
-  if (reserve_blocks(fd, 0, first_size))
-    at = mmap(nullptr, first_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (reserve_blocks(fd, 0, first_size)) at = mmap(nullptr, first_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) {
     close(fd);
     unlink(path.c_str());
@@ -178,8 +177,7 @@ MappedRing RingFile::map_ring(uint64_t index) {
   if (fd_ < 0) {
     first = mmap(base, kPage + capacity, protection, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     // An old size of 0 makes a second mapping of the same shared pages.
-    if (first != MAP_FAILED)
-      second = mremap(base + kPage, 0, capacity, MREMAP_MAYMOVE | MREMAP_FIXED, again);
+    if (first != MAP_FAILED) second = mremap(base + kPage, 0, capacity, MREMAP_MAYMOVE | MREMAP_FIXED, again);
   } else {
     first = mmap(base, kPage + capacity, protection, MAP_SHARED | MAP_FIXED, fd_, offset);
     second = mmap(again, capacity, protection, MAP_SHARED | MAP_FIXED, fd_, offset + off_t(kPage));

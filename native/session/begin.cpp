@@ -16,8 +16,8 @@ namespace dft {
 bool begin_recording(Session* s, bool for_io) {
   uint64_t spool = s->settings.member_size + (256 << 10) + prelude_bound(s);
   std::string name = "dftracer-" + std::to_string(getuid()) + "-" + s->hex + ".ring";
-  if (!s->rings.create(ring_directories(s->settings.ring_dir, directory_of(s->requested_path)), name, s->settings.ring_size,
-                       spool)) {
+  if (!s->rings.create(ring_directories(s->settings.ring_dir, directory_of(s->requested_path)), name,
+                       s->settings.ring_size, spool)) {
     warn_once("cannot get memory for the event rings; nothing is recorded");
     s->failed = true;
     return false;

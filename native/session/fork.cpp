@@ -68,7 +68,8 @@ void before_fork() {
   if (g_careful) {
     g_child_records = g_writer_rests;
     if (!g_child_records && session_armed())
-      warn_once("children of a program with threads and a sanitizer are not recorded: its allocator may be locked there");
+      warn_once(
+          "children of a program with threads and a sanitizer are not recorded: its allocator may be locked there");
   }
   names_mutex().lock();
   warnings_mutex().lock();

@@ -12,12 +12,11 @@
 namespace dft {
 
 inline int futex(std::atomic<uint32_t>* word, int op, uint32_t value, const timespec* timeout) {
-  return int(syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), op | FUTEX_PRIVATE_FLAG, value, timeout, nullptr, 0));
+  return int(
+      syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), op | FUTEX_PRIVATE_FLAG, value, timeout, nullptr, 0));
 }
 
-inline void futex_wake(std::atomic<uint32_t>* word, uint32_t sleepers) {
-  futex(word, FUTEX_WAKE, sleepers, nullptr);
-}
+inline void futex_wake(std::atomic<uint32_t>* word, uint32_t sleepers) { futex(word, FUTEX_WAKE, sleepers, nullptr); }
 
 // A timeout of 0 is none.
 inline void futex_wait(std::atomic<uint32_t>* word, uint32_t value, uint64_t timeout_ms) {

@@ -8,10 +8,10 @@
 #include <climits>
 #include <ctime>
 
+#include "format/json.hpp"
 #include "format/md5.hpp"
 #include "format/run_record.hpp"
 #include "record/process_owner.hpp"
-#include "format/json.hpp"
 
 namespace dft {
 namespace {

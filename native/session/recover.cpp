@@ -11,14 +11,14 @@
 #include <climits>
 #include <cstdlib>
 
-#include "record/descriptors.hpp"
+#include "format/json.hpp"
 #include "intercept/io_record.hpp"
+#include "record/descriptors.hpp"
 #include "record/ring_file.hpp"
 #include "record/sanitizer.hpp"
 #include "session/session.hpp"
 #include "session/session_state.hpp"
 #include "write/gzip.hpp"
-#include "format/json.hpp"
 #include "write/line.hpp"
 #include "write/trace_file.hpp"
 
@@ -151,8 +151,8 @@ bool still_its_own(int fd, const FileHeader* h, uint64_t size) {
   std::string start = "\"name\":\"start\",\"cat\":\"dftracer\",\"pid\":";
   size_t any = text.find(start);
   if (any == text.npos) return size == 0;  // it was killed at its first write
-  start += std::to_string(h->pid) + ",\"tid\":" + std::to_string(h->pid) + ",\"ts\":" +
-           std::to_string((h->first_anchor.mono_ns + h->epoch_offset) / 1000) + ",";
+  start += std::to_string(h->pid) + ",\"tid\":" + std::to_string(h->pid) +
+           ",\"ts\":" + std::to_string((h->first_anchor.mono_ns + h->epoch_offset) / 1000) + ",";
   // Killed at its first write, the line may be cut anywhere.
   std::string_view found = std::string_view(text).substr(any, start.size());
   return start.starts_with(found) && (found.size() == start.size() || size == 0);
@@ -234,9 +234,8 @@ Outcome complete(RingFile& file) {
   clock.add(take_anchor());  // same boot, same counter: now is as good an anchor as any
   auto names = names_in(h);
   LineFormatter lines;
-  lines.setup(h->pid, h->host_hash, h->inc_metadata, h->disable_tids, [&](uint32_t n) {
-    return n < names.size() ? names[n] : std::pair<std::string, std::string>{"?", "?"};
-  });
+  lines.setup(h->pid, h->host_hash, h->inc_metadata, h->disable_tids,
+              [&](uint32_t n) { return n < names.size() ? names[n] : std::pair<std::string, std::string>{"?", "?"}; });
   for (uint64_t i = 0; i < h->ring_count.load(); ++i) {
     MappedRing ring = file.map_ring(i);
     if (!ring.header) continue;

@@ -182,12 +182,12 @@ void finish_session() {
     if (s->writer.complete() || !s->writer.opened()) {
       s->rings.unlink_file();
     } else if (!s->writer.warned()) {
-      warn_once("the trace " + s->requested_path + " could not be finished; its last events wait in " + s->rings.path() +
-               " for the next reader");
+      warn_once("the trace " + s->requested_path + " could not be finished; its last events wait in " +
+                s->rings.path() + " for the next reader");
     }
     recover_directory(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
     for (int i = 0; i < 10000 && s->waiting.load(); ++i) usleep(100);  // all of them have their answer
-    if (!quiet || s->waiting.load()) return;  // someone may still look at all of it
+    if (!quiet || s->waiting.load()) return;                           // someone may still look at all of it
     std::vector<MappedRing> maps;
     for (RingSlot* slot : s->slots) {
       maps.push_back(slot->map);

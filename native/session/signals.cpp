@@ -42,7 +42,7 @@ void install_signal_hooks() {
   static bool once = [] {
     for (int number : kSignals) {
       sigaction(number, nullptr, &g_previous[number]);
-      struct sigaction action {};
+      struct sigaction action{};
       action.sa_sigaction = on_signal;
       // Whether blocking calls are interrupted stays as the program had it.
       action.sa_flags = SA_SIGINFO | SA_ONSTACK | (g_previous[number].sa_flags & SA_RESTART);

@@ -8,8 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "record/descriptors.hpp"
 #include "intercept/io_record.hpp"
+#include "record/descriptors.hpp"
 #include "record/sanitizer.hpp"
 
 namespace dft {

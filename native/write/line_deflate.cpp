@@ -43,8 +43,10 @@ struct Tables {
       distance_base[symbol] = uint16_t(distance);
       distance_extra[symbol] = uint8_t(extra);
       for (unsigned i = 0; i < (1u << extra); ++i, ++distance) {
-        if (distance <= 256) near_distance[distance] = uint8_t(symbol);
-        else far_distance[(distance - 1) >> 7] = uint8_t(symbol);
+        if (distance <= 256)
+          near_distance[distance] = uint8_t(symbol);
+        else
+          far_distance[(distance - 1) >> 7] = uint8_t(symbol);
       }
     }
   }
@@ -179,8 +181,7 @@ void assign_codes(const uint8_t* lengths, unsigned n, Code* codes) {
   per_length[0] = 0;
   uint32_t next[16] = {}, code = 0;
   for (unsigned l = 1; l < 16; ++l) next[l] = code = (code + per_length[l - 1]) << 1;
-  for (unsigned s = 0; s < n; ++s)
-    codes[s] = {lengths[s] ? reversed(next[lengths[s]]++, lengths[s]) : 0, lengths[s]};
+  for (unsigned s = 0; s < n; ++s) codes[s] = {lengths[s] ? reversed(next[lengths[s]]++, lengths[s]) : 0, lengths[s]};
 }
 
 }  // namespace
@@ -241,8 +242,10 @@ void LineDeflate::diff(const uint8_t* text, const Line& line, const Line& refere
       }
       seen = here;
     }
-    if (taken >= kMinWorthwhile || (taken && pending_length_ && pending_distance_ == distance)) match(taken, distance);
-    else literals(a, a + taken);
+    if (taken >= kMinWorthwhile || (taken && pending_length_ && pending_distance_ == distance))
+      match(taken, distance);
+    else
+      literals(a, a + taken);
     a += taken;
     b += n;
     if (a == a_end) return;
@@ -277,8 +280,7 @@ void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out) {
     const uint8_t* stop = text + end;
     while (p < stop && *p != ',') ++p;
     uint64_t key = 0;
-    for (int i = 0; i < 5 && p + 8 <= stop; ++i, p += 8)
-      key = (std::rotl(key, 23) ^ load8(p)) * 0x9e3779b97f4a7c15u;
+    for (int i = 0; i < 5 && p + 8 <= stop; ++i, p += 8) key = (std::rotl(key, 23) ^ load8(p)) * 0x9e3779b97f4a7c15u;
     Line line{begin, end, key};
     Line& slot = recent_[(key >> 48) % kRecent];
     const Line& reference = slot.key == key && slot.end && begin - slot.begin < kWindow - 4096 ? slot : last;

@@ -5,17 +5,17 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "format/envelope.hpp"
 #include "format/io_calls.hpp"
+#include "format/json.hpp"
 #include "record/self_cost.hpp"
 #include "record/warn_once.hpp"
-#include "format/envelope.hpp"
-#include "format/json.hpp"
 
 namespace dft {
 namespace {
 
-constexpr uint64_t kCutSize = 256 * 1024;               // enough text for a member of its own
-constexpr uint64_t kTailAge = 1000000000;               // small members are joined after a second
+constexpr uint64_t kCutSize = 256 * 1024;  // enough text for a member of its own
+constexpr uint64_t kTailAge = 1000000000;  // small members are joined after a second
 constexpr uint64_t kMillisecond = 1000000;
 
 void add_arg(std::string& out, const char* key, int64_t value) {

@@ -133,7 +133,7 @@ class Writer {
   uint64_t tail_committed_ = 0;  // of it, what no ring holds any more: in the file from tail_offset on, unless...
   bool rewriting_ = false;       // ...only the spool has it yet
   MemberFacts tail_facts_, new_facts_;
-  uint64_t tail_since_ns_ = 0;   // when the open tail began
+  uint64_t tail_since_ns_ = 0;  // when the open tail began
   uint64_t last_commit_ns_ = 0;
   bool failing_ = false;
   bool complete_ = false;

@@ -274,6 +274,13 @@ SETTINGS: tuple[Setting, ...] = (
         high=1000,
     ),
     Setting(
+        "time_metric",
+        "choice",
+        "US",
+        "The unit of `get_time()` and of the times given to `log_event()`; the trace itself is in us.",
+        choices=("NS", "US", "MS", "SEC"),
+    ),
+    Setting(
         "counter_ms",
         "int",
         0,
@@ -318,6 +325,7 @@ class Settings:
     rotate_keep: int
     max_size: int
     flush_ms: int
+    time_metric: str
     counter_ms: int
     device_events: bool
 

@@ -115,7 +115,6 @@ def loop(
     count_key: str,
     count_as_string: bool,
 ) -> LoopIterator[_T]: ...
-
 def set_boundary_hook(hook: Callable[[int], None] | None, /) -> None:
     """Call `hook` where a phase of training begins or ends (native/module/boundary.hpp has the codes)."""
 

@@ -10,10 +10,14 @@ __all__ = [
     "enter_event",
     "exit_event",
     "finalize",
+    "get_config",
     "get_time",
     "initialize",
     "log_event",
     "log_metadata_event",
+    "mark_used",
+    "set_app_metadata_int",
+    "set_app_metadata_string",
 ]
 
 
@@ -27,6 +31,11 @@ def get_time() -> int:
     return _recorder.get_instance().get_time()
 
 
+def get_config(key: str) -> str:
+    """The value of a setting by the name of its variable."""
+    return _recorder.get_instance().get_config(key)
+
+
 def enter_event() -> None:
     """Open an event."""
     _recorder.get_instance().enter_event()
@@ -37,14 +46,37 @@ def exit_event() -> None:
     _recorder.get_instance().exit_event()
 
 
-def log_event(*args: Any, **kwargs: Any) -> None:
+def log_event(
+    name: str,
+    cat: str,
+    start_time: int,
+    duration: int,
+    int_args: Any = None,
+    string_args: Any = None,
+    float_args: Any = None,
+) -> None:
     """One complete event; see `dftracer.python.dftracer.log_event`."""
-    _recorder.get_instance().log_event(*args, **kwargs)
+    _recorder.get_instance().log_event(name, cat, start_time, duration, int_args, float_args, string_args)
 
 
 def log_metadata_event(key: str, value: str) -> None:
     """A fact about the run."""
     _recorder.get_instance().log_metadata_event(key, value)
+
+
+def set_app_metadata_int(key: str, value: int) -> None:
+    """A fact about the program."""
+    _recorder.get_instance().set_app_metadata_int(key, value)
+
+
+def set_app_metadata_string(key: str, value: str) -> None:
+    """A fact about the program."""
+    _recorder.get_instance().set_app_metadata_string(key, value)
+
+
+def mark_used(name: str) -> None:
+    """An integration took part."""
+    _recorder.get_instance().mark_used(name)
 
 
 def finalize() -> None:

@@ -86,9 +86,9 @@ inline int run(int argc, char** argv) {
 
 }  // namespace check
 
-#define TEST(name)                                     \
-  static void name();                                  \
-  static const check::Add add_##name(#name, name);     \
+#define TEST(name)                                 \
+  static void name();                              \
+  static const check::Add add_##name(#name, name); \
   static void name()
 #define CHECK(x) ((x) ? void() : check::failed(__FILE__, __LINE__, #x))
 #define CHECK_EQ(a, b) check::equal(__FILE__, __LINE__, #a " == " #b, a, b)

@@ -16,8 +16,8 @@ namespace {
 enum Fault { kNone, kDieBefore, kDieHalfway, kDieAfter, kFull };
 
 struct Plan {
-  std::atomic<int> calls;     // of pwrite and ftruncate so far
-  std::atomic<int> at;        // the call that meets the fault
+  std::atomic<int> calls;  // of pwrite and ftruncate so far
+  std::atomic<int> at;     // the call that meets the fault
   std::atomic<int> fault;
   std::atomic<int> refusals;  // for how many calls a full disk stays full
   std::atomic<int64_t> recorded;

@@ -39,10 +39,11 @@ bool inflates_to(std::string_view member, const std::string& text) {
 
 std::string event(std::mt19937& draw, unsigned id) {
   char line[256];
-  snprintf(line, sizeof line,
-           "{\"id\":%u,\"name\":\"n%u\",\"cat\":\"c\",\"pid\":77,\"tid\":77,\"ts\":17531232136%05u,\"dur\":%u,\"ph\":\"X\","
-           "\"args\":{\"hhash\":\"2a702c695247d487\",\"p_idx\":%u,\"step\":%u,\"level\":2}}\n",
-           id, unsigned(draw() % 4), unsigned(draw() % 100000), unsigned(draw() % 5000), id / 3, id / 100);
+  snprintf(
+      line, sizeof line,
+      "{\"id\":%u,\"name\":\"n%u\",\"cat\":\"c\",\"pid\":77,\"tid\":77,\"ts\":17531232136%05u,\"dur\":%u,\"ph\":\"X\","
+      "\"args\":{\"hhash\":\"2a702c695247d487\",\"p_idx\":%u,\"step\":%u,\"level\":2}}\n",
+      id, unsigned(draw() % 4), unsigned(draw() % 100000), unsigned(draw() % 5000), id / 3, id / 100);
   return line;
 }
 

@@ -23,12 +23,14 @@ static Bytes text_of_kind(unsigned kind, size_t n) {
   Bytes text;
   while (text.size() < n) {
     switch (kind) {
-      case 0: text.push_back(uint8_t(g_random())); break;                     // no code shorter than a byte
+      case 0: text.push_back(uint8_t(g_random())); break;                         // no code shorter than a byte
       case 1: text.insert(text.end(), 1 + below(400), uint8_t(below(4))); break;  // distance 1, longest matches
-      case 2: text.push_back(uint8_t("0123456789,:{}\""[below(15)])); break;  // literals only, two at a time
-      case 3: {                                                               // rows like ours
-        const std::string row = "{\"id\":" + std::to_string(text.size()) + ",\"name\":\"read\",\"cat\":\"POSIX\",\"ts\":" +
-                                std::to_string(1760000000000000 + text.size()) + ",\"dur\":" + std::to_string(below(999)) + "}\n";
+      case 2: text.push_back(uint8_t("0123456789,:{}\""[below(15)])); break;      // literals only, two at a time
+      case 3: {                                                                   // rows like ours
+        const std::string row =
+            "{\"id\":" + std::to_string(text.size()) +
+            ",\"name\":\"read\",\"cat\":\"POSIX\",\"ts\":" + std::to_string(1760000000000000 + text.size()) +
+            ",\"dur\":" + std::to_string(below(999)) + "}\n";
         text.insert(text.end(), row.begin(), row.end());
         break;
       }
@@ -123,7 +125,9 @@ TEST(damaged_streams_do_no_harm) {
     switch (below(4)) {
       case 0: packed[below(unsigned(packed.size()))] ^= uint8_t(1 << below(8)); break;
       case 1: packed.resize(below(unsigned(packed.size()))); break;
-      case 2: for (unsigned i = 0; i < 8; ++i) packed[below(unsigned(packed.size()))] = uint8_t(g_random()); break;
+      case 2:
+        for (unsigned i = 0; i < 8; ++i) packed[below(unsigned(packed.size()))] = uint8_t(g_random());
+        break;
       default: packed[below(std::min(unsigned(packed.size()), 40u))] = uint8_t(g_random()); break;
     }
     // What it takes must be what zlib makes of it; what it refuses is zlib's to judge.

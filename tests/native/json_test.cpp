@@ -29,10 +29,14 @@ TEST(every_pair_of_bytes) {
 TEST(every_code_point) {
   for (uint32_t c = 0; c < 0x110000; ++c) {
     std::string s;
-    if (c < 0x80) s = {char(c)};
-    else if (c < 0x800) s = {char(0xc0 | c >> 6), char(0x80 | (c & 63))};
-    else if (c < 0x10000) s = {char(0xe0 | c >> 12), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
-    else s = {char(0xf0 | c >> 18), char(0x80 | (c >> 12 & 63)), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
+    if (c < 0x80)
+      s = {char(c)};
+    else if (c < 0x800)
+      s = {char(0xc0 | c >> 6), char(0x80 | (c & 63))};
+    else if (c < 0x10000)
+      s = {char(0xe0 | c >> 12), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
+    else
+      s = {char(0xf0 | c >> 18), char(0x80 | (c >> 12 & 63)), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
     bool surrogate = c >= 0xd800 && c < 0xe000;
     CHECK(valid_utf8(s) == !surrogate);
     CHECK(comes_back(s));
@@ -40,10 +44,18 @@ TEST(every_code_point) {
 }
 
 TEST(bad_utf8_is_replaced_and_the_rest_kept) {
-  CHECK_EQ(parse_json(quoted("a\xff" "b"))->text, "a\xef\xbf\xbd" "b");
-  CHECK_EQ(parse_json(quoted("\xc0\xaf" "x"))->text, "\xef\xbf\xbd\xef\xbf\xbd" "x");    // overlong
-  CHECK_EQ(parse_json(quoted("\xf5\x80\x80\x80"))->text.size(), 12u);                    // beyond U+10FFFF
-  CHECK_EQ(parse_json(quoted("end \xe2\x82"))->text, "end \xef\xbf\xbd\xef\xbf\xbd");    // cut
+  CHECK_EQ(parse_json(quoted("a\xff"
+                             "b"))
+               ->text,
+           "a\xef\xbf\xbd"
+           "b");
+  CHECK_EQ(parse_json(quoted("\xc0\xaf"
+                             "x"))
+               ->text,
+           "\xef\xbf\xbd\xef\xbf\xbd"
+           "x");                                                                       // overlong
+  CHECK_EQ(parse_json(quoted("\xf5\x80\x80\x80"))->text.size(), 12u);                  // beyond U+10FFFF
+  CHECK_EQ(parse_json(quoted("end \xe2\x82"))->text, "end \xef\xbf\xbd\xef\xbf\xbd");  // cut
   CHECK_EQ(parse_json(quoted("\xe2\x28\xa1"))->text, "\xef\xbf\xbd(\xef\xbf\xbd");
 }
 

@@ -123,7 +123,8 @@ static void kill_and_recover(bool compress, bool rotating, int rounds) {
         CHECK_EQ(end["args"]["continues"].integer(), 1);
       }
       CHECK_EQ(end["args"]["num_events"].integer(), int64_t(trace.records.size() - 1));
-      for (auto& r : trace.named("event")) lanes[size_t(r["args"]["lane"].integer())].push_back(r["args"]["n"].integer());
+      for (auto& r : trace.named("event"))
+        lanes[size_t(r["args"]["lane"].integer())].push_back(r["args"]["n"].integer());
     }
     for (int i = 0; i < kThreads; ++i) {
       CHECK(counts_up(lanes[size_t(i)]));
@@ -218,8 +219,7 @@ TEST(several_readers_at_once_complete_a_trace_once) {
   waitpid(child, &status, 0);
   std::atomic<int> completed{0};
   std::vector<std::thread> readers;
-  for (int i = 0; i < 6; ++i)
-    readers.emplace_back([&] { completed += int(recover_directory(dir.path()).size()); });
+  for (int i = 0; i < 6; ++i) readers.emplace_back([&] { completed += int(recover_directory(dir.path()).size()); });
   for (auto& t : readers) t.join();
   CHECK_EQ(completed.load(), 1);
   auto files = dir.files(".pfw.gz");

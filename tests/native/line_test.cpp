@@ -4,8 +4,8 @@
 #include <random>
 
 #include "check.hpp"
-#include "json_reader.hpp"
 #include "format/json.hpp"
+#include "json_reader.hpp"
 
 using namespace dft;
 
@@ -16,8 +16,16 @@ struct Recorded {
 
   Recorded(Kind kind, uint8_t flags, uint64_t id, int64_t parent, uint16_t level, uint64_t start_us, uint64_t dur_us,
            uint32_t name, std::string_view payload) {
-    Record r{round8(sizeof(Record) + payload.size()), kind, flags, level, id, parent, start_us * 1000,
-             (start_us + dur_us) * 1000, name, uint32_t(payload.size())};
+    Record r{round8(sizeof(Record) + payload.size()),
+             kind,
+             flags,
+             level,
+             id,
+             parent,
+             start_us * 1000,
+             (start_us + dur_us) * 1000,
+             name,
+             uint32_t(payload.size())};
     all.assign(reinterpret_cast<char*>(&r), sizeof r);
     all += payload;
     all.resize(r.size);
@@ -40,9 +48,10 @@ class Formatter {
     g_cpu_ticks = false;  // ticks are nanoseconds, and here those of the epoch
     clock_.start({0, 0}, 0);
     lines.setup(pid, host, inc_metadata, disable_tids, [](uint32_t n) {
-      static const std::pair<std::string, std::string> names[] = {
-          {"epoch.block", "pipeline"}, {"function.relu.default", "dynamo"}, {"checkpoint.init", "checkpoint"},
-          {"quote\" \\ \n\xff", "c"}};
+      static const std::pair<std::string, std::string> names[] = {{"epoch.block", "pipeline"},
+                                                                  {"function.relu.default", "dynamo"},
+                                                                  {"checkpoint.init", "checkpoint"},
+                                                                  {"quote\" \\ \n\xff", "c"}};
       return names[n];
     });
   }
@@ -85,10 +94,10 @@ TEST(an_init_event_of_the_guide) {
 TEST(metadata_of_the_guide) {
   Formatter f(2876815, "2a702c695247d487");
   LineFormatter::Line facts;
-  CHECK_EQ(f.line({Kind::kMetadata, 0, 6, -1, 1, 5, 0, 0, strings("CM", "epoch.end", "1753123070219202")}, 2876815,
-                  &facts),
-           "{\"id\":6,\"name\":\"CM\",\"cat\":\"dftracer\",\"pid\":2876815,\"tid\":2876815,\"ph\":\"M\","
-           "\"args\":{\"hhash\":\"2a702c695247d487\",\"name\":\"epoch.end\",\"value\":\"1753123070219202\"}}\n");
+  CHECK_EQ(
+      f.line({Kind::kMetadata, 0, 6, -1, 1, 5, 0, 0, strings("CM", "epoch.end", "1753123070219202")}, 2876815, &facts),
+      "{\"id\":6,\"name\":\"CM\",\"cat\":\"dftracer\",\"pid\":2876815,\"tid\":2876815,\"ph\":\"M\","
+      "\"args\":{\"hhash\":\"2a702c695247d487\",\"name\":\"epoch.end\",\"value\":\"1753123070219202\"}}\n");
   CHECK_EQ(facts.ts, 0u);
   CHECK(!facts.event);
 }
@@ -110,9 +119,10 @@ TEST(the_records_of_the_dynamo_guide) {
                    strings("function.relu.default", "dynamo", ",\"grad_enabled\":0")},
                   3200613),
            relu);
-  CHECK_EQ(f.lines.event_line(15, 3200613, "end", 1760934170208322, ",\"num_events\":14"),
-           "{\"id\":15,\"name\":\"end\",\"cat\":\"dftracer\",\"pid\":3200613,\"tid\":3200613,\"ts\":1760934170208322,"
-           "\"dur\":0,\"ph\":\"X\",\"args\":{\"hhash\":\"f9ff883caaf21863\",\"p_idx\":-1,\"num_events\":14,\"level\":1}}\n");
+  CHECK_EQ(
+      f.lines.event_line(15, 3200613, "end", 1760934170208322, ",\"num_events\":14"),
+      "{\"id\":15,\"name\":\"end\",\"cat\":\"dftracer\",\"pid\":3200613,\"tid\":3200613,\"ts\":1760934170208322,"
+      "\"dur\":0,\"ph\":\"X\",\"args\":{\"hhash\":\"f9ff883caaf21863\",\"p_idx\":-1,\"num_events\":14,\"level\":1}}\n");
 }
 
 TEST(a_counter_an_own_lane_and_absolute_times) {
@@ -134,8 +144,9 @@ TEST(a_counter_an_own_lane_and_absolute_times) {
 
 TEST(without_args_and_without_thread_ids) {
   Formatter f(5, "h", false, true);
-  CHECK_EQ(f.line({Kind::kSpan, 0, 1, -1, 1, 10, 3, 0, ",\"k\":1"}, 6),
-           "{\"id\":1,\"name\":\"epoch.block\",\"cat\":\"pipeline\",\"pid\":5,\"tid\":5,\"ts\":10,\"dur\":3,\"ph\":\"X\"}\n");
+  CHECK_EQ(
+      f.line({Kind::kSpan, 0, 1, -1, 1, 10, 3, 0, ",\"k\":1"}, 6),
+      "{\"id\":1,\"name\":\"epoch.block\",\"cat\":\"pipeline\",\"pid\":5,\"tid\":5,\"ts\":10,\"dur\":3,\"ph\":\"X\"}\n");
 }
 
 TEST(any_bytes_make_a_valid_line_within_its_bound) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from dftracer import _session
 from dftracer.python._dft_fn import dft_fn
 from dftracer.python._events import (
@@ -12,8 +14,10 @@ from dftracer.python._events import (
     DataLoaderEvent,
     DeviceEvent,
     IOEvent,
+    OtherEvent,
     PipelineEvent,
     ProfileCategory,
+    StringEnum,
 )
 from dftracer.python._names import (
     BLOCK_NAME,
@@ -21,13 +25,25 @@ from dftracer.python._names import (
     INIT_NAME,
     ITER_COUNT_NAME,
     ITER_NAME,
+    ROOT_CAT,
+    ROOT_NAME,
     get_iter_block_name,
     get_iter_handle_name,
 )
 from dftracer.python._recorder import dftracer
 from dftracer.python._tags import TagDType, TagType, TagValue
 from dftracer.python._tree import (
+    AI,
+    IO,
+    Checkpoint,
+    Communication,
+    Compute,
+    Data,
+    DataLoader,
+    Device,
     DFTracerAI,
+    Other,
+    Pipeline,
     ai,
     checkpoint,
     comm,
@@ -40,8 +56,18 @@ from dftracer.python._tree import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dftracer.python import dynamo
-    from dftracer.python.dynamo import Dynamo, create_backend, dftracer_dynamo_backend
+    from dftracer._version import __version__
+    from dftracer.compat.entities import EntityID, EntityRelation, EntityRole, EntityStore
+    from dftracer.compat.env import (
+        DFTRACER_ENABLE_ENV,
+        DFTRACER_INIT_ENV,
+        DFTRACER_LOG_LEVEL_ENV,
+        DFTRACER_TIME_METRIC_ENV,
+        setup_logger,
+        setup_stream_logger,
+    )
+    from dftracer.compat.profiler import NoOpProfiler, ProfilerProtocol, get_time_scale
+    from dftracer.python.dynamo import Dynamo, create_backend, dftracer_dynamo_backend, dynamo
 
 DFTRACER_ENABLE: bool = _session.SETTINGS.enable
 DFTRACER_INIT_PRELOAD: bool = _session.SETTINGS.init == "PRELOAD"
@@ -51,28 +77,53 @@ if DFTRACER_ENABLE:
     from dftracer.python import _decorate  # noqa: F401 - tells the core how to decorate
 
 __all__ = [
+    "AI",
     "BLOCK_NAME",
     "CTX_SEPARATOR",
     "DFTRACER_ENABLE",
+    "DFTRACER_ENABLE_ENV",
+    "DFTRACER_INIT_ENV",
     "DFTRACER_INIT_PRELOAD",
     "DFTRACER_LOG_LEVEL",
+    "DFTRACER_LOG_LEVEL_ENV",
+    "DFTRACER_TIME_METRIC_ENV",
     "INIT_NAME",
+    "IO",
     "ITER_COUNT_NAME",
     "ITER_NAME",
+    "ROOT_CAT",
+    "ROOT_NAME",
+    "Checkpoint",
     "CheckpointEvent",
+    "Communication",
     "CommunicationEvent",
+    "Compute",
     "ComputeEvent",
     "DFTracerAI",
+    "Data",
     "DataEvent",
+    "DataLoader",
     "DataLoaderEvent",
+    "Device",
     "DeviceEvent",
     "Dynamo",
+    "EntityID",
+    "EntityRelation",
+    "EntityRole",
+    "EntityStore",
     "IOEvent",
+    "NoOpProfiler",
+    "Other",
+    "OtherEvent",
+    "Pipeline",
     "PipelineEvent",
     "ProfileCategory",
+    "ProfilerProtocol",
+    "StringEnum",
     "TagDType",
     "TagType",
     "TagValue",
+    "__version__",
     "ai",
     "checkpoint",
     "comm",
@@ -87,17 +138,44 @@ __all__ = [
     "dynamo",
     "get_iter_block_name",
     "get_iter_handle_name",
+    "get_time_scale",
     "pipeline",
+    "setup_logger",
+    "setup_stream_logger",
 ]
 
-# What needs torch is found when asked for: importing this package never imports it.
-_DYNAMO = ("Dynamo", "create_backend", "dftracer_dynamo_backend", "dynamo")
+# Found when asked for: what needs torch, and what only programs written for other bindings ask for.
+_LATER = {
+    "dftracer.python.dynamo": ("Dynamo", "create_backend", "dftracer_dynamo_backend", "dynamo"),
+    "dftracer.compat.entities": ("EntityID", "EntityRelation", "EntityRole", "EntityStore"),
+    "dftracer.compat.env": (
+        "DFTRACER_ENABLE_ENV",
+        "DFTRACER_INIT_ENV",
+        "DFTRACER_LOG_LEVEL_ENV",
+        "DFTRACER_TIME_METRIC_ENV",
+        "setup_logger",
+        "setup_stream_logger",
+    ),
+    "dftracer.compat.profiler": ("NoOpProfiler", "ProfilerProtocol", "get_time_scale"),
+    "dftracer": ("__version__",),
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in _DYNAMO:
-        from importlib import import_module  # noqa: PLC0415
+    for module, names in _LATER.items():
+        if name in names:
+            from importlib import import_module  # noqa: PLC0415
 
-        module = import_module("dftracer.python.dynamo")
-        return module if name == "dynamo" else getattr(module, name)
+            return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _Package(type(sys)):  # type: ignore[misc]  # the type of modules, without importing `types`
+    """Importing the modules `ai` and `dynamo` must not put them in the place of the objects of that name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in ("ai", "dynamo") and isinstance(value, type(sys))):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

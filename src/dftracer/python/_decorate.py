@@ -138,16 +138,21 @@ def _coroutine_caller(span: Span, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _generator_caller(span: Span, fn: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _drive(span.open(), fn(*args, **kwargs))
+        return _drive(_open(span), fn(*args, **kwargs))
 
     return call
 
 
 def _async_generator_caller(span: Span, fn: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _drive_async(span.open(), fn(*args, **kwargs))
+        return _drive_async(_open(span), fn(*args, **kwargs))
 
     return call
+
+
+def _open(span: Span) -> _core.Activity:
+    # `ai.data.io.open` is an event, not the method.
+    return _core.Node.open(span) if isinstance(span, _core.Node) else span.open()
 
 
 def _drive(activity: _core.Activity, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:

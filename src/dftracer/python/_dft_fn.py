@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from dftracer import _core, _session
 from dftracer.python._names import CTX_SEPARATOR, ITER_NAME
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["dft_fn"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _TRACING = _session.SETTINGS.enable
 _YIELD_NAME = "yield"
+_USED, _GENERATED, _BETWEEN_ENTITIES = 0, 1, 16
 
 
 class dft_fn(_core.Node):  # noqa: N801 - the name users import
@@ -33,8 +40,13 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         if not enable:
             self.set_enabled(False)
         self._since = _core.time_ns() if _TRACING else 0
+        self._relations: dict[int, list[int]] = {}
 
-    def log(self, func: Callable[..., Any] | None = None, name: str | None = None) -> Any:
+    @overload
+    def log(self, func: _F, name: str | None = None) -> _F: ...
+    @overload
+    def log(self, func: None = None, name: str | None = None) -> Callable[[_F], _F]: ...
+    def log(self, func: Any = None, name: str | None = None) -> Any:
         """Decorator: an event per call, named after the function or `name`."""
         if func is None:
             return lambda fn: self.log(fn, name)
@@ -48,11 +60,19 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
             return decorate(span, func)
         return wrap(span, func, self_attributes=True)
 
-    def log_init(self, init: Callable[..., Any] | None = None, name: str | None = None) -> Any:
+    @overload
+    def log_init(self, init: _F, name: str | None = None) -> _F: ...
+    @overload
+    def log_init(self, init: None = None, name: str | None = None) -> Callable[[_F], _F]: ...
+    def log_init(self, init: Any = None, name: str | None = None) -> Any:
         """The decorator for `__init__`."""
         return self.log(init, name)
 
-    def log_static(self, func: Callable[..., Any] | None = None, name: str | None = None) -> Any:
+    @overload
+    def log_static(self, func: _F, name: str | None = None) -> _F: ...
+    @overload
+    def log_static(self, func: None = None, name: str | None = None) -> Callable[[_F], _F]: ...
+    def log_static(self, func: Any = None, name: str | None = None) -> Any:
         """The decorator for static methods."""
         return self.log(func, name)
 
@@ -68,6 +88,33 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         """A fact about the run, written at once."""
         _core.log_metadata("CM", key, value)
 
+    def relate(self, relation: Any, entity: int) -> Self:
+        """Say on this object's events, until `reset`, that they used, made, … an entity."""
+        if self.enabled and entity and int(relation) < _BETWEEN_ENTITIES:
+            from dftracer.compat.entities import relation_args  # noqa: PLC0415 - few programs have any
+
+            self._relations.setdefault(int(relation), []).append(entity)
+            self.update(args=relation_args(self._relations))
+        return self
+
+    def relate_entity(self, relation: Any, type: str, key: Any, store: Any = 0, uri: str = "") -> int:
+        """Declare an entity and relate it to this object's events; its id, or 0 while nothing is recorded."""
+        if not self.enabled:
+            return 0
+        from dftracer.compat.entities import declare_entity  # noqa: PLC0415
+
+        entity = declare_entity(type, key, store, uri)
+        self.relate(relation, entity)
+        return entity
+
+    def uses(self, type: str, key: Any, store: Any = 0, uri: str = "") -> int:
+        """The event reads this entity."""
+        return self.relate_entity(_USED, type, key, store, uri)
+
+    def generates(self, type: str, key: Any, store: Any = 0, uri: str = "") -> int:
+        """The event makes this entity."""
+        return self.relate_entity(_GENERATED, type, key, store, uri)
+
     def flush(self) -> dft_fn:
         """Write the event now: the one that is open, else one since this object was made or reset."""
         if self.enabled and not self.close():
@@ -78,6 +125,7 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
 
     def reset(self) -> dft_fn:
         """Forget the args and begin anew."""
+        self._relations.clear()
         self.clear_args()
         self._since = _core.time_ns() if _TRACING else 0
         return self

@@ -15,17 +15,22 @@ __all__ = [
     "OtherEvent",
     "PipelineEvent",
     "ProfileCategory",
+    "StringEnum",
 ]
 
 
-class _Word(str, Enum):
-    """A member that is its own text (enum.StrEnum came with Python 3.11)."""
+class StringEnum(str, Enum):
+    """Members that are their own text (enum.StrEnum came with Python 3.11); `auto()` is the name, small."""
+
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[str]) -> str:
+        return name.lower()
 
     def __str__(self) -> str:
         return str(self.value)
 
 
-class ProfileCategory(_Word):
+class ProfileCategory(StringEnum):
     """The categories of the `ai` tree."""
 
     COMPUTE = "compute"
@@ -38,7 +43,7 @@ class ProfileCategory(_Word):
     OTHER = "other"
 
 
-class ComputeEvent(_Word):
+class ComputeEvent(StringEnum):
     """Work of the model."""
 
     FORWARD = "forward"
@@ -46,20 +51,20 @@ class ComputeEvent(_Word):
     STEP = "step"
 
 
-class DataEvent(_Word):
+class DataEvent(StringEnum):
     """Making samples."""
 
     PREPROCESS = "preprocess"
     ITEM = "item"
 
 
-class DataLoaderEvent(_Word):
+class DataLoaderEvent(StringEnum):
     """Getting batches."""
 
     FETCH = "fetch"
 
 
-class CommunicationEvent(_Word):
+class CommunicationEvent(StringEnum):
     """Talking to other ranks."""
 
     SEND = "send"
@@ -75,20 +80,20 @@ class CommunicationEvent(_Word):
     ALL_TO_ALL = "all_to_all"
 
 
-class DeviceEvent(_Word):
+class DeviceEvent(StringEnum):
     """Moving data between host and device."""
 
     TRANSFER = "transfer"
 
 
-class CheckpointEvent(_Word):
+class CheckpointEvent(StringEnum):
     """Saving and loading state."""
 
     CAPTURE = "capture"
     RESTART = "restart"
 
 
-class PipelineEvent(_Word):
+class PipelineEvent(StringEnum):
     """The phases of a run."""
 
     EPOCH = "epoch"
@@ -97,7 +102,7 @@ class PipelineEvent(_Word):
     TEST = "test"
 
 
-class IOEvent(_Word):
+class IOEvent(StringEnum):
     """What storage is asked to do."""
 
     OPEN = "open"
@@ -106,7 +111,7 @@ class IOEvent(_Word):
     CLOSE = "close"
 
 
-class OtherEvent(_Word):
+class OtherEvent(StringEnum):
     """What fits nowhere else."""
 
     LOG = "log"

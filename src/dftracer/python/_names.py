@@ -5,6 +5,8 @@ ITER_NAME = "iter"
 INIT_NAME = "init"
 ITER_COUNT_NAME = "count"
 CTX_SEPARATOR = "."
+ROOT_NAME = "ai_root"
+ROOT_CAT = "ai_root"
 
 __all__ = [
     "BLOCK_NAME",
@@ -12,6 +14,8 @@ __all__ = [
     "INIT_NAME",
     "ITER_COUNT_NAME",
     "ITER_NAME",
+    "ROOT_CAT",
+    "ROOT_NAME",
     "get_iter_block_name",
     "get_iter_handle_name",
 ]

@@ -9,6 +9,10 @@ from typing import Any, ClassVar
 from dftracer import _core, _session
 from dftracer.python._tags import plain
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
 __all__ = ["dftracer"]
 
 
@@ -16,6 +20,12 @@ class dftracer:  # noqa: N801 - the name users import
     """The recorder of this process."""
 
     _instance: ClassVar[dftracer | None] = None
+    _unit_ns: ClassVar[int] = {"NS": 1, "US": 1000, "MS": 1_000_000, "SEC": 1_000_000_000}[
+        _session.SETTINGS.time_metric
+    ]
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
 
     @classmethod
     def get_instance(cls) -> dftracer:
@@ -35,8 +45,14 @@ class dftracer:  # noqa: N801 - the name users import
         return dftracer.get_instance()
 
     def get_time(self) -> int:
-        """Now, in us since the epoch, on the clock of the trace."""
-        return _core.time_ns() // 1000
+        """Now since the epoch, on the clock of the trace: in us, or as DFTRACER_TIME_METRIC says."""
+        return _core.time_ns() // self._unit_ns
+
+    def get_config(self, key: str) -> str:
+        """The value of a setting by the name of its variable (`DFTRACER_LOG_FILE`); "" if there is none."""
+        from dftracer.compat.settings import setting_text  # noqa: PLC0415 - rarely asked for
+
+        return setting_text(_session.SETTINGS, key)
 
     def enter_event(self) -> None:
         """Open an event; the next `log_event` gives it its name, `exit_event` closes it."""
@@ -55,21 +71,59 @@ class dftracer:  # noqa: N801 - the name users import
         int_args: Mapping[str, Any] | None = None,
         float_args: Mapping[str, Any] | None = None,
         string_args: Mapping[str, Any] | None = None,
+        relations: Mapping[Any, list[int]] | None = None,
     ) -> None:
-        """One complete event; times in us. Argument values are plain or (tag type, value) pairs."""
+        """One complete event; times as `get_time` gives them. Argument values are plain or (tag type, value)
+        pairs; `relations` are lists of entities by their relation.
+        """
         args: dict[str, Any] = {}
         for given, convert in ((int_args, int), (float_args, float), (string_args, str)):
             for key, value in (given or {}).items():
                 args[key] = _converted(convert, plain(value))
-        _core.log_event(name, cat, _us_to_ns(start_time), _us_to_ns(duration), args)
+        if relations:
+            args.update(_entities().relation_args(relations))
+        _core.log_event(name, cat, self._ns(start_time), self._ns(duration), args)
 
     def log_metadata_event(self, key: str, value: str) -> None:
         """A fact about the run, written at once."""
         _core.log_metadata("CM", key, value)
 
+    def declare_entity(self, type: str, key: Any, store: Any = 0, uri: str = "") -> int:
+        """The id of a named thing that events use or make; 0 while nothing is recorded."""
+        number: int = _entities().declare_entity(type, key, store, uri)
+        return number
+
+    def declare_entity_type(self, type: str, role: Any = 0, description: str = "") -> None:
+        """What a type of entity is to the workflow."""
+        _entities().declare_entity_type(type, role, description)
+
+    def relate_entities(self, relation: Any, subject: int, object: int) -> None:
+        """One entity is part of, made from, … another."""
+        _entities().relate_entities(relation, subject, object)
+
+    def set_app_metadata_int(self, key: str, value: int) -> None:
+        """A fact about the program."""
+        _core.log_metadata("CM", key, str(int(value)))
+
+    def set_app_metadata_string(self, key: str, value: str) -> None:
+        """A fact about the program."""
+        _core.log_metadata("CM", key, str(value))
+
+    def mark_used(self, name: str) -> None:
+        """Say in the trace that an integration took part; once for each."""
+        if name not in self._used:
+            self._used.add(name)
+            _core.log_metadata("CM", "used", str(name))
+
     def finalize(self) -> None:
         """Write everything and close the trace."""
         _session.end()
+
+    def _ns(self, value: Any) -> int:
+        try:
+            return int(value * self._unit_ns)
+        except (TypeError, ValueError, OverflowError):
+            return 0
 
 
 def _converted(convert: Any, value: Any) -> Any:
@@ -79,8 +133,7 @@ def _converted(convert: Any, value: Any) -> Any:
         return value
 
 
-def _us_to_ns(value: Any) -> int:
-    try:
-        return int(value * 1000)
-    except (TypeError, ValueError, OverflowError):
-        return 0
+def _entities() -> ModuleType:
+    from dftracer.compat import entities  # noqa: PLC0415 - few programs have any
+
+    return entities

@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from dftracer import _core, _session
 from dftracer.python import _events
-from dftracer.python._names import CTX_SEPARATOR, INIT_NAME, ITER_COUNT_NAME
+from dftracer.python._names import CTX_SEPARATOR, INIT_NAME, ITER_COUNT_NAME, ROOT_NAME
 from dftracer.python._names import get_iter_block_name as _block_name
 from dftracer.python._names import get_iter_handle_name as _iter_name
 
-__all__ = ["DFTracerAI", "ai", "checkpoint", "comm", "compute", "data", "dataloader", "device", "pipeline"]
+__all__ = [
+    "AI",
+    "IO",
+    "Checkpoint",
+    "Communication",
+    "Compute",
+    "DFTracerAI",
+    "Data",
+    "DataLoader",
+    "Device",
+    "Other",
+    "Pipeline",
+    "ai",
+    "checkpoint",
+    "comm",
+    "compute",
+    "data",
+    "dataloader",
+    "device",
+    "pipeline",
+]
 
-_ROOT_NAME = "ai_root"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _TRACING = _session.SETTINGS.enable
 
-# Marks in the path of a node: not of the tree; made by derive(); an event of a loop. Others are attributes.
-_STANDALONE, _DERIVED, _LOOP = "\0", "\1", "\2"
+# Marks in the path of a node: not of the tree (a plain one, one for storage, one with children of its own);
+# made by derive(); an event of a loop. Others are attributes.
+_STANDALONE, _STORAGE, _BRANCH, _DERIVED, _LOOP = "\0", "\3", "\4", "\1", "\2"
 
 
 class DFTracerAI(_core.Node):
@@ -160,27 +184,202 @@ class _AsyncLoop:
         return item
 
 
-class _Category(DFTracerAI):
-    """A category and its events as attributes."""
+class _Branch(DFTracerAI):
+    """A node with children of its own as attributes; standing alone unless the tree places it."""
 
-    def __getattr__(self, name: str) -> DFTracerAI:
-        # For type checkers: the attributes are set by create_children.
-        raise AttributeError(f"{self.name!r} has no event {name!r}; make one with derive({name!r})")
+    _label: ClassVar[str]
+    _words: ClassVar[Iterable[Any]] = ()
 
-    def __init__(self, root: DFTracerAI, category: _events.ProfileCategory, events: Iterable[str]) -> None:
-        self._place(category.value, category.value, root, (category.value,))
-        self.create_children({event: event for event in events})
+    def __init__(
+        self,
+        epoch: Any = None,
+        step: Any = None,
+        image_idx: Any = None,
+        image_size: Any = None,
+        enable: bool = True,
+    ) -> None:
+        self._grow(None, (_BRANCH + self._label,))
+        self.update(epoch, step, image_idx, image_size)
+        if not enable:
+            self.set_enabled(False)
 
-    def add_io(self) -> None:
-        """Storage access as events named `<category>.io.<operation>`."""
-        self.create_children({"io": f"{self.name}{CTX_SEPARATOR}io"})
-        io: DFTracerAI = self.io
-        io.create_children({word: f"{io.name}{CTX_SEPARATOR}{word}" for word in _words(_events.IOEvent)})
+    def _grow(self, parent: DFTracerAI | None, path: tuple[str, ...]) -> Self:
+        self._place(self._label, self._label, parent, path)
+        self.create_children({word.value: word.value for word in self._words})
+        return self
+
+    @classmethod
+    def _below(cls, root: DFTracerAI) -> Self:
+        return cls.__new__(cls)._grow(root, (*root._path, cls._label))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> DFTracerAI:
+            raise AttributeError(f"{self.name!r} has no event {name!r}; make one with derive({name!r})")
+
+
+class IO(DFTracerAI):
+    """Storage access: events named `<category>.io.<operation>`."""
+
+    open: DFTracerAI  # type: ignore[assignment]  # an event here, not Node.open
+    read: DFTracerAI
+    write: DFTracerAI
+    close: DFTracerAI  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        *,
+        cat: str,
+        parent_name: str,
+        epoch: Any = None,
+        step: Any = None,
+        image_idx: Any = None,
+        image_size: Any = None,
+        enable: bool = True,
+    ) -> None:
+        self._grow(None, cat, parent_name, (_STORAGE, cat, parent_name))
+        self.update(epoch, step, image_idx, image_size)
+        if not enable:
+            self.set_enabled(False)
+
+    def _grow(self, parent: DFTracerAI | None, cat: str, above: str, path: tuple[str, ...]) -> IO:
+        self._place(f"{above}{CTX_SEPARATOR}io", cat, parent, path)
+        self.create_children(
+            {word.value: f"{self.name}{CTX_SEPARATOR}{word.value}" for word in _events.IOEvent}
+        )
+        return self
+
+    @classmethod
+    def _below(cls, category: DFTracerAI) -> IO:
+        return cls.__new__(cls)._grow(category, category.cat, category.name, (*category._path, "io"))
+
+
+class Compute(_Branch):
+    """Work of the model."""
+
+    _label = _events.ProfileCategory.COMPUTE.value
+    _words = _events.ComputeEvent
+    forward: DFTracerAI
+    backward: DFTracerAI
+    step: DFTracerAI
+
+
+class Data(_Branch):
+    """Making samples."""
+
+    _label = _events.ProfileCategory.DATA.value
+    _words = _events.DataEvent
+    preprocess: DFTracerAI
+    item: DFTracerAI
+    io: IO
+
+    def _grow(self, parent: DFTracerAI | None, path: tuple[str, ...]) -> Self:
+        super()._grow(parent, path)
+        self.io = IO._below(self)
+        return self
+
+
+class DataLoader(_Branch):
+    """Getting batches."""
+
+    _label = _events.ProfileCategory.DATALOADER.value
+    _words = _events.DataLoaderEvent
+    fetch: DFTracerAI
+
+
+class Communication(_Branch):
+    """Talking to other ranks."""
+
+    _label = _events.ProfileCategory.COMM.value
+    _words = _events.CommunicationEvent
+    send: DFTracerAI
+    receive: DFTracerAI
+    barrier: DFTracerAI
+    bcast: DFTracerAI
+    reduce: DFTracerAI
+    all_reduce: DFTracerAI
+    gather: DFTracerAI
+    all_gather: DFTracerAI
+    scatter: DFTracerAI
+    reduce_scatter: DFTracerAI
+    all_to_all: DFTracerAI
+
+
+class Device(_Branch):
+    """Moving data between host and device."""
+
+    _label = _events.ProfileCategory.DEVICE.value
+    _words = _events.DeviceEvent
+    transfer: DFTracerAI
+
+
+class Checkpoint(_Branch):
+    """Saving and loading state."""
+
+    _label = _events.ProfileCategory.CHECKPOINT.value
+    _words = _events.CheckpointEvent
+    capture: DFTracerAI
+    restart: DFTracerAI
+    io: IO
+
+    def _grow(self, parent: DFTracerAI | None, path: tuple[str, ...]) -> Self:
+        super()._grow(parent, path)
+        self.io = IO._below(self)
+        return self
+
+
+class Pipeline(_Branch):
+    """The phases of a run."""
+
+    _label = _events.ProfileCategory.PIPELINE.value
+    _words = _events.PipelineEvent
+    epoch: DFTracerAI
+    train: DFTracerAI
+    evaluate: DFTracerAI
+    test: DFTracerAI
+
+
+class Other(_Branch):
+    """What fits nowhere else."""
+
+    _label = _events.ProfileCategory.OTHER.value
+    log: DFTracerAI
+    io: IO
+
+    def _grow(self, parent: DFTracerAI | None, path: tuple[str, ...]) -> Self:
+        super()._grow(parent, path)
+        self.create_children({"log": f"{self.name}{CTX_SEPARATOR}{_events.OtherEvent.LOG}"})
+        self.io = IO._below(self)
+        return self
+
+
+class AI(_Branch):
+    """The root of the tree."""
+
+    _label = ROOT_NAME
+
+    def _grow(self, parent: DFTracerAI | None, path: tuple[str, ...]) -> Self:
+        super()._grow(parent, path)
+        self.compute = Compute._below(self)
+        self.data = Data._below(self)
+        self.dataloader = DataLoader._below(self)
+        self.comm = Communication._below(self)
+        self.device = Device._below(self)
+        self.checkpoint = Checkpoint._below(self)
+        self.pipeline = Pipeline._below(self)
+        self.other = Other._below(self)
+        return self
 
 
 def _node_at(path: tuple[str, ...]) -> DFTracerAI:
-    if path[:1] == (_STANDALONE,):
+    node: DFTracerAI
+    first = path[0] if path else ""
+    if first == _STANDALONE:
         node, rest = DFTracerAI(cat=path[1], name=path[2]), path[3:]
+    elif first == _STORAGE:
+        node, rest = IO(cat=path[1], parent_name=path[2]), path[3:]
+    elif first.startswith(_BRANCH):
+        node, rest = next(c() for c in _Branch.__subclasses__() if c._label == first[1:]), path[1:]
     else:
         node, rest = ai, path
     for step in rest:
@@ -193,29 +392,6 @@ def _node_at(path: tuple[str, ...]) -> DFTracerAI:
     return node
 
 
-def _words(words: Iterable[Any]) -> list[str]:
-    return [word.value for word in words]
-
-
-class _AI(DFTracerAI):
-    """The root of the tree."""
-
-    def __init__(self) -> None:
-        self._place(_ROOT_NAME, _ROOT_NAME, None, ())
-        category = _events.ProfileCategory
-        self.compute = _Category(self, category.COMPUTE, _words(_events.ComputeEvent))
-        self.data = _Category(self, category.DATA, _words(_events.DataEvent))
-        self.dataloader = _Category(self, category.DATALOADER, _words(_events.DataLoaderEvent))
-        self.comm = _Category(self, category.COMM, _words(_events.CommunicationEvent))
-        self.device = _Category(self, category.DEVICE, _words(_events.DeviceEvent))
-        self.checkpoint = _Category(self, category.CHECKPOINT, _words(_events.CheckpointEvent))
-        self.pipeline = _Category(self, category.PIPELINE, _words(_events.PipelineEvent))
-        self.other = _Category(self, category.OTHER, ())
-        self.other.create_children({"log": "other.log"})
-        for with_io in (self.data, self.checkpoint, self.other):
-            with_io.add_io()
-
-
-ai = _AI()
+ai = AI.__new__(AI)._grow(None, ())
 compute, data, dataloader, comm = ai.compute, ai.data, ai.dataloader, ai.comm
 device, checkpoint, pipeline = ai.device, ai.checkpoint, ai.pipeline

@@ -1,23 +1,3 @@
 """The core names, where older clients import them."""
 
-from dftracer.python import (
-    DFTRACER_ENABLE,
-    DFTRACER_INIT_PRELOAD,
-    DFTRACER_LOG_LEVEL,
-    TagDType,
-    TagType,
-    TagValue,
-    dft_fn,
-    dftracer,
-)
-
-__all__ = [
-    "DFTRACER_ENABLE",
-    "DFTRACER_INIT_PRELOAD",
-    "DFTRACER_LOG_LEVEL",
-    "TagDType",
-    "TagType",
-    "TagValue",
-    "dft_fn",
-    "dftracer",
-]
+from dftracer.python import *  # noqa: F403

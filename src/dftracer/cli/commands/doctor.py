@@ -70,6 +70,29 @@ def _interception() -> tuple[bool, str]:
     )
 
 
+def _other_packages() -> tuple[bool, str]:
+    """Other distributions whose files lie where ours do: the last one installed has overwritten the rest."""
+    ours: set[str] = set()
+    others: dict[str, set[str]] = {}
+    for distribution in metadata.distributions():
+        name = str(distribution.metadata["Name"])
+        files = {str(f) for f in distribution.files or () if str(f).startswith("dftracer/")}
+        if name == "pydftracer" and distribution.version == __version__:
+            ours |= files
+        elif files:
+            others[f"{name} {distribution.version}"] = files
+    # Without a list of our own files (a checkout), what makes the package itself counts.
+    ours = ours or {"dftracer/__init__.py", "dftracer/python/__init__.py"}
+    clash = sorted(name for name, files in others.items() if files & ours)
+    if not clash:
+        return True, "no other distribution owns files of dftracer/"
+    names = " ".join(name.split()[0] for name in clash)
+    return False, (
+        f"{', '.join(clash)} owns files of dftracer/ too, and the one installed last has won:"
+        f" pip uninstall {names}, then install pydftracer again"
+    )
+
+
 def _disk(directory: str) -> tuple[bool, str]:
     try:
         free = shutil.disk_usage(directory).free
@@ -107,6 +130,7 @@ def run(args: argparse.Namespace) -> int:
     )
     check("recorder", _recorder())
     check("reader", _reader())
+    check("other packages", _other_packages())
     check("clock", _clock())
     check("interception", _interception(), needed=False)
     check("trace directory", _disk(args.directory))

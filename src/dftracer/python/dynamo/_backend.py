@@ -31,6 +31,8 @@ class Backend:
         inner: str | Callable[..., Any] | None,
         synchronize: bool,
         root: _core.Node,
+        enable: bool = True,
+        autograd: bool = True,
     ) -> None:
         if granularity is not None and granularity not in _GRANULARITIES:
             raise ValueError(f"granularity must be one of {', '.join(_GRANULARITIES)}, not {granularity!r}")
@@ -39,11 +41,13 @@ class Backend:
         self.inner = inner
         self.synchronize = synchronize
         self.root = root
+        self.enable = enable
+        self.autograd = autograd
 
     def __call__(self, graph_module: Any, example_inputs: Any, **settings: Any) -> Callable[..., Any]:
         """Compile one graph; called by torch."""
         require_torch("dynamo")
-        if not tracing_enabled():
+        if not (self.enable and tracing_enabled()):
             return self._untraced(graph_module, example_inputs, settings)
 
         from dftracer.python.dynamo._compile_events import compile_events  # noqa: PLC0415 - imports torch
@@ -52,9 +56,13 @@ class Backend:
         compile_events.collect_breaks()
         number = next(_graph_numbers)
         if self._by_operation(settings):
-            from dftracer.python.dynamo._operations import compile_by_operation  # noqa: PLC0415
+            from dftracer.python.dynamo import _operations  # noqa: PLC0415
 
-            return compile_by_operation(graph_module, example_inputs, number, self.root, self.synchronize)
+            if not self.autograd:
+                return _operations.run_by_operation(graph_module, number, self.root, self.synchronize)
+            return _operations.compile_by_operation(
+                graph_module, example_inputs, number, self.root, self.synchronize
+            )
 
         from dftracer.python.dynamo._graphs import compile_whole_graph  # noqa: PLC0415
 
@@ -79,17 +87,30 @@ class Backend:
 
 
 def create_backend(
+    name: str | None = None,
+    epoch: Any = None,
+    step: Any = None,
+    image_idx: Any = None,
+    image_size: Any = None,
+    enable: bool = True,
+    autograd: bool = True,
+    *,
     granularity: str | None = None,
     backend: str | Callable[..., Any] | None = None,
     synchronize: bool = False,
-    *,
     root: _core.Node | None = None,
-    name: str | None = None,
 ) -> Backend:
     """A backend for `torch.compile(model, backend=…)`.
 
+    name, epoch, step, image_idx, image_size
+        args of its events, `name` as `model`.
+    enable
+        False: nothing is traced, and the graphs run as they would without us.
+    autograd
+        "op" only. True: AOTAutograd makes a forward and a backward graph, and the operations of both are
+        events. False: only those of the forward graph, as the program wrote them.
     granularity
-        "op" (default without `backend`): each operation of the forward and backward graphs is an event.
+        "op" (default without `backend`): each operation of the graphs is an event.
         "graph" (default with `backend`): the graphs are compiled by `backend` and timed as a whole.
     backend
         the backend that compiles the graphs, "inductor" if none is named.
@@ -98,6 +119,5 @@ def create_backend(
     """
     if root is None:
         root = _core.Node("dynamo", "dynamo")
-        if name is not None:
-            root.set_args({"model": name})
-    return Backend(granularity, backend, synchronize, root)
+        root.update(epoch, step, image_idx, image_size, {"model": name} if name is not None else None)
+    return Backend(granularity, backend, synchronize, root, enable, autograd)

@@ -18,7 +18,7 @@ from dftracer.python.dynamo._description import (
 )
 from dftracer.python.dynamo._instrument import instrument
 
-__all__ = ["compile_by_operation"]
+__all__ = ["compile_by_operation", "run_by_operation"]
 
 
 def compile_by_operation(
@@ -27,26 +27,15 @@ def compile_by_operation(
     """The graph with an event around each operation; results and gradients are those of eager execution."""
     from torch._dynamo.backends.common import aot_autograd  # noqa: PLC0415 - slow to import
 
-    grad = GradRegions(graph_module, torch.is_grad_enabled())
+    traced = _tracing(graph_module, number, root, synchronize)
     forwards: dict[int, str] = {}
-    wait = torch.cuda.synchronize if synchronize and torch.cuda.is_available() else None
-
-    def traced(graph: Any, phase: str) -> Callable[..., Any]:
-        spans: dict[Any, _core.Node] = {}
-        for node in graph.graph.nodes:
-            if is_operation(node):
-                enabled = grad.at(node) if phase == "forward" else 0
-                span = _core.Node(event_name(node), "dynamo", root)
-                span.set_args(describe(node, phase, enabled, number, forwards))
-                spans[node] = span
-        return compile_events.then_collect(instrument(graph, spans, wait))
 
     def forward(graph: Any, inputs: Any) -> Callable[..., Any]:
         forwards.update(forward_names(graph.graph.nodes))
-        return traced(graph, "forward")
+        return traced(graph, "forward", forwards)
 
     def backward(graph: Any, inputs: Any) -> Callable[..., Any]:
-        return traced(graph, "backward")
+        return traced(graph, "backward", forwards)
 
     # The default partitioner keeps every value the backward needs, as eager does; nothing is computed twice
     # unless the program asks for it (checkpoint).
@@ -57,3 +46,30 @@ def compile_by_operation(
         keep_inference_input_mutations=True,
     )
     return compiler(graph_module, example_inputs)  # type: ignore[no-any-return]
+
+
+def run_by_operation(
+    graph_module: Any, number: int, root: _core.Node, synchronize: bool
+) -> Callable[..., Any]:
+    """The graph as the program wrote it, with an event around each operation; gradients are the program's."""
+    boxed = _tracing(graph_module, number, root, synchronize)(graph_module, "forward", {})
+    return lambda *inputs: boxed(list(inputs))
+
+
+def _tracing(
+    graph_module: Any, number: int, root: _core.Node, synchronize: bool
+) -> Callable[[Any, str, dict[int, str]], Callable[..., Any]]:
+    grad = GradRegions(graph_module, torch.is_grad_enabled())
+    wait = torch.cuda.synchronize if synchronize and torch.cuda.is_available() else None
+
+    def traced(graph: Any, phase: str, forwards: dict[int, str]) -> Callable[..., Any]:
+        spans: dict[Any, _core.Node] = {}
+        for node in graph.graph.nodes:
+            if is_operation(node):
+                enabled = grad.at(node) if phase == "forward" else 0
+                span = _core.Node(event_name(node), "dynamo", root)
+                span.set_args(describe(node, phase, enabled, number, forwards))
+                spans[node] = span
+        return compile_events.then_collect(instrument(graph, spans, wait))
+
+    return traced

@@ -1,0 +1,16 @@
+"""Settings as the text that programs ask for."""
+
+from __future__ import annotations
+
+from dftracer._config import SETTINGS, Settings
+
+__all__ = ["setting_text"]
+
+
+def setting_text(settings: Settings, variable: str) -> str:
+    """What holds for a variable of the environment, as one would write it there; "" for an unknown one."""
+    for setting in SETTINGS:
+        if setting.env == variable:
+            value = getattr(settings, setting.name)
+            return str(int(value)) if isinstance(value, bool) else str(value)
+    return ""

@@ -1,0 +1,3 @@
+"""See `dftracer.python.dbg`."""
+
+from dftracer.python import *  # noqa: F403

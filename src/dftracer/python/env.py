@@ -1,0 +1,3 @@
+"""The environment, where some programs look for it."""
+
+from dftracer.compat.env import *  # noqa: F403
