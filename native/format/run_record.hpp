@@ -9,8 +9,8 @@ namespace dft {
 
 struct RunRecord {
   std::string id;
-  uint64_t start_us = 0;  // of the process
-  std::string owner;      // the process, as record/process_owner.hpp states it
+  uint64_t start_us = 0;         // of the process
+  std::string owner;             // the process, as record/process_owner.hpp states it
   std::string rank, world_size;  // digits, or empty
   int64_t attempt = 0;
   std::string launcher, host, version, python, command;

@@ -20,9 +20,7 @@ std::string changed(std::string text, int (*change)(int)) {
   return text;
 }
 
-bool all_digits(const std::string& text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
+bool all_digits(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789") == text.npos; }
 
 bool contains(std::initializer_list<const char*> words, const std::string& text) {
   return std::any_of(words.begin(), words.end(), [&](const char* w) { return text == w; });
@@ -192,8 +190,10 @@ Rank rank_in_environment() {
 
 std::vector<std::pair<std::string, std::string>> rank_facts(const Rank& rank) {
   std::vector<std::pair<std::string, std::string>> out;
-  for (auto& [key, value] : {std::pair{"rank", &rank.rank}, {"local_rank", &rank.local_rank},
-                             {"world_size", &rank.world_size}, {"launcher", &rank.launcher}})
+  for (auto& [key, value] : {std::pair{"rank", &rank.rank},
+                             {"local_rank", &rank.local_rank},
+                             {"world_size", &rank.world_size},
+                             {"launcher", &rank.launcher}})
     if (!value->empty()) out.emplace_back(key, *value);
   return out;
 }

@@ -85,8 +85,17 @@ Prelude make_prelude(Session* s) {
   std::string executable = read_executable();
   uint64_t start_us = (s->clock.first().mono_ns + s->clock.epoch_offset()) / 1000;
   metadata("HH", s->host, s->host_hash);
-  RunRecord run{s->run.id, start_us, own_owner(), s->run.rank, s->run.world_size, s->run.attempt, s->run.launcher,
-                s->host, s->settings.version, python_version(), joined(words, ' ').substr(0, kLongestCommand)};
+  RunRecord run{s->run.id,
+                start_us,
+                own_owner(),
+                s->run.rank,
+                s->run.world_size,
+                s->run.attempt,
+                s->run.launcher,
+                s->host,
+                s->settings.version,
+                python_version(),
+                joined(words, ' ').substr(0, kLongestCommand)};
   metadata(kRunKind, kRunKind, run.id, run_arguments(run));
   metadata("thread_name", std::to_string(pid), "thread_name");
   metadata("FH", cwd, short_hash(cwd));

@@ -153,7 +153,8 @@ bool has_been(const std::string& stem, const Run& run) {
     std::string_view name = entry->d_name;
     if (!name.starts_with(base)) continue;
     std::string_view rest = name.substr(base.size());
-    if (rest.starts_with(rank_digits(run)) || rest.starts_with(run.id)) found = is_it(directory + "/" + std::string(name));
+    if (rest.starts_with(rank_digits(run)) || rest.starts_with(run.id))
+      found = is_it(directory + "/" + std::string(name));
   }
   if (dir) closedir(dir);
   return found;

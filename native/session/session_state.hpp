@@ -39,7 +39,7 @@ struct Session {
   Settings settings;
   pid_t pid = 0;
   std::string hex, host, host_hash;
-  std::string role;                           // the last part of a made-up name
+  std::string role;  // the last part of a made-up name
   Run run;
   std::string requested_path, fallback_path;  // the file asked for, and the one if that is taken
   std::string root_stem;                      // of the process whose fork we are

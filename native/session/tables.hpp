@@ -15,6 +15,7 @@ struct SettingRow {
   const char* choices[6];
 };
 
+// clang-format off
 inline constexpr SettingRow kSettings[] = {
     {"enable", "DFTRACER_ENABLE", "bool", "0", 0, 9223372036854775807, false, {}},
     {"init", "DFTRACER_INIT", "choice", "FUNCTION", 0, 9223372036854775807, false, {"FUNCTION", "PRELOAD", "HYBRID"}},
@@ -38,8 +39,11 @@ inline constexpr SettingRow kSettings[] = {
     {"rotate_keep", "DFTRACER_ROTATE_KEEP", "int", "0", 0, 1073741824, false, {}},
     {"max_size", "DFTRACER_MAX_SIZE", "size", "0", 0, 9223372036854775807, false, {}},
     {"flush_ms", "DFTRACER_FLUSH_MS", "int", "100", 10, 1000, false, {}},
+    {"time_metric", "DFTRACER_TIME_METRIC", "choice", "US", 0, 9223372036854775807, false, {"NS", "US", "MS", "SEC"}},
     {"counter_ms", "DFTRACER_COUNTER_MS", "int", "0", 0, 3600000, false, {}},
+    {"device_events", "DFTRACER_DEVICE_EVENTS", "bool", "1", 0, 9223372036854775807, false, {}},
 };
+// clang-format on
 
 inline constexpr const char* kChoiceAliases[][2] = {
     {"WARNING", "WARN"},
@@ -54,6 +58,7 @@ struct LauncherRow {
   const char* job[4][3];
 };
 
+// clang-format off
 inline constexpr LauncherRow kLaunchers[] = {
     {"torchrun", {"RANK"}, {"LOCAL_RANK"}, {"WORLD_SIZE"}, {{"TORCHELASTIC_RUN_ID"}}},
     {"openmpi", {"OMPI_COMM_WORLD_RANK"}, {"OMPI_COMM_WORLD_LOCAL_RANK"}, {"OMPI_COMM_WORLD_SIZE"}, {{"PMIX_NAMESPACE"}, {"OMPI_MCA_ess_base_jobid"}, {"SLURM_JOB_ID", "SLURM_STEP_ID"}}},
@@ -65,5 +70,6 @@ inline constexpr LauncherRow kLaunchers[] = {
     {"pals", {"PALS_RANKID"}, {"PALS_LOCAL_RANKID"}, {"PALS_SIZE", "PMI_SIZE"}, {{"PALS_APID"}}},
     {"slurm", {"SLURM_PROCID"}, {"SLURM_LOCALID"}, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, {{"SLURM_JOB_ID", "SLURM_STEP_ID"}, {"SLURM_JOB_ID"}}},
 };
+// clang-format on
 
 }  // namespace dft

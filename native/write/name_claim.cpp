@@ -27,7 +27,8 @@ std::string suffix_of(const std::string& path) { return path.substr(without_suff
 // While it is held no other process of ours moves the file. Where there are no locks, nothing is held.
 class MovingLock {
  public:
-  explicit MovingLock(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
+  explicit MovingLock(const std::string& path)
+      : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
     free_ = fd_ >= 0 && (flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK);
   }
   ~MovingLock() {

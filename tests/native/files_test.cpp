@@ -1,8 +1,8 @@
 // Names, descriptors, limits and disks that do not behave.
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -30,7 +30,9 @@ def traces_of_run(run: str, directory: Path, stems: list[Path]) -> list[Path]:
     for stem in stems:
         if stem.parent.is_dir():
             found |= {
-                p for p in stem.parent.iterdir() if p.name.startswith(stem.name) and p.name.endswith(_SUFFIXES)
+                p
+                for p in stem.parent.iterdir()
+                if p.name.startswith(stem.name) and p.name.endswith(_SUFFIXES)
             }
     return sorted(_shown(p) for p in found if run_of_file(p) == run)
 

@@ -42,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
         code = wait_for(command, environment(args, directory, library, run_id, stems.name))
         written = traces_of_run(run_id, directory, stems_in(Path(stems.name)))
     if made:
-        with contextlib.suppress(OSError):  # it has traces in it, unless the program gave them a name elsewhere
+        with contextlib.suppress(
+            OSError
+        ):  # it has traces in it, unless the program gave them a name elsewhere
             directory.rmdir()
     if not args.quiet:
         told = _where(written)
