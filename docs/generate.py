@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from dftracer._config import SETTINGS, Setting
-from dftracer._schema import ARGS, FIELDS, METADATA
+from dftracer.format.records import ARGS, FIELDS, METADATA
 
 HERE = Path(__file__).resolve().parent
 

@@ -24,7 +24,7 @@ bool MemberInflater::whole(const std::uint8_t* p, std::size_t n, std::size_t tex
 bool MemberInflater::inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out) {
   out.clear();
   // A damaged index must not make us ask for gigabytes: deflate cannot expand more than about 1032 times.
-  text_size = std::min(text_size, n * 1040 + 1024);
+  text_size = std::min({text_size, n * 1040 + 1024, kLargestMember});
   out.reserve(text_size + kPadding);
   if (whole(p, n, text_size, out)) return true;
   out.clear();
@@ -34,7 +34,7 @@ bool MemberInflater::inflate(const std::uint8_t* p, std::size_t n, std::size_t t
   for (;;) {
     const auto state = slow.step(at, left, out, out.capacity() - kPadding);
     if (state == StreamInflater::State::more_room) {
-      if (out.capacity() > n * 1040 + 4096) break;
+      if (out.capacity() > std::min(n * 1040 + 4096, 2 * kLargestMember)) break;
       out.reserve(out.capacity() * 2);
       continue;
     }

@@ -12,6 +12,9 @@
 
 namespace dft::load {
 
+// A member with more text is read as a stream, a piece at a time; one whose index promised less is damaged.
+inline constexpr std::size_t kLargestMember = std::size_t{64} << 20;
+
 class MemberInflater {
  public:
   // The member's text, replacing `out`; false when it is damaged, `out` then holds what could be had.

@@ -558,6 +558,7 @@ bool LineScanner::finish_row(const char* late_args, const char* end, Columns& ou
     row_.dur = 0;
     take(f_dur);
   }
+  if (row_.ts > kTimeLimit || row_.ts < -kTimeLimit || row_.dur > kTimeLimit || row_.dur < -kTimeLimit) return false;
   if (filter_->any && !wanted()) {
     ++counts.filtered;
     return true;
@@ -590,7 +591,7 @@ std::size_t LineScanner::scan(const char* text, std::size_t size, Columns& out) 
     bool ok = c == '{' && object(p, end, out) && p <= end;
     if (ok) {
       while (p < end && (*p == ' ' || *p == ',' || *p == '\r' || *p == '\t' || *p == ']')) ++p;
-      ok = p >= end || *p == '\n' || *p == '{';
+      ok = (p >= end || *p == '\n' || *p == '{') && static_cast<std::size_t>(p - line) <= kLineLimit;
     }
     if (ok) continue;
     if (out.rows != rows || out.meta.size() != metas || out.args_text.size() != text_size) {

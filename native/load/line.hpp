@@ -13,6 +13,13 @@
 
 namespace dft::load {
 
+// No recorder writes a longer line; without a limit 3 MB of gzip could ask for 3 GB of memory. The Python readers have
+// the same (dftracer/format/text.py).
+inline constexpr std::size_t kLineLimit = std::size_t{16} << 20;
+
+// Times beyond are damage: their sums would not fit.
+inline constexpr std::int64_t kTimeLimit = std::int64_t{1} << 62;
+
 // Text handed to the scanner must be readable this far past its end.
 inline constexpr std::size_t kPadding = 64;
 

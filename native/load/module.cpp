@@ -265,17 +265,30 @@ PyObject* scanner_counts(PyObject* obj, PyObject*) {
   const LineCounts l = s.line_counts();
   const FileCounts& c = s.counts();
   return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:O}", "lines", l.lines, "events", l.events,
-                       "filtered", l.filtered, "meta", l.meta, "bad_lines", l.bad, "file_bytes", c.file_bytes,
-                       "text_bytes", c.text_bytes, "members", c.members, "members_skipped", c.members_skipped,
-                       "members_cut", c.members_cut, "cut_lines", c.cut_lines, "closed", c.closed ? Py_True : Py_False);
+                       "filtered", l.filtered, "meta", l.meta, "bad_lines", l.bad + c.long_lines, "file_bytes",
+                       c.file_bytes, "text_bytes", c.text_bytes, "members", c.members, "members_skipped",
+                       c.members_skipped, "members_cut", c.members_cut, "cut_lines", c.cut_lines, "closed",
+                       c.closed ? Py_True : Py_False);
 }
 
 PyObject* scanner_position(PyObject* obj, PyObject*) {
   return PyLong_FromUnsignedLongLong(reinterpret_cast<ScannerObject*>(obj)->scanner->position());
 }
 
+// A function of this module whose C++ exceptions become Python's.
+template <PyObject* (*function)(PyObject*, PyObject*)>
+PyObject* guarded(PyObject* self, PyObject* args) {
+  try {
+    return function(self, args);
+  } catch (...) {
+    raise_current();
+    return nullptr;
+  }
+}
+
 PyMethodDef scanner_methods[] = {
-    {"dictionary", scanner_dictionary, METH_VARARGS, "dictionary(column, start=0) -> the strings behind a code column"},
+    {"dictionary", guarded<scanner_dictionary>, METH_VARARGS,
+     "dictionary(column, start=0) -> the strings behind a code column"},
     {"counts", scanner_counts, METH_NOARGS, "what was read, skipped and cut so far"},
     {"position", scanner_position, METH_NOARGS, "how far into the file reading has come"},
     {nullptr, nullptr, 0, nullptr},
@@ -323,6 +336,18 @@ PyObject* vector_buffer(std::vector<T>&& v) {
   return make_buffer(owner, owner->data(), owner->size() * sizeof(T));
 }
 
+// The interpreter's lock given back for the life of the object, also when an exception ends it.
+class WithoutLock {
+ public:
+  WithoutLock() : state_(PyEval_SaveThread()) {}
+  ~WithoutLock() { PyEval_RestoreThread(state_); }
+  WithoutLock(const WithoutLock&) = delete;
+  WithoutLock& operator=(const WithoutLock&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 struct SelfTimeObject {
   PyObject_HEAD
   SelfTime* state;
@@ -330,6 +355,10 @@ struct SelfTimeObject {
 PyObject* self_time_new(PyTypeObject* type, PyObject*, PyObject*) {
   auto* self = reinterpret_cast<SelfTimeObject*>(type->tp_alloc(type, 0));
   if (self != nullptr) self->state = new (std::nothrow) SelfTime();
+  if (self != nullptr && self->state == nullptr) {
+    Py_DECREF(self);
+    return PyErr_NoMemory();
+  }
   return reinterpret_cast<PyObject*>(self);
 }
 void self_time_dealloc(PyObject* self) {
@@ -347,13 +376,15 @@ PyObject* self_time_update(PyObject* obj, PyObject* args) {
   if (!same_length(n, {parent.count(8), dur.count(8)})) return nullptr;
   std::vector<std::int64_t> self(n);
   SelfTime& state = *reinterpret_cast<SelfTimeObject*>(obj)->state;
-  Py_BEGIN_ALLOW_THREADS
-  state.update(id.ints(), parent.ints(), dur.ints(), n, self.data());
-  Py_END_ALLOW_THREADS
+  {
+    const WithoutLock released;
+    state.update(id.ints(), parent.ints(), dur.ints(), n, self.data());
+  }
   return vector_buffer(std::move(self));
 }
 PyMethodDef self_time_methods[] = {
-    {"update", self_time_update, METH_VARARGS, "update(id, p_idx, dur) -> self time of each row of the next chunk"},
+    {"update", guarded<self_time_update>, METH_VARARGS,
+     "update(id, p_idx, dur) -> self time of each row of the next chunk"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot self_time_slots[] = {
@@ -365,6 +396,30 @@ PyType_Slot self_time_slots[] = {
 PyType_Spec self_time_spec = {"dftracer.load._scan.SelfTime", sizeof(SelfTimeObject), 0, Py_TPFLAGS_DEFAULT,
                               self_time_slots};
 
+// The first begin, the last end, and how many events end before they begin. A sum that no clock shows is held at the
+// edge.
+PyObject* py_extent(PyObject*, PyObject* args) {
+  PyObject *a, *b;
+  if (!PyArg_ParseTuple(args, "OO", &a, &b)) return nullptr;
+  View ts, dur;
+  if (!ts.take(a) || !dur.take(b)) return nullptr;
+  const std::size_t n = ts.count(8);
+  if (!same_length(n, {dur.count(8)})) return nullptr;
+  std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = std::numeric_limits<std::int64_t>::min();
+  std::size_t backwards = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::int64_t t = ts.ints()[i], d = dur.ints()[i];
+    std::int64_t end;
+    if (__builtin_add_overflow(t, d, &end))
+      end = d < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
+    first = std::min(first, t);
+    last = std::max(last, end);
+    backwards += d < 0 ? 1 : 0;
+  }
+  return Py_BuildValue("(LLn)", static_cast<long long>(first), static_cast<long long>(last),
+                       static_cast<Py_ssize_t>(backwards));
+}
+
 PyObject* py_nest(PyObject*, PyObject* args) {
   PyObject *a, *b, *c;
   if (!PyArg_ParseTuple(args, "OOO", &a, &b, &c)) return nullptr;
@@ -373,9 +428,10 @@ PyObject* py_nest(PyObject*, PyObject* args) {
   const std::size_t n = ts.count(8);
   if (!same_length(n, {tid.count(8), dur.count(8)})) return nullptr;
   std::vector<std::int64_t> parent(n), self(n);
-  Py_BEGIN_ALLOW_THREADS
-  nest(tid.ints(), ts.ints(), dur.ints(), n, parent.data(), self.data());
-  Py_END_ALLOW_THREADS
+  {
+    const WithoutLock released;
+    nest(tid.ints(), ts.ints(), dur.ints(), n, parent.data(), self.data());
+  }
   return Py_BuildValue("(NN)", vector_buffer(std::move(parent)), vector_buffer(std::move(self)));
 }
 
@@ -394,9 +450,10 @@ PyObject* py_timeline(PyObject*, PyObject* args) {
     if (rule.bytes()[i] >= stages) return PyErr_Format(PyExc_ValueError, "a rule names stage %d", rule.bytes()[i]);
   if (none >= stages) return PyErr_Format(PyExc_ValueError, "no stage %d", none);
   Segments s;
-  Py_BEGIN_ALLOW_THREADS
-  s = timeline(ts.ints(), dur.ints(), cls.bytes(), n, rule.bytes(), stages, static_cast<std::uint8_t>(none));
-  Py_END_ALLOW_THREADS
+  {
+    const WithoutLock released;
+    s = timeline(ts.ints(), dur.ints(), cls.bytes(), n, rule.bytes(), stages, static_cast<std::uint8_t>(none));
+  }
   return Py_BuildValue("(NNN)", vector_buffer(std::move(s.from)), vector_buffer(std::move(s.to)),
                        vector_buffer(std::move(s.stage)));
 }
@@ -472,10 +529,12 @@ PyObject* py_validity(PyObject*, PyObject* args) {
 }
 
 PyMethodDef functions[] = {
-    {"nest", py_nest, METH_VARARGS, "nest(tid, ts, dur) -> (parent row, self time) by time alone"},
-    {"timeline", py_timeline, METH_VARARGS,
+    {"extent", py_extent, METH_VARARGS,
+     "extent(ts, dur) -> (first begin, last end, events that end before they begin)"},
+    {"nest", guarded<py_nest>, METH_VARARGS, "nest(tid, ts, dur) -> (parent row, self time) by time alone"},
+    {"timeline", guarded<py_timeline>, METH_VARARGS,
      "timeline(ts, dur, cls, rule, stages, none) -> (from, to, stage) of one thread's exclusive timeline"},
-    {"validity", py_validity, METH_VARARGS, "validity(column, width) -> (Arrow bitmap or None, nulls)"},
+    {"validity", guarded<py_validity>, METH_VARARGS, "validity(column, width) -> (Arrow bitmap or None, nulls)"},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -52,10 +52,14 @@ FileScanner::FileScanner(const std::string& path, unsigned threads, std::size_t 
       chunk_text_(std::max<std::size_t>(chunk_text, 1u << 16)),
       filter_(std::move(filter)),
       dictionaries_(std::make_unique<Dictionaries>()) {
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait for its writer
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), path);
   struct stat st{};
-  if (::fstat(fd_, &st) != 0) throw std::system_error(errno, std::generic_category(), path);
+  const int failed = ::fstat(fd_, &st) != 0 ? errno : S_ISDIR(st.st_mode) ? EISDIR : S_ISREG(st.st_mode) ? 0 : EINVAL;
+  if (failed != 0) {
+    ::close(fd_);
+    throw std::system_error(failed, std::generic_category(), path);
+  }
   size_ = std::min(static_cast<std::uint64_t>(st.st_size), span.to);
   offset_ = std::min(span.from, size_);
   counts_.file_bytes = size_ - offset_;
@@ -99,11 +103,15 @@ bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
     const auto index = read_member_index({reinterpret_cast<const char*>(head), n});
     if (!index) {
       const bool member = n >= 18 && head[0] == 0x1f && head[1] == 0x8b;
-      if (!member) {  // the stump of a member that was being written
+      if (!member) {  // the stump of a member that was being written, or damage with more behind it
         if (n > 0) ++counts_.members_cut;
-        offset_ = size_;
+        if (find_member(offset_ + 1)) continue;
         break;
       }
+      kind_ = Kind::stream;
+      break;
+    }
+    if (index->text_size > kLargestMember) {  // a piece at a time
       kind_ = Kind::stream;
       break;
     }
@@ -165,15 +173,68 @@ std::size_t FileScanner::refill(Bytes& text, std::size_t room) {
     packed_at_ = packed_.size() - n;
     if (state == StreamInflater::State::damaged) {
       ++counts_.members_cut;
-      offset_ = size_;
+      find_member(offset_ - packed_.size() + packed_at_ + 1);
       packed_.clear();
       packed_at_ = 0;
       stream_ = std::make_unique<StreamInflater>();
+      text.append("\n", 1);  // the line that was begun has no end
+      text.reserve(limit + kPadding);
       break;
     }
     if (state == StreamInflater::State::more_room) break;
   }
   return text.size() - before;
+}
+
+// Moves to the next place at or after `from` where a member may begin; false, and to the end, where none does.
+bool FileScanner::find_member(std::uint64_t from) {
+  std::vector<char> window(kStreamInput);
+  for (offset_ = from; offset_ < size_; offset_ += window.size() - 2) {
+    const std::size_t n = read_at(offset_, window.data(), window.size());
+    constexpr char kMagic[] = {'\x1f', '\x8b', '\x08'};
+    const void* const found = ::memmem(window.data(), n, kMagic, sizeof kMagic);
+    if (found != nullptr) {
+      offset_ += static_cast<std::uint64_t>(static_cast<const char*>(found) - window.data());
+      return true;
+    }
+    if (n < window.size()) break;
+  }
+  offset_ = size_;
+  return false;
+}
+
+// Appends text until it has a line's end, and says where the last one is; false at the end of the file. A line beyond
+// the limit is passed over.
+bool FileScanner::refill_to_line_end(Bytes& text, std::size_t& after_last) {
+  std::size_t searched = 0;
+  bool skipping = false;
+  while (refill(text, kBlockText) != 0) {
+    if (skipping) {
+      const auto* const end = static_cast<const char*>(std::memchr(text.data(), '\n', text.size()));
+      if (end == nullptr) {
+        text.clear();
+        continue;
+      }
+      const auto rest = text.size() - static_cast<std::size_t>(end + 1 - text.data());
+      std::memmove(text.data(), end + 1, rest);
+      text.resize_down(rest);
+      skipping = false;
+    }
+    const auto* const last = static_cast<const char*>(memrchr(text.data() + searched, '\n', text.size() - searched));
+    if (last != nullptr) {
+      after_last = static_cast<std::size_t>(last + 1 - text.data());
+      return true;
+    }
+    searched = text.size();
+    if (text.size() > kLineLimit) {
+      ++counts_.long_lines;
+      text.clear();
+      searched = 0;
+      skipping = true;
+    }
+  }
+  if (skipping) text.clear();
+  return false;
 }
 
 // Text without members of known size: blocks cut at line ends.
@@ -183,20 +244,9 @@ bool FileScanner::collect_text(std::deque<Block>& blocks) {
     Block b;
     b.text = std::move(carry_);
     carry_ = Bytes();
-    std::size_t searched = 0;
-    const char* last_line = nullptr;
-    for (;;) {
-      const std::size_t got = refill(b.text, kBlockText);
-      if (got == 0) {
-        b.ends_file = true;
-        break;
-      }
-      last_line = static_cast<const char*>(memrchr(b.text.data() + searched, '\n', b.text.size() - searched));
-      if (last_line != nullptr) break;
-      searched = b.text.size();
-    }
+    std::size_t keep = 0;
+    b.ends_file = !refill_to_line_end(b.text, keep);
     if (!b.ends_file) {
-      const auto keep = static_cast<std::size_t>(last_line + 1 - b.text.data());
       carry_.append(b.text.data() + keep, b.text.size() - keep);
       b.text.resize_down(keep);
     }
@@ -251,6 +301,7 @@ void FileScanner::read_ahead() {
   if (!collect(blocks)) return;
   const std::size_t active = std::min<std::size_t>(threads_, blocks.size());
   std::vector<std::thread> threads;
+  threads.reserve(active);
   std::vector<std::exception_ptr> errors(active);
   std::vector<std::unique_ptr<Columns>> parts(active);
   const auto share = [&](std::size_t i) {
@@ -260,8 +311,14 @@ void FileScanner::read_ahead() {
       errors[i] = std::current_exception();
     }
   };
-  for (std::size_t i = 1; i < active; ++i) threads.emplace_back(share, i);
+  std::size_t started = 1;
+  try {
+    for (; started < active; ++started) threads.emplace_back(share, started);
+  } catch (const std::system_error&) {
+    // No more threads are to be had: this one does the rest.
+  }
   share(0);
+  for (std::size_t i = started; i < active; ++i) share(i);
   for (std::thread& t : threads) t.join();
   for (const std::exception_ptr& e : errors)
     if (e) std::rethrow_exception(e);

@@ -19,6 +19,7 @@ struct FileCounts {
   std::uint64_t members_skipped = 0;  // outside the asked time: never inflated
   std::uint64_t members_cut = 0;      // damaged or unfinished
   std::uint64_t cut_lines = 0;        // last lines without their end
+  std::uint64_t long_lines = 0;       // longer than any recorder writes: skipped
   bool closed = false;                // the file ends with `]`
 };
 
@@ -62,6 +63,8 @@ class FileScanner {
   bool collect_indexed(std::deque<Block>& blocks);
   bool collect_text(std::deque<Block>& blocks);
   std::size_t refill(Bytes& text, std::size_t room);
+  bool refill_to_line_end(Bytes& text, std::size_t& last_line);
+  bool find_member(std::uint64_t from);
   void read_ahead();
   static std::unique_ptr<Columns> work(Worker& w, std::deque<Block>& blocks, std::size_t from, std::size_t to);
 

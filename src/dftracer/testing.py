@@ -30,7 +30,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, overload
 
-from dftracer import _config, _pfw, _schema
+from dftracer import _config
+from dftracer.format import reader
+from dftracer.format.files import find_traces, is_trace_name
+from dftracer.format.records import RESERVED_ARGS
 
 __all__ = ["Capture", "Event", "capture", "read"]
 
@@ -61,7 +64,7 @@ class Event:
         "ts",
     )
 
-    def __init__(self, record: _pfw.Record) -> None:
+    def __init__(self, record: reader.Record) -> None:
         args: dict[str, Any] = record["args"]
         self.record = record
         self.id: int | None = record["id"]
@@ -71,7 +74,7 @@ class Event:
         self.tid: int = record["tid"]
         self.ts: int = record["ts"]
         self.dur: int = record["dur"]
-        self.args = {key: value for key, value in args.items() if key not in _schema.RESERVED_ARGS}
+        self.args = {key: value for key, value in args.items() if key not in RESERVED_ARGS}
         self.level: int | None = args.get("level")
         parent_id = args.get("p_idx")
         self.parent_id: int | None = None if parent_id == -1 else parent_id
@@ -88,7 +91,7 @@ class Capture(Sequence[Event]):
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._trace = _pfw.TraceText([], [], _pfw.Problems())
+        self._trace = reader.TraceText([], [], reader.Problems())
 
     @property
     def events(self) -> list[Event]:
@@ -96,21 +99,21 @@ class Capture(Sequence[Event]):
         return self._events
 
     @property
-    def metadata(self) -> list[_pfw.Record]:
+    def metadata(self) -> list[reader.Record]:
         """The metadata records, see the description of the format."""
         return self._trace.metadata
 
     @property
-    def counters(self) -> list[_pfw.Record]:
+    def counters(self) -> list[reader.Record]:
         return self._trace.counters
 
     @property
-    def records(self) -> list[_pfw.Record]:
+    def records(self) -> list[reader.Record]:
         """Everything, in the order of the files."""
         return self._trace.records
 
     @property
-    def problems(self) -> _pfw.Problems:
+    def problems(self) -> reader.Problems:
         """What could not be read."""
         return self._trace.problems
 
@@ -157,8 +160,8 @@ class Capture(Sequence[Event]):
     def __repr__(self) -> str:
         return f"<Capture of {len(self)} events>\n{self.tree()}"
 
-    def _show(self, files: list[str], by_file: list[list[_pfw.Record]], problems: _pfw.Problems) -> None:
-        self._trace = _pfw.TraceText(files, [record for part in by_file for record in part], problems)
+    def _show(self, files: list[str], by_file: list[list[reader.Record]], problems: reader.Problems) -> None:
+        self._trace = reader.TraceText(files, [record for part in by_file for record in part], problems)
         self._events = _linked(by_file)
 
 
@@ -171,7 +174,7 @@ class _BlockCapture(Capture):
         self._is_private = False
         self._is_over = False
         self._before: dict[str, int] = {}
-        self._own: dict[str, list[_pfw.Record]] = {}  # what this process recorded, once the block is over
+        self._own: dict[str, list[reader.Record]] = {}  # what this process recorded, once the block is over
         self._log_file_before: str | None = None
 
     def __enter__(self) -> _BlockCapture:
@@ -201,12 +204,12 @@ class _BlockCapture(Capture):
         with _own_io_hidden():
             self._look()
 
-    def _look(self) -> dict[str, list[_pfw.Record]]:
+    def _look(self) -> dict[str, list[reader.Record]]:
         if self._directory is None:
             raise RuntimeError("nothing is captured yet; enter the block first")
         from dftracer import _core  # noqa: PLC0415
 
-        problems = _pfw.Problems()
+        problems = reader.Problems()
         if _core.active() and not _core.flush():
             problems.unreadable[str(_core.trace_path())] = "the tracer could not write all that was recorded"
         _recover(self._directory)
@@ -227,7 +230,7 @@ class _BlockCapture(Capture):
         found = super().resolve(hash_)
         if found is None and self._directory is not None:
             # Named before the block began.
-            found = _pfw.read_trace(self._trace.paths).resolve(hash_)
+            found = reader.read_trace(self._trace.paths).resolve(hash_)
         return found
 
     def _use_active_session(self, core: Any) -> None:
@@ -264,10 +267,10 @@ def read(path: str | os.PathLike[str]) -> Capture:
     if not os.path.exists(text):
         raise FileNotFoundError(f"no trace at {text}")
     result = Capture()
-    problems = _pfw.Problems()
-    files = _pfw.find_traces(text)
+    problems = reader.Problems()
+    files = find_traces(text)
     result._show(files, [_records_of(each, 0, problems) for each in files], problems)
-    _pfw.check_ends(result.records, problems)
+    reader.check_ends(result.records, problems)
     return result
 
 
@@ -303,7 +306,7 @@ def _recover(directory: str) -> None:
         return
 
 
-def _linked(events_by_file: Iterable[list[_pfw.Record]]) -> list[Event]:
+def _linked(events_by_file: Iterable[list[reader.Record]]) -> list[Event]:
     """Events with their parents, which lie in the same file or in another part of the process's trace."""
     files = [
         [Event(record) for record in records if record["ph"] == "X" and not _is_own(record)]
@@ -326,7 +329,7 @@ def _linked(events_by_file: Iterable[list[_pfw.Record]]) -> list[Event]:
     return everything
 
 
-def _is_own(record: _pfw.Record) -> bool:
+def _is_own(record: reader.Record) -> bool:
     return record["cat"] == "dftracer" and record["name"] in _OWN
 
 
@@ -340,16 +343,16 @@ def _traces_in(directory: str) -> list[str]:
         names = sorted(os.listdir(directory))
     except OSError:
         return []
-    return [os.path.join(directory, name) for name in names if name.endswith(_pfw.SUFFIXES)]
+    return [os.path.join(directory, name) for name in names if is_trace_name(name)]
 
 
-def _records_of(path: str, skip: int, problems: _pfw.Problems) -> list[_pfw.Record]:
+def _records_of(path: str, skip: int, problems: reader.Problems) -> list[reader.Record]:
     """The records of a file, read until nobody wrote to it meanwhile: its writer may be merging its end."""
     for _ in range(_ATTEMPTS):
         before = _state_of(path)
-        trial = _pfw.Problems()
+        trial = reader.Problems()
         try:
-            records = list(_pfw.read_records(path, trial, skip=skip))
+            records = list(reader.read_records(path, trial, skip=skip))
         except OSError as error:
             problems.unreadable[path] = error.strerror or str(error)
             return []
@@ -363,7 +366,7 @@ def _records_of(path: str, skip: int, problems: _pfw.Problems) -> list[_pfw.Reco
 def _text_size(path: str) -> int:
     for _ in range(_ATTEMPTS):
         before = _state_of(path)
-        size = _pfw.text_size(path)
+        size = reader.text_size(path)
         if before == _state_of(path):
             break
         time.sleep(_PAUSE)
@@ -381,7 +384,7 @@ def _state_of(path: str) -> tuple[int, int]:
 def _process_of(path: str) -> tuple[int, int] | None:
     """(pid, parent pid) as the `start` event of the file tells; parts of a rotated trace may lack it."""
     try:
-        for record in _pfw.read_records(path):
+        for record in reader.read_records(path):
             if record["ph"] == "X":
                 return record["pid"], int(record["args"].get("ppid", 0))
     except OSError:
@@ -390,8 +393,8 @@ def _process_of(path: str) -> tuple[int, int] | None:
 
 
 def _of_this_process_and_below(
-    found: dict[str, list[_pfw.Record]], directory: str
-) -> dict[str, list[_pfw.Record]]:
+    found: dict[str, list[reader.Record]], directory: str
+) -> dict[str, list[reader.Record]]:
     parents = dict(filter(None, map(_process_of, _traces_in(directory))))
     return {path: part for path, part in found.items() if _descends(part[0]["pid"], parents)}
 

@@ -18,8 +18,8 @@ from dftracer.analyze.cluster import analyze_on_cluster
 from dftracer.analyze.digest import digest_span
 from dftracer.analyze.job import build_job
 from dftracer.analyze.partial import join_spans
+from dftracer.format.members import member_spans
 from dftracer.load import Filter, Trace
-from dftracer.load.members import member_spans
 from dftracer.load.synthetic import training_run
 from dftracer.report import document
 

@@ -17,11 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 VALUES = {
     "bool": ["1", "0", "true", "TRUE", " on ", "yes", "y", "T", "off", "No", "f", "2", "maybe", " "],
-    "int": ["0", "7", " 42 ", "+5", "-1", "1_000", "1__0", "_1", "1.5", "0x10", "10", "1000", "3600000", "9" * 30, "x"],
+    "int": ["0", "7", " 42 ", "+5", "-1", "1_000", "1__0", "_1", "1.5", "0x10", "10", "1000", "9" * 30, "x"],
     "size": [
         "0", "4096", "64K", "64k", "64KB", "64 KiB", "65536B", "1.5G", "1.5 GiB", "0.1M", "1.5", "2T", "1.B",
         "1.5B", ".5K", "1K5", "12KM", "-1K", "1e3", "1,5K", "100000000000T", "9223372036854775807",
-        "9223372036854775808", "3.999999999999999999999999999K", "1 K B", "IB", "KIB", "256 K", "1M", "1GIB", "1IB",
+        "9223372036854775808", "3.999999999999999999999999999K", "1 K B", "IB", "KIB",
+        "256 K", "1M", "1GIB", "1IB",
     ],
     "choice": ["FUNCTION", "preload", " Hybrid ", "WARNING", "warn", "error", "info ", "DEBUG", "none", "7"],
     "path": ["./x", " spaced ", "/a/b:c", "ü/ß", "~"],
@@ -32,7 +33,11 @@ VALUES = {
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("DFTRACER_", "SLURM_", "OMPI_", "PMI")) or name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        if name.startswith(("DFTRACER_", "SLURM_", "OMPI_", "PMI")) or name in (
+            "RANK",
+            "LOCAL_RANK",
+            "WORLD_SIZE",
+        ):
             monkeypatch.delenv(name)
 
 

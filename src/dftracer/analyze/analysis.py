@@ -15,8 +15,9 @@ from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.ledger import ledger
 from dftracer.analyze.partial import Partial, analyze_files
 from dftracer.analyze.shelf import Shelf
+from dftracer.format.files import part_of
 from dftracer.load.files import NoTraces
-from dftracer.load.process import ProcessInfo, part_of
+from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Trace
 
 __all__ = ["Analysis", "analyze", "units_of"]

@@ -20,8 +20,8 @@ from dftracer.analyze.intervals import Intervals
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.lanes import Lanes
 from dftracer.analyze.partial import Partial, analyze_files, join_spans
+from dftracer.format.members import member_spans
 from dftracer.load._need import need
-from dftracer.load.members import member_spans
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, Trace
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from dftracer.analyze.device_parts import DeviceParts, device_parts
 from dftracer.analyze.pairs import IO_NOT, IO_READ, IO_WRITE, Pairs
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import MISSING, Chunk, Ints
@@ -47,6 +48,7 @@ class Digest:
     files: pl.DataFrame | None = None  # f, kind, bin, n, bytes, us, extent
     io_time: pl.DataFrame | None = None  # t, kind, n, bytes, us
     io_rows: tuple[npt.NDArray[np.int32], Ints, Ints] | None = None  # file, ts, dur of each transfer
+    devices: DeviceParts | None = None  # profiler and device events
     marks: dict[str, Ints] = field(default_factory=dict)  # tid, ts, dur, step, epoch of what delimits
 
     def own(self) -> Digest:
@@ -91,6 +93,7 @@ class Digester:
         if ts.size:
             self._io(out, scanner, chunk, rows)
             self._mark(out, chunk, rows)
+            out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
         return out
 
     def _io(self, out: Digest, scanner: Scanner, chunk: Chunk, rows: Any) -> None:

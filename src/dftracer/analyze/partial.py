@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from dftracer.analyze.device_parts import DeviceParts, DeviceSides
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
 from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, total, union
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
@@ -53,6 +54,7 @@ class Partial:
     items: Ints = field(default_factory=lambda: EMPTY[0])  # durations of `data.item`
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
     covered_us: int = 0
+    devices: DeviceSides | None = None  # what its devices did
 
 
 class _Analyzer:
@@ -77,6 +79,7 @@ class _Analyzer:
         self.io_rows: dict[str, list[Any]] = {k: [] for k in ("f", "ts", "dur")}
         self.marks: dict[str, list[Ints]] = {}
         self.by_time: list[tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]] = []
+        self.devices = DeviceParts()
         self.first: int | None = None
         self.last: int | None = None
 
@@ -107,6 +110,7 @@ class _Analyzer:
             file, start, length = d.io_rows
             for key, values in (("f", _mapped(self.file_map, file)), ("ts", start), ("dur", length)):
                 self.io_rows[key].append(values)
+        self.devices.add(d.devices)
         for kind, table in d.marks.items():
             self.marks.setdefault(kind, []).append(table)
 
@@ -192,6 +196,7 @@ class _Analyzer:
         out.device = self._device(kept)
         if len(steps):
             self._ledger(out, lanes)
+        out.devices = self.devices.sides(self.process, lanes, steps)
         return out, heavy
 
     def _device(self, kept: dict[str, Any]) -> Intervals | None:

@@ -7,11 +7,16 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dftracer.cli.main import CommandError
+from dftracer.cli.outputs import check_output
+from dftracer.format.files import NoTraces, find_files
+
+if TYPE_CHECKING:
+    from dftracer.load.process import ProcessInfo
 
 __all__ = [
     "add_filters",
@@ -23,6 +28,7 @@ __all__ = [
     "print_json",
     "progress",
     "span",
+    "time_range",
 ]
 
 
@@ -77,7 +83,7 @@ def filters(args: argparse.Namespace) -> dict[str, Any]:
 
 def open_trace(args: argparse.Namespace, **more: Any) -> Any:
     """The trace the arguments mean, filtered as they say."""
-    from dftracer.load import NoTraces, Trace
+    from dftracer.load import Trace
 
     wanted = {**filters(args), **more} if hasattr(args, "ranks") else more
     try:
@@ -85,24 +91,27 @@ def open_trace(args: argparse.Namespace, **more: Any) -> Any:
     except NoTraces as e:
         raise CommandError(str(e)) from None
     if getattr(args, "time", None):
-        low, _, high = args.time.partition(":")
-        try:
-            first, last = float(low or 0), float(high) if high else 1e12
-        except ValueError:
-            raise CommandError(f"--time {args.time}: give seconds like 1.5:3") from None
-        base = min((p.start_us for p in trace.processes if p.start_us is not None), default=0)
-        trace = trace.select(time=(base + int(first * 1e6), base + int(last * 1e6)))
+        trace = trace.select(time=time_range(args, trace.processes))
     return trace
 
 
+def time_range(args: argparse.Namespace, processes: Iterable[ProcessInfo]) -> tuple[int, int] | None:
+    """What `--time` says, in microseconds since the epoch; None where it says nothing."""
+    if not args.time:
+        return None
+    low, _, high = args.time.partition(":")
+    try:
+        first, last = float(low or 0), float(high) if high else 1e12
+        base = min((p.start_us for p in processes if p.start_us is not None), default=0)
+        return base + int(first * 1e6), base + int(last * 1e6)
+    except (ValueError, OverflowError):
+        raise CommandError(f"--time {args.time}: give seconds like 1.5:3") from None
+
+
 def output_path(args: argparse.Namespace, default: str | os.PathLike[str]) -> Path:
-    """Where to write; what exists is kept unless forced."""
-    path = Path(args.output or default)
-    if path.exists() and not args.force:
-        raise CommandError(f"{path} exists; use -f to overwrite it, or -o to write elsewhere")
-    if not path.parent.is_dir():
-        raise CommandError(f"{path.parent} is no directory; make it first")
-    return path
+    """Where to write: not to an input, and not over what exists unless forced."""
+    inputs = find_files(args.paths) if hasattr(args, "paths") else []
+    return check_output(Path(args.output or default), inputs, force=args.force)
 
 
 def print_json(value: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -17,6 +19,7 @@ __all__ = [
     "EXIT_BAD_INPUT",
     "EXIT_MISSING_EXTRA",
     "EXIT_OK",
+    "EXIT_OUT_OF_MEMORY",
     "EXIT_PROBLEMS",
     "CommandError",
     "build_parser",
@@ -27,13 +30,18 @@ EXIT_OK = 0
 EXIT_PROBLEMS = 1  # the command worked; what it looked at has problems
 EXIT_BAD_INPUT = 2  # usage, a missing file, an output that exists
 EXIT_MISSING_EXTRA = 3  # a package of an extra is not installed
+EXIT_OUT_OF_MEMORY = 4
+_EXIT_BUG = 70
 _EXIT_INTERRUPTED = 130
 
 _EPILOG = """\
-exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a package is missing, 130
-interrupted;
+exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a package is missing,
+4 out of memory, 70 a mistake in dftracer, 130 interrupted;
 `dftracer run` passes the program's own code through.
 """
+
+
+_OUT_OF_MEMORY = "out of memory: read less of the trace (--time, --ranks), or give the command more memory"
 
 
 class CommandError(Exception):
@@ -105,38 +113,61 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one exit code each
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.verb is None:
         parser.print_help()
         return EXIT_BAD_INPUT
+    _print_any_name()
     try:
         code: int = args.run_verb(args)
         sys.stdout.flush()
         return code
-    except CommandError as e:
-        return _say(args, str(e), EXIT_BAD_INPUT)
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
     except BrokenPipeError:  # `dftracer ... | head`: the reader has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
-    except ImportError as e:
-        if type(e).__name__ == "MissingExtra":
-            return _say(args, str(e), EXIT_MISSING_EXTRA)
-        if args.verbose:
+    except Exception as e:
+        text, code = _explained(e)
+        if args.verbose and code in (EXIT_MISSING_EXTRA, _EXIT_BUG):
             raise
+        return _say(args, text, code)
+
+
+def _explained(e: Exception) -> tuple[str, int]:
+    """A sentence for the user, and the exit code."""
+    # DuckDB's and Arrow's own are known by their names.
+    if (
+        isinstance(e, MemoryError)
+        or "OutOfMemory" in type(e).__name__
+        or (isinstance(e, OSError) and e.errno == errno.ENOMEM)
+    ):
+        return _OUT_OF_MEMORY, EXIT_OUT_OF_MEMORY
+    if isinstance(e, CommandError):
+        return str(e), EXIT_BAD_INPUT
+    if isinstance(e, ImportError):
+        if type(e).__name__ == "MissingExtra":
+            return str(e), EXIT_MISSING_EXTRA
         missing = (e.name or "a package").partition(".")[0]
-        return _say(
-            args, f"{missing} is not installed: pip install 'pydftracer[analysis]'", EXIT_MISSING_EXTRA
-        )
-    except OSError as e:
-        where = f"{e.filename}: " if e.filename else ""
-        return _say(args, f"{where}{e.strerror or e}", EXIT_BAD_INPUT)
+        return f"{missing} is not installed: pip install 'pydftracer[analysis]'", EXIT_MISSING_EXTRA
+    if isinstance(e, OSError):
+        where = f"{os.fsdecode(e.filename)}: " if isinstance(e.filename, (str, bytes)) else ""
+        return f"{where}{e.strerror or e}", EXIT_BAD_INPUT
+    told = f"{type(e).__name__}: {e}"
+    return f"this is a mistake in dftracer, please report it ({told}); -v shows where", _EXIT_BUG
+
+
+def _print_any_name() -> None:
+    """File names need not be text in the terminal's encoding; they are shown escaped, not refused."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _say(args: argparse.Namespace, text: str, code: int) -> int:
-    print(f"dftracer {args.verb}: {text}", file=sys.stderr)
+    one_line = " ".join(text.split())
+    print(f"dftracer {args.verb}: {one_line}", file=sys.stderr)
     return code

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from dftracer import _config
 from dftracer.cli.main import CommandError
 from dftracer.preload import settings_environment
 
-__all__ = ["add_io", "add_program", "command_of", "environment", "preload_library", "run_of", "wait_for"]
+__all__ = [
+    "add_io",
+    "add_program",
+    "automatic",
+    "command_of",
+    "environment",
+    "preload_library",
+    "run_of",
+    "wait_for",
+]
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +99,20 @@ def run_of(stem: str) -> str:
     from dftracer import _core
 
     return _core.identify_run(stem)
+
+
+@contextlib.contextmanager
+def automatic(env: dict[str, str], on: bool, tell: bool) -> Iterator[None]:
+    """Have steps recorded without annotations, and the first process that trains say so."""
+    if not on:
+        env.pop("DFTRACER_AUTO", None)
+        yield
+        return
+    env.setdefault("DFTRACER_AUTO", "torch")
+    with tempfile.TemporaryDirectory(prefix="dftracer-") as place:
+        if tell:
+            env["DFTRACER_AUTO_MARK"] = str(Path(place) / "told")
+        yield
 
 
 def preload_library() -> str | None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
-import zlib
 from pathlib import Path
 
 from dftracer import _core
+from dftracer.format.run_record import run_of_file
 
-__all__ = ["run_of_file", "stems_in", "traces_of_run"]
+__all__ = ["stems_in", "traces_of_run"]
 
 _SUFFIXES = (".pfw", ".pfw.gz")
-_HEAD_LINES = 16  # the run stands in the second record
 
 
 def stems_in(file: Path) -> list[Path]:
@@ -35,19 +32,6 @@ def traces_of_run(run: str, directory: Path, stems: list[Path]) -> list[Path]:
                 if p.name.startswith(stem.name) and p.name.endswith(_SUFFIXES)
             }
     return sorted(_shown(p) for p in found if run_of_file(p) == run)
-
-
-def run_of_file(path: Path) -> str | None:
-    """The run that a trace file names, if it does."""
-    try:
-        with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
-            for _ in range(_HEAD_LINES):
-                line = file.readline(1 << 20)
-                if b'"name":"run","cat":"dftracer"' in line:
-                    return str(json.loads(line)["args"]["value"])
-    except (OSError, EOFError, zlib.error, ValueError, KeyError):
-        return None
-    return None
 
 
 def _shown(path: Path) -> Path:

@@ -20,6 +20,7 @@ __all__ = [
     "distinct",
     "int32s",
     "int64s",
+    "integer",
     "integers",
 ]
 
@@ -46,15 +47,16 @@ def integers(values: Iterable[Any]) -> Ints:
     try:
         return np.array(numbers, dtype=np.int64)
     except (OverflowError, TypeError, ValueError):
-        return np.array([_integer(v) for v in numbers], dtype=np.int64)
+        return np.array([integer(v) for v in numbers], dtype=np.int64)
 
 
-def _integer(value: Any) -> int:
+def integer(value: Any, default: int = -1) -> int:
+    """A whole number that a column can hold, or the default."""
     try:
         number = int(value)
-    except (TypeError, ValueError):
-        return -1
-    return number if -(1 << 63) <= number < 1 << 63 else -1
+    except (TypeError, ValueError, OverflowError):
+        return default
+    return number if -(1 << 63) <= number < 1 << 63 else default
 
 
 def distinct(values: Ints) -> Ints:

@@ -20,6 +20,7 @@ __all__ = ["ItemReader", "Repairs", "read_blocks"]
 
 BLOCK = 1 << 20
 _PACKED_BLOCK = 1 << 18
+_PLAIN = re.compile(rb'"(\w+)"\s*:\s*(-?(?:0|[1-9]\d{0,17})(?!\d)|"[^"\\]*")')
 
 
 @dataclass
@@ -159,7 +160,7 @@ class ItemReader:
             return
         try:
             item, end = json.JSONDecoder(strict=False).raw_decode(held.decode("utf-8", "replace"))
-        except ValueError:
+        except (ValueError, RecursionError):
             yield from self._last_unclean(held)
             return
         yield json.dumps(item).encode()
@@ -182,9 +183,10 @@ class ItemReader:
         text = text.strip().rstrip(b",")
         try:
             value = json.loads(text.decode("utf-8", "replace") + "}", strict=False)
-        except ValueError:
-            for name, number in re.findall(rb'"(\w+)"\s*:\s*(-?\d+|"[^"]*")', text):
-                self.head.setdefault(name.decode(), json.loads(number))
+        except (ValueError, RecursionError):
+            for name, value in _PLAIN.findall(text):
+                known = json.loads(value.decode("utf-8", "replace"), strict=False)
+                self.head.setdefault(name.decode(), known)
             return
         if isinstance(value, dict):
             value.pop("_", None)
@@ -198,7 +200,7 @@ class ItemReader:
         try:
             items: list[Any] = many.decode(b"[" + text + b"]")
             return items
-        except (error, UnicodeDecodeError):
+        except (error, UnicodeDecodeError, RecursionError):
             pass
         out = []
         begin = 0
@@ -227,7 +229,7 @@ class ItemReader:
         _, one, error = self._typed()
         try:
             return one.decode(text)
-        except (error, UnicodeDecodeError):
+        except (error, UnicodeDecodeError, RecursionError):
             pass
         clean = text.decode("utf-8", "replace")
         fixed = self._name.sub(_escaped, text, count=1).decode("utf-8", "replace")
@@ -236,7 +238,7 @@ class ItemReader:
                 value = json.loads(candidate, strict=False)
                 # A second trip through JSON: raw pieces of an item must be text again.
                 item = one.decode(json.dumps(value, allow_nan=False).encode())
-            except (ValueError, error):
+            except (ValueError, RecursionError, error):
                 continue
             self.repairs.repaired += 1
             return item

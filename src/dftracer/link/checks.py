@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dftracer.link.activity import ActivityTable
-from dftracer.link.discover import Found, RankFiles, Source, discover
+from dftracer.link.discover import Found, RankFiles, Source, discover, read_manifest
 from dftracer.link.execution_trace import ExecutionTrace, read_execution_trace
 from dftracer.link.join import Join, join
 from dftracer.link.kineto import read_kineto
@@ -58,23 +57,30 @@ def check_directory(directory: Path) -> Checked:
 def _manifest_problems(found: Found) -> list[str]:
     out = []
     for path in sorted(found.directory.glob("manifest_*.json")):
-        try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        manifest = read_manifest(path)
+        if manifest is None:
             continue
-        listed = manifest.get("files") if isinstance(manifest, dict) else None
-        names = (
-            [f if isinstance(f, str) else f.get("name", "") for f in listed]
-            if isinstance(listed, list)
-            else []
-        )
-        names = list(listed) if isinstance(listed, dict) else names
-        gone = [n for n in names if n and not (found.directory / n).exists()]
+        gone = [n for n in _listed_names(manifest.get("files")) if not _is_there(found.directory / n)]
         if gone:
-            out.append(f"{path.name} lists files that are not here: {', '.join(map(str, gone[:5]))}")
-        if isinstance(manifest, dict):
-            out += [f"{path.name}: {w}" for w in manifest.get("warnings") or []]
+            out.append(f"{path.name} lists files that are not here: {', '.join(gone[:5])}")
+        warnings = manifest.get("warnings")
+        out += [f"{path.name}: {w}" for w in warnings] if isinstance(warnings, list) else []
     return out
+
+
+def _listed_names(listed: Any) -> list[str]:
+    """The names in a manifest, which lists names, objects with a name, or objects by name."""
+    if not isinstance(listed, list | dict):
+        return []
+    names = [f.get("name") if isinstance(f, dict) else f for f in listed]
+    return [n for n in names if isinstance(n, str) and n]
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no file can have such a name
+        return False
 
 
 def _rank(files: RankFiles) -> dict[str, Any]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import bisect
-import gzip
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dftracer.format.text import parse_line, split_lines
+from dftracer.link._columns import integer
+from dftracer.link._json_stream import Repairs, read_blocks
 from dftracer.link.collectives import Collective
 
 __all__ = ["apply_records", "read_records"]
 
+_LATEST_US = 1 << 53
 _SAME_NS = 5_000_000  # between a record and the call it describes
 
 
@@ -20,20 +22,34 @@ def read_records(paths: Sequence[Path], warnings: list[str]) -> list[dict[str, A
     """All records of the files; a cut end is told."""
     out: list[dict[str, Any]] = []
     for path in paths:
-        opener: Any = gzip.open if path.suffix == ".gz" else open
+        repairs = Repairs()
+        bad = 0
+
+        def too_long() -> None:
+            nonlocal bad
+            bad += 1
+
         try:
-            with opener(path, "rt", encoding="utf-8", errors="replace") as f:
-                for line in f:
-                    try:
-                        record = json.loads(line)
-                    except ValueError:
-                        warnings.append(f"{path.name}: a line is no record")
-                        continue
-                    if isinstance(record, dict) and isinstance(record.get("start_us"), int | float):
-                        out.append(record)
-        except (OSError, EOFError) as e:
-            warnings.append(f"{path.name}: {e}")
+            for line, _ in split_lines(read_blocks(path, repairs), too_long):
+                if not line.strip():
+                    continue
+                try:
+                    record = parse_line(line.strip())
+                except ValueError:
+                    bad += 1
+                    continue
+                if isinstance(record, dict) and _is_time(record.get("start_us")):
+                    out.append(record)
+        except OSError as e:
+            warnings.append(f"{path.name}: {e.strerror or e}")
+        if bad:
+            warnings.append(f"{path.name}: {bad} {'line is' if bad == 1 else 'lines are'} not a record")
+        warnings += [f"{path.name}: {text}" for text in repairs.sentences()]
     return out
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < _LATEST_US
 
 
 def apply_records(calls: list[Collective], records: list[dict[str, Any]]) -> None:
@@ -63,12 +79,16 @@ def _apply(call: Collective, record: dict[str, Any]) -> None:
     call.group = str(record.get("group") or call.group)
     ranks = record.get("ranks")
     if isinstance(ranks, list) and ranks:
-        call.ranks = [int(r) for r in ranks]
+        call.ranks = [integer(r) for r in ranks]
         call.size = len(call.ranks)
-    if isinstance(record.get("seq"), int) and call.seq is None:
-        call.seq = record["seq"]
-    if call.bytes is None and isinstance(record.get("bytes"), int):
-        call.bytes = record["bytes"]
+    if call.seq is None:
+        call.seq = _whole(record.get("seq"))
+    if call.bytes is None:
+        call.bytes = _whole(record.get("bytes"))
     call.dtype = call.dtype or str(record.get("dtype") or "")
     if isinstance(record.get("async"), bool):
         call.asynchronous = record["async"]
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and abs(value) < 1 << 63 else None

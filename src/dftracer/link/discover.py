@@ -12,14 +12,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dftracer.format.records import MOST_RANKS
 from dftracer.link._json_stream import Repairs, read_blocks
 
-__all__ = ["Found", "NothingToLink", "RankFiles", "Source", "discover", "holds_torch_traces"]
+__all__ = [
+    "Found",
+    "NothingToLink",
+    "RankFiles",
+    "Source",
+    "discover",
+    "holds_torch_traces",
+    "read_manifest",
+]
 
-_NAMED = re.compile(r"(torch_et|kineto_trace|nsys)_(\d+)(?:_w(\d+))?\.")
-_RANK = re.compile(r"(?:rank|tp)[-_ ]?(\d+)", re.IGNORECASE)
+_NAMED = re.compile(r"(torch_et|kineto_trace|nsys)_(\d{1,9})(?:_w(\d{1,9}))?\.")
+_RANK = re.compile(r"(?:rank|tp)[-_ ]?(\d{1,9})", re.IGNORECASE)
+_HOST_PID = re.compile(
+    rb'"cat"\s*:\s*"(?:cpu_op|user_annotation|Operator)"[^{}]*?"pid"\s*:\s*(\d{1,18})(?!\d)'
+)
 _SKIP = re.compile(r"manifest(_\d+)?\.json|timeline\.json\.gz|.*\.part$")
 _HEAD = 1 << 18
+_LARGEST_MANIFEST = 64 << 20
+_LONGEST_ERROR_NS = 1 << 62
 
 
 class NothingToLink(FileNotFoundError):
@@ -69,6 +83,8 @@ class Found:
     @property
     def missing(self) -> list[int]:
         """Ranks of the job without any file."""
+        if self.world_size > MOST_RANKS:  # a damaged number
+            return []
         return sorted(set(range(self.world_size)) - set(self.ranks))
 
 
@@ -155,7 +171,7 @@ def _name_facts(source: Source) -> Source:
     else:
         loose = _RANK.search(source.path.name)
         source.named_rank = int(loose.group(1)) if loose else None
-        window = re.search(r"_w(\d+)\.", source.path.name)
+        window = re.search(r"_w(\d{1,9})\.", source.path.name)
         source.window = int(window.group(1)) if window else None
     source.rank = source.named_rank
     return source
@@ -175,7 +191,7 @@ def _look(path: Path) -> Source | None:
         source.kind = "kineto"
         _kineto_head(source, head, events)
     elif nodes is not None and (b'"schema"' in head or b'"rf_id"' in head):
-        pid = re.search(rb'"pid"\s*:\s*(\d+)', head[: nodes.start()])
+        pid = re.search(rb'"pid"\s*:\s*(\d{1,18})(?!\d)', head[: nodes.start()])
         source.pid = int(pid.group(1)) if pid else None
     elif not _NAMED.match(path.name):
         return None
@@ -188,14 +204,16 @@ def _kineto_head(source: Source, head: bytes, events: int) -> None:
     info = re.search(rb'"distributedInfo"\s*:\s*\{', head[:events])
     if info is not None:
         text = head[info.end() - 1 : info.end() + 4096]
-        rank = re.search(rb'"rank"\s*:\s*(\d+)', text)
-        world = re.search(rb'"world_size"\s*:\s*(\d+)', text)
+        rank = re.search(rb'"rank"\s*:\s*(\d{1,18})(?!\d)', text)
+        world = re.search(rb'"world_size"\s*:\s*(\d{1,18})(?!\d)', text)
         # A process that was never part of a group says rank 0 of 1: its name knows better.
-        if rank and (source.rank is None or (world and int(world.group(1)) > 1)):
-            source.rank = int(rank.group(1))
-        source.world_size = int(world.group(1)) if world else None
-    pid = re.search(rb'"cat"\s*:\s*"(?:cpu_op|user_annotation|Operator)"[^{}]*?"pid"\s*:\s*(\d+)', head)
-    pid = pid or re.search(rb'"pid"\s*:\s*(\d+)', head[events:])
+        size = int(world.group(1)) if world else 0
+        number = int(rank.group(1)) if rank else MOST_RANKS
+        if number < MOST_RANKS and (source.rank is None or size > 1):
+            source.rank = number
+        source.world_size = size if 0 < size <= MOST_RANKS else None
+    pid = _HOST_PID.search(head)
+    pid = pid or re.search(rb'"pid"\s*:\s*(\d{1,18})(?!\d)', head[events:])
     source.pid = int(pid.group(1)) if pid else None
 
 
@@ -275,20 +293,30 @@ def _add_manifests(directory: Path, ranks: dict[int, RankFiles], warnings: list[
         path = directory / f"manifest_{rank}.json"
         if not path.exists():
             continue
-        try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        manifest = read_manifest(path)
+        if manifest is None:
             warnings.append(f"{path.name} cannot be read")
-            continue
-        if not isinstance(manifest, dict):
             continue
         files.host = str(manifest.get("host") or files.host)
         world = manifest.get("world_size")
-        files.world_size = world if isinstance(world, int) else files.world_size
+        files.world_size = world if isinstance(world, int) and 0 < world <= MOST_RANKS else files.world_size
         files.clock_error_ns = _clock_error(manifest.get("clock"))
-        for window in manifest.get("windows") or []:
+        windows = manifest.get("windows")
+        for window in windows if isinstance(windows, list) else []:
             if isinstance(window, dict) and window.get("kind") == "kineto":
-                files.times_only.add(int(window.get("index") or 0))
+                index = window.get("index")
+                files.times_only.add(index if isinstance(index, int) else 0)
+
+
+def read_manifest(path: Path) -> dict[str, Any] | None:
+    """What a rank says of its files; None where it cannot be read."""
+    try:
+        if path.stat().st_size > _LARGEST_MANIFEST:
+            return None
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return manifest if isinstance(manifest, dict) else None
 
 
 def _clock_error(clock: Any) -> int | None:
@@ -297,4 +325,5 @@ def _clock_error(clock: Any) -> int | None:
         return None
     anchors = [a for a in (clock, clock.get("start"), clock.get("end")) if isinstance(a, dict)]
     errors = [a["error_ns"] for a in anchors if isinstance(a.get("error_ns"), int | float)]
+    errors = [e for e in errors if abs(e) < _LONGEST_ERROR_NS]
     return int(max(errors)) if errors else None

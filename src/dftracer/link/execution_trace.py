@@ -10,7 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link._columns import ByteColumn, Codes, Interner, Ints, distinct, int32s, int64s, integers
+from dftracer.link._columns import (
+    ByteColumn,
+    Codes,
+    Interner,
+    Ints,
+    distinct,
+    int32s,
+    int64s,
+    integer,
+    integers,
+)
 from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
 from dftracer.link._text import parse_nodes
 from dftracer.load._need import need
@@ -279,9 +289,9 @@ class _Builder:
                 attributes = _named(text)
                 a, b, c = (attributes.pop(k, d) for k, d in zip(_NUMBERS, (0, 0, -1), strict=True))
                 code = self._rest_code(json.dumps(attributes, sort_keys=True), attributes)
-            rf.append(int(a))
-            fw.append(int(b))
-            seq.append(int(c))
+            rf.append(integer(a, 0))
+            fw.append(integer(b, 0))
+            seq.append(integer(c))
             rest.append(code)
         return rf, fw, seq, rest
 
@@ -302,7 +312,7 @@ class _Builder:
                 continue
             node.append(at)
             for column, text in zip(columns, (tensor, storage, elements, item), strict=True):
-                column.append(int(text))
+                column.append(integer(text))
         self._add(
             **{
                 f"{side}_kinds": self._kinds.codes(kinds),
@@ -370,8 +380,9 @@ def _named(text: bytes) -> dict[str, Any]:
     """A list of `{"name", "type", "value"}` as a dictionary."""
     try:
         listed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(listed, list):
         return {}
-    return {a["name"]: a.get("value") for a in listed if isinstance(a, dict) and "name" in a}
+    named = (a for a in listed if isinstance(a, dict) and isinstance(a.get("name"), str))
+    return {a["name"]: a.get("value") for a in named}

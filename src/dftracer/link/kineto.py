@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link._columns import Interner, Ints, int32s, int64s, integers
+from dftracer.link._columns import Interner, Ints, int32s, int64s, integer, integers
 from dftracer.link._json_stream import ItemReader
 from dftracer.link._text import parse_events
 from dftracer.link.activity import (
@@ -62,6 +62,7 @@ _DETAILS = {
     "wait_on_stream": "wait_on_stream",
     "wait_on_record": "wait_on_cuda_event_record_corr_id",
 }
+_LATEST_NS = 2.0**62
 _ABSOLUTE_NS = 10**17  # older traces count from the epoch, which is later than this
 
 
@@ -221,7 +222,7 @@ class _Builder:
 
     def finish(self, path: Path, reader: ItemReader) -> ActivityTable:
         head = reader.head
-        base = int(head.get("baseTimeNanoseconds") or 0)
+        base = integer(head.get("baseTimeNanoseconds") or 0, 0)
         ts = self._column("ts")
         absolute = ts.size and int(ts.max()) > _ABSOLUTE_NS
         start = ts + (0 if absolute else base)
@@ -254,7 +255,7 @@ class _Builder:
             main_pid=common[0][0] if common else None,
             rank=_optional(group.get("rank")),
             world_size=_optional(group.get("world_size")),
-            groups=[g for g in group.get("pg_config") or [] if isinstance(g, dict)],
+            groups=[g for g in _list(group.get("pg_config")) if isinstance(g, dict)],
             host=str(head.get("host_name") or ""),
             threads=self._threads,
             writes_ids=bool((columns["rf"] >= 0).any()),
@@ -279,6 +280,10 @@ def _plain(text: bytes) -> Any:
         return value
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _optional(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
@@ -287,7 +292,7 @@ def _number(value: Any) -> int:
     if isinstance(value, int):
         return value
     digits = re.search(r"-?\d+", str(value))
-    return int(digits.group()) if digits else -1
+    return integer(digits.group()) if digits else -1
 
 
 def _numbers(values: list[Any]) -> Ints:
@@ -309,14 +314,16 @@ def _nanoseconds(values: list[Any]) -> Ints:
         micros = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         micros = np.array([_float(v) for v in values], dtype=np.float64)
-    whole: Ints = np.rint(micros * 1000.0).astype(np.int64)
+    # What is no time is the beginning; what no clock shows stays at the edge.
+    nanos = np.clip(np.nan_to_num(np.rint(micros * 1000.0)), -_LATEST_NS, _LATEST_NS)
+    whole: Ints = nanos.astype(np.int64)
     return whole
 
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

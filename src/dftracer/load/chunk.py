@@ -82,10 +82,11 @@ class Chunk:
             if self.has(column):
                 raw[column] = self.codes(column)[rows]
         if self.rows:
-            raw["args_end"], raw["args_text"] = self._select_text(rows)
+            raw["args_end"], raw["args_text"] = self.args_of(rows)
         return Chunk(raw)
 
-    def _select_text(self, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    def args_of(self, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+        """What no column holds of some rows, as one text and where each row's part of it ends."""
         end = np.frombuffer(self._raw["args_end"], dtype=np.int32).astype(np.int64)
         start = np.concatenate(([0], end[:-1]))[rows]
         size = end[rows] - start

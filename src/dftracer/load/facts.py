@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dftracer.load.process import ProcessInfo
-from dftracer.load.trace import Filter, scan_file
+from dftracer.load._scan import Scanner, extent
+from dftracer.load.process import ProcessInfo, as_integer
 
 __all__ = ["file_facts"]
 
@@ -15,14 +15,18 @@ def file_facts(process: ProcessInfo) -> dict[str, Any]:
     first: int | None = None
     last: int | None = None
     dangling = 0
-    for _, chunk in scan_file(process, Filter(), 2, 16 << 20):
-        if chunk.rows == 0:
+    scanner = Scanner(process.file, 2, 16 << 20)
+    for raw in scanner:
+        process.take(raw["meta"])
+        if raw["rows"] == 0:
             continue
-        ts, dur = chunk.ints("ts"), chunk.ints("dur")
-        low, high = int(ts.min()), int((ts + dur).max())
+        low, high, backwards = extent(raw["ts"], raw["dur"])
+        multiply, divide = process.time_unit
+        low, high = low * multiply // divide, high * multiply // divide
         first = low if first is None else min(first, low)
         last = high if last is None else max(last, high)
-        dangling += int((dur < 0).sum())
+        dangling += backwards
+    process.counts = scanner.counts()
     c = process.counts
     end = process.end
     problems = []
@@ -38,7 +42,7 @@ def file_facts(process: ProcessInfo) -> dict[str, Any]:
         problems.append("no end record: killed, or still running")
     elif end.get("recovered"):
         problems.append("completed after the process had died")
-    dropped = int(end.get("dropped", 0) or 0) if end else 0
+    dropped = as_integer(end.get("dropped"), 0) or 0 if end else 0
     if dropped:
         problems.append(f"{dropped} events dropped by the tracer")
     return {

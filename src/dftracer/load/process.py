@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer._schema import TIME_UNITS
+from dftracer.format.files import of_one_process
+from dftracer.format.records import INTEGER_ARGS, MOST_RANKS, TIME_UNITS
 from dftracer.load._scan import MISSING, Scanner
 
-__all__ = ["MetaRow", "ProcessInfo", "assign_ranks", "part_of", "peek"]
+__all__ = ["MetaRow", "ProcessInfo", "as_integer", "assign_ranks", "peek"]
 
-# What the recorder calls its files, one for each process (and part).
-_OF_ONE_PROCESS = re.compile(r"-[0-9a-f]{16}-(app|preload|fork)(-part\d+)?\.pfw(\.gz)?$")
-_PART = re.compile(r"-part(\d+)(?=\.pfw(\.gz)?$)")
+_LARGEST = (1 << 63) - 1
+_MOST_METADATA = 100_000  # of a process that tells the same by the million, the first are enough
 
 MetaRow = tuple[str, str, str, str, int, int, int]
 
@@ -48,7 +47,7 @@ class ProcessInfo:
     @property
     def alone(self) -> bool:
         """Whether no other process can be in the file; a merged one, or another tracer's, may hold more."""
-        return _OF_ONE_PROCESS.search(self.file.name) is not None
+        return of_one_process(self.file.name)
 
     def ranks(self) -> dict[int, int | None]:
         """The rank of every process of the file that is known so far, by pid."""
@@ -81,7 +80,8 @@ class ProcessInfo:
             elif kind == "PR":
                 self._fact(key, value)
             elif kind == "CM":
-                self.user_metadata.append((key, value))
+                if len(self.user_metadata) < _MOST_METADATA:
+                    self.user_metadata.append((key, value))
                 if key == "time_metric":
                     self.time_unit = TIME_UNITS.get(value.upper(), self.time_unit)
             elif kind == "thread_name":
@@ -89,21 +89,24 @@ class ProcessInfo:
             elif kind == "start":
                 args = _object(rest)
                 self.start_us = ts if self.start_us is None else min(self.start_us, ts)
-                self.ppid = _integer(args.get("ppid"), self.ppid)
+                self.ppid = as_integer(args.get("ppid"), self.ppid)
                 self.command = self.strings.get(str(args.get("cmd_hash")), self.command)
                 for name in ("rank", "world_size"):
                     if name in args:
                         self._fact(name, str(args[name]))
             elif kind == "end":
-                self.end = _object(rest)
+                self.end = _statement(_object(rest))
                 self.end_us = ts
 
     def _fact(self, key: str, value: str) -> None:
         self.facts[key] = value
+        number = as_integer(value, None)
+        if number is None or not 0 <= number <= MOST_RANKS:
+            return
         if key == "rank":
-            self.rank = _integer(value, self.rank)
+            self.rank = number
         elif key == "world_size":
-            self.world_size = _integer(value, self.world_size)
+            self.world_size = number
 
     def path_of(self, fhash: str) -> str:
         """The path behind a hash; older dialects write the path itself."""
@@ -114,16 +117,27 @@ class ProcessInfo:
 def _object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def _integer(value: Any, default: int | None) -> int | None:
+def _statement(end: dict[str, Any]) -> dict[str, Any]:
+    """What `end` states, without counts that are no numbers."""
+    return {k: v for k, v in end.items() if as_integer(v, None) is not None or not _counts(k)}
+
+
+def _counts(key: str) -> bool:
+    return key in INTEGER_ARGS or key.startswith("dropped")
+
+
+def as_integer(value: Any, default: int | None) -> int | None:
+    """A number as it stands in a trace; what no column can hold is none."""
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
         return default
+    return number if -_LARGEST <= number <= _LARGEST else default
 
 
 def peek(file: Path) -> ProcessInfo:
@@ -141,14 +155,6 @@ def peek(file: Path) -> ProcessInfo:
         if raw["rows"] or info.start_us is not None:
             break
     return info
-
-
-def part_of(file: Path) -> tuple[str, int]:
-    """The trace a file is a part of, and which one: recorders may begin a new file at a given size."""
-    found = _PART.search(file.name)
-    if found is None:
-        return str(file), 1
-    return str(file.with_name(_PART.sub("", file.name))), int(found.group(1))
 
 
 def assign_ranks(processes: list[ProcessInfo]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dftracer.analyze import Analysis, views
+from dftracer.analyze.device import device_document
 
 __all__ = ["SCHEMA", "document"]
 
@@ -30,5 +31,6 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "names": _rounded(analysis.names.to_dicts()),
         "files": [] if files is None else _rounded(files.head(_MOST_FILES).to_dicts()),
         "files_total": 0 if files is None else files.height,
+        "device": device_document(analysis.job),
         "workers": _rounded(views.workers(analysis.job).to_dicts()),
     }

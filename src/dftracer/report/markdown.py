@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dftracer._units import count_text, seconds_text
 from dftracer.analyze import STAGES, Analysis
-from dftracer.report.words import count_text, seconds_text
 
 __all__ = ["markdown"]
 

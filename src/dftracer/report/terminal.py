@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dftracer._units import bytes_text, count_text, seconds_text
 from dftracer.analyze import STAGES, Analysis, views
 from dftracer.load._need import need
-from dftracer.report.words import bytes_text, count_text, seconds_text
 
 if TYPE_CHECKING:
     from rich.console import Console

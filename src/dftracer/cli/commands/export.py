@@ -7,7 +7,9 @@ import shutil
 from typing import Any
 
 from dftracer.cli.common import add_filters, add_paths, open_trace, output_path, print_json
-from dftracer.cli.main import EXIT_OK
+from dftracer.cli.main import EXIT_OK, CommandError
+from dftracer.cli.outputs import appearing
+from dftracer.format.files import is_trace_name
 
 HELP = "Write the events in another format: chrome (Perfetto), parquet, csv, arrow."
 EXAMPLE = "dftracer export traces/ --to chrome -o trace.json.gz"
@@ -27,13 +29,16 @@ def run(args: argparse.Namespace) -> int:
         (k for k, e in _ENDINGS.items() if (args.output or "").removesuffix(".gz").endswith(e)), "chrome"
     )
     path = output_path(args, f"trace{_ENDINGS[kind]}")
+    if is_trace_name(path.name):
+        raise CommandError(f"{path} has the name of a trace; `dftracer slice` and `merge` write those")
     trace = open_trace(args)
-    if kind in {"chrome", "perfetto"}:
-        from dftracer.cli.chrome import write_chrome
+    with appearing(path) as place:
+        if kind in {"chrome", "perfetto"}:
+            from dftracer.cli.chrome import write_chrome
 
-        n = write_chrome(trace, path)
-    else:
-        n = _write_batches(trace, path, kind)
+            n = write_chrome(trace, place, packed=path.suffix == ".gz")
+        else:
+            n = _write_batches(trace, place, kind)
     if args.json:
         print_json({"file": str(path), "format": kind, "events": n})
     elif not args.quiet:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dftracer.cli.common import add_paths, console, open_trace, print_json
+from dftracer._units import bytes_text, count_text, seconds_text
+from dftracer.cli.common import add_paths, print_json
+from dftracer.cli.heads import processes_of
 from dftracer.cli.main import EXIT_OK
+from dftracer.cli.table import print_table
 
 HELP = "List the files of a trace: who wrote them, how much is in them, how they ended."
 EXAMPLE = "dftracer info traces/"
+_COLUMNS = ("rank", "pid", "parent", "host", "events", "size", "time", "state", "file")
+_NUMBERS = ("rank", "pid", "parent", "events", "size", "time")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,45 +24,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from dftracer.load.facts import file_facts
 
-    rows = [f for p in open_trace(args).processes for f in [file_facts(p)]]
+    rows = [file_facts(p) for p in processes_of(args)]
     if args.json:
         print_json({"files": rows})
         return EXIT_OK
-    from rich.table import Table
-
-    from dftracer.report.words import bytes_text, count_text, seconds_text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name, justify in (
-        ("rank", "right"),
-        ("pid", "right"),
-        ("parent", "right"),
-        ("host", "left"),
-        ("events", "right"),
-        ("size", "right"),
-        ("time", "right"),
-        ("state", "left"),
-        ("file", "left"),
-    ):
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for r in rows:
-        table.add_row(*(_text(r, bytes_text, count_text, seconds_text)))
-    console().print(table)
+    print_table(_COLUMNS, [_texts(r) for r in rows], right=_NUMBERS)
     if args.verbose:
         for r in rows:
             print(f"{r['file']}: {r['command'] or 'command unknown'}; end: {r['end']}")
     return EXIT_OK
 
 
-def _text(r: dict[str, Any], size: Any, count: Any, seconds: Any) -> list[str]:
+def _texts(r: dict[str, Any]) -> list[str]:
     return [
         "-" if r["rank"] is None else str(r["rank"]),
         str(r["pid"]),
         "-" if r["ppid"] is None else str(r["ppid"]),
         r["host"],
-        count(r["events"]),
-        size(r["bytes"]),
-        "-" if r["span_s"] is None else seconds(r["span_s"]),
+        count_text(r["events"]),
+        bytes_text(r["bytes"]),
+        "-" if r["span_s"] is None else seconds_text(r["span_s"]),
         "; ".join(r["problems"]) or "complete",
         str(r["file"]),
     ]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from dftracer.cli.common import add_paths, output_path, print_json
+from dftracer.cli.common import add_paths, print_json
+from dftracer.cli.copying import copied_lines, input_files
 from dftracer.cli.main import EXIT_OK, CommandError
-from dftracer.cli.textfile import LineWriter, read_lines
+from dftracer.cli.outputs import appearing, check_output, identity
+from dftracer.format.files import SUFFIXES
+from dftracer.format.reader import Problems
+from dftracer.format.writer import TraceWriter, maker_of
 
 HELP = "Put many trace files into one."
 EXAMPLE = "dftracer merge traces/ -o all.pfw.gz"
@@ -17,26 +22,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dftracer.load.files import NoTraces, find_files, recover_left_behind
-
-    try:
-        files = find_files(args.paths)
-    except NoTraces as e:
-        raise CommandError(str(e)) from None
-    recover_left_behind(files)
-    out = output_path(args, "merged.pfw.gz")
-    if not out.name.endswith((".pfw", ".pfw.gz")):
+    out = Path(args.output or "merged.pfw.gz")
+    if not out.name.endswith(SUFFIXES):
         raise CommandError(f"{out} must end in .pfw or .pfw.gz")
-    files = [f for f in files if f.resolve() != out.resolve()]
-    writer, bad = LineWriter(out), 0
-    for file in files:
-        for text, record in read_lines(file):
-            if record is None:
-                bad += 1
-                continue
-            ts = record.get("ts")
-            writer.add(text, ts if isinstance(ts, int) else None)
-    writer.close()
+    files, _ = input_files(args.paths)
+    files = _without_earlier(files, out, args.paths)
+    check_output(out, files, force=args.force)
+    problems = Problems()
+    with (
+        appearing(out) as place,
+        TraceWriter(place, packed=out.suffix == ".gz", made_by="dftracer merge") as writer,
+    ):
+        for file in files:
+            for text, record in copied_lines(file, problems):
+                writer.add(text, record)
+    bad = sum(problems.skipped.values()) + len(problems.cut_last_line)
     if args.json:
         print_json({"file": str(out), "files": len(files), "records": writer.records, "left_out": bad})
     elif not args.quiet:
@@ -45,3 +45,11 @@ def run(args: argparse.Namespace) -> int:
             + (f", {bad} broken lines left out" if bad else "")
         )
     return EXIT_OK
+
+
+def _without_earlier(files: list[Path], out: Path, named: list[str]) -> list[Path]:
+    """The inputs without what an earlier merge has left in their folder under the name of the output."""
+    there = identity(out)
+    if there is None or there in {identity(p) for p in named} or maker_of(out) is None:
+        return files
+    return [f for f in files if identity(f) != there]

@@ -7,6 +7,7 @@ import sys
 
 from dftracer.cli.common import add_filters, open_trace, output_path, print_json
 from dftracer.cli.main import EXIT_OK, CommandError
+from dftracer.cli.outputs import appearing
 
 HELP = "Run SQL over the events (tables: events, processes)."
 EXAMPLE = 'dftracer query "select name, count(*) n, sum(dur)/1e6 s from events group by all" traces/'
@@ -33,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
         writers = {".csv": frame.write_csv, ".parquet": frame.write_parquet, ".json": frame.write_json}
         if path.suffix not in writers:
             raise CommandError(f"{path}: write to .csv, .parquet or .json")
-        writers[path.suffix](path)
+        with appearing(path) as place:
+            writers[path.suffix](place)
     elif args.json:
         print_json(frame.to_dicts())
     elif not sys.stdout.isatty():

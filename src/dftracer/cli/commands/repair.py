@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 from dftracer.cli.common import add_paths, print_json
-from dftracer.cli.main import EXIT_OK, CommandError
-from dftracer.cli.textfile import LineWriter, read_lines
+from dftracer.cli.copying import copied_lines, input_files
+from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
+from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output
+from dftracer.format.reader import Problems
+from dftracer.format.writer import TraceWriter
 
 HELP = "Make clean copies of cut or half-written traces: whole records only, properly closed."
 EXAMPLE = "dftracer repair traces/ -o repaired/"
@@ -15,53 +22,96 @@ EXAMPLE = "dftracer repair traces/ -o repaired/"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
-    parser.add_argument("--in-place", action="store_true", help="replace the files themselves")
+    parser.add_argument(
+        "--in-place",
+        action="store_true",
+        help="replace the files themselves; what had damage is kept beside as NAME.original",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from dftracer.load.files import NoTraces, find_files, recover_left_behind
-
-    try:
-        files = find_files(args.paths)
-    except NoTraces as e:
-        raise CommandError(str(e)) from None
     if not args.in_place and not args.output:
         raise CommandError("say where the clean copies go: -o DIRECTORY, or --in-place")
-    recovered = recover_left_behind(files)
     target = None if args.in_place else Path(args.output)
-    if target is not None:
-        target.mkdir(parents=True, exist_ok=True)
-    done = []
-    for file in files:
-        out = file.with_name(f".{file.name}.repair") if target is None else target / file.name
-        if target is not None and out.exists() and not args.force:
-            raise CommandError(f"{out} exists; use -f to overwrite it")
-        bad = 0
-        # The copy is named like the original while it is written, so that the ending decides the kind.
-        temporary = out.with_name(
-            "." + file.name.removesuffix(".gz").removesuffix(".pfw") + ".tmp.pfw" + _gz(file)
-        )
-        writer = LineWriter(temporary)
-        for text, record in read_lines(file):
-            if record is None:
-                bad += 1
-            else:
-                ts = record.get("ts")
-                writer.add(text, ts if isinstance(ts, int) else None)
-        writer.close()
-        final = file if target is None else out
-        temporary.replace(final)
-        done.append({"file": str(file), "to": str(final), "records": writer.records, "left_out": bad})
+    files, recovered = input_files(args.paths, target)
+    done, left = _in_place(files) if target is None else (_copies(args, files, target), [])
     if args.json:
-        print_json({"recovered": recovered, "files": done})
+        print_json({"recovered": recovered, "files": done, "left_alone": [str(f) for f in left]})
     elif not args.quiet:
         for d in done:
             print(
                 f"{d['to']}: {d['records']} records"
                 + (f", {d['left_out']} broken lines left out" if d["left_out"] else "")
+                + (f"; the damaged file is kept as {d['kept']}" if d.get("kept") else "")
             )
-    return EXIT_OK
+    if not args.json:
+        for f in left:
+            print(f"dftracer repair: {f} is still being written: left alone", file=sys.stderr)
+    return EXIT_PROBLEMS if left else EXIT_OK
 
 
-def _gz(file: Path) -> str:
-    return ".gz" if file.suffix == ".gz" else ""
+def _copies(args: argparse.Namespace, files: list[Path], target: Path) -> list[dict[str, Any]]:
+    check_folder(target, files)
+    target.mkdir(parents=True, exist_ok=True)
+    names = OutputNames(files)
+    outputs = [check_output(target / names(f), files, force=args.force) for f in files]
+    done = []
+    for file, out in zip(files, outputs, strict=True):
+        with appearing(out) as place:
+            records, bad, _ = _clean_copy(file, place)
+        done.append({"file": str(file), "to": str(out), "records": records, "left_out": bad})
+    return done
+
+
+def _in_place(files: list[Path]) -> tuple[list[dict[str, Any]], list[Path]]:
+    """What was done, and the files that somebody still writes to."""
+    from dftracer.cli.live import is_finished, is_live
+    from dftracer.load.heads import read_through
+
+    done: list[dict[str, Any]] = []
+    left: list[Path] = []
+    for file in files:
+        info = read_through(file)
+        if is_live(info):
+            left.append(file)
+            continue
+        c = info.counts
+        if c["closed"] and not (c["members_cut"] or c["bad_lines"] or c["cut_lines"]):
+            whole = c["events"] + c["meta"]
+            done.append({"file": str(file), "to": str(file), "records": whole, "left_out": 0})
+            continue
+        with appearing(file) as place:
+            records, bad, damaged = _clean_copy(file, place, signed=False)
+            # Whoever may still write to it, unseen from here, goes on writing to what is kept.
+            kept = _keep(file) if damaged or not is_finished(info) else None
+        told = {"file": str(file), "to": str(file), "records": records, "left_out": bad}
+        done.append({**told, "kept": str(kept)} if kept else told)
+    return done, left
+
+
+def _clean_copy(file: Path, place: Path, signed: bool = True) -> tuple[int, int, bool]:
+    """Records written, lines left out, and whether anything of the file is not in the copy."""
+    problems = Problems()
+    with TraceWriter(
+        place, packed=file.suffix == ".gz", made_by="dftracer repair" if signed else None
+    ) as writer:
+        for text, record in copied_lines(file, problems):
+            writer.add(text, record)
+    bad = sum(problems.skipped.values()) + len(problems.cut_last_line)
+    return writer.records, bad, bool(problems)
+
+
+def _keep(file: Path) -> Path:
+    """Another name for the file as it is, never one that is taken."""
+    for number in itertools.count(1):
+        kept = file.with_name(f"{file.name}.original" + (f"-{number}" if number > 1 else ""))
+        try:
+            os.link(file, kept)
+        except FileExistsError:
+            continue
+        except OSError:  # a file system without links
+            if kept.exists():
+                continue
+            file.rename(kept)
+        return kept
+    raise AssertionError("numbers do not end")

@@ -7,10 +7,12 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from dftracer.cli.common import add_filters, add_paths, console, open_trace, output_path, progress
-from dftracer.cli.main import EXIT_OK, CommandError
+from dftracer.cli.main import EXIT_OK
+from dftracer.cli.outputs import appearing, check_output
+from dftracer.format.files import find_files
 
 if TYPE_CHECKING:
     from dftracer.analyze import Analysis
@@ -40,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         from dftracer.report import html_page
 
-        Path(args.html).write_text(html_page(analysis, f"dftracer: {args.paths[0]}"), encoding="utf-8")
+        with appearing(Path(args.html)) as place:
+            page = html_page(analysis, f"dftracer: {args.paths[0]}")
+            place.write_text(page, encoding="utf-8", errors="replace")
         if not args.quiet:
             where = sys.stderr if args.json or args.md else sys.stdout
             print(f"HTML report: {Path(args.html).resolve()}", file=where)
@@ -50,14 +54,18 @@ def run(args: argparse.Namespace) -> int:
 def _check_page(args: argparse.Namespace) -> None:
     """Refuse before the long work, not after it."""
     page = Path(args.html) if args.html else None
-    if page is None:
-        return
-    if page.is_dir():
-        raise CommandError(f"--html {page} is a directory; name a file in it")
-    if not page.parent.is_dir():
-        raise CommandError(f"{page.parent} is no directory; make it first")
-    if page.exists() and not args.force and page.suffix != ".html":
-        raise CommandError(f"{page} exists and is no .html file; use -f to overwrite it")
+    if page is not None:
+        earlier = page.suffix == ".html" and _is_report(page)
+        check_output(page, find_files(args.paths), force=args.force or earlier)
+
+
+def _is_report(page: Path) -> bool:
+    """Whether a page is an earlier report, which a new one may replace."""
+    try:
+        with page.open("rb") as file:
+            return b"dftracer" in file.read(4096)
+    except OSError:
+        return False
 
 
 def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
@@ -66,8 +74,11 @@ def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
         return
     from dftracer.report import document, markdown, print_report
 
-    out = output_path(args, "").open("w", encoding="utf-8") if args.output else sys.stdout
-    with out if args.output else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        out: IO[str] = sys.stdout
+        if args.output:
+            place = stack.enter_context(appearing(output_path(args, "")))
+            out = stack.enter_context(place.open("w", encoding="utf-8", errors="backslashreplace"))
         if args.md:
             out.write(markdown(analysis))
         elif args.json:

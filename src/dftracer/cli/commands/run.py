@@ -11,6 +11,7 @@ from pathlib import Path
 from dftracer.cli.program import (
     add_io,
     add_program,
+    automatic,
     command_of,
     environment,
     preload_library,
@@ -25,8 +26,13 @@ EXAMPLE = "dftracer run -- python train.py --epochs 3   (also: script.py, -m mod
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_io(parser)
-    parser.add_argument("--report", action="store_true", help="print the report when the program has ended")
+    parser.add_argument(
+        "--report", action="store_true", help="print the whole report when the program has ended"
+    )
     parser.add_argument("--html", metavar="FILE", help="write the HTML report when the program has ended")
+    parser.add_argument(
+        "--no-auto", action="store_true", help="record no training steps but those annotated by hand"
+    )
     add_program(parser)
 
 
@@ -39,18 +45,20 @@ def run(args: argparse.Namespace) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     library = None if args.no_io else preload_library()
     with tempfile.NamedTemporaryFile(prefix="dftracer-run-") as stems:
-        code = wait_for(command, environment(args, directory, library, run_id, stems.name))
+        env = environment(args, directory, library, run_id, stems.name)
+        with automatic(env, on=not args.no_auto, tell=not args.quiet):
+            code = wait_for(command, env)
         written = traces_of_run(run_id, directory, stems_in(Path(stems.name)))
     if made:
-        with contextlib.suppress(
-            OSError
-        ):  # it has traces in it, unless the program gave them a name elsewhere
+        with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
             directory.rmdir()
     if not args.quiet:
         told = _where(written)
         if not written:
             told = "nothing was recorded: no process had an annotation (from dftracer.python import ai)"
             told += "" if library else ", and this build does not intercept I/O"
+        if written and not args.report:
+            _say_head(written)
         print(f"dftracer run: {told}", file=sys.stderr)
     if written and (args.report or args.html):
         _report(args, written)
@@ -66,6 +74,17 @@ def _where(written: list[Path]) -> str:
         number = sum(f.parent == folder for f in written)
         parts.append(f"{number} trace {'file' if number == 1 else 'files'} in {folder}")
     return ", ".join(parts)
+
+
+def _say_head(files: list[Path]) -> None:
+    try:
+        from dftracer.cli.ending import three_lines
+
+        lines = three_lines(files)
+    except ImportError:
+        lines = ["for a verdict: pip install 'pydftracer[analysis]'"]
+    for line in lines:
+        print(line, file=sys.stderr)
 
 
 def _report(args: argparse.Namespace, files: list[Path]) -> None:

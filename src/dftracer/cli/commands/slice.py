@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections import deque
 from pathlib import Path
 from typing import Any
 
-from dftracer.cli.common import add_filters, add_paths, filters, open_trace, print_json
+from dftracer.cli.common import add_filters, add_paths, print_json, time_range
+from dftracer.cli.copying import copied_lines, input_files, whole_number
 from dftracer.cli.main import EXIT_OK, CommandError
-from dftracer.cli.textfile import LineWriter, read_lines
+from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output
+from dftracer.format.reader import Problems
+from dftracer.format.writer import TraceWriter
+from dftracer.load.heads import read_through
+from dftracer.load.process import ProcessInfo, assign_ranks, peek
 
 HELP = "Cut a part out of a trace: some steps, ranks, a span of time, some categories."
+Window = tuple[int, int]
 EXAMPLE = "dftracer slice traces/ --steps 100:120 --ranks 0 -o part/"
 
 
@@ -22,38 +27,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     target = Path(args.output or "slice")
+    files, _ = input_files(args.paths, target)
+    check_folder(target, files)
     if target.exists() and any(target.iterdir()) and not args.force:
         raise CommandError(f"{target} is not empty; use -f to write into it, or -o for another directory")
-    wanted = filters(args)
-    steps = wanted["steps"]
-    trace = open_trace(args, steps=None)
-    windows = _windows(trace, steps) if steps is not None else {}
+    processes = [peek(f) for f in files]
+    assign_ranks(processes)
+    time = time_range(args, processes)
+    windows = _windows(args, files, processes) if args.steps is not None else None
     target.mkdir(parents=True, exist_ok=True)
+    names = OutputNames(files)
+    outputs = {f: target / names(f) for f in files}
     done: list[dict[str, Any]] = []
-    for process in trace.processes:
-        if not trace.filter.wants(process):
-            continue
-        allowed = _allowed(trace, process, wanted, windows if steps is not None else None)
+    for process in processes:
+        allowed = _allowed(args, process, windows)
         if not allowed:
             continue
-        out = target / process.file.name
-        writer, kept = LineWriter(out), 0
-        for text, record in read_lines(process.file):
-            if record is None or record.get("pid", process.pid) not in allowed:
-                continue
-            window = allowed[record.get("pid", process.pid)]
-            if record.get("ph") in ("M", 4) or (
-                record.get("cat") == "dftracer" and record["name"] in ("start", "end")
-            ):
-                writer.add(text)
-            elif _wanted(record, trace.filter, window):
-                writer.add(text, int(record["ts"]))
-                kept += 1
-        writer.close()
+        out = check_output(outputs[process.file], files, force=args.force)
+        kept = _slice(args, process, allowed, time, out)
         if kept:
             done.append({"file": str(out), "events": kept})
-        else:
-            out.unlink()
     if args.json:
         print_json({"directory": str(target), "files": done})
     elif not args.quiet:
@@ -61,29 +54,69 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _allowed(
-    trace: Any, process: Any, wanted: dict[str, Any], windows: dict[int | None, tuple[int, int]] | None
-) -> dict[int, tuple[int, int] | None]:
-    """The processes of a file to keep, each with the time of its rank's steps where steps were asked for."""
-    from dftracer.load.trace import Filter, scan_file
+def _slice(
+    args: argparse.Namespace,
+    process: ProcessInfo,
+    allowed: dict[int, Window | None],
+    time: Window | None,
+    out: Path,
+) -> int:
+    """Write what is wanted of one file; without any event no file appears."""
+    kept = 0
+    with appearing(out) as place:
+        writer = TraceWriter(place, packed=out.suffix == ".gz", made_by="dftracer slice")
+        for text, record in copied_lines(process.file, Problems()):
+            pid = whole_number(record.get("pid", process.pid))
+            if pid is None or pid not in allowed:
+                continue
+            if record.get("ph") in ("M", 4) or (
+                record.get("cat") == "dftracer" and record["name"] in ("start", "end")
+            ):
+                writer.add(text, record)
+            elif _wanted(record, args, (time, allowed[pid])):
+                writer.add(text, record)
+                kept += 1
+        writer.close()
+        if not kept:
+            place.unlink()
+    return kept
 
-    if not process.alone:  # its further processes are met on the way
-        deque(scan_file(process, Filter(), trace.threads, trace.chunk_text), 0)
+
+def _allowed(
+    args: argparse.Namespace, process: ProcessInfo, windows: dict[int | None, Window] | None
+) -> dict[int, Window | None]:
+    """The processes of a file to keep, each with the time of its rank's steps where steps were asked for."""
+    # Further processes of a file are met on the way.
+    everyone = process if process.alone else read_through(process.file)
     return {
         pid: None if windows is None else windows[rank]
-        for pid, rank in process.ranks().items()
+        for pid, rank in everyone.ranks().items()
         if (windows is None or rank in windows)
-        and (wanted["ranks"] is None or rank in wanted["ranks"])
-        and (wanted["pids"] is None or pid in wanted["pids"])
+        and (args.ranks is None or rank in args.ranks)
+        and (args.pids is None or pid in args.pids)
     }
 
 
-def _windows(trace: Any, steps: tuple[int, int]) -> dict[int | None, tuple[int, int]]:
-    """Per rank the time of the asked steps: by their label, else by their position."""
-    from dftracer.analyze import analyze
+def _windows(
+    args: argparse.Namespace, files: list[Path], processes: list[ProcessInfo]
+) -> dict[int | None, Window]:
+    """Per rank the time of the asked steps: as the analysis sees them, or by label where it is missing."""
+    try:
+        out = _analyzed_windows(files, args.steps)
+    except ImportError:
+        out = _labelled_windows(processes, args.steps)
+    if not out:
+        low, high = args.steps
+        raise CommandError(f"no step in {low}:{high}; `dftracer report --json` lists the steps")
+    return out
 
-    out: dict[int | None, tuple[int, int]] = {}
-    for rank in analyze(trace.select(cats=None, names=None)).job.ranks:
+
+def _analyzed_windows(files: list[Path], steps: Window) -> dict[int | None, Window]:
+    from dftracer.analyze import analyze
+    from dftracer.load import Trace
+
+    out: dict[int | None, Window] = {}
+    for rank in analyze(Trace(files, recover=False)).job.ranks:
         table = rank.main.steps
         inside = (table.step >= steps[0]) & (table.step <= steps[1])
         if not inside.any():
@@ -91,28 +124,37 @@ def _windows(trace: Any, steps: tuple[int, int]) -> dict[int | None, tuple[int, 
             inside[steps[0] : steps[1] + 1] = True
         if inside.any():
             out[rank.number] = (int(table.start[inside].min()), int(table.end[inside].max()))
-    if not out:
-        raise CommandError(f"no step in {steps[0]}:{steps[1]}; `dftracer report --json` lists the steps")
     return out
 
 
-def _wanted(  # noqa: PLR0911 - each filter is one refusal
-    record: dict[str, Any], f: Any, window: tuple[int, int] | None
-) -> bool:
-    try:
-        ts, end = int(record["ts"]), int(record["ts"]) + int(record.get("dur") or 0)
-    except (KeyError, TypeError, ValueError):
+def _labelled_windows(processes: list[ProcessInfo], steps: Window) -> dict[int | None, Window]:
+    out: dict[int | None, Window] = {}
+    for process in processes:
+        for _, record in copied_lines(process.file, Problems()):
+            args = record.get("args")
+            step = whole_number(args.get("step")) if isinstance(args, dict) else None
+            ts = whole_number(record.get("ts"))
+            if step is None or ts is None or not steps[0] <= step <= steps[1]:
+                continue
+            end = ts + max(whole_number(record.get("dur")) or 0, 0)
+            low, high = out.get(process.rank, (ts, end))
+            out[process.rank] = (min(low, ts), max(high, end))
+    return out
+
+
+def _wanted(record: dict[str, Any], args: argparse.Namespace, spans: tuple[Window | None, ...]) -> bool:
+    ts = whole_number(record.get("ts"))
+    dur = whole_number(record.get("dur") or 0)
+    if ts is None or dur is None:
         return False
-    for span in (f.time, window):
-        if span is not None and (end < span[0] or ts > span[1]):
-            return False
-    if f.cats is not None and record.get("cat") not in f.cats:
+    if any(span is not None and (ts + dur < span[0] or ts > span[1]) for span in spans):
         return False
-    if f.names is not None and record.get("name") not in f.names:
+    if args.cat is not None and record.get("cat") not in args.cat:
         return False
-    if f.epochs is not None:
-        try:
-            return bool(f.epochs[0] <= int(record["args"]["epoch"]) <= f.epochs[1])
-        except (KeyError, TypeError, ValueError):
-            return False
-    return True
+    if args.name is not None and record.get("name") not in args.name:
+        return False
+    if args.epochs is None:
+        return True
+    own = record.get("args")
+    epoch = whole_number(own.get("epoch")) if isinstance(own, dict) else None
+    return epoch is not None and bool(args.epochs[0] <= epoch <= args.epochs[1])

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dftracer.cli.common import add_paths, open_trace, print_json
+from dftracer.cli.common import add_paths, print_json
+from dftracer.cli.heads import processes_of
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ def _our_traces(args: argparse.Namespace, others: bool) -> tuple[list[dict[str, 
     from dftracer.load.facts import file_facts
 
     try:
-        trace = open_trace(args, recover=False)
+        processes = processes_of(args, recover=False)
     except CommandError:
         if others:
             return [], []
         raise
-    rows = [file_facts(p) for p in trace.processes]
-    seen = {p.rank for p in trace.processes if p.rank is not None}
-    world = max((p.world_size or 0 for p in trace.processes), default=0)
+    rows = [file_facts(p) for p in processes]
+    seen = {p.rank for p in processes if p.rank is not None}
+    world = max((p.world_size or 0 for p in processes), default=0)
     return rows, sorted(set(range(world)) - seen) if seen else []
 
 

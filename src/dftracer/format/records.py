@@ -1,8 +1,7 @@
-"""What stands in a trace: the one description of records that the documentation and every reader share."""
+"""The records of a trace: the one description that the documentation and every reader share."""
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 __all__ = [
@@ -10,17 +9,16 @@ __all__ = [
     "FIELDS",
     "HASH_ARGS",
     "HASH_RECORDS",
-    "INDEX_ID",
-    "INDEX_STRUCT",
     "INTEGER_ARGS",
     "INTEGER_FIELDS",
     "METADATA",
+    "MOST_RANKS",
     "PHASES",
     "RESERVED_ARGS",
+    "TIME_LIMIT",
     "TIME_UNITS",
     "Arg",
     "Field",
-    "MemberIndex",
     "MetadataKind",
 ]
 
@@ -107,6 +105,9 @@ METADATA: tuple[MetadataKind, ...] = (
 # `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x; 3 is an aggregate of many events.
 PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", 1: "X", 2: "C", 3: "C", 4: "M"}
 
+TIME_LIMIT = 1 << 62  # a time beyond is damage: sums of such would not fit into 64 bits
+MOST_RANKS = 1 << 20  # no job has more; a larger number is damage
+
 INTEGER_FIELDS = tuple(field.name for field in FIELDS if field.type == "int")
 HASH_ARGS = frozenset(arg.name for arg in ARGS if arg.type == "hash")
 RESERVED_ARGS = frozenset({"hhash", "p_idx", "level"})
@@ -129,17 +130,3 @@ INTEGER_ARGS = frozenset({arg.name for arg in ARGS if arg.type == "int"}) | {
 
 # DFTracer 2.x may write other units than us and says so in a `CM` record `time_metric`: (multiply, divide).
 TIME_UNITS: dict[str, tuple[int, int]] = {"NS": (1, 1000), "US": (1, 1), "MS": (1000, 1), "S": (1_000_000, 1)}
-
-INDEX_ID = b"DF"
-INDEX_STRUCT = struct.Struct("<IIIIQQ")
-
-
-class MemberIndex(NamedTuple):
-    """The subfield `DF` in the header of each gzip member: what a reader needs to hop over it."""
-
-    member_size: int  # bytes of the whole member, header and trailer included
-    text_size: int  # bytes of text in it
-    lines: int
-    reserved: int
-    first_ts: int  # us, 0 without events
-    last_ts: int

@@ -1,19 +1,62 @@
-"""Text out of gzip members, as much of it as can be had, and the index that our members carry."""
+"""Gzip members: the index that ours carry, text into one, and as much text out of them as can be had."""
 
 from __future__ import annotations
 
 import os
+import struct
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
-from dftracer._schema import INDEX_ID, INDEX_STRUCT, MemberIndex
-
-__all__ = ["MAGIC", "inflate", "member_index", "skip_text"]
+__all__ = [
+    "INDEX_ID",
+    "INDEX_STRUCT",
+    "MAGIC",
+    "MemberIndex",
+    "gzip_member",
+    "inflate",
+    "member_index",
+    "member_spans",
+    "skip_text",
+]
 
 MAGIC = b"\x1f\x8b\x08"
+INDEX_ID = b"DF"
+INDEX_STRUCT = struct.Struct("<IIIIQQ")
 _FEXTRA = 4
+_HEAD = 64  # the longest header of a member of ours
+_HEADER_SIZE = 12 + 4 + INDEX_STRUCT.size
+_TRAILER_SIZE = 8
 _CHUNK = 1 << 18
+_LAST_TS = (1 << 64) - 1
+
+
+class MemberIndex(NamedTuple):
+    """The subfield `DF` in the header of each gzip member: what a reader needs to hop over it."""
+
+    member_size: int  # bytes of the whole member, header and trailer included
+    text_size: int  # bytes of text in it
+    lines: int
+    reserved: int
+    first_ts: int  # us, 0 without events
+    last_ts: int
+
+
+def gzip_member(text: bytes, lines: int, first_ts: int, last_ts: int, level: int = 1) -> bytes:
+    """One gzip member with its index."""
+    body = zlib.compressobj(level, zlib.DEFLATED, -15)
+    packed = body.compress(text) + body.flush()
+    size = _HEADER_SIZE + len(packed) + _TRAILER_SIZE
+    index = MemberIndex(size, len(text), lines, 0, _time(first_ts), _time(last_ts))
+    extra = INDEX_ID + struct.pack("<H", INDEX_STRUCT.size) + INDEX_STRUCT.pack(*index)
+    head = MAGIC + bytes([_FEXTRA]) + b"\0\0\0\0\0\xff" + struct.pack("<H", len(extra))
+    return head + extra + packed + struct.pack("<II", zlib.crc32(text), len(text) & 0xFFFFFFFF)
+
+
+def _time(ts: int) -> int:
+    """A time as the index can hold it: damaged records have times that no clock shows."""
+    return min(max(ts, 0), _LAST_TS)
 
 
 def member_index(head: bytes) -> MemberIndex | None:
@@ -25,8 +68,10 @@ def member_index(head: bytes) -> MemberIndex | None:
     while at + 4 <= end:
         size = int.from_bytes(head[at + 2 : at + 4], "little")
         body = head[at + 4 : at + 4 + size]
-        if head[at : at + 2] == INDEX_ID and len(body) == INDEX_STRUCT.size:
-            return MemberIndex(*INDEX_STRUCT.unpack(body))
+        if head[at : at + 2] == INDEX_ID and len(body) >= INDEX_STRUCT.size:
+            index = MemberIndex(*INDEX_STRUCT.unpack(body[: INDEX_STRUCT.size]))
+            # A size that cannot hold a header and a trailer would make a walk stand still.
+            return index if index.member_size >= end + _TRAILER_SIZE else None
         at += 4 + size
     return None
 
@@ -72,8 +117,8 @@ def skip_text(file: BinaryIO, limit: int) -> int:
     at = skipped = 0
     while True:
         file.seek(at)
-        index = member_index(file.read(64))
-        if index is None or index.member_size < 18 or at + index.member_size > size:
+        index = member_index(file.read(_HEAD))
+        if index is None or at + index.member_size > size:
             break
         if skipped + index.text_size > limit:
             break
@@ -81,6 +126,32 @@ def skip_text(file: BinaryIO, limit: int) -> int:
         skipped += index.text_size
     file.seek(at)
     return skipped
+
+
+def member_spans(file: Path, size: int) -> list[tuple[int, int]]:
+    """The file in spans of whole members, each of at least `size` bytes (but the last); nothing is inflated.
+
+    A file whose members have no index is one span.
+    """
+    whole = file.stat().st_size
+    if whole < 2 * size:
+        return [(0, whole)]
+    spans: list[tuple[int, int]] = []
+    start = at = 0
+    with file.open("rb", buffering=0) as f:
+        while at < whole:
+            index = member_index(os.pread(f.fileno(), _HEAD, at))
+            if index is None:
+                if at == 0:
+                    return [(0, whole)]
+                break  # the stump of a member, or a foreign one: it goes with the last span
+            at += index.member_size
+            if at - start >= size:
+                spans.append((start, min(at, whole)))
+                start = at
+    if start < whole:
+        spans.append((start, whole))
+    return spans
 
 
 class _Source:

@@ -1,36 +1,37 @@
 """Reads traces of every dialect into one shape, skips what cannot be read, and says what it skipped.
 
-A record is a dict with the keys of `_schema.FIELDS`: `ph` is "X", "M" or "C", numbers are numbers, hashes are
+A record is a dict with the keys of `records.FIELDS`: `ph` is "X", "M" or "C", numbers are numbers, hashes are
 strings of hex digits, `args` is always there; `id` is None where the dialect has none (2.x, metadata). Keys
 the schema does not know are kept.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-from dftracer import _gzip_members, _schema
+from dftracer.format import members
+from dftracer.format import records as fmt
+from dftracer.format.files import find_traces
+from dftracer.format.hashes import as_hash
+from dftracer.format.text import LINE_LIMIT, parse_line, split_lines, stripped
 
 __all__ = [
-    "SUFFIXES",
     "Problems",
     "Record",
     "TraceText",
     "check_ends",
-    "find_traces",
     "read_records",
     "read_trace",
+    "text_lines",
     "text_size",
 ]
 
 Record = dict[str, Any]
 
 _CHUNK = 1 << 18
-SUFFIXES = (".pfw", ".pfw.gz")
 _REQUIRED = {"X": frozenset({"pid", "ts", "dur"}), "C": frozenset({"pid", "ts"}), "M": frozenset({"pid"})}
 _ALWAYS_INTEGER = ("count", "p_idx", "level")
 
@@ -116,26 +117,9 @@ class TraceText:
             self._names = {
                 record["args"]["value"]: str(record["args"].get("name", ""))
                 for record in self.records
-                if record["ph"] == "M"
-                and record["name"] in _schema.HASH_RECORDS
-                and "value" in record["args"]
+                if record["ph"] == "M" and record["name"] in fmt.HASH_RECORDS and "value" in record["args"]
             }
         return self._names.get(hash_)
-
-
-def find_traces(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The trace files among `paths`: files as they are given, directories with all that lies below them."""
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    found: list[str] = []
-    for each in given:
-        path = os.fspath(each)
-        if os.path.isdir(path):
-            for folder, folders, files in os.walk(path):
-                folders.sort()
-                found += [os.path.join(folder, name) for name in sorted(files) if name.endswith(SUFFIXES)]
-        else:
-            found.append(path)
-    return found
 
 
 def read_trace(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> TraceText:
@@ -162,63 +146,36 @@ def read_records(
     name = os.fspath(path)
     problems = Problems() if problems is None else problems
     normal = _Normalizer()
-    with open(name, "rb") as file:
-        for line, is_last in _lines(_text(file, name, problems, skip)):
-            text = line.strip(b" \t\r\n,\0")
-            if text.startswith(b"["):
-                text = text[1:].lstrip()
-            if text in (b"", b"]"):
-                continue
-            try:
-                record = _parse(text)
-            except (ValueError, RecursionError):
-                if is_last:
-                    problems.cut_last_line.append(name)
-                else:
-                    problems.skipped["not JSON"] += 1
-                continue
-            reason = normal(record)
-            if reason:
-                problems.skipped[reason] += 1
+    for line, is_last in text_lines(name, problems, skip=skip):
+        text = stripped(line)
+        if not text:
+            continue
+        try:
+            record = parse_line(text)
+        except ValueError:
+            if is_last:
+                problems.cut_last_line.append(name)
             else:
-                yield record
-
-
-def _parse(text: bytes) -> Any:
-    decoded = text.decode("utf-8", "replace")
-    try:
-        return json.loads(decoded)
-    except ValueError:
-        # The closing bracket of the file may stand on the line of the last record.
-        if decoded.endswith("]"):
-            return json.loads(decoded[:-1].rstrip(" \t,"))
-        raise
-
-
-def _lines(text: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Each line, and whether the text ends or breaks off with it before a newline."""
-    pending: list[bytes] = []
-    for chunk in text:
-        if not chunk:
-            yield from _flushed(pending)
+                problems.skipped["not JSON"] += 1
             continue
-        head, newline, rest = chunk.partition(b"\n")
-        pending.append(head)
-        if not newline:
-            continue
-        yield b"".join(pending), False
-        *whole, tail = rest.split(b"\n")
-        for line in whole:
-            yield line, False
-        pending = [tail]
-    yield from _flushed(pending)
+        reason = normal(record)
+        if reason:
+            problems.skipped[reason] += 1
+        else:
+            yield record
 
 
-def _flushed(pending: list[bytes]) -> Iterator[tuple[bytes, bool]]:
-    line = b"".join(pending)
-    pending.clear()
-    if line:
-        yield line, True
+def text_lines(
+    path: str | os.PathLike[str], problems: Problems, *, skip: int = 0
+) -> Iterator[tuple[bytes, bool]]:
+    """The lines of one file as they are, and whether the text breaks off with one."""
+    name = os.fspath(path)
+
+    def too_long() -> None:
+        problems.skipped[f"longer than {LINE_LIMIT >> 20} MiB"] += 1
+
+    with open(name, "rb") as file:
+        yield from split_lines(_text(file, name, problems, skip), too_long)
 
 
 def text_size(path: str | os.PathLike[str]) -> int:
@@ -227,15 +184,15 @@ def text_size(path: str | os.PathLike[str]) -> int:
         with open(path, "rb") as file:
             if not _is_gzip(file):
                 return file.seek(0, os.SEEK_END)
-            indexed = _gzip_members.skip_text(file, 1 << 63)
-            return indexed + sum(map(len, _gzip_members.inflate(file, lambda _: None)))
+            indexed = members.skip_text(file, 1 << 63)
+            return indexed + sum(map(len, members.inflate(file, lambda _: None)))
     except OSError:
         return 0
 
 
 def _is_gzip(file: BinaryIO) -> bool:
     file.seek(0)
-    found = file.read(len(_gzip_members.MAGIC)) == _gzip_members.MAGIC
+    found = file.read(len(members.MAGIC)) == members.MAGIC
     file.seek(0)
     return found
 
@@ -254,8 +211,8 @@ def _text(file: BinaryIO, name: str, problems: Problems, skip: int) -> Iterator[
             problems.corrupt_gzip.append(name)
 
     if skip:
-        skip -= _gzip_members.skip_text(file, skip)
-    for chunk in _gzip_members.inflate(file, note):
+        skip -= members.skip_text(file, skip)
+    for chunk in members.inflate(file, note):
         if skip >= len(chunk) > 0:
             skip -= len(chunk)
         else:
@@ -267,14 +224,14 @@ class _Normalizer:
     """Brings the records of one file into the common shape, in place."""
 
     def __init__(self) -> None:
-        self._time = _schema.TIME_UNITS["US"]
+        self._time = fmt.TIME_UNITS["US"]
 
     def __call__(self, record: Any) -> str | None:
         """The reason why this is no record, None if it is one."""
         if not isinstance(record, dict):
             return "not an object"
         phase = record.get("ph")
-        known = _schema.PHASES.get(phase) if isinstance(phase, (str, int)) else None
+        known = fmt.PHASES.get(phase) if isinstance(phase, (str, int)) else None
         if known is None:
             return "unknown phase"
         if not isinstance(record.get("name"), str):
@@ -282,12 +239,15 @@ class _Normalizer:
         if phase == 3:
             record["aggregated"] = True
         record["ph"] = known
-        record.setdefault("cat", "")
+        if not isinstance(record.get("cat"), str):
+            record["cat"] = ""
         args = record.get("args")
         if not isinstance(args, dict):
             args = record["args"] = {}
         if not self._numbers(record, args, known):
             return "a field is not a number"
+        if any(abs(record.get(field) or 0) > fmt.TIME_LIMIT for field in ("ts", "dur")):
+            return "a time that no clock shows"
         self._hashes(record, args)
         if self._time != (1, 1):
             multiply, divide = self._time
@@ -295,14 +255,14 @@ class _Normalizer:
                 if field in record:
                     record[field] = record[field] * multiply // divide
         if known == "M" and record["name"] == "CM" and args.get("name") == "time_metric":
-            self._time = _schema.TIME_UNITS.get(str(args.get("value")).upper(), self._time)
+            self._time = fmt.TIME_UNITS.get(str(args.get("value")).upper(), self._time)
         return None
 
     @staticmethod
     def _numbers(record: Record, args: dict[str, Any], phase: str) -> bool:
         record.setdefault("id", None)
         as_text = False
-        for field in _schema.INTEGER_FIELDS:
+        for field in fmt.INTEGER_FIELDS:
             value = record.get(field)
             if type(value) is int:
                 continue
@@ -318,7 +278,7 @@ class _Normalizer:
         if record.get("tid") is None:
             record["tid"] = record["pid"]
         # A user's own "7" stays a string: only a dialect that writes all numbers as strings is converted.
-        for name in _schema.INTEGER_ARGS if as_text else _ALWAYS_INTEGER:
+        for name in fmt.INTEGER_ARGS if as_text else _ALWAYS_INTEGER:
             value = args.get(name)
             if type(value) is str:
                 number = _as_int(value)
@@ -328,10 +288,10 @@ class _Normalizer:
     @staticmethod
     def _hashes(record: Record, args: dict[str, Any]) -> None:
         for name, value in args.items():
-            if name in _schema.HASH_ARGS and (type(value) is not str or len(value) != 16):
-                args[name] = _as_hash(value)
-        if record["ph"] == "M" and record["name"] in _schema.HASH_RECORDS and "value" in args:
-            args["value"] = _as_hash(args["value"])
+            if name in fmt.HASH_ARGS and (type(value) is not str or len(value) != 16):
+                args[name] = as_hash(value)
+        if record["ph"] == "M" and record["name"] in fmt.HASH_RECORDS and "value" in args:
+            args["value"] = as_hash(args["value"])
 
 
 def _as_int(value: Any) -> int | None:
@@ -343,15 +303,6 @@ def _as_int(value: Any) -> int | None:
     if isinstance(value, float) and abs(value) < 1 << 63:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _as_hash(value: Any) -> Any:
-    """Integers of DFTracer 1.0.5-1.0.8 become 16 hex digits; a raw string of the 2023 dialect stays."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) not in (0, 16):
-        value = int(value) if len(value) <= 20 else value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value & 0xFFFF_FFFF_FFFF_FFFF:016x}"
-    return value
 
 
 def check_ends(records: Iterable[Record], problems: Problems) -> None:

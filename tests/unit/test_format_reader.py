@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dftracer import _gzip_members, _pfw, _schema
+from dftracer.format import members, reader, records
 
 SEED = (
     '{"id":1,"name":"HH","cat":"dftracer","pid":10,"tid":10,"ph":"M",'
@@ -27,9 +27,9 @@ SEED = (
 )
 
 
-def trace(path: Path, data: str | bytes) -> _pfw.TraceText:
+def trace(path: Path, data: str | bytes) -> reader.TraceText:
     path.write_bytes(data.encode() if isinstance(data, str) else data)
-    return _pfw.read_trace(path)
+    return reader.read_trace(path)
 
 
 def event(number: int, /, **args: Any) -> str:
@@ -42,12 +42,12 @@ def member(text: bytes, other: bytes = b"") -> bytes:
     deflate = zlib.compressobj(wbits=-15)
     body = deflate.compress(text) + deflate.flush() + struct.pack("<II", zlib.crc32(text), len(text))
     size = 12 + len(other) + 36 + len(body)
-    index = _schema.INDEX_STRUCT.pack(size, len(text), text.count(b"\n"), 0, 1, 1)
-    extra = other + _schema.INDEX_ID + struct.pack("<H", 32) + index
-    return _gzip_members.MAGIC + b"\x04\0\0\0\0\0\xff" + struct.pack("<H", len(extra)) + extra + body
+    index = members.INDEX_STRUCT.pack(size, len(text), text.count(b"\n"), 0, 1, 1)
+    extra = other + members.INDEX_ID + struct.pack("<H", 32) + index
+    return members.MAGIC + b"\x04\0\0\0\0\0\xff" + struct.pack("<H", len(extra)) + extra + body
 
 
-def ids(text: _pfw.TraceText) -> list[int]:
+def ids(text: reader.TraceText) -> list[int]:
     return [record["id"] for record in text.records]
 
 
@@ -209,7 +209,7 @@ def test_zero_padding_behind_a_member_is_no_damage(tmp_path: Path) -> None:
 @settings(deadline=None)
 def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes, as_gzip: bool) -> None:
     path = tmp_path_factory.mktemp("any") / "t.pfw"
-    trace(path, (_gzip_members.MAGIC + data) if as_gzip else data)
+    trace(path, (members.MAGIC + data) if as_gzip else data)
 
 
 @given(
@@ -220,7 +220,7 @@ def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes, a
 @settings(deadline=None)
 def test_user_args_come_back_exactly(tmp_path_factory: pytest.TempPathFactory, args: dict[str, Any]) -> None:
     """Any key, any value, but for the keys that the format itself uses."""
-    own = {key: value for key, value in args.items() if key not in _schema.INTEGER_ARGS | _schema.HASH_ARGS}
+    own = {key: value for key, value in args.items() if key not in records.INTEGER_ARGS | records.HASH_ARGS}
     path = tmp_path_factory.mktemp("args") / "t.pfw"
     (record,) = trace(path, event(1, **own)).records
     assert record["args"] == own
@@ -241,7 +241,7 @@ def test_an_end_in_a_later_part_counts_for_the_process(tmp_path: Path) -> None:
     head, _, end = SEED.strip().rpartition("\n")
     (tmp_path / "a.pfw").write_text(head + "\n")
     (tmp_path / "b.pfw").write_text(end + "\n")
-    assert not _pfw.read_trace(tmp_path).problems
+    assert not reader.read_trace(tmp_path).problems
 
 
 def test_directories_are_searched_and_other_files_left_alone(tmp_path: Path) -> None:
@@ -249,13 +249,13 @@ def test_directories_are_searched_and_other_files_left_alone(tmp_path: Path) -> 
     (tmp_path / "b.pfw").write_text(event(1))
     (tmp_path / "sub" / "a.pfw.gz").write_bytes(gzip.compress(event(2).encode()))
     (tmp_path / "notes.txt").write_text("no trace")
-    assert ids(_pfw.read_trace(tmp_path)) == [1, 2]
-    assert ids(_pfw.read_trace([tmp_path / "b.pfw", tmp_path / "sub"])) == [1, 2]
+    assert ids(reader.read_trace(tmp_path)) == [1, 2]
+    assert ids(reader.read_trace([tmp_path / "b.pfw", tmp_path / "sub"])) == [1, 2]
 
 
 def test_a_missing_file_is_a_problem_not_an_exception(tmp_path: Path) -> None:
     path = str(tmp_path / "none.pfw")
-    assert _pfw.read_trace([path]).problems.unreadable == {path: "No such file or directory"}
+    assert reader.read_trace([path]).problems.unreadable == {path: "No such file or directory"}
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -273,19 +273,19 @@ def test_reading_goes_on_where_the_text_ended_before(
         path.write_bytes(b"".join(compress(text) if name.endswith(".gz") else text for text in texts))
 
     write(old)
-    seen = _pfw.text_size(path)
+    seen = reader.text_size(path)
     assert seen == len(old)
     write(old + new) if merged else write(old, new)
-    assert [record["id"] for record in _pfw.read_records(path, skip=seen)] == [2, 3]
-    assert _pfw.text_size(path) == len(old + new)
-    assert list(_pfw.read_records(path, skip=len(old + new))) == []
+    assert [record["id"] for record in reader.read_records(path, skip=seen)] == [2, 3]
+    assert reader.text_size(path) == len(old + new)
+    assert list(reader.read_records(path, skip=len(old + new))) == []
 
 
 def test_records_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
     """A long file costs no memory before its records are taken."""
     path = tmp_path / "t.pfw"
     path.write_text("".join(event(n) for n in range(20_000)))
-    records = _pfw.read_records(path)
+    records = reader.read_records(path)
     assert [next(records)["id"] for _ in range(3)] == [0, 1, 2]
     records.close()  # type: ignore[attr-defined]
 
@@ -294,9 +294,9 @@ def test_the_index_of_a_member_is_found_among_other_subfields() -> None:
     text = event(1).encode()
     whole = member(text, b"XX" + struct.pack("<H", 3) + b"abc")
     assert gzip.decompress(whole) == text
-    assert _gzip_members.member_index(whole[:64]) == _schema.MemberIndex(len(whole), len(text), 1, 0, 1, 1)
-    assert _gzip_members.member_index(gzip.compress(text)) is None
-    assert _gzip_members.member_index(whole[:20]) is None
+    assert members.member_index(whole[:64]) == members.MemberIndex(len(whole), len(text), 1, 0, 1, 1)
+    assert members.member_index(gzip.compress(text)) is None
+    assert members.member_index(whole[:20]) is None
 
 
 def test_an_end_that_continues_is_not_the_end(tmp_path: Path) -> None:

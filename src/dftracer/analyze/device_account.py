@@ -1,0 +1,437 @@
+"""The device's ledger inside profiler windows: busy time by kind of kernel, idle time by whom it waited for.
+
+A gap on the device ends with some kernel or copy. Until the host made the call that launched it nothing was
+queued: the device waited for the host, and what the host did meanwhile says for what. Once queued it needs
+about the time of a launch to start; what is longer waits for another stream or an event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dftracer.analyze.device_kinds import KERNEL_KINDS, kernel_kind
+from dftracer.analyze.device_rows import HOST, KERNEL, LAUNCH, MEMCPY, MODULE, DeviceRows
+from dftracer.analyze.intervals import EMPTY, Intervals, clip, difference, intersection, measure, total, union
+from dftracer.analyze.stages import NONE, STAGES
+from dftracer.analyze.steps import StepTable
+from dftracer.load.chunk import MISSING, Ints
+
+__all__ = [
+    "IDLE_CLASSES",
+    "DeviceAccount",
+    "HostSide",
+    "account_of_rows",
+    "find_windows",
+    "idle_class_of_stage",
+    "innermost",
+]
+
+IDLE_CLASSES: Final = ("input", "host", "dependency", "launch", "comm", "checkpoint", "unknown")
+# A launch takes this long from the call to the kernel's start where the trace does not say: ns.
+_LAUNCH_NS = 10_000
+_LAUNCH_LEAST, _LAUNCH_MOST = 2_000, 20_000
+_BRIDGE_NS = 500_000_000  # without profiler steps, a window ends where nothing is covered for this long
+_TOP = 30
+_SLOTS = 240
+_INPUT = frozenset({"fetch_wait", "read", "preprocess", "collate"})
+
+
+def idle_class_of_stage(stage: str) -> str:
+    """For what the device waits while the host is in `stage`."""
+    if stage in _INPUT:
+        return "input"
+    return stage if stage in ("comm", "checkpoint") else "host"
+
+
+@dataclass
+class HostSide:
+    """What the main thread did: an exclusive timeline in ns, and its steps.
+
+    `whole`: the thread was watched all the time, so that what lies in no stage is Python; else it is unknown.
+    """
+
+    start: Ints = field(default_factory=lambda: EMPTY[0])
+    end: Ints = field(default_factory=lambda: EMPTY[0])
+    stage: Ints = field(default_factory=lambda: EMPTY[0])
+    steps: StepTable = field(default_factory=StepTable.none)
+    whole: bool = False
+
+    def stage_at(self, times: Ints) -> Ints:
+        """The stage at each time, NONE outside."""
+        if self.start.size == 0:
+            return np.full(times.size, NONE, np.int64)
+        i = np.searchsorted(self.start, times, side="right") - 1
+        inside = (i >= 0) & (times < self.end[np.maximum(i, 0)])
+        out: Ints = np.where(inside, self.stage[np.maximum(i, 0)], NONE)
+        return out
+
+
+@dataclass
+class DeviceAccount:
+    """Seconds; `steps` and `top` are rows of the report."""
+
+    source: str = "profiler"
+    observed_s: float = 0.0
+    busy_s: float = 0.0
+    idle: dict[str, float] = field(default_factory=lambda: dict.fromkeys(IDLE_CLASSES, 0.0))
+    kernels: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KERNEL_KINDS, 0.0))
+    exposed_comm_s: float = 0.0
+    copy_s: float = 0.0
+    overlap_share: float | None = None
+    launches: int = 0
+    launch_delay_us: float | None = None
+    graph_replays: int = 0
+    windows: list[tuple[int, int]] = field(default_factory=list)
+    streams: list[dict[str, Any]] = field(default_factory=list)
+    host_phases: dict[str, float] = field(default_factory=dict)  # where the host was while the device idled
+    host_functions: dict[str, float] = field(default_factory=dict)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    top: list[dict[str, Any]] = field(default_factory=list)
+    over_time: list[dict[str, Any]] = field(default_factory=list)
+    # By events only: what lies in phases that the host paces, of which busy and idle cannot be told apart,
+    # how wrong the device's clock may be, each phase's own figures, and the account of the steady steps.
+    host_paced_s: float = 0.0
+    error_us: float | None = None
+    phases: list[dict[str, Any]] = field(default_factory=list)
+    memory_peak: int | None = None
+    steady: DeviceAccount | None = None
+
+    @property
+    def idle_s(self) -> float:
+        return max(self.observed_s - self.busy_s, 0.0)
+
+    @property
+    def busy_share(self) -> float:
+        return self.busy_s / self.observed_s if self.observed_s else 0.0
+
+
+def find_windows(rows: DeviceRows) -> list[tuple[int, int]]:
+    """When the profiler recorded: from its steps, else from what its events cover."""
+    if rows.windows:
+        first = np.array([w[0] for w in rows.windows], np.int64)
+        last = np.array([w[1] for w in rows.windows], np.int64)
+        start, end = union(first, last)
+        return list(zip(start.tolist(), end.tolist(), strict=True))
+    if len(rows) == 0:
+        return []
+    host = np.flatnonzero(rows.kind == HOST)
+    names = rows.names
+    numbered = [
+        (int(digits), int(i))
+        for i in host.tolist()
+        if names[rows.name[i]].startswith("ProfilerStep#")
+        and (digits := names[rows.name[i]].rpartition("#")[2]).isdigit()
+    ]
+    if numbered:
+        numbered.sort(key=lambda n: int(rows.start[n[1]]))
+        windows: list[list[int]] = []
+        before = None
+        for number, i in numbered:
+            if before is None or number != before + 1:
+                windows.append([int(rows.start[i]), int(rows.end[i])])
+            windows[-1][1] = max(windows[-1][1], int(rows.end[i]))
+            before = number
+    else:
+        start, end = union(rows.start, rows.end + _BRIDGE_NS)
+        windows = [[a, b - _BRIDGE_NS] for a, b in zip(start.tolist(), end.tolist(), strict=True)]
+    # What the device still did belongs to the window that launched it.
+    on = rows.on_device
+    begins = np.array([w[0] for w in windows], np.int64)
+    where = np.maximum(np.searchsorted(begins, rows.start[on], side="right") - 1, 0)
+    for i, (s, e) in zip(
+        where.tolist(), zip(rows.start[on].tolist(), rows.end[on].tolist(), strict=True), strict=True
+    ):
+        windows[i][0], windows[i][1] = min(windows[i][0], s), max(windows[i][1], e)
+    first, last = (np.array(c, np.int64) for c in zip(*windows, strict=True))
+    merged = union(first, last)
+    return list(zip(merged[0].tolist(), merged[1].tolist(), strict=True))
+
+
+def account_of_rows(rows: DeviceRows, host: HostSide) -> DeviceAccount | None:
+    """The whole account; None where nothing ran on a device."""
+    device = rows.take(np.flatnonzero(rows.on_device))
+    if len(device) == 0:
+        return None
+    out = DeviceAccount(windows=find_windows(rows))
+    first, last = (np.array(c, np.int64) for c in zip(*out.windows, strict=True))
+    windows: Intervals = (first, last)
+    launched = _launch_times(rows, device)
+    kinds = np.array([KERNEL_KINDS.index(kernel_kind(n)) for n in device.names] or [0], np.int64)[device.name]
+    kinds[device.kind == MEMCPY] = KERNEL_KINDS.index("copy")
+    idle: dict[str, list[Intervals]] = {c: [] for c in IDLE_CLASSES}
+    busy: list[Intervals] = []
+    hidden = 0.0
+    for number in np.unique(device.device).tolist():
+        mine = device.device == number
+        work = intersection(union(device.start[mine], device.end[mine]), windows)
+        busy.append(work)
+        out.observed_s += total(windows) / 1e9
+        out.busy_s += total(work) / 1e9
+        hidden += _overlaps(out, device, kinds, mine)
+        gaps = difference(windows, work)
+        for name, time in _idle(gaps, device.start[mine], launched[mine], host).items():
+            idle[name].append(time)
+            out.idle[name] += total(time) / 1e9
+        for stream in np.unique(device.stream[mine]).tolist():
+            on = mine & (device.stream == stream)
+            used = total(union(device.start[on], device.end[on])) / 1e9
+            out.streams.append(
+                {"device": number, "stream": stream, "busy_s": used, "idle_s": total(windows) / 1e9 - used}
+            )
+    moved = out.copy_s + out.kernels["communication"]
+    out.overlap_share = hidden / moved if moved else None
+    _launches(out, rows, device, launched)
+    waiting = [idle[c] for c in ("host", "launch")]
+    _where_the_host_was(out, rows, host, [t for times in waiting for t in times])
+    out.steps = _steps(device, launched, host.steps, windows)
+    out.top = _top(device, kinds, launched, host, rows)
+    out.over_time = _over_time(windows, busy, idle)
+    return out
+
+
+def _launch_times(rows: DeviceRows, device: DeviceRows) -> Ints:
+    """When the host called for each piece of device work; MISSING where no call is known."""
+    calls = np.flatnonzero((rows.kind == LAUNCH) & (rows.correlation >= 0))
+    out = np.full(len(device), MISSING, np.int64)
+    if calls.size == 0:
+        return out
+    order = calls[np.argsort(rows.correlation[calls], kind="stable")]
+    keys = rows.correlation[order]
+    at = np.minimum(np.searchsorted(keys, device.correlation), keys.size - 1)
+    hit = (keys[at] == device.correlation) & (device.correlation >= 0)
+    out[hit] = rows.start[order[at[hit]]]
+    return out
+
+
+def _overlaps(out: DeviceAccount, device: DeviceRows, kinds: Ints, mine: npt.NDArray[np.bool_]) -> float:
+    """Time by kind; returns how long copies and collectives ran beside computation."""
+    sets: dict[str, Intervals] = {}
+    for i, kind in enumerate(KERNEL_KINDS):
+        on = mine & (kinds == i)
+        sets[kind] = union(device.start[on], device.end[on])
+        out.kernels[kind] += total(sets[kind]) / 1e9
+    on = (
+        mine
+        & (device.kind == KERNEL)
+        & ~np.isin(kinds, [KERNEL_KINDS.index(k) for k in ("communication", "copy")])
+    )
+    compute = union(device.start[on], device.end[on])
+    out.exposed_comm_s += total(difference(sets["communication"], compute)) / 1e9
+    out.copy_s += total(sets["copy"]) / 1e9
+    moved = [sets["communication"], sets["copy"]]
+    return sum(total(intersection(m, compute)) for m in moved) / 1e9
+
+
+def _idle(gaps: Intervals, starts: Ints, launched: Ints, host: HostSide) -> dict[str, Intervals]:
+    """The gaps of one device by class."""
+    order = np.lexsort((launched, starts))
+    starts, launched = starts[order], launched[order]
+    begin, end = gaps
+    at = np.searchsorted(starts, end, side="left")
+    followed = (at < starts.size) & (starts[np.minimum(at, starts.size - 1)] == end)
+    call = np.where(followed, launched[np.minimum(at, starts.size - 1)], MISSING)
+    called = call != MISSING
+    length = end - begin
+    # How long a launch takes here: from the call to the start, where the device was idle already.
+    fresh = called & (call >= begin)
+    usual = int(np.median((end - call)[fresh])) if fresh.sum() >= 8 else _LAUNCH_NS
+    usual = min(max(usual, _LAUNCH_LEAST), _LAUNCH_MOST)
+    short = followed & (length <= usual)
+    cut = np.where(called, np.clip(call, begin, end), end)
+    queued = np.minimum(end, np.maximum(cut, call + usual))
+    unknown = followed & ~called & ~short
+    out: dict[str, Intervals] = {
+        "launch": _joined((begin[short], end[short]), (cut[called & ~short], queued[called & ~short])),
+        "dependency": _some(queued, end, called & ~short),
+        "unknown": _some(begin, end, unknown),
+    }
+    nothing_queued = _some(begin, cut, ~short & ~unknown)
+    for name, time in _by_host(nothing_queued, host).items():
+        out[name] = _joined(out[name], time) if name in out else time
+    return out
+
+
+def _some(start: Ints, end: Ints, which: npt.NDArray[np.bool_]) -> Intervals:
+    return union(start[which], end[which])
+
+
+def _joined(*parts: Intervals) -> Intervals:
+    return union(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
+
+
+def _by_host(time: Intervals, host: HostSide) -> dict[str, Intervals]:
+    """Time in which nothing was queued, by what the host did."""
+    classes: dict[str, list[Intervals]] = {}
+    for number, stage in enumerate(STAGES):
+        if number == NONE:
+            continue
+        mine = host.stage == number
+        if mine.any():
+            during = union(host.start[mine], host.end[mine])
+            classes.setdefault(idle_class_of_stage(stage), []).append(intersection(time, during))
+    out = {name: _joined(*parts) for name, parts in classes.items()}
+    told = _joined(EMPTY, *out.values())
+    rest = "host" if host.whole else "unknown"
+    out[rest] = _joined(out.get(rest, EMPTY), difference(time, told))
+    return out
+
+
+def _launches(out: DeviceAccount, rows: DeviceRows, device: DeviceRows, launched: Ints) -> None:
+    known = launched != MISSING
+    out.launches = int(np.unique(device.correlation[known]).size)
+    if known.any():
+        out.launch_delay_us = float(np.median((device.start - launched)[known])) / 1e3
+    calls = rows.kind == LAUNCH
+    graph = {i for i, n in enumerate(rows.names) if "graphlaunch" in n.lower()}
+    if graph:
+        out.graph_replays = int(np.isin(rows.name[calls], list(graph)).sum())
+
+
+def _where_the_host_was(out: DeviceAccount, rows: DeviceRows, host: HostSide, idle: list[Intervals]) -> None:
+    """Phases and functions of the host during idle time that it is to blame for."""
+    if not idle:
+        return
+    time = _joined(*idle)
+    for number, stage in enumerate(STAGES):
+        mine = host.stage == number
+        if number != NONE and mine.any():
+            ns = total(intersection(time, union(host.start[mine], host.end[mine])))
+            if ns:
+                out.host_phases[stage] = ns / 1e9
+    seen = sum(out.host_phases.values())
+    if total(time) / 1e9 - seen > 1e-6:
+        out.host_phases["between phases"] = total(time) / 1e9 - seen
+    on = np.flatnonzero((rows.kind == HOST) | (rows.kind == LAUNCH))
+    if host.steps.tid:
+        on = on[rows.tid[on] == host.steps.tid]
+    inner = innermost(rows.start[on], rows.end[on], (time[0] + time[1]) // 2)
+    length = time[1] - time[0]
+    sums: dict[int, int] = {}
+    for row, ns in zip(inner.tolist(), length.tolist(), strict=True):
+        if row >= 0:
+            name = int(rows.name[on[row]])
+            if not rows.names[name].startswith("ProfilerStep"):
+                sums[name] = sums.get(name, 0) + ns
+    most = sorted(sums.items(), key=lambda s: (-s[1], rows.names[s[0]]))[:8]
+    out.host_functions = {rows.names[n]: ns / 1e9 for n, ns in most}
+
+
+def innermost(start: npt.NDArray[Any], end: npt.NDArray[Any], times: npt.NDArray[Any]) -> Ints:
+    """For nested spans in the order of their start: the innermost one around each time, -1 without any."""
+    parent = np.full(start.size, -1, np.int64)
+    stack: list[int] = []
+    ends = end.tolist()
+    for i, s in enumerate(start.tolist()):
+        while stack and ends[stack[-1]] <= s:
+            stack.pop()
+        parent[i] = stack[-1] if stack else -1
+        stack.append(i)
+    at: Ints = np.searchsorted(start, times, side="right").astype(np.int64) - 1
+    while True:
+        over = (at >= 0) & (end[np.maximum(at, 0)] <= times)
+        if not over.any():
+            return at
+        at[over] = parent[at[over]]
+
+
+def _steps(device: DeviceRows, launched: Ints, steps: StepTable, windows: Intervals) -> list[dict[str, Any]]:
+    """Per step: the device's time for what was launched in it, and how far behind it was at the end."""
+    if len(steps) == 0:
+        return []
+    start, end = steps.start * 1000, steps.end * 1000
+    when = np.where(launched == MISSING, device.start, launched)
+    at = np.searchsorted(start, when, side="right") - 1
+    inside = (at >= 0) & (when < end[np.maximum(at, 0)])
+    covered = measure(windows, start, end)
+    rows: list[dict[str, Any]] = []
+    for i in np.unique(at[inside]).tolist():
+        if covered[i] < 0.5 * (end[i] - start[i]):
+            continue  # begun before the window or ended after it
+        mine = inside & (at == i)
+        busy = total(union(device.start[mine], device.end[mine]))
+        label = int(steps.step[i])
+        rows.append(
+            {
+                "step": i if label == MISSING else label,
+                "busy_s": round(busy / 1e9, 9),
+                "lag_us": round(max(int(device.end[mine].max()) - int(end[i]), 0) / 1e3, 3),
+            }
+        )
+    return rows
+
+
+def _top(
+    device: DeviceRows, kinds: Ints, launched: Ints, host: HostSide, rows: DeviceRows
+) -> list[dict[str, Any]]:
+    """The kernels that took longest in all, each with where most of it came from."""
+    mine = np.flatnonzero(device.kind == KERNEL)
+    if mine.size == 0:
+        return []
+    length = (device.end - device.start)[mine]
+    sums = np.bincount(device.name[mine], weights=length, minlength=len(device.names))
+    counts = np.bincount(device.name[mine], minlength=len(device.names))
+    whole = max(float(sums.sum()), 1.0)
+    when = np.where(launched == MISSING, device.start, launched)
+    stage = host.stage_at(when)
+    modules = np.flatnonzero(rows.kind == MODULE)
+    out: list[dict[str, Any]] = []
+    for name in np.argsort(-sums, kind="stable")[:_TOP].tolist():
+        if not counts[name]:
+            break
+        at = mine[device.name[mine] == name]
+        took = (device.end - device.start)[at]
+        module = None
+        if modules.size:
+            inner = innermost(rows.start[modules], rows.end[modules], when[at])
+            places = np.where(inner >= 0, rows.name[modules[np.maximum(inner, 0)]], -1)
+            module = _name_of(_most(places, took), rows.names)
+        phase = _most(stage[at], took)
+        out.append(
+            {
+                "name": device.names[name],
+                "kind": KERNEL_KINDS[int(kinds[at[0]])],
+                "seconds": round(float(sums[name]) / 1e9, 9),
+                "share": round(float(sums[name]) / whole, 6),
+                "count": int(counts[name]),
+                "mean_us": round(float(sums[name]) / int(counts[name]) / 1e3, 3),
+                "phase": None if phase in (-1, NONE) else STAGES[phase],
+                "module": module,
+                "operator": _name_of(_most(device.op[at], took), device.names),
+            }
+        )
+    return out
+
+
+def _most(keys: Ints, weight: Ints) -> int:
+    values, place = np.unique(keys, return_inverse=True)
+    return int(values[np.argmax(np.bincount(place, weights=weight))])
+
+
+def _name_of(number: int, names: list[str]) -> str | None:
+    return names[number] if number >= 0 else None
+
+
+def _over_time(
+    windows: Intervals, busy: list[Intervals], idle: dict[str, list[Intervals]]
+) -> list[dict[str, Any]]:
+    """Each window in slots: the share of busy time and of each class of idle time, for drawing."""
+    out: list[dict[str, Any]] = []
+    number = windows[0].size
+    devices = max(len(busy), 1)
+    for first, last in zip(windows[0].tolist(), windows[1].tolist(), strict=True):
+        slots = max(_SLOTS // number, 8)
+        edges = np.linspace(first, last, slots + 1).astype(np.int64)
+        width = np.maximum(np.diff(edges), 1) * devices
+        shares: dict[str, list[float]] = {}
+        for name, times in (("busy", busy), *idle.items()):
+            filled = sum(
+                (measure(clip(t, first, last), edges[:-1], edges[1:]) for t in times), np.zeros(slots)
+            )
+            if name == "busy" or filled.any():
+                shares[name] = [round(float(v), 3) for v in filled / width]
+        out.append({"first_us": first // 1000, "last_us": last // 1000, "shares": shares})
+    return out

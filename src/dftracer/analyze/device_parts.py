@@ -1,0 +1,108 @@
+"""What one process's trace says of its devices: gathered while it is read, accounted when it is whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dftracer.analyze.device_account import DeviceAccount, HostSide, account_of_rows
+from dftracer.analyze.device_phases import PhaseRows, account_of_phases, joined_phases, phases_of_chunk
+from dftracer.analyze.device_rows import HOST, DeviceRows, joined, rows_of_chunk
+from dftracer.analyze.lanes import Lane
+from dftracer.analyze.stages import STAGE_INDEX
+from dftracer.analyze.steps import StepTable
+from dftracer.load.chunk import Chunk
+from dftracer.load.process import ProcessInfo
+
+__all__ = ["DeviceParts", "DeviceSides", "device_parts"]
+
+_FETCH_WAIT = STAGE_INDEX["fetch_wait"]
+
+
+@dataclass
+class DeviceParts:
+    """The rows of one chunk, or of all so far."""
+
+    rows: list[DeviceRows] = field(default_factory=list)
+    phases: list[PhaseRows] = field(default_factory=list)
+
+    def add(self, more: DeviceParts | None) -> None:
+        if more is not None:
+            self.rows += more.rows
+            self.phases += more.phases
+
+    def sides(self, process: ProcessInfo, lanes: list[Lane], steps: StepTable) -> DeviceSides | None:
+        """The accounts of the process; None where no device is in sight."""
+        names = {
+            key.split(".")[1]: value
+            for key, value in process.user_metadata
+            if key.startswith("device.") and key.endswith(".name")
+        }
+        out = DeviceSides(names)
+        if self.rows:
+            rows = joined(self.rows)
+            out.profiler = account_of_rows(rows, _host_side(rows, lanes, steps))
+        if self.phases:
+            out.events = account_of_phases(joined_phases(self.phases), steps, _steady(steps))
+        return out if out.names or out.profiler or out.events else None
+
+
+@dataclass
+class DeviceSides:
+    """The accounts of one process's devices."""
+
+    names: dict[str, str] = field(default_factory=dict)  # of the devices, by number
+    profiler: DeviceAccount | None = None
+    events: DeviceAccount | None = None
+
+    @property
+    def best(self) -> DeviceAccount | None:
+        """The exact one where there is one."""
+        return self.profiler or self.events
+
+
+def device_parts(chunk: Chunk, rows: Any, pair: Any, keys: list[tuple[str, str]]) -> DeviceParts | None:
+    """The rows of a chunk that speak of devices; `rows` are its complete events, `pair` theirs."""
+    profiler = [i for i, (cat, _) in enumerate(keys) if cat == "PP"]
+    phases = [i for i, (cat, _) in enumerate(keys) if cat == "device_time"]
+    if not profiler and not phases:
+        return None
+    place = np.arange(chunk.rows)[rows]
+    out = DeviceParts()
+    for numbers, is_phase in ((profiler, False), (phases, True)):
+        wanted = np.zeros(len(keys), dtype=bool)
+        wanted[numbers] = True
+        at = np.flatnonzero(wanted[pair])
+        if at.size == 0:
+            continue
+        names = [keys[p][1] for p in pair[at].tolist()]
+        if is_phase:
+            out.phases.append(phases_of_chunk(chunk, place[at], names))
+        else:
+            found = rows_of_chunk(chunk, place[at], names)
+            if found is not None:
+                out.rows.append(found)
+    return out
+
+
+def _steady(steps: StepTable) -> Any:
+    """All steps but the first, and the first of each epoch."""
+    out = np.ones(len(steps), dtype=bool)
+    out[:1] = False
+    out[1:] &= steps.epoch[1:] == steps.epoch[:-1]
+    return out
+
+
+def _host_side(rows: DeviceRows, lanes: list[Lane], steps: StepTable) -> HostSide:
+    """The main thread: that of the steps, else the one with most profiler events."""
+    tid = steps.tid if len(steps) else None
+    if tid is None:
+        tids = rows.tid[rows.kind == HOST]
+        tid = int(np.bincount(tids).argmax()) if tids.size and tids.max() < 1 << 24 else -1
+    lane = next((lane for lane in lanes if lane.tid == tid), None)
+    if lane is None:
+        return HostSide(steps=steps)
+    stage = lane.stage.astype(np.int64)
+    return HostSide(lane.start * 1000, lane.end * 1000, stage, steps, bool((stage == _FETCH_WAIT).any()))

@@ -1,0 +1,197 @@
+"""The device's ledger from events at phase boundaries: always there, coarser than a profiler's.
+
+An event tells when the device reached a boundary. While the host waits for data or writes a checkpoint it
+launches nothing: that time of the device is idle. In the phases that launch work, the device is busy at most
+from the first boundary to the last; gaps between kernels are not seen, so busy time is an upper bound. Where
+the device reaches both ends of a phase as soon as the host does, the host sets the pace and nothing is known
+of how busy the device was.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dftracer.analyze.device_account import DeviceAccount, innermost
+from dftracer.analyze.steps import StepTable
+from dftracer.load.chunk import MISSING, Chunk, Ints
+
+__all__ = ["PHASES", "PhaseRows", "account_of_phases", "joined_phases", "phases_of_chunk"]
+
+PHASES: Final = ("fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
+_IDLE_IN: Final = {"fetch": "input", "checkpoint": "checkpoint"}
+_STEP = PHASES.index("step")
+# A lag up to this is none: a launch takes as long. Or up to this share of the stretch.
+_NO_LAG_US = 50.0
+_NO_LAG_SHARE = 0.1
+
+_NUMBERS = {
+    "lag": re.compile(rb'"lag_us":(-?[0-9.eE+-]+)'),
+    "end_lag": re.compile(rb'"end_lag_us":(-?[0-9.eE+-]+)'),
+    "error": re.compile(rb'"error_us":([0-9.eE+-]+)'),
+    "memory": re.compile(rb'"memory":(\d+)'),
+    "memory_peak": re.compile(rb'"memory_peak":(\d+)'),
+}
+_Floats = npt.NDArray[np.float64]
+
+
+def _none() -> _Floats:
+    return np.empty(0)
+
+
+@dataclass
+class PhaseRows:
+    """Phases as the device saw them; times are us."""
+
+    phase: _Floats = field(default_factory=_none)
+    start: _Floats = field(default_factory=_none)
+    end: _Floats = field(default_factory=_none)
+    lag: _Floats = field(default_factory=_none)
+    end_lag: _Floats = field(default_factory=_none)
+    error: _Floats = field(default_factory=_none)
+    memory: _Floats = field(default_factory=_none)
+    memory_peak: _Floats = field(default_factory=_none)
+
+
+def phases_of_chunk(chunk: Chunk, rows: npt.NDArray[np.intp], names: list[str]) -> PhaseRows:
+    """The rows of category `device_time` of a trace."""
+    ends, text = chunk.args_of(rows)
+    blob = text.tobytes()
+    columns = {c: np.full(rows.size, np.nan) for c in _NUMBERS}
+    for column, pattern in _NUMBERS.items():
+        for match in pattern.finditer(blob):
+            columns[column][np.searchsorted(ends, match.start(), side="right")] = float(match.group(1))
+    number = {name: i for i, name in enumerate(PHASES)}
+    start = chunk.ints("ts")[rows].astype(np.float64)
+    return PhaseRows(
+        np.array([number.get(n, -1) for n in names], np.float64),
+        start,
+        start + chunk.ints("dur")[rows],
+        **columns,
+    )
+
+
+def joined_phases(parts: list[PhaseRows]) -> PhaseRows:
+    """All parts as one."""
+    return PhaseRows(
+        *(np.concatenate([getattr(p, c) for p in parts]) for c in PhaseRows.__dataclass_fields__)
+    )
+
+
+@dataclass
+class _Stretches:
+    """Time between one boundary and the next, on the device."""
+
+    host: _Floats  # the middle, on the host's side
+    length: _Floats
+    label: Ints  # place in PHASES, -1 between phases
+    paced: npt.NDArray[np.bool_]  # the device was waiting for the host at both ends
+
+
+def account_of_phases(
+    rows: PhaseRows, steps: StepTable, steady: npt.NDArray[np.bool_]
+) -> DeviceAccount | None:
+    """The account of the whole run, with that of its steady steps; None with fewer than two boundaries."""
+    known = np.isfinite(rows.lag) & np.isfinite(rows.end_lag) & (rows.phase >= 0)
+    rows = PhaseRows(*(getattr(rows, c)[known] for c in PhaseRows.__dataclass_fields__))
+    if rows.start.size < 2:
+        return None
+    stretches = _stretches(rows)
+    at = np.searchsorted(steps.start, stretches.host, side="right") - 1
+    inside = (
+        (at >= 0) & (stretches.host < steps.end[np.maximum(at, 0)]) if len(steps) else np.zeros(at.size, bool)
+    )
+    out = _sums(stretches, np.ones(at.size, dtype=bool))
+    if steady.any():
+        out.steady = _sums(stretches, inside & steady[np.maximum(at, 0)])
+    out.error_us = float(np.nanmedian(rows.error)) if np.isfinite(rows.error).any() else None
+    peaks = rows.memory_peak[np.isfinite(rows.memory_peak)]
+    out.memory_peak = int(peaks.max()) if peaks.size else None
+    out.phases = _phase_rows(rows)
+    out.steps = _step_rows(rows, steps)
+    return out
+
+
+def _stretches(rows: PhaseRows) -> _Stretches:
+    host = np.concatenate([rows.start - rows.lag, rows.end - rows.end_lag])
+    device = np.concatenate([rows.start, rows.end])
+    # A boundary is the end of one phase and the start of the next; times are rounded to us.
+    order = np.lexsort((device, host))
+    host, device = host[order], device[order]
+    new = np.concatenate(([True], np.diff(host) > 1.0))
+    host, device = host[new], np.maximum.accumulate(device[new])
+    middle = (host[:-1] + host[1:]) / 2
+    inner = np.flatnonzero(rows.phase != _STEP)
+    begin, end = (rows.start - rows.lag)[inner], (rows.end - rows.end_lag)[inner]
+    order = np.lexsort((-end, begin))
+    inner, begin, end = inner[order], begin[order], end[order]
+    at = innermost(begin, end, middle) if inner.size else np.full(middle.size, -1, np.int64)
+    label = np.where(at >= 0, rows.phase[inner[np.maximum(at, 0)]] if inner.size else -1, -1).astype(np.int64)
+    lag = device - host
+    slack = np.maximum(_NO_LAG_US, _NO_LAG_SHARE * np.diff(host))
+    paced = (lag[:-1] <= slack) & (lag[1:] <= slack)
+    return _Stretches(middle, np.diff(device), label, paced)
+
+
+def _sums(s: _Stretches, which: npt.NDArray[np.bool_]) -> DeviceAccount:
+    out = DeviceAccount(source="events")
+    out.kernels = {}
+    out.observed_s = float(s.length[which].sum()) / 1e6
+    for phase, idle in _IDLE_IN.items():
+        mine = which & (s.label == PHASES.index(phase))
+        out.idle[idle] += float(s.length[mine].sum()) / 1e6
+    working = which & ~np.isin(s.label, [PHASES.index(p) for p in _IDLE_IN])
+    out.busy_s = float(s.length[working].sum()) / 1e6
+    out.host_paced_s = float(s.length[working & s.paced].sum()) / 1e6
+    for number, name in enumerate(PHASES):
+        mine = working & s.paced & (s.label == number)
+        if mine.any():
+            out.host_phases[name] = float(s.length[mine].sum()) / 1e6
+    return out
+
+
+def _phase_rows(rows: PhaseRows) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for number, name in enumerate(PHASES):
+        mine = rows.phase == number
+        if not mine.any():
+            continue
+        memory = rows.memory[mine & np.isfinite(rows.memory)]
+        out.append(
+            {
+                "phase": name,
+                "count": int(mine.sum()),
+                "device_s": round(float((rows.end - rows.start)[mine].sum()) / 1e6, 6),
+                "median_us": round(float(np.median((rows.end - rows.start)[mine])), 1),
+                "lag_us": round(float(np.median(rows.lag[mine])), 1),
+                "end_lag_us": round(float(np.median(rows.end_lag[mine])), 1),
+                "memory_bytes": int(memory.max()) if memory.size else None,
+            }
+        )
+    return out
+
+
+def _step_rows(rows: PhaseRows, steps: StepTable) -> list[dict[str, Any]]:
+    """Per step: at most how long the device worked for it, and how far behind it was at the end."""
+    mine = np.flatnonzero(rows.phase == _STEP)
+    if len(steps) == 0 or mine.size == 0:
+        return []
+    middle = (rows.start - rows.lag + rows.end - rows.end_lag)[mine] / 2
+    at = np.searchsorted(steps.start, middle, side="right") - 1
+    out: list[dict[str, Any]] = []
+    for row, step in zip(mine.tolist(), at.tolist(), strict=True):
+        if step < 0:
+            continue
+        label = int(steps.step[step])
+        out.append(
+            {
+                "step": step if label == MISSING else label,
+                "busy_s": round(float(rows.end[row] - rows.start[row]) / 1e6, 6),
+                "lag_us": round(float(rows.end_lag[row]), 1),
+            }
+        )
+    return out

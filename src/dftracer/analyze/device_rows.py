@@ -1,0 +1,192 @@
+"""Profiler events of one process as columns: what ran on the device, and the calls that launched it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dftracer.load.chunk import Chunk, Ints
+
+if TYPE_CHECKING:
+    from dftracer.link.activity import ActivityTable
+
+__all__ = ["HOST", "KERNEL", "LAUNCH", "MEMCPY", "MEMSET", "MODULE", "DeviceRows", "joined", "rows_of_chunk"]
+
+HOST, LAUNCH, KERNEL, MEMCPY, MEMSET, MODULE = range(6)
+_TYPES = {
+    b"kernel": KERNEL,
+    b"gpu_memcpy": MEMCPY,
+    b"gpu_memset": MEMSET,
+    b"cuda_runtime": LAUNCH,
+    b"cuda_driver": LAUNCH,
+    b"cpu_op": HOST,
+    b"user_annotation": HOST,
+    b"python_function": MODULE,
+}
+_TYPE = re.compile(rb'"type":"([a-z_0-9]+)"')
+_NUMBERS = {
+    "dur_ns": re.compile(rb'"dur_ns":(\d+)'),
+    "correlation": re.compile(rb'"correlation":(\d+)'),
+    "device": re.compile(rb'"device_index":(\d+)'),
+    "stream": re.compile(rb'"stream":(\d+)'),
+}
+_OP = re.compile(rb'"op":"((?:[^"\\]|\\.)*)"')
+_COLUMNS = ("kind", "name", "op", "start", "end", "tid", "device", "stream", "correlation")
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int64)
+
+
+@dataclass
+class DeviceRows:
+    """Times are ns since the epoch; `name` and `op` are places in `names`, -1 where there is none."""
+
+    names: list[str] = field(default_factory=list)
+    kind: Ints = field(default_factory=_none)
+    name: Ints = field(default_factory=_none)
+    op: Ints = field(default_factory=_none)
+    start: Ints = field(default_factory=_none)
+    end: Ints = field(default_factory=_none)
+    tid: Ints = field(default_factory=_none)
+    device: Ints = field(default_factory=_none)
+    stream: Ints = field(default_factory=_none)
+    correlation: Ints = field(default_factory=_none)
+    windows: list[tuple[int, int]] = field(default_factory=list)  # known from outside, else found here
+
+    def __len__(self) -> int:
+        return int(self.kind.size)
+
+    def take(self, rows: Any) -> DeviceRows:
+        """Some of the rows."""
+        columns = {c: getattr(self, c)[rows] for c in _COLUMNS}
+        return DeviceRows(self.names, **columns, windows=self.windows)
+
+    @property
+    def on_device(self) -> npt.NDArray[np.bool_]:
+        flags: npt.NDArray[np.bool_] = (self.kind >= KERNEL) & (self.kind <= MEMSET)
+        return flags
+
+
+class _Names:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._known: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        found = self._known.setdefault(name, len(self.names))
+        if found == len(self.names):
+            self.names.append(name)
+        return found
+
+
+def rows_of_chunk(chunk: Chunk, rows: npt.NDArray[np.intp], names: list[str]) -> DeviceRows | None:
+    """The profiler's events among some rows of a trace; `names` are those rows' event names."""
+    ends, text = chunk.args_of(rows)
+    blob = text.tobytes()
+    kind = np.full(rows.size, -1, np.int64)
+    for match in _TYPE.finditer(blob):
+        known = _TYPES.get(match.group(1))
+        if known is not None:
+            kind[np.searchsorted(ends, match.start(), side="right")] = known
+    module = np.array([n.startswith("nn.Module") for n in names], dtype=bool)
+    keep = np.flatnonzero((kind >= 0) & ((kind != MODULE) | module))
+    if keep.size == 0:
+        return None
+    columns = {c: np.full(rows.size, -1, np.int64) for c in _NUMBERS}
+    for column, pattern in _NUMBERS.items():
+        found = [(m.start(), int(m.group(1))) for m in pattern.finditer(blob)]
+        if found:
+            at, value = np.array(found, np.int64).T
+            columns[column][np.searchsorted(ends, at, side="right")] = value
+    table = _Names()
+    op = np.full(rows.size, -1, np.int64)
+    for match in _OP.finditer(blob):
+        place = int(np.searchsorted(ends, match.start(), side="right"))
+        op[place] = table.number(match.group(1).decode("utf-8", "replace"))
+    start = chunk.ints("ts")[rows] * 1000
+    length = np.where(columns["dur_ns"] >= 0, columns["dur_ns"], chunk.ints("dur")[rows] * 1000)
+    out = DeviceRows(
+        table.names,
+        kind,
+        np.array([table.number(n) for n in names], np.int64),
+        op,
+        start,
+        start + length,
+        (chunk.ints("tid") if chunk.has("tid") else chunk.ints("pid"))[rows],
+        columns["device"],
+        columns["stream"],
+        columns["correlation"],
+    )
+    return out.take(keep)
+
+
+def rows_of_activities(table: ActivityTable) -> DeviceRows:
+    """The same of a Kineto file."""
+    from dftracer.link import activity as a  # noqa: PLC0415 - only where there are such files
+
+    kinds = np.full(
+        max(a.OP, a.ANNOTATION, a.RUNTIME, a.KERNEL, a.MEMCPY, a.MEMSET, a.SYNC) + 1, -1, np.int64
+    )
+    for theirs, ours in (
+        (a.OP, HOST),
+        (a.ANNOTATION, HOST),
+        (a.RUNTIME, LAUNCH),
+        (a.KERNEL, KERNEL),
+        (a.MEMCPY, MEMCPY),
+        (a.MEMSET, MEMSET),
+    ):
+        kinds[theirs] = ours
+    kind = kinds[table.kind]
+    name = table.name.astype(np.int64)
+    ops = np.flatnonzero((table.kind == a.OP) & (table.external >= 0))
+    op = np.full(len(table), -1, np.int64)
+    if ops.size:
+        order = ops[np.argsort(table.external[ops], kind="stable")]
+        keys = table.external[order]
+        at = np.minimum(np.searchsorted(keys, table.external), keys.size - 1)
+        hit = (keys[at] == table.external) & (table.external >= 0) & (kind >= LAUNCH)
+        op[hit] = name[order[at[hit]]]
+    span = table.span
+    out = DeviceRows(
+        list(table.names),
+        kind,
+        name,
+        op,
+        table.start,
+        table.end,
+        table.tid,
+        table.device,
+        table.stream,
+        table.correlation,
+        [span] if len(table) else [],
+    )
+    return out.take(np.flatnonzero(kind >= 0))
+
+
+def joined(parts: Iterable[DeviceRows]) -> DeviceRows:
+    """All parts as one, in the order of their start."""
+    parts = list(parts)
+    if len(parts) == 1:
+        only = parts[0]
+        return only.take(np.argsort(only.start, kind="stable"))
+    table = _Names()
+    columns: dict[str, list[Any]] = {c: [] for c in _COLUMNS}
+    windows: list[tuple[int, int]] = []
+    for part in parts:
+        renumber = np.array([*(table.number(n) for n in part.names), -1], np.int64)
+        for column in _COLUMNS:
+            values = getattr(part, column)
+            columns[column].append(renumber[values] if column in ("name", "op") else values)
+        windows += part.windows
+    merged = DeviceRows(
+        table.names,
+        **{c: np.concatenate(v) if v else _none() for c, v in columns.items()},
+        windows=windows,
+    )
+    return merged.take(np.argsort(merged.start, kind="stable"))

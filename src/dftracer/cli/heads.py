@@ -1,0 +1,20 @@
+"""Processes from arguments, for verbs that need no extra."""
+
+from __future__ import annotations
+
+import argparse
+
+from dftracer.cli.main import CommandError
+from dftracer.load.files import NoTraces
+from dftracer.load.heads import processes_of as find_processes
+from dftracer.load.process import ProcessInfo
+
+__all__ = ["processes_of"]
+
+
+def processes_of(args: argparse.Namespace, recover: bool = True) -> list[ProcessInfo]:
+    """The processes that wrote the files the arguments mean."""
+    try:
+        return find_processes(args.paths, recover)
+    except NoTraces as e:
+        raise CommandError(str(e)) from None

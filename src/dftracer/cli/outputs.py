@@ -1,0 +1,112 @@
+"""Files that commands write: never an input, never half a file, never in the place of somebody's trace."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from dftracer.cli.main import CommandError
+from dftracer.format.files import SUFFIXES
+from dftracer.format.writer import is_trace, maker_of
+
+__all__ = ["OutputNames", "appearing", "check_folder", "check_output", "identity"]
+
+_counter = itertools.count()
+
+
+def identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """What two names of one file have in common; None where there is no file."""
+    try:
+        s = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return s.st_dev, s.st_ino
+
+
+def check_output(path: Path, inputs: Iterable[Path], *, force: bool) -> Path:
+    """Where to write, or a clear error: inputs and traces stay, what else exists stays unless forced away."""
+    there = identity(path)
+    if there is not None:
+        if path.is_dir():
+            raise CommandError(f"{path} is a directory; name a file in it")
+        if any(identity(given) == there for given in inputs):
+            raise CommandError(f"{path} is one of the inputs; write to another file with -o")
+        if not force:
+            raise CommandError(f"{path} exists; use -f to overwrite it, or -o to write elsewhere")
+        if _is_somebodys_trace(path):
+            raise CommandError(
+                f"{path} is a trace that no command has made: -f replaces earlier outputs only;"
+                " choose another name with -o, or remove it yourself"
+            )
+    if not path.parent.is_dir():
+        raise CommandError(f"{path.parent} does not exist; create it first")
+    return path
+
+
+def _is_somebodys_trace(path: Path) -> bool:
+    if not stat.S_ISREG(path.stat().st_mode) or path.stat().st_size == 0:
+        return False
+    named = path.name.endswith(SUFFIXES)
+    return (named or is_trace(path)) and maker_of(path) is None
+
+
+def check_folder(folder: Path, inputs: Iterable[Path]) -> None:
+    """A folder for outputs: not one that holds an input."""
+    if folder.exists() and not folder.is_dir():
+        raise CommandError(f"{folder} is a file; give a directory")
+    there = identity(folder)
+    if there is None:
+        return
+    for given in inputs:
+        if identity(given.parent) == there:
+            raise CommandError(f"{folder} holds {given.name}, an input; write to another directory with -o")
+
+
+class OutputNames:
+    """A name in one folder for each input: its own, with a number before it where another folder's is equal.
+
+    All files of a folder get the same number, so that the parts of a trace stay together.
+    """
+
+    def __init__(self, inputs: Iterable[Path]) -> None:
+        by_folder: dict[Path, set[str]] = {}
+        for path in inputs:
+            by_folder.setdefault(path.parent, set()).add(path.name)
+        taken: set[str] = set()
+        self._before: dict[Path, str] = {}
+        for folder, names in by_folder.items():
+            before = ""
+            number = 1
+            while not taken.isdisjoint(before + name for name in names):
+                number += 1
+                before = f"{number}-"
+            self._before[folder] = before
+            taken.update(before + name for name in names)
+
+    def __call__(self, path: Path) -> str:
+        return self._before[path.parent] + path.name
+
+
+@contextlib.contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A place to write to; `path` appears, whole, when the block ends, and not at all when the block fails or
+    removes the place.
+
+    The place is hidden and does not end like a trace, so what a crash leaves of it is never read.
+    """
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file():  # a terminal, a pipe, /dev/null
+        yield real
+        return
+    place = real.with_name(f".dftracer-{os.getpid()}-{next(_counter)}.part")
+    try:
+        yield place
+        if place.exists():
+            os.replace(place, real)
+    finally:
+        with contextlib.suppress(OSError):
+            place.unlink(missing_ok=True)
