@@ -45,14 +45,17 @@ std::string cleaned(const std::string& text, size_t longest) {
   return out.substr(0, longest - 9) + "-" + short_hash(text).substr(0, 8);
 }
 
+// In the order of time, to the millisecond.
 std::string new_id() {
-  time_t now = time(nullptr);
+  uint64_t now = realtime_ns();
+  time_t seconds = time_t(now / 1000000000);
   tm local;
-  char date[32];
-  localtime_r(&now, &local);
+  char date[32], id[64];
+  localtime_r(&seconds, &local);
   strftime(date, sizeof date, "%Y%m%d-%H%M%S", &local);
-  std::string seed = host_name() + ":" + std::to_string(getpid()) + ":" + std::to_string(realtime_ns());
-  return std::string(date) + "-" + short_hash(seed).substr(0, 8);
+  std::string seed = host_name() + ":" + std::to_string(getpid()) + ":" + std::to_string(now);
+  snprintf(id, sizeof id, "%s-%03x%s", date, unsigned(now / 1000000 % 1000), short_hash(seed).substr(0, 5).c_str());
+  return id;
 }
 
 std::string file_text(const std::string& path) {

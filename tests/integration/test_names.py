@@ -293,9 +293,11 @@ def test_a_killed_run_started_again(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         """,
     )
-    killed = python(tmp_path, "program.py", "die", check=False)
+    rings = tmp_path / "rings"
+    rings.mkdir()
+    killed = run(tmp_path, sys.executable, "program.py", "die", check=False, DFTRACER_RING_DIR=str(rings))
     assert killed.returncode == -signal.SIGKILL
-    python(tmp_path, "program.py")
+    python(tmp_path, "program.py", DFTRACER_RING_DIR=str(rings))
     files = files_of(tmp_path)
     assert [events(f) for f in files] == [500, 500]
     assert sorted(f.path.name.startswith("t-2") for f in files) == [False, True]
