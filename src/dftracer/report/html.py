@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from dftracer.analyze import STAGES, Analysis, Rank, views
+from dftracer.report.device import device_page
+from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 from dftracer.report.terminal import COLOURS
 
 __all__ = ["html_page", "page_data"]
@@ -55,6 +57,10 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "colours": [COLOURS[s] for s in STAGES],
         "trace": {k: v for k, v in a.trace.items() if k != "files"},
         "verdict": a.verdict,
+        "head": list(head(a)),
+        "notes": notes(a),
+        "culprit": culprit(a),
+        "phases": [[PHASE_WORDS[k], row["seconds"], row["share"]] for k, row in a.phases.items()],
         "run_s": a.run_s,
         "findings": [f.to_json() for f in a.findings],
         "ranks": [_rank(r) for r in ranks],
@@ -62,6 +68,7 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "slowest": None if job.slowest is None else job.slowest.number,
         "wait": {str(r.number): {k: v / 1e6 for k, v in r.wait_stages_us().items()} for r in ranks},
         "lanes": _lanes(a),
+        "device": device_page(a),
         "io": None
         if io is None
         else {k: _short(io[k].to_list()) for k in ("start_s", "width_s", "read_bytes", "write_bytes", "ops")},
