@@ -1,30 +1,19 @@
 #include "record/process_owner.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
 
-#include "record/ring_file.hpp"
+#include "record/process_life.hpp"
 
 namespace dft {
 namespace {
 
-std::string boot_id() {
-  char text[64];
-  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-  ssize_t n = fd >= 0 ? read(fd, text, sizeof text) : 0;
-  if (fd >= 0) close(fd);
-  while (n > 0 && text[n - 1] == '\n') --n;
-  return n > 0 ? std::string(text, size_t(n)) : "unknown";
-}
-
 // Where pids mean the same as here; empty where that cannot be told.
 std::string place() {
-  std::string boot = boot_id();
-  uint64_t ns = own_pid_namespace();
-  return boot == "unknown" || ns == 0 ? "" : boot + "/" + std::to_string(ns) + "/";
+  uint64_t boot = own_boot(), ns = own_pid_namespace();
+  return boot == 0 || ns == 0 ? "" : std::to_string(boot) + "/" + std::to_string(ns) + "/";
 }
 
 }  // namespace

@@ -11,8 +11,7 @@
 
 #include "format/md5.hpp"
 #include "record/clock.hpp"
-#include "record/process_owner.hpp"
-#include "record/ring_file.hpp"
+#include "record/process_life.hpp"
 #include "session/environment.hpp"
 #include "write/existing_trace.hpp"
 #include "write/trace_file.hpp"

@@ -35,10 +35,11 @@ DFT_API uint64_t ticks_to_us(uint64_t ticks);
 DFT_API std::vector<std::string> recover_directory(const std::string& directory);
 
 // Completes the trace of a dead process; false while something of it still waits in a ring.
-bool complete_trace(const std::string& path);
+bool recover_trace(const std::string& path);
 
-// Removes what dead processes left for traces whose directory is gone: no reader will come for it.
-void drop_lost_rings();
+// The same for a directory at the end of a traced program: in a bounded time, and only where nothing has to be looked
+// for.
+void recover_at_exit(const std::string& directory);
 
 void install_signal_hooks();
 
