@@ -20,6 +20,7 @@ struct Activity {
 PyTypeObject g_activity_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.Activity", sizeof(Activity)};
 
 void begin(ThreadState* t, Activity* a) {
+  ++a->node->uses;
   Frame* f = push_frame(t, a, muted_unless(a->on));
   a->frame = *f;
   a->generation = t->generation;

@@ -28,6 +28,14 @@ void tell_boundary(Phase phase, bool begins) {
   Py_CLEAR(g_boundary_hook);
 }
 
+PyObject* boundary_passed(PyObject*, PyObject* code) {
+  if (!g_boundary_hook) Py_RETURN_NONE;
+  long number = PyLong_AsLong(code);
+  if (number < 0) PyErr_Clear();
+  if (number >= 2 * kFetch && number < 2 * (kCheckpoint + 1)) tell_boundary(Phase(number / 2), number % 2 == 0);
+  Py_RETURN_NONE;
+}
+
 PyObject* set_boundary_hook(PyObject*, PyObject* callable) {
   PyObject* old = g_boundary_hook;
   g_boundary_hook = callable == Py_None ? nullptr : new_ref(callable);

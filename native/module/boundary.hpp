@@ -22,6 +22,8 @@ inline void boundary(Phase phase, bool begins) {
   if (DFT_UNLIKELY(g_boundary_hook) && phase != kNoPhase) tell_boundary(phase, begins);
 }
 
+// The same from Python: automatic tracing knows boundaries that no node stands at.
+PyObject* boundary_passed(PyObject*, PyObject* code);
 PyObject* set_boundary_hook(PyObject*, PyObject* callable);
 
 }  // namespace dft::py

@@ -57,7 +57,10 @@ void begin_wait(Loop* l) {
   end_item(l, ticks());
   l->waited = false;
   ThreadState* t = wanted(l) || recording_thread() ? thread_in_context() : nullptr;
-  if (t && l->wait) push_frame(t, wait_key(l), muted_unless(l->wait->on));
+  if (t && l->wait) {
+    ++l->wait->uses;
+    push_frame(t, wait_key(l), muted_unless(l->wait->on));
+  }
 }
 
 // `error`: the exception type that came instead of an item; the one that ends a loop is no event.
@@ -78,7 +81,10 @@ void end_wait(Loop* l, bool got_item, PyObject* error) {
   ++l->count;
   l->in_body = true;
   if (l->wait) boundary(l->wait->phase, false);
-  if (l->body) push_frame(t, body_key(l), muted_unless(l->body->on));
+  if (l->body) {
+    ++l->body->uses;
+    push_frame(t, body_key(l), muted_unless(l->body->on));
+  }
 }
 
 bool ends_loop(PyObject* error) {

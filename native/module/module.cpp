@@ -23,6 +23,7 @@ PyMethodDef g_functions[] = {
     {"disguise", disguise, METH_VARARGS, nullptr},
     {"loop", loop, METH_VARARGS, nullptr},
     {"set_boundary_hook", set_boundary_hook, METH_O, nullptr},
+    {"boundary", boundary_passed, METH_O, nullptr},
     {},
 };
 

@@ -46,7 +46,10 @@ PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
   Node* n = reinterpret_cast<Bound*>(self)->node;
   boundary(n->phase, true);
   if (DFT_LIKELY(n->on || recording_thread()))
-    if (ThreadState* t = thread_in_context()) push_frame(t, n, muted_unless(n->on));
+    if (ThreadState* t = thread_in_context()) {
+      ++n->uses;
+      push_frame(t, n, muted_unless(n->on));
+    }
   return new_ref(reinterpret_cast<PyObject*>(n));
 }
 
@@ -295,6 +298,7 @@ PyObject* node_start(PyObject* self, PyObject*) {
   if (ThreadState* t = thread_in_context()) {
     Frame forgotten;
     pop_frame(t->stack, n, kStarted, &forgotten);  // a start() without stop() is simply restarted
+    ++n->uses;
     push_frame(t, n, kStarted | muted_unless(n->on));
   }
   Py_RETURN_NONE;
@@ -369,6 +373,7 @@ PyMethodDef g_node_methods[] = {
 PyMemberDef g_node_members[] = {
     {"name", T_OBJECT_EX, offsetof(Node, name), READONLY, nullptr},
     {"cat", T_OBJECT_EX, offsetof(Node, cat), READONLY, nullptr},
+    {"begun", T_ULONGLONG, offsetof(Node, uses), READONLY, "How often an event of this node was begun."},
     {},
 };
 

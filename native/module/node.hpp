@@ -42,6 +42,7 @@ struct Node {
   Bound* exit;
   NodeArgs* args;
   PyObject* weakrefs;
+  uint64_t uses;  // how often it was entered, so that automatic tracing steps back where it is used by hand
   uint32_t name_id;
   Phase phase;
   bool on;

@@ -13,7 +13,10 @@ PyObject* use_enter(PyObject* self, PyObject*) {
   auto* u = reinterpret_cast<Use*>(self);
   if (g_tracing) boundary(u->node->phase, true);
   if (g_tracing && (u->on || recording_thread()))
-    if (ThreadState* t = thread_in_context()) push_frame(t, u, muted_unless(u->on));
+    if (ThreadState* t = thread_in_context()) {
+      ++u->node->uses;
+      push_frame(t, u, muted_unless(u->on));
+    }
   return new_ref(self);
 }
 

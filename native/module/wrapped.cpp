@@ -78,6 +78,7 @@ PyObject* wrapped_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   bool plain = !w->parameters && !w->self_attributes;
   Args own;
   if (!plain && span.on) own = call_args(w, span, args, PyVectorcall_NARGS(nargsf), kwnames);
+  ++span.node->uses;
   boundary(span.node->phase, true);
   push_frame(t, span.key, muted_unless(span.on));
   PyObject* result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);

@@ -16,6 +16,9 @@ class Node:
     @property
     def cat(self) -> str: ...
     @property
+    def begun(self) -> int:
+        """How often an event of this node was begun."""
+    @property
     def enabled(self) -> bool: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -115,6 +118,9 @@ def loop(
     count_key: str,
     count_as_string: bool,
 ) -> LoopIterator[_T]: ...
+def boundary(code: int, /) -> None:
+    """A phase begins or ends here: what a node at this place would tell the hook."""
+
 def set_boundary_hook(hook: Callable[[int], None] | None, /) -> None:
     """Call `hook` where a phase of training begins or ends (native/module/boundary.hpp has the codes)."""
 

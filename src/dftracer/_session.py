@@ -9,7 +9,7 @@ import dftracer
 from dftracer import _config, _core, _messages
 from dftracer._before_finalize import run_before_finalize
 
-__all__ = ["SETTINGS", "begin", "end"]
+__all__ = ["SETTINGS", "arm", "begin", "end"]
 
 SETTINGS = _config.load_settings()
 
@@ -62,6 +62,14 @@ def _watch_device() -> None:
         from dftracer import _device_events  # noqa: PLC0415 - only where something is recorded
 
         _device_events.watch()
+
+
+def arm() -> None:
+    """Record from now on under the default name, unless that has begun; `begin` may still give another."""
+    global _joined  # noqa: PLW0603
+    if SETTINGS.enable and not _core.active():
+        begin()
+        _joined = True
 
 
 def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -> None:

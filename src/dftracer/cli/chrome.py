@@ -1,20 +1,23 @@
-"""Events as Chrome/Perfetto JSON: times from the start of the trace, and lanes on which nothing overlaps.
+"""Events as Chrome/Perfetto JSON: times from the first event, lanes on which nothing overlaps, small numbers.
 
-Viewers draw spans of one lane by nesting and silently hide what crosses. A span that crosses another of
-its thread
-(asynchronous tasks do) goes to a further lane of that thread.
+Viewers draw spans of one lane by nesting and silently hide what crosses: a span that crosses another of its
+thread (asynchronous tasks do) goes to a further lane of that thread. They cut the numbers of processes and
+threads to 32 bits and drop events before time 0.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from dftracer.cli.chrome_tracks import Tracks
 from dftracer.load.chunk import MISSING
+from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Trace, scan_file
 
 __all__ = ["assign_lanes", "write_chrome"]
@@ -47,23 +50,52 @@ def assign_lanes(tid: Any, ts: Any, dur: Any) -> list[int]:
 
 def write_chrome(trace: Trace, path: Path, *, packed: bool) -> int:
     """Write all events, with gzip if they are to be packed; returns how many."""
-    base = min((p.start_us for p in trace.processes if p.start_us is not None), default=0)
+    wanted = [p for p in trace.processes if trace.filter.wants(p)]
+    base = min((low for low in (_first(trace, p) for p in wanted) if low is not None), default=0)
+    tracks = Tracks(trace.processes)
     opener: Any = gzip.open if packed else open
     written = 0
     with opener(path, "wt", encoding="utf-8", errors="replace") as out:
         out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-        first = True
-        for process in trace.processes:
-            if trace.filter.wants(process):
-                n = _write_process(trace, process, base, out, first)
-                first = first and n == 0
-                written += n
+        between = ""
+        for holder, rows in _by_process(trace, wanted, base):
+            written += len(rows)
+            for row in (*tracks.place(holder, rows, _lanes(rows)), *rows):
+                out.write(between + json.dumps(row, separators=(",", ":"), ensure_ascii=False))
+                between = ",\n"
+        for row in tracks.meetings():
+            out.write(between + json.dumps(row, separators=(",", ":")))
         out.write(f'],"otherData":{{"base_time_us":{base}}}}}\n')
     return written
 
 
-def _write_process(trace: Trace, process: Any, base: int, out: IO[str], first: bool) -> int:
-    rows: list[dict[str, Any]] = []
+def _first(trace: Trace, process: ProcessInfo) -> int | None:
+    """When the first event of a file begins; events may be older than their process's `start`."""
+    first: int | None = None
+    for _, chunk in scan_file(process, trace.filter, trace.threads, trace.chunk_text):
+        if chunk.rows:
+            low = int(chunk.ints("ts").min())
+            first = low if first is None else min(first, low)
+    return first
+
+
+def _by_process(
+    trace: Trace, wanted: list[ProcessInfo], base: int
+) -> Iterator[tuple[ProcessInfo, list[dict[str, Any]]]]:
+    """The rows of one process after the other, be its trace in one file, in parts, or in a merged one."""
+    files: dict[tuple[str, int], list[ProcessInfo]] = {}
+    for process in wanted:
+        files.setdefault(process.key, []).append(process)
+    for parts in files.values():
+        by_pid: dict[int, list[dict[str, Any]]] = {}
+        for process in parts:
+            for row in _rows(trace, process, base):
+                by_pid.setdefault(row["pid"], []).append(row)
+        for rows in by_pid.values():
+            yield parts[-1], rows
+
+
+def _rows(trace: Trace, process: ProcessInfo, base: int) -> Iterator[dict[str, Any]]:
     for scanner, chunk in scan_file(process, trace.filter, trace.threads, trace.chunk_text):
         if chunk.rows == 0:
             continue
@@ -87,41 +119,33 @@ def _write_process(trace: Trace, process: Any, base: int, out: IO[str], first: b
             rest = chunk.args_text(i)
             if rest:
                 args.update(_object(rest))
-            rows.append(
-                {
-                    "name": names[name],
-                    "cat": cats[cat] if cat >= 0 else "",
-                    "ph": chr(ph),
-                    "pid": pid,
-                    "tid": pid if tid == MISSING else tid,
-                    "ts": ts - base,
-                    "dur": dur,
-                    "args": args,
-                }
-            )
-    if not rows:
-        return 0
-    tid = np.array([r["tid"] for r in rows])
-    lanes = assign_lanes(tid, np.array([r["ts"] for r in rows]), np.array([r["dur"] for r in rows]))
-    heads = []
-    for pid, rank in process.ranks().items():
-        who = f"rank {rank} " if rank is not None else ""
-        heads.append(_name("process_name", pid, pid, f"{who}pid {pid}"))
-    # Viewers join lanes by (pid, tid): further lanes get numbers no thread has.
-    extra: dict[tuple[int, int], int] = {}
-    for r, lane in zip(rows, lanes, strict=True):
-        if lane:
-            key = (r["tid"], lane)
-            if key not in extra:
-                extra[key] = (1 << 40) + len(extra)
-                heads.append(_name("thread_name", r["pid"], extra[key], f"{r['tid']} ({lane + 1})"))
-            r["tid"] = extra[key]
-    for thread, text in process.threads.items():
-        heads.append(_name("thread_name", process.pid, thread, text))
-    for r in (*heads, *rows):
-        out.write(("" if first else ",\n") + json.dumps(r, separators=(",", ":"), ensure_ascii=False))
-        first = False
-    return len(rows)
+            row: dict[str, Any] = {
+                "name": names[name],
+                "cat": cats[cat] if cat >= 0 else "",
+                "ph": chr(ph),
+                "pid": pid,
+                "tid": pid if tid == MISSING else tid,
+                "ts": ts - base,
+            }
+            if row["ph"] == "X":
+                row["dur"] = max(dur, 0)
+            else:
+                # Viewers draw the numbers of a counter and refuse the rest.
+                args = {k: v for k, v in args.items() if isinstance(v, (int, float))}
+            row["args"] = args
+            yield row
+
+
+def _lanes(rows: Iterable[dict[str, Any]]) -> list[int]:
+    """A lane for each row; counters are not on one."""
+    listed = list(rows)
+    spans = [i for i, r in enumerate(listed) if r["ph"] == "X"]
+    columns = [np.array([listed[i][c] for i in spans], dtype=np.int64) for c in ("tid", "ts", "dur")]
+    lanes = [0] * len(listed)
+    if spans:
+        for i, lane in zip(spans, assign_lanes(*columns), strict=True):
+            lanes[i] = lane
+    return lanes
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -131,7 +155,3 @@ def _object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {"args": text}
     return value if isinstance(value, dict) else {"args": text}
-
-
-def _name(kind: str, pid: int, tid: int, text: str) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": text}}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from dftracer import _config
 from dftracer.cli.main import CommandError
 
-__all__ = ["add_io", "add_program", "command_of", "environment", "preload_library", "wait_for"]
+__all__ = ["add_io", "add_program", "automatic", "command_of", "environment", "preload_library", "wait_for"]
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +74,20 @@ def environment(args: argparse.Namespace, directory: Path, library: str | None) 
         env["DFTRACER_INIT"] = "PRELOAD"
         env["LD_PRELOAD"] = ":".join([library, *filter(None, [env.get("LD_PRELOAD")])])
     return env
+
+
+@contextlib.contextmanager
+def automatic(env: dict[str, str], on: bool, tell: bool) -> Iterator[None]:
+    """Have steps recorded without annotations, and the first process that trains say so."""
+    if not on:
+        env.pop("DFTRACER_AUTO", None)
+        yield
+        return
+    env.setdefault("DFTRACER_AUTO", "torch")
+    with tempfile.TemporaryDirectory(prefix="dftracer-") as place:
+        if tell:
+            env["DFTRACER_AUTO_MARK"] = str(Path(place) / "told")
+        yield
 
 
 def preload_library() -> str | None:

@@ -44,6 +44,9 @@ class Member:
     matched: int = 1  # ranks whose part is known
     arrival_ns: int | None = None  # after the first rank
     skew_ns: int | None = None  # last rank after the first
+    meeting: int = -1  # a number for the parts of one collective
+    turn: int | None = None  # its place among them, by the time of arrival
+    turns: int = 0
 
 
 @dataclass
@@ -123,10 +126,13 @@ def _check_counts(group: str, parts: list[Member], warnings: list[str]) -> None:
 
 def arrivals(matched: dict[str, list[Member]], clocks: dict[int, Clock]) -> None:
     """How much later than the first each rank came to each collective."""
-    for parts in matched.values():
+    for number, parts in enumerate(matched.values()):
         timed = [p for p in parts if p.timed]
         if len(timed) < 2:
             continue
+        timed.sort(key=lambda p: (p.start + clocks[p.rank].offset_ns, p.rank))
+        for turn, p in enumerate(timed):
+            p.meeting, p.turn, p.turns = number, turn, len(timed)
         came = [p.start + clocks[p.rank].offset_ns for p in timed]
         first, last = min(came), max(came)
         for p, at in zip(timed, came, strict=True):

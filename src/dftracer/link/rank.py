@@ -115,6 +115,7 @@ def prepare(files: RankFiles) -> RankLink:
     for window, et_source, activity_source in _pair(files, summary.warnings):
         parts.append(_window(files, window, et_source, activity_source, records, summary))
     starts = [p.activity.span[0] for p in parts if len(p.activity)]
+    starts += [int(p.spans.start.min()) for p in parts if len(p.spans)]
     summary.start_ns = min(starts) if starts else None
     summary.seconds = time.perf_counter() - began
     return RankLink(files, parts, summary)

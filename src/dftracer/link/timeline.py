@@ -22,14 +22,51 @@ from dftracer.link.tables import TablePart
 
 __all__ = ["join_fragments", "write_fragment"]
 
-_FURTHER = 1 << 40  # numbers of further lanes, beyond every thread's
+# Numbers of lanes while they are sorted out: streams and further lanes lie beyond every thread.
+_FURTHER = 1 << 40
 _STREAMS = 1 << 32
+# In the file, viewers cut the numbers of processes and threads to 32 bits: small ones, each used once.
+_PROCESSES, _THREADS = 100, 10_000
 _BATCH = 1 << 13
 
 
 def _process(rank: int, device: int = -1, ours: bool = False) -> int:
     """A number for each group of lanes: the rank's host, each of its devices, our own trace."""
-    return rank * 100 + (98 if ours else device + 1)
+    return rank * _PROCESSES + (99 if ours else device + 2)
+
+
+class _Tracks:
+    """The groups of lanes of a rank and their lanes: small numbers, named once."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._named: set[tuple[int, int]] = set()
+
+    def numbers(self, pid: Ints, lane: Ints) -> Ints:
+        """The number in the file of each (group, lane)."""
+        pairs, at = np.unique(np.stack([pid, lane]), axis=1, return_inverse=True)
+        known = [self.number(*pair) for pair in pairs.T.tolist()]
+        found: Ints = np.array(known, dtype=np.int64)[at.reshape(-1)]
+        return found
+
+    def number(self, pid: int, lane: int) -> int:
+        return self._numbers.setdefault((pid, lane), self._rank * _THREADS + len(self._numbers) + 1)
+
+    def name_process(self, out: list[str], pid: int, text: str) -> None:
+        if (pid, -1) not in self._named:
+            self._named.add((pid, -1))
+            out.append(_metadata("process_name", pid, 0, {"name": text}))
+            out.append(_metadata("process_sort_index", pid, 0, {"sort_index": pid}))
+
+    def name_lane(self, out: list[str], pid: int, lane: int, text: str) -> None:
+        if (pid, lane) not in self._named:
+            self._named.add((pid, lane))
+            out.append(_metadata("thread_name", pid, self.number(pid, lane), {"name": text}))
+
+
+def _metadata(kind: str, pid: int, tid: int, args: dict[str, Any]) -> str:
+    return json.dumps({"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}, separators=(",", ":"))
 
 
 class _Writer:
@@ -54,23 +91,11 @@ def write_fragment(
 ) -> None:
     """One rank's events as lines of JSON, each with a comma after it."""
     out = _Writer(path)
-    named: set[tuple[int, int | None]] = set()
+    tracks = _Tracks(rank)
     for part in parts:
-        _nodes(out, named, rank, part, offset_ns - base_ns, who)
-        _spans(out, named, rank, part, offset_ns - base_ns)
+        _nodes(out, tracks, rank, part, offset_ns - base_ns, who)
+        _spans(out, tracks, rank, part, offset_ns - base_ns)
     out.close()
-
-
-def _name(out: list[str], named: set[tuple[int, int | None]], pid: int, tid: int | None, text: str) -> None:
-    if (pid, tid) in named:
-        return
-    named.add((pid, tid))
-    kind = "process_name" if tid is None else "thread_name"
-    row = {"name": kind, "ph": "M", "pid": pid, "tid": tid or 0, "args": {"name": text}}
-    out.append(json.dumps(row, separators=(",", ":")))
-    if tid is None:
-        row = {"name": "process_sort_index", "ph": "M", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
-        out.append(json.dumps(row, separators=(",", ":")))
 
 
 def _lanes(lane: Ints, start: Ints, dur: Ints) -> Ints:
@@ -86,9 +111,7 @@ def _lanes(lane: Ints, start: Ints, dur: Ints) -> Ints:
     return lane
 
 
-def _nodes(
-    out: _Writer, named: set[tuple[int, int | None]], rank: int, part: TablePart, shift: int, who: str
-) -> None:
+def _nodes(out: _Writer, tracks: _Tracks, rank: int, part: TablePart, shift: int, who: str) -> None:
     g, act = part.graph, part.activity
     rows = np.flatnonzero(g.timed)
     if not rows.size:
@@ -98,17 +121,19 @@ def _nodes(
     at = g.activity[rows]
     device = np.where(on_device, act.device[at], -1)
     for d in distinct(device).tolist():
-        _name(heads, named, _process(rank, d), None, who if d < 0 else f"rank {rank} GPU {d}")
+        tracks.name_process(heads, _process(rank, d), who if d < 0 else f"rank {rank} GPU {d}")
     first = np.where(on_device, _STREAMS * (device + 2) + act.stream[at], act.tid[at])
     lane = _lanes(first, g.start[rows], g.dur[rows])
-    pid = rank * 100 + device + 1
+    pid = rank * _PROCESSES + device + 2
     for p, original, number in sorted(set(zip(pid.tolist(), first.tolist(), lane.tolist(), strict=True))):
         if original >= _STREAMS:
             text = f"stream {original % _STREAMS}"
         else:
             text = act.threads.get(original, f"thread {original}")
-        _name(heads, named, p, number, text if number == original else f"{text} ({number % 64 + 1})")
+        more = "" if number == original else f" ({number % 64 + 1})"
+        tracks.name_lane(heads, p, number, text + more)
     out.write(heads)
+    lane = tracks.numbers(pid, lane)
     start, dur = g.start[rows] + shift, g.dur[rows]
     columns = [
         b'{"ph":"X","name":',
@@ -135,7 +160,10 @@ def _nodes(
     every = np.arange(rows.size)
     for low in range(0, rows.size, _BATCH):
         out.write_bytes(wire.join(columns, every[low : low + _BATCH]).text)
-    out.write(_flows(part, rows, pid, lane, shift))
+    place = np.full(len(g), -1, dtype=np.int64)
+    place[rows] = np.arange(rows.size)
+    out.write(_launches(part, place, pid, lane, shift))
+    out.write(_meetings(part, place, pid, lane, shift))
 
 
 def _label_texts(labels: Labels) -> list[bytes]:
@@ -150,37 +178,52 @@ def _label_texts(labels: Labels) -> list[bytes]:
     return texts
 
 
-def _flows(part: TablePart, rows: Ints, pid: Ints, lane: Ints, shift: int) -> list[str]:
+def _arrow(ph: str, name: str, number: int, pid: int, tid: int, ts: int) -> str:
+    """One end of an arrow; `ts` is in ns, and the arrow belongs to what is open then."""
+    more = "" if ph == "s" else ',"bp":"e"'
+    return (
+        f'{{"ph":"{ph}","id":{number},"name":"{name}","cat":"{name}","pid":{pid},"tid":{tid},'
+        f'"ts":{ts // 1000}.{ts % 1000:03d}{more}}}'
+    )
+
+
+def _launches(part: TablePart, place: Ints, pid: Ints, lane: Ints, shift: int) -> list[str]:
     """Arrows from launches to device work."""
     g = part.graph
-    place = np.full(len(g), -1, dtype=np.int64)
-    place[rows] = np.arange(rows.size)
     lines = []
     for row in np.flatnonzero(g.launch >= 0).tolist():
-        number = int(g.id[row])
         for ph, node in (("s", int(g.launch[row])), ("f", row)):
             i = int(place[node])
-            ts = int(g.start[node]) + shift
-            more = ',"bp":"e"' if ph == "f" else ""
-            lines.append(
-                f'{{"ph":"{ph}","id":{number},"name":"launch","cat":"launch","pid":{pid[i]},"tid":{lane[i]},'
-                f'"ts":{ts // 1000}.{ts % 1000:03d}{more}}}'
-            )
+            lines.append(_arrow(ph, "launch", int(g.id[row]), pid[i], lane[i], int(g.start[node]) + shift))
     return lines
 
 
-def _spans(out: _Writer, named: set[tuple[int, int | None]], rank: int, part: TablePart, shift: int) -> None:
+def _meetings(part: TablePart, place: Ints, pid: Ints, lane: Ints, shift: int) -> list[str]:
+    """Arrows from the rank that came first to a collective, through the others, to the last."""
+    lines = []
+    for member, call in zip(part.members, part.collectives, strict=True):
+        i = int(place[call.row])
+        if member.turn is None or i < 0:
+            continue
+        ph = "s" if member.turn == 0 else "f" if member.turn == member.turns - 1 else "t"
+        ts = int(part.graph.start[call.row]) + shift
+        lines.append(_arrow(ph, "collective", member.meeting, pid[i], lane[i], ts))
+    return lines
+
+
+def _spans(out: _Writer, tracks: _Tracks, rank: int, part: TablePart, shift: int) -> None:
     """Regions and I/O of our own trace, in lanes of their own."""
     s = part.spans
     if not len(s):
         return
     heads: list[str] = []
     pid = _process(rank, ours=True)
-    _name(heads, named, pid, None, f"rank {rank} regions and I/O")
+    tracks.name_process(heads, pid, f"rank {rank} regions and I/O")
     lane = _lanes(s.tid, s.start, s.dur)
     for thread, number in sorted(set(zip(s.tid.tolist(), lane.tolist(), strict=True))):
         more = "" if number == thread else f" ({number % 64 + 1})"
-        _name(heads, named, pid, number, f"thread {thread}{more}")
+        tracks.name_lane(heads, pid, number, f"thread {thread}{more}")
+    lane = tracks.numbers(np.full(lane.size, pid), lane)
     lines = []
     for i in range(len(s)):
         start, dur = int(s.start[i]) + shift, int(s.dur[i])

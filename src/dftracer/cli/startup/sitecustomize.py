@@ -12,7 +12,10 @@ def _start() -> None:
             import dftracer.collect._auto as auto
 
             auto.install()
-        import dftracer._session  # noqa: F401 - joining the announced session is its effect
+        import dftracer._session  # joining the announced session is its effect
+
+        if os.environ.get("DFTRACER_AUTO"):
+            import dftracer.auto.startup  # noqa: F401 - beginning is its effect
     except Exception as e:  # the traced program must run whatever happens here
         sys.stderr.write(f"dftracer: not recording: {e}\n")
 

@@ -1,0 +1,20 @@
+"""The events of a training program that nobody annotated.
+
+::
+
+    DFTRACER_ENABLE=1 DFTRACER_AUTO=torch python train.py     # or: dftracer run -- python train.py
+
+    from dftracer import auto
+    auto.install()             # from code; uninstall() puts everything back
+
+Only boundaries are watched: where a batch is awaited, where backward and the optimizer begin and end, where
+batches are copied, collectives called, checkpoints written. What an event of the `ai` tree says by hand is
+never said twice. Nothing here imports torch: it is prepared for, and met when the program imports it.
+"""
+
+from __future__ import annotations
+
+from dftracer.auto._adapters import ADAPTERS, adapter
+from dftracer.auto._switch import install, installed, uninstall
+
+__all__ = ["ADAPTERS", "adapter", "install", "installed", "uninstall"]

@@ -1,0 +1,19 @@
+"""Frameworks that mark their own phases: each is met when the program imports it.
+
+An adapter is a module with `NAME` (as users call the framework) and `install(module, patches)`, where
+`patches` takes every change back. It tells the step rule what it knows through
+`dftracer.auto._training.training()`: the calls there (`step_begins`, `step_ends`, `evaluation_begins`,
+`forward_begins` ...) replace, for as long as they are made, what the rule would have deduced.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ADAPTERS", "adapter"]
+
+# Module whose import brings the framework -> module of ours.
+ADAPTERS: dict[str, str] = {}
+
+
+def adapter(module: str, ours: str) -> None:
+    """Have `ours` installed when `module` is imported."""
+    ADAPTERS[module] = ours

@@ -1,0 +1,88 @@
+"""Backward, optimizer steps and gradient scalers: where they begin and end."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import ModuleType
+from typing import Any
+
+from dftracer.auto._events import now
+from dftracer.auto._patches import Patches, safely
+from dftracer.auto._training import training
+
+__all__ = ["install_autograd", "install_optimizers", "install_scaler"]
+
+
+def install_autograd(module: ModuleType, patches: Patches) -> None:
+    """Watch `torch.autograd.backward`, which `Tensor.backward` calls."""
+    compiling = sys.modules["torch"].compiler.is_compiling
+    original = module.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if compiling():  # compilers see through to the original, which they know
+            return original(*args, **kwargs)
+        here = training()
+        safely(here.backward_begins, now())
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            safely(here.backward_ends, error)
+            raise
+        safely(here.backward_ends)
+        return result
+
+    patches.replace(module, "backward", backward)
+
+
+def install_optimizers(module: ModuleType, patches: Patches) -> None:
+    """Watch every optimizer by torch's own hooks."""
+    compiling = sys.modules["torch"].compiler.is_compiling
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not compiling():
+            here = training()
+            if here.scaling != id(optimizer):
+                safely(here.optimizer_begins, id(optimizer), now())
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not compiling():
+            here = training()
+            if here.scaling == id(optimizer):
+                here.scaled = True
+            else:
+                safely(here.optimizer_ends, id(optimizer), now())
+
+    patches.later(module.register_optimizer_step_pre_hook(before).remove)
+    patches.later(module.register_optimizer_step_post_hook(after).remove)
+
+    optimizer_class: Any = module.Optimizer
+    init_original = optimizer_class.__init__
+
+    @functools.wraps(init_original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        init_original(self, *args, **kwargs)
+        safely(lambda: training().optimizer_made())
+
+    patches.replace(optimizer_class, "__init__", init)
+
+
+def install_scaler(module: ModuleType, patches: Patches) -> None:
+    """`GradScaler.step` is the optimizer step, whether it lets the optimizer step or not."""
+    owner: Any = module.GradScaler
+    original = owner.step
+
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        here, key = training(), id(optimizer)
+        safely(here.optimizer_begins, key, now())
+        here.scaling, here.scaled = key, False
+        try:
+            return original(self, optimizer, *args, **kwargs)
+        finally:
+            here.scaling = None
+            facts = {} if here.scaled else {"skipped": 1}
+            safely(lambda: here.optimizer_ends(key, now(), **facts))
+
+    patches.replace(owner, "step", step)

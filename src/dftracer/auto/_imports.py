@@ -1,0 +1,87 @@
+"""Being there when a module has been imported, without importing it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from dftracer import _messages
+
+__all__ = ["forget", "when_imported"]
+
+Met = Callable[[ModuleType], None]
+
+_awaited: dict[str, list[Met]] = {}
+
+
+class _Watcher:
+    """Stands aside for every import but those awaited, and has its say when such a module is ready."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
+        """The spec of an awaited module, whose execution ends with what waits for it."""
+        if name not in _awaited:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        loader = None if spec is None else spec.loader
+        if loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            # The loader may be shared, or asked again to reload.
+            with contextlib.suppress(AttributeError):
+                del loader.exec_module
+            execute(module)
+            _meet(name, module)
+
+        with contextlib.suppress(AttributeError):
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_watcher = _Watcher()
+
+
+def when_imported(name: str, met: Met) -> None:
+    """Call `met(module)` when `name` has been imported: now, or after its first import."""
+    module = sys.modules.get(name)
+    if module is not None and not _half_made(module):
+        _call(met, module)
+        return
+    _awaited.setdefault(name, []).append(met)
+    if _watcher not in sys.meta_path:
+        sys.meta_path.insert(0, _watcher)
+
+
+def forget() -> None:
+    """Wait for nothing any more."""
+    _awaited.clear()
+    with contextlib.suppress(ValueError):
+        sys.meta_path.remove(_watcher)
+
+
+def _half_made(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _meet(name: str, module: ModuleType) -> None:
+    for met in _awaited.pop(name, ()):
+        _call(met, module)
+    if not _awaited:
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(_watcher)
+
+
+def _call(met: Met, module: ModuleType) -> None:
+    try:
+        met(module)
+    except Exception as error:  # the program's import must not fail because of us
+        _messages.always(f"auto: {module.__name__} is not watched: {type(error).__name__}: {error}")

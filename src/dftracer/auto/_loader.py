@@ -1,0 +1,158 @@
+"""`DataLoader` in the process that trains: where a batch is awaited, and which worker made it.
+
+The iterator keeps its type: only the class's `__next__` is another function. What is known of an iterator
+lies in a table beside it, and a batch is known by the number that the loader gave its task.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from types import ModuleType
+from typing import Any
+
+from dftracer.auto import _worker
+from dftracer.auto._events import now
+from dftracer.auto._passes import Pass
+from dftracer.auto._patches import Patches, safely
+from dftracer.auto._told import tell
+from dftracer.auto._training import Training, training
+
+__all__ = ["install"]
+
+_MOST_TENSORS = 64
+
+_passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+
+
+def install(module: ModuleType, patches: Patches) -> None:
+    """Watch `torch.utils.data.dataloader`."""
+    torch: Any = __import__("sys").modules["torch"]
+    grad_enabled = torch.is_grad_enabled
+    tensor_type = torch.Tensor
+    iterator_class: Any = module._BaseDataLoaderIter
+    iter_original = module.DataLoader.__iter__
+    next_original = iterator_class.__next__
+
+    @functools.wraps(iter_original)
+    def loader_iter(self: Any) -> Any:
+        began = now()
+        iterator = iter_original(self)
+        safely(_began, self, iterator, began)
+        return iterator
+
+    @functools.wraps(next_original)
+    def iterator_next(self: Any) -> Any:
+        here = training()
+        if here.fetching:  # a data set that loads through a loader of its own
+            return next_original(self)
+        start = now()
+        here.fetching = True
+        try:
+            batch = next_original(self)
+        except StopIteration:
+            here.fetching = False
+            safely(here.loader_ended, _pass_of(self), start, now())
+            raise
+        except BaseException as error:
+            here.fetching = False
+            safely(here.fetch_failed, _pass_of(self), start, now(), error)
+            raise
+        here.fetching = False
+        safely(_fetched, here, self, batch, start, now(), grad_enabled(), tensor_type)
+        return batch
+
+    patches.replace(module.DataLoader, "__iter__", loader_iter)
+    patches.replace(iterator_class, "__next__", iterator_next)
+    _watch_order(module, patches)
+    _worker.install(module, patches)
+
+
+def _began(loader: Any, iterator: Any, began: int) -> None:
+    tell()
+    before = _passes.get(iterator)  # persistent workers: the same iterator begins again
+    of = Pass(id(loader), began, now(), 0 if before is None else before.restarts + 1)
+    if not getattr(loader, "persistent_workers", False):
+        of.follow(iterator)
+    _passes[iterator] = of
+
+
+def _pass_of(iterator: Any) -> Pass:
+    of = _passes.get(iterator)
+    if of is None:
+        of = _passes[iterator] = Pass(id(iterator), 0, 0)
+        of.follow(iterator)
+    return of
+
+
+def _fetched(
+    here: Training, iterator: Any, batch: Any, start: int, end: int, gradients: bool, tensor: type
+) -> None:
+    of = _pass_of(iterator)
+    found: list[int] = []
+    _tensors(batch, tensor, found, 3)
+    here.batch = frozenset(found)
+    here.fetched(of, start, end, gradients, _lineage(iterator, of))
+
+
+def _lineage(iterator: Any, of: Pass) -> dict[str, Any]:
+    """Which batch of the loader this is, and who made it."""
+    workers = getattr(iterator, "_workers", None)
+    if workers is None:
+        return {"batch": of.fetches}
+    facts: dict[str, Any] = {}
+    task = _tasks.get(iterator)
+    if task is not None:
+        facts["batch"], worker = task
+        if worker is not None:
+            facts["worker"] = worker
+            facts["worker_pid"] = workers[worker].pid
+    if of.restarts:
+        facts["pass"] = of.restarts
+    return facts
+
+
+# The task whose batch was handed out last: its number, and the worker that did it.
+_tasks: weakref.WeakKeyDictionary[Any, tuple[int, int | None]] = weakref.WeakKeyDictionary()
+_got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def _watch_order(module: ModuleType, patches: Patches) -> None:
+    owner: Any = module._MultiProcessingDataLoaderIter
+    process_original, get_original = owner._process_data, owner._get_data
+
+    @functools.wraps(get_original)
+    def get_data(self: Any) -> Any:
+        got = get_original(self)
+        if isinstance(got, tuple) and isinstance(got[0], int):
+            _got[self] = got[0]
+        return got
+
+    @functools.wraps(process_original)
+    def process_data(self: Any, data: Any, *worker: Any) -> Any:
+        safely(_handed_out, self, worker[0] if worker else None)
+        return process_original(self, data, *worker)
+
+    patches.replace(owner, "_get_data", get_data)
+    patches.replace(owner, "_process_data", process_data)
+
+
+def _handed_out(iterator: Any, worker: int | None) -> None:
+    in_order = getattr(iterator, "_in_order", True)
+    task = iterator._rcvd_idx - 1 if in_order else _got.get(iterator, 0)
+    _tasks[iterator] = (task, worker)
+
+
+def _tensors(value: Any, tensor: type, found: list[int], depth: int) -> None:
+    if isinstance(value, tensor):
+        found.append(id(value))
+    elif depth and len(found) < _MOST_TENSORS:
+        if isinstance(value, dict):
+            values: Any = value.values()
+        elif isinstance(value, (list, tuple)):
+            values = value[:_MOST_TENSORS]
+        else:
+            values = getattr(value, "data", None)  # transformers.BatchEncoding and the like
+            values = values.values() if isinstance(values, dict) else ()
+        for each in values:
+            _tensors(each, tensor, found, depth - 1)

@@ -1,0 +1,58 @@
+"""One pass over a loader: from `iter(loader)` to its last batch, or to the moment it is dropped."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from dftracer.auto._events import now
+
+__all__ = ["Pass"]
+
+
+class Pass:
+    """What is known of it. Whether it trains shows when a backward follows one of its batches."""
+
+    __slots__ = (
+        "__weakref__",
+        "began",
+        "died",
+        "ended",
+        "fetches",
+        "first",
+        "iterator",
+        "loader",
+        "ready",
+        "restarts",
+        "trains",
+        "worker",
+    )
+
+    def __init__(self, loader: int, began: int, ready: int, restarts: int = 0) -> None:
+        self.loader = loader  # which loader, as far as it can be told
+        self.began = began  # iter(loader) was called, and
+        self.ready = ready  # had returned
+        self.restarts = restarts  # of persistent workers: which of their passes this is
+        self.fetches = 0
+        self.first = 0  # the begin of the first wait, iter() included
+        self.trains = False
+        self.ended = 0  # when it said that there are no more batches
+        self.died = 0  # when nobody held its iterator any more
+        self.worker: int | None = None  # the worker that made the latest batch
+        self.iterator: Any = None
+
+    def follow(self, iterator: Any) -> None:
+        """Know when the program lets go of it: the end of a loop that was left early."""
+        seen = weakref.ref(self)
+
+        def gone(_: object) -> None:
+            known = seen()
+            if known is not None:
+                known.died = now()
+
+        self.iterator = weakref.ref(iterator, gone)
+
+    @property
+    def over(self) -> int:
+        """When it was over, 0 if it may go on."""
+        return self.ended or self.died

@@ -1,0 +1,60 @@
+"""Changes to other people's modules, each of which can be taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dftracer import _messages
+
+__all__ = ["Patches", "safely"]
+
+
+class Patches:
+    """What was changed, newest last."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute; a later change by somebody else is left alone when this one is taken back."""
+        own = name in vars(owner)
+        before = vars(owner).get(name)
+
+        def undo() -> None:
+            if vars(owner).get(name) is not value:
+                return
+            if own:
+                setattr(owner, name, before)
+            else:
+                delattr(owner, name)
+
+        setattr(owner, name, value)
+        self._undo.append(undo)
+
+    def later(self, undo: Callable[[], None]) -> None:
+        """Another way of taking something back."""
+        self._undo.append(undo)
+
+    def take_back(self) -> None:
+        """Undo all, newest first."""
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except Exception as error:
+                _messages.error(f"auto: a change could not be taken back: {type(error).__name__}: {error}")
+
+
+_failures: set[str] = set()
+
+
+def safely(call: Callable[..., Any], *args: Any) -> Any:
+    """Do our own work in the middle of the program's: a mistake in it costs one line, not the program."""
+    try:
+        return call(*args)
+    except Exception as error:
+        what = f"{getattr(call, '__qualname__', call)}: {type(error).__name__}: {error}"
+        if what not in _failures:
+            _failures.add(what)
+            _messages.always(f"auto: an event was not recorded: {what}")
+        return None

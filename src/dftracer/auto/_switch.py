@@ -1,0 +1,107 @@
+"""Turning automatic tracing on and off."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from dftracer import _session
+from dftracer._before_finalize import before_finalize
+from dftracer.auto import _adapters, _imports
+from dftracer.auto._patches import Patches
+
+__all__ = ["install", "installed", "uninstall"]
+
+_patches: Patches | None = None
+_registered = False
+_children: set[int] = set()
+
+
+def installed() -> bool:
+    """Whether this process is watched."""
+    return _patches is not None
+
+
+def install() -> bool:
+    """Watch torch, as soon as it is there, and the frameworks on it; gives whether anything is recorded."""
+    global _patches  # noqa: PLW0603 - one per process
+    if not _session.SETTINGS.enable:
+        return False
+    if _patches is not None:
+        return True
+    _session.arm()
+    _patches = Patches()
+    _imports.when_imported("torch", _torch_is_there)
+    return True
+
+
+def uninstall() -> None:
+    """Put everything back; what is open is closed."""
+    global _patches  # noqa: PLW0603
+    if _patches is None:
+        return
+    _imports.forget()
+    _patches.take_back()
+    _patches = None
+    _finish()
+
+
+def _torch_is_there(torch: ModuleType) -> None:
+    """Only now is anything of ours loaded that the program may never need."""
+    global _registered  # noqa: PLW0603
+    if _patches is None:
+        return
+    checkpoint, compute, loader, told, transfer = (
+        importlib.import_module(f"dftracer.auto.{name}")
+        for name in ("_checkpoint", "_compute", "_loader", "_told", "_transfer")
+    )
+    if not _registered:
+        _registered = True
+        before_finalize(_finish)
+        os.register_at_fork(after_in_child=_forked)
+    told.found("PyTorch")
+    _watch("torch", transfer.install)
+    _watch("torch.utils.data.dataloader", loader.install)
+    _watch("torch.utils.data._utils.pin_memory", transfer.install_pinning)
+    _watch("torch.autograd", compute.install_autograd)
+    _watch("torch.optim.optimizer", compute.install_optimizers)
+    _watch("torch.amp.grad_scaler", compute.install_scaler)
+    for name in checkpoint.CALLS:
+        _watch(name, checkpoint.install)
+    for name, ours in _adapters.ADAPTERS.items():
+        _watch(name, _by_adapter(ours))
+
+
+def _watch(name: str, install: Any) -> None:
+    patches = _patches
+
+    def met(module: ModuleType) -> None:
+        if patches is not None and patches is _patches:
+            install(module, patches)
+
+    _imports.when_imported(name, met)
+
+
+def _by_adapter(ours: str) -> Any:
+    def install(module: ModuleType, patches: Patches) -> None:
+        adapter: Any = importlib.import_module(ours)
+        adapter.install(module, patches)
+        importlib.import_module("dftracer.auto._told").found(adapter.NAME)
+
+    return install
+
+
+def _finish() -> None:
+    trainings: Any = sys.modules.get("dftracer.auto._training")
+    if trainings is not None:
+        failure = getattr(sys, "last_value", None)
+        trainings.finish_all(None if failure is None else type(failure).__name__)
+
+
+def _forked() -> None:
+    trainings: Any = sys.modules.get("dftracer.auto._training")
+    if trainings is not None:
+        trainings.forget_all()

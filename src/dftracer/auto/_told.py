@@ -1,0 +1,35 @@
+"""One line, once per run, that says what was found."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+__all__ = ["found", "tell"]
+
+_MARK = "DFTRACER_AUTO_MARK"  # set by `dftracer run`: the file that the first to tell makes
+
+_names: list[str] = []
+_told = False
+
+
+def found(name: str) -> None:
+    """Something whose steps are recorded has been imported."""
+    if name not in _names:
+        _names.append(name)
+
+
+def tell() -> None:
+    """Training begins: say so on stderr, unless another process of this run has, or nobody listens."""
+    global _told  # noqa: PLW0603 - once per process
+    if _told:
+        return
+    _told = True
+    mark = os.environ.get(_MARK)
+    if not mark or not _names:
+        return
+    with contextlib.suppress(OSError):
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        sys.stderr.write(f"dftracer: {', '.join(_names)}: steps are recorded\n")
+        sys.stderr.flush()

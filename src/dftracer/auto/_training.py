@@ -1,0 +1,451 @@
+"""The step rule: from the boundaries that torch shows to steps, epochs, evaluations and their numbers.
+
+A step ends at the first training fetch, or the loader's end, after an optimizer step. Several fetches before
+an optimizer step are accumulation; several optimizers, and repeated calls of one, belong to the open step.
+Without a loader a step ends when an optimizer that has stepped already steps again after a new backward. A
+fetch with gradients off, or a loader that ends without any backward, is evaluation. Of nested spans (a
+closure given to `optimizer.step`, an optimizer inside backward) the innermost counts.
+
+Each thread that trains has a `Training` of its own. All times are those of the trace's clock, in ns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from typing import Any
+
+from dftracer.auto._events import (
+    AHEAD,
+    BACKWARD,
+    BLOCK,
+    EPOCH,
+    EVALUATE,
+    FETCH,
+    FORWARD,
+    STEP,
+    TRAIN,
+    TRANSFER,
+    Word,
+    now,
+)
+from dftracer.auto._passes import Pass
+
+__all__ = ["Training", "all_trainings", "finish_all", "forget_all", "training"]
+
+_JOINED = 10_000_000  # ns between iter(loader) and its first next() that are still one wait
+
+
+class Step:
+    """A step that is going on."""
+
+    __slots__ = ("backward", "body", "last_end", "next_fetch", "passes", "start", "stepped", "stepped_by")
+
+    def __init__(self, start: int, body: int, of: Pass | None) -> None:
+        self.start = start
+        self.body = body
+        self.passes = [] if of is None else [of]
+        self.backward = False
+        self.stepped = False
+        self.stepped_by: dict[int, int] = {}  # optimizer -> how many backwards there had been
+        self.last_end = 0  # of its latest optimizer step
+        # The first fetch from a loader of which it is not known yet whether it trains: start, end, pass.
+        self.next_fetch: tuple[int, int, Pass] | None = None
+
+    @property
+    def opener(self) -> Pass | None:
+        """The pass whose batch began it."""
+        return self.passes[0] if self.passes else None
+
+
+class Training:
+    """The state of one thread. The methods are called where the program crosses a boundary."""
+
+    def __init__(self) -> None:
+        self.step: Step | None = None
+        self.number = 0  # of the open step, or the next one
+        self.epoch: int | None = None
+        self._epoch_start = 0
+        self._epoch_pass: Pass | None = None
+        self.evaluation: tuple[int, Pass] | None = None
+        self._loaders: dict[int, bool] = {}  # loader -> whether it trains
+        self._free = 0  # since when the thread may be computing forward
+        self._last = 0  # the end of the latest event
+        self._first = 0  # the begin of the first step
+        self._step_end = 0  # of the latest step
+        # A thread that neither is the main one nor has trained only loads ahead for another.
+        self._counts = threading.current_thread() is threading.main_thread()
+        self._backwards = 0
+        self._depth = 0  # of nested backwards
+        self._backward_start = 0
+        self._backward_end = 0
+        self._optimizers: list[tuple[int, int]] = []
+        self._leftover: tuple[int, int] | None = None  # the last wait of a loader that has ended
+        self._marked_forward: int | None = None
+        self._forward_done = 0
+        self._framework_steps = False
+        self.fetching = False
+        self.scaling: int | None = None  # the optimizer that a gradient scaler is about to step
+        self.scaled = False  # and whether it did
+        self.batch: frozenset[int] = frozenset()  # ids of the tensors of the latest batch
+
+    # What every event says ------------------------------------------------------------------------
+
+    def _numbers(self, certain: bool = True) -> dict[str, Any]:
+        numbers: dict[str, Any] = {}
+        if certain and self.step is not None and self.step.opener is not None and self.evaluation is None:
+            numbers["step"] = self.number
+            if self.epoch is not None:
+                numbers["epoch"] = self.epoch
+        return numbers
+
+    def write(self, word: Word, start: int, end: int, **more: Any) -> None:
+        """An event of this thread, now that it is over."""
+        self._last = max(self._last, end)
+        word.write(start, end, {**self._numbers(), **more})
+
+    # Loader ---------------------------------------------------------------------------------------
+
+    def fetched(self, of: Pass, start: int, end: int, gradients: bool, facts: dict[str, Any]) -> None:
+        """A batch has come."""
+        if of.fetches == 0 and of.began:
+            if start - of.ready <= _JOINED:
+                start = of.began
+            else:  # the program did something else between iter() and next(); both were waiting
+                FETCH.write(of.began, of.ready, {})
+            of.first = start
+        of.fetches += 1
+        if not self._counts and gradients:
+            AHEAD.write(start, end, facts)
+            return
+        trains = of.trains or (gradients and self._loaders.get(of.loader) is not False)
+        if trains:
+            self._training_fetch(of, start, end)
+        else:
+            self._evaluation_fetch(of, start)
+        self._free = end
+        self._marked_forward = None
+        self._last = max(self._last, end)
+        FETCH.write(start, end, {**self._numbers(of.trains), **facts})
+
+    def _training_fetch(self, of: Pass, start: int, end: int) -> None:
+        if self.evaluation is not None:
+            self._end_evaluation(self.evaluation[1].over or start)
+        step = self.step
+        if step is not None and not self._framework_steps:
+            if step.stepped:
+                known = of.trains or self._loaders.get(of.loader) or not step.passes
+                if known or of in step.passes:
+                    self._close(step, start)
+                elif step.next_fetch is None:
+                    step.next_fetch = (start, end, of)
+            elif not step.backward and step.passes and all(p.died for p in step.passes):
+                self.step = None  # a batch that somebody only looked at
+        if self.step is None:
+            self._open(start, end, of)
+        elif self.step.next_fetch is None and of not in self.step.passes:
+            self.step.passes.append(of)
+
+    def _evaluation_fetch(self, of: Pass, start: int) -> None:
+        if self.evaluation is not None:
+            if self.evaluation[1] is of or not self.evaluation[1].over:
+                return
+            self._end_evaluation(self.evaluation[1].over)
+        self.evaluation = (start, of)
+
+    def loader_ended(self, of: Pass, start: int, end: int) -> None:
+        """There are no more batches."""
+        of.ended = end
+        if not self._counts and not of.trains and self.evaluation is None:
+            return
+        step = self.step
+        if self.evaluation is not None and self.evaluation[1] is of:
+            self._end_evaluation(end)
+        elif of.trains or self._loaders.get(of.loader):
+            if step is not None and step.stepped and not self._framework_steps:
+                self._close(step, start)
+            self._leftover = (start, end)
+        elif of.fetches:
+            self._loaders[of.loader] = False
+            if step is not None:
+                if step.next_fetch is not None and step.next_fetch[2] is of:
+                    step.next_fetch = None
+                elif step.passes == [of] and not step.backward:
+                    self.step = None
+            self.evaluation = (of.first or start, of)
+            self._end_evaluation(end)
+        self._free = end
+
+    def fetch_failed(self, of: Pass, start: int, end: int, error: BaseException) -> None:
+        """The loader raised."""
+        self.write(
+            FETCH, of.began if of.fetches == 0 and of.began else start, end, error=type(error).__name__
+        )
+
+    # Compute --------------------------------------------------------------------------------------
+
+    def transferred(self, tensor: int, start: int, end: int, moved: int, kind: str) -> None:
+        """A tensor has been copied; forward begins after the copies of the batch."""
+        if tensor in self.batch:
+            self._free = end
+        self.write(TRANSFER, start, end, bytes=moved, kind=kind)
+
+    def forward_begins(self, start: int) -> None:
+        """Something that knows says that the model begins."""
+        if self._marked_forward is None and self._depth == 0:
+            self._marked_forward = start
+
+    def forward_ends(self, end: int) -> None:
+        """Forward, as somebody who knows saw it; nothing is left to deduce for this batch."""
+        if self._marked_forward is not None:
+            self.write(FORWARD, self._marked_forward, end)
+            self._forward_done = end
+        self._marked_forward = None
+
+    def backward_begins(self, start: int) -> bool:
+        """Gives whether it is the outermost: gradient checkpointing calls backward inside backward."""
+        self._depth += 1
+        if self._depth > 1:
+            return False
+        self._counts = True
+        self._backwards += 1
+        self._backward_start = start
+        step = self.step
+        if self.evaluation is not None:
+            began, of = self.evaluation
+            if of.over or (step is not None and step.opener is not None and not of.trains and step.stepped):
+                self._end_evaluation(of.over or start)
+            else:  # its batches were fetched without gradients, but it trains
+                self.evaluation = None
+                if step is None or step.stepped:
+                    if step is not None:
+                        self._close(step, began)
+                    step = self._open(began, self._free, of)
+                elif of not in step.passes:
+                    step.passes.append(of)
+        if step is not None and step.next_fetch is not None:
+            fetch_start, fetch_end, of = step.next_fetch
+            self._close(step, fetch_start)
+            step = self._open(fetch_start, fetch_end, of)
+        if step is None:
+            step = self._open_without_fetch(start)
+        for of in step.passes:
+            of.trains = True
+            self._loaders[of.loader] = True
+        step.backward = True
+        begun = self._marked_forward or self._free
+        if begun and start > begun and self._forward_done < begun:
+            self.write(FORWARD, begun, start)
+        self._marked_forward = None
+        return True
+
+    def backward_ends(self, error: BaseException | None = None) -> None:
+        """The outermost one, or one inside it."""
+        self._depth = max(0, self._depth - 1)
+        if self._depth:
+            return
+        end = now()
+        failed = {} if error is None else {"error": type(error).__name__}
+        self.write(BACKWARD, self._backward_start, end, **failed)
+        self._free = self._backward_end = end
+        if self.step is not None and self.step.last_end > self._backward_start:
+            self.step.last_end = end  # an optimizer in backward
+
+    def optimizer_made(self) -> None:
+        """Before it there is no training: without a loader, the first forward begins after it."""
+        self._counts = True
+        if not self._first:
+            self._free = max(self._free, now())
+
+    def optimizer_begins(self, key: int, start: int) -> None:
+        """An optimizer step, or what stands around it (a gradient scaler)."""
+        # One that raised did not say when it ended.
+        self._optimizers = [each for each in self._optimizers if each[0] != key]
+        self._optimizers.append((key, start))
+        step = self.step
+        if step is None:
+            step = self._open_without_fetch(start)
+        elif not self._framework_steps and _without_loader(step):
+            before = step.stepped_by.get(key)
+            if before is not None and before != self._backwards:
+                end = step.last_end
+                self._close(step, end)
+                step = self._open(end, end, None)
+                step.backward = True
+        step.stepped_by[key] = self._backwards
+        if self._depth == 0:
+            self._free = start  # a closure computes forward inside
+
+    def optimizer_ends(self, key: int, end: int, **facts: Any) -> None:
+        """It is over; of a closure's forward and backward inside, only the rest is the optimizer's."""
+        start = None
+        while self._optimizers:
+            at, start = self._optimizers.pop()
+            if at == key:
+                break
+        if start is None:
+            return
+        if self._depth == 0:
+            start = max(start, self._backward_end)
+            self._free = end
+        self.write(STEP, start, end, **facts)
+        if self.step is not None:
+            self.step.stepped = True
+            self.step.last_end = end
+
+    def interrupt(self, start: int, end: int) -> None:
+        """Something else took this time (a checkpoint): forward does not begin before its end."""
+        self._last = max(self._last, end)
+        if self.step is None or self.step.stepped or not self.step.backward:
+            self._free = max(self._free, end) if self._free >= start - _JOINED else self._free
+
+    # Frameworks -----------------------------------------------------------------------------------
+
+    def step_begins(self, start: int) -> None:
+        """A framework that marks its steps: from now on its marks count, not the rule."""
+        self._framework_steps = True
+        if self.step is not None and self.step.stepped:
+            self._close(self.step, start)
+
+    def step_ends(self, end: int) -> None:
+        """The framework's step is over."""
+        if self.step is not None:
+            self._close(self.step, end)
+        self._framework_steps = False
+
+    def evaluation_begins(self, start: int) -> None:
+        """A framework evaluates from here to `evaluation_ends`."""
+        if self.evaluation is None:
+            self.evaluation = (start, Pass(0, 0, 0))
+
+    def evaluation_ends(self, end: int) -> None:
+        """The end of what `evaluation_begins` began."""
+        if self.evaluation is not None:
+            self._end_evaluation(end)
+
+    # Opening and closing --------------------------------------------------------------------------
+
+    def _open(self, start: int, body: int, of: Pass | None) -> Step:
+        self.step = Step(start, body, of)
+        self._leftover = None
+        self._first = self._first or start
+        current = self._epoch_pass
+        if of is None or of is current:
+            return self.step
+        if current is None or current.over or current.loader == of.loader:
+            self._end_epoch()
+            self.epoch = 0 if self.epoch is None else self.epoch + 1
+            self._epoch_start, self._epoch_pass = start, of
+        return self.step
+
+    def _open_without_fetch(self, at: int) -> Step:
+        """A step whose batch was in hand: the last of a loader that looks ahead, or one without any."""
+        leftover = self._leftover
+        if leftover is None:
+            return self._open(self._free or at, self._free or at, None)
+        FETCH.write(*leftover, self._numbers(certain=False))
+        return self._open(*leftover, None)
+
+    def _close(self, step: Step, end: int) -> None:
+        """The step is over; one that begins without a fetch ends with its optimizer."""
+        opener = step.opener
+        if _without_loader(step):
+            end = min(end, step.last_end or end)
+        elif opener is not None and opener.died and not opener.ended:
+            end = max(step.last_end, min(end, opener.died))
+        self.step = step
+        numbers: dict[str, Any] = {"step": self.number}
+        if self.epoch is not None:
+            numbers["epoch"] = self.epoch
+        self._step_end = end
+        self._last = max(self._last, end)
+        BLOCK.write(step.body, max(end, step.body), numbers)
+        self.number += 1
+        self.step = None
+
+    def _end_evaluation(self, end: int) -> None:
+        if self.evaluation is not None:
+            start = self.evaluation[0]
+            self.evaluation = None
+            self._last = max(self._last, end)
+            EVALUATE.write(start, max(start, end), {} if self.epoch is None else {"epoch": self.epoch})
+            self._free = max(self._free, end)
+
+    def _end_epoch(self, error: str | None = None) -> None:
+        of = self._epoch_pass
+        if of is None:
+            return
+        self._epoch_pass = None
+        end = max(of.over, self._step_end, self._epoch_start) if error is None else self._last
+        failed = {} if error is None else {"error": error}
+        EPOCH.write(self._epoch_start, end, {"epoch": self.epoch, **failed})
+
+    def finish(self, error: str | None = None) -> None:
+        """The program, or the recording, ends: close what is open, and mark it where that is by a failure."""
+        at = now()
+        failed = {} if error is None else {"error": error}
+        if self.evaluation is not None:
+            over = self.evaluation[1].over
+            self._end_evaluation(over or (at if error else max(self._last, self._free)))
+        step = self.step
+        if step is not None and step.stepped and (error is None or step.next_fetch is None):
+            opener = step.opener
+            self._close(step, opener.died if opener is not None and opener.died else step.last_end)
+        elif step is not None and error is not None and self._free and not self._depth:
+            self.write(FORWARD, self._marked_forward or self._free, at, **failed)
+        self.step = None
+        self._end_epoch(error)
+        if self._first:
+            TRAIN.write(self._first, max(self._last, self._first), dict(failed))
+        self._first = 0
+
+
+def _without_loader(step: Step) -> bool:
+    """No loader began it, or one that gave a single batch for all that follows."""
+    opener = step.opener
+    return opener is None or bool(opener.died and not opener.ended and opener.died < step.last_end)
+
+
+_local = threading.local()
+_all: list[Training] = []
+
+
+def training() -> Training:
+    """The training of this thread."""
+    found: Training | None = getattr(_local, "training", None)
+    if found is None:
+        # The autograd engine has threads of its own, on which an optimizer in backward steps.
+        found = next((t for t in _all if t._depth), None)
+        if found is None:
+            if not _all:
+                _see_to_the_end()
+            found = _local.training = Training()
+            _all.append(found)
+    return found
+
+
+def _see_to_the_end() -> None:
+    """Processes of multiprocessing leave without `atexit`."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        util = importlib.import_module("multiprocessing.util")
+        util.Finalize(None, finish_all, exitpriority=0)
+
+
+def finish_all(error: str | None = None) -> None:
+    """Close what is open in all threads."""
+    for each in all_trainings():
+        each.finish(error)
+
+
+def all_trainings() -> list[Training]:
+    """Those of all threads."""
+    return list(_all)
+
+
+def forget_all() -> None:
+    """A child process begins without what its parent had open."""
+    global _local  # noqa: PLW0603 - the child has one thread, and it has done nothing yet
+    _local = threading.local()
+    _all.clear()

@@ -1,0 +1,223 @@
+"""Making batches, in a loader's workers or in the main process: items, transforms, collation.
+
+The data set itself is not touched: the fetcher that torch makes around it is given something that looks the
+same and keeps time. In workers, events carry the number of the task, by which the main process knows the
+batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import ModuleType
+from typing import Any
+
+from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, now
+from dftracer.auto._patches import Patches, safely
+
+__all__ = ["in_worker", "install"]
+
+_TRANSFORMS = ("transform", "target_transform", "transforms")
+
+
+class _Task:
+    """What this process is making a batch of."""
+
+    def __init__(self) -> None:
+        self.batch: int | None = None
+        self.restarts = 0
+        self.worker = False
+
+
+_task = _Task()
+
+
+def in_worker() -> bool:
+    """Whether this process makes batches for another."""
+    return _task.worker
+
+
+def _facts(**more: Any) -> dict[str, Any]:
+    if _task.batch is not None:
+        more["batch"] = _task.batch
+        if _task.restarts:
+            more["pass"] = _task.restarts
+    return more
+
+
+class _Tasks:
+    """A worker's queue of tasks that remembers the latest."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        task = self._queue.get(*args, **kwargs)
+        if isinstance(task, tuple):
+            _task.batch = task[0]
+        elif task is not None:
+            _task.restarts += 1
+        return task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class _Items:
+    """A data set as its fetcher sees it."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, index: Any) -> Any:
+        start = now()
+        item = self._dataset[index]
+        safely(_item, start, index)
+        return item
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._dataset, name)
+        return _many(found) if name == "__getitems__" and found else found
+
+
+def _item(start: int, index: Any) -> None:
+    ITEM.write(start, now(), _facts(index=index) if isinstance(index, int) else _facts())
+
+
+def _many(get_items: Any) -> Any:
+    def items(indices: Any) -> Any:
+        start = now()
+        found = get_items(indices)
+        safely(lambda: ITEM.write(start, now(), _facts(items=len(indices))))
+        return found
+
+    return items
+
+
+class _Stream:
+    """The iterator of an iterable data set."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+
+    def __iter__(self) -> _Stream:
+        return self
+
+    def __next__(self) -> Any:
+        start = now()
+        item = next(self._iterator)
+        safely(lambda: ITEM.write(start, now(), _facts()))
+        return item
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+
+class _Transform:
+    """A transform of the data set that keeps time; elsewhere it is what it stands for."""
+
+    def __init__(self, transform: Any) -> None:
+        self._transform = transform
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        start = now()
+        result = self._transform(*args, **kwargs)
+        safely(lambda: PREPROCESS.write(start, now(), _facts()))
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transform, name)
+
+    def __reduce__(self) -> Any:
+        return _itself, (self._transform,)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _timed_collate(collate: Any) -> Any:
+    def timed(items: Any) -> Any:
+        start = now()
+        batch = collate(items)
+        facts = _facts(items=len(items)) if isinstance(items, list) else _facts()
+        safely(lambda: COLLATE.write(start, now(), facts))
+        return batch
+
+    return timed
+
+
+def _datasets(dataset: Any) -> list[Any]:
+    """The data set and those it draws from (`Subset`)."""
+    found: list[Any] = []
+    while dataset is not None and len(found) < 8:
+        found.append(dataset)
+        dataset = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
+    return found
+
+
+def _swap_transforms(dataset: Any) -> list[tuple[Any, str, Any]]:
+    swapped = []
+    for each in _datasets(dataset):
+        for name in _TRANSFORMS:
+            own = vars(each).get(name) if hasattr(each, "__dict__") else None
+            if callable(own) and not isinstance(own, _Transform):
+                vars(each)[name] = _Transform(own)
+                swapped.append((each, name, own))
+                if name == "transform":
+                    break  # torchvision keeps `transforms` around `transform`
+    return swapped
+
+
+def _swap_back(swapped: list[tuple[Any, str, Any]]) -> None:
+    for owner, name, own in swapped:
+        if isinstance(vars(owner).get(name), _Transform):
+            vars(owner)[name] = own
+
+
+def install(module: ModuleType, patches: Patches) -> None:
+    """Watch the fetchers of `torch.utils.data`, and the workers' loop."""
+    kind: Any = module._DatasetKind
+    create_original = kind.create_fetcher
+
+    @functools.wraps(create_original)
+    def create_fetcher(*args: Any, **kwargs: Any) -> Any:
+        fetcher = create_original(*args, **kwargs)
+        safely(_watch, fetcher)
+        return fetcher
+
+    patches.replace(kind, "create_fetcher", staticmethod(create_fetcher))
+
+    loop_module: Any = sys.modules["torch.utils.data._utils.worker"]
+    loop_original = loop_module._worker_loop
+
+    # Spawned workers find it by its name: their own, or torch's where nothing is watched.
+    @functools.wraps(loop_original)
+    def worker_loop(dataset_kind: Any, dataset: Any, index_queue: Any, *args: Any, **kwargs: Any) -> Any:
+        _task.worker, _task.batch, _task.restarts = True, None, 0
+        safely(_swap_transforms, dataset)
+        return loop_original(dataset_kind, dataset, _Tasks(index_queue), *args, **kwargs)
+
+    patches.replace(loop_module, "_worker_loop", worker_loop)
+
+
+def _watch(fetcher: Any) -> None:
+    fetcher.collate_fn = _timed_collate(fetcher.collate_fn)
+    if hasattr(fetcher, "dataset_iter"):
+        fetcher.dataset_iter = _Stream(fetcher.dataset_iter)
+    else:
+        fetcher.dataset = _Items(fetcher.dataset)
+    if in_worker():
+        return
+    fetch = fetcher.fetch
+    dataset = fetcher.dataset._dataset if isinstance(fetcher.dataset, _Items) else fetcher.dataset
+
+    # In the program's own process its data set is another's only for as long as a batch is made.
+    def fetch_swapped(index: Any) -> Any:
+        swapped = safely(_swap_transforms, dataset) or []
+        try:
+            return fetch(index)
+        finally:
+            _swap_back(swapped)
+
+    fetcher.fetch = fetch_swapped

@@ -1,0 +1,142 @@
+"""The tracks of an exported timeline: numbers that viewers keep apart, names that people know, arrows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dftracer.load.process import ProcessInfo
+
+__all__ = ["Tracks"]
+
+_LARGEST = 1 << 31
+# Of these a process that another one started reads samples: it is a worker of a data loader.
+_FEEDING = {"data", "dataloader", "POSIX", "STDIO"}
+_LANE = "lane."
+Row = dict[str, Any]
+
+
+class _Numbers:
+    """A number of 32 bits for each key, used once: the one the system gave, where nobody has it yet."""
+
+    def __init__(self) -> None:
+        self._given: dict[Any, int] = {}
+        self._taken: set[int] = {0}
+        self._next = 1
+
+    def get(self, key: Any, wish: int | None) -> int:
+        found = self._given.get(key)
+        if found is not None:
+            return found
+        if wish is None or not 0 < wish < _LARGEST or wish in self._taken:
+            while self._next in self._taken:
+                self._next += 1
+            wish = self._next
+        self._taken.add(wish)
+        self._given[key] = wish
+        return wish
+
+
+class Tracks:
+    """Places the rows of one process after the other."""
+
+    def __init__(self, processes: Iterable[ProcessInfo]) -> None:
+        self._known = {p.key for p in processes}
+        self._pids = _Numbers()
+        self._tids = _Numbers()
+        self._workers: dict[Any, int] = {}
+        self._collectives: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
+        self._arrows = 0
+
+    def place(self, holder: ProcessInfo, rows: list[Row], lanes: list[int]) -> list[Row]:
+        """Give the rows of one process their numbers; returns the names of its tracks, and arrows."""
+        original_pid = rows[0]["pid"]
+        process = holder if holder.pid == original_pid else holder.others.get(original_pid)
+        key = process.key if process is not None else (holder.host, original_pid)
+        pid = self._pids.get(key, original_pid)
+        rank = holder.ranks().get(original_pid) if holder.others else holder.rank
+        self._known |= {p.key for p in holder.others.values()}
+        heads = [_name("process_name", pid, 0, self._who(process, rows, rank))]
+        if rank is not None:
+            sort = {"sort_index": rank}
+            heads.append({"name": "process_sort_index", "ph": "M", "pid": pid, "tid": 0, "args": sort})
+        named: set[int] = set()
+        devices = {t for t, text in _device_lanes(process).items() if "stream" in text}
+        launches: dict[int, Row] = {}
+        kernels: list[tuple[int, Row]] = []
+        for row, lane in zip(rows, lanes, strict=True):
+            original = row["tid"]
+            row["pid"] = pid
+            row["tid"] = self._tids.get((key, original, lane), None if lane else original)
+            if row["ph"] != "X":
+                continue
+            if row["tid"] not in named:
+                named.add(row["tid"])
+                text = _thread(process, original) + (f" ({lane + 1})" if lane else "")
+                heads.append(_name("thread_name", pid, row["tid"], text))
+            number = row["args"].get("correlation")
+            if isinstance(number, int) and row["cat"] == "PP":
+                if original in devices:
+                    kernels.append((number, row))
+                else:
+                    launches[number] = row
+            self._keep_collective(row, rank)
+        for number, kernel in kernels:
+            if number in launches:
+                heads += self._arrow("launch", [launches[number], kernel])
+        return heads
+
+    def meetings(self) -> Iterator[Row]:
+        """Arrows between the parts that different ranks have in one collective, in the order they came."""
+        for parts in self._collectives.values():
+            ranks = {rank for rank, _ in parts}
+            if 1 < len(ranks) == len(parts):
+                yield from self._arrow("collective", sorted((r for _, r in parts), key=lambda r: r["ts"]))
+
+    def _keep_collective(self, row: Row, rank: int | None) -> None:
+        args = row["args"]
+        if row["cat"] == "comm" and rank is not None and "seq" in args and "group" in args:
+            where = (args["group"], row["name"], args["seq"])
+            if row["name"] not in ("send", "receive"):  # their counts are each rank's own
+                ends = {k: row[k] for k in ("pid", "tid", "ts")}
+                self._collectives.setdefault(where, []).append((rank, ends))
+
+    def _arrow(self, name: str, ends: list[Row]) -> Iterator[Row]:
+        self._arrows += 1
+        for i, row in enumerate(ends):
+            ph = "s" if i == 0 else "f" if i == len(ends) - 1 else "t"
+            arrow = {"ph": ph, "id": self._arrows, "name": name, "cat": name}
+            more = {} if ph == "s" else {"bp": "e"}
+            yield {**arrow, "pid": row["pid"], "tid": row["tid"], "ts": row["ts"], **more}
+
+    def _who(self, process: ProcessInfo | None, rows: list[Row], rank: int | None) -> str:
+        pid = process.pid if process is not None else rows[0]["pid"]
+        parts = [f"rank {rank}"] if rank is not None else []
+        parent = (process.host, process.ppid) if process is not None and process.ppid is not None else None
+        if parent in self._known and any(r["cat"] in _FEEDING for r in rows):
+            number = self._workers[parent] = self._workers.get(parent, -1) + 1
+            parts.append(f"loader worker {number}")
+        return " ".join([*parts, f"pid {pid}"])
+
+
+def _device_lanes(process: ProcessInfo | None) -> dict[int, str]:
+    """Lanes of device work: `GPU 0 stream 7`."""
+    found = {}
+    for key, text in process.user_metadata if process is not None else ():
+        if key.startswith(_LANE) and key[len(_LANE) :].isdigit():
+            found[int(key[len(_LANE) :])] = text
+    return found
+
+
+def _thread(process: ProcessInfo | None, tid: int) -> str:
+    if process is not None:
+        told = _device_lanes(process).get(tid) or process.threads.get(tid, "")
+        if told and not told.isdigit():
+            return told
+        if tid == process.pid:
+            return f"main thread {tid}"
+    return f"thread {tid}"
+
+
+def _name(kind: str, pid: int, tid: int, text: str) -> Row:
+    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": text}}

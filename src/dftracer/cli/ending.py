@@ -1,0 +1,23 @@
+"""What `dftracer run` says when the program has ended: verdict, why, what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["three_lines"]
+
+
+def three_lines(files: Iterable[Path]) -> list[str]:
+    """The head of the report on these files; a program's failure to be analysed is a line too."""
+    from dftracer.analyze import analyze
+    from dftracer.load.files import NoTraces
+
+    try:
+        analysis = analyze([str(f) for f in files])
+    except NoTraces as problem:
+        return [str(problem)]
+    from dftracer import report
+
+    head = getattr(report, "head", None)
+    return [analysis.verdict] if head is None else [str(line) for line in head(analysis)]

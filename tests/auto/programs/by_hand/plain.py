@@ -1,0 +1,19 @@
+"""The twin of plain.py."""
+
+from annotated import DataLoader, Items, ai, backward, fetch, forward, started, step
+from parts import loss_of, start
+
+model, optimizer = start()
+loader = DataLoader(Items(), batch_size=1)
+with ai.pipeline.train:
+    for epoch in range(2):
+        with ai.pipeline.epoch(epoch=epoch):
+            for x, y in fetch.iter(started(loader)):
+                optimizer.zero_grad()
+                with forward:
+                    loss = loss_of(model(x), y)
+                with backward:
+                    loss.backward()
+                with step:
+                    optimizer.step()
+        print(f"loss {loss.item():.17g}")

@@ -1,0 +1,63 @@
+"""Unchanged programs against their twins annotated by hand: same steps, same shares, same verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from auto.conftest import RUNS, Nursery
+
+# Training steps that a run has; where it fails, those that it completed.
+STEPS = {
+    "plain": 24,
+    "accumulation": 6,
+    "evaluation": 16,
+    "exception": 6,
+}
+FAILS = ("exception",)
+
+
+def _shares(report: dict[str, Any]) -> dict[str, float]:
+    total = report["ledger"]["total"]
+    wall = sum(v for v in total.values() if v)
+    shares = {stage: 100 * (seconds or 0.0) / wall for stage, seconds in total.items()}
+    # What is annotated of making a batch differs; together it is what the step waited for.
+    shares["input"] = sum(shares.pop(s) for s in ("fetch_wait", "read", "preprocess", "collate"))
+    return shares
+
+
+def _steps(report: dict[str, Any]) -> int:
+    return len(report["ledger"]["steps"])
+
+
+@pytest.mark.parametrize("run", list(RUNS))
+def test_the_program_as_it_stands_has_its_steps(run: str, nursery: Nursery) -> None:
+    found = nursery.outcome(run)
+    assert (found.code != 0) == (run in FAILS), found.err
+    assert "dftracer" not in found.err
+    assert _steps(found.report) == STEPS.get(run, 12)
+
+
+@pytest.mark.parametrize("run", list(RUNS))
+def test_what_is_deduced_is_what_is_said_by_hand(run: str, nursery: Nursery) -> None:
+    twin = nursery.outcome(run, by_hand=True)
+    assert (twin.code != 0) == (run in FAILS), twin.err
+    deduced, said = twin.half(deduced=True), twin.half(deduced=False)
+    assert _steps(deduced) == _steps(said) == STEPS.get(run, 12)
+    seen, known = _shares(deduced), _shares(said)
+    off = {stage: (round(seen[stage], 2), round(known[stage], 2)) for stage in known}
+    assert all(abs(a - b) <= 1.0 for a, b in off.values()), off
+
+
+@pytest.mark.parametrize("run", list(RUNS))
+def test_the_program_is_none_the_wiser(run: str, nursery: Nursery) -> None:
+    assert nursery.outcome(run).out == nursery.outcome(run, by_hand=True).out
+
+
+@pytest.mark.parametrize("run", list(RUNS))
+def test_everything_automatic_says_so(run: str, nursery: Nursery) -> None:
+    words = ("compute", "dataloader", "data", "device", "pipeline", "checkpoint", "comm")
+    events = [e for e in nursery.outcome(run).events if e.cat in words]
+    assert events
+    assert all(e.args.get("auto") == 1 for e in events)
