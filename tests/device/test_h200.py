@@ -11,6 +11,9 @@ import pytest
 
 from dftracer.analyze import analyze
 from dftracer.analyze.device import device_document
+from dftracer.cli.main import main
+from dftracer.load.synthetic import _EPOCH_US as EPOCH_US
+from dftracer.load.synthetic import Process
 
 DATA = Path(__file__).parents[1] / "data" / "h200"
 
@@ -58,3 +61,68 @@ def test_the_device_is_busy_and_the_host_runs_ahead() -> None:
     assert found["top_kernels"][0]["kind"] == "gemm/conv"
     assert found["top_kernels"][0]["operator"] in ("aten::mm", "aten::addmm")
     assert found["top_kernels"][0]["phase"] in ("forward", "backward")
+
+
+def kineto_spans() -> list[tuple[int, int]]:
+    events = json.loads(gzip.decompress((DATA / "kineto_trace_0_w0.json.gz").read_bytes()))["traceEvents"]
+    return [
+        (round(e["ts"] * 1000), round(e["ts"] * 1000) + round(e["dur"] * 1000))
+        for e in events
+        if e.get("ph") == "X" and e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    ]
+
+
+def test_a_kineto_file_alone_is_a_report() -> None:
+    found = device(DATA / "kineto_trace_0_w0.json.gz")
+    rank = found["ranks"]["0"]
+    assert found["source"] == "profiler"
+    assert rank["busy_s"] == pytest.approx(naive_busy(kineto_spans()) / 1e9, abs=2e-9)
+    assert rank["launches"] == 460
+    assert sum(rank["idle"].values()) == pytest.approx(rank["idle_s"], rel=1e-6)
+    assert len(found["steps"]) == 2
+    assert {"backward", "optimizer"} <= {t["phase"] for t in found["top_kernels"]}
+    assert rank["kernels"]["attention"] > 0
+    assert any("profiler's files alone" in note for note in found["notes"])
+
+
+def test_a_kineto_file_beside_our_trace_knows_what_the_host_did(tmp_path: Path) -> None:
+    file = "kineto_trace_0_w0.json.gz"
+    (tmp_path / file).write_bytes((DATA / file).read_bytes())
+    content = json.loads(gzip.decompress((DATA / file).read_bytes()))
+    steps = [
+        (content["baseTimeNanoseconds"] // 1000 + int(e["ts"]), int(e["dur"]))
+        for e in content["traceEvents"]
+        if e.get("ph") == "X" and e["name"].startswith("ProfilerStep#") and e["cat"] == "user_annotation"
+    ]
+    first = min(s for s, _ in steps)
+    process = Process(398, rank=0, start=0)
+    for i, (start, dur) in enumerate(sorted(steps)):
+        # The first 2 ms of each step wait for data, the rest is forward.
+        process.step(i + 1, start - first, 2000, dur - 2000, step=i)
+        process.span("compute", "forward", start - first + 2000, dur - 2000, step=i)
+    path = process.write(tmp_path)
+    text = gzip.decompress(path.read_bytes()).decode()
+    moved = [shifted(json.loads(line), first) if line.startswith("{") else line for line in text.splitlines()]
+    path.write_bytes(gzip.compress(("\n".join(moved) + "\n").encode()))
+    found = device(tmp_path)
+    rank = found["ranks"]["0"]
+    assert found["notes"] == []
+    assert rank["idle"]["unknown"] < 1e-3
+    assert 0 < rank["idle"]["input"] <= 0.004
+    assert rank["host_phases"]["forward"] > 0.05
+    assert {t["phase"] for t in found["top_kernels"]} == {"forward"}
+
+
+def test_linked_tables_alone_are_a_report(tmp_path: Path) -> None:
+    assert main(["link", str(DATA), "-o", str(tmp_path / "out"), "-q"]) == 0
+    for extra in (tmp_path / "out").glob("*.json*"):
+        extra.unlink()
+    rank = device(tmp_path / "out")["ranks"]["0"]
+    assert rank["busy_s"] == pytest.approx(naive_busy(kineto_spans()) / 1e9, abs=2e-9)
+    assert rank["launches"] == 460
+
+
+def shifted(record: dict[str, Any], first: int) -> str:
+    if "ts" in record:
+        record["ts"] += first - EPOCH_US
+    return json.dumps(record, separators=(",", ":"))

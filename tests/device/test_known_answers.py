@@ -271,5 +271,7 @@ def test_a_run_without_a_device_says_so(tmp_path: Path) -> None:
     p = Process(10, rank=0)
     steps(p, 5, 10, ("compute", "forward", 10 * MS))
     p.write(tmp_path)
-    assert device(tmp_path) == {"source": None, "ranks": {}, "steps": [], "top_kernels": [], "names": []}
+    found = device(tmp_path)
+    assert found["source"] is None
+    assert not any(found[k] for k in ("ranks", "steps", "top_kernels", "names", "notes"))
     json.dumps(device(tmp_path))

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import SpanDigest, digest_span
-from dftracer.analyze.explain import Explanation, explain
-from dftracer.analyze.intervals import Intervals
+from dftracer.analyze.explain import Asked, Explanation, explain
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.lanes import Lanes
-from dftracer.analyze.partial import Partial, analyze_files, join_spans
+from dftracer.analyze.partial import Partial, analyze_files, analyze_torch, join_spans
+from dftracer.analyze.torch_files import TorchProcess
 from dftracer.format.members import member_spans
 from dftracer.load._need import need
 from dftracer.load.process import ProcessInfo
@@ -28,6 +29,7 @@ from dftracer.load.trace import Filter, Trace
 __all__ = ["analyze_on_cluster"]
 
 _Results = list[tuple[Partial, Lanes]]
+_Files = dict[int, DeviceRows]
 
 
 # A file from twice this size on is read by several tasks: about 2 M events, or a second of work, each.
@@ -41,10 +43,14 @@ def _must_see(part: ProcessInfo) -> None:
         )
 
 
-def _read(parts: list[ProcessInfo], where: Filter, chunk_text: int) -> _Results:
+def _read(parts: list[ProcessInfo], where: Filter, chunk_text: int, files: _Files) -> _Results:
     for part in parts:
         _must_see(part)
-    return analyze_files(parts, where, 1, chunk_text)
+    return analyze_files(parts, where, 1, chunk_text, files=files)
+
+
+def _read_torch(process: TorchProcess) -> _Results:
+    return [analyze_torch(process)]
 
 
 def _digest(part: ProcessInfo, where: Filter, chunk_text: int, span: tuple[int, int]) -> SpanDigest:
@@ -52,16 +58,16 @@ def _digest(part: ProcessInfo, where: Filter, chunk_text: int, span: tuple[int, 
     return digest_span(part, where, chunk_text, span)
 
 
-def _submit(client: Any, unit: list[ProcessInfo], trace: Trace, span_bytes: int) -> Any:
+def _submit(client: Any, unit: list[ProcessInfo], trace: Trace, span_bytes: int, files: _Files) -> Any:
     """The future of one process's results."""
     chunk_text = 2 * trace.chunk_text
     spans = [(part, span) for part in unit for span in member_spans(part.file, span_bytes)]
     if len(spans) == len(unit):
-        return client.submit(_read, unit, trace.filter, chunk_text, pure=False)
+        return client.submit(_read, unit, trace.filter, chunk_text, files, pure=False)
     digests = [
         client.submit(_digest, part, trace.filter, chunk_text, span, pure=False) for part, span in spans
     ]
-    return client.submit(join_spans, unit[0], digests, trace.filter, pure=False)
+    return client.submit(join_spans, unit[0], digests, trace.filter, files, pure=False)
 
 
 def _small(results: _Results) -> list[Partial]:
@@ -71,10 +77,8 @@ def _small(results: _Results) -> list[Partial]:
     ]
 
 
-def _explain(
-    results: _Results, index: int, waits: Intervals, compute: Intervals, skip: int | None
-) -> Explanation:
-    return explain(results[index][1], waits, compute, skip)
+def _explain(results: _Results, index: int, asked: Asked) -> Explanation:
+    return explain(results[index][1], asked)
 
 
 def _watch(futures: list[Any], sizes: list[int], progress: Callable[[int, int], None]) -> None:
@@ -112,14 +116,17 @@ def analyze_on_cluster(
     span_bytes: int = SPAN_BYTES,
 ) -> Job:
     """The job of `trace`; `dask` is "local", an address, or a client."""
-    from dftracer.analyze.analysis import units_of  # noqa: PLC0415 - it imports this module on use
+    from dftracer.analyze.analysis import trace_files_of_torch, units_of  # noqa: PLC0415 - it imports this module on use
 
     units = [[replace(p, file=p.file.resolve()) for p in unit] for unit in units_of(trace)]
+    files, alone = trace_files_of_torch(trace)
     with _client(dask) as client:
-        read = [_submit(client, unit, trace, span_bytes) for unit in units]
+        read = [_submit(client, unit, trace, span_bytes, files) for unit in units]
+        read += [client.submit(_read_torch, process, pure=False) for process in alone]
         small = [client.submit(_small, r, pure=False) for r in read]
         if progress is not None:
-            _watch(small, [sum(p.file.stat().st_size for p in unit) for unit in units], progress)
+            sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
+            _watch(small, [*sizes, *(p.info.file.stat().st_size for p in alone)], progress)
         gathered = client.gather(small)
         where = {}
         partials: list[Partial] = []
@@ -131,11 +138,8 @@ def analyze_on_cluster(
         asked = []
         for rank in job.ranks:
             for i, member in enumerate(rank.members):
-                skip = rank.main.steps.tid if member is rank.main else None
                 future, index = where[id(member)]
-                answer = client.submit(
-                    _explain, future, index, rank.main.waits, rank.main.compute, skip, pure=False
-                )
+                answer = client.submit(_explain, future, index, rank.question(member), pure=False)
                 asked.append((rank, i, answer))
         for (rank, i, _), told in zip(asked, client.gather([a for _, _, a in asked]), strict=True):
             rank.explanations[i] = told

@@ -10,6 +10,7 @@ from dftracer.analyze.job import Job, Rank
 __all__ = ["device_account", "device_document"]
 
 _TOP = 30
+_NO_TRACE = (".json", ".json.gz", ".parquet")
 
 
 def device_account(rank: Rank) -> DeviceAccount | None:
@@ -28,6 +29,7 @@ def device_document(job: Job) -> dict[str, Any]:
         "steps": [{"rank": n, **row} for n, a in accounts.items() for row in a.steps],
         "top_kernels": _top_kernels(accounts),
         "names": _names(job),
+        "notes": _notes(job, accounts),
     }
     beside = {
         str(r.number): account_json(r.main.devices.events)
@@ -38,6 +40,29 @@ def device_document(job: Job) -> dict[str, Any]:
     }
     if beside:
         out["events"] = beside
+    return out
+
+
+def _notes(job: Job, accounts: dict[int, DeviceAccount]) -> list[str]:
+    """What the figures cannot say, and how to know more."""
+    out: list[str] = []
+    if accounts and all(r.main.process.file.name.endswith(_NO_TRACE) for r in job.ranks):
+        out.append(
+            "From the profiler's files alone: loader workers, files that were read, and steps outside of the"
+            " windows are not visible. Run the program under `dftracer run` to see them."
+        )
+    blind = [n for n, a in accounts.items() if a.idle["unknown"] > 0.1 * a.observed_s]
+    if blind:
+        out.append(
+            "Waiting for data cannot be told from Python, because no loader is in sight: use a torch"
+            " DataLoader or annotate the loop with `ai.dataloader.fetch.iter`."
+        )
+    if not accounts and _names(job):
+        out.append(
+            "The program used a GPU, but nothing is known of what it did: leave DFTRACER_DEVICE_EVENTS on, or"
+            " record a profiler window with `trace_handler`. Times of forward, backward and optimizer are"
+            " those of launching."
+        )
     return out
 
 

@@ -59,15 +59,30 @@ class HostSide:
     stage: Ints = field(default_factory=lambda: EMPTY[0])
     steps: StepTable = field(default_factory=StepTable.none)
     whole: bool = False
+    threads: dict[int, tuple[Ints, Ints, Ints]] = field(default_factory=dict)  # the others, by tid
 
     def stage_at(self, times: Ints) -> Ints:
-        """The stage at each time, NONE outside."""
-        if self.start.size == 0:
-            return np.full(times.size, NONE, np.int64)
-        i = np.searchsorted(self.start, times, side="right") - 1
-        inside = (i >= 0) & (times < self.end[np.maximum(i, 0)])
-        out: Ints = np.where(inside, self.stage[np.maximum(i, 0)], NONE)
+        """The main thread's stage at each time, NONE outside."""
+        return _stage_at((self.start, self.end, self.stage), times)
+
+    def stage_of_calls(self, times: Ints, tids: Ints) -> Ints:
+        """The stage in which each call was made: the main thread's, else that of the calling thread."""
+        out = self.stage_at(times)
+        for tid in np.unique(tids).tolist():
+            if tid in self.threads:
+                mine = np.flatnonzero((tids == tid) & (out == NONE))
+                out[mine] = _stage_at(self.threads[tid], times[mine])
         return out
+
+
+def _stage_at(lane: tuple[Ints, Ints, Ints], times: Ints) -> Ints:
+    start, end, stage = lane
+    if start.size == 0:
+        return np.full(times.size, NONE, np.int64)
+    i = np.searchsorted(start, times, side="right") - 1
+    inside = (i >= 0) & (times < end[np.maximum(i, 0)])
+    out: Ints = np.where(inside, stage[np.maximum(i, 0)], NONE)
+    return out
 
 
 @dataclass
@@ -159,7 +174,8 @@ def account_of_rows(rows: DeviceRows, host: HostSide) -> DeviceAccount | None:
     out = DeviceAccount(windows=find_windows(rows))
     first, last = (np.array(c, np.int64) for c in zip(*out.windows, strict=True))
     windows: Intervals = (first, last)
-    launched = _launch_times(rows, device)
+    launched, callers = _launch_calls(rows, device)
+    at_work = _host_at_work(rows)
     kinds = np.array([KERNEL_KINDS.index(kernel_kind(n)) for n in device.names] or [0], np.int64)[device.name]
     kinds[device.kind == MEMCPY] = KERNEL_KINDS.index("copy")
     idle: dict[str, list[Intervals]] = {c: [] for c in IDLE_CLASSES}
@@ -173,7 +189,7 @@ def account_of_rows(rows: DeviceRows, host: HostSide) -> DeviceAccount | None:
         out.busy_s += total(work) / 1e9
         hidden += _overlaps(out, device, kinds, mine)
         gaps = difference(windows, work)
-        for name, time in _idle(gaps, device.start[mine], launched[mine], host).items():
+        for name, time in _idle(gaps, device.start[mine], launched[mine], host, at_work).items():
             idle[name].append(time)
             out.idle[name] += total(time) / 1e9
         for stream in np.unique(device.stream[mine]).tolist():
@@ -188,23 +204,26 @@ def account_of_rows(rows: DeviceRows, host: HostSide) -> DeviceAccount | None:
     waiting = [idle[c] for c in ("host", "launch")]
     _where_the_host_was(out, rows, host, [t for times in waiting for t in times])
     out.steps = _steps(device, launched, host.steps, windows)
-    out.top = _top(device, kinds, launched, host, rows)
+    when = np.where(launched == MISSING, device.start, launched)
+    out.top = _top(device, kinds, when, host.stage_of_calls(when, callers), rows)
     out.over_time = _over_time(windows, busy, idle)
     return out
 
 
-def _launch_times(rows: DeviceRows, device: DeviceRows) -> Ints:
-    """When the host called for each piece of device work; MISSING where no call is known."""
+def _launch_calls(rows: DeviceRows, device: DeviceRows) -> tuple[Ints, Ints]:
+    """When and in which thread the host called for each piece of device work; MISSING where not known."""
     calls = np.flatnonzero((rows.kind == LAUNCH) & (rows.correlation >= 0))
     out = np.full(len(device), MISSING, np.int64)
+    thread = out.copy()
     if calls.size == 0:
-        return out
+        return out, thread
     order = calls[np.argsort(rows.correlation[calls], kind="stable")]
     keys = rows.correlation[order]
     at = np.minimum(np.searchsorted(keys, device.correlation), keys.size - 1)
     hit = (keys[at] == device.correlation) & (device.correlation >= 0)
     out[hit] = rows.start[order[at[hit]]]
-    return out
+    thread[hit] = rows.tid[order[at[hit]]]
+    return out, thread
 
 
 def _overlaps(out: DeviceAccount, device: DeviceRows, kinds: Ints, mine: npt.NDArray[np.bool_]) -> float:
@@ -226,7 +245,9 @@ def _overlaps(out: DeviceAccount, device: DeviceRows, kinds: Ints, mine: npt.NDA
     return sum(total(intersection(m, compute)) for m in moved) / 1e9
 
 
-def _idle(gaps: Intervals, starts: Ints, launched: Ints, host: HostSide) -> dict[str, Intervals]:
+def _idle(
+    gaps: Intervals, starts: Ints, launched: Ints, host: HostSide, at_work: Intervals
+) -> dict[str, Intervals]:
     """The gaps of one device by class."""
     order = np.lexsort((launched, starts))
     starts, launched = starts[order], launched[order]
@@ -250,7 +271,7 @@ def _idle(gaps: Intervals, starts: Ints, launched: Ints, host: HostSide) -> dict
         "unknown": _some(begin, end, unknown),
     }
     nothing_queued = _some(begin, cut, ~short & ~unknown)
-    for name, time in _by_host(nothing_queued, host).items():
+    for name, time in _by_host(nothing_queued, host, at_work).items():
         out[name] = _joined(out[name], time) if name in out else time
     return out
 
@@ -263,8 +284,11 @@ def _joined(*parts: Intervals) -> Intervals:
     return union(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
 
 
-def _by_host(time: Intervals, host: HostSide) -> dict[str, Intervals]:
-    """Time in which nothing was queued, by what the host did."""
+def _by_host(time: Intervals, host: HostSide, at_work: Intervals) -> dict[str, Intervals]:
+    """Time in which nothing was queued, by what the host did.
+
+    Where the main thread's loader is not in sight, only what operators of some thread cover is the host's.
+    """
     classes: dict[str, list[Intervals]] = {}
     for number, stage in enumerate(STAGES):
         if number == NONE:
@@ -275,9 +299,19 @@ def _by_host(time: Intervals, host: HostSide) -> dict[str, Intervals]:
             classes.setdefault(idle_class_of_stage(stage), []).append(intersection(time, during))
     out = {name: _joined(*parts) for name, parts in classes.items()}
     told = _joined(EMPTY, *out.values())
-    rest = "host" if host.whole else "unknown"
-    out[rest] = _joined(out.get(rest, EMPTY), difference(time, told))
+    rest = difference(time, told)
+    if not host.whole:
+        out["unknown"] = difference(rest, at_work)
+        rest = intersection(rest, at_work)
+    out["host"] = _joined(out.get("host", EMPTY), rest)
     return out
+
+
+def _host_at_work(rows: DeviceRows) -> Intervals:
+    """When operators or calls of any thread were going on."""
+    steps = [i for i, n in enumerate(rows.names) if n.startswith("ProfilerStep")]
+    on = ((rows.kind == HOST) | (rows.kind == LAUNCH)) & ~np.isin(rows.name, steps)
+    return union(rows.start[on], rows.end[on])
 
 
 def _launches(out: DeviceAccount, rows: DeviceRows, device: DeviceRows, launched: Ints) -> None:
@@ -364,9 +398,7 @@ def _steps(device: DeviceRows, launched: Ints, steps: StepTable, windows: Interv
     return rows
 
 
-def _top(
-    device: DeviceRows, kinds: Ints, launched: Ints, host: HostSide, rows: DeviceRows
-) -> list[dict[str, Any]]:
+def _top(device: DeviceRows, kinds: Ints, when: Ints, stage: Ints, rows: DeviceRows) -> list[dict[str, Any]]:
     """The kernels that took longest in all, each with where most of it came from."""
     mine = np.flatnonzero(device.kind == KERNEL)
     if mine.size == 0:
@@ -375,8 +407,6 @@ def _top(
     sums = np.bincount(device.name[mine], weights=length, minlength=len(device.names))
     counts = np.bincount(device.name[mine], minlength=len(device.names))
     whole = max(float(sums.sum()), 1.0)
-    when = np.where(launched == MISSING, device.start, launched)
-    stage = host.stage_at(when)
     modules = np.flatnonzero(rows.kind == MODULE)
     out: list[dict[str, Any]] = []
     for name in np.argsort(-sums, kind="stable")[:_TOP].tolist():

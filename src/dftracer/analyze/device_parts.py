@@ -33,6 +33,11 @@ class DeviceParts:
             self.rows += more.rows
             self.phases += more.phases
 
+    def add_files(self, rows: DeviceRows | None) -> None:
+        """Rows of profiler files of the same process; what the trace itself holds is the same, and enough."""
+        if rows is not None and not any(r.on_device.any() for r in self.rows):
+            self.rows = [rows]
+
     def sides(self, process: ProcessInfo, lanes: list[Lane], steps: StepTable) -> DeviceSides | None:
         """The accounts of the process; None where no device is in sight."""
         names = {
@@ -97,12 +102,15 @@ def _steady(steps: StepTable) -> Any:
 
 def _host_side(rows: DeviceRows, lanes: list[Lane], steps: StepTable) -> HostSide:
     """The main thread: that of the steps, else the one with most profiler events."""
-    tid = steps.tid if len(steps) else None
-    if tid is None:
-        tids = rows.tid[rows.kind == HOST]
-        tid = int(np.bincount(tids).argmax()) if tids.size and tids.max() < 1 << 24 else -1
-    lane = next((lane for lane in lanes if lane.tid == tid), None)
-    if lane is None:
-        return HostSide(steps=steps)
-    stage = lane.stage.astype(np.int64)
-    return HostSide(lane.start * 1000, lane.end * 1000, stage, steps, bool((stage == _FETCH_WAIT).any()))
+    values, counts = np.unique(rows.tid[rows.kind == HOST], return_counts=True)
+    tids = {*values.tolist(), steps.tid}
+    tid = steps.tid if len(steps) or not values.size else int(values[counts.argmax()])
+    threads = {
+        lane.tid: (lane.start * 1000, lane.end * 1000, lane.stage.astype(np.int64))
+        for lane in lanes
+        if lane.tid in tids
+    }
+    main = threads.pop(tid, None)
+    if main is None:
+        return HostSide(steps=steps, threads=threads)
+    return HostSide(*main, steps, bool((main[2] == _FETCH_WAIT).any()), threads)

@@ -18,6 +18,8 @@ from dftracer.load.chunk import Chunk
 from dftracer.load.files import NoTraces, find_files, recover_left_behind
 from dftracer.load.linked import linked_files
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
+from dftracer.load.runs import Run, find_runs
+from dftracer.load.torch_files import find_torch_files
 
 if TYPE_CHECKING:
     import duckdb
@@ -124,10 +126,16 @@ class Trace:
         cache: bool = True,
         progress: Progress | None = None,
         recover: bool = True,
+        torch: bool = False,
     ) -> None:
-        self.files: list[Path] = find_files(paths)
+        given = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
+        # Kineto files and linked tables, where wanted.
+        self.torch_files: tuple[list[Path], list[Path]] = find_torch_files(given) if torch else ([], [])
+        named = {f for found in self.torch_files for f in found}
+        given = [p for p in given if Path(p) not in named]
+        self.files: list[Path] = _files(given, bool(named))
         if recover and recover_left_behind(self.files):
-            self.files = find_files(paths)
+            self.files = _files(given, bool(named))
         self.filter = Filter(time, _tuple(ranks), _tuple(pids), _tuple(cats), _tuple(names), steps, epochs)
         self.threads = threads or _cores()
         self.memory_limit = memory_limit
@@ -149,6 +157,36 @@ class Trace:
             self._processes = [peek(f) for f in self.files]
             assign_ranks(self._processes)
         return self._processes
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that wrote the files, the newest first."""
+        return find_runs(self.processes)
+
+    def of_run(self, run: str) -> Trace:
+        """The files of one run alone (or of `all` together), under the same filter."""
+        if run == "all":
+            return self
+        found = [r for r in self.runs if r.id == run]
+        if not found:
+            known = ", ".join(str(r.id) for r in self.runs if r.id is not None)
+            raise NoTraces(f"no run {run} among the files; runs: {known or 'none has an id'}")
+        return self._with(found[0])
+
+    def newest_run(self) -> Trace:
+        """The files of the run that began last."""
+        runs = self.runs
+        return self if len(runs) == 1 else self._with(runs[0])
+
+    def _with(self, run: Run) -> Trace:
+        if len(run.files) == len(self.files):
+            return self
+        other = Trace(
+            run.files, threads=self.threads, memory_limit=self.memory_limit, cache=self.cache, recover=False
+        )
+        other.filter = self.filter
+        other.torch_files = self.torch_files
+        return other
 
     def chunks(self) -> Iterator[tuple[ProcessInfo, Scanner, Chunk]]:
         """All events as NumPy arrays over native memory, file after file."""
@@ -237,6 +275,7 @@ class Trace:
         fixed = {k: _tuple(v) if k in ("ranks", "pids", "cats", "names") else v for k, v in changes.items()}
         other.filter = replace(self.filter, **fixed)
         other._processes = self._processes
+        other.torch_files = self.torch_files
         return other
 
     def _sidecars(self, make: bool) -> list[Path] | None:
@@ -269,6 +308,16 @@ class Trace:
             if texts is not None:
                 frame = frame.filter(polars.col(column).cast(polars.String).is_in(list(texts)))
         return frame
+
+
+def _files(paths: list[str | os.PathLike[str]], others: bool) -> list[Path]:
+    """The trace files; none is needed where files of another kind were found."""
+    if others and all(Path(p).is_dir() for p in paths):
+        try:
+            return find_files(paths)
+        except NoTraces:
+            return []
+    return find_files(paths)
 
 
 def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:

@@ -5,6 +5,8 @@ Everything drawn is aggregated here, so the size of the page depends on the numb
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from importlib import resources
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from dftracer.analyze import STAGES, Analysis, Rank, views
+from dftracer.report.device import device_page
+from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 from dftracer.report.terminal import COLOURS
 
 __all__ = ["html_page", "page_data"]
@@ -33,6 +37,7 @@ def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
     # A closing tag inside the data would end the script element.
     data = json.dumps(page_data(analysis), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     for mark, text in (
+        ("__POLICY__", _policy(style, script)),
         ("/*STYLE*/", style),
         ("/*SCRIPT*/", script),
         ("__TITLE__", title.replace("&", "&amp;").replace("<", "&lt;")),
@@ -40,6 +45,18 @@ def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
     ):
         page = page.replace(mark, text, 1)
     return page
+
+
+def _policy(style: str, script: str) -> str:
+    """What the page may do: run and look like what is in it, and nothing else; fetch and send nothing."""
+
+    def only(text: str) -> str:
+        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+    return (
+        f"default-src 'none'; style-src {only(style)}; script-src {only(script)}; img-src data:;"
+        " base-uri 'none'; form-action 'none'"
+    )
 
 
 def page_data(a: Analysis) -> dict[str, Any]:
@@ -55,6 +72,10 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "colours": [COLOURS[s] for s in STAGES],
         "trace": {k: v for k, v in a.trace.items() if k != "files"},
         "verdict": a.verdict,
+        "head": list(head(a)),
+        "notes": notes(a),
+        "culprit": culprit(a),
+        "phases": [[PHASE_WORDS[k], row["seconds"], row["share"]] for k, row in a.phases.items()],
         "run_s": a.run_s,
         "findings": [f.to_json() for f in a.findings],
         "ranks": [_rank(r) for r in ranks],
@@ -62,6 +83,7 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "slowest": None if job.slowest is None else job.slowest.number,
         "wait": {str(r.number): {k: v / 1e6 for k, v in r.wait_stages_us().items()} for r in ranks},
         "lanes": _lanes(a),
+        "device": device_page(a),
         "io": None
         if io is None
         else {k: _short(io[k].to_list()) for k in ("start_s", "width_s", "read_bytes", "write_bytes", "ops")},

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from dftracer._terminal import safe_console
 from dftracer.cli.common import add_filters, add_paths, console, open_trace, output_path, progress
 from dftracer.cli.main import EXIT_OK
 from dftracer.cli.outputs import appearing, check_output
@@ -26,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write one self-contained HTML page")
     parser.add_argument("--md", action="store_true", help="print Markdown, short enough for a chat")
     parser.add_argument(
+        "--run", metavar="ID|all", help="the run to report, of several; `all` files as one (default: newest)"
+    )
+    parser.add_argument(
         "--dask", metavar="ADDRESS", help="analyse on a Dask cluster: tcp://host:port or 'local'"
     )
     add_filters(parser)
@@ -35,9 +39,9 @@ def run(args: argparse.Namespace) -> int:
     _check_page(args)
     from dftracer.analyze import analyze
 
-    trace = open_trace(args)
+    trace = open_trace(args, torch=True)
     with progress(args, "reading") as bar:
-        analysis = analyze(trace, dask=args.dask, progress=bar)
+        analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
     _write_text(args, analysis)
     if args.html:
         from dftracer.report import html_page
@@ -85,6 +89,4 @@ def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
             json.dump(document(analysis), out, indent=1, ensure_ascii=False)
             out.write("\n")
         else:
-            from rich.console import Console
-
-            print_report(analysis, Console(file=out, width=120) if args.output else console())
+            print_report(analysis, safe_console(file=out, width=120) if args.output else console())

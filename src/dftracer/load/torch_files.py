@@ -1,0 +1,50 @@
+"""Files of the PyTorch profiler among what the user names: Kineto traces, and tables linked from them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["find_torch_files", "is_kineto"]
+
+_KINETO = re.compile(r"kineto_trace_\d+(_w\d+)?\.json(\.gz)?$|.*\.pt\.trace\.json(\.gz)?$")
+_LINKED = re.compile(r"linked_\d+\.parquet$")
+_HEAD = 1 << 16
+
+
+def is_kineto(path: Path) -> bool:
+    """Whether a file is a trace of the profiler, by its head."""
+    if not path.name.endswith((".json", ".json.gz")):
+        return False
+    if _KINETO.match(path.name):
+        return True
+    try:
+        with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
+            head = file.read(_HEAD)
+    except (OSError, EOFError):
+        return False
+    return b'"traceEvents"' in head and (b'"baseTimeNanoseconds"' in head or b'"cpu_op"' in head)
+
+
+def find_torch_files(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Path], list[Path]]:
+    """Kineto files and linked tables: those named, and those in the directories that are named."""
+    kineto: dict[Path, None] = {}
+    linked: dict[Path, None] = {}
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            for root, folders, names in os.walk(path):
+                folders[:] = sorted(f for f in folders if not f.startswith("."))
+                for name in sorted(names):
+                    if _KINETO.match(name):
+                        kineto[Path(root, name)] = None
+                    elif _LINKED.match(name):
+                        linked[Path(root, name)] = None
+        elif path.is_file() and is_kineto(path):
+            kineto[path] = None
+        elif _LINKED.match(path.name) and path.is_file():
+            linked[path] = None
+    return [*kineto], [*linked]

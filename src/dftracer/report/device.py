@@ -1,0 +1,200 @@
+"""The device's side in the reports: terminal, Markdown, and what the page draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dftracer._units import count_text, seconds_text
+from dftracer.analyze import Analysis
+from dftracer.analyze.device import device_account, device_document
+from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
+from dftracer.load._need import need
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["DEVICE_COLOURS", "device_lines", "device_page", "print_device"]
+
+DEVICE_COLOURS = {
+    "busy": "#30a46c",
+    "paced": "#a3cfb5",
+    "input": "#e5484d",
+    "host": "#f76b15",
+    "dependency": "#8e4ec6",
+    "launch": "#ffb224",
+    "comm": "#e93d82",
+    "checkpoint": "#ad7f58",
+    "unknown": "#8b8d98",
+}
+_WORDS = {
+    "busy": "busy",
+    "paced": "busy or idle: the host sets the pace",
+    "input": "idle: waits for data",
+    "host": "idle: the host has launched nothing",
+    "dependency": "idle: queued, waits for another stream or event",
+    "launch": "idle: launching",
+    "comm": "idle: the host communicates",
+    "checkpoint": "idle: the host writes or reads a checkpoint",
+    "unknown": "idle: cannot be told",
+}
+_KERNELS = 8
+
+
+def _parts(a: DeviceAccount) -> dict[str, float]:
+    """The account in seconds, most telling first."""
+    parts = {"busy": a.busy_s - a.host_paced_s, "paced": a.host_paced_s}
+    parts |= {c: a.idle[c] for c in IDLE_CLASSES}
+    return {k: v for k, v in parts.items() if v > 0}
+
+
+def _about(a: DeviceAccount) -> str:
+    if a.source == "profiler":
+        n = len(a.windows)
+        said = f"{'1 profiler window' if n == 1 else f'{n} profiler windows'}, {seconds_text(a.observed_s)}"
+        if a.launches:
+            said += f"; {count_text(a.launches)} launches"
+        if a.launch_delay_us is not None:
+            said += f", {seconds_text(a.launch_delay_us / 1e6)} from call to start (median)"
+        if a.graph_replays:
+            said += f"; {a.graph_replays} graph replays"
+        return said
+    said = f"events at phase boundaries, {seconds_text(a.observed_s)}; busy time is an upper bound"
+    return said if a.error_us is None else f"{said}; clock within {seconds_text(a.error_us / 1e6)}"
+
+
+def _rank(a: Analysis) -> tuple[int, DeviceAccount] | None:
+    """The rank on the critical path where its device was seen, else the first one that was."""
+    ranks = sorted(a.job.ranks, key=lambda r: r is not a.job.slowest)
+    return next(((r.number, d) for r in ranks if (d := device_account(r)) is not None), None)
+
+
+def print_device(con: Console, a: Analysis) -> None:
+    """Where the device's time went, and the kernels that took it."""
+    found = _rank(a)
+    for note in device_document(a.job)["notes"]:
+        con.print()
+        con.print(note, style="dim")
+    if found is None:
+        return
+    number, d = found
+    text, table, box = need("rich.text"), need("rich.table"), need("rich.box")
+    look: dict[str, Any] = {
+        "title_justify": "left",
+        "title_style": "bold",
+        "box": box.SIMPLE_HEAD,
+        "pad_edge": False,
+        "padding": (0, 1, 0, 0),
+    }
+    t = table.Table(title=f"The device of rank {number}", **look)
+    for name, justify in (("time", "left"), ("seconds", "right"), ("share", "right"), ("", "left")):
+        t.add_column(name, justify=justify, no_wrap=True)
+    whole = d.observed_s or 1.0
+    for part, seconds in _parts(d).items():
+        bar = text.Text("█" * round(30 * seconds / whole) or "▏", style=DEVICE_COLOURS[part])
+        t.add_row(_WORDS[part], f"{seconds:.3f}", f"{100 * seconds / whole:.1f} %", bar)
+    con.print()
+    con.print(t)
+    con.print(_about(d), style="dim")
+    if d.top:
+        k = table.Table(title="Kernels", **look)
+        for name, justify in (
+            ("kernel", "left"),
+            ("kind", "left"),
+            ("count", "right"),
+            ("total", "right"),
+            ("share", "right"),
+            ("phase", "left"),
+            ("operator", "left"),
+        ):
+            k.add_column(name, justify=justify, no_wrap=True)
+        for row in d.top[:_KERNELS]:
+            k.add_row(
+                short_name(row["name"]),
+                row["kind"],
+                count_text(row["count"]),
+                seconds_text(row["seconds"]),
+                f"{100 * row['share']:.1f} %",
+                row["phase"] or "-",
+                row["operator"] or "-",
+            )
+        con.print(k)
+
+
+def short_name(name: str, most: int = 44) -> str:
+    """A kernel's name without return type, parameters and the long way to it."""
+    name = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("at::native::", "")
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def device_lines(a: Analysis) -> list[str]:
+    """The same as Markdown."""
+    found = _rank(a)
+    notes = [line for note in device_document(a.job)["notes"] for line in ("", note)]
+    if found is None:
+        return notes
+    number, d = found
+    whole = d.observed_s or 1.0
+    lines = ["", f"| device of rank {number} ({_about(d)}) | s | % |", "|---|---:|---:|"]
+    lines += [f"| {_WORDS[p]} | {s:.3f} | {100 * s / whole:.1f} |" for p, s in _parts(d).items()]
+    if d.top:
+        lines += ["", "| kernel | kind | s | % | phase | operator |", "|---|---|---:|---:|---|---|"]
+        lines += [
+            f"| `{short_name(r['name'])}` | {r['kind']} | {r['seconds']:.3f} | {100 * r['share']:.1f}"
+            f" | {r['phase'] or '-'} | {r['operator'] or '-'} |"
+            for r in d.top[:_KERNELS]
+        ]
+    return lines + notes
+
+
+def device_page(a: Analysis) -> dict[str, Any] | None:
+    """What the page draws: a bar for each rank, idle over time, kernels."""
+    found = _rank(a)
+    if found is None:
+        return None
+    number, d = found
+    first = a.job.first_us
+    accounts = {r.number: x for r in a.job.ranks if (x := device_account(r)) is not None}
+    return {
+        "rank": number,
+        "about": _about(d),
+        "colours": DEVICE_COLOURS,
+        "words": _WORDS,
+        "bars": {str(n): {"whole": x.observed_s, "parts": _parts(x)} for n, x in accounts.items()},
+        "over_time": [
+            {
+                "first_s": (w["first_us"] - first) / 1e6,
+                "last_s": (w["last_us"] - first) / 1e6,
+                "shares": w["shares"],
+            }
+            for w in d.over_time
+        ],
+        "kinds": {k: v for k, v in sorted(d.kernels.items(), key=lambda i: -i[1]) if v > 0},
+        "phases": d.phases,
+        "kernels": {
+            "columns": [
+                "kernel",
+                "kind",
+                "count",
+                "total_s",
+                "share",
+                "mean_us",
+                "phase",
+                "module",
+                "operator",
+            ],
+            "rows": [
+                [
+                    r["name"],
+                    r["kind"],
+                    r["count"],
+                    r["seconds"],
+                    f"{100 * r['share']:.1f} %",
+                    r["mean_us"],
+                    r["phase"] or "",
+                    r["module"] or "",
+                    r["operator"] or "",
+                ]
+                for r in d.top
+            ],
+        },
+    }
