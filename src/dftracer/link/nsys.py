@@ -45,7 +45,7 @@ def is_nsys(path: Path) -> bool:
                 return False
         with _open(path) as base:
             return "StringIds" in _tables(base)
-    except (OSError, sqlite3.Error):
+    except (OSError, sqlite3.Error, UnicodeError):  # its own messages may hold bytes of the file
         return False
 
 
@@ -73,7 +73,7 @@ def read_nsys(path: Path) -> ActivityTable:
     try:
         with _open(path) as base:
             return _read(base, path)
-    except sqlite3.Error as e:
+    except (sqlite3.Error, UnicodeError) as e:
         out = empty_activity("nsys")
         out.path = path
         out.repairs = Repairs(notes=[f"cannot be read as an nsys export: {e}"])
