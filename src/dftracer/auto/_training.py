@@ -107,6 +107,14 @@ class Training:
 
     # Loader ---------------------------------------------------------------------------------------
 
+    def fetch_begins(self) -> int:
+        """A batch is asked for; gives when."""
+        if self.step is not None and self.step.stepped:
+            BLOCK.ends()
+        FETCH.begins()
+        self.fetching = True
+        return now()
+
     def fetched(self, of: Pass, start: int, end: int, gradients: bool, facts: dict[str, Any]) -> None:
         """A batch has come."""
         if of.fetches == 0 and of.began:
@@ -128,6 +136,8 @@ class Training:
         self._marked_forward = None
         self._last = max(self._last, end)
         FETCH.write(start, end, {**self._numbers(of.trains), **facts})
+        if trains:
+            FORWARD.begins()
 
     def _training_fetch(self, of: Pass, start: int, end: int) -> None:
         if self.evaluation is not None:
@@ -234,6 +244,8 @@ class Training:
             of.trains = True
             self._loaders[of.loader] = True
         step.backward = True
+        FORWARD.ends()
+        BACKWARD.begins()
         begun = self._marked_forward or self._free
         if begun and start > begun and self._forward_done < begun:
             self.write(FORWARD, begun, start)
@@ -246,6 +258,7 @@ class Training:
         if self._depth:
             return
         end = now()
+        BACKWARD.ends()
         failed = {} if error is None else {"error": type(error).__name__}
         self.write(BACKWARD, self._backward_start, end, **failed)
         self._free = self._backward_end = end
@@ -274,6 +287,7 @@ class Training:
                 step = self._open(end, end, None)
                 step.backward = True
         step.stepped_by[key] = self._backwards
+        STEP.begins()
         if self._depth == 0:
             self._free = start  # a closure computes forward inside
 
@@ -286,6 +300,7 @@ class Training:
                 break
         if start is None:
             return
+        STEP.ends()
         if self._depth == 0:
             start = max(start, self._backward_end)
             self._free = end
@@ -328,6 +343,7 @@ class Training:
 
     def _open(self, start: int, body: int, of: Pass | None) -> Step:
         self.step = Step(start, body, of)
+        BLOCK.begins()
         self._leftover = None
         self._first = self._first or start
         current = self._epoch_pass
