@@ -47,6 +47,7 @@ def uninstall() -> None:
     _patches.take_back()
     _patches = None
     _finish()
+    _forked()  # the next installation begins anew
 
 
 def _torch_is_there(torch: ModuleType) -> None:
@@ -70,6 +71,8 @@ def _torch_is_there(torch: ModuleType) -> None:
     _watch("torch.autograd", compute.install_autograd)
     _watch("torch.optim.optimizer", compute.install_optimizers)
     _watch("torch.amp.grad_scaler", compute.install_scaler)
+    if os.environ.get("DFTRACER_AUTO_MODULES") == "1":
+        _watch("torch", importlib.import_module("dftracer.auto._modules").install)
     for name in checkpoint.CALLS:
         _watch(name, checkpoint.install)
     for name, ours in _adapters.ADAPTERS.items():

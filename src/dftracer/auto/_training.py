@@ -167,6 +167,7 @@ class Training:
     def loader_ended(self, of: Pass, start: int, end: int) -> None:
         """There are no more batches."""
         of.ended = end
+        FETCH.by_hand()  # a loop by hand has asked for one more, too, and writes no event of that
         if not self._counts and not of.trains and self.evaluation is None:
             return
         step = self.step

@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-auto", action="store_true", help="record no training steps but those annotated by hand"
     )
+    parser.add_argument(
+        "--modules", action="store_true", help="also record the forward of every module of the model"
+    )
     add_program(parser)
 
 
@@ -39,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     before = {f: f.stat().st_mtime_ns for f in _traces(directory)}
     library = None if args.no_io else preload_library()
     env = environment(args, directory, library)
+    if args.modules:
+        env["DFTRACER_AUTO_MODULES"] = "1"
     with automatic(env, on=not args.no_auto, tell=not args.quiet):
         code = wait_for(command, env)
     written = [f for f in _traces(directory) if before.get(f) != f.stat().st_mtime_ns]
