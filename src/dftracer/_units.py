@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "count_text", "seconds_text"]
+__all__ = ["bytes_text", "count_text", "plural", "seconds_text"]
 
 
 def seconds_text(s: float) -> str:
@@ -16,6 +16,11 @@ def seconds_text(s: float) -> str:
     if s >= 1e-3:
         return f"{s * 1e3:.3g} ms"
     return f"{s * 1e6:.3g} us" if s > 0 else "0 s"
+
+
+def plural(n: int, noun: str, many: str | None = None) -> str:
+    """`1 file`, `2 files`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {many or noun + 's'}"
 
 
 def bytes_text(n: float) -> str:

@@ -20,7 +20,7 @@ from dftracer.load.synthetic import Process
 
 FIXED = {
     ("dataloader", "fetch.iter"): "fetch_wait",
-    ("data", "item"): "read",
+    ("data", "item"): "preprocess",
     ("data", "preprocess"): "preprocess",
     ("data", "preprocess.collate"): "collate",
     ("device", "transfer"): "transfer",
@@ -60,8 +60,12 @@ def _naive_ledger(file: Path) -> list[dict[str, int]]:
     events = [e for e in _records(file) if e["ph"] == "X" and e["cat"] != "dftracer"]
     by_id = {e["id"]: e for e in events}
 
+    whole_step = _step_is_whole(events)
+
     def stage(e: dict[str, Any]) -> str:
         up = e["args"]["p_idx"]
+        if e["name"] == "step" and whole_step:
+            return "forward"
         return _stage(e["cat"], e["name"], stage(by_id[up]) if up in by_id else "unexplained")
 
     base = min(e["ts"] for e in events)
@@ -74,9 +78,43 @@ def _naive_ledger(file: Path) -> list[dict[str, int]]:
     out = []
     for w, b in zip(waits, bodies, strict=True):
         row = dict.fromkeys(STAGES, 0)
-        for t in range(w["ts"] - base, b["ts"] + b["dur"] - base):
-            row[paint[t]] += 1
+        evaluated = _evaluated(events, w["ts"], b["ts"] + b["dur"])
+        for t in range(w["ts"], b["ts"] + b["dur"]):
+            if t not in evaluated:
+                row[paint[t - base]] += 1
         out.append(row)
+    return out
+
+
+def _step_is_whole(events: list[dict[str, Any]]) -> bool:
+    """Whether `compute.step` stands for all compute: nothing else is named, and it fills the bodies."""
+    steps = [e for e in events if (e["cat"], e["name"]) == ("compute", "step")]
+    parts = [e["ts"] for e in events if e["name"] in ("forward", "backward")]
+    if not parts:  # then by how much of the bodies they fill
+        bodies = {t for e in events if e["name"] == "fetch.block" for t in range(e["ts"], e["ts"] + e["dur"])}
+        inside = {t for e in steps for t in range(e["ts"], e["ts"] + e["dur"])} & bodies
+        return 2 * len(inside) > len(bodies)
+    return False
+
+
+def _evaluated(events: list[dict[str, Any]], start: int, end: int) -> set[int]:
+    """The instants of a step that are evaluation: said to be, or forward passes after its last update."""
+    out: set[int] = set()
+    for e in events:
+        if (e["cat"], e["name"]) == ("pipeline", "test"):
+            out.update(range(e["ts"], e["ts"] + e["dur"]))
+    learn = [e for e in events if (e["cat"], e["name"]) in (("compute", "backward"), ("compute", "step"))]
+    after = max((e["ts"] + e["dur"] for e in learn if e["ts"] + e["dur"] <= end), default=end)
+    if not start < after < end or any(after <= e["ts"] < end for e in learn):
+        return out
+    around = [
+        e
+        for e in events
+        if e["name"] in ("forward", "fetch.iter", "item", "transfer") and after <= e["ts"] < end
+    ]
+    if any(e["name"] == "forward" for e in around):
+        last = min(end, max(e["ts"] + e["dur"] for e in around))
+        out.update(range(min(e["ts"] for e in around), last))
     return out
 
 

@@ -63,7 +63,8 @@ def test_serial_read_then_compute_has_no_overlap(tmp_path: Path) -> None:
     p.write(tmp_path)
     a = analyze(tmp_path)
     assert a.overlap["0"]["percent"] == 0
-    assert a.ledger["total"]["read"] == pytest.approx(0.08)
+    assert a.ledger["total"]["read"] == pytest.approx(0.064)  # storage is blamed for I/O only
+    assert a.ledger["total"]["preprocess"] == pytest.approx(0.016)
     assert a.ledger["total"]["fetch_wait"] == 0
     assert _finding(a, "input_bound").evidence["share_of_step_time"] == pytest.approx(0.5)
 
@@ -136,7 +137,7 @@ def test_one_slow_rank_is_named_with_its_stage(tmp_path: Path, chronic: bool) ->
     assert found.evidence["rank"] == 2
     assert found.evidence["stage"] == "forward"
     assert found.evidence["kind"] == ("chronic" if chronic else "one-off")
-    assert found.seconds == pytest.approx(0.9 if chronic else 0.06)
+    assert found.seconds == pytest.approx(0.87 if chronic else 0.06)  # of the steady steps
 
 
 def test_one_slow_worker_is_named(tmp_path: Path) -> None:
@@ -219,8 +220,7 @@ def test_workers_explain_the_wait_and_too_few_are_counted(tmp_path: Path) -> Non
     worker.write(tmp_path)
     a = analyze(tmp_path)
     explained = a.ledger["wait_explained"]["0"]
-    assert explained["read"] == pytest.approx(0.4)
-    assert explained["preprocess"] == pytest.approx(0.4)
+    assert explained["preprocess"] == pytest.approx(0.8)
     assert explained["idle"] == pytest.approx(0)
     assert _finding(a, "too_few_workers").evidence["workers_needed"] == 3
     assert "input-bound" in a.verdict
@@ -263,10 +263,13 @@ def test_a_cold_first_epoch_and_a_drift_are_seen(tmp_path: Path) -> None:
     t = 0
     for i in range(90):
         epoch = i // 30
-        t = _step(p, i, t, (20 if epoch == 0 else 2) * MS, 10 * MS, 0, 0, epoch=epoch)
+        wait = (20 if epoch == 0 else 2) * MS
+        p.io("read", t, wait, f"/data/{i % 30}", ret=1 << 20, count=1 << 20)
+        t = _step(p, i, t, wait, 10 * MS, 0, 0, epoch=epoch)
+    p.spans.sort(key=lambda s: s.cat == "POSIX")
     p.write(tmp_path, "cold")
     a = analyze(tmp_path / "cold.pfw.gz")
-    assert _finding(a, "cold_first_epoch").seconds == pytest.approx(0.54)
+    assert _finding(a, "cold_first_epoch").seconds == pytest.approx(0.522)
     q = Process(11, rank=0)
     t = 0
     for i in range(80):
@@ -274,7 +277,7 @@ def test_a_cold_first_epoch_and_a_drift_are_seen(tmp_path: Path) -> None:
     q.write(tmp_path, "drift")
     found = _finding(analyze(tmp_path / "drift.pfw.gz"), "step_drift")
     assert found.evidence["change"] == pytest.approx(0.5)
-    assert found.evidence["change_point_step_index"] == pytest.approx(39, abs=1)
+    assert found.evidence["change_point_step_index"] == 40
     assert found.evidence["stage"] == "forward"
 
 

@@ -19,3 +19,15 @@ def test_generated_pages_are_fresh() -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_page_of_findings_is_fresh() -> None:
+    """docs/findings.md agrees with the catalogue and the thresholds."""
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate_findings.py"), "--check"],
+        env={"PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -26,6 +26,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     odd.span("user", "</script><script>document.title='broken'</script>", 0, 5)
     odd.io("read", 10, 5, "/data/<b>\"'&</script>", ret=10)
     odd.write(run.directory)
+    late = Process(9998, end=None)  # a second finding
+    late.span("user", "late", 0, 5)
+    late.write(run.directory)
     file = folder / "report.html"
     file.write_text(html_page(analyze(run.directory), "a <title>"), encoding="utf-8")
     return file
@@ -62,7 +65,10 @@ def _painted(page: Any, canvas: str) -> int:
 
 
 def test_everything_is_drawn(page: Any) -> None:
-    assert "input-bound" in page.inner_text("#verdict")
+    assert "is the largest part (" in page.inner_text("#verdict")
+    assert page.inner_text("#why").startswith("Of each ")
+    assert page.inner_text("#try").startswith("Try: ")
+    assert "◀" in page.inner_text("#legend")
     assert page.locator("section:visible").count() == 9
     for canvas in ("steps", "time", "io"):
         assert _painted(page, canvas) > 3, canvas

@@ -3,7 +3,8 @@
 from dftracer.analyze import _requires  # noqa: F401 - names the extra before a bare ImportError can
 from dftracer.analyze.analysis import Analysis, analyze
 from dftracer.analyze.calltree import call_tree
-from dftracer.analyze.finding import FINDING_IDS, Finding
+from dftracer.analyze.catalog import FINDING_IDS
+from dftracer.analyze.finding import Finding
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.stages import STAGES
 from dftracer.analyze.views import (

@@ -8,45 +8,51 @@ from typing import Any
 
 import polars as pl
 
-from dftracer.analyze import rules_input, rules_io, rules_job, trust, views
+from dftracer.analyze import rules_input, rules_io, rules_job, rules_steps, trust, views
+from dftracer.analyze.bound import Bound, find_bound
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.explain import explain
-from dftracer.analyze.finding import Context, Finding
+from dftracer.analyze.finding import Context, Finding, ordered
 from dftracer.analyze.job import Job, build_job
-from dftracer.analyze.ledger import ledger
+from dftracer.analyze.ledger import ledger, phase_rows
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
+from dftracer.analyze.parts import view_of
+from dftracer.analyze.peers import scores
+from dftracer.analyze.rates import accelerator_utilisation, samples_per_second
 from dftracer.analyze.shelf import Shelf
 from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
+from dftracer.analyze.verdict import Head, head
 from dftracer.format.files import part_of
 from dftracer.load.files import NoTraces
 from dftracer.load.process import ProcessInfo
+from dftracer.load.runs import Run, run_identity
 from dftracer.load.trace import Trace
 
 __all__ = ["Analysis", "analyze", "trace_files_of_torch", "units_of"]
 
-_ORDER = {"high": 0, "medium": 1, "low": 2, "info": 3}
+_RULES = (*rules_input.RULES, *rules_io.RULES, *rules_steps.RULES, *rules_job.RULES)
 
 
 class Analysis:
     """A finished analysis; its tables and statements are made when asked for."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, other_runs: list[Run] | None = None) -> None:
         self.job = job
+        self._other_runs = other_runs or []
         self.trace = trust.statement(job)
         self.names: pl.DataFrame = views.names(job)
         self.files: pl.DataFrame | None = views.files(job)
-        rank = job.slowest
-        steps = None if rank is None else rank.main.steps
-        run_us = (
-            int(steps.end[-1] - steps.start[0])
-            if steps is not None and len(steps)
-            else job.last_us - job.first_us
-        )
+        view = view_of(job)
+        self.view = view
+        run_us = job.last_us - job.first_us if view is None else view.rank.main.phases.run_us
         self.run_s = run_us / 1e6
-        context = Context(job, self.names, self.files, self.run_s)
-        found = [f for rules in (rules_input, rules_io, rules_job) for f in rules.rules(context)]
-        found.sort(key=lambda f: (_ORDER[f.severity], -f.seconds))
-        self.findings: list[Finding] = [*found, *trust.evidence_findings(context, self.trace)]
+        self.bound: Bound | None = find_bound(view)
+        context = Context(job, self.names, self.files, self.run_s, view, self.bound)
+        found = [f for rule in _RULES for f in rule(context)]
+        self.findings: list[Finding] = [*ordered(found), *trust.evidence_findings(context, self.trace)]
+        self.head: Head = head(context, self.findings)
+        self.au = accelerator_utilisation(job)
+        self.samples_per_s = samples_per_second(job)
         self._ledger: dict[str, Any] | None = None
 
     @property
@@ -57,28 +63,40 @@ class Analysis:
 
     @property
     def verdict(self) -> str:
-        """The run in one sentence."""
-        rank = self.job.slowest
-        if rank is None or len(rank.main.steps) < 3:
-            return next(f.title for f in self.findings if f.id == "not_enough_evidence")
-        told = [f for f in self.findings if f.severity in {"high", "medium"} and f.seconds > 0]
-        if told:
-            top = told[0]
-            return f"{top.title} That is {top.seconds:.2f} s or {top.percent:.0f} % of the run."
-        wall = float(rank.wall_us.sum())
-        unexplained = float(rank.stage_us("unexplained").sum()) / wall
-        if unexplained >= 0.2:
-            return (
-                f"No bottleneck stands out, but {100 * unexplained:.0f} % of rank {rank.number}'s step"
-                f" time is covered by no"
-                " annotation."
-            )
-        compute = sum(float(rank.stage_us(s).sum()) for s in ("forward", "backward", "optimizer"))
-        return (
-            f"No bottleneck outside compute: {100 * compute / wall:.0f} % of rank {rank.number}'s step"
-            f" time is forward,"
-            f" backward and optimizer."
-        )
+        """The run in one sentence: the first line of its head."""
+        return self.head[0]
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """The run's identity, and the other runs that lie beside it."""
+        return {
+            **run_identity([p.process for p in self.job.partials]),
+            "others": [r.identity() for r in self._other_runs],
+        }
+
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        """Per rank: what it is, how long it waited for others, and how its stages compare."""
+        rated = scores([r for r in self.job.ranks if len(r.main.steps)])
+        return [
+            {
+                "rank": r.number,
+                "pid": r.main.process.pid,
+                "host": r.main.process.host,
+                "steps": len(r.main.steps),
+                "wall_s": round(float(r.wall_us.sum()) / 1e6, 6),
+                "workers": len(r.workers),
+                "waiting_for_peers_s": round(float(r.waiting_us.sum()) / 1e6, 6),
+                **rated[r.number],
+            }
+            for r in self.job.ranks
+            if r.number in rated
+        ]
+
+    @property
+    def phases(self) -> dict[str, dict[str, float]]:
+        """The run in pieces that add up to it, as the rank on the critical path saw it."""
+        return {} if self.view is None else phase_rows(self.view.rank)
 
     @property
     def overlap(self) -> dict[str, dict[str, float | None]]:
@@ -112,10 +130,20 @@ def analyze(
     *,
     dask: Any = None,
     progress: Callable[[int, int], None] | None = None,
+    run: str | None = None,
 ) -> Analysis:
-    """Analyse a trace. `dask` is a scheduler address, "local", or a `distributed.Client`."""
+    """Analyse one run: the newest of those in `trace`, the one with the id `run`, or `all` files as one.
+
+    `dask` is a scheduler address, "local", or a `distributed.Client`.
+    """
     if not isinstance(trace, Trace):
         trace = Trace(trace, torch=True)
+    others: list[Run] = []
+    if run is not None:
+        trace = trace.of_run(run)
+    elif len(trace.runs) > 1:
+        others = trace.runs[1:]
+        trace = trace.newest_run()
     units = units_of(trace)
     files, alone = trace_files_of_torch(trace)
     if not units and not alone:
@@ -124,7 +152,7 @@ def analyze(
     if dask is not None:
         from dftracer.analyze.cluster import analyze_on_cluster  # noqa: PLC0415 - needs the extra `dask`
 
-        return _checked(Analysis(analyze_on_cluster(trace, dask, progress)))
+        return _checked(Analysis(analyze_on_cluster(trace, dask, progress), others))
     with Shelf(trace.memory_limit) as shelf:
         partials: list[Partial] = []
         sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
@@ -144,10 +172,8 @@ def analyze(
         job = build_job(partials)
         for rank in job.ranks:
             for i, member in enumerate(rank.members):
-                skip = rank.main.steps.tid if member is rank.main else None
-                lanes = shelf.take(id(member))
-                rank.explanations[i] = explain(lanes, rank.main.waits, rank.main.compute, skip)
-    return _checked(Analysis(job))
+                rank.explanations[i] = explain(shelf.take(id(member)), rank.question(member))
+    return _checked(Analysis(job, others))
 
 
 def trace_files_of_torch(trace: Trace) -> tuple[dict[int, DeviceRows], list[TorchProcess]]:

@@ -16,8 +16,7 @@ from typing import Any
 
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import SpanDigest, digest_span
-from dftracer.analyze.explain import Explanation, explain
-from dftracer.analyze.intervals import Intervals
+from dftracer.analyze.explain import Asked, Explanation, explain
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.lanes import Lanes
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch, join_spans
@@ -78,10 +77,8 @@ def _small(results: _Results) -> list[Partial]:
     ]
 
 
-def _explain(
-    results: _Results, index: int, waits: Intervals, compute: Intervals, skip: int | None
-) -> Explanation:
-    return explain(results[index][1], waits, compute, skip)
+def _explain(results: _Results, index: int, asked: Asked) -> Explanation:
+    return explain(results[index][1], asked)
 
 
 def _watch(futures: list[Any], sizes: list[int], progress: Callable[[int, int], None]) -> None:
@@ -141,11 +138,8 @@ def analyze_on_cluster(
         asked = []
         for rank in job.ranks:
             for i, member in enumerate(rank.members):
-                skip = rank.main.steps.tid if member is rank.main else None
                 future, index = where[id(member)]
-                answer = client.submit(
-                    _explain, future, index, rank.main.waits, rank.main.compute, skip, pure=False
-                )
+                answer = client.submit(_explain, future, index, rank.question(member), pure=False)
                 asked.append((rank, i, answer))
         for (rank, i, _), told in zip(asked, client.gather([a for _, _, a in asked]), strict=True):
             rank.explanations[i] = told

@@ -15,7 +15,15 @@ import numpy.typing as npt
 import polars as pl
 
 from dftracer.analyze.device_parts import DeviceParts, device_parts
-from dftracer.analyze.pairs import IO_NOT, IO_READ, IO_WRITE, Pairs
+from dftracer.analyze.pairs import (
+    IO_NOT,
+    IO_OPEN,
+    IO_OPEN_TO_WRITE,
+    IO_READ,
+    IO_WRITE,
+    Pairs,
+    opens_to_write,
+)
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import MISSING, Chunk, Ints
 from dftracer.load.process import MetaRow, ProcessInfo
@@ -48,8 +56,10 @@ class Digest:
     files: pl.DataFrame | None = None  # f, kind, bin, n, bytes, us, extent
     io_time: pl.DataFrame | None = None  # t, kind, n, bytes, us
     io_rows: tuple[npt.NDArray[np.int32], Ints, Ints] | None = None  # file, ts, dur of each transfer
+    marks: dict[str, Ints] = field(default_factory=dict)  # of what delimits; rows as in steps.MARKS
+    to_write: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))  # such opens
+    auto: bool = False  # some of the steps were marked by automatic tracing
     devices: DeviceParts | None = None  # profiler and device events
-    marks: dict[str, Ints] = field(default_factory=dict)  # tid, ts, dur, step, epoch of what delimits
 
     def own(self) -> Digest:
         """The same without holding on to the chunk's memory."""
@@ -105,6 +115,11 @@ class Digester:
             return
         file = chunk.codes("fhash")[rows][at]
         kind = kind[at]
+        opens = np.flatnonzero(kind == IO_OPEN)
+        if opens.size:
+            place = at[opens] if isinstance(rows, slice) else rows[at[opens]]
+            kind[opens[opens_to_write(chunk, place)]] = IO_OPEN_TO_WRITE
+        out.to_write = at[kind == IO_OPEN_TO_WRITE]
         moved = _bytes_moved(chunk, rows, at, kind, self.pairs.returns_items[out.pair[at]])
         size_bin = np.zeros(at.size, dtype=np.uint8)
         some = moved > 0
@@ -147,8 +162,11 @@ class Digester:
                 label = np.array(
                     [_trailing_number(keys[p][1]) for p in out.pair[at].tolist()], dtype=np.int64
                 )
-            columns = (out.tid[at], out.ts[at], out.dur[at], label, chunk.ints("epoch")[rows][at])
-            out.marks[kind] = np.stack(columns)
+            labels = (label, chunk.ints("epoch")[rows][at], chunk.ints("count")[rows][at])
+            out.marks[kind] = np.stack((out.tid[at], out.ts[at], out.dur[at], *labels))
+            if kind == "wait":
+                row = at[0] if isinstance(rows, slice) else rows[at[0]]
+                out.auto = '"auto":1' in chunk.args_text(int(row)).replace(" ", "")
 
 
 def by_process(chunk: Chunk) -> Iterator[tuple[int, Chunk]]:
@@ -178,16 +196,23 @@ def digest_span(
     return out
 
 
+_MARKS = {
+    ("dataloader", "fetch.iter"): "wait",
+    ("dataloader", "fetch.block"): "body",
+    ("data", "item"): "item",
+}
+_COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
+_PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}
+
+
 def _mark_kind(cat: str, name: str) -> str:
-    if cat == "dataloader":
-        return {"fetch.iter": "wait", "fetch.block": "body"}.get(name, "")
-    if cat == "data" and name == "item":
-        return "item"
-    if cat == "pipeline" and name in {"epoch", "epoch.block"}:
-        return "epoch"
-    if cat == "compute" and name == "step":
-        return "compute_step"
-    return "profiler" if name.startswith("ProfilerStep") else ""
+    if cat == "compute" and not name.endswith(".init"):
+        return next((kind for word, kind in _COMPUTE if name.startswith(word)), "")
+    if cat == "pipeline":
+        return _PIPELINE.get(name.removesuffix(".block"), "")
+    if name.startswith("ProfilerStep"):
+        return "profiler"
+    return "transfer" if cat == "device" else _MARKS.get((cat, name), "")
 
 
 def _trailing_number(name: str) -> int:

@@ -11,7 +11,7 @@ from dftracer.analyze.lanes import Lanes
 from dftracer.analyze.stages import NONE, STAGES
 from dftracer.load.chunk import Ints
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Asked", "Explanation", "explain"]
 
 _TOP_FILES = 50
 
@@ -21,29 +21,50 @@ class Explanation:
     """The share of one process in its rank's waiting, and how much of its I/O was hidden by compute."""
 
     stages_us: Ints = field(default_factory=lambda: np.zeros(len(STAGES), np.int64))
+    steady_us: Ints = field(default_factory=lambda: np.zeros(len(STAGES), np.int64))  # of steady steps alone
     busy: Intervals = EMPTY  # when any lane of the process worked, within the waits
+    step_io_us: Ints = field(default_factory=lambda: EMPTY[0])  # reads and writes that began in each step
     files_us: list[tuple[str, int]] = field(default_factory=list)
     io_us: int = 0
     io_hidden_us: int = 0
 
 
-def explain(lanes: Lanes, waits: Intervals, compute: Intervals, skip_tid: int | None) -> Explanation:
-    """Look at all lanes but `skip_tid` (the main thread, which is the one that waits)."""
+@dataclass
+class Asked:
+    """What a process is asked about: when its rank waited and computed, and its steps."""
+
+    waits: Intervals
+    compute: Intervals
+    steps: Intervals
+    steady: Intervals
+    skip_tid: int | None  # the main thread, which is the one that waits
+
+
+def explain(lanes: Lanes, asked: Asked) -> Explanation:
+    """Look at all lanes but the one that waits."""
     out = Explanation()
     out.io_us = total(lanes.io)
-    out.io_hidden_us = total(intersection(lanes.io, compute))
-    waits = union(*waits)
+    out.io_hidden_us = total(intersection(lanes.io, asked.compute))
+    waits = union(*asked.waits)
+    starts, ends = asked.steps
+    out.step_io_us = np.zeros(starts.size, np.int64)
+    if starts.size and lanes.io_ts.size:
+        step = np.searchsorted(starts, lanes.io_ts, side="right") - 1
+        inside = (step >= 0) & (lanes.io_ts < ends[np.maximum(step, 0)])
+        sums = np.bincount(step[inside], weights=lanes.io_dur[inside], minlength=starts.size)
+        out.step_io_us = sums.astype(np.int64)
     if waits[0].size == 0:
         return out
     pieces: list[Intervals] = []
     for lane in lanes.lanes:
-        if lane.tid == skip_tid:
+        if lane.tid == asked.skip_tid:
             continue
         for stage in np.unique(lane.stage).tolist():
             if stage == NONE:
                 continue
             met = intersection(union(*lane.of(stage)), waits)
             out.stages_us[stage] += total(met)
+            out.steady_us[stage] += total(intersection(met, asked.steady))
             pieces.append(met)
     if pieces:
         out.busy = union(np.concatenate([p[0] for p in pieces]), np.concatenate([p[1] for p in pieces]))

@@ -1,35 +1,19 @@
-"""The shape of a finding, and the words for how sure it is."""
+"""The shape of a finding, what rules look at, and in which order findings are told."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+from dftracer.analyze.bound import Bound
+from dftracer.analyze.catalog import KINDS, specificity
 from dftracer.analyze.job import Job, Rank
+from dftracer.analyze.parts import View
+from dftracer.analyze.thresholds import FINDING_SHARE, HIGH_PERCENT, LOW_PERCENT, MAJORITY, MEDIUM_PERCENT
 
-__all__ = ["FINDING_IDS", "Context", "Finding", "input_seconds", "severity_of", "sureness"]
+__all__ = ["Context", "Finding", "ordered", "severity_of", "sureness"]
 
-FINDING_IDS = (
-    "input_bound",
-    "too_few_workers",
-    "small_reads",
-    "many_opens",
-    "rereads",
-    "cold_first_epoch",
-    "checkpoint_stall",
-    "exposed_comm",
-    "straggler_rank",
-    "straggler_worker",
-    "slow_file",
-    "slow_items",
-    "device_idle",
-    "recompiles",
-    "step_drift",
-    "first_step",
-    "unexplained_time",
-    "incomplete_trace",
-    "not_enough_evidence",
-)
+_KIND = {k.id: k for k in KINDS}
 
 
 @dataclass
@@ -47,6 +31,9 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
     advice: str = ""
 
+    def __post_init__(self) -> None:
+        self.advice = self.advice or _KIND[self.id].advice
+
     def to_json(self) -> dict[str, Any]:
         return {
             "id": self.id,
@@ -62,7 +49,10 @@ class Finding:
 
 def severity_of(percent: float) -> str:
     """How much of the run is at stake."""
-    return "high" if percent >= 20 else "medium" if percent >= 8 else "low"
+    for name, least in (("high", HIGH_PERCENT), ("medium", MEDIUM_PERCENT), ("low", LOW_PERCENT)):
+        if percent >= least:
+            return name
+    return "info"
 
 
 @dataclass
@@ -72,7 +62,9 @@ class Context:
     job: Job
     names: Any  # frame of per-name statistics
     files: Any  # frame of per-file statistics, None without I/O
-    run_s: float  # from the first step to the end of the last, on the slowest rank; else the whole trace
+    run_s: float
+    view: View | None
+    bound: Bound | None
 
     def percent(self, seconds: float) -> float:
         return 100.0 * seconds / self.run_s if self.run_s > 0 else 0.0
@@ -84,27 +76,41 @@ class Context:
 
     @property
     def rank(self) -> Rank | None:
-        return self.job.slowest
+        return None if self.view is None else self.view.rank
+
+    def is_bound(self, ident: str) -> bool:
+        return self.bound is not None and self.bound.part.id == ident
 
     def at_stake(self, seconds: float) -> float:
         """I/O that runs beside compute costs nothing: what it can cost is what the steps waited for input."""
-        rank = self.rank
-        return seconds if rank is None else min(seconds, sum(input_seconds(rank).values()))
-
-
-def input_seconds(rank: Rank) -> dict[str, float]:
-    """Input time in seconds by stage: the main thread's own, and the wait as the workers explain it."""
-    out = {s: float(rank.stage_us(s).sum()) / 1e6 for s in ("read", "preprocess", "collate")}
-    wait = float(rank.stage_us("fetch_wait").sum()) / 1e6
-    explained = rank.wait_stages_us()
-    whole = sum(explained.values())
-    if whole <= 0:
-        out["fetch_wait"] = wait
-    for stage, us in explained.items():
-        out[stage] = out.get(stage, 0.0) + wait * us / whole
-    return {k: v for k, v in out.items() if v > 0}
+        return seconds if self.view is None else min(seconds, self.view.input_s)
 
 
 def sureness(n: int) -> float:
     """Confidence from the number of steps (or items) behind a statement."""
     return 0.3 if n < 5 else 0.6 if n < 20 else 0.8 if n < 100 else 0.95
+
+
+def _rounded(seconds: float) -> float:
+    """Two digits: more would let noise decide the order."""
+    return float(f"{seconds:.1e}")
+
+
+def ordered(found: list[Finding]) -> list[Finding]:
+    """The costliest first; of about equal ones the more specific; what costs next to nothing is left out.
+
+    A specific finding that explains most of a general one stands before it.
+    """
+    told = [f for f in found if f.seconds == 0 or f.percent >= 100 * FINDING_SHARE]
+    told.sort(key=lambda f: (f.severity == "info", -_rounded(f.seconds), specificity(f.id)))
+    for general in [f for f in told if _KIND[f.id].general and f.severity != "info"]:
+        at = told.index(general)
+        why = [
+            f
+            for f in told[at + 1 :]
+            if not _KIND[f.id].general and f.severity != "info" and f.seconds >= MAJORITY * general.seconds
+        ]
+        for f in reversed(why):
+            told.remove(f)
+            told.insert(at, f)
+    return told

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.analyze.explain import Explanation
-from dftracer.analyze.intervals import intersection, total, union
+from dftracer.analyze.explain import Asked, Explanation
+from dftracer.analyze.intervals import EMPTY, intersection, total, union
 from dftracer.analyze.partial import Partial
+from dftracer.analyze.peers import mark_waiting
 from dftracer.analyze.stages import STAGE_INDEX, STAGES
 from dftracer.load.chunk import Ints
 from dftracer.load.process import assign_ranks
@@ -47,30 +48,60 @@ class Rank:
     workers: list[Worker] = field(default_factory=list)
     members: list[Partial] = field(default_factory=list)  # main and every process below it
     explanations: dict[int, Explanation] = field(default_factory=dict)  # by index into Job.partials
+    waiting_us: Ints = field(default_factory=lambda: EMPTY[0])  # for other ranks, per step
+
+    def __post_init__(self) -> None:
+        self.waiting_us = np.zeros(len(self.main.steps), np.int64)
 
     @property
     def wall_us(self) -> Ints:
-        """The wall time of each step."""
-        return self.main.steps.end - self.main.steps.start
+        """The wall time of each step, evaluation inside it left out."""
+        return self.main.steps.wall
 
     def stage_us(self, stage: str) -> Ints:
         """The time of each step in one stage."""
         return self.main.account[:, STAGE_INDEX[stage]]
 
-    def wait_stages_us(self) -> dict[str, float]:
-        """The loader wait told by what the workers did meanwhile; `idle` is when none of them worked."""
+    def question(self, member: Partial) -> Asked:
+        """What one of its processes is asked once the rank is known."""
+        steps = self.main.steps
+        steady = steps.steady
+        skip = steps.tid if member is self.main else None
+        times = (steps.start, steps.end)
+        return Asked(
+            self.main.waits, self.main.compute, times, union(steps.start[steady], steps.end[steady]), skip
+        )
+
+    @property
+    def loader_annotated(self) -> bool:
+        """Whether a loader worker says what it does: only then is the time between idleness."""
+        return any(
+            w.lane["items"] or any(w.lane["stages"].get(s) for s in ("preprocess", "collate"))
+            for w in self.workers
+        )
+
+    def wait_stages_us(self, steady: bool = False) -> dict[str, float]:
+        """The loader wait told by what the workers did meanwhile.
+
+        `idle` is when none of them worked, `unseen` the same where their work is not annotated.
+        """
         waits = union(*self.main.waits)
+        steps = self.main.steps
+        if steady:
+            waits = intersection(waits, union(steps.start[steps.steady], steps.end[steps.steady]))
         wait = total(waits)
         if not self.explanations or wait == 0:
             return {}
-        sums = sum((e.stages_us for e in self.explanations.values()), np.zeros(len(STAGES), np.int64))
+        rest = "idle" if self.loader_annotated else "unseen"
+        told = [e.steady_us if steady else e.stages_us for e in self.explanations.values()]
+        sums = sum(told, np.zeros(len(STAGES), np.int64))
         busy = [e.busy for e in self.explanations.values()]
         covered = union(np.concatenate([b[0] for b in busy]), np.concatenate([b[1] for b in busy]))
         worked = total(intersection(covered, waits))
         if sums.sum() == 0:
-            return {"idle": float(wait)}
+            return {rest: float(wait)}
         shares = {STAGES[i]: float(v) / float(sums.sum()) * worked for i, v in enumerate(sums) if v}
-        return {**shares, "idle": float(wait - worked)}
+        return {**shares, rest: float(wait - worked)}
 
 
 @dataclass
@@ -93,12 +124,18 @@ class Job:
         """The rank on the job's critical path: its steps took longest in all.
 
         Ranks that synchronise take the same time; of those it is the one with most work of its own, for which
-        the others wait in their communication.
+        the others wait. Differences that noise can make choose nobody: then it is the first rank.
         """
         with_steps = [r for r in self.ranks if len(r.main.steps)]
         longest = max((int(r.wall_us.sum()) for r in with_steps), default=0)
         level = [r for r in with_steps if int(r.wall_us.sum()) >= 0.995 * longest]
-        return max(level, key=lambda r: int((r.wall_us - r.stage_us("comm")).sum()), default=None)
+        most = max((_own_work(r) for r in level), default=0)
+        return next((r for r in level if _own_work(r) >= 0.99 * most), None)
+
+
+def _own_work(rank: Rank) -> int:
+    away = rank.waiting_us if rank.waiting_us.any() else rank.stage_us("comm")
+    return int((rank.wall_us - away).sum())
 
 
 def build_job(partials: list[Partial]) -> Job:
@@ -131,6 +168,7 @@ def build_job(partials: list[Partial]) -> Job:
                 found.members.append(p)
         job.ranks.append(found)
         _find_workers(found)
+    mark_waiting(job.ranks)
     return job
 
 

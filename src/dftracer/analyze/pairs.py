@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,9 +12,19 @@ from dftracer.analyze.stages import is_io, is_read_call, is_write_call
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import Chunk
 
-__all__ = ["IO_CLOSE", "IO_META", "IO_NOT", "IO_OPEN", "IO_READ", "IO_WRITE", "Pairs"]
+__all__ = [
+    "IO_CLOSE",
+    "IO_META",
+    "IO_NOT",
+    "IO_OPEN",
+    "IO_OPEN_TO_WRITE",
+    "IO_READ",
+    "IO_WRITE",
+    "Pairs",
+    "opens_to_write",
+]
 
-IO_NOT, IO_READ, IO_WRITE, IO_OPEN, IO_CLOSE, IO_META = range(6)
+IO_NOT, IO_READ, IO_WRITE, IO_OPEN, IO_CLOSE, IO_META, IO_OPEN_TO_WRITE = range(7)
 _CLOSES = ("close", "fclose", "closedir")
 
 
@@ -22,11 +35,29 @@ def _io_kind(cat: str, name: str) -> int:
         return IO_READ
     if is_write_call(name):
         return IO_WRITE
-    if name.startswith(("open", "fopen", "creat", "__open", "fdopen", "freopen")) and not name.startswith(
-        "opendir"
-    ):
+    if name.startswith("creat"):
+        return IO_OPEN_TO_WRITE
+    # `fdopen` opens nothing: its descriptor is open already.
+    if name.startswith(("open", "fopen", "__open", "freopen")) and not name.startswith("opendir"):
         return IO_OPEN
     return IO_CLOSE if name in _CLOSES else IO_META
+
+
+_FLAGS = re.compile(rb'"flags": ?"?(-?\d+)')
+_HEAD = 48  # bytes of the arguments in which the flags stand, if at all
+
+
+def opens_to_write(chunk: Chunk, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Which of some open calls are for writing, by their flags."""
+    heads, which = np.unique(chunk.args_heads(rows, _HEAD), return_inverse=True)
+    writes = []
+    for head in heads.tolist():
+        found = _FLAGS.search(head)
+        flags = int(found.group(1)) if found else 0
+        made = flags & (os.O_CREAT | os.O_TRUNC)
+        writes.append(flags & 3 == os.O_WRONLY or (flags & 3 == os.O_RDWR and bool(made)))
+    result: npt.NDArray[np.bool_] = np.array(writes, dtype=bool)[which]
+    return result
 
 
 class Pairs:

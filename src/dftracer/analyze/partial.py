@@ -16,10 +16,22 @@ import polars as pl
 from dftracer.analyze.device_parts import DeviceParts, DeviceSides
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
-from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, total, union
+from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, intersection, total, union
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
-from dftracer.analyze.stages import CLASSES, COMPUTE, NONE, RULES, STAGE_INDEX, STAGES, class_of
-from dftracer.analyze.steps import StepTable, steps_from_loop, steps_from_profiler, steps_from_step_ends
+from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
+from dftracer.analyze.phases import Phases, find_phases
+from dftracer.analyze.stages import (
+    AI_CATEGORIES,
+    CLASSES,
+    COMPUTE_STAGES,
+    NONE,
+    RULES,
+    SHOWS,
+    STAGE_INDEX,
+    STAGES,
+    class_of,
+)
+from dftracer.analyze.steps import StepTable
 from dftracer.analyze.torch_files import TorchProcess, digest_of
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
@@ -30,7 +42,10 @@ __all__ = ["Partial", "analyze_files", "analyze_torch", "join_spans"]
 
 _DEVICE_WORDS = ("stream", "cuda", "gpu")
 _SKIP = CLASSES.index("skip")
-_IO_CLASSES = [CLASSES.index(c) for c in ("read", "io_read", "io_write")]
+_IO_CLASSES = [CLASSES.index(c) for c in ("item", "read", "io_read", "io_write")]
+_COMPUTE_CLASSES = [CLASSES.index(c) for c in (*COMPUTE_STAGES, "update", "any_compute")]
+_UPDATE, _ANY_COMPUTE = CLASSES.index("update"), CLASSES.index("any_compute")
+_IO_WRITE = CLASSES.index("io_write")
 _FETCH_WAIT = STAGE_INDEX["fetch_wait"]
 
 
@@ -56,6 +71,11 @@ class Partial:
     items: Ints = field(default_factory=lambda: EMPTY[0])  # durations of `data.item`
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
     covered_us: int = 0
+    phases: Phases = field(default_factory=Phases)
+    batches: int = 0  # bodies of loops, those of evaluations too
+    auto: bool = False  # its steps were marked by automatic tracing
+    unnamed_compute: bool = False  # compute is annotated, but none of its parts: it is booked as forward
+    seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
 
 
@@ -79,7 +99,10 @@ class _Analyzer:
         self.io_time: list[pl.DataFrame] = []
         self.kept: dict[str, list[Any]] = {k: [] for k in ("tid", "ts", "dur", "cls")}
         self.io_rows: dict[str, list[Any]] = {k: [] for k in ("f", "ts", "dur")}
-        self.marks: dict[str, list[Ints]] = {}
+        self.marks = MarkTables()
+        self.ai: list[bool] = []
+        self.ai_span: tuple[int, int] | None = None
+        self.auto = False
         self.by_time: list[tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]] = []
         self.devices = DeviceParts()
         self.first: int | None = None
@@ -101,6 +124,7 @@ class _Analyzer:
             self.by_time.append((d.tid, ts, dur, pair))
 
         cls = np.array(self.classes, dtype=np.uint8)[pair]
+        cls[d.to_write] = _IO_WRITE
         keep: Any = cls != _SKIP
         if keep.all():
             keep = slice(None)
@@ -112,9 +136,10 @@ class _Analyzer:
             file, start, length = d.io_rows
             for key, values in (("f", _mapped(self.file_map, file)), ("ts", start), ("dur", length)):
                 self.io_rows[key].append(values)
+        self.marks.add(d.marks)
+        self.auto = self.auto or d.auto
+        self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, dur)
         self.devices.add(d.devices)
-        for kind, table in d.marks.items():
-            self.marks.setdefault(kind, []).append(table)
 
     def _renumber(self, source: Source) -> None:
         """Numbers of this source to those of the whole process; of the first source they are the same."""
@@ -126,6 +151,7 @@ class _Analyzer:
             if number == len(self.keys):
                 self.keys.append(key)
                 self.classes.append(class_of(*key))
+                self.ai.append(key[0].lower() in AI_CATEGORIES)
         for text in source.files[len(self.file_map) :]:
             number = self.file_number.setdefault(text, len(self.fhash))
             self.file_map.append(number)
@@ -141,30 +167,31 @@ class _Analyzer:
         counted: pl.DataFrame = frame.group_by("pair", "dur").agg(pl.len().alias("n"), pl.col("self").sum())
         return counted
 
-    def _marked(self, kind: str, tid: int | None = None) -> Ints:
-        parts = self.marks.get(kind)
-        if not parts:
-            return np.empty((5, 0), np.int64)
-        table = np.concatenate(parts, axis=1)
-        return table if tid is None else table[:, table[0] == tid]
-
     def finish(self) -> tuple[Partial, Lanes]:
-        lanes = self._lanes()
-        steps = self._steps()
+        steps, loops = find_steps(self.marks)
+        lanes = self._lanes(steps)
         out = Partial(self.process, events=self.rows, first_us=self.first, last_us=self.last, steps=steps)
+        whole = self.ai_span or (self.first or 0, self.last or 0)
+        out.phases = find_phases(steps, phase_marks(self.marks, steps.tid, whole), loops)
+        out.auto = self.auto
+        out.batches = self.marks.of("body", steps.tid).shape[1]
         out.names = self._names_frame()
         paths = [self.process.path_of(h) for h in self.fhash]
         out.files = self._files_frame(paths)
         out.io_time = self._merge(self.io_time, ["t", "kind"], ["n", "bytes", "us"])
-        items = self._marked("item")
+        items = self.marks.of("item")
         out.items = np.sort(items[2])
-        epochs = self._marked("epoch")
+        epochs = self.marks.of("epoch")
         out.epochs = [
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
         kept = {k: v[0] if v else np.empty(0, np.int64) for k, v in self.kept.items()}
         self.kept = {}
-        is_compute = np.isin(kept["cls"], [*COMPUTE])
+        shown = np.unique(kept["cls"]).tolist()
+        named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
+        out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
+        out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
+        is_compute = np.isin(kept["cls"], _COMPUTE_CLASSES)
         out.compute = union(kept["ts"][is_compute], (kept["ts"] + kept["dur"])[is_compute])
         is_comm = kept["cls"] == CLASSES.index("comm")
         out.comm = union(kept["ts"][is_comm], (kept["ts"] + kept["dur"])[is_comm])
@@ -209,12 +236,14 @@ class _Analyzer:
             return None
         return union(kept["ts"][mine], (kept["ts"] + kept["dur"])[mine])
 
-    def _lanes(self) -> list[Lane]:
+    def _lanes(self, steps: StepTable) -> list[Lane]:
         if not self.kept["ts"]:
             return []
         for column in self.kept.values():  # one after the other: both forms of all would be twice the memory
             column[:] = [np.concatenate(column)]
         joined = {k: v[0] for k, v in self.kept.items()}
+        if not self.auto and self.marks.step_is_whole(steps):
+            joined["cls"][joined["cls"] == _UPDATE] = _ANY_COMPUTE
         lanes: list[Lane] = []
         tids = np.unique(joined["tid"])
         for tid in tids.tolist():
@@ -232,45 +261,24 @@ class _Analyzer:
             lanes.append(Lane(tid, start, end, uint8s(parts[2]), int(cls.size)))
         return lanes
 
-    def _steps(self) -> StepTable:
-        waits = self._marked("wait")
-        best = StepTable.none()
-        for tid in np.unique(waits[0]).tolist():
-            w, b = self._marked("wait", tid), self._marked("body", tid)
-            table = steps_from_loop(w[1], w[2], b[1], b[2], b[3], b[4])
-            if len(table) > len(best):
-                best, best.tid = table, tid
-        if len(best):
-            return best
-        for kind in ("profiler", "compute_step"):
-            marks = self._marked(kind)
-            for tid in np.unique(marks[0]).tolist():
-                m = self._marked(kind, tid)
-                if kind == "profiler":
-                    table = steps_from_profiler(m[1], m[2], m[3])
-                else:
-                    table = steps_from_step_ends(m[1], m[2], m[3], m[4])
-                if len(table) > len(best):
-                    best, best.tid = table, tid
-            if len(best):
-                return best
-        return best
-
     def _ledger(self, out: Partial, lanes: list[Lane]) -> None:
         """The exclusive account of the main thread's steps, refined by the process's other lanes."""
         steps = out.steps
         main = next(lane for lane in lanes if lane.tid == steps.tid)
         others = [lane for lane in lanes if lane.tid != steps.tid]
         start, end, stage = overlay(main, others)
+        evaluation = out.phases.evaluation
         out.account = account(start, end, stage, len(STAGES), steps.start, steps.end)
+        inside = intersection((steps.start, steps.end), evaluation)
+        if inside[0].size:
+            step = np.searchsorted(steps.start, inside[0], side="right") - 1
+            np.subtract.at(out.account, step, account(start, end, stage, len(STAGES), *inside))
         explained = out.account[:, :NONE].sum(axis=1)
-        out.account[:, NONE] = (steps.end - steps.start) - explained
+        out.account[:, NONE] = steps.wall - explained
         wait = stage == _FETCH_WAIT
         in_steps = (start < steps.end[-1]) & (end > steps.start[0]) & wait
-        out.waits = (start[in_steps], end[in_steps])
-        # Between the first and the last step, but in none: epoch ends, evaluation, checkpoints outside the
-        # loop.
-        gaps = difference((steps.start[:1], steps.end[-1:]), union(steps.start, steps.end))
+        out.waits = difference((start[in_steps], end[in_steps]), evaluation)
+        gaps = out.phases.gaps
         if gaps[0].size:
             per_gap = account(start, end, stage, len(STAGES), gaps[0], gaps[1])
             out.outside = per_gap.sum(axis=0)

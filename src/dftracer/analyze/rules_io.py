@@ -6,10 +6,20 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from dftracer._units import plural
 from dftracer.analyze.finding import Context, Finding, sureness
-from dftracer.analyze.views import SMALL_READ
+from dftracer.analyze.thresholds import (
+    MANY_OPENS,
+    OPENS_SHARE,
+    REREAD_FACTOR,
+    SLOW_FILE_FACTOR,
+    SLOW_FILE_MOST,
+    SMALL_READ,
+    SMALL_READS,
+)
+from dftracer.analyze.views import opens_by_rank
 
-__all__ = ["rules"]
+__all__ = ["RULES"]
 
 
 def _processes_with_io(c: Context) -> int:
@@ -22,16 +32,13 @@ def small_reads(c: Context) -> Iterator[Finding]:
     f = c.files
     n, small = int(f["reads"].sum()), int(f["small_reads"].sum())
     time, small_time = float(f["read_s"].sum()), float(f["small_read_s"].sum())
-    if small < 100 or small < 0.5 * n or time <= 0:
-        return
-    per_process = c.at_stake(small_time / _processes_with_io(c))
-    if c.percent(per_process) < 0.5:
+    if small < SMALL_READS or small < 0.5 * n or time <= 0:
         return
     yield c.finding(
         "small_reads",
         f"{100 * small / n:.0f} % of {n} reads are smaller than {SMALL_READ >> 10} KiB and take"
         f" {small_time:.2f} s in all.",
-        per_process,
+        c.at_stake(small_time / _processes_with_io(c)),
         sureness(small),
         evidence={
             "reads": n,
@@ -41,8 +48,6 @@ def small_reads(c: Context) -> Iterator[Finding]:
             "small_bytes": int(f["small_bytes"].sum()),
             "mean_small_bytes": round(int(f["small_bytes"].sum()) / small, 1),
         },
-        advice="Read in larger pieces: buffer, memory-map, or pack samples into larger files (tar shards,"
-        " HDF5 chunks, Parquet).",
     )
 
 
@@ -50,18 +55,17 @@ def many_opens(c: Context) -> Iterator[Finding]:
     if c.files is None:
         return
     f = c.files
-    opens, reads = int(f["opens"].sum()), int(f["reads"].sum())
-    meta, time = float(f["meta_s"].sum()), float(f["time_s"].sum())
+    opens, reads = int((f["opens"] - f["opens_to_write"]).sum()), int(f["reads"].sum())
+    meta, time = float((f["meta_s"] - f["open_to_write_s"]).sum()), float(f["time_s"].sum())
+    if opens < MANY_OPENS or time <= 0 or meta < OPENS_SHARE * time:
+        return
     items = sum(int(p.items.size) for p in c.job.partials)
     per_item = opens / items if items else None
-    per_process = c.at_stake(meta / _processes_with_io(c))
-    if opens < 100 or time <= 0 or meta < 0.2 * time or c.percent(per_process) < 0.5:
-        return
     yield c.finding(
         "many_opens",
         f"{opens} opens and other metadata calls take {100 * meta / time:.0f} % of the I/O time"
         + (f" ({per_item:.1f} opens per item)." if per_item is not None else "."),
-        per_process,
+        c.at_stake(meta / _processes_with_io(c)),
         sureness(opens),
         evidence={
             "opens": opens,
@@ -70,33 +74,37 @@ def many_opens(c: Context) -> Iterator[Finding]:
             "io_s": round(time, 6),
             "opens_per_item": None if per_item is None else round(per_item, 3),
         },
-        advice="Keep files open, or put many samples into one file; on parallel file systems an open"
-        " costs a server round trip.",
     )
 
 
 def rereads(c: Context) -> Iterator[Finding]:
+    """Once per epoch and rank is what training does; more is reading again."""
     if c.files is None or c.rank is None:
         return
-    epochs = max(1, len({e for r in c.job.ranks for e in r.main.steps.epoch.tolist()}))
-    again = c.files.filter((pl.col("opens") >= 2 * epochs) & (pl.col("read_bytes") > 0))
+    epochs = c.rank.main.steps.epochs
+    opened = opens_by_rank(c.job)
+    if epochs == 0 or opened is None:
+        return
+    again = (
+        c.files.join(opened, on="path")
+        .filter((pl.col("opens_by_one") >= REREAD_FACTOR * epochs) & (pl.col("read_bytes") > 0))
+        .sort("read_s", "path", descending=[True, False])
+    )
     if again.height == 0:
         return
-    wasted = float((again["read_s"] * (1 - epochs / again["opens"])).sum())
-    per_process = c.at_stake(wasted / _processes_with_io(c))
-    if c.percent(per_process) < 1:
-        return
+    wasted = float((again["read_s"] * (1 - epochs / again["opens_by_one"])).sum())
+    most = int(again["opens_by_one"].max())
     shared = again.filter(pl.col("ranks") == len(c.job.ranks)).height if len(c.job.ranks) > 1 else 0
-    top = again.sort("read_s", descending=True).head(5)
     yield c.finding(
         "rereads",
-        f"{again.height} files are read again and again (up to {int(again['opens'].max())} opens in"
-        f" {epochs} epochs).",
-        per_process,
+        f"{plural(again.height, 'file is', 'files are')} read several times per epoch (up to"
+        f" {plural(most, 'open')} in {plural(epochs, 'epoch')}).",
+        c.at_stake(wasted / _processes_with_io(c)),
         0.7,
         evidence={
             "files": again.height,
             "epochs": epochs,
+            "opens_per_epoch": round(most / epochs, 3),
             "read_again_s": round(wasted, 6),
             "read_by_every_rank": shared,
             "top": [
@@ -106,11 +114,9 @@ def rereads(c: Context) -> Iterator[Finding]:
                     "read_bytes": r["read_bytes"],
                     "read_s": round(r["read_s"], 6),
                 }
-                for r in top.iter_rows(named=True)
+                for r in again.head(5).iter_rows(named=True)
             ],
         },
-        advice="Cache what is read more than once per epoch (in memory or on local disk), or let one rank"
-        " read and share.",
     )
 
 
@@ -126,23 +132,20 @@ def slow_file(c: Context) -> Iterator[Finding]:
         (pl.col("read_s") / pl.col("reads")).alias("per_read"),
     )
     byte, call = float(rated["per_byte"].median()), float(rated["per_read"].median())
-    slow = rated.filter((pl.col("per_byte") > 4 * byte) & (pl.col("per_read") > 4 * call)).sort(
-        "read_s", descending=True
-    )
-    if slow.height == 0 or slow.height > 0.25 * read.height:
+    slow = rated.filter(
+        (pl.col("per_byte") > SLOW_FILE_FACTOR * byte) & (pl.col("per_read") > SLOW_FILE_FACTOR * call)
+    ).sort("read_s", "path", descending=[True, False])
+    if slow.height == 0 or slow.height > SLOW_FILE_MOST * read.height:
         return
     first = slow.row(0, named=True)
-    lost = float((slow["read_s"] - slow["reads"] * call).sum())
-    per_process = c.at_stake(lost / _processes_with_io(c))
-    if c.percent(per_process) < 0.5:
-        return
+    lost = float(((slow["read_s"] - slow["reads"] * call) / slow["ranks"].clip(1)).sum())
     factor = first["per_byte"] / byte if byte > 0 else 0.0
     yield c.finding(
         "slow_file",
-        f"{slow.height} of {read.height} files are slow to read, first of all {first['path']}"
-        f" ({factor:.0f} times the usual"
-        " time per byte).",
-        per_process,
+        f"{slow.height} of {read.height} files {'is' if slow.height == 1 else 'are'} slow to read,"
+        f"{' first of all' if slow.height > 1 else ''} {first['path']}: {first['per_read']:.3g} s a read, the"
+        f" median file {call:.3g} s.",
+        c.at_stake(lost),
         sureness(int(first["reads"])),
         evidence={
             "path": first["path"],
@@ -153,11 +156,7 @@ def slow_file(c: Context) -> Iterator[Finding]:
             "extra_s": round(lost, 6),
             "files": [r["path"] for r in slow.head(10).iter_rows(named=True)],
         },
-        advice="Look at where this file lies (another disk or server, stripes, compression) and who else"
-        " reads it.",
     )
 
 
-def rules(c: Context) -> Iterator[Finding]:
-    for rule in (small_reads, many_opens, rereads, slow_file):
-        yield from rule(c)
+RULES = (small_reads, many_opens, rereads, slow_file)

@@ -15,10 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "AI_CATEGORIES",
     "CLASSES",
     "COMPUTE",
+    "COMPUTE_STAGES",
+    "INPUT_STAGES",
     "NONE",
     "RULES",
+    "SHOWS",
     "STAGES",
     "STAGE_INDEX",
     "class_of",
@@ -42,10 +46,27 @@ STAGES: Final = (
 )
 STAGE_INDEX: Final = {name: i for i, name in enumerate(STAGES)}
 NONE: Final = STAGE_INDEX["unexplained"]
-COMPUTE: Final = tuple(STAGE_INDEX[s] for s in ("forward", "backward", "optimizer"))
+COMPUTE_STAGES: Final = ("forward", "backward", "optimizer")
+COMPUTE: Final = tuple(STAGE_INDEX[s] for s in COMPUTE_STAGES)
+INPUT_STAGES: Final = ("fetch_wait", "read", "preprocess", "collate")
 
 # Classes: the stages themselves (always that stage), then those that depend on what is around them.
-CLASSES: Final = (*STAGES[:-1], "block", "container", "io_read", "io_write", "inherit", "model_op", "skip")
+CLASSES: Final = (
+    *STAGES[:-1],
+    "item",
+    "update",
+    "any_compute",
+    "block",
+    "container",
+    "io_read",
+    "io_write",
+    "inherit",
+    "model_op",
+    "skip",
+)
+AI_CATEGORIES: Final = frozenset(
+    {"ai_root", "pipeline", "dataloader", "data", "device", "compute", "comm", "communication", "checkpoint"}
+)
 _CLASS: Final = {name: i for i, name in enumerate(CLASSES)}
 
 _IO_CATS: Final = frozenset({"posix", "stdio", "mpiio", "mpi-io", "hdf5", "io"})
@@ -123,14 +144,17 @@ def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one tab
             return "preprocess"
         if n.endswith(".init"):
             return "inherit"
-        return "read" if n.startswith(("item", "data", "io", "read", "load")) else "preprocess"
+        if n.startswith(("io", "read")) or ".io" in n:
+            return "read"
+        # What an item takes beyond its I/O is work on it: storage is blamed for I/O only.
+        return "item" if n.startswith(("item", "data", "load")) else "preprocess"
     if cat == "device":
         return "transfer"
     if cat == "compute":
-        for word, stage in (("forward", "forward"), ("backward", "backward"), ("step", "optimizer")):
+        for word, stage in (("forward", "forward"), ("backward", "backward"), ("step", "update")):
             if n.startswith(word):
                 return stage
-        return "inherit"
+        return "inherit" if n.endswith(".init") else "any_compute"
     if cat in {"comm", "communication"}:
         return "comm"
     if cat == "checkpoint":
@@ -174,6 +198,12 @@ def _rules() -> npt.NDArray[np.uint8]:
             table[c] = same
     other, read = STAGE_INDEX["other"], STAGE_INDEX["read"]
     table[_CLASS["block"]] = NONE
+    table[_CLASS["item"]] = STAGE_INDEX["preprocess"]
+    # `compute.step` is the optimizer, or, by how it is used, the whole step: any compute.
+    table[_CLASS["update"]] = STAGE_INDEX["optimizer"]
+    table[_CLASS["any_compute"]] = STAGE_INDEX["forward"]
+    for part in ("backward", "optimizer"):
+        table[_CLASS["any_compute"], STAGE_INDEX[part]] = STAGE_INDEX[part]
     table[_CLASS["inherit"], NONE] = other
     table[_CLASS["io_write"], NONE] = other
     table[_CLASS["model_op"], NONE] = STAGE_INDEX["forward"]
@@ -183,3 +213,16 @@ def _rules() -> npt.NDArray[np.uint8]:
 
 
 RULES: Final = _rules()
+# The stage that an event of each class makes visible; None: it says nothing of a stage.
+SHOWS: Final = tuple(
+    name
+    if name in STAGE_INDEX
+    else {
+        "item": "preprocess",
+        "update": "optimizer",
+        "any_compute": "forward",
+        "io_read": "read",
+        "model_op": "forward",
+    }.get(name)
+    for name in CLASSES
+)

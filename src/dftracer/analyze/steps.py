@@ -1,14 +1,22 @@
-"""Which spans of a thread are training steps."""
+"""Which spans of a thread are training steps, and to which loop they belong."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
+from dftracer.analyze.intervals import EMPTY, Intervals
 from dftracer.load.chunk import MISSING, Ints
 
-__all__ = ["StepTable", "steps_from_loop", "steps_from_profiler", "steps_from_step_ends"]
+__all__ = ["MARKS", "Bools", "StepTable", "steps_from_loop", "steps_from_profiler", "steps_from_step_ends"]
+
+Bools = npt.NDArray[np.bool_]
+
+# The rows of a table of marks.
+MARKS = ("tid", "ts", "dur", "step", "epoch", "count")
+_TS, _DUR, _STEP, _EPOCH, _COUNT = (MARKS.index(m) for m in ("ts", "dur", "step", "epoch", "count"))
 
 
 @dataclass
@@ -22,9 +30,45 @@ class StepTable:
     epoch: Ints
     source: str
     tid: int = 0
+    loop: Ints = field(default_factory=lambda: EMPTY[0])  # which time through a loader, from 0
+    inner: Intervals = EMPTY  # loops inside a step, one span for each step that has any
+    evaluation: Ints = field(default_factory=lambda: EMPTY[0])  # us of evaluation inside each step
+    first: Bools = field(default_factory=lambda: np.empty(0, bool))  # of its epoch or loop
+    profiled: Bools = field(default_factory=lambda: np.empty(0, bool))
+    steady: Bools = field(default_factory=lambda: np.empty(0, bool))  # what the run is judged by
+
+    def __post_init__(self) -> None:
+        n = self.start.size
+        if self.loop.size != n:
+            self.loop = np.zeros(n, np.int64)
+        if self.evaluation.size != n:
+            self.evaluation = np.zeros(n, np.int64)
+        if self.steady.size != n:
+            self.first, self.profiled = np.zeros(n, bool), np.zeros(n, bool)
+            self.steady = np.ones(n, bool)
 
     def __len__(self) -> int:
         return int(self.start.size)
+
+    @property
+    def wall(self) -> Ints:
+        """The training time of each step."""
+        return self.end - self.start - self.evaluation
+
+    @property
+    def epochs(self) -> int:
+        """How often the data was gone through, as far as labels or loops tell; 0 where neither does."""
+        labels = np.unique(self.epoch[self.epoch != MISSING])
+        if labels.size:
+            return int(labels.size)
+        return int(np.unique(self.loop).size) if self.source == "fetch" else 0
+
+    def keep(self, rows: Bools) -> StepTable:
+        """Some of the steps."""
+        start, body, end, step, epoch, loop = (
+            c[rows] for c in (self.start, self.body, self.end, self.step, self.epoch, self.loop)
+        )
+        return StepTable(start, body, end, step, epoch, self.source, self.tid, loop, self.inner)
 
     @staticmethod
     def none() -> StepTable:
@@ -32,40 +76,60 @@ class StepTable:
         return StepTable(nothing, nothing, nothing, nothing, nothing, "none")
 
 
-def steps_from_loop(
-    wait_ts: Ints, wait_dur: Ints, body_ts: Ints, body_dur: Ints, step: Ints, epoch: Ints
-) -> StepTable:
+def steps_from_loop(waits: Ints, bodies: Ints) -> StepTable:
     """`fetch.iter` + `fetch.block` pairs of one thread; each body goes with the last wait before it."""
-    if wait_ts.size == 0 or body_ts.size == 0:
+    if waits.shape[1] == 0 or bodies.shape[1] == 0:
         return StepTable.none()
-    w = np.argsort(wait_ts, kind="stable")
-    wait_ts, wait_dur = wait_ts[w], wait_dur[w]
-    b = np.argsort(body_ts, kind="stable")
-    body_ts, body_dur, step, epoch = body_ts[b], body_dur[b], step[b], epoch[b]
-    at = np.searchsorted(wait_ts, body_ts, side="right") - 1
+    waits = waits[:, np.argsort(waits[_TS], kind="stable")]
+    bodies = bodies[:, np.argsort(bodies[_TS], kind="stable")]
+    at = np.searchsorted(waits[_TS], bodies[_TS], side="right") - 1
     keep = at >= 0
     # A wait belongs to one body only: of two bodies after one wait the first is the pair.
     keep[1:] &= at[1:] != at[:-1]
-    at = at[keep]
-    start, body, end = wait_ts[at], body_ts[keep], (body_ts + body_dur)[keep]
+    at, bodies = at[keep], bodies[:, keep]
+    start, end = waits[_TS][at], bodies[_TS] + bodies[_DUR]
     outer = np.ones(start.size, dtype=bool)
-    if start.size > 1:  # a loop inside a step (an evaluation, say) is part of that step
+    if start.size > 1:
         reach = np.maximum.accumulate(end)
         outer[1:] = start[1:] >= reach[:-1] - 1
-    return StepTable(start[outer], body[outer], end[outer], step[keep][outer], epoch[keep][outer], "fetch")
+    table = StepTable(
+        start[outer], bodies[_TS][outer], end[outer], bodies[_STEP][outer], bodies[_EPOCH][outer], "fetch"
+    )
+    table.loop = _loops(bodies[_COUNT][outer])
+    if not outer.all():
+        table.inner = _inner(table, start[~outer], end[~outer])
+    return table
 
 
-def steps_from_profiler(ts: Ints, dur: Ints, number: Ints) -> StepTable:
+def _loops(count: Ints) -> Ints:
+    """The number of the loop each step is in: a loop counts its items from 1."""
+    again = np.zeros(count.size, dtype=bool)
+    known = count != MISSING
+    again[1:] = known[1:] & known[:-1] & (count[1:] <= count[:-1])
+    return np.cumsum(again).astype(np.int64)
+
+
+def _inner(table: StepTable, start: Ints, end: Ints) -> Intervals:
+    """For each step with a loop inside, the span of what runs in that loop."""
+    step = np.searchsorted(table.start, start, side="right") - 1
+    found = np.unique(step)
+    first = np.array([start[step == s].min() for s in found.tolist()], np.int64)
+    last = np.array([end[step == s].max() for s in found.tolist()], np.int64)
+    return first, last
+
+
+def steps_from_profiler(marks: Ints) -> StepTable:
     """`ProfilerStep#n` spans."""
-    order = np.argsort(ts, kind="stable")
-    ts, dur, number = ts[order], dur[order], number[order]
-    return StepTable(ts, ts, ts + dur, number, np.full(ts.size, MISSING), "profiler")
+    marks = marks[:, np.argsort(marks[_TS], kind="stable")]
+    ts, dur = marks[_TS], marks[_DUR]
+    return StepTable(ts, ts, ts + dur, marks[_STEP], np.full(ts.size, MISSING), "profiler")
 
 
-def steps_from_step_ends(ts: Ints, dur: Ints, step: Ints, epoch: Ints) -> StepTable:
+def steps_from_step_ends(marks: Ints) -> StepTable:
     """The spans between the ends of `ai.compute.step`."""
-    if ts.size < 2:
+    if marks.shape[1] < 2:
         return StepTable.none()
-    order = np.argsort(ts + dur, kind="stable")
-    end = (ts + dur)[order]
-    return StepTable(end[:-1], end[:-1], end[1:], step[order][1:], epoch[order][1:], "compute.step")
+    end = marks[_TS] + marks[_DUR]
+    order = np.argsort(end, kind="stable")
+    end, step, epoch = end[order], marks[_STEP][order], marks[_EPOCH][order]
+    return StepTable(end[:-1], end[:-1], end[1:], step[1:], epoch[1:], "compute.step")

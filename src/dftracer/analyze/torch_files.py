@@ -171,7 +171,7 @@ def digest_of(process: TorchProcess) -> Digest:
             for n in rows.name[at].tolist()
         ]
         none = np.full(at.size, MISSING)
-        out.marks["profiler"] = np.stack((tid[at], ts[at], dur[at], np.array(number, np.int64), none))
+        out.marks["profiler"] = np.stack((tid[at], ts[at], dur[at], np.array(number, np.int64), none, none))
     return out
 
 

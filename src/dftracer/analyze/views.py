@@ -14,11 +14,10 @@ import polars as pl
 from dftracer.analyze.digest import BIN_US_SHIFT
 from dftracer.analyze.job import Job
 from dftracer.analyze.ledger import step_rows
-from dftracer.analyze.pairs import IO_OPEN, IO_READ, IO_WRITE
+from dftracer.analyze.pairs import IO_OPEN, IO_OPEN_TO_WRITE, IO_READ, IO_WRITE
 from dftracer.analyze.stages import STAGES
 
 __all__ = [
-    "SMALL_READ",
     "concurrency",
     "directories",
     "epochs",
@@ -26,13 +25,13 @@ __all__ = [
     "files",
     "io_over_time",
     "names",
+    "opens_by_rank",
     "ranks",
     "steps",
     "threads",
     "workers",
 ]
 
-SMALL_READ = 64 << 10
 _SMALL_BIN = 17  # bins are floor(log2(bytes)) + 1, so below 17 means fewer than 64 KiB
 
 
@@ -111,13 +110,15 @@ def files(job: Job) -> pl.DataFrame | None:
     parts = _file_parts(job)
     if parts is None:
         return None
-    read, write, opened = (pl.col("kind") == k for k in (IO_READ, IO_WRITE, IO_OPEN))
+    read, write = (pl.col("kind") == k for k in (IO_READ, IO_WRITE))
+    opened, to_write = (pl.col("kind") == k for k in (IO_OPEN, IO_OPEN_TO_WRITE))
     small = read & (pl.col("bin") < _SMALL_BIN) & (pl.col("bin") > 0)
     table: pl.DataFrame = (
         parts.group_by("path")
         .agg(
             pl.col("n").sum().cast(pl.Int64).alias("ops"),
-            pl.col("n").filter(opened).sum().cast(pl.Int64).alias("opens"),
+            pl.col("n").filter(opened | to_write).sum().cast(pl.Int64).alias("opens"),
+            pl.col("n").filter(to_write).sum().cast(pl.Int64).alias("opens_to_write"),
             pl.col("n").filter(read).sum().cast(pl.Int64).alias("reads"),
             pl.col("n").filter(write).sum().cast(pl.Int64).alias("writes"),
             pl.col("bytes").filter(read).sum().alias("read_bytes"),
@@ -126,6 +127,7 @@ def files(job: Job) -> pl.DataFrame | None:
             (pl.col("us").filter(read).sum() / 1e6).alias("read_s"),
             (pl.col("us").filter(write).sum() / 1e6).alias("write_s"),
             (pl.col("us").filter(~read & ~write).sum() / 1e6).alias("meta_s"),
+            (pl.col("us").filter(to_write).sum() / 1e6).alias("open_to_write_s"),
             pl.col("n").filter(small).sum().cast(pl.Int64).alias("small_reads"),
             (pl.col("us").filter(small).sum() / 1e6).alias("small_read_s"),
             pl.col("bytes").filter(small).sum().alias("small_bytes"),
@@ -141,6 +143,21 @@ def files(job: Job) -> pl.DataFrame | None:
             .alias("write_mb_s"),
         )
         .sort("time_s", "path", descending=[True, False])
+    )
+    return table
+
+
+def opens_by_rank(job: Job) -> pl.DataFrame | None:
+    """Per file: the most opens for reading by one rank."""
+    parts = _file_parts(job)
+    if parts is None:
+        return None
+    table: pl.DataFrame = (
+        parts.filter(pl.col("kind") == IO_OPEN)
+        .group_by("path", "rank")
+        .agg(pl.col("n").sum().cast(pl.Int64).alias("opens"))
+        .group_by("path")
+        .agg(pl.col("opens").max().alias("opens_by_one"))
     )
     return table
 

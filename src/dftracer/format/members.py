@@ -16,6 +16,7 @@ __all__ = [
     "MemberIndex",
     "gzip_member",
     "inflate",
+    "last_time",
     "member_index",
     "member_spans",
     "skip_text",
@@ -152,6 +153,20 @@ def member_spans(file: Path, size: int) -> list[tuple[int, int]]:
     if start < whole:
         spans.append((start, whole))
     return spans
+
+
+def last_time(file: Path) -> int:
+    """When the last event of a file begins, by the indices of its members; else when it was last written."""
+    whole = file.stat()
+    at = last = 0
+    with file.open("rb", buffering=0) as f:
+        while at < whole.st_size:
+            index = member_index(os.pread(f.fileno(), _HEAD, at))
+            if index is None:
+                break
+            at += index.member_size
+            last = max(last, index.last_ts)
+    return last or whole.st_mtime_ns // 1000
 
 
 class _Source:

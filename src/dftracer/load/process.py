@@ -40,6 +40,7 @@ class ProcessInfo:
     hosts: dict[str, str] = field(default_factory=dict)
     threads: dict[int, str] = field(default_factory=dict)
     command: str = ""
+    run: dict[str, Any] | None = None  # the run it belongs to, as its `run` record says
     counts: dict[str, Any] = field(default_factory=dict)
     time_unit: tuple[int, int] = (1, 1)  # (multiply, divide) to get microseconds
     others: dict[int, ProcessInfo] = field(default_factory=dict)  # further processes, in a merged file
@@ -86,6 +87,9 @@ class ProcessInfo:
                     self.time_unit = TIME_UNITS.get(value.upper(), self.time_unit)
             elif kind == "thread_name":
                 self.threads[tid] = key
+            elif kind == "run" and key == "run" and self.run is None:
+                said = _object(rest)
+                self.run = {"id": value, **{k: v for k, v in said.items() if k not in {"hhash", "id"}}}
             elif kind == "start":
                 args = _object(rest)
                 self.start_us = ts if self.start_us is None else min(self.start_us, ts)

@@ -94,6 +94,7 @@ class Process:
     end: dict[str, Any] | None = field(default_factory=dict)  # None: the process never ended
     spans: list[_Span] = field(default_factory=list)
     metadata: list[tuple[str, str, str]] = field(default_factory=list)
+    run: dict[str, Any] | None = None  # the args of its `run` record: `value` is the id of the run
 
     def span(self, cat: str, name: str, start: int, dur: int, tid: int | None = None, **args: Any) -> None:
         """Record a span; nesting follows from the times."""
@@ -141,6 +142,11 @@ class Process:
             meta("PR", "rank", str(self.rank))
         if self.world_size is not None:
             meta("PR", "world_size", str(self.world_size))
+        if self.run is not None:
+            ids += 1
+            args = {"hhash": hhash, "name": "run", **self.run}
+            head = {"id": ids, "name": "run", "cat": "dftracer", "pid": pid, "tid": pid}
+            out.add(_dump({**head, "ph": "M", "args": args}))
         for kind, key, value in self.metadata:
             meta(kind, key, value)
         first = _EPOCH_US + self.start

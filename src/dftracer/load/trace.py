@@ -18,6 +18,7 @@ from dftracer.load.chunk import Chunk
 from dftracer.load.files import NoTraces, find_files, recover_left_behind
 from dftracer.load.linked import linked_files
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
+from dftracer.load.runs import Run, find_runs
 from dftracer.load.torch_files import find_torch_files
 
 if TYPE_CHECKING:
@@ -156,6 +157,36 @@ class Trace:
             self._processes = [peek(f) for f in self.files]
             assign_ranks(self._processes)
         return self._processes
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that wrote the files, the newest first."""
+        return find_runs(self.processes)
+
+    def of_run(self, run: str) -> Trace:
+        """The files of one run alone (or of `all` together), under the same filter."""
+        if run == "all":
+            return self
+        found = [r for r in self.runs if r.id == run]
+        if not found:
+            known = ", ".join(str(r.id) for r in self.runs if r.id is not None)
+            raise NoTraces(f"no run {run} among the files; runs: {known or 'none has an id'}")
+        return self._with(found[0])
+
+    def newest_run(self) -> Trace:
+        """The files of the run that began last."""
+        runs = self.runs
+        return self if len(runs) == 1 else self._with(runs[0])
+
+    def _with(self, run: Run) -> Trace:
+        if len(run.files) == len(self.files):
+            return self
+        other = Trace(
+            run.files, threads=self.threads, memory_limit=self.memory_limit, cache=self.cache, recover=False
+        )
+        other.filter = self.filter
+        other.torch_files = self.torch_files
+        return other
 
     def chunks(self) -> Iterator[tuple[ProcessInfo, Scanner, Chunk]]:
         """All events as NumPy arrays over native memory, file after file."""

@@ -20,11 +20,20 @@ def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def document(analysis: Analysis) -> dict[str, Any]:
     """Everything a program may want to know; keys are added over time, never renamed."""
     files = analysis.files
+    phases = analysis.phases
+    nothing = {"seconds": 0.0, "share": 0.0}
     return {
         "schema": SCHEMA,
         "trace": analysis.trace,
         "verdict": analysis.verdict,
+        "head": list(analysis.head),
+        "bound": None if analysis.bound is None else analysis.bound.to_json(),
+        "run": analysis.run,
         "run_s": round(analysis.run_s, 6),
+        **{k: phases.get(k, nothing) for k in ("steady", "startup", "evaluation", "outside", "profiled")},
+        "au": analysis.au,
+        "samples_per_s": analysis.samples_per_s,
+        "ranks": analysis.ranks,
         "ledger": analysis.ledger,
         "overlap": analysis.overlap,
         "findings": [f.to_json() for f in analysis.findings],

@@ -13,6 +13,7 @@ import numpy as np
 
 from dftracer.analyze import STAGES, Analysis, Rank, views
 from dftracer.report.device import device_page
+from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 from dftracer.report.terminal import COLOURS
 
 __all__ = ["html_page", "page_data"]
@@ -56,6 +57,10 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "colours": [COLOURS[s] for s in STAGES],
         "trace": {k: v for k, v in a.trace.items() if k != "files"},
         "verdict": a.verdict,
+        "head": list(head(a)),
+        "notes": notes(a),
+        "culprit": culprit(a),
+        "phases": [[PHASE_WORDS[k], row["seconds"], row["share"]] for k, row in a.phases.items()],
         "run_s": a.run_s,
         "findings": [f.to_json() for f in a.findings],
         "ranks": [_rank(r) for r in ranks],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dftracer._units import count_text, seconds_text
+from dftracer._units import count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis
 from dftracer.report.device import device_lines
+from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 
 __all__ = ["markdown"]
 
@@ -12,13 +13,17 @@ __all__ = ["markdown"]
 def markdown(a: Analysis, findings: int = 5) -> str:
     """Verdict, findings, ledger."""
     t = a.trace
+    verdict, why, advice = head(a)
     lines = [
-        f"**{a.verdict}**",
+        f"**{verdict}**",
+        f"{why}",
+        f"Try: {advice}",
         "",
-        f"{count_text(t['events'])} events of {t['processes']} processes, {t['ranks']} ranks,"
-        f" {seconds_text(t['span_s'])};"
-        f" {100 * t['coverage']:.0f} % of step time explained, {t['dropped']} events dropped,"
-        f" {t['truncated_files']} files cut.",
+        *notes(a),
+        f"{count_text(t['events'])} events of {plural(t['processes'], 'process', 'processes')},"
+        f" {plural(t['ranks'], 'rank')}, {seconds_text(t['span_s'])};"
+        f" {100 * t['coverage']:.0f} % of step time explained, {plural(t['dropped'], 'event')} dropped,"
+        f" {plural(t['truncated_files'], 'file')} cut.",
         "",
     ]
     for f in a.findings[:findings]:
@@ -29,13 +34,19 @@ def markdown(a: Analysis, findings: int = 5) -> str:
         wall = max(1.0, float(slowest.wall_us.sum()))
         lines += [
             "",
-            f"| stage (rank {slowest.number}, {len(slowest.main.steps)} steps) | s | % |",
+            f"| stage (rank {slowest.number}, {plural(len(slowest.main.steps), 'step')}) | s | % |",
             "|---|---:|---:|",
         ]
         for stage in STAGES:
             us = float(slowest.stage_us(stage).sum())
             if us > 0:
-                lines.append(f"| {stage} | {us / 1e6:.3f} | {100 * us / wall:.1f} |")
+                name = f"**{stage}**" if stage == culprit(a) else stage
+                lines.append(f"| {name} | {us / 1e6:.3f} | {100 * us / wall:.1f} |")
         lines.append(f"| all | {wall / 1e6:.3f} | 100 |")
+        pieces = [(k, row) for k, row in a.phases.items() if k != "steady" and row["share"] >= 0.001]
+        if pieces:
+            lines += ["", f"| of the run ({a.run_s:.3f} s) | s | % |", "|---|---:|---:|"]
+            for name, row in pieces:
+                lines.append(f"| {PHASE_WORDS[name]} | {row['seconds']:.3f} | {100 * row['share']:.1f} |")
     lines += device_lines(a)
     return "\n".join(lines) + "\n"

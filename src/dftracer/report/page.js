@@ -66,6 +66,9 @@
   // Head ------------------------------------------------------------------------------------------
   const T = D.trace;
   $("verdict").textContent = D.verdict;
+  $("why").textContent = D.head[1];
+  $("try").textContent = "Try: " + D.head[2];
+  for (const line of D.notes) $("notes").append(el("p", "note", line));
   const chip = (k, v, bad) => {
     const d = el("div", bad ? "bad" : "");
     d.append(el("dt", "", k), el("dd", "", v));
@@ -127,7 +130,7 @@
     dot.style.background = C[i];
     b.type = "button";
     b.dataset.stage = s;
-    b.append(dot, label(s));
+    b.append(dot, label(s) + (s === D.culprit ? " ◀" : ""));
     b.setAttribute("aria-pressed", true);
     b.onclick = () => {
       shown[i] = !shown[i];
@@ -166,6 +169,10 @@
       $("ledger").append(el("p", "note", "While rank " + D.slowest + " waited for its loader, the workers did: " + words + "."));
     }
   });
+
+  const pieces = D.phases.filter((p) => p[2] >= .001);
+  if (pieces.length > 1) $("phases").append(el("p", "note", "Of the run (" + sec(D.run_s) + "): " + pieces
+    .map((p) => p[0] + " " + sec(p[1]) + " (" + (100 * p[2]).toFixed(1) + " %)").join(", ") + "."));
 
   // Steps -----------------------------------------------------------------------------------------
   for (const r of D.ranks) $("rank").append(new Option(r.rank, r.rank, r.rank === D.slowest, r.rank === D.slowest));

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dftracer._units import bytes_text, count_text, seconds_text
+from dftracer._units import bytes_text, count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, views
 from dftracer.load._need import need
 from dftracer.report.device import print_device
+from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,21 +68,25 @@ def _table(title: str, *columns: tuple[str, str]) -> Any:
 def _head(con: Console, a: Analysis) -> None:
     t = a.trace
     panel, text = need("rich.panel"), need("rich.text")
-    con.print(
-        panel.Panel(text.Text(a.verdict, style="bold"), title="dftracer", border_style="blue", expand=True)
-    )
+    verdict, why, advice = head(a)
+    lines = text.Text(verdict, style="bold")
+    lines.append(f"\n{why}\n", style="not bold")
+    lines.append(f"Try: {advice}", style="not bold")
+    con.print(panel.Panel(lines, title="dftracer", border_style="blue", expand=True))
+    for line in notes(a):
+        con.print(line, style="yellow")
     said = [
         f"{count_text(t['events'])} events",
-        f"{t['processes']} processes",
-        f"{t['ranks']} ranks",
+        plural(t["processes"], "process", "processes"),
+        plural(t["ranks"], "rank"),
         f"{seconds_text(t['span_s'])} of time",
         f"{100 * t['coverage']:.0f} % of step time explained",
         f"{t['dropped']} dropped",
-        f"{t['truncated_files']} files cut",
+        f"{plural(t['truncated_files'], 'file')} cut",
     ]
     died = len(t["recovered_processes"]) + len(t["processes_without_end"])
     if died:
-        said.append(f"{died} processes died or still run")
+        said.append(f"{plural(died, 'process', 'processes')} died or still running")
     if t["clock_error_us"] is not None:
         said.append(f"clock within {t['clock_error_us']:.0f} us")
     if t["writer_cpu_s"] is not None:
@@ -122,19 +127,35 @@ def _ledger(con: Console, a: Analysis) -> None:
     slowest = a.job.slowest
     assert slowest is not None
     wall = max(1.0, float(slowest.wall_us.sum()))
+    blamed = culprit(a)
     for stage in STAGES:
         us = float(slowest.stage_us(stage).sum())
         if us <= 0:
             continue
         bar = text.Text("█" * round(30 * us / wall) or "▏", style=COLOURS[stage])
+        if stage == blamed:
+            bar.append(" ◀", style="bold red")
         t.add_row(stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", bar)
-    n = len(slowest.main.steps)
-    t.add_row(
-        "all", f"{wall / 1e6:.3f}", "100 %", text.Text(f"{n} steps of rank {slowest.number}", style="dim")
-    )
+    n = plural(len(slowest.main.steps), "step")
+    t.add_row("all", f"{wall / 1e6:.3f}", "100 %", text.Text(f"{n} of rank {slowest.number}", style="dim"))
     con.print(t)
+    _phases(con, a)
     if len(ranks) > 1:
         _ranks(con, a)
+
+
+def _phases(con: Console, a: Analysis) -> None:
+    """The run in pieces; the steps alone where there is nothing else to tell."""
+    rows = [(name, row) for name, row in a.phases.items() if name == "steady" or row["share"] >= 0.001]
+    if len(rows) < 2:
+        return
+    text = need("rich.text")
+    t = _table("The whole run", ("part", "left"), ("seconds", "right"), ("share", "right"), ("", "left"))
+    for name, row in rows:
+        mark = text.Text("◀" if name == culprit(a) else "", style="bold red")
+        t.add_row(PHASE_WORDS[name], f"{row['seconds']:.3f}", f"{100 * row['share']:.1f} %", mark)
+    t.add_row("run", f"{a.run_s:.3f}", "100 %", "")
+    con.print(t)
 
 
 def _ranks(con: Console, a: Analysis) -> None:

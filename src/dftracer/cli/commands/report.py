@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write one self-contained HTML page")
     parser.add_argument("--md", action="store_true", help="print Markdown, short enough for a chat")
     parser.add_argument(
+        "--run", metavar="ID|all", help="the run to report, of several; `all` files as one (default: newest)"
+    )
+    parser.add_argument(
         "--dask", metavar="ADDRESS", help="analyse on a Dask cluster: tcp://host:port or 'local'"
     )
     add_filters(parser)
@@ -37,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
     trace = open_trace(args, torch=True)
     with progress(args, "reading") as bar:
-        analysis = analyze(trace, dask=args.dask, progress=bar)
+        analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
     _write_text(args, analysis)
     if args.html:
         from dftracer.report import html_page

@@ -1,0 +1,54 @@
+"""Writes docs/findings.md from the catalogue of findings and the thresholds.
+
+python docs/generate_findings.py            rewrite it
+python docs/generate_findings.py --check    exit 1 if it is not fresh
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from dftracer.analyze.catalog import KINDS
+from dftracer.analyze.thresholds import FINDING_SHARE, HIGH_PERCENT, LOW_PERCENT, MEDIUM_PERCENT
+
+PAGE = Path(__file__).resolve().parent / "findings.md"
+
+HEAD = f"""# Findings
+
+What `dftracer report` can say about a run. This page is made from the catalogue in the code
+(`src/dftracer/analyze/catalog.py`, the numbers in `thresholds.py`) by `python docs/generate_findings.py`.
+
+`seconds` of a finding is what a perfect cure would save; its share of the run sets the severity: `high` from
+{HIGH_PERCENT:.0f} %, `medium` from {MEDIUM_PERCENT:.0f} %, `low` from {LOW_PERCENT:.0f} %, else `info`. What costs less
+than {100 * FINDING_SHARE:.0f} % of the run is not said. The costliest comes first; seconds are compared by two digits,
+and of about equal ones the more specific goes first, in the order of this page. A specific finding that explains most
+of a general one stands before it. Few steps or items lower the confidence.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for kind in KINDS:
+        parts.append(
+            f"## `{kind.id}`\n{kind.means}\n\n"
+            f"- Made when: {kind.made_when}.\n- Evidence: {kind.evidence}.\n- Try: {kind.advice}\n"
+        )
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write or check."""
+    fresh = page()
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == fresh:
+        return 0
+    if "--check" in sys.argv[1:]:
+        print("docs/findings.md is not fresh; run python docs/generate_findings.py")
+        return 1
+    PAGE.write_text(fresh, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

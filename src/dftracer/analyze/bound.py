@@ -1,0 +1,53 @@
+"""What the run is bound by: the part that wins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dftracer.analyze.parts import Part, View, candidates
+from dftracer.analyze.thresholds import BOUND_SHARE, COMPUTE_ALONE, FEW_STEPS, MAJORITY, MENTION_SHARE
+
+__all__ = ["Bound", "find_bound"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The winner, and the others that are worth a word."""
+
+    part: Part
+    beside: tuple[Part, ...]
+    compute_share: float  # all of compute, of the steady steps
+    steady_steps: int
+
+    @property
+    def alone(self) -> bool:
+        """Compute has the run for itself."""
+        return self.part.is_compute and self.compute_share >= COMPUTE_ALONE
+
+    def to_json(self) -> dict[str, Any]:
+        p = self.part
+        return {
+            "id": p.id,
+            "stage": p.stage,
+            "rank": p.rank,
+            "share": round(p.share, 4),
+            "seconds": round(p.seconds, 6),
+        }
+
+
+def find_bound(v: View | None) -> Bound | None:
+    """None where too few steps were seen to judge."""
+    if v is None or len(v.rank.main.steps) < FEW_STEPS:
+        return None
+    # What cannot be seen is the answer only when it is most of the time.
+    parts = candidates(v)
+    able = [p for p in parts if p.id != "unseen" or p.share > MAJORITY]
+    # A straggler is a part only where it is the largest loss of the others.
+    first = next((p for p in able if p.id == "straggler"), able[0])
+    if first.id == "straggler" and any(p.of_run and p.seconds > first.seconds for p in able):
+        first = able[0]
+    if first.is_compute:
+        first = next((p for p in able if not p.is_compute and p.share >= BOUND_SHARE), first)
+    beside = tuple(p for p in parts if p is not first and p.share >= MENTION_SHARE)
+    return Bound(first, beside, v.share(v.compute_s), int(v.rank.main.steps.steady.sum()))

@@ -1,0 +1,249 @@
+"""The kinds of findings: what each means, its evidence and what to try; docs/findings.md is made from this.
+
+The order is that of how specific they are: of findings with about the same cost the earlier is told first.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from dftracer.analyze import thresholds as t
+
+__all__ = ["FINDING_IDS", "KINDS", "Kind", "specificity"]
+
+
+class Kind(NamedTuple):
+    """One kind of finding."""
+
+    id: str
+    means: str
+    made_when: str
+    evidence: str
+    advice: str
+    general: bool = False  # says how much, not why: a specific one with most of its time goes first
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+KINDS: Final = (
+    Kind(
+        "slow_file",
+        "A few files are much slower to read than the others.",
+        f"at most {_percent(t.SLOW_FILE_MOST)} of the files take more than {t.SLOW_FILE_FACTOR:.0f} times the"
+        " median time per byte and per call",
+        "`path`, `read_s`, `reads`, `read_bytes`, `times_slower_per_byte`, `extra_s`, `files`",
+        "Look at where the file lies (another disk or server, stripes, compression) and who else reads it.",
+    ),
+    Kind(
+        "slow_items",
+        "A few samples are slow and hold up whole batches.",
+        f"at most 5 % of at least 100 items take more than {t.SLOW_ITEM_FACTOR:.0f} times the median item",
+        "`items`, `p50_s`, `p99_s`, `max_s`, `slow_items`",
+        "Find what sets these samples apart (size, format, location); a larger prefetch_factor hides single"
+        " slow ones.",
+    ),
+    Kind(
+        "straggler_worker",
+        "One loader worker takes longer per item than the others.",
+        f"its mean item takes {t.WORKER_FACTOR} times that of the median worker",
+        "`rank`, `worker`, `pid`, `mean_item_s`, `others_mean_item_s`, `items`, `kind`, `extra_worker_s`",
+        "Look at where this worker runs (cores, NUMA node, other jobs) and at the samples it gets.",
+    ),
+    Kind(
+        "straggler_rank",
+        "The other ranks wait for one that comes late.",
+        f"it waits less than {_percent(t.ONE_SIDED)} of what the others wait, and is late by more than"
+        f" {_percent(t.LATE_STEP)} of the step; chronic when in {_percent(t.CHRONIC_SHARE)} of the steps",
+        "`rank`, `stage`, `own_s` and `median_rank_s` per late step, `kind`, `steps_slowest`, `steps`,"
+        " `first_step_index`, `mean_work_s`, `lost_by_all_s`",
+        "Compare its node with the others (clocks, temperature, other processes, its share of the data).",
+    ),
+    Kind(
+        "slow_steps",
+        "Some steps take several times as long as the others.",
+        f"at most {_percent(t.SLOW_STEP_MOST)} of the steady steps take more than {t.SLOW_STEP_FACTOR:.0f}"
+        " times the median",
+        "`steps`, `slow_steps`, `every` (where they come regularly), `slow_s`, `median_s`, `stage`,"
+        " `first_step_index`",
+        "Find what runs in those steps only: logging, metrics, a data shard that ends, garbage collection.",
+    ),
+    Kind(
+        "epoch_restarts",
+        "Each epoch begins with a slow step: the loader starts again.",
+        "the first step of most epochs takes more than twice the median step",
+        "`epochs`, `restarts`, `first_step_s`, `median_s`, `stage`",
+        "Keep loader workers alive with persistent_workers=True, and make the dataset cheap to send to them.",
+    ),
+    Kind(
+        "too_few_workers",
+        "The loader's workers cannot keep up, or there are none.",
+        f"workers are busy {_percent(t.WORKERS_BUSY)} of their time, or the main thread loads itself",
+        "`workers`, `busy_share`, `workers_needed`, `busy_per_step_s`, `other_work_per_step_s`",
+        "Use more workers if the machine has the cores, or make an item cheaper to load.",
+    ),
+    Kind(
+        "cold_first_epoch",
+        "Storage was slower in the first epoch: the data was not cached yet.",
+        f"I/O per step takes more than {t.COLD_FACTOR} times that of later epochs, and steps wait for it",
+        "`first_epoch_io_s` and `later_io_s` per step, `first_epoch_median_s` and `later_median_s` of"
+        " waiting, `epochs`, `steps_in_first_epoch`",
+        "Stage the data to local storage or warm the cache before training; measure from the second epoch"
+        " on.",
+    ),
+    Kind(
+        "rereads",
+        "Files are opened and read several times per epoch.",
+        f"a rank opens a file {t.REREAD_FACTOR:.0f} times per epoch or more",
+        "`files`, `epochs`, `opens_per_epoch`, `read_again_s`, `read_by_every_rank`, `top`",
+        "Cache what is read more than once per epoch (in memory or on local disk), or let one rank read and"
+        " share.",
+    ),
+    Kind(
+        "transfer_bound",
+        "Moving batches to the device takes a large share of the step.",
+        f"{_percent(t.MENTION_SHARE)} of the steady steps",
+        "`rank`, `transfer_s`, `share_of_step_time`, `transfer_per_step_s`",
+        "Pin the memory (pin_memory=True), copy with non_blocking=True, move less (smaller types, augment on"
+        " the device), and overlap the copy with compute.",
+        general=True,
+    ),
+    Kind(
+        "exposed_comm",
+        "Communication that nothing hides, waiting for other ranks left out.",
+        f"{_percent(t.MENTION_SHARE)} of the steady steps",
+        "`rank`, `exposed_s`, `communication_s`, `hidden_s`, `waiting_for_peers_s`, `exposed_by_rank_s`",
+        "Overlap it with the backward pass (bucketed all-reduce, no_sync while accumulating) or send less"
+        " (fp16/bf16, larger local batches).",
+        general=True,
+    ),
+    Kind(
+        "checkpoint_stall",
+        "Training stands still while state is saved or loaded.",
+        "2 % of the run, or five median steps at once",
+        "`rank`, `in_steps_s`, `between_steps_s`, `steps_with_checkpoint`, `longest_in_a_step_s`,"
+        " `median_step_s`",
+        "Copy the state and write it in the background (torch.distributed.checkpoint.async_save), write less"
+        " often, or to faster storage.",
+        general=True,
+    ),
+    Kind(
+        "between_steps",
+        "Time in no step: between epochs, or after the last step.",
+        f"{_percent(t.MENTION_SHARE)} of the run, checkpoints and evaluation left out",
+        "`rank`, `seconds`, `gaps`, `longest_s`, `stage`",
+        "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, a function of yours) to see it.",
+        general=True,
+    ),
+    Kind(
+        "user_stage",
+        "A stage of the user's own takes a large share of the step.",
+        f"{_percent(t.MENTION_SHARE)} of the steady steps",
+        "`rank`, `event`, `seconds`, `share_of_step_time`",
+        "Look into that function: move it out of the step, or run it beside compute.",
+        general=True,
+    ),
+    Kind(
+        "input_bound",
+        "Steps wait for data, or load it themselves.",
+        f"{_percent(t.MENTION_SHARE)} of the steady steps",
+        "`rank`, `steps`, `share_of_step_time`, `max_speedup`, `stage`, `stages_s`, `files_while_waiting_s`,"
+        " `steps_that_waited`",
+        "See which part of the loader is slow: storage, preprocessing, collating, or too few workers.",
+        general=True,
+    ),
+    Kind(
+        "many_opens",
+        "Opening files and other metadata calls take much of the I/O time.",
+        f"{t.MANY_OPENS} opens for reading and {_percent(t.OPENS_SHARE)} of the I/O time",
+        "`opens`, `reads`, `metadata_s`, `io_s`, `opens_per_item`",
+        "Keep files open, or put many samples into one file; on parallel file systems an open costs a server"
+        " round trip.",
+        general=True,
+    ),
+    Kind(
+        "small_reads",
+        "Most reads are small.",
+        f"{t.SMALL_READS} reads and half of all are below {t.SMALL_READ >> 10} KiB",
+        "`reads`, `small_reads`, `small_read_s`, `read_s`, `small_bytes`, `mean_small_bytes`",
+        "Read in larger pieces: buffer, memory-map, or pack samples into larger files (tar shards, HDF5"
+        " chunks, Parquet).",
+        general=True,
+    ),
+    Kind(
+        "recompiles",
+        "The model was compiled several times.",
+        "two compilations",
+        "`compilations`, `seconds`, `names`",
+        "Keep shapes and flags constant, mark changing dimensions with torch._dynamo.mark_dynamic, or use"
+        " torch.compile(dynamic=True); TORCH_LOGS=recompiles names the guard that failed.",
+    ),
+    Kind(
+        "device_idle",
+        "The device has nothing to do for part of the profiled time.",
+        f"{_percent(t.DEVICE_IDLE_SHARE)} of the profiled step time",
+        "`rank`, `profiled_s`, `idle_s`",
+        "See which stage of the ledger fills the gaps: loader wait, transfers, or launch-bound small kernels"
+        " (try torch.compile or CUDA graphs).",
+        general=True,
+    ),
+    Kind(
+        "step_drift",
+        "Steps get slower, or faster, over the run.",
+        f"{t.DRIFT_STEPS} steady steps, a change of {_percent(t.DRIFT_CHANGE)} and a trend that shuffled"
+        f" steps show in less than {_percent(t.DRIFT_P)} of cases",
+        "`first_quarter_median_s`, `last_quarter_median_s`, `change`, `p`, `change_point_step_index`,"
+        " `stage`",
+        "Look for what grows with time: logging, fragmentation, longer sequences, a cache that fills.",
+    ),
+    Kind(
+        "first_step",
+        "The first step takes several times as long as a usual one.",
+        "3 median steps",
+        "`first_s`, `median_s`, `stage`",
+        "Start-up (workers, caches, compilation) is paid once; it matters in short runs.",
+    ),
+    Kind(
+        "evaluation_time",
+        "Evaluation takes a large share of the run.",
+        f"{_percent(t.MENTION_SHARE)} of the run",
+        "`rank`, `seconds`, `inside_steps_s`",
+        "Evaluate less often or on fewer samples, with torch.inference_mode() and a larger batch.",
+        general=True,
+    ),
+    Kind(
+        "unexplained_time",
+        "Part of the step lies in no annotated stage.",
+        f"{_percent(t.UNSEEN_SHARE)} of the step time",
+        "`rank`, `unexplained_s`, `step_time_s`",
+        "Annotate more of the step (ai.compute.forward, backward, step, ai.device.transfer, ai.comm.*) or"
+        " trace it with torch.profiler.",
+        general=True,
+    ),
+    Kind(
+        "incomplete_trace",
+        "Processes died, files are cut or events were dropped.",
+        "any of them",
+        "`processes_without_end`, `recovered_processes`, `died`, `truncated_files`, `dropped`,"
+        " `dropped_by_reason`, `bad_lines`, `ranks_missing`",
+        "Numbers cover what was recorded. A process without an end was killed or still runs; `dftracer"
+        " validate` tells which files, `dftracer repair` closes them.",
+    ),
+    Kind(
+        "not_enough_evidence",
+        "Too few steps were seen to judge the run.",
+        f"fewer than {t.FEW_STEPS} steps",
+        "`steps`, `events`",
+        "Wrap the training loop: `for batch in ai.dataloader.fetch.iter(loader):`, and annotate forward,"
+        " backward and the optimizer step.",
+    ),
+)
+
+FINDING_IDS: Final = tuple(k.id for k in KINDS)
+_PLACE: Final = {k.id: i for i, k in enumerate(KINDS)}
+
+
+def specificity(ident: str) -> int:
+    """Smaller is more specific."""
+    return _PLACE[ident]

@@ -1,0 +1,105 @@
+"""The events that delimit: steps, items, epochs, evaluations. From their tables, the steps and the phases."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dftracer.analyze.intervals import EMPTY, Intervals, measure, union
+from dftracer.analyze.phases import Marks, without_evaluation_loops
+from dftracer.analyze.steps import (
+    MARKS,
+    Bools,
+    StepTable,
+    steps_from_loop,
+    steps_from_profiler,
+    steps_from_step_ends,
+)
+from dftracer.analyze.thresholds import MAJORITY
+from dftracer.load.chunk import Ints
+
+__all__ = ["MarkTables", "ai_span", "find_steps", "phase_marks"]
+
+
+class MarkTables:
+    """Marks of one process by kind; the rows of a table are those of `steps.MARKS`."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Ints]] = {}
+
+    def add(self, tables: dict[str, Ints]) -> None:
+        for kind, table in tables.items():
+            self._parts.setdefault(kind, []).append(table)
+
+    def of(self, kind: str, tid: int | None = None) -> Ints:
+        parts = self._parts.get(kind)
+        if not parts:
+            return np.empty((len(MARKS), 0), np.int64)
+        if len(parts) > 1:
+            parts[:] = [np.concatenate(parts, axis=1)]
+        return parts[0] if tid is None else parts[0][:, parts[0][0] == tid]
+
+    def spans(self, kind: str, tid: int | None = None) -> Intervals:
+        table = self.of(kind, tid)
+        order = np.argsort(table[1], kind="stable")
+        return table[1][order], (table[1] + table[2])[order]
+
+    def step_is_whole(self, steps: StepTable) -> bool:
+        """Whether `compute.step` stands around whole steps rather than the optimizer's part of them."""
+        marks = self.of("compute_step")
+        if marks.shape[1] == 0:
+            return False
+        if any(self.of(kind).shape[1] for kind in ("forward", "learn")):
+            return False  # what they leave is the optimizer's, even where it calls the model (a closure)
+        if len(steps) == 0 or steps.source == "compute.step":
+            return False
+        inside = measure(union(*self.spans("compute_step")), steps.body, steps.end).sum()
+        return bool(inside > MAJORITY * (steps.end - steps.body).sum())
+
+
+def ai_span(known: tuple[int, int] | None, mine: Bools, ts: Ints, dur: Ints) -> tuple[int, int] | None:
+    """The first and the last time of an annotated event, those of one more chunk included."""
+    if not mine.any():
+        return known
+    first, last = int(ts[mine].min()), int((ts + dur)[mine].max())
+    return (first, last) if known is None else (min(first, known[0]), max(last, known[1]))
+
+
+def phase_marks(tables: MarkTables, tid: int, span: tuple[int, int]) -> Marks:
+    """The marks that tell phases apart, for steps on thread `tid`."""
+    learn = [tables.spans(k) for k in ("learn", "compute_step")]
+    loading = [tables.spans(k, tid) for k in ("wait", "item", "transfer")]
+    return Marks(
+        train=tables.spans("train"),
+        evaluate=tables.spans("evaluate"),
+        forward=tables.spans("forward", tid),
+        learn=_joined(learn),
+        loading=_joined(loading),
+        profiler=tables.spans("profiler"),
+        first_us=span[0],
+        last_us=span[1],
+    )
+
+
+def _joined(spans: list[Intervals]) -> Intervals:
+    start, end = (np.concatenate([s[i] for s in spans]) for i in (0, 1))
+    order = np.argsort(start, kind="stable")
+    return start[order], end[order]
+
+
+def find_steps(tables: MarkTables) -> tuple[StepTable, Intervals]:
+    """The training steps of the thread that has most of them, and the loops that only evaluate."""
+    best, loops = StepTable.none(), EMPTY
+    for tid in np.unique(tables.of("wait")[0]).tolist():
+        table = steps_from_loop(tables.of("wait", tid), tables.of("body", tid))
+        table.tid = tid
+        table, evaluations = without_evaluation_loops(table, phase_marks(tables, tid, (0, 0)))
+        if len(table) > len(best):
+            best, loops = table, evaluations
+    for kind, maker in (("profiler", steps_from_profiler), ("compute_step", steps_from_step_ends)):
+        if len(best):
+            break
+        for tid in np.unique(tables.of(kind)[0]).tolist():
+            table = maker(tables.of(kind, tid))
+            if len(table) > len(best):
+                best, best.tid = table, tid
+    return best, loops

@@ -1,0 +1,228 @@
+"""The parts of a run that compete for being its bottleneck, each with its seconds.
+
+A new kind of part joins by one more function in `PROVIDERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from dftracer.analyze.job import Job, Rank
+from dftracer.analyze.peers import Straggler, find_straggler
+from dftracer.analyze.stages import CLASSES, COMPUTE_STAGES, INPUT_STAGES, STAGE_INDEX, STAGES, class_of
+from dftracer.analyze.thresholds import SHORT_RUN
+
+__all__ = [
+    "PROVIDERS",
+    "Part",
+    "View",
+    "candidates",
+    "input_seconds",
+    "repeats",
+    "startup_stage",
+    "user_event",
+    "view_of",
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the run. Its share is of the steady steps, or, where `of_run`, of the whole run."""
+
+    id: str
+    stage: str | None
+    seconds: float
+    share: float
+    of_run: bool = False
+    rank: int | None = None
+
+    @property
+    def is_compute(self) -> bool:
+        return self.id == "compute"
+
+
+@dataclass
+class View:
+    """The run as the rank on the critical path sees it; its stages are without waiting for other ranks."""
+
+    job: Job
+    rank: Rank
+    stages_s: dict[str, float]  # of the steady steps
+    waiting_s: float  # for other ranks, in the steady steps
+    steady_s: float
+    run_s: float
+    straggler: Straggler | None
+
+    def share(self, seconds: float) -> float:
+        return seconds / self.steady_s if self.steady_s > 0 else 0.0
+
+    def of_run(self, seconds: float) -> float:
+        return seconds / self.run_s if self.run_s > 0 else 0.0
+
+    @property
+    def input_s(self) -> float:
+        return sum(self.stages_s[s] for s in INPUT_STAGES)
+
+    @property
+    def compute_s(self) -> float:
+        return sum(self.stages_s[s] for s in COMPUTE_STAGES)
+
+
+def _steady_stages(rank: Rank) -> tuple[dict[str, float], float]:
+    """Seconds per stage in the steady steps less waiting for others, and that waiting."""
+    steady = rank.main.steps.steady
+    account = rank.main.account[steady].sum(axis=0).astype(float)
+    waiting = left = float(rank.waiting_us[steady].sum())
+    for stage in ("comm", "backward"):
+        taken = min(left, account[STAGE_INDEX[stage]])
+        account[STAGE_INDEX[stage]] -= taken
+        left -= taken
+    return {s: float(v) / 1e6 for s, v in zip(STAGES, account, strict=True)}, waiting / 1e6
+
+
+def view_of(job: Job) -> View | None:
+    """None where no step was seen."""
+    rank = job.slowest
+    if rank is None:
+        return None
+    stages, waiting = _steady_stages(rank)
+    steady_s = float(rank.wall_us[rank.main.steps.steady].sum()) / 1e6
+    run_s = rank.main.phases.run_us / 1e6
+    return View(job, rank, stages, waiting, steady_s, run_s, find_straggler(job.ranks))
+
+
+def input_seconds(rank: Rank) -> dict[str, float]:
+    """Input time of the steady steps by stage: the main thread's own, and the wait as workers explain it."""
+    steady = rank.main.steps.steady
+    out = {s: float(rank.stage_us(s)[steady].sum()) / 1e6 for s in ("read", "preprocess", "collate")}
+    wait = float(rank.stage_us("fetch_wait")[steady].sum()) / 1e6
+    explained = rank.wait_stages_us(steady=True)
+    whole = sum(explained.values())
+    if whole <= 0:
+        out["unseen"] = wait
+    for stage, us in explained.items():
+        out[stage] = out.get(stage, 0.0) + wait * us / whole
+    return {k: v for k, v in out.items() if v > 0}
+
+
+def _input_stage(rank: Rank) -> str | None:
+    """The stage that loading spends most in; None where most of it cannot be seen."""
+    stages = input_seconds(rank)
+    if not stages:
+        return None
+    worst = max(stages, key=lambda s: (round(stages[s], 4), s))
+    return None if worst in {"unseen", "fetch_wait"} else worst
+
+
+def user_event(rank: Rank) -> str | None:
+    """The user's own event that the main process spent most time in."""
+    names = rank.main.names
+    if names is None or not names.height:
+        return None
+    sums: dict[str, int] = {}
+    for cat, name, us in names.group_by("cat", "name").agg(pl.col("self").sum()).iter_rows():
+        if CLASSES[class_of(cat, name)] in {"inherit", "io_write"}:
+            sums[name] = sums.get(name, 0) + int(us)
+    return max(sums, key=lambda n: (sums[n], n)) if sums else None
+
+
+def _in_steps(v: View) -> Iterator[Part]:
+    """Loading as one part; the parts of compute each for itself."""
+    yield Part("input", _input_stage(v.rank), v.input_s, v.share(v.input_s))
+    for stage in COMPUTE_STAGES:
+        seconds = v.stages_s[stage]
+        named = None if v.rank.main.unnamed_compute else stage
+        yield Part("compute", named, seconds, v.share(seconds))
+    for ident, stage, name in (
+        ("transfer", "transfer", "transfer"),
+        ("comm", "comm", "comm"),
+        ("other", "other", user_event(v.rank)),
+        ("unseen", "unexplained", None),
+    ):
+        seconds = v.stages_s[stage]
+        yield Part(ident, name, seconds, v.share(seconds))
+
+
+def _checkpoints(v: View) -> Iterator[Part]:
+    """In steps and outside of them."""
+    inside = v.stages_s["checkpoint"]
+    outside = float(v.rank.main.outside[STAGE_INDEX["checkpoint"]]) / 1e6
+    seconds = inside + outside
+    share = v.of_run(seconds) if outside > 0 else v.share(seconds)
+    yield Part("checkpoint", "checkpoint", seconds, share, outside > 0)
+
+
+def _outside(v: View) -> Iterator[Part]:
+    """What runs in no step."""
+    phases = v.rank.main.phases
+    seconds = phases.evaluation_us / 1e6
+    yield Part("evaluation", None, seconds, v.of_run(seconds), True)
+    outside = v.rank.main.outside
+    between = (phases.outside_us - int(outside[STAGE_INDEX["checkpoint"]])) / 1e6
+    known = {s: int(outside[STAGE_INDEX[s]]) for s in STAGES[:-1] if s != "checkpoint"}
+    stage = max(known, key=lambda s: known[s])
+    most = 2 * known[stage] >= phases.outside_us > 0
+    yield Part("between_steps", stage if most else None, between, v.of_run(between), True)
+
+
+def _startup(v: View) -> Iterator[Part]:
+    """Paid once, it matters in short runs only; paid in each epoch, always."""
+    phases = v.rank.main.phases
+    if not (len(v.rank.main.steps) < SHORT_RUN or repeats(v.rank)):
+        return
+    seconds = (phases.startup_us + phases.restarts_us) / 1e6
+    yield Part("startup", startup_stage(v.rank), seconds, v.of_run(seconds), True)
+
+
+def repeats(rank: Rank) -> bool:
+    """Whether the first step of most later epochs took much longer than a usual one."""
+    phases = rank.main.phases
+    return phases.epoch_starts > 0 and phases.restarts * 2 > phases.epoch_starts
+
+
+def startup_stage(rank: Rank) -> str | None:
+    """The stage that makes the first steps long; None where most lies before them or in no stage."""
+    steps = rank.main.steps
+    begins = steps.first.copy()
+    begins[:1] = True
+    begins &= ~steps.steady
+    if not begins.any():
+        return None
+    account = rank.main.account
+    grown = account[begins].sum(axis=0) - begins.sum() * np.median(account[steps.steady], axis=0)
+    phases = rank.main.phases
+    s = int(np.argmax(grown[:-1]))
+    return STAGES[s] if 2 * grown[s] >= phases.startup_us + phases.restarts_us > 0 else None
+
+
+def _stragglers(v: View) -> Iterator[Part]:
+    """The late rank, where the others lose more by it than to any stage of their own."""
+    late = v.straggler
+    if late is None:
+        return
+    others = [r for r in v.job.ranks if r is not late.rank and len(r.main.steps)]
+    accounts = [_steady_stages(r) for r in others]
+    waiting = float(np.median([w for _, w in accounts])) or late.lost_s
+    parts = [sum(float(np.mean([a[s] for a, _ in accounts])) for s in INPUT_STAGES)]
+    parts += [float(np.mean([a[s] for a, _ in accounts])) for s in STAGES if s not in INPUT_STAGES]
+    if waiting > max(parts):
+        yield Part("straggler", late.stage, waiting, v.share(waiting), rank=late.rank.number)
+
+
+PROVIDERS: tuple[Callable[[View], Iterator[Part]], ...] = (
+    _in_steps,
+    _checkpoints,
+    _outside,
+    _startup,
+    _stragglers,
+)
+
+
+def candidates(v: View) -> list[Part]:
+    """All parts, the most expensive first."""
+    found = [part for provider in PROVIDERS for part in provider(v)]
+    return sorted(found, key=lambda p: -round(p.seconds, 3))

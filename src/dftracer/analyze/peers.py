@@ -1,0 +1,164 @@
+"""What ranks lose by waiting for each other.
+
+Ranks that synchronise finish each step together, so who is late cannot be read off their step times. The one
+that comes last waits least: in each step a rank's waiting is its backward and communication time beyond the
+least that any rank spent there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from dftracer.analyze.stages import NONE, STAGE_INDEX, STAGES
+from dftracer.analyze.thresholds import CHRONIC_SHARE, FEW_STEPS, LATE_STEP, ONE_SIDED
+from dftracer.load.chunk import Ints
+
+if TYPE_CHECKING:
+    from dftracer.analyze.job import Rank
+
+__all__ = ["Straggler", "find_straggler", "mark_waiting", "scores"]
+
+Floats = npt.NDArray[np.float64]
+
+_MEETING = ("comm", "backward")  # where ranks meet; waiting is taken from the first as far as it goes
+_TOGETHER = 0.05  # step times of ranks that synchronise differ by less
+
+
+def _with_steps(ranks: list[Rank]) -> list[Rank]:
+    return [r for r in ranks if len(r.main.steps) >= FEW_STEPS]
+
+
+def mark_waiting(ranks: list[Rank]) -> None:
+    """Tell every rank, per step, how long it waited for others; nothing where ranks run apart."""
+    known = _with_steps(ranks)
+    if len(known) < 2:
+        return
+    n = min(len(r.main.steps) for r in known)
+    steady = np.logical_and.reduce([r.main.steps.steady[:n] for r in known])
+    wall = np.array([float(r.wall_us[:n][steady].sum()) for r in known])
+    if wall.max() > (1 + _TOGETHER) * wall.min():
+        return
+    meeting = np.stack([sum(r.stage_us(s)[:n] for s in _MEETING) for r in known])
+    waiting = meeting - meeting.min(axis=0)
+    for rank, mine in zip(known, waiting, strict=True):
+        rank.waiting_us = np.zeros(len(rank.main.steps), np.int64)
+        rank.waiting_us[:n] = mine
+
+
+@dataclass
+class Straggler:
+    """The rank that the others wait for."""
+
+    rank: Rank
+    stage: str
+    own_s: float  # mean per late step in that stage, and that of the median rank
+    median_s: float
+    lost_s: float  # what the run would be shorter without it
+    all_lost_s: float  # summed over the ranks that waited
+    late: int  # steps in which it came last, by more than noise
+    steps: int
+    first: int
+    chronic: bool
+    work_s: dict[int, float]  # mean of each rank's own work per step
+
+
+def find_straggler(ranks: list[Rank]) -> Straggler | None:
+    """Who waits least and spends most elsewhere, if it is always the same one that others wait for."""
+    known = _with_steps(ranks)
+    if len(known) < 2:
+        return None
+    n = min(len(r.main.steps) for r in known)
+    steady = np.logical_and.reduce([r.main.steps.steady[:n] for r in known])
+    wall = np.stack([r.wall_us[:n] for r in known]).astype(float)
+    waiting = np.stack([r.waiting_us[:n] for r in known]).astype(float)
+    together = waiting.any()
+    # Ranks that run apart have no waiting to tell by; then communication is what is not their own work.
+    away = waiting if together else np.stack([r.stage_us("comm")[:n] for r in known]).astype(float)
+    work = wall - away
+    i = int(np.argmax(np.round(work[:, steady].sum(axis=1), -3)))
+    others = np.delete(work, i, axis=0)
+    typical = np.median(others, axis=0)
+    excess = work[i] - typical
+    late = steady & (np.argmax(work, axis=0) == i) & (excess > LATE_STEP * np.maximum(typical, 1))
+    if not late.any():
+        return None
+    if together:
+        lost_by = np.delete(waiting, i, axis=0)[:, late].sum(axis=1)
+        lost, own_wait = float(np.median(lost_by)), float(waiting[i][steady].sum())
+        if own_wait > ONE_SIDED * float(np.median(np.delete(waiting, i, axis=0)[:, steady].sum(axis=1))):
+            return None
+        all_lost = float(lost_by.sum())
+    else:
+        lost = float(excess[late].sum())
+        before = np.maximum(np.delete(work, i, axis=0) - work[i], 0)[:, steady].sum(axis=1)
+        if float(np.median(before)) > ONE_SIDED * lost:
+            return None
+        all_lost = lost * (len(known) - 1)
+    accounts = np.stack([r.main.account[:n] for r in known]).astype(float)
+    accounts[:, :, STAGE_INDEX["backward"]] -= np.minimum(
+        np.maximum(away - accounts[:, :, STAGE_INDEX["comm"]], 0), accounts[:, :, STAGE_INDEX["backward"]]
+    )
+    own = accounts[i][late].mean(axis=0)
+    median = np.median(np.delete(accounts, i, axis=0), axis=0)[late].mean(axis=0)
+    difference = own - median
+    difference[STAGE_INDEX["comm"]] = -np.inf
+    if difference[:NONE].max() > 0:
+        difference[NONE] = -np.inf
+    s = int(np.argmax(difference))
+    share = float(late.sum()) / float(steady.sum())
+    return Straggler(
+        known[i],
+        STAGES[s],
+        float(own[s]) / 1e6,
+        float(median[s]) / 1e6,
+        lost / 1e6,
+        all_lost / 1e6,
+        int(late.sum()),
+        n,
+        int(np.flatnonzero(late)[0]),
+        share >= CHRONIC_SHARE,
+        {r.number: float(w[steady].mean()) / 1e6 for r, w in zip(known, work, strict=True)},
+    )
+
+
+def _median_stage(rank: Rank, rows: Ints) -> Floats:
+    account = rank.main.account[rows].astype(float)
+    away = rank.waiting_us[rows].astype(float)
+    for stage in _MEETING:
+        column = account[:, STAGE_INDEX[stage]]
+        taken = np.minimum(away, column)
+        column -= taken
+        away -= taken
+    result: Floats = np.median(account, axis=0) if len(account) else np.zeros(len(STAGES))
+    return result
+
+
+def scores(ranks: list[Rank]) -> dict[int, dict[str, dict[str, float | None]]]:
+    """Per rank and stage, waiting taken out: `relative` to the best rank, `individual` to its own best time.
+
+    1.0 is as fast as the best; 0.5 takes twice as long. The own best is the fastest tenth of the run.
+    """
+    usual = {r.number: _median_stage(r, np.flatnonzero(r.main.steps.steady)) for r in ranks}
+    best = np.min(np.stack([*usual.values()]), axis=0) if usual else np.zeros(len(STAGES))
+    out: dict[int, dict[str, dict[str, float | None]]] = {}
+    for r in ranks:
+        parts = np.array_split(np.flatnonzero(r.main.steps.steady), 10)
+        tenths = [_median_stage(r, p) for p in parts if p.size] or [usual[r.number]]
+        own = np.min(np.stack(tenths), axis=0)
+        out[r.number] = {
+            "relative": _ratios(best, usual[r.number]),
+            "individual": _ratios(own, usual[r.number]),
+        }
+    return out
+
+
+def _ratios(best: Floats, own: Floats) -> dict[str, float | None]:
+    return {
+        stage: None if own[i] <= 0 else round(float(best[i] / own[i]), 4)
+        for i, stage in enumerate(STAGES)
+        if i != NONE
+    }

@@ -1,0 +1,199 @@
+"""The phases of a rank's run: where it begins and ends, which of it is evaluation, which steps are steady.
+
+Everything is decided from one process's own marks, so it is part of the map step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dftracer.analyze.intervals import EMPTY, Intervals, difference, intersection, measure, total, union
+from dftracer.analyze.steps import Bools, StepTable
+from dftracer.analyze.thresholds import STEADY_STEPS
+from dftracer.load.chunk import MISSING, Ints
+
+__all__ = ["Marks", "Phases", "find_phases", "without_evaluation_loops"]
+
+_SHORT_LOOP = 3  # loops with fewer steps than this (a loader made anew for each step, say) are no epochs
+
+
+@dataclass
+class Marks:
+    """What tells phases apart, as spans of one process."""
+
+    train: Intervals = EMPTY  # `pipeline.train`, in order of time
+    evaluate: Intervals = EMPTY  # `pipeline.evaluate` and `pipeline.test`
+    forward: Intervals = EMPTY  # of the thread with the steps
+    learn: Intervals = EMPTY  # backward and optimizer, of any thread
+    loading: Intervals = EMPTY  # other annotations around a forward pass: fetching, items, transfers
+    profiler: Intervals = EMPTY
+    first_us: int = 0  # the first and the last time of an `ai` event (of any, where there is none)
+    last_us: int = 0
+
+
+@dataclass
+class Phases:
+    """A run in pieces that add up to it; times in us."""
+
+    start: int = 0
+    end: int = 0
+    evaluation: Intervals = EMPTY
+    steady_us: int = 0  # the steps, as long as they usually take
+    startup_us: int = 0  # before the first step, and what that took beyond a usual one
+    restarts_us: int = 0  # the same of the first step of each later epoch
+    restarts: int = 0  # how many of those took much longer than a usual step
+    epoch_starts: int = 0  # later epochs
+    profiled_us: int = 0  # what the profiler made its steps longer
+    evaluation_us: int = 0
+    outside_us: int = 0  # in no step: between epochs, after the last step
+    gaps: Intervals = field(default_factory=lambda: EMPTY)  # that time
+
+    @property
+    def run_us(self) -> int:
+        return self.end - self.start
+
+
+def _holds_any(start: Ints, end: Ints, spans: Intervals) -> Bools:
+    """Which of the windows have one of `spans` beginning in them."""
+    at = np.sort(spans[0])
+    result: Bools = np.searchsorted(at, end) > np.searchsorted(at, start)
+    return result
+
+
+def without_evaluation_loops(table: StepTable, marks: Marks) -> tuple[StepTable, Intervals]:
+    """The training steps, and the spans of loops that are evaluations.
+
+    A loop is one when it lies in `pipeline.evaluate`, or when other loops learn and it never does.
+    """
+    if not len(table) or table.source != "fetch":
+        return table, EMPTY
+    marked = measure(union(*marks.evaluate), table.start, table.end) >= table.end - table.start
+    learns = _holds_any(table.start, table.end, marks.learn)
+    loops = int(table.loop.max()) + 1
+    trains = np.zeros(loops, bool)
+    trains[np.unique(table.loop[learns])] = True
+    idle = ~trains[table.loop] if trains.any() else np.zeros(len(table), bool)
+    drop = marked | idle
+    if not drop.any() or drop.all():
+        return table, EMPTY
+    spans = []
+    for number in np.unique(table.loop[drop]).tolist():
+        mine = drop & (table.loop == number)
+        spans.append((table.start[mine].min(), table.end[mine].max()))
+    found = np.array(spans, np.int64).T
+    return table.keep(~drop), (found[0], found[1])
+
+
+def _nested(table: StepTable, marks: Marks) -> Intervals:
+    """Loops inside steps that learn nothing, unless no annotation could tell."""
+    start, end = table.inner
+    if not start.size:
+        return EMPTY
+    quiet = ~_holds_any(start, end, marks.learn)
+    return start[quiet], end[quiet]
+
+
+def _plain_loops(table: StepTable, marks: Marks, gaps: Intervals) -> Intervals:
+    """Forward passes in no step, or after its last update: someone evaluates without saying so."""
+    if not marks.learn[0].size or not marks.forward[0].size:
+        return EMPTY
+    starts, ends = [], []
+    around = (
+        np.concatenate([marks.forward[0], marks.loading[0]]),
+        np.concatenate([marks.forward[1], marks.loading[1]]),
+    )
+    windows = [(a, b) for a, b in zip(*gaps, strict=True)]
+    last_learn = np.maximum.accumulate(np.sort(marks.learn[1]))
+    at = np.searchsorted(last_learn, table.end, side="right") - 1
+    after = np.where(at >= 0, last_learn[np.maximum(at, 0)], table.end)
+    late = (after > table.start) & (after < table.end)
+    if table.source == "fetch":
+        windows += [(a, b) for a, b in zip(after[late], table.end[late], strict=True)]
+    order = np.argsort(marks.forward[0], kind="stable")
+    forward = marks.forward[0][order]
+    around_order = np.argsort(around[0], kind="stable")
+    around = around[0][around_order], around[1][around_order]
+    low, high = (np.searchsorted(forward, [w[i] for w in windows]) for i in (0, 1))
+    for (a, b), i, j in zip(windows, low.tolist(), high.tolist(), strict=True):
+        if i == j or _holds_any(np.array([a]), np.array([b]), marks.learn)[0]:
+            continue
+        lo, hi = np.searchsorted(around[0], (a, b))
+        starts.append(int(around[0][lo]))
+        ends.append(min(int(around[1][lo:hi].max()), int(b)))
+    return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def _first_of_epochs(table: StepTable) -> Bools:
+    first = np.zeros(len(table), bool)
+    if len(table) < 2:
+        return first
+    loop_change = table.loop[1:] != table.loop[:-1]
+    known = (table.epoch[1:] != MISSING) & (table.epoch[:-1] != MISSING)
+    label_change = known & (table.epoch[1:] != table.epoch[:-1])
+    for change in (loop_change, label_change):
+        if change.any() and len(table) / (change.sum() + 1) >= _SHORT_LOOP:
+            first[1:] |= change
+    return first
+
+
+def _choose_steady(table: StepTable, marks: Marks) -> None:
+    n = len(table)
+    table.first = _first_of_epochs(table)
+    if table.source != "profiler" and marks.profiler[0].size:
+        table.profiled = measure(union(*marks.profiler), table.start, table.end) > 0
+    begins = np.zeros(n, bool)
+    begins[:1] = True
+    for left_out in (begins | table.first | table.profiled, begins | table.first, begins):
+        table.steady = ~left_out
+        if int(table.steady.sum()) >= STEADY_STEPS:
+            break
+    else:
+        table.steady = np.ones(n, bool)
+
+
+def _span(table: StepTable, marks: Marks) -> tuple[int, int]:
+    """From the first to the last `ai` event; `pipeline.train` where one holds all steps."""
+    first, last = int(table.start[0]), int(table.end[-1])
+    if marks.train[0].size == 1:
+        start, end = int(marks.train[0][0]), int(marks.train[1][0])
+        if start <= first and end >= last:
+            return start, end
+    return min(first, marks.first_us), max(last, marks.last_us)
+
+
+def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
+    """Account for the whole run; the steps learn what in them is evaluation, and which are steady."""
+    if not len(table):
+        return Phases(marks.first_us, marks.last_us)
+    out = Phases(*_span(table, marks))
+    whole = (np.array([out.start]), np.array([out.end]))
+    steps = union(table.start, table.end)
+    known = [loops, marks.evaluate, _nested(table, marks)]
+    known.append(_plain_loops(table, marks, difference(whole, steps)))
+    found = union(np.concatenate([k[0] for k in known]), np.concatenate([k[1] for k in known]))
+    out.evaluation = intersection(found, whole)
+    table.evaluation = measure(out.evaluation, table.start, table.end)
+    _choose_steady(table, marks)
+
+    wall = table.wall
+    usual = int(np.median(wall[table.steady]))
+    beyond = np.maximum(wall - usual, 0)
+    begin = np.zeros(len(table), bool)
+    begin[:1] = ~table.steady[:1]
+    again = table.first & ~table.steady
+    window = table.profiled & ~table.steady & ~begin & ~again
+    before = (whole[0], np.array([int(table.start[0])]))
+    outside = difference(difference(whole, steps), out.evaluation)
+    out.gaps = difference(outside, before)
+    out.startup_us = total(intersection(outside, before)) + int(beyond[begin].sum())
+    out.restarts_us = int(beyond[again].sum())
+    out.epoch_starts = int(again.sum())
+    out.restarts = int((beyond[again] > usual).sum())
+    out.profiled_us = int(beyond[window].sum())
+    out.evaluation_us = total(out.evaluation)
+    out.outside_us = total(out.gaps)
+    rest = out.startup_us + out.restarts_us + out.profiled_us + out.evaluation_us + out.outside_us
+    out.steady_us = out.run_us - rest
+    return out

@@ -1,0 +1,53 @@
+"""How well the accelerator is fed, by the definitions of DLIO and MLPerf Storage, and samples per second.
+
+Accelerator utilisation is the time in compute over the time from the start of the second step to the end of
+the last, in percent; each epoch for itself, their mean, and the mean over ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dftracer.analyze.job import Job, Rank
+from dftracer.analyze.stages import COMPUTE
+from dftracer.load.chunk import MISSING
+
+__all__ = ["accelerator_utilisation", "samples_per_second"]
+
+
+def _epochs(rank: Rank) -> list[np.ndarray]:
+    """The steps of each epoch without its first."""
+    steps = rank.main.steps
+    label = np.where(steps.epoch == MISSING, steps.loop, steps.epoch)
+    groups = [np.flatnonzero(label == e) for e in np.unique(label).tolist()]
+    return [g[1:] for g in groups if g.size > 1]
+
+
+def _span_us(rank: Rank, rows: np.ndarray) -> int:
+    steps = rank.main.steps
+    return int(steps.end[rows[-1]] - steps.start[rows[0]] - steps.evaluation[rows].sum())
+
+
+def accelerator_utilisation(job: Job) -> float | None:
+    """Percent; None where no batch is marked or no compute was seen."""
+    shares = []
+    for rank in job.ranks:
+        compute = rank.main.account[:, [*COMPUTE]].sum(axis=1)
+        if rank.main.steps.source != "fetch" or not compute.any():
+            continue
+        shares += [float(compute[g].sum()) / max(1, _span_us(rank, g)) for g in _epochs(rank)]
+    return round(100 * float(np.mean(shares)), 3) if shares else None
+
+
+def samples_per_second(job: Job) -> float | None:
+    """Of all ranks together; None where items or batches are not marked."""
+    rate = 0.0
+    for rank in job.ranks:
+        items = sum(int(p.items.size) for p in rank.members)
+        groups = _epochs(rank)
+        if not items or not rank.main.batches or not groups:
+            return None
+        steps = sum(g.size for g in groups)
+        seconds = sum(_span_us(rank, g) for g in groups) / 1e6
+        rate += items / rank.main.batches * steps / max(seconds, 1e-6)
+    return round(rate, 3) if rate else None

@@ -1,0 +1,220 @@
+"""Findings about how step times change: first steps, slow ones among the others, drift, a cold cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from dftracer._units import plural
+from dftracer.analyze.finding import Context, Finding, sureness
+from dftracer.analyze.job import Rank
+from dftracer.analyze.parts import repeats, startup_stage
+from dftracer.analyze.stages import STAGES
+from dftracer.analyze.thresholds import (
+    COLD_FACTOR,
+    DRIFT_CHANGE,
+    DRIFT_P,
+    DRIFT_STEPS,
+    MAJORITY,
+    SLOW_STEP_FACTOR,
+    SLOW_STEP_MOST,
+)
+from dftracer.analyze.wording import ordinal, stage_words
+from dftracer.load.chunk import MISSING
+
+__all__ = ["RULES", "trend"]
+
+Floats = npt.NDArray[np.float64]
+
+_SHUFFLES = 999
+_BLOCKS = 24
+
+
+def _grown(rank: Rank, some: npt.NDArray[np.intp], others: npt.NDArray[np.intp]) -> str:
+    """The stage that makes some steps longer than others."""
+    a = rank.main.account
+    difference = a[some].mean(axis=0) - a[others].mean(axis=0)
+    return STAGES[int(np.argmax(difference))]
+
+
+def first_step(c: Context) -> Iterator[Finding]:
+    v = c.view
+    if v is None or len(v.rank.main.steps) < 5 or repeats(v.rank):
+        return
+    wall, steady = v.rank.wall_us.astype(float), v.rank.main.steps.steady
+    usual = float(np.median(wall[steady]))
+    if usual <= 0 or wall[0] < 3 * usual:
+        return
+    stage = _grown(v.rank, np.array([0]), np.flatnonzero(steady))
+    yield c.finding(
+        "first_step",
+        f"The first step takes {wall[0] / usual:.0f} times as long as a usual one (mostly"
+        f" {stage_words(stage)}): {wall[0] / 1e6:.3g} s, the median step {usual / 1e6:.3g} s.",
+        (wall[0] - usual) / 1e6,
+        0.9,
+        severity=None if c.is_bound("startup") else "info",
+        evidence={"first_s": wall[0] / 1e6, "median_s": usual / 1e6, "stage": stage},
+    )
+
+
+def epoch_restarts(c: Context) -> Iterator[Finding]:
+    v = c.view
+    if v is None or not repeats(v.rank):
+        return
+    steps, phases = v.rank.main.steps, v.rank.main.phases
+    wall = v.rank.wall_us.astype(float)
+    first = float(np.median(wall[steps.first])) / 1e6
+    usual = float(np.median(wall[steps.steady])) / 1e6
+    stage = startup_stage(v.rank)
+    seconds = (phases.startup_us + phases.restarts_us) / 1e6
+    where = f" ({stage_words(stage)})" if stage else ""
+    yield c.finding(
+        "epoch_restarts",
+        f"Each epoch begins with a slow step{where}: {first:.3g} s, the median step {usual:.3g} s.",
+        seconds,
+        sureness(phases.epoch_starts * 3),
+        evidence={
+            "epochs": phases.epoch_starts + 1,
+            "restarts": phases.restarts,
+            "first_step_s": round(first, 6),
+            "median_s": round(usual, 6),
+            "stage": stage,
+        },
+    )
+
+
+def slow_steps(c: Context) -> Iterator[Finding]:
+    v = c.view
+    if v is None:
+        return
+    steady = np.flatnonzero(v.rank.main.steps.steady)
+    wall = v.rank.wall_us.astype(float)[steady]
+    if wall.size < 10:
+        return
+    usual = float(np.median(wall))
+    slow = np.flatnonzero(wall > SLOW_STEP_FACTOR * max(usual, 1.0))
+    if slow.size == 0 or slow.size > SLOW_STEP_MOST * wall.size:
+        return
+    lost = float((wall[slow] - usual).sum()) / 1e6
+    stage = _grown(v.rank, steady[slow], np.delete(steady, slow))
+    apart = np.diff(steady[slow])
+    every = int(np.median(apart)) if apart.size else 0
+    regular = apart.size >= 2 and float((np.abs(apart - every) <= 0.1 * every).mean()) >= 0.8
+    factor = float(np.median(wall[slow])) / max(usual, 1.0)
+    some = f"{slow.size} of {plural(wall.size, 'step')} take{'s' if slow.size == 1 else ''}"
+    which = f"Every {ordinal(every)} step takes" if regular else some
+    yield c.finding(
+        "slow_steps",
+        f"{which} {factor:.0f} times as long as the others ({stage_words(stage)}):"
+        f" {float(np.median(wall[slow])) / 1e6:.3g} s, the median step {usual / 1e6:.3g} s.",
+        lost,
+        sureness(int(wall.size)) * (0.9 if slow.size >= 3 else 0.6),
+        evidence={
+            "steps": int(wall.size),
+            "slow_steps": int(slow.size),
+            "every": every if regular else None,
+            "slow_s": round(float(np.median(wall[slow])) / 1e6, 6),
+            "median_s": round(usual / 1e6, 6),
+            "stage": stage,
+            "first_step_index": int(steady[slow[0]]),
+        },
+    )
+
+
+def cold_first_epoch(c: Context) -> Iterator[Finding]:
+    """Only where I/O itself was slower: many other things can make a first epoch slow."""
+    v = c.view
+    if v is None or not v.rank.explanations:
+        return
+    rank, steps = v.rank, v.rank.main.steps
+    label = np.where(steps.epoch == MISSING, steps.loop, steps.epoch)
+    epochs = np.unique(label)
+    usable = steps.steady
+    first, rest = usable & (label == epochs[0]), usable & (label != epochs[0])
+    if first.sum() < 3 or rest.sum() < 3:
+        return
+    io = np.sum([e.step_io_us for e in rank.explanations.values()], axis=0).astype(float)
+    loading = np.sum([rank.stage_us(s) for s in ("fetch_wait", "read")], axis=0).astype(float)
+    io_first, io_later = float(io[first].mean()), float(io[rest].mean())
+    a, b = float(loading[first].mean()), float(loading[rest].mean())
+    extra = (a - b) * float(first.sum()) / 1e6
+    if a < COLD_FACTOR * b or io_first < COLD_FACTOR * io_later or io_first - io_later < MAJORITY * (a - b):
+        return
+    yield c.finding(
+        "cold_first_epoch",
+        f"Storage takes {io_first / 1e6:.3g} s per step in the first epoch and {io_later / 1e6:.3g} s later:"
+        " the data was not cached.",
+        extra,
+        sureness(int(min(first.sum(), rest.sum()))),
+        evidence={
+            "first_epoch_io_s": round(io_first / 1e6, 6),
+            "later_io_s": round(io_later / 1e6, 6),
+            "first_epoch_median_s": round(float(np.median(loading[first])) / 1e6, 6),
+            "later_median_s": round(float(np.median(loading[rest])) / 1e6, 6),
+            "epochs": int(epochs.size),
+            "steps_in_first_epoch": int(first.sum()),
+        },
+    )
+
+
+def trend(values: Floats) -> float:
+    """How often the means of consecutive blocks of steps, shuffled, show a trend as strong as in order.
+
+    Whole blocks are shuffled, so that patterns that repeat from step to step are no trend; values are limited
+    to their middle nine tenths, so that a few slow steps are none either.
+    """
+    limited = np.clip(values, *np.quantile(values, (0.05, 0.95)))
+    blocks = np.array([b.mean() for b in np.array_split(limited, min(_BLOCKS, values.size // 2))])
+    at = np.arange(blocks.size) - (blocks.size - 1) / 2
+    seen = abs(float(at @ blocks))
+    rng = np.random.default_rng(0)
+    shuffled = np.array([abs(float(at @ rng.permutation(blocks))) for _ in range(_SHUFFLES)])
+    return float((1 + (shuffled >= seen * (1 - 1e-9)).sum()) / (1 + _SHUFFLES))
+
+
+def step_drift(c: Context) -> Iterator[Finding]:
+    v = c.view
+    if v is None:
+        return
+    steady = np.flatnonzero(v.rank.main.steps.steady)
+    if steady.size < DRIFT_STEPS:
+        return
+    wall = v.rank.wall_us.astype(float)[steady]
+    limited = np.clip(wall, *np.quantile(wall, (0.05, 0.95)))
+    quarter = wall.size // 4
+    head, tail = float(limited[:quarter].mean()), float(limited[-quarter:].mean())
+    change = (tail - head) / head if head > 0 else 0.0
+    if abs(change) < DRIFT_CHANGE:
+        return
+    p = trend(wall)
+    if p > DRIFT_P:
+        return
+    turn = int(np.argmax(np.abs(np.cumsum(limited - limited.mean())))) + 1
+    turn = min(turn, wall.size - 1)
+    account = v.rank.main.account[steady].astype(float)
+    difference = account[-quarter:].mean(axis=0) - account[:quarter].mean(axis=0)
+    stage = STAGES[int(np.argmax(difference * np.sign(change)))]
+    extra = max(0.0, float((limited[turn:] - head).sum()) / 1e6) if change > 0 else 0.0
+    way = "slower" if change > 0 else "faster"
+    yield c.finding(
+        "step_drift",
+        f"Steps get {way}: {tail / 1e6:.3g} s in the last quarter, {head / 1e6:.3g} s in the first (mostly"
+        f" {stage_words(stage)}).",
+        extra,
+        sureness(wall.size),
+        severity=None if change > 0 else "info",
+        evidence={
+            "first_quarter_median_s": round(float(np.median(wall[:quarter])) / 1e6, 6),
+            "last_quarter_median_s": round(float(np.median(wall[-quarter:])) / 1e6, 6),
+            "change": round(change, 4),
+            "p": round(p, 4),
+            "change_point_step_index": int(steady[turn]),
+            "stage": stage,
+        },
+        advice="" if change > 0 else "A warm-up; measure after the change point.",
+    )
+
+
+RULES = (first_step, epoch_restarts, slow_steps, cold_first_epoch, step_drift)

@@ -1,0 +1,91 @@
+"""Every number that decides what is said about a run, in one place; docs/findings.md is made from them.
+
+Shares are of the time they are compared with: of the steady steps, or of the run where it says so.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "BOUND_SHARE",
+    "CHRONIC_SHARE",
+    "COLD_FACTOR",
+    "COMPUTE_ALONE",
+    "DEVICE_IDLE_SHARE",
+    "DRIFT_CHANGE",
+    "DRIFT_P",
+    "DRIFT_STEPS",
+    "FEW_STEPS",
+    "FINDING_SHARE",
+    "HIGH_PERCENT",
+    "LATE_STEP",
+    "LOW_PERCENT",
+    "MAJORITY",
+    "MANY_OPENS",
+    "MEDIUM_PERCENT",
+    "MENTION_SHARE",
+    "ONE_SIDED",
+    "OPENS_SHARE",
+    "REREAD_FACTOR",
+    "RESTART_FACTOR",
+    "SHORT_RUN",
+    "SLOW_FILE_FACTOR",
+    "SLOW_FILE_MOST",
+    "SLOW_ITEM_FACTOR",
+    "SLOW_STEP_FACTOR",
+    "SLOW_STEP_MOST",
+    "SMALL_READ",
+    "SMALL_READS",
+    "STEADY_STEPS",
+    "UNSEEN_SHARE",
+    "WORKERS_BUSY",
+    "WORKER_FACTOR",
+]
+
+# The verdict
+COMPUTE_ALONE: Final = 0.85  # compute has the steady time for itself: no bottleneck outside it
+BOUND_SHARE: Final = 0.40  # from here on a part is what the training is bound by, even if compute is larger
+MENTION_SHARE: Final = 0.10  # below it a part is not worth a word in the head of a report
+SHORT_RUN: Final = 20  # steps; in a shorter run start-up can be the largest cost
+FEW_STEPS: Final = 3  # below it nothing is judged
+STEADY_STEPS: Final = 3  # fewer steady steps than this are not told from the others
+
+# All findings
+FINDING_SHARE: Final = 0.01  # of the run; what costs less is not said
+HIGH_PERCENT: Final = 20.0
+MEDIUM_PERCENT: Final = 8.0
+LOW_PERCENT: Final = 5.0  # below it a finding is for information only
+MAJORITY: Final = 0.5  # "mostly" needs it
+
+# Steps
+RESTART_FACTOR: Final = 1.0  # the first step of an epoch takes this many usual steps more: a restart
+SLOW_STEP_FACTOR: Final = 3.0  # times the median step
+SLOW_STEP_MOST: Final = 0.25  # of the steps; more of them are not exceptions
+DRIFT_STEPS: Final = 24
+DRIFT_CHANGE: Final = 0.10
+DRIFT_P: Final = 0.01  # how often shuffled steps show such a trend
+COLD_FACTOR: Final = 1.3  # times the I/O per step of later epochs
+
+# Ranks
+ONE_SIDED: Final = 0.5  # a straggler waits at most this share of what the others wait
+LATE_STEP: Final = 0.05  # of the step time; who keeps the others waiting longer comes late
+CHRONIC_SHARE: Final = 0.5  # of the steps
+
+# Loader
+WORKERS_BUSY: Final = 0.7
+WORKER_FACTOR: Final = 1.5  # times the others' time per item
+SLOW_ITEM_FACTOR: Final = 5.0  # times the median item
+
+# Storage
+SMALL_READ: Final = 64 << 10  # bytes
+SMALL_READS: Final = 100
+MANY_OPENS: Final = 100
+OPENS_SHARE: Final = 0.2  # of the I/O time
+REREAD_FACTOR: Final = 2.0  # opens per epoch, by one rank
+SLOW_FILE_FACTOR: Final = 4.0  # times the usual time per byte and per call
+SLOW_FILE_MOST: Final = 0.25  # of the files
+
+# Trust
+UNSEEN_SHARE: Final = 0.2
+DEVICE_IDLE_SHARE: Final = 0.1

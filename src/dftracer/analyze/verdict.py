@@ -1,0 +1,211 @@
+"""The head of every report in three lines: the verdict, why, and what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dftracer.analyze.bound import Bound
+from dftracer.analyze.finding import Context, Finding
+from dftracer.analyze.parts import Part, View, input_seconds, repeats
+from dftracer.analyze.thresholds import BOUND_SHARE, MAJORITY, MENTION_SHARE
+from dftracer.analyze.wording import input_advice, input_words, stage_words
+
+__all__ = ["Head", "head"]
+
+Head = tuple[str, str, str]
+
+# Findings that can be the reason for a bound.
+_REASONS = {
+    "input": (
+        "slow_file",
+        "slow_items",
+        "straggler_worker",
+        "cold_first_epoch",
+        "rereads",
+        "too_few_workers",
+        "many_opens",
+        "small_reads",
+    ),
+    "startup": ("epoch_restarts", "first_step"),
+    "straggler": ("straggler_rank",),
+    "between_steps": ("between_steps",),
+}
+_TRY = {
+    "forward": "Look into the model: smaller precision (bf16), torch.compile, or profile its operators.",
+    "backward": "Look into the model: smaller precision (bf16), torch.compile, or profile its operators.",
+    "optimizer": "Use a fused or foreach optimizer (fused=True), accumulate gradients, or shard its state.",
+    "compute": "Annotate its parts (ai.compute.forward, backward, step) to see which one it is.",
+    "transfer": "Pin the memory (pin_memory=True), copy with non_blocking=True, or move less.",
+    "comm": "Overlap it with the backward pass, or send less (bf16, larger local batches, fewer syncs).",
+    "checkpoint": "Write checkpoints in the background (torch.distributed.checkpoint.async_save), or fewer.",
+    "startup": "Start workers once (persistent_workers=True), cache what is set up, and judge longer runs.",
+    "evaluation": "Evaluate less often or on fewer samples, with torch.inference_mode() and a larger batch.",
+    "between_steps": "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, a function of yours).",
+    "other": "Move it out of the step, or run it beside compute.",
+    "unseen": "Annotate more of the step (ai.compute.*, ai.device.transfer, ai.comm.*), or trace with"
+    " `dftracer run --auto`.",
+}
+
+
+def head(c: Context, findings: list[Finding]) -> Head:
+    """Verdict, why, what to try."""
+    if c.view is None or c.bound is None:
+        missing = next(f for f in findings if f.id == "not_enough_evidence")
+        return missing.title, _steps_seen(c), missing.advice
+    v, bound = c.view, c.bound
+    verdict = _VERDICTS[bound.part.id](v, bound)
+    slow = next((f for f in findings if f.id == "slow_steps" and f.percent >= 100 * MENTION_SHARE), None)
+    if slow is not None:
+        verdict = f"{verdict.rstrip('.')}; {slow.title[0].lower()}{slow.title.partition(':')[0][1:]}."
+    reason = _reason(bound, findings)
+    if reason is None and slow is not None and bound.part.is_compute:
+        reason = slow
+    if reason is not None:
+        return verdict, reason.title, reason.advice
+    return verdict, _why(v, bound), _try(v, bound)
+
+
+def _steps_seen(c: Context) -> str:
+    n = 0 if c.rank is None else len(c.rank.main.steps)
+    if n:
+        return f"A verdict needs 3 steps; {n} {'was' if n == 1 else 'were'} recorded."
+    return "No fetch.iter loop, no profiler step and no compute.step was recorded."
+
+
+def _reason(bound: Bound, findings: list[Finding]) -> Finding | None:
+    """The finding that explains most of what the run is bound by."""
+    wanted = _REASONS.get(bound.part.id, ())
+    fit = [f for f in findings if f.id in wanted and f.seconds >= MAJORITY * bound.part.seconds]
+    return min(fit, key=lambda f: wanted.index(f.id), default=None)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _input(v: View, b: Bound) -> str:
+    words = input_words(input_seconds(v.rank))
+    return f"The training is input-bound: {_percent(b.part.share)} of the steady time waits for data{words}."
+
+
+def _compute(v: View, b: Bound) -> str:
+    stage = b.part.stage or "compute"
+    if b.alone:
+        return f"No bottleneck outside compute: {stage} is {_percent(b.part.share)} of the steady time."
+    if stage == "optimizer" and b.part.share >= BOUND_SHARE:
+        share = _percent(b.part.share)
+        return f"The training is optimizer-bound: the optimizer takes {share} of the steady time."
+    return f"{stage.capitalize()} is the largest part ({_percent(b.part.share)}){_besides(b)}."
+
+
+def _besides(b: Bound) -> str:
+    """The parts other than compute that are worth a word."""
+    told = [_BESIDE[p.id](p) for p in b.beside if p.id in _BESIDE][:2]
+    return "; " + " and ".join(told) if told else ""
+
+
+_BESIDE: dict[str, Callable[[Part], str]] = {
+    "input": lambda p: f"{_percent(p.share)} waits for data",
+    "transfer": lambda p: f"{_percent(p.share)} is transfer to the device",
+    "comm": lambda p: f"{_percent(p.share)} is communication that nothing hides",
+    "checkpoint": lambda p: f"{_percent(p.share)} is checkpointing",
+    "other": lambda p: f"{_percent(p.share)} is {p.stage or 'other work'}",
+    "unseen": lambda p: f"{_percent(p.share)} lies in no annotated stage",
+    "evaluation": lambda p: f"evaluation takes {_percent(p.share)} of the run",
+    "between_steps": lambda p: f"{_percent(p.share)} of the run lies between steps",
+    "startup": lambda p: f"start-up takes {_percent(p.share)} of the run",
+}
+
+
+def _straggler(v: View, b: Bound) -> str:
+    late = v.straggler
+    assert late is not None
+    how = "" if late.chronic else ", now and then"
+    return (
+        f"Rank {late.rank.number} is a straggler{how}: the others wait for it {_percent(b.part.share)} of the"
+        f" steady step time ({stage_words(late.stage)})."
+    )
+
+
+def _startup(v: View, b: Bound) -> str:
+    cost = f"{b.part.seconds:.2f} s, {_percent(b.part.share)} of the run"
+    if repeats(v.rank):
+        return f"Start-up costs most, and every epoch pays it again: {cost}."
+    return f"Start-up costs most: {cost}."
+
+
+def _other(v: View, b: Bound) -> str:
+    name = b.part.stage or "annotated work outside the known stages"
+    return f"The training is bound by {name}: {_percent(b.part.share)} of the steady time."
+
+
+_VERDICTS: dict[str, Callable[[View, Bound], str]] = {
+    "input": _input,
+    "compute": _compute,
+    "straggler": _straggler,
+    "startup": _startup,
+    "other": _other,
+    "transfer": lambda v, b: (
+        f"The training is transfer-bound: {_percent(b.part.share)} of the steady time"
+        " moves data to or from the device."
+    ),
+    "comm": lambda v, b: (
+        f"The training is communication-bound: {_percent(b.part.share)} of the steady time"
+        " is communication that nothing hides."
+    ),
+    "checkpoint": lambda v, b: (
+        f"The training is checkpoint-bound: {b.part.seconds:.2f} s,"
+        f" {_percent(b.part.share)} of the {'run' if b.part.of_run else 'steady step time'}."
+    ),
+    "evaluation": lambda v, b: (
+        f"Evaluation is the largest part: {b.part.seconds:.2f} s, {_percent(b.part.share)} of the run."
+    ),
+    "between_steps": lambda v, b: (
+        f"The time between steps is the largest part: {b.part.seconds:.2f} s,"
+        f" {_percent(b.part.share)} of the run, in no step."
+    ),
+    "unseen": lambda v, b: (
+        f"Most of the step cannot be seen: {_percent(b.part.share)} of the steady time"
+        " lies in no annotated stage."
+    ),
+}
+
+
+def _why(v: View, b: Bound) -> str:
+    """Both values: what the part takes, and what it is compared with."""
+    p, n = b.part, max(1, b.steady_steps)
+    step = v.steady_s / n
+    if p.id == "straggler":
+        late = v.straggler
+        assert late is not None
+        return (
+            f"Rank {late.rank.number} spends {late.own_s:.3g} s in {stage_words(late.stage)}, the median rank"
+            f" {late.median_s:.3g} s; it comes last in {late.late} of {late.steps} steps."
+        )
+    if p.of_run:
+        return (
+            f"The run takes {v.run_s:.2f} s, its {n} steady steps {v.steady_s:.2f} s of that"
+            f" ({step:.3g} s each)."
+        )
+    if p.is_compute:
+        name = "compute" if v.rank.main.unnamed_compute else "forward"
+        told = [f"{name} {v.stages_s['forward'] / n:.3g} s"] if v.stages_s["forward"] else []
+        told += [f"{s} {v.stages_s[s] / n:.3g} s" for s in ("backward", "optimizer") if v.stages_s[s]]
+        return f"Of each {step:.3g} s step: {', '.join(told)}; waiting for data {v.input_s / n:.3g} s."
+    spent = f"{p.seconds / n:.3g} s of each {step:.3g} s step"
+    return f"{spent}, compute {v.compute_s / n:.3g} s."
+
+
+def _try(v: View, b: Bound) -> str:
+    p = b.part
+    if p.id == "input":
+        advice = input_advice(v.rank, input_seconds(v.rank))
+        return f"{advice[0].upper()}{advice[1:]}."
+    if p.is_compute:
+        if not b.alone:
+            beside = next((q for q in b.beside if not q.is_compute), None)
+            if beside is not None and p.stage in {"forward", "backward", "compute"} and beside.id == "input":
+                advice = input_advice(v.rank, input_seconds(v.rank))
+                return f"{advice[0].upper()}{advice[1:]}."
+        return _TRY[p.stage or "compute"]
+    return _TRY[p.id]

@@ -1,0 +1,69 @@
+"""What every report begins with: three lines, and notes on what it does not show."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from dftracer.analyze import Analysis
+from dftracer.analyze.ledger import unseen_stages
+from dftracer.analyze.stages import INPUT_STAGES, STAGE_INDEX
+from dftracer.analyze.wording import stage_words
+
+__all__ = ["PHASE_WORDS", "culprit", "head", "notes"]
+
+PHASE_WORDS = {
+    "steady": "steps",
+    "startup": "start-up",
+    "evaluation": "evaluation",
+    "outside": "between and after steps",
+    "profiled": "added by the profiler",
+}
+_ROW = {"other": "other", "unseen": "unexplained", "between_steps": "outside"}
+
+
+def head(analysis: Analysis) -> tuple[str, str, str]:
+    """The verdict, why, and what to try next."""
+    return analysis.head
+
+
+def culprit(a: Analysis) -> str | None:
+    """The row to mark: a stage of the ledger, or a piece of the run."""
+    if a.bound is None or a.view is None:
+        return None
+    part = a.bound.part
+    if part.id == "input":
+        return max(INPUT_STAGES, key=lambda s: a.view.stages_s[s] if a.view is not None else 0.0)
+    if part.id in {"startup", "evaluation", *_ROW}:
+        return _ROW.get(part.id, part.id)
+    return part.stage if part.stage in STAGE_INDEX else None
+
+
+def notes(a: Analysis) -> list[str]:
+    """What a reader must know beside the verdict: stages not seen, other runs in the directory."""
+    out = []
+    if a.view is not None:
+        unseen = unseen_stages(a.view.rank)
+        if unseen:
+            names = [stage_words(s) for s in unseen]
+            listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+            out.append(f"{listed[0].upper()}{listed[1:]} {'was' if len(names) == 1 else 'were'} not seen.")
+    others = a.run["others"]
+    if others:
+        told = "; ".join(_run_words(r) for r in others[:4])
+        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+        is_are = "1 other run lies" if len(others) == 1 else f"{len(others)} other runs lie"
+        out.append(
+            f"{is_are} in the same place and {'is' if len(others) == 1 else 'are'} left out: {told}{more}."
+        )
+        out.append("Choose with --run ID, or --run all to take all files as one run.")
+    return out
+
+
+def _run_words(run: dict[str, object]) -> str:
+    start = run["start"]
+    when = (
+        datetime.fromtimestamp(start / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        if isinstance(start, int)
+        else "unknown time"
+    )
+    return f"{run['id'] or 'files without a run id'} ({when})"
