@@ -36,6 +36,7 @@ RUNS: dict[str, list[str]] = {
     "workers-fork": ["workers", "fork", "2"],
     "workers-spawn": ["workers", "spawn", "1"],
     "workers-forkserver": ["workers", "forkserver", "1"],
+    "no_loader": ["no_loader"],
     "look_ahead": ["look_ahead"],
     "compiled": ["compiled"],
     "ddp": ["ddp", "{place}"],
