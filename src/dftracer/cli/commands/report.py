@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from dftracer._terminal import safe_console
 from dftracer.cli.common import add_filters, add_paths, console, open_trace, output_path, progress
 from dftracer.cli.main import EXIT_OK
 from dftracer.cli.outputs import appearing, check_output
@@ -88,6 +89,4 @@ def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
             json.dump(document(analysis), out, indent=1, ensure_ascii=False)
             out.write("\n")
         else:
-            from rich.console import Console
-
-            print_report(analysis, Console(file=out, width=120) if args.output else console())
+            print_report(analysis, safe_console(file=out, width=120) if args.output else console())
