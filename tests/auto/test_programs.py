@@ -14,6 +14,9 @@ STEPS = {
     "accumulation": 6,
     "evaluation": 16,
     "exception": 6,
+    "huggingface": 6,
+    "lightning_auto": 6,
+    "lightning_manual": 6,
 }
 FAILS = ("exception",)
 

@@ -12,7 +12,7 @@ class Wrapped(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.model = Model(0.05, 0.04)
+        self.model = Model(0.2, 0.15)
 
     def forward(self, x, labels):
         y = self.model(x)
@@ -29,7 +29,7 @@ class Named(Items):
 
 torch.manual_seed(0)
 model = Wrapped()
-optimizer = Optimizer(model.parameters())
+optimizer = Optimizer(model.parameters(), 0.08)
 trainer = Trainer(
     model=model,
     args=TrainingArguments(
@@ -37,7 +37,7 @@ trainer = Trainer(
         per_device_train_batch_size=1,
         per_device_eval_batch_size=1,
         gradient_accumulation_steps=2,
-        max_steps=12,
+        max_steps=6,
         eval_strategy="steps",
         eval_steps=6,
         report_to=[],
@@ -46,7 +46,7 @@ trainer = Trainer(
         disable_tqdm=True,
         max_grad_norm=0,
     ),
-    train_dataset=Named(24),
+    train_dataset=Named(12, 0.1),
     eval_dataset=Named(3),
     optimizers=(optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer)),
 )

@@ -15,7 +15,7 @@ class Module(lightning.LightningModule):
 
     def __init__(self):
         super().__init__()
-        self.model = Model()
+        self.model = Model(0.2, 0.15)
         self.automatic_optimization = False
 
     def training_step(self, batch, index):
@@ -31,7 +31,7 @@ class Module(lightning.LightningModule):
         loss_of(self.model(x), y)
 
     def configure_optimizers(self):
-        return Optimizer(self.parameters())
+        return Optimizer(self.parameters(), 0.1)
 
 
 torch.manual_seed(0)
@@ -45,5 +45,5 @@ trainer = lightning.Trainer(
     enable_model_summary=False,
     num_sanity_val_steps=1,
 )
-trainer.fit(module, DataLoader(Items(6), batch_size=1), DataLoader(Items(3), batch_size=1))
+trainer.fit(module, DataLoader(Items(3, 0.1), batch_size=1), DataLoader(Items(2), batch_size=1))
 print(f"loss {module.loss.item():.17g}")

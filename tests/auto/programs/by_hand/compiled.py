@@ -12,8 +12,8 @@ optimizer = Optimizer([*inner.parameters(), *outer.parameters()])
 compiled(torch.zeros(1, 8))
 with ai.pipeline.train:
     for x, y in fetch.iter(started(DataLoader(Items(), batch_size=1))):
-        optimizer.zero_grad()
         with forward:
+            optimizer.zero_grad()
             loss = loss_of(outer(compiled(x.to(torch.float32))), y)
         with backward:
             loss.backward()

@@ -18,8 +18,8 @@ def rank_main(rank, place):
     model = DistributedDataParallel(model)
     with ai.pipeline.train:
         for x, y in fetch.iter(started(DataLoader(Items(12, 0.05 + 0.1 * rank), batch_size=1))):
-            optimizer.zero_grad()
             with forward:
+                optimizer.zero_grad()
                 loss = loss_of(model(x), y)
             with backward:
                 loss.backward()

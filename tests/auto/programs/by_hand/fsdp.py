@@ -20,8 +20,8 @@ def rank_main(rank, place):
     optimizer = Optimizer(model.parameters())
     with ai.pipeline.train:
         for x, y in fetch.iter(started(DataLoader(Items(12, 0.05 + 0.1 * rank), batch_size=1))):
-            optimizer.zero_grad()
             with forward:
+                optimizer.zero_grad()
                 loss = loss_of(model(x), y)
             with backward:
                 loss.backward()

@@ -4,7 +4,7 @@ import logging
 
 import lightning
 import torch
-from annotated import DataLoader, Items, ai, backward, fetch, forward, started, step
+from annotated import DataLoader, Items, ai, backward, fetch, forward, step
 from parts import Model, Optimizer, loss_of
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -14,7 +14,13 @@ class Waited(DataLoader):
     """A loader whose batches are awaited by hand."""
 
     def __iter__(self):
-        yield from fetch.iter(started(super()))
+        batches = super().__iter__()
+        while True:
+            with fetch.derive("iter"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
 
 class Module(lightning.LightningModule):
@@ -22,14 +28,14 @@ class Module(lightning.LightningModule):
 
     def __init__(self):
         super().__init__()
-        self.model = Model()
+        self.model = Model(0.2, 0.15)
         self.automatic_optimization = False
 
     def training_step(self, batch, index):
         x, y = batch
         optimizer = self.optimizers()
-        optimizer.zero_grad()
         with forward:
+            optimizer.zero_grad()
             self.loss = loss_of(self.model(x), y)
         self.manual_backward(self.loss)
         with step:
@@ -38,6 +44,12 @@ class Module(lightning.LightningModule):
     def backward(self, loss):
         with backward:
             super().backward(loss)
+
+    def on_train_batch_start(self, *args):
+        fetch.derive("block").start()
+
+    def on_train_batch_end(self, *args):
+        fetch.derive("block").stop()
 
     def on_validation_start(self):
         ai.pipeline.evaluate.start()
@@ -50,7 +62,7 @@ class Module(lightning.LightningModule):
         loss_of(self.model(x), y)
 
     def configure_optimizers(self):
-        return Optimizer(self.parameters())
+        return Optimizer(self.parameters(), 0.1)
 
 
 torch.manual_seed(0)
@@ -64,5 +76,5 @@ trainer = lightning.Trainer(
     enable_model_summary=False,
     num_sanity_val_steps=1,
 )
-trainer.fit(module, Waited(Items(6), batch_size=1), DataLoader(Items(3), batch_size=1))
+trainer.fit(module, Waited(Items(3, 0.1), batch_size=1), DataLoader(Items(2), batch_size=1))
 print(f"loss {module.loss.item():.17g}")
