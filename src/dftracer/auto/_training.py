@@ -172,7 +172,7 @@ class Training:
             return
         step = self.step
         if self.evaluation is not None and self.evaluation[1] is of:
-            self._end_evaluation(end)
+            pass  # its last batch may still be in use: what comes next ends it
         elif of.trains or self._loaders.get(of.loader):
             if step is not None and step.stepped and not self._framework_steps:
                 self._close(step, start)
@@ -184,8 +184,9 @@ class Training:
                     step.next_fetch = None
                 elif step.passes == [of] and not step.backward:
                     self.step = None
+            if self.evaluation is not None:
+                self._end_evaluation(self.evaluation[1].over or of.first or start)
             self.evaluation = (of.first or start, of)
-            self._end_evaluation(end)
         self._free = end
 
     def fetch_failed(self, of: Pass, start: int, end: int, error: BaseException) -> None:
