@@ -75,7 +75,12 @@ std::vector<LeftRing> left_rings(const std::vector<std::string>& more_places) {
 
 bool discard_ring(const std::string& path) {
   DeadRing ring;
-  if (ring.open(path) != DeadRing::Opened::kYes || ring.life() == DeadRing::Life::kAlive) return false;
+  DeadRing::Opened opened = ring.open(path);
+  if (opened == DeadRing::Opened::kGone) {  // what knows of it is left
+    unlink_ring(path);
+    return true;
+  }
+  if (opened != DeadRing::Opened::kYes || ring.life() == DeadRing::Life::kAlive) return false;
   if (ring.lock() != DeadRing::Lock::kHeld) return false;
   unlink_ring(path);
   return true;

@@ -17,7 +17,9 @@ __all__ = [
     "EVENT",
     "Groups",
     "Listener",
+    "counts_messages",
     "distributed",
+    "issued_by",
     "listen",
     "others_than",
     "size_of",
@@ -158,6 +160,7 @@ class Groups:
     def __init__(self) -> None:
         self.known: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, int] = {}
+        self.messages: dict[str, int] = {}  # by group: sends and receives among what the backend counts
 
     def of(self, group: Any) -> dict[str, Any] | None:
         """The facts of a group (None: the default one)."""
@@ -181,11 +184,26 @@ class Groups:
 
     def sequence(self, group: dict[str, Any], kind: str) -> int:
         """The number of the call just made, the same on all ranks of the group."""
+        name = group["name"]
         if kind not in ("send", "recv"):
-            try:
-                return int(group["group"]._get_sequence_number_for_group())
-            except Exception:  # a backend that counts nothing
-                pass
-        key = f"{group['name']}/{kind if kind in ('send', 'recv') else ''}"
+            issued = issued_by(group["group"])
+            if issued is not None:
+                return issued - self.messages.get(name, 0)
+        elif counts_messages(group):
+            self.messages[name] = self.messages.get(name, 0) + 1
+        key = f"{name}/{kind if kind in ('send', 'recv') else ''}"
         self._counts[key] = self._counts.get(key, 0) + 1
         return self._counts[key]
+
+
+def issued_by(group: Any) -> int | None:
+    """How many operations a group has begun; None for a backend that does not count."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except Exception:
+        return None
+
+
+def counts_messages(group: dict[str, Any]) -> bool:
+    """Whether the group's own count has sends and receives in it; torch's flight recorder's never has."""
+    return "gloo" in group["backend"]

@@ -387,6 +387,11 @@ def test_rings_are_given_up_only_when_asked(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "traces")
     assert _command("repair", "--rings").returncode == 1
     assert _ring().exists()
+    place = tmp_path / "place"
+    place.mkdir()
+    _killed(tmp_path / "traces", DFTRACER_RING_DIR=str(place))
+    shutil.rmtree(place)
+    assert len(list((SHM / "dftracer-0").iterdir())) == 2, "the ring, and what knows of the other"
     assert _command("repair", "--rings", "--discard").returncode == 0
     assert not list((SHM / "dftracer-0").iterdir())
 

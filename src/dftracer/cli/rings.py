@@ -13,6 +13,7 @@ from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 __all__ = ["add_ring_arguments", "look_after_rings"]
 
 _DEAD = "dead"
+_OUT_OF_SIGHT = "not visible here"
 _ELSEWHERE = "of another host or container"
 
 
@@ -71,6 +72,8 @@ def _recover(ring: dict[str, Any], moved: dict[str, list[Path]], args: argparse.
     """What became of one ring."""
     from dftracer import _core
 
+    if ring["state"] == _OUT_OF_SIGHT and args.discard and _core.discard_ring(ring["ring"]):
+        return {"outcome": "discarded", "why": "", "recovered": 0, "to": None}
     if ring["state"] != _DEAD and not (ring["state"] == _ELSEWHERE and args.force):
         return {"outcome": "kept", "why": ring["state"], "recovered": 0, "to": None}
     path, trace = ring["ring"], ring["trace"]

@@ -15,7 +15,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dftracer import _core
-from dftracer._collective_calls import ALWAYS_ASYNC, CALLS, EVENT, Groups, listen, size_of, unlisten
+from dftracer._collective_calls import (
+    ALWAYS_ASYNC,
+    CALLS,
+    EVENT,
+    Groups,
+    counts_messages,
+    issued_by,
+    listen,
+    size_of,
+    unlisten,
+)
 from dftracer.collect import _identity
 from dftracer.collect._plugin import Context, Plugin
 
@@ -132,8 +142,10 @@ class Comms(Plugin):
             "step": self._step,
             "source": "call",
         }
-        for key in ("src", "dst", "op"):
+        for key in ("src", "dst", "op", "tag"):
             value = get(key)
+            if value is None and isinstance(get(f"group_{key}"), int):
+                value = group["ranks"][get(f"group_{key}")]
             if value is not None and name != "barrier":
                 record[key] = value if isinstance(value, int) else str(value)
         self._keep(record)
@@ -155,17 +167,20 @@ class Comms(Plugin):
 
     def _issued(self) -> int:
         distributed = _identity.distributed()
-        total = 0
         try:
             groups = list(distributed.distributed_c10d._world.pg_map)
         except Exception:
             groups = [known["group"] for known in self._groups.known.values()]
-        for group in groups:
-            try:
-                total += int(group._get_sequence_number_for_group())
-            except Exception:
-                continue
-        return total
+        return sum(issued_by(group) or 0 for group in groups)
+
+    def _count_messages(self, entries: list[dict[str, Any]], groups: dict[str, dict[str, Any]]) -> None:
+        """What a backend has counted and its recorder has not are sends and receives."""
+        for name, group in groups.items():
+            issued = issued_by(group["group"]) if counts_messages(group) else None
+            if issued is not None:
+                own = (e for e in entries if (e.get("process_group") or ("",))[0] == name)
+                seen = max((int(e.get("collective_seq_id") or 0) for e in own), default=0)
+                self._groups.messages[name] = issued - seen
 
     def _step_at(self, time_ns: int) -> int:
         return bisect.bisect_right(self._starts, time_ns)
@@ -187,6 +202,7 @@ class Comms(Plugin):
             except Exception:
                 del self._flights[name]  # an older torch without a recorder for this backend
                 continue
+            self._count_messages(entries, by_name)
             for entry in entries:
                 if entry.get("record_id", -1) > self._seen_records.get(name, -1):
                     self._seen_records[name] = entry["record_id"]
