@@ -78,6 +78,7 @@ ARGS: tuple[Arg, ...] = (
     Arg("ppid", "int", "`start`", "parent process"),
     Arg("num_events", "int", "`end`", "records written"),
     Arg("dropped", "int", "`end`", "events that could not be kept; `dropped_*` tell them by reason"),
+    Arg("values_cut", "int", "`end`", "argument values cut at a `...`: all args of an event have 4 MiB"),
     Arg("bytes", "int", "`end`", "size of the trace file before this record, over all parts"),
     Arg("members", "int", "`end`", "writes it took"),
     Arg("writer_cpu_us", "int", "`end`", "CPU time of the writer thread"),
@@ -97,6 +98,7 @@ METADATA: tuple[MetadataKind, ...] = (
     MetadataKind("SH", "string (command line, executable)", "its hash"),
     MetadataKind("CM", "key of the user's", "value"),
     MetadataKind("PR", "fact of the process (rank, affinity)", "value"),
+    MetadataKind("run", "`run`", "id of the run; who, where and how in further arguments (see Runs)"),
     MetadataKind("thread_name", "name of the thread", "`thread_name`"),
     MetadataKind("process_name", "name of the process", "`process_name`"),
 )
