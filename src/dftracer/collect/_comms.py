@@ -58,7 +58,6 @@ _FLIGHT_RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")
 _BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
 
-
 class Comms(Plugin):
     """Hooks on torch.distributed for the time of the collection."""
 
