@@ -82,6 +82,7 @@ KINDS: Final = (
         f"workers are busy {_percent(t.WORKERS_BUSY)} of their time, or the main thread loads itself",
         "`workers`, `busy_share`, `workers_needed`, `busy_per_step_s`, `other_work_per_step_s`",
         "Use more workers if the machine has the cores, or make an item cheaper to load.",
+        general=True,
     ),
     Kind(
         "cold_first_epoch",
