@@ -39,7 +39,8 @@ KINDS: Final = (
     Kind(
         "slow_items",
         "A few samples are slow and hold up whole batches.",
-        f"at most 5 % of at least 100 items take more than {t.SLOW_ITEM_FACTOR:.0f} times the median item",
+        f"of at least 100 items some take more than {t.SLOW_ITEM_FACTOR:.0f} times the median and twice what"
+        " 95 % of them take",
         "`items`, `p50_s`, `p99_s`, `max_s`, `slow_items`",
         "Find what sets these samples apart (size, format, location); a larger prefetch_factor hides single"
         " slow ones.",

@@ -95,7 +95,7 @@ def _died_words(row: dict[str, Any]) -> str:
         if row["last_step"] is not None
         else "a process"
     )
-    last = "" if row["last_step"] is None else f", last seen in step {row['last_step']}"
+    last = "" if row["last_step"] is None else f", last step {row['last_step']}"
     return f"{role} (pid {row['pid']}{last})"
 
 
