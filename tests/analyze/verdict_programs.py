@@ -59,12 +59,13 @@ def transfer(folder: Path) -> None:
         compute(0.008, 0.006, 0.002)
 
 
+@dft_fn("user").log
+def tokenize() -> None:
+    time.sleep(0.032)
+
+
 @case()
 def user_stage(folder: Path) -> None:
-    @dft_fn("user").log
-    def tokenize() -> None:
-        time.sleep(0.032)
-
     for _ in ai.dataloader.fetch.iter(range(20)):
         tokenize()
         compute(0.008, 0.006, 0.004)

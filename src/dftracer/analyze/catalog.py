@@ -69,6 +69,7 @@ KINDS: Final = (
         "`steps`, `slow_steps`, `every` (where they come regularly), `slow_s`, `median_s`, `stage`,"
         " `first_step_index`",
         "Find what runs in those steps only: logging, metrics, a data shard that ends, garbage collection.",
+        general=True,
     ),
     Kind(
         "epoch_restarts",
