@@ -37,3 +37,15 @@ def _runner(tmp_path: Path, prelude: str) -> Iterator[Callable[..., Run]]:
     # A killed process leaves its ring to the next reader of its traces; pytest deletes those unread.
     for done in killed:
         recover(done.trace_dir)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_rings_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Rings of the tests' own killed processes do not stay in shared memory after the tests."""
+    yield
+    from dftracer import _core  # noqa: PLC0415 - not before the environment is set up
+
+    base = str(tmp_path_factory.getbasetemp())
+    for ring in _core.rings([]):
+        if ring["state"] == "dead" and ring["trace"].startswith(base + "/"):
+            _core.discard_ring(ring["ring"])

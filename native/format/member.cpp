@@ -1,5 +1,6 @@
 #include "format/member.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "format/crc32.hpp"
@@ -60,6 +61,12 @@ bool trailer_matches(const uint8_t* trailer, std::string_view text) {
   uint8_t right[kMemberTrailerSize];
   write_member_trailer(right, text);
   return memcmp(trailer, right, sizeof right) == 0;
+}
+
+bool begins_as_member(std::string_view bytes) {
+  uint8_t ours[kMemberHeaderSize];
+  write_member_header(ours, 0, 0, {});
+  return memcmp(bytes.data(), ours, std::min(bytes.size(), kMemberHeaderSize - kIndexSize)) == 0;
 }
 
 std::optional<MemberIndex> read_member_index(std::string_view bytes) {

@@ -66,9 +66,11 @@ PyObject* activity_finish(PyObject* self, PyObject* args) {
   ThreadState* t = thread_in_context();
   if (!t || a->done || !a->begun || !a->on || a->generation != t->generation) Py_RETURN_NONE;
   a->done = true;
-  std::string tail = ",\"active\":" + std::to_string(ticks_to_us(a->active));
-  if (error != Py_None) tail += error_fragment(reinterpret_cast<PyObject*>(Py_TYPE(error)));
-  emit_merged(t, a->node, a->frame, end, &a->args, tail);
+  recording([&] {
+    std::string tail = ",\"active\":" + std::to_string(ticks_to_us(a->active));
+    if (error != Py_None) tail += error_fragment(reinterpret_cast<PyObject*>(Py_TYPE(error)));
+    emit_merged(t, a->node, a->frame, end, &a->args, tail);
+  });
   Py_RETURN_NONE;
 }
 

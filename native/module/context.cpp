@@ -119,11 +119,32 @@ void switch_context(ThreadState* t, PyObject* context) {
   t->context = context;
 }
 
-bool pop_elsewhere(ThreadState* t, const void* key, uint32_t must_flags, Frame* out) {
-  if (pop_frame(&t->root, key, must_flags, out)) return true;
+namespace {
+
+template <typename Wanted>
+bool pop_from_any_flow(ThreadState* t, Frame* out, Wanted wanted) {
+  if (!t->contexts) return false;
+  if (pop_frame_if(&t->root, out, wanted)) return true;
   for (Flow* f : static_cast<Flows*>(t->contexts)->all)
-    if (pop_frame(&f->stack, key, must_flags, out)) return true;
+    if (pop_frame_if(&f->stack, out, wanted)) return true;
   return false;
+}
+
+}  // namespace
+
+bool pop_elsewhere(ThreadState* t, const void* key, uint32_t must_flags, Frame* out) {
+  return pop_from_any_flow(t, out,
+                           [&](const Frame& f) { return f.key == key && (f.flags & must_flags) == must_flags; });
+}
+
+bool take_strayed_frame(ThreadState* t, const void* key, const void* owner, Frame* out) {
+  if (pop_from_any_flow(t, out, [&](const Frame& f) { return f.key == key && f.owner == owner; })) return true;
+  auto any = [&](const Frame& f) { return f.key == key && !(f.flags & kStarted); };
+  return pop_frame_if(t->stack, out, any) || pop_from_any_flow(t, out, any);
+}
+
+bool take_opened_elsewhere(ThreadState* t, const void* key, uint64_t id, Frame* out) {
+  return pop_from_any_flow(t, out, [&](const Frame& f) { return f.key == key && f.id == id; });
 }
 
 bool init_contexts() {

@@ -2,6 +2,7 @@
 
 #include <structmember.h>
 
+#include "format/json.hpp"
 #include "module/activity.hpp"
 #include "module/immediate.hpp"
 #include "module/use.hpp"
@@ -40,38 +41,60 @@ const Option* find_option(PyObject* key) {
 }
 uint64_t g_args_clock = 0;
 
+// The use whose start() opened the frame, if it was one.
+Use* take_started(Node* n, const Frame& f) {
+  if (!n->started || !(f.flags & kStarted) || f.flags & kMuted) return nullptr;
+  auto& all = n->started->all;
+  for (auto it = all.begin(); it != all.end(); ++it) {
+    if (it->first != f.id) continue;
+    Use* use = it->second;
+    all.erase(it);
+    return use;
+  }
+  return nullptr;
+}
+
 // Enter and exit ------------------------------------------------------------------------------
 
 PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
   Node* n = reinterpret_cast<Bound*>(self)->node;
+  const void* owner;
   boundary(n->phase, true);
   if (DFT_LIKELY(n->on || recording_thread()))
-    if (ThreadState* t = thread_in_context()) {
+    if (ThreadState* t = thread_in_context(&owner)) {
       ++n->uses;
-      push_frame(t, n, muted_unless(n->on));
+      push_frame(t, n, muted_unless(n->on), owner);
     }
   return new_ref(reinterpret_cast<PyObject*>(n));
 }
 
-bool close_span(Node* n, uint32_t must_flags, PyObject* exception_type) {
+PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
+  Node* n = reinterpret_cast<Bound*>(self)->node;
   uint64_t end = ticks();
-  ThreadState* t = thread_in_context();
-  if (!t) return false;
+  const void* owner;
+  ThreadState* t = thread_in_context(&owner);
   Frame f;
-  if (DFT_UNLIKELY(!take_frame(t, n, must_flags, &f))) return false;
-  if (DFT_UNLIKELY(f.flags & kMuted)) return true;
-  if (DFT_LIKELY(exception_type == Py_None)) {
+  if (DFT_UNLIKELY(!t || !take_own_frame(t, n, owner, &f) || f.flags & kMuted)) Py_RETURN_NONE;
+  if (DFT_LIKELY(PyVectorcall_NARGS(nargsf) == 0 || args[0] == Py_None)) {
     emit_span(t, n->name_id, f, end, fragment_of(n));
   } else {
-    emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(exception_type));
+    emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(args[0]));
   }
   boundary(n->phase, false);
-  return true;
+  Py_RETURN_NONE;
 }
 
-PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
-  close_span(reinterpret_cast<Bound*>(self)->node, 0, PyVectorcall_NARGS(nargsf) ? args[0] : Py_None);
-  Py_RETURN_NONE;
+// Ends the newest open event of the node, whoever opened it.
+bool close_span(Node* n, uint32_t must_flags) {
+  uint64_t end = ticks();
+  ThreadState* t = thread_in_context();
+  Frame f;
+  if (!t || !take_frame(t, n, must_flags, &f)) return false;
+  Ref use(reinterpret_cast<PyObject*>(take_started(n, f)));
+  if (f.flags & kMuted) return true;
+  emit_merged(t, n, f, end, use ? &reinterpret_cast<Use*>(use.get())->args : nullptr, {});
+  boundary(n->phase, false);
+  return true;
 }
 
 PyObject* off_enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
@@ -149,8 +172,13 @@ PyObject* make_prebound(bool is_enter) {
 PyObject* node_new(PyTypeObject* type, PyObject*, PyObject*) {
   auto* n = reinterpret_cast<Node*>(type->tp_alloc(type, 0));
   if (!n) return nullptr;
-  n->children = new std::vector<Node*>;
-  n->args = new NodeArgs;
+  if (!possible([&] {
+        n->children = new std::vector<Node*>;
+        n->args = new NodeArgs;
+      })) {
+    Py_DECREF(n);
+    return nullptr;
+  }
   n->on = true;
   n->enter = make_bound(n, g_tracing ? enter_call : off_enter_call);
   n->exit = make_bound(n, g_tracing ? exit_call : off_exit_call);
@@ -170,18 +198,25 @@ int node_init(PyObject* self, PyObject* args, PyObject* kwargs) {
     return -1;
   }
   auto* n = reinterpret_cast<Node*>(self);
-  std::string name_text = text_of(name), cat_text = text_of(cat);
+  std::string name_text, cat_text;
+  if (!possible([&] {
+        name_text = text_of(name);
+        cat_text = text_of(cat);
+        n->name_id = intern(name_text, cat_text);
+      }))
+    return -1;
   PyObject* old_name = n->name;
   PyObject* old_cat = n->cat;
   n->name = PyUnicode_DecodeUTF8(name_text.data(), Py_ssize_t(name_text.size()), "replace");
   n->cat = PyUnicode_DecodeUTF8(cat_text.data(), Py_ssize_t(cat_text.size()), "replace");
   Py_XDECREF(old_name);
   Py_XDECREF(old_cat);
-  n->name_id = intern(name_text, cat_text);
   n->phase = phase_of(cat_text, name_text);
   if (parent != Py_None && !n->parent) {
+    auto* above = reinterpret_cast<Node*>(parent);
+    if (!possible([&] { above->children->push_back(n); })) return -1;
+    n->place = above->children->size() - 1;
     n->parent = reinterpret_cast<Node*>(new_ref(parent));
-    n->parent->children->push_back(n);
     n->on = n->parent->on;
   }
   return n->name && n->cat ? 0 : -1;
@@ -197,8 +232,12 @@ int node_traverse(PyObject* self, visitproc visit, void* arg) {
 
 void leave_parent(Node* n) {
   if (!n->parent) return;
-  std::erase(*n->parent->children, n);
   Node* p = n->parent;
+  // The last one takes its place: an exit with a million derived nodes must not move the rest for each of them.
+  auto& siblings = *p->children;
+  siblings[n->place] = siblings.back();
+  siblings[n->place]->place = n->place;
+  siblings.pop_back();
   n->parent = nullptr;
   Py_DECREF(reinterpret_cast<PyObject*>(p));
 }
@@ -220,6 +259,9 @@ void node_dealloc(PyObject* self) {
   node_clear(self);
   Py_XDECREF(n->name);
   Py_XDECREF(n->cat);
+  if (n->started)
+    for (auto& [id, use] : n->started->all) Py_DECREF(reinterpret_cast<PyObject*>(use));
+  delete n->started;
   delete n->children;
   delete n->args;
   Py_TYPE(self)->tp_free(self);
@@ -244,36 +286,53 @@ void set_args(Node* n, const Args& args) {
 }
 
 PyObject* node_update(PyObject* self, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"epoch", "step", "image_idx", "image_size", "args"};
-  if (!g_tracing) return new_ref(self);
-  Py_ssize_t given = PyTuple_GET_SIZE(args);
-  if (given > 5) {
-    PyErr_SetString(PyExc_TypeError, "update() takes epoch, step, image_idx, image_size and args");
-    return nullptr;
-  }
-  Ref all;
-  if (given) {
-    all = Ref(kwargs ? PyDict_Copy(kwargs) : PyDict_New());
-    if (!all) return nullptr;
-    for (Py_ssize_t i = 0; i < given; ++i) PyDict_SetItemString(all.get(), names[i], PyTuple_GET_ITEM(args, i));
-    kwargs = all.get();
-  }
   UseOptions options;
-  if (!parse_options(kwargs, &options, false)) return nullptr;
-  set_args(reinterpret_cast<Node*>(self), options.args);
+  if (!parse_update(args, kwargs, &options)) return nullptr;
+  formatting([&] { set_args(reinterpret_cast<Node*>(self), options.args); });
   return new_ref(self);
 }
 
 PyObject* node_set_args(PyObject* self, PyObject* mapping) {
-  Args args;
-  args.set_all(mapping);
-  set_args(reinterpret_cast<Node*>(self), args);
+  if (g_tracing) {
+    formatting([&] {
+      Args args;
+      args.set_all(mapping);
+      set_args(reinterpret_cast<Node*>(self), args);
+    });
+  }
+  if (raise_kept()) return nullptr;
   Py_RETURN_NONE;
 }
 
-PyObject* node_clear_args(PyObject* self, PyObject*) {
-  reinterpret_cast<Node*>(self)->args->own.clear();
+PyObject* node_forget_args(PyObject* self, PyObject* names) {
+  Ref all(PySequence_Fast(names, "forget_args() takes a list of names"));
+  if (!all) return nullptr;
+  auto& own = reinterpret_cast<Node*>(self)->args->own;
+  formatting([&] {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all.get()); ++i) {
+      std::string key = key_text(PySequence_Fast_GET_ITEM(all.get(), i));
+      std::erase_if(own, [&](const OwnArg& arg) { return arg.key == key; });
+    }
+  });
   ++g_args_version;
+  if (raise_kept()) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// An event of the past, with the args the node has now.
+PyObject* node_write_past(PyObject* self, PyObject* args) {
+  unsigned long long start, duration;
+  if (!PyArg_ParseTuple(args, "KK", &start, &duration)) return nullptr;
+  auto* n = reinterpret_cast<Node*>(self);
+  ThreadState* t = g_tracing ? thread_in_context() : nullptr;
+  const char* name = PyUnicode_AsUTF8(n->name);
+  const char* cat = PyUnicode_AsUTF8(n->cat);
+  if (t && name && cat) {
+    Frame f = unopened_frame(t);
+    f.start = start;
+    emit_strings(t, Kind::kEvent, kAbsoluteTime, f, start + duration, 0, name, cat, fragment_of(n));
+  }
+  PyErr_Clear();
   Py_RETURN_NONE;
 }
 
@@ -293,19 +352,12 @@ PyObject* node_set_enabled(PyObject* self, PyObject* flag) {
 
 PyObject* node_start(PyObject* self, PyObject*) {
   auto* n = reinterpret_cast<Node*>(self);
-  if (!g_tracing || !(n->on || recording_thread())) Py_RETURN_NONE;
-  boundary(n->phase, true);
-  if (ThreadState* t = thread_in_context()) {
-    Frame forgotten;
-    pop_frame(t->stack, n, kStarted, &forgotten);  // a start() without stop() is simply restarted
-    ++n->uses;
-    push_frame(t, n, kStarted | muted_unless(n->on));
-  }
+  start_span(n, nullptr, n->on);
   Py_RETURN_NONE;
 }
 
 PyObject* node_stop(PyObject* self, PyObject*) {
-  if (g_tracing) close_span(reinterpret_cast<Node*>(self), kStarted, Py_None);
+  stop_span(reinterpret_cast<Node*>(self));
   Py_RETURN_NONE;
 }
 
@@ -318,14 +370,15 @@ PyObject* node_aexit(PyObject* self, PyObject* args) {
 }
 
 PyObject* node_close(PyObject* self, PyObject*) {
-  return PyBool_FromLong(g_tracing && close_span(reinterpret_cast<Node*>(self), 0, Py_None));
+  return PyBool_FromLong(g_tracing && close_span(reinterpret_cast<Node*>(self), 0));
 }
 
 PyObject* node_open(PyObject* self, PyObject* args) {
   PyObject* mapping = Py_None;
   if (!PyArg_ParseTuple(args, "|O", &mapping)) return nullptr;
   Args own;
-  own.set_all(mapping);
+  if (g_tracing) formatting([&] { own.set_all(mapping); });
+  if (raise_kept()) return nullptr;
   auto* n = reinterpret_cast<Node*>(self);
   return make_activity(n, std::move(own), n->on);
 }
@@ -358,7 +411,9 @@ PyMethodDef g_node_methods[] = {
      "update($self, /, epoch=None, step=None, image_idx=None, image_size=None, args=None)\n--\n\n"
      "Set the current args of this node and all below it."},
     {"set_args", node_set_args, METH_O, "set_args($self, args, /)\n--\n\nSet current args."},
-    {"clear_args", node_clear_args, METH_NOARGS, "clear_args($self, /)\n--\n\nForget the args set here."},
+    {"forget_args", node_forget_args, METH_O, "forget_args($self, names, /)\n--\n\nForget args set here."},
+    {"write_past", node_write_past, METH_VARARGS,
+     "write_past($self, start_ns, duration_ns, /)\n--\n\nWrite one event of the past."},
     {"set_enabled", node_set_enabled, METH_O, "set_enabled($self, on, /)\n--\n\nSwitch this node and all below it."},
     {"start", node_start, METH_NOARGS, "start($self, /)\n--\n\nOpen an event that stop() closes."},
     {"stop", node_stop, METH_NOARGS, "stop($self, /)\n--\n\nClose what start() opened."},
@@ -383,36 +438,63 @@ PyGetSetDef g_node_getset[] = {{"enabled", get_enabled, nullptr, nullptr, nullpt
 
 PyTypeObject g_node_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.Node", sizeof(Node)};
 
+void start_span(Node* n, Use* use, bool on) {
+  if (!g_tracing || !(on || recording_thread())) return;
+  boundary(n->phase, true);
+  ThreadState* t = thread_in_context();
+  if (!t) return;
+  Frame forgotten;
+  // A start() without stop() is simply restarted.
+  if (pop_frame(t->stack, n, kStarted, &forgotten)) Ref(reinterpret_cast<PyObject*>(take_started(n, forgotten)));
+  ++n->uses;
+  Frame* f = push_frame(t, n, kStarted | muted_unless(on));
+  if (!use || !on) return;
+  formatting([&] {
+    if (!n->started) n->started = new StartedUses;
+    n->started->all.push_back({f->id, use});
+    Py_INCREF(reinterpret_cast<PyObject*>(use));
+  });
+}
+
+void stop_span(Node* n) {
+  if (g_tracing) close_span(n, kStarted);
+}
+
 void rebuild_args(Node* n) {
   // Of the settings of one key on the way to the root, the latest counts; outermost keys come first.
   constexpr size_t kDeepest = 32;
   Node* path[kDeepest];
   size_t depth = 0;
   for (Node* p = n; p && depth < kDeepest; p = p->parent) path[depth++] = p;
-  Args merged;
-  for (size_t i = depth; i-- > 0;) {
-    for (const OwnArg& own : path[i]->args->own) {
-      const OwnArg* latest = &own;
-      for (size_t k = 0; k < depth; ++k)
-        for (const OwnArg& other : path[k]->args->own)
-          if (other.when > latest->when && other.key == own.key) latest = &other;
-      if (!merged.has(own.key)) merged.set_text(own.key, latest->value);
+  formatting([&] {
+    Args merged;
+    for (size_t i = depth; i-- > 0;) {
+      for (const OwnArg& own : path[i]->args->own) {
+        const OwnArg* latest = &own;
+        for (size_t k = 0; k < depth; ++k)
+          for (const OwnArg& other : path[k]->args->own)
+            if (other.when > latest->when && other.key == own.key) latest = &other;
+        if (!merged.has(own.key)) merged.set_text(own.key, latest->value);
+      }
     }
-  }
-  n->args->merged = std::move(merged);
-  n->args->version = g_args_version;
+    n->args->merged = std::move(merged);
+    n->args->version = g_args_version;
+  });
 }
 
 std::string error_fragment(PyObject* exception_type) {
-  if (!exception_type || exception_type == Py_None) return {};
-  std::string out = ",\"error\":";
-  if (PyExceptionClass_Check(exception_type)) {
-    const char* name = PyExceptionClass_Name(exception_type);
-    const char* dot = strrchr(name, '.');
-    append_value(out, Ref(PyUnicode_FromString(dot ? dot + 1 : name)).get());
-  } else {
-    out += "\"exception\"";
-  }
+  std::string out;
+  if (!exception_type || exception_type == Py_None) return out;
+  formatting([&] {
+    out = ",\"error\":";
+    if (PyExceptionClass_Check(exception_type)) {
+      const char* name = PyExceptionClass_Name(exception_type);
+      const char* dot = strrchr(name, '.');
+      append_json_string(out, dot ? dot + 1 : name);
+    } else {
+      out += "\"exception\"";
+    }
+  });
   return out;
 }
 
@@ -427,18 +509,33 @@ bool parse_options(PyObject* kwargs, UseOptions* out, bool allow_enable) {
       PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R", key);
       return false;
     }
-    if (value == Py_None) continue;
+    if (value == Py_None || !g_tracing) continue;
     if (option->kind == Option::kArgs) {
       args = value;
     } else if (option->kind == Option::kEnable) {
       out->enable = PyObject_IsTrue(value) > 0;
-      PyErr_Clear();
+      forgive();
     } else {
-      out->args.set(option->key, value);
+      formatting([&] { out->args.set(option->key, value); });
     }
   }
-  out->args.set_all(args);
-  return true;
+  if (args) formatting([&] { out->args.set_all(args); });
+  return !raise_kept();
+}
+
+bool parse_update(PyObject* args, PyObject* kwargs, UseOptions* out) {
+  static const char* names[] = {"epoch", "step", "image_idx", "image_size", "args"};
+  Py_ssize_t given = PyTuple_GET_SIZE(args);
+  if (given > 5) {
+    PyErr_SetString(PyExc_TypeError, "update() takes epoch, step, image_idx, image_size and args");
+    return false;
+  }
+  if (!given) return parse_options(kwargs, out, false);
+  Ref all(kwargs ? PyDict_Copy(kwargs) : PyDict_New());
+  if (!all) return false;
+  for (Py_ssize_t i = 0; i < given; ++i)
+    if (PyDict_SetItemString(all.get(), names[i], PyTuple_GET_ITEM(args, i)) < 0) return false;
+  return parse_options(all.get(), out, false);
 }
 
 PyObject* set_decorator(PyObject*, PyObject* callable) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "module/boundary.hpp"
@@ -32,17 +33,26 @@ struct NodeArgs {
   uint64_t version = 0;
 };
 
+struct Use;
+
+// By the id of the frame; strong references.
+struct StartedUses {
+  std::vector<std::pair<uint64_t, Use*>> all;
+};
+
 struct Node {
   PyObject_HEAD
   PyObject* name;
   PyObject* cat;
   Node* parent;
   std::vector<Node*>* children;  // borrowed; a child leaves when it dies
+  size_t place;                  // in the parent's children
   Bound* enter;
   Bound* exit;
   NodeArgs* args;
   PyObject* weakrefs;
-  uint64_t uses;  // how often it was entered, so that automatic tracing steps back where it is used by hand
+  StartedUses* started;  // uses of it whose start() waits for a stop(); null: none yet
+  uint64_t uses;         // how often it was entered, so that automatic tracing steps back where it is used by hand
   uint32_t name_id;
   Phase phase;
   bool on;
@@ -73,6 +83,12 @@ struct UseOptions {
   Args args;
   int enable = -1;  // -1: not given
 };
+// With tracing off the keywords are checked and nothing is formatted.
 bool parse_options(PyObject* kwargs, UseOptions* out, bool allow_enable);
+// The arguments of update(), given by position or by name.
+bool parse_update(PyObject* args, PyObject* kwargs, UseOptions* out);
+// start() of a node, or of a use of it.
+void start_span(Node* n, Use* use, bool on);
+void stop_span(Node* n);
 
 }  // namespace dft::py

@@ -3,9 +3,14 @@
 #include "format/md5.hpp"
 #include "intercept/intercept.hpp"
 #include "module/node.hpp"
+#include "session/left_rings.hpp"
 #include "session/session.hpp"
 
 namespace dft::py {
+
+void count_lost_event() { count_lost(Drop::kMemory); }
+void count_lost_value() { count_cut_value(); }
+
 namespace {
 
 template <typename F>
@@ -124,19 +129,76 @@ PyObject* py_stats(PyObject*, PyObject*) {
                        s.dropped[int(Drop::kSizeLimit)], "bytes", s.bytes, "rings", s.rings, "members", s.members);
 }
 
-PyObject* py_recover(PyObject*, PyObject* directory) {
-  Ref path(nullptr);
+// Owned by the caller; text of the file system, whatever its bytes.
+PyObject* path_text(const std::string& path) {
+  return PyUnicode_DecodeFSDefaultAndSize(path.data(), Py_ssize_t(path.size()));
+}
+
+bool path_argument(PyObject* given, std::string* out) {
   PyObject* raw = nullptr;
-  if (!PyUnicode_FSConverter(directory, &raw)) return nullptr;
-  path = Ref(raw);
-  std::string text(PyBytes_AS_STRING(raw), size_t(PyBytes_GET_SIZE(raw)));
-  auto files = without_gil([&] { return recover_directory(text); });
+  if (!PyUnicode_FSConverter(given, &raw)) return false;
+  Ref holder(raw);
+  out->assign(PyBytes_AS_STRING(raw), size_t(PyBytes_GET_SIZE(raw)));
+  return true;
+}
+
+PyObject* py_recover(PyObject*, PyObject* directory) {
+  std::string path;
+  if (!path_argument(directory, &path)) return nullptr;
+  auto files = without_gil([&] { return recover_directory(path); });
   Ref out(PyList_New(0));
   for (const auto& f : files) {
-    Ref name(PyUnicode_DecodeFSDefaultAndSize(f.data(), Py_ssize_t(f.size())));
+    Ref name(path_text(f));
     if (!name || PyList_Append(out.get(), name.get()) < 0) return nullptr;
   }
   return out.release();
+}
+
+// rings(directories): what processes have left behind, as dictionaries.
+PyObject* py_rings(PyObject*, PyObject* directories) {
+  Ref places(PySequence_Fast(directories, "a list of directories"));
+  if (!places) return nullptr;
+  std::vector<std::string> more;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(places.get()); ++i)
+    if (!path_argument(PySequence_Fast_GET_ITEM(places.get(), i), &more.emplace_back())) return nullptr;
+  auto found = without_gil([&] { return left_rings(more); });
+  Ref out(PyList_New(0));
+  for (const auto& r : found) {
+    Ref path(path_text(r.path)), trace(path_text(r.trace));
+    if (!path || !trace) return nullptr;
+    Ref row(Py_BuildValue("{s:O,s:s,s:K,s:K,s:O,s:I,s:K}", "ring", path.get(), "state", r.state.c_str(), "owner",
+                          r.owner, "bytes", r.bytes, "trace", trace.get(), "pid", r.pid, "records", r.records));
+    if (!row || PyList_Append(out.get(), row.get()) < 0) return nullptr;
+  }
+  return out.release();
+}
+
+// recover_ring(ring, trace, apart, surely_dead) -> (outcome, why, events)
+PyObject* py_recover_ring(PyObject*, PyObject* args) {
+  PyObject *ring_object, *trace_object;
+  int apart, surely_dead;
+  if (!PyArg_ParseTuple(args, "OOpp", &ring_object, &trace_object, &apart, &surely_dead)) return nullptr;
+  std::string ring, trace;
+  if (!path_argument(ring_object, &ring) || !path_argument(trace_object, &trace)) return nullptr;
+  Completion done = without_gil([&] { return recover_ring(ring, trace, apart, surely_dead); });
+  const char* outcome = done.outcome == Completion::kCompleted     ? "recovered"
+                        : done.outcome == Completion::kNothingToDo ? "nothing left"
+                                                                   : "kept";
+  return Py_BuildValue("ssK", outcome, done.why.c_str(), done.events);
+}
+
+PyObject* py_ring_belongs_to(PyObject*, PyObject* args) {
+  PyObject *ring_object, *trace_object;
+  if (!PyArg_ParseTuple(args, "OO", &ring_object, &trace_object)) return nullptr;
+  std::string ring, trace;
+  if (!path_argument(ring_object, &ring) || !path_argument(trace_object, &trace)) return nullptr;
+  return PyBool_FromLong(without_gil([&] { return ring_belongs_to(ring, trace); }));
+}
+
+PyObject* py_discard_ring(PyObject*, PyObject* ring) {
+  std::string path;
+  if (!path_argument(ring, &path)) return nullptr;
+  return PyBool_FromLong(without_gil([&] { return discard_ring(path); }));
 }
 
 PyObject* py_time_ns(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(now_epoch_ns()); }
@@ -158,21 +220,20 @@ PyObject* py_exit_event(PyObject*, PyObject*) {
 }
 
 Frame frame_for_event(ThreadState* t, bool other_lane) {
-  Frame f{};
-  f.parent = -1;
-  f.level = 1;
+  if (other_lane) {
+    Frame f{};
+    f.parent = -1;
+    f.level = 1;
+    f.id = new_id(t);
+    return f;
+  }
   Stack* s = t->stack;
-  Frame* top = s->size && !other_lane ? &s->frames[s->size - 1] : nullptr;
+  Frame* top = s->size ? &s->frames[s->size - 1] : nullptr;
   if (top && (top->flags & (kAnonymous | kNamed)) == kAnonymous) {
     top->flags |= kNamed;
     return *top;
   }
-  f.id = new_id(t);
-  if (!other_lane) {
-    f.parent = top ? int64_t(top->id) : s->outer_id;
-    f.level = (top ? top->level : s->outer_level) + 1;
-  }
-  return f;
+  return unopened_frame(t);
 }
 
 uint64_t clamp_ns(PyObject* value) {
@@ -196,15 +257,21 @@ PyObject* py_log_event(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OOOO|OO", &name, &cat, &start, &duration, &mapping, &tid)) return nullptr;
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   if (!t) Py_RETURN_NONE;
-  Args pairs;
-  pairs.set_all(mapping);
-  bool other_lane = tid != Py_None;
-  Frame f = frame_for_event(t, other_lane);
-  f.start = clamp_ns(start);
-  uint8_t flags = uint8_t(kAbsoluteTime | (other_lane ? kOtherLane : 0));
-  emit_strings(t, Kind::kEvent, flags, f, f.start + clamp_ns(duration), other_lane ? PyLong_AsLongLong(tid) : 0,
-               text_of(name), text_of(cat), pairs.text());
+  recording([&] {
+    Args pairs;
+    pairs.set_all(mapping);
+    std::string name_text = text_of(name), cat_text = text_of(cat);
+    t = thread_in_context();  // a __str__ may have ended the session
+    if (!t) return;
+    bool other_lane = tid != Py_None;
+    Frame f = frame_for_event(t, other_lane);
+    f.start = clamp_ns(start);
+    uint8_t flags = uint8_t(kAbsoluteTime | (other_lane ? kOtherLane : 0));
+    emit_strings(t, Kind::kEvent, flags, f, f.start + clamp_ns(duration), other_lane ? PyLong_AsLongLong(tid) : 0,
+                 name_text, cat_text, pairs.text());
+  });
   PyErr_Clear();
+  if (raise_kept()) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -213,12 +280,18 @@ PyObject* py_log_counter(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OOO|O", &name, &cat, &values, &ts)) return nullptr;
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   if (!t) Py_RETURN_NONE;
-  Args pairs;
-  pairs.set_all(values);
-  Frame f{};
-  f.id = new_id(t);
-  f.start = ts == Py_None ? now_epoch_ns() : clamp_ns(ts);
-  emit_strings(t, Kind::kCounter, kAbsoluteTime, f, f.start, 0, text_of(name), text_of(cat), pairs.text());
+  recording([&] {
+    Args pairs;
+    pairs.set_all(values);
+    std::string name_text = text_of(name), cat_text = text_of(cat);
+    t = thread_in_context();
+    if (!t) return;
+    Frame f{};
+    f.id = new_id(t);
+    f.start = ts == Py_None ? now_epoch_ns() : clamp_ns(ts);
+    emit_strings(t, Kind::kCounter, kAbsoluteTime, f, f.start, 0, name_text, cat_text, pairs.text());
+  });
+  if (raise_kept()) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -227,17 +300,24 @@ PyObject* py_log_metadata(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OOO|O", &kind, &key, &value, &tid)) return nullptr;
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   if (!t) Py_RETURN_NONE;
-  Frame f{};
-  f.id = new_id(t);
-  bool other_lane = tid != Py_None;
-  emit_strings(t, Kind::kMetadata, other_lane ? kOtherLane : 0, f, 0, other_lane ? PyLong_AsLongLong(tid) : 0,
-               text_of(kind), text_of(key), text_of(value));
+  recording([&] {
+    std::string kind_text = text_of(kind), key_text = text_of(key), value_text = text_of(value);
+    t = thread_in_context();
+    if (!t) return;
+    Frame f{};
+    f.id = new_id(t);
+    bool other_lane = tid != Py_None;
+    emit_strings(t, Kind::kMetadata, other_lane ? kOtherLane : 0, f, 0, other_lane ? PyLong_AsLongLong(tid) : 0,
+                 kind_text, key_text, value_text);
+  });
   PyErr_Clear();
+  if (raise_kept()) return nullptr;
   Py_RETURN_NONE;
 }
 
 PyObject* py_string_hash(PyObject*, PyObject* text) {
-  std::string hash = short_hash(text_of(text));
+  std::string hash;
+  if (!possible([&] { hash = short_hash(text_of(text)); }) || raise_kept()) return nullptr;
   return PyUnicode_FromStringAndSize(hash.data(), Py_ssize_t(hash.size()));
 }
 
@@ -255,6 +335,10 @@ PyMethodDef g_session_functions[] = {
     {"trace_path", py_trace_path, METH_NOARGS, nullptr},
     {"stats", py_stats, METH_NOARGS, nullptr},
     {"recover", py_recover, METH_O, nullptr},
+    {"rings", py_rings, METH_O, nullptr},
+    {"recover_ring", py_recover_ring, METH_VARARGS, nullptr},
+    {"ring_belongs_to", py_ring_belongs_to, METH_VARARGS, nullptr},
+    {"discard_ring", py_discard_ring, METH_O, nullptr},
     {"time_ns", py_time_ns, METH_NOARGS, nullptr},
     {"enter_event", py_enter_event, METH_NOARGS, nullptr},
     {"exit_event", py_exit_event, METH_NOARGS, nullptr},

@@ -11,11 +11,12 @@ namespace {
 
 PyObject* use_enter(PyObject* self, PyObject*) {
   auto* u = reinterpret_cast<Use*>(self);
+  const void* owner;
   if (g_tracing) boundary(u->node->phase, true);
   if (g_tracing && (u->on || recording_thread()))
-    if (ThreadState* t = thread_in_context()) {
+    if (ThreadState* t = thread_in_context(&owner)) {
       ++u->node->uses;
-      push_frame(t, u, muted_unless(u->on));
+      push_frame(t, u, muted_unless(u->on), owner);
     }
   return new_ref(self);
 }
@@ -23,9 +24,10 @@ PyObject* use_enter(PyObject* self, PyObject*) {
 PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   uint64_t end = ticks();
   auto* u = reinterpret_cast<Use*>(self);
-  ThreadState* t = g_tracing ? thread_in_context() : nullptr;
+  const void* owner;
+  ThreadState* t = g_tracing ? thread_in_context(&owner) : nullptr;
   Frame f;
-  if (t && take_frame(t, u, 0, &f) && !(f.flags & kMuted))
+  if (t && take_own_frame(t, u, owner, &f) && !(f.flags & kMuted))
     emit_merged(t, u->node, f, end, &u->args, error_fragment(nargs ? args[0] : Py_None));
   if (t) boundary(u->node->phase, false);
   Py_RETURN_NONE;
@@ -129,9 +131,99 @@ PyObject* use_open(PyObject* self, PyObject*) {
   return make_activity(u->node, u->args, u->on);
 }
 
-PyObject* get_node(PyObject* self, void*) {
-  return new_ref(reinterpret_cast<PyObject*>(reinterpret_cast<Use*>(self)->node));
+// What a node does, with the arguments of the use ------------------------------------------------
+
+Node* node_of(PyObject* self) { return reinterpret_cast<Use*>(self)->node; }
+PyObject* node_object(PyObject* self) { return reinterpret_cast<PyObject*>(node_of(self)); }
+
+PyObject* use_update(PyObject* self, PyObject* args, PyObject* kwargs) {
+  UseOptions options;
+  if (!parse_update(args, kwargs, &options)) return nullptr;
+  Args& own = reinterpret_cast<Use*>(self)->args;
+  formatting([&] {
+    for (size_t i = 0; i < options.args.size(); ++i) own.set_text(options.args.key(i), options.args.value(i));
+  });
+  return new_ref(self);
 }
+
+bool read_metadata_flag(PyObject* args, PyObject* kwargs, int* metadata) {
+  static const char* keys[] = {"metadata", nullptr};
+  *metadata = 0;
+  return PyArg_ParseTupleAndKeywords(args, kwargs, "|p", const_cast<char**>(keys), metadata);
+}
+
+PyObject* use_start(PyObject* self, PyObject* args, PyObject* kwargs) {
+  int metadata;
+  if (!read_metadata_flag(args, kwargs, &metadata)) return nullptr;
+  if (metadata) return PyObject_CallMethod(node_object(self), "start", "O", Py_True);
+  start_span(node_of(self), reinterpret_cast<Use*>(self), reinterpret_cast<Use*>(self)->on);
+  Py_RETURN_NONE;
+}
+
+PyObject* use_stop(PyObject* self, PyObject* args, PyObject* kwargs) {
+  int metadata;
+  if (!read_metadata_flag(args, kwargs, &metadata)) return nullptr;
+  if (metadata) return PyObject_CallMethod(node_object(self), "stop", "O", Py_True);
+  stop_span(node_of(self));
+  Py_RETURN_NONE;
+}
+
+PyObject* use_enable(PyObject* self, PyObject*) {
+  reinterpret_cast<Use*>(self)->on = true;
+  Py_RETURN_NONE;
+}
+
+PyObject* use_disable(PyObject* self, PyObject*) {
+  reinterpret_cast<Use*>(self)->on = false;
+  Py_RETURN_NONE;
+}
+
+PyObject* use_reset(PyObject* self, PyObject*) { return new_ref(self); }
+
+// The child inherits the arguments, as it does those of its node.
+PyObject* use_of_child(PyObject* self, PyObject* child) {
+  Ref owned(child);
+  if (!child || !PyObject_TypeCheck(child, &g_node_type)) return owned.release();
+  Ref made(make_use(reinterpret_cast<Node*>(child), nullptr));
+  if (!made) return nullptr;
+  auto* from = reinterpret_cast<Use*>(self);
+  auto* to = reinterpret_cast<Use*>(made.get());
+  formatting([&] { to->args = from->args; });
+  to->on = from->on;
+  return made.release();
+}
+
+PyObject* use_derive(PyObject* self, PyObject* args, PyObject* kwargs) {
+  Ref derive(PyObject_GetAttrString(node_object(self), "derive"));
+  return derive ? use_of_child(self, PyObject_Call(derive.get(), args, kwargs)) : nullptr;
+}
+
+PyObject* get_init(PyObject* self, void*) {
+  return use_of_child(self, PyObject_GetAttrString(node_object(self), "init"));
+}
+
+// Node classes written in Python have `_iter_as(use, ...)` beside `iter(...)`.
+PyObject* use_iter(PyObject* self, PyObject* args, PyObject* kwargs) {
+  Ref iter(PyObject_GetAttrString(node_object(self), "_iter_as"));
+  Ref head(PyTuple_Pack(1, self));
+  Ref all(iter && head ? PySequence_Concat(head.get(), args) : nullptr);
+  return all ? PyObject_Call(iter.get(), all.get(), kwargs) : nullptr;
+}
+
+PyObject* get_node(PyObject* self, void*) { return new_ref(node_object(self)); }
+PyObject* get_name(PyObject* self, void*) { return new_ref(node_of(self)->name); }
+PyObject* get_cat(PyObject* self, void*) { return new_ref(node_of(self)->cat); }
+PyObject* get_enabled(PyObject* self, void*) { return PyBool_FromLong(g_tracing && reinterpret_cast<Use*>(self)->on); }
+
+// Whatever else the node has.
+PyObject* use_getattro(PyObject* self, PyObject* name) {
+  PyObject* own = PyObject_GenericGetAttr(self, name);
+  if (own || !PyErr_ExceptionMatches(PyExc_AttributeError)) return own;
+  PyErr_Clear();
+  return PyObject_GetAttr(node_object(self), name);
+}
+
+PyObject* use_repr(PyObject* self) { return PyUnicode_FromFormat("<use of %R>", node_object(self)); }
 
 void use_dealloc(PyObject* self) {
   auto* u = reinterpret_cast<Use*>(self);
@@ -144,10 +236,27 @@ PyMethodDef g_use_methods[] = {
     {"__aenter__", use_aenter, METH_NOARGS, nullptr},
     {"__aexit__", reinterpret_cast<PyCFunction>(use_aexit), METH_FASTCALL, nullptr},
     {"open", use_open, METH_NOARGS, nullptr},
+    {"update", reinterpret_cast<PyCFunction>(use_update), METH_VARARGS | METH_KEYWORDS,
+     "update($self, /, epoch=None, step=None, image_idx=None, image_size=None, args=None)\n--\n\n"
+     "Set arguments of this use."},
+    {"start", reinterpret_cast<PyCFunction>(use_start), METH_VARARGS | METH_KEYWORDS,
+     "start($self, /, metadata=False)\n--\n\nOpen an event that stop() closes."},
+    {"stop", reinterpret_cast<PyCFunction>(use_stop), METH_VARARGS | METH_KEYWORDS,
+     "stop($self, /, metadata=False)\n--\n\nClose what start() opened."},
+    {"iter", reinterpret_cast<PyCFunction>(use_iter), METH_VARARGS | METH_KEYWORDS, "Loop as the node does."},
+    {"derive", reinterpret_cast<PyCFunction>(use_derive), METH_VARARGS | METH_KEYWORDS,
+     "derive($self, /, name)\n--\n\nA use of the child, with the same arguments."},
+    {"enable", use_enable, METH_NOARGS, "enable($self, /)\n--\n\nRecord this use."},
+    {"disable", use_disable, METH_NOARGS, "disable($self, /)\n--\n\nDo not record this use."},
+    {"reset", use_reset, METH_NOARGS, "reset($self, /)\n--\n\nBegin anew; the arguments stay."},
     {},
 };
 
-PyGetSetDef g_use_getset[] = {{"node", get_node, nullptr, nullptr, nullptr}, {}};
+PyGetSetDef g_use_getset[] = {
+    {"node", get_node, nullptr, nullptr, nullptr},       {"name", get_name, nullptr, nullptr, nullptr},
+    {"cat", get_cat, nullptr, nullptr, nullptr},         {"init", get_init, nullptr, nullptr, nullptr},
+    {"enabled", get_enabled, nullptr, nullptr, nullptr}, {},
+};
 
 }  // namespace
 
@@ -189,10 +298,12 @@ void emit_merged(ThreadState* t, Node* node, const Frame& f, uint64_t end, const
     emit_span(t, node->name_id, f, end, own.text(), extra->text(), tail);
     return;
   }
-  Args kept;
-  for (size_t i = 0; i < own.size(); ++i)
-    if (!extra->has(own.key(i))) kept.set_text(own.key(i), own.value(i));
-  emit_span(t, node->name_id, f, end, kept.text(), extra->text(), tail);
+  recording([&] {
+    Args kept;
+    for (size_t i = 0; i < own.size(); ++i)
+      if (!extra->has(own.key(i))) kept.set_text(own.key(i), own.value(i));
+    emit_span(t, node->name_id, f, end, kept.text(), extra->text(), tail);
+  });
 }
 
 bool init_uses(PyObject* module) {
@@ -200,6 +311,8 @@ bool init_uses(PyObject* module) {
   t.tp_flags = Py_TPFLAGS_DEFAULT;
   t.tp_dealloc = use_dealloc;
   t.tp_call = use_call;
+  t.tp_repr = use_repr;
+  t.tp_getattro = use_getattro;
   t.tp_methods = g_use_methods;
   t.tp_getset = g_use_getset;
   g_bound_use_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;

@@ -1,31 +1,64 @@
 #include "module/values.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 
 #include "format/json.hpp"
+#include "record/engine.hpp"
 
 namespace dft::py {
 namespace {
 
 constexpr int kMaxDepth = 16;
-// A container that holds itself is endless in breadth long before it is in depth.
-constexpr size_t kMaxContainerText = 4 << 20;
+constexpr std::string_view kCut = "...";
 
-void append_text(std::string& out, PyObject* str) {
-  Py_ssize_t n;
-  if (const char* s = PyUnicode_AsUTF8AndSize(str, &n)) {
-    append_json_string(out, {s, size_t(n)});
+struct KeptError {
+  PyObject *type, *value, *trace;
+};
+// Of the thread: a __str__ may let others run.
+thread_local KeptError t_kept = {nullptr, nullptr, nullptr};
+
+size_t room_in(const std::string& out) { return out.size() < kMaxArgsText ? kMaxArgsText - out.size() : 0; }
+
+// As much as there is room for, with a mark where something is missing.
+void append_bounded(std::string& out, std::string_view text) {
+  size_t room = room_in(out);
+  if (DFT_LIKELY(text.size() <= room)) {
+    append_json_string(out, text);
     return;
   }
-  PyErr_Clear();
+  while (room && (uint8_t(text[room]) & 0xc0) == 0x80) --room;  // whole characters
+  append_json_string(out, text.substr(0, room));
+  out.insert(out.size() - 1, kCut);
+  count_cut_value();
+}
+
+void append_text(std::string& out, PyObject* str) {
+  Ref part;
+  // A long text is not encoded as a whole: the copy would stay with the string.
+  if (Py_ssize_t(kMaxArgsText) < PyUnicode_GET_LENGTH(str)) {
+    part = Ref(PyUnicode_Substring(str, 0, Py_ssize_t(room_in(out)) + 1));
+    if (!part) {
+      forgive();
+      out += "\"?\"";
+      return;
+    }
+    str = part.get();
+  }
+  Py_ssize_t n;
+  if (const char* s = PyUnicode_AsUTF8AndSize(str, &n)) {
+    append_bounded(out, {s, size_t(n)});
+    return;
+  }
+  forgive();
   Ref bytes(PyUnicode_AsEncodedString(str, "utf-8", "replace"));
   if (!bytes) {
-    PyErr_Clear();
+    forgive();
     out += "\"?\"";
     return;
   }
-  append_json_string(out, {PyBytes_AS_STRING(bytes.get()), size_t(PyBytes_GET_SIZE(bytes.get()))});
+  append_bounded(out, {PyBytes_AS_STRING(bytes.get()), size_t(PyBytes_GET_SIZE(bytes.get()))});
 }
 
 void append_long(std::string& out, PyObject* value) {
@@ -40,7 +73,7 @@ void append_long(std::string& out, PyObject* value) {
   if (digits) {
     append_text(out, digits.get());
   } else {
-    PyErr_Clear();
+    forgive();
     out += "\"int\"";
   }
 }
@@ -58,15 +91,17 @@ void append_double(std::string& out, double v) {
 void append_sequence(std::string& out, PyObject* value, int depth) {
   Ref fast(PySequence_Fast(value, "sequence"));
   if (!fast) {
-    PyErr_Clear();
+    forgive();
     out += "null";
     return;
   }
   out += '[';
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast.get()); ++i) {
     if (i) out += ',';
-    if (out.size() > kMaxContainerText) {
+    // A container that holds itself is endless in breadth long before it is in depth.
+    if (out.size() > kMaxArgsText) {
       out += "\"...\"";
+      count_cut_value();
       break;
     }
     Ref item(new_ref(PySequence_Fast_GET_ITEM(fast.get(), i)));  // a __str__ may change the list
@@ -88,12 +123,15 @@ void append_dict(std::string& out, PyObject* value, int depth) {
   Py_ssize_t at = 0;
   bool first = true;
   std::unordered_set<std::string> seen;
-  Ref copy(PyDict_Copy(value));  // a __str__ may change the dict
-  if (!copy) PyErr_Clear();
-  while (copy && PyDict_Next(copy.get(), &at, &key, &item)) {
+  while (PyDict_Next(value, &at, &key, &item)) {
+    if (out.size() > kMaxArgsText) {
+      count_cut_value();
+      break;
+    }
+    Ref keep_key(new_ref(key)), keep_item(new_ref(item));  // a __str__ may change the dict
     std::string k = json_key(key);
     // 1 and "1" are two keys to Python and one to JSON: the first stays.
-    if (!seen.insert(k).second || out.size() > kMaxContainerText) continue;
+    if (!seen.insert(k).second) continue;
     if (!first) out += ',';
     first = false;
     out += k;
@@ -112,7 +150,7 @@ bool append_numpy_scalar(std::string& out, PyObject* value) {
   if (!from_module(value, "numpy") || strcmp(Py_TYPE(value)->tp_name, "numpy.ndarray") == 0) return false;
   Ref item(PyObject_CallMethod(value, "item", nullptr));
   if (!item) {
-    PyErr_Clear();
+    forgive();
     return false;
   }
   if (!PyLong_Check(item.get()) && !PyFloat_Check(item.get())) return false;
@@ -120,23 +158,28 @@ bool append_numpy_scalar(std::string& out, PyObject* value) {
   return true;
 }
 
+Ref attribute_or_null(PyObject* object, const char* name) {
+  Ref found(PyObject_GetAttrString(object, name));
+  if (!found) forgive();
+  return found;
+}
+
 // Anything else by its str(), except arrays: printing one would copy it from the device.
 void append_object(std::string& out, PyObject* value) {
   if (append_numpy_scalar(out, value)) return;
-  bool array = PyObject_HasAttrString(value, "shape") && PyObject_HasAttrString(value, "dtype");
+  Ref shape = attribute_or_null(value, "shape");
+  bool array = shape && attribute_or_null(value, "dtype");
   Ref text;
-  if (array) {
-    Ref shape(PyObject_GetAttrString(value, "shape"));
-    if (shape)
-      text = Ref(PyUnicode_FromFormat(
-          "%s%S",
-          strrchr(Py_TYPE(value)->tp_name, '.') ? strrchr(Py_TYPE(value)->tp_name, '.') + 1 : Py_TYPE(value)->tp_name,
-          shape.get()));
+  if (t_kept.type) {
+    // The program wants to end: no more of its code is run.
+  } else if (array) {
+    const char* dot = strrchr(Py_TYPE(value)->tp_name, '.');
+    text = Ref(PyUnicode_FromFormat("%s%S", dot ? dot + 1 : Py_TYPE(value)->tp_name, shape.get()));
   } else {
     text = Ref(PyObject_Str(value));
   }
   if (!text) {
-    PyErr_Clear();
+    forgive();
     append_json_string(out, std::string("<") + Py_TYPE(value)->tp_name + ">");
     return;
   }
@@ -144,6 +187,23 @@ void append_object(std::string& out, PyObject* value) {
 }
 
 }  // namespace
+
+void forgive() {
+  if (!PyErr_Occurred()) return;
+  bool error = PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_SystemExit);
+  if (error || t_kept.type) {
+    PyErr_Clear();
+  } else {
+    PyErr_Fetch(&t_kept.type, &t_kept.value, &t_kept.trace);
+  }
+}
+
+bool raise_kept() {
+  if (DFT_LIKELY(!t_kept.type)) return false;
+  PyErr_Restore(t_kept.type, t_kept.value, t_kept.trace);
+  t_kept = {nullptr, nullptr, nullptr};
+  return true;
+}
 
 void append_value(std::string& out, PyObject* value, int depth) {
   if (value == Py_None) {
@@ -157,9 +217,9 @@ void append_value(std::string& out, PyObject* value, int depth) {
   } else if (PyUnicode_Check(value)) {
     append_text(out, value);
   } else if (PyBytes_Check(value)) {
-    append_json_string(out, {PyBytes_AS_STRING(value), size_t(PyBytes_GET_SIZE(value))});
+    append_bounded(out, {PyBytes_AS_STRING(value), size_t(PyBytes_GET_SIZE(value))});
   } else if (PyByteArray_Check(value)) {
-    append_json_string(out, {PyByteArray_AS_STRING(value), size_t(PyByteArray_GET_SIZE(value))});
+    append_bounded(out, {PyByteArray_AS_STRING(value), size_t(PyByteArray_GET_SIZE(value))});
   } else if (depth < kMaxDepth && (PyList_Check(value) || PyTuple_Check(value))) {
     append_sequence(out, value, depth);
   } else if (depth < kMaxDepth && PyDict_Check(value)) {
@@ -170,21 +230,26 @@ void append_value(std::string& out, PyObject* value, int depth) {
 }
 
 std::string text_of(PyObject* value) {
-  if (PyBytes_Check(value)) return {PyBytes_AS_STRING(value), size_t(PyBytes_GET_SIZE(value))};
+  auto bounded = [](const char* s, Py_ssize_t n) { return std::string(s, std::min(size_t(n), kMaxArgsText)); };
+  if (PyBytes_Check(value)) return bounded(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value));
   Ref text(PyUnicode_Check(value) ? new_ref(value) : PyObject_Str(value));
+  if (text && PyUnicode_GET_LENGTH(text.get()) > Py_ssize_t(kMaxArgsText)) {
+    text = Ref(PyUnicode_Substring(text.get(), 0, Py_ssize_t(kMaxArgsText) / 4));
+    count_cut_value();
+  }
   if (!text) {
-    PyErr_Clear();
+    forgive();
     return Py_TYPE(value)->tp_name;
   }
   Py_ssize_t n;
   if (const char* s = PyUnicode_AsUTF8AndSize(text.get(), &n)) return {s, size_t(n)};
-  PyErr_Clear();
+  forgive();
   Ref bytes(PyUnicode_AsEncodedString(text.get(), "utf-8", "replace"));
   if (!bytes) {
-    PyErr_Clear();
+    forgive();
     return "?";
   }
-  return {PyBytes_AS_STRING(bytes.get()), size_t(PyBytes_GET_SIZE(bytes.get()))};
+  return bounded(PyBytes_AS_STRING(bytes.get()), PyBytes_GET_SIZE(bytes.get()));
 }
 
 std::string key_text(PyObject* key) {
@@ -230,23 +295,31 @@ void Args::begin(std::string_view key) {
   text_ += key;
 }
 
-void Args::end() {
+template <typename Append>
+void Args::add(std::string_view key, Append append) {
+  size_t before = text_.size(), count = count_;
+  try {
+    begin(key);
+    append();
+  } catch (...) {
+    // Out of memory in the middle of it: as if the pair had not come.
+    text_.resize(before);
+    if (count_ > count && count_ > kInline) more_.pop_back();
+    count_ = count;
+    throw;
+  }
   Piece& last = piece(count_ - 1);
   last.size = uint32_t(text_.size()) - last.start;
 }
 
 void Args::set(std::string_view key, PyObject* value) {
   remove(key);
-  begin(key);
-  append_value(text_, value);
-  end();
+  add(key, [&] { append_value(text_, value); });
 }
 
 void Args::set_text(std::string_view key, std::string_view json) {
   remove(key);
-  begin(key);
-  text_ += json;
-  end();
+  add(key, [&] { text_ += json; });
 }
 
 void Args::set_all(PyObject* mapping) {
@@ -255,7 +328,7 @@ void Args::set_all(PyObject* mapping) {
                ? new_ref(mapping)
                : PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyDict_Type), mapping, nullptr));
   if (!dict) {
-    PyErr_Clear();
+    forgive();
     set("\"args\":", mapping);
     return;
   }
@@ -264,12 +337,14 @@ void Args::set_all(PyObject* mapping) {
   // Different str keys cannot meet in JSON, except those that key_text renames.
   bool distinct = empty() && PyDict_GET_SIZE(dict.get()) > 32;
   while (PyDict_Next(dict.get(), &at, &key, &item)) {
+    if (text_.size() > kMaxArgsText) {
+      count_cut_value();
+      break;
+    }
     Ref keep_key(new_ref(key)), keep_item(new_ref(item));  // a __str__ may change the dict
     std::string text = key_text(key);
     if (!(distinct && PyUnicode_CheckExact(key))) remove(text);
-    begin(text);
-    append_value(text_, item);
-    end();
+    add(text, [&] { append_value(text_, item); });
   }
 }
 

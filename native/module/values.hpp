@@ -1,4 +1,5 @@
-// Python values as JSON text. Never raises: what cannot be shown is described.
+// Python values as JSON text. What cannot be shown is described; what is longer than an event may be is cut, and
+// counted.
 #pragma once
 
 #include <array>
@@ -10,6 +11,16 @@
 #include "module/python.hpp"
 
 namespace dft::py {
+
+// The text of all args of one event together.
+inline constexpr size_t kMaxArgsText = 4 << 20;
+
+// Called with an exception set by the program's own code (a __str__, an attribute). Errors are forgotten: recording
+// must not fail, nor end the program. What came from outside (KeyboardInterrupt, gevent's Timeout) is kept for
+// raise_kept().
+void forgive();
+// At the end of formatting: true, with the exception set, if one was kept.
+bool raise_kept();
 
 void append_value(std::string& out, PyObject* value, int depth = 0);
 // The UTF-8 bytes of a str (or of str(value)); lone surrogates become '?'.
@@ -43,7 +54,8 @@ class Args {
   std::string_view view(size_t i) const { return std::string_view(text_).substr(piece(i).start, piece(i).size); }
   void remove(std::string_view key);
   void begin(std::string_view key);
-  void end();
+  template <typename Append>
+  void add(std::string_view key, Append append);
 
   std::string text_;
   std::array<Piece, kInline> inline_;

@@ -47,7 +47,7 @@ void add_attributes_of(PyObject* self, Args& out) {
   for (int i = 0; i < 4; ++i) {
     Ref value(_PyObject_GenericGetAttrWithDict(self, g_special_names[i], nullptr, 1));
     if (!value) {
-      PyErr_Clear();
+      forgive();
     } else if (value.get() != Py_None && !PyCallable_Check(value.get())) {
       out.set(g_special_keys[i], value.get());
     }
@@ -57,15 +57,17 @@ void add_attributes_of(PyObject* self, Args& out) {
 Args call_args(Wrapped* w, const Span& span, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   Args out;
   KeepError keep;
-  if (w->self_attributes && nargs) add_attributes_of(args[0], out);
-  if (w->parameters) {
-    for (const Parameter& p : *w->parameters) {
-      PyObject* value = actual_argument(p, args, nargs, kwnames);
-      if (value && value != Py_None && !PyCallable_Check(value)) out.set(p.key, value);
+  formatting([&] {
+    if (w->self_attributes && nargs) add_attributes_of(args[0], out);
+    if (w->parameters) {
+      for (const Parameter& p : *w->parameters) {
+        PyObject* value = actual_argument(p, args, nargs, kwnames);
+        if (value && value != Py_None && !PyCallable_Check(value)) out.set(p.key, value);
+      }
     }
-  }
-  if (span.extra)
-    for (size_t i = 0; i < span.extra->size(); ++i) out.set_text(span.extra->key(i), span.extra->value(i));
+    if (span.extra)
+      for (size_t i = 0; i < span.extra->size(); ++i) out.set_text(span.extra->key(i), span.extra->value(i));
+  });
   return out;
 }
 
@@ -77,16 +79,19 @@ PyObject* wrapped_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   if (!t) return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
   bool plain = !w->parameters && !w->self_attributes;
   Args own;
-  if (!plain && span.on) own = call_args(w, span, args, PyVectorcall_NARGS(nargsf), kwnames);
+  if (!plain && span.on) {
+    own = call_args(w, span, args, PyVectorcall_NARGS(nargsf), kwnames);
+    if (raise_kept()) return nullptr;
+  }
   ++span.node->uses;
   boundary(span.node->phase, true);
-  push_frame(t, span.key, muted_unless(span.on));
+  uint64_t id = push_frame(t, span.key, muted_unless(span.on))->id;
   PyObject* result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);
   uint64_t end = ticks();
   t = thread_in_context();  // the call may have ended the session, or begun another
   Frame f;
   if (t) boundary(span.node->phase, false);
-  if (DFT_UNLIKELY(!t || !take_frame(t, span.key, 0, &f) || f.flags & kMuted)) return result;
+  if (DFT_UNLIKELY(!t || !take_opened_frame(t, span.key, id, &f) || f.flags & kMuted)) return result;
   if (DFT_LIKELY(plain && result && !span.extra)) {
     emit_span(t, span.node->name_id, f, end, fragment_of(span.node));
   } else {
@@ -213,8 +218,12 @@ PyObject* wrap(PyObject*, PyObject* args) {
   w->span = new_ref(span);
   w->self_attributes = self_attributes;
   if (PyTuple_Check(spec) && PyTuple_GET_SIZE(spec)) {
-    w->parameters = new std::vector<Parameter>;
-    if (!read_parameters(spec, w->parameters)) {
+    bool read = false;
+    if (!possible([&] {
+          w->parameters = new std::vector<Parameter>;
+          read = read_parameters(spec, w->parameters);
+        }) ||
+        !read) {
       Py_DECREF(w);
       return nullptr;
     }

@@ -2,18 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 
 namespace dft {
 namespace {
-
-#ifndef SYS_close_range
-#define SYS_close_range 436
-#endif
-constexpr unsigned kUnshare = 1u << 1;  // CLOSE_RANGE_UNSHARE, missing in older headers
 
 bool is_file(int fd, const struct stat& wanted) {
   struct stat st;
@@ -41,7 +35,5 @@ int open_high_fd(const char* path, int flags, mode_t mode) {
   errno = EMFILE;
   return -1;
 }
-
-bool unshare_fd_table() { return syscall(SYS_close_range, 0u, ~0u, kUnshare) == 0; }
 
 }  // namespace dft

@@ -12,7 +12,4 @@ inline constexpr int kOutOfTheWay = 200;
 // the kernel gives first, between any two of our calls: then that is left alone and ours is opened again.
 int open_high_fd(const char* path, int flags, mode_t mode = 0);
 
-// From now on this thread has descriptors of its own, none so far. False where the kernel cannot do that.
-bool unshare_fd_table();
-
 }  // namespace dft

@@ -16,7 +16,8 @@
 namespace dft {
 
 struct Frame {
-  const void* key;  // who opened it
+  const void* key;    // what was opened
+  const void* owner;  // which of those who can have it open at the same time; null when the key says it all
   uint64_t start;
   uint64_t id;
   int64_t parent;
@@ -52,6 +53,7 @@ struct ThreadState {
   uint64_t mask;
   std::atomic<uint64_t>* next_id;  // of the process
   bool patient;                    // may wait long for room: not on the path of a traced call
+  bool large_stalled;              // the same for payloads on the heap
   bool stalled;                    // gave up waiting for room; drop at once until there is much
   void* context;                   // whatever owns `stack` for the embedding language; null for the thread's own
   Stack root;
@@ -74,6 +76,11 @@ DFT_API ThreadState* attach_thread(bool for_io = false);
 DFT_API bool make_room(ThreadState* t, uint32_t size);
 DFT_API void wake_writer();
 DFT_API void grow_stack(Stack* s);
+// An event that is not recorded, for the closing record.
+DFT_API void count_lost(Drop why);
+// An argument's value that was too long for its event, likewise.
+DFT_API void count_cut_value();
+extern DFT_API std::atomic<uint64_t> g_cut_values;
 // Interns (name, cat); the number stays valid for the life of the process and its forked children.
 DFT_API uint32_t intern(std::string_view name, std::string_view cat);
 
@@ -111,7 +118,7 @@ inline void expect_record() {
 #endif
 }
 
-inline Frame* push_frame(ThreadState* t, const void* key, uint32_t flags) {
+inline Frame* push_frame(ThreadState* t, const void* key, uint32_t flags, const void* owner = nullptr) {
   Stack* s = t->stack;
   if (DFT_UNLIKELY(s->size == s->capacity)) grow_stack(s);
   Frame* f = &s->frames[s->size];
@@ -123,6 +130,7 @@ inline Frame* push_frame(ThreadState* t, const void* key, uint32_t flags) {
   }
   ++s->size;
   f->key = key;
+  f->owner = owner;
   f->parent = parent;
   f->flags = flags;
   if (DFT_UNLIKELY(flags & kMuted)) {
@@ -136,24 +144,38 @@ inline Frame* push_frame(ThreadState* t, const void* key, uint32_t flags) {
   return f;
 }
 
-// Takes the newest frame of `key` off the stack, wherever it is: flows that interleave on one thread
-// (generators) do not close in the order they opened.
-inline bool pop_frame(Stack* s, const void* key, uint32_t must_flags, Frame* out) {
+// For an event that is not opened: below what is open now.
+inline Frame unopened_frame(ThreadState* t) {
+  const Stack* s = t->stack;
+  Frame f{};
+  f.id = new_id(t);
+  f.parent = s->size ? int64_t(s->frames[s->size - 1].id) : s->outer_id;
+  f.level = (s->size ? s->frames[s->size - 1].level : s->outer_level) + 1;
+  return f;
+}
+
+// Takes the newest frame that `wanted` accepts off the stack, wherever it is: flows that interleave on one thread
+// (generators, greenlets) do not close in the order they opened.
+template <typename Wanted>
+inline bool pop_frame_if(Stack* s, Frame* out, Wanted wanted) {
   uint32_t n = s->size;
-  if (DFT_LIKELY(n && s->frames[n - 1].key == key && (s->frames[n - 1].flags & must_flags) == must_flags)) {
+  if (DFT_LIKELY(n && wanted(s->frames[n - 1]))) {
     *out = s->frames[n - 1];
     s->size = n - 1;
     return true;
   }
   for (uint32_t i = n; i-- > 0;) {
-    if (s->frames[i].key == key && (s->frames[i].flags & must_flags) == must_flags) {
-      *out = s->frames[i];
-      memmove(&s->frames[i], &s->frames[i + 1], (n - i - 1) * sizeof(Frame));
-      s->size = n - 1;
-      return true;
-    }
+    if (!wanted(s->frames[i])) continue;
+    *out = s->frames[i];
+    memmove(&s->frames[i], &s->frames[i + 1], (n - i - 1) * sizeof(Frame));
+    s->size = n - 1;
+    return true;
   }
   return false;
+}
+
+inline bool pop_frame(Stack* s, const void* key, uint32_t must_flags, Frame* out) {
+  return pop_frame_if(s, out, [&](const Frame& f) { return f.key == key && (f.flags & must_flags) == must_flags; });
 }
 
 // Marks the thread as writing to its ring, so that finalize() in another thread waits for it.

@@ -64,8 +64,8 @@ struct HeapPayload {
   uint64_t size;
 };
 
-enum class Drop : int { kRingFull, kDisk, kSizeLimit, kInSignal, kCount };
-inline constexpr const char* kDropNames[] = {"ring_full", "disk", "size_limit", "in_signal"};
+enum class Drop : int { kRingFull, kDisk, kSizeLimit, kInSignal, kMemory, kCount };
+inline constexpr const char* kDropNames[] = {"ring_full", "disk", "size_limit", "in_signal", "memory"};
 
 // Per-thread ring, at the head of its part of the ring file; the data follows one page later.
 struct RingHeader {
@@ -82,13 +82,14 @@ static_assert(sizeof(RingHeader) <= kPage);
 
 // The head of the ring file: all a reader needs to complete the trace of a process that died.
 struct FileHeader {
-  static constexpr char kMagic[9] = "DFTRING2";
+  static constexpr char kMagic[9] = "DFTRING3";
   char magic[8];
   uint64_t layout;  // ring_layout() of the build that wrote it
   uint32_t pid;
   uint32_t compress;
   uint64_t pid_start_time;
   uint64_t pid_namespace;
+  uint64_t boot;  // of the host: see own_boot()
   uint64_t ring_capacity;
   uint64_t spool_offset, spool_capacity;
   uint64_t names_offset, names_capacity;

@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "record/quiet_writes.hpp"
+
 namespace dft {
 namespace {
 
@@ -22,6 +24,7 @@ void warn_once(const std::string& text) {
   std::lock_guard lock(g_said->mutex);
   if (!g_said->texts.insert(text).second) return;
   std::string line = "dftracer: " + text + "\n";
+  QuietWrites quiet;
   ssize_t ignored = write(2, line.data(), line.size());
   (void)ignored;
 }

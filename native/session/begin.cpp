@@ -7,6 +7,7 @@
 
 #include "intercept/intercept.hpp"
 #include "record/names.hpp"
+#include "record/ring_place.hpp"
 #include "session/prelude.hpp"
 #include "session/threads.hpp"
 #include "session/writer_thread.hpp"
@@ -15,9 +16,10 @@ namespace dft {
 
 bool begin_recording(Session* s, bool for_io) {
   uint64_t spool = s->settings.member_size + (256 << 10) + prelude_bound(s);
-  std::string name = "dftracer-" + std::to_string(getuid()) + "-" + s->hex + ".ring";
-  if (!s->rings.create(ring_directories(s->settings.ring_dir, directory_of(s->requested_path)), name,
-                       s->settings.ring_size, spool)) {
+  std::string name = "dftracer-" + std::to_string(geteuid()) + "-" + s->hex + ".ring";
+  std::string requested = s->settings.ring_dir.empty() ? "" : absolute_path(s->settings.ring_dir);
+  if (!s->rings.create(ring_directories(requested, directory_of(s->requested_path)), name, s->settings.ring_size,
+                       spool)) {
     warn_once("cannot get memory for the event rings; nothing is recorded");
     s->failed = true;
     return false;

@@ -7,7 +7,9 @@
 #include <cstring>
 #include <ctime>
 
+#include "record/large_payloads.hpp"
 #include "session/session_state.hpp"
+#include "session/threads.hpp"
 
 namespace dft {
 namespace {
@@ -26,7 +28,7 @@ void emit_on_heap(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
   uint32_t whole = round8(sizeof(Record) + sizeof heap);
   Record* r = reserve(t, whole);
   if (!r) {
-    free(data);
+    release_large_payload(data, size);
     return;
   }
   fill(r, whole, kind, uint8_t(flags | kOnHeap), f, end, name, sizeof heap);
@@ -50,7 +52,12 @@ bool make_room(ThreadState* t, uint32_t size) {
   // A new ring gets its memory by the piece, from the writer if that comes in time.
   if (uint64_t reserved = t->ring->reserved.load(std::memory_order_relaxed); t->head + size > reserved) {
     uint64_t pieces = (t->head + size + kRingPiece - 1) / kRingPiece;  // a record may be longer than one
-    s->rings.extend(t->ring, std::max(reserved + kRingPiece, pieces * kRingPiece));
+    bool stuck =
+        t->ring == &s->blind || !s->rings.extend(t->ring, std::max(reserved + kRingPiece, pieces * kRingPiece));
+    if (stuck && !move_to_private_ring(s, t)) {
+      h->dropped[int(Drop::kRingFull)].fetch_add(1, std::memory_order_relaxed);
+      return false;
+    }
     wake_writer();
   }
   if (room() && (!t->stalled || t->head < t->ease_from)) {
@@ -76,10 +83,46 @@ bool make_room(ThreadState* t, uint32_t size) {
   return false;
 }
 
+std::atomic<uint64_t> g_waiting_payloads{0};
+
+char* take_large_payload(ThreadState* t, size_t size) {
+  Session* s = state().session;
+  if (!s) return nullptr;
+  FileHeader* h = s->header();
+  auto refusing = [&] { return h->refusing.load(std::memory_order_relaxed) != 0; };
+  auto fits = [&] { return g_waiting_payloads.load(std::memory_order_relaxed) + size <= kMaxWaiting; };
+  uint64_t patience_us = t->patient ? kPatienceUs : s->settings.max_stall_us;
+  uint64_t deadline = monotonic_ns() + patience_us * 1000;
+  while (!fits() && !refusing() && !t->large_stalled && monotonic_ns() < deadline) {
+    wake_writer();
+    timespec nap{0, 20000};
+    nanosleep(&nap, nullptr);
+    if (t->generation != g_generation.load(std::memory_order_relaxed)) return nullptr;
+  }
+  if (!fits()) {
+    t->large_stalled = true;  // as in make_room(): the next ones do not wait for the same disk
+    count_lost(refusing() ? Drop::kDisk : Drop::kRingFull);
+    return nullptr;
+  }
+  t->large_stalled = false;
+  auto* data = static_cast<char*>(malloc(size));
+  if (!data) {
+    count_lost(Drop::kMemory);
+    return nullptr;
+  }
+  g_waiting_payloads.fetch_add(size, std::memory_order_relaxed);
+  return data;
+}
+
+void release_large_payload(char* data, size_t size) {
+  free(data);
+  g_waiting_payloads.fetch_sub(size, std::memory_order_relaxed);
+}
+
 void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
                 std::string_view a, std::string_view b, std::string_view c) {
   size_t size = a.size() + b.size() + c.size();
-  char* data = static_cast<char*>(malloc(size));
+  char* data = take_large_payload(t, size);
   if (!data) return;
   memcpy(data, a.data(), a.size());
   memcpy(data + a.size(), b.data(), b.size());
@@ -103,10 +146,10 @@ void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
     }
   };
   if (payload > (t->mask >> 2)) {
-    char* data = static_cast<char*>(malloc(payload));
-    if (!data) return;
-    copy(data);
-    emit_on_heap(t, kind, flags, f, end, 0, data, payload);
+    if (char* data = take_large_payload(t, payload)) {
+      copy(data);
+      emit_on_heap(t, kind, flags, f, end, 0, data, payload);
+    }
     t->patient = false;
     return;
   }
@@ -138,10 +181,15 @@ void ease_off(ThreadState* t) {
   syscall(SYS_nanosleep, &nap, nullptr);
 }
 
-void count_signal_drop() {
+void count_lost(Drop why) {
   Session* s = state().session;
-  if (s && s->recording) s->header()->dropped[int(Drop::kInSignal)].fetch_add(1, std::memory_order_relaxed);
+  if (s && s->recording) s->header()->dropped[int(why)].fetch_add(1, std::memory_order_relaxed);
 }
+
+void count_signal_drop() { count_lost(Drop::kInSignal); }
+
+std::atomic<uint64_t> g_cut_values{0};
+void count_cut_value() { g_cut_values.fetch_add(1, std::memory_order_relaxed); }
 
 void count_signal_drop_before_begin() {
   if (Session* s = state().session) s->dropped_before_begin.fetch_add(1, std::memory_order_relaxed);

@@ -7,6 +7,7 @@
 
 #include "format/md5.hpp"
 #include "intercept/intercept.hpp"
+#include "record/large_payloads.hpp"
 #include "record/names.hpp"
 #include "session/pages.hpp"
 #include "session/session_clock.hpp"
@@ -67,6 +68,8 @@ void arm(const std::string& requested_path, const std::string& fallback_path, co
   uint64_t wall = realtime_ns();
   s->clock.start(now, wall - (monotonic_ns() - now.mono_ns));
   note_session_clock(now, s->clock.epoch_offset());
+  g_waiting_payloads.store(0);  // a forked child's are the parent's; of an earlier session none is left
+  g_cut_values.store(0);
   g.session_pid.store(s->pid);
   g.session = s;
   g_doze.store(0);
@@ -154,7 +157,7 @@ void finish_session() {
       warn_once("the trace " + s->requested_path + " could not be finished; its last events wait in " +
                 s->rings.path() + " for the next reader");
     }
-    recover_directory(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
+    recover_at_exit(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
     for (int i = 0; i < 10000 && s->waiting.load(); ++i) usleep(100);  // all of them have their answer
     if (!quiet || s->waiting.load()) return;                           // someone may still look at all of it
     std::vector<MappedRing> maps;

@@ -32,8 +32,8 @@ DFT_API uint64_t ticks_to_us(uint64_t ticks);
 // Completes the traces in `directory` whose processes died; returns the files touched.
 DFT_API std::vector<std::string> recover_directory(const std::string& directory);
 
-// Removes what dead processes left for traces whose directory is gone: no reader will come for it.
-void drop_lost_rings();
+// The same at the end of a traced program: in a bounded time, and only where nothing has to be looked for.
+void recover_at_exit(const std::string& directory);
 
 void install_signal_hooks();
 

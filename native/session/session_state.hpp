@@ -23,6 +23,12 @@ class QuietMutex {
     tls_io_off += kLocked;
     mutex_.lock();
   }
+  bool try_lock() {
+    tls_io_off += kLocked;
+    if (mutex_.try_lock()) return true;
+    tls_io_off -= kLocked;
+    return false;
+  }
   void unlock() {
     mutex_.unlock();
     tls_io_off -= kLocked;
@@ -60,7 +66,10 @@ struct Session {
   std::atomic<bool> recording{false};
   std::atomic<uint64_t> dropped_before_begin{0};
   bool failed = false;
-  std::atomic<bool> no_ring{false};  // a thread got none; said by the writer, which may allocate
+  // Said by the writer, which may allocate: a thread got no ring, or one that does not outlive the process.
+  std::atomic<bool> no_ring{false}, private_ring{false};
+  std::atomic<uint64_t> no_memory_until{0};  // ns: none is asked for before
+  RingHeader blind{};  // of threads that got none: it has no room, so that each of their events is dropped and counted
   bool abandoned = false;
 
   pthread_t thread{};

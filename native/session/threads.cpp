@@ -54,6 +54,30 @@ void on_thread_exit(void* p) {
   give_pages(t, sizeof *t);
 }
 
+// In the ring file if that may be and it has room, else in private memory.
+RingSlot* new_slot(Session* s, bool in_file) {
+  constexpr uint64_t kPauseNs = 100'000'000;
+  MappedRing map;
+  bool room = s->slots.size() < s->slots.capacity();
+  if (!room && !in_a_handler()) {
+    s->slots.reserve(2 * s->slots.size());
+    room = true;
+  }
+  void* pages = room ? take_pages(sizeof(RingSlot)) : nullptr;
+  bool shared = pages && in_file && s->rings.add_ring(&map);
+  if (!pages || (!shared && !s->rings.add_private_ring(&map))) {
+    if (pages) give_pages(pages, sizeof(RingSlot));
+    s->no_ring.store(true);
+    s->no_memory_until.store(monotonic_ns() + kPauseNs);
+    return nullptr;
+  }
+  if (!shared && s->rings.in_file()) s->private_ring.store(true);
+  auto* slot = new (pages) RingSlot;
+  slot->map = map;
+  s->slots.push_back(slot);
+  return slot;
+}
+
 RingSlot* take_slot(Session* s) {
   for (RingSlot* slot : s->slots) {
     RingHeader* h = slot->map.header;
@@ -63,23 +87,17 @@ RingSlot* take_slot(Session* s) {
       return slot;
     }
   }
-  MappedRing map;
-  bool room = s->slots.size() < s->slots.capacity();
-  if (!room && !in_a_handler()) {
-    s->slots.reserve(2 * s->slots.size());
-    room = true;
-  }
-  void* pages = room ? take_pages(sizeof(RingSlot)) : nullptr;
-  if (!pages || !s->rings.add_ring(&map)) {
-    if (pages) give_pages(pages, sizeof(RingSlot));
-    s->no_ring.store(true);
-    s->header()->dropped[int(Drop::kRingFull)].fetch_add(1, std::memory_order_relaxed);
-    return nullptr;
-  }
-  auto* slot = new (pages) RingSlot;
-  slot->map = map;
-  s->slots.push_back(slot);
-  return slot;
+  return new_slot(s, s->rings.recoverable());
+}
+
+void use_ring(ThreadState* t, RingHeader* ring, const MappedRing& map) {
+  t->ring = ring;
+  t->data = map.data;
+  t->mask = map.capacity - 1;
+  t->head = ring->head.load();
+  refresh_limit(t);
+  t->stalled = false;
+  ring->tid.store(t->tid);
 }
 
 }  // namespace
@@ -137,15 +155,10 @@ ThreadState* attach_thread(bool for_io) {
   std::lock_guard lock(g.mutex);
   Session* s = g.session;
   if (!s || s->failed || (!s->recording && !begin_recording(s, for_io))) return nullptr;
-  RingSlot* slot = take_slot(s);
-  if (!slot) return nullptr;
   ThreadState* t = tls_thread;
   if (!t) {
     void* pages = take_pages(sizeof(ThreadState));
-    if (!pages) {
-      slot->state.store(RingSlot::kReleased);
-      return nullptr;
-    }
+    if (!pages) return nullptr;
     t = new (pages) ThreadState{};
     t->root.outer_id = -1;
     t->stack = &t->root;
@@ -158,14 +171,12 @@ ThreadState* attach_thread(bool for_io) {
   }
   t->generation = g_generation.load();
   t->tid = syscall(SYS_gettid);
-  t->ring = slot->map.header;
-  t->data = slot->map.data;
-  t->mask = slot->map.capacity - 1;
-  t->head = t->ring->head.load();
-  refresh_limit(t);
+  RingSlot* slot = take_slot(s);
+  if (slot)
+    use_ring(t, slot->map.header, slot->map);
+  else
+    use_ring(t, &s->blind, {nullptr, nullptr, s->header()->ring_capacity});
   t->next_id = &s->header()->next_id;
-  t->stalled = false;
-  t->ring->tid.store(t->tid);
   t->previous = nullptr;
   t->next = s->threads;
   if (t->next) t->next->previous = t;
@@ -175,9 +186,29 @@ ThreadState* attach_thread(bool for_io) {
   return t;
 }
 
+bool move_to_private_ring(Session* s, ThreadState* t) {
+  if (monotonic_ns() < s->no_memory_until.load(std::memory_order_relaxed)) return false;
+  // Not waited for: finish_session() holds it while it waits for this thread.
+  std::unique_lock lock(state().mutex, std::try_to_lock);
+  if (!lock.owns_lock() || t->generation != g_generation.load()) return false;
+  RingSlot* slot = new_slot(s, false);
+  if (!slot) return false;
+  for (RingSlot* before : s->slots)
+    if (before->map.header == t->ring) before->state.store(RingSlot::kRetired);
+  use_ring(t, slot->map.header, slot->map);
+  return true;
+}
+
 void grow_stack(Stack* s) {
   uint32_t capacity = s->capacity ? s->capacity * 2 : 32;
-  s->frames = static_cast<Frame*>(realloc(s->frames, capacity * sizeof(Frame)));
+  auto* frames = static_cast<Frame*>(realloc(s->frames, capacity * sizeof(Frame)));
+  if (!frames && s->capacity) {
+    // No memory: the innermost open event gives way to the new one.
+    --s->size;
+    count_lost(Drop::kMemory);
+    return;
+  }
+  s->frames = frames;
   s->capacity = capacity;
 }
 

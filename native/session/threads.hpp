@@ -19,4 +19,7 @@ void watch_thread_ends();
 
 inline constexpr size_t kSpareSlots = 256;
 
+// For a thread whose ring cannot grow any more, in the middle of its recording. False: there is no memory, or not now.
+bool move_to_private_ring(Session* s, ThreadState* t);
+
 }  // namespace dft

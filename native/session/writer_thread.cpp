@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <new>
 
 #include "intercept/intercept.hpp"
 #include "intercept/io_record.hpp"
@@ -66,7 +67,6 @@ void* writer_main(void* p) {
   // The rate of the CPU's counter is known only after a moment of both clocks.
   while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
   std::lock_guard at_work(state().writer_at_work);
-  drop_lost_rings();
   uint64_t interval = kFirstFlushMs;
   int idle = 0;
   while (!s->stop.load()) {
@@ -83,11 +83,18 @@ void* writer_main(void* p) {
       std::lock_guard lock(s->writer_mutex);
       s->clock.add(take_anchor());
       s->header()->last_anchor = s->clock.last();
-      written = s->writer.pump(slots, flushing || timed_out);
+      try {
+        written = s->writer.pump(slots, flushing || timed_out);
+      } catch (const std::bad_alloc&) {
+        written = false;  // the next round tries again
+      }
       show(s);
     }
     s->written.store(written);
-    if (s->no_ring.load()) warn_once("no memory for another thread's events; they are not recorded");
+    if (s->private_ring.load())
+      warn_once("no room for more rings in " + directory_of(s->rings.path()) +
+                "; new ones are in private memory, and their last events are lost if the process is killed");
+    if (s->no_ring.load()) warn_once("no memory for another thread's events; they are dropped and counted");
     recycle_released(s);
     answer_flush(s, wanted);
     idle = news || s->writer.has_open_tail() || !written ? 0 : idle + 1;
@@ -107,7 +114,11 @@ void* writer_main(void* p) {
     auto slots = slots_now(s);
     std::lock_guard lock(s->writer_mutex);
     s->clock.add(take_anchor());
-    s->writer.finish(slots, thread_cpu_ns());
+    try {
+      s->writer.finish(slots, thread_cpu_ns());
+    } catch (const std::bad_alloc&) {
+      // What is missing waits in the ring for the next reader.
+    }
     show(s);
     s->written.store(s->writer.complete());
   }

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "record/descriptors.hpp"
+#include "record/quiet_writes.hpp"
 
 namespace dft {
 
@@ -95,6 +96,7 @@ bool TraceFile::write_at(uint64_t offset, std::string_view bytes) {
     error_ = path_ + ": " + strerror(errno);
     return false;
   }
+  QuietWrites quiet;
   size_t done = 0;
   while (done < bytes.size()) {
     ssize_t n = pwrite(fd_, bytes.data() + done, bytes.size() - done, off_t(offset + done));

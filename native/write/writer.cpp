@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 
 #include "format/envelope.hpp"
 #include "format/io_calls.hpp"
 #include "format/json.hpp"
+#include "record/engine.hpp"
+#include "record/large_payloads.hpp"
 #include "record/self_cost.hpp"
 #include "record/warn_once.hpp"
 
@@ -33,7 +36,9 @@ void add_arg(std::string& out, const char* key, std::string_view value) {
 }
 
 void release_payload(const Record& r) {
-  if (r.flags & kOnHeap) free(const_cast<char*>(payload_of(r).data()));
+  if (!(r.flags & kOnHeap)) return;
+  std::string_view payload = payload_of(r);
+  release_large_payload(const_cast<char*>(payload.data()), payload.size());
 }
 
 }  // namespace
@@ -212,21 +217,37 @@ bool Writer::rotate_if_due() {
 bool Writer::take_large(RingSlot* slot, const Record& r, int64_t tid) {
   // Larger than the spool: a member of its own, straight from the heap. A new part has its first lines to write.
   if (!cut_member(slots_) || !cut_member(slots_) || spool_used_ > 0) return false;
-  std::string text(lines_.bound(r), '\0');
   LineFormatter::Line line;
-  char* end = lines_.write(r, tid, clock_, text.data(), &line);
-  text.resize(size_t(end - text.data()));
-  MemberFacts facts;
-  facts.count(line.ts);
+  std::string text;
+  std::string_view encoded;
+  try {
+    text.resize(lines_.bound(r));
+    char* end = lines_.write(r, tid, clock_, text.data(), &line);
+    text.resize(size_t(end - text.data()));
+    MemberFacts facts;
+    facts.count(line.ts);
+    encoded = encode(text, facts);
+  } catch (const std::bad_alloc&) {
+    rings_.header()->dropped[int(Drop::kMemory)].fetch_add(1, std::memory_order_relaxed);
+    slot->read += r.size;
+    release_payload(r);
+    return true;
+  }
   // Once committed, the record's place is the producer's again.
-  uint32_t size = r.size;
-  char* heap = r.flags & kOnHeap ? const_cast<char*>(payload_of(r).data()) : nullptr;
-  slot->read += size;
-  if (!commit_bytes(slots_, file_size_, encode(text, facts), false)) {
-    slot->read -= size;
+  Record head = r;
+  char payload[sizeof(HeapPayload)];
+  bool on_heap = r.flags & kOnHeap;
+  if (on_heap) memcpy(payload, r.payload(), sizeof payload);
+  slot->read += head.size;
+  if (!commit_bytes(slots_, file_size_, encoded, false)) {
+    slot->read -= head.size;
     return false;
   }
-  free(heap);
+  if (on_heap) {
+    HeapPayload heap;
+    memcpy(&heap, payload, sizeof heap);
+    release_large_payload(heap.data, heap.size);
+  }
   count_taken(line);
   publish_count();
   return true;
@@ -395,16 +416,19 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   uint64_t disk = h->dropped[int(Drop::kDisk)].load();
   uint64_t limit = h->dropped[int(Drop::kSizeLimit)].load();
   uint64_t in_signal = h->dropped[int(Drop::kInSignal)].load();
+  uint64_t memory = h->dropped[int(Drop::kMemory)].load();
   Anchor now = take_anchor();
   clock_.add(now);
   uint64_t mapped = clock_.to_epoch_ns(now.ticks);
   std::string args;
   add_arg(args, "num_events", int64_t(records_in_file_));
-  add_arg(args, "dropped", int64_t(ring_full + disk + limit + in_signal));
+  add_arg(args, "dropped", int64_t(ring_full + disk + limit + in_signal + memory));
   add_arg(args, "dropped_ring_full", int64_t(ring_full));
   add_arg(args, "dropped_disk", int64_t(disk));
   add_arg(args, "dropped_size_limit", int64_t(limit));
   if (in_signal) add_arg(args, "dropped_in_signal", int64_t(in_signal));
+  if (memory) add_arg(args, "dropped_memory", int64_t(memory));
+  if (uint64_t cut = g_cut_values.load()) add_arg(args, "values_cut", int64_t(cut));
   add_arg(args, "bytes", int64_t(bytes()));
   add_arg(args, "members", int64_t(members_));
   uint64_t cost = measure_event_cost();

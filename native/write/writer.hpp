@@ -18,8 +18,8 @@ namespace dft {
 
 struct RingSlot {
   MappedRing map;
-  uint64_t read = 0;  // the writer's position; `tail` follows it at each commit
-  enum State : int { kUsed, kReleased, kFree };
+  uint64_t read = 0;                                       // the writer's position; `tail` follows it at each commit
+  enum State : int { kUsed, kReleased, kFree, kRetired };  // retired: emptied, but never used again
   std::atomic<int> state{kUsed};
   int64_t named_tid = 0;  // the thread whose name is in the current file
   int named_part = 0;

@@ -240,7 +240,7 @@ SETTINGS: tuple[Setting, ...] = (
         "ring_dir",
         "path",
         "",
-        "Where the rings lie; empty lets the tracer choose (/dev/shm, else beside the trace).",
+        "Where the rings lie; empty lets the tracer choose (/dev/shm/dftracer-<uid>, else beside the trace).",
     ),
     Setting(
         "max_stall_us",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["CATEGORY", "PHASES", "DeviceEvents", "watch"]
+__all__ = ["CATEGORY", "PHASES", "DeviceEvents", "name_devices", "watch"]
 
 CATEGORY = "device_time"
 # In the order of native/module/boundary.hpp; a boundary's code is twice this, plus one at the end of a phase.
@@ -235,6 +235,17 @@ def watch() -> None:
     _core.set_boundary_hook(_probe)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forget)
+
+
+def name_devices() -> None:
+    """Where events are off: the trace still says which device was used."""
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and torch.cuda.is_initialized():
+            device = int(torch.cuda.current_device())
+            _core.log_metadata("CM", f"device.{device}.name", str(torch.cuda.get_device_name(device)))
+    except Exception:  # whatever the state of torch is, the trace must be closed
+        return
 
 
 def _forget() -> None:

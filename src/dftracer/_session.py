@@ -57,6 +57,13 @@ def _join() -> None:
         _watch_device()
 
 
+def _name_device() -> None:
+    if not SETTINGS.device_events and "torch" in sys.modules:
+        from dftracer import _device_events  # noqa: PLC0415 - only where torch is in use
+
+        _device_events.name_devices()
+
+
 def _watch_device() -> None:
     if SETTINGS.device_events:
         from dftracer import _device_events  # noqa: PLC0415 - only where something is recorded
@@ -115,6 +122,7 @@ def end() -> None:
     """Write everything and close the trace."""
     if SETTINGS.enable:
         run_before_finalize()
+        _name_device()
         _config.announce_session(None)
         if SETTINGS.counter_ms:
             from dftracer import _counters  # noqa: PLC0415

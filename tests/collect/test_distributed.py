@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+
+from dftracer.link import link
+from dftracer.link.chakra import read_chakra
 
 from .conftest import Runner, torchrun
 
@@ -93,12 +97,34 @@ def test_ddp_under_torchrun(run: Runner) -> None:
         for records in per_rank
     ]
     assert keyed[0] == keyed[1]
+    # One record for each, however often messages come between them: 6 of each kind, DDP's 2 when it forms
+    # its buckets anew, the compiled function's.
+    assert [len(records) for records in per_rank] == [39, 39]
+    numbers = [r["seq"] for r in per_rank[0] if r["group"] == "0" and r["type"] != "send"]
+    assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+    _check_messages(done.directory)
     # In our trace they are communication, in the words of `ai.comm`.
     events = [e for e in done.events() if e["cat"] == "comm"]
     words = {e["name"] for e in events}
     assert words == {"all_reduce", "all_gather", "bcast", "send", "receive", "barrier"}
     barrier = next(e for e in events if e["name"] == "barrier")
     assert (barrier["args"]["ranks"], barrier["args"]["async"]) == (2, False)
+
+
+def _check_messages(directory: Path) -> None:
+    """Linked, the ranks agree on their collectives, and messages name both ends."""
+    report = link(directory, directory / "linked")
+    assert [w for w in report.warnings if "different" in w or "windows" in w] == []
+    for rank, kind in ((0, 5), (1, 6)):
+        _, nodes = read_chakra(directory / "linked" / f"chakra.{rank}.et")
+        ends = []
+        for node in nodes:
+            known = {a.name: getattr(a, a.WhichOneof("value")) for a in node.attr}
+            if node.type == kind:
+                ends.append((known["comm_src"], known["comm_dst"], known["comm_tag"], known["is_cpu_op"]))
+            if "barrier" in node.name and "collective" in known:
+                assert node.type == 4
+        assert ends == [(0, 1, 0, False)] * 2
 
 
 def test_a_group_made_late_renames_the_files(run: Runner) -> None:

@@ -313,7 +313,7 @@ def test_break_with_the_iterator_kept(traced: Callable[..., Run]) -> None:
     """An iterator kept in a variable may go on later; once it is gone, nothing hangs below it."""
     run = traced(
         """
-        it = ai.dataloader.fetch.iter(range(10))
+        it = ai.dataloader.fetch.iter(iter(range(10)))
         for i in it:
             if i == 1:
                 break

@@ -333,7 +333,8 @@ def test_recover_of_odd_directories(tmp_path: Path) -> None:
     """Nothing to do, no such directory, foreign files: an answer, no exception, nothing touched."""
     (tmp_path / "x.pfw.gz").write_bytes(b"not gzip")
     (tmp_path / "y.ring").write_bytes(b"DFTRING1" + os.urandom(5000))
-    (tmp_path / "dftracer-0-0123456789abcdef.ring").write_bytes(b"")
+    empty = tmp_path / "dftracer-0-0123456789abcdef.ring"
+    empty.touch(mode=0o600)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.name.startswith(("x", "y"))}
     recover(tmp_path)
     recover(tmp_path / "nowhere")
@@ -368,6 +369,7 @@ for seed in range(200):
     for path in glob.glob(folder + "/*"): os.unlink(path)
     for path, content in traces.items(): open(path, "wb").write(content)
     open(ring, "wb").write(data)
+    os.chmod(ring, 0o600)
     _core.recover(folder)
 print("survived")
 """

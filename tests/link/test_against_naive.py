@@ -43,7 +43,8 @@ def test_times_parents_and_exclusive_times(both: tuple[Naive, Path]) -> None:
     for number, event in naive.event.items():
         row = rows[number]
         assert (row["start_ns"], row["dur_ns"]) == (event["start"], event["end"] - event["start"])
-        assert row["exclusive_ns"] == exclusive[id(event)], row["name"]
+        assert row["exclusive_ns"] + row["waiting_ns"] == exclusive[id(event)], row["name"]
+        assert row["exclusive_ns"] >= 0
         up = parent[id(event)]
         if up is not None and id(up) in naive.node_of:
             assert row["parent"] == naive.node_of[id(up)], row["name"]

@@ -68,7 +68,8 @@ def test_the_command_prints_the_documented_keys(ddp: Path, tmp_path: Path) -> No
         assert r["collectives"] >= 4
     written = sorted(p.name for p in (tmp_path / "linked").iterdir())
     assert written == [
-        "chakra_0.et", "chakra_1.et", "collectives.parquet", "edges_0.parquet", "edges_1.parquet",
+        "chakra.0.et", "chakra.1.et", "chakra_0.et", "chakra_1.et",
+        "collectives.parquet", "edges_0.parquet", "edges_1.parquet",
         "linked_0.parquet", "linked_1.parquet", "timeline.json.gz",
     ]  # fmt: skip
 

@@ -1,4 +1,6 @@
 // Many producers, one writer: nothing lost, nothing doubled, everything counted.
+#include <sys/resource.h>
+
 #include <atomic>
 #include <set>
 #include <thread>
@@ -105,6 +107,49 @@ TEST(what_finds_no_room_is_counted_exactly) {
   for (auto& [tid, ns] : trace.numbers("event"))
     for (size_t i = 1; i < ns.size(); ++i) CHECK(ns[i - 1] < ns[i]);
 }
+
+#if !DFT_SLOW  // sanitizers need the address space for themselves
+static rlim_t address_space_used() {
+  unsigned long pages = 0;
+  FILE* f = fopen("/proc/self/statm", "r");
+  REQUIRE(f && fscanf(f, "%lu", &pages) == 1);
+  fclose(f);
+  return rlim_t(pages) * 4096;
+}
+
+TEST(threads_without_memory_for_a_ring_drop_each_event_once) {
+  Scratch dir;
+  Settings s = small_settings(dir);
+  s.ring_size = 64 << 20;
+  s.ring_dir = "/proc/nowhere";
+  configure(s);
+  REQUIRE(start_session(dir / "run", "app"));
+  record(kEvent, -1);
+  const int threads = 3, each = 500;
+  std::atomic<int> ready{0};
+  std::atomic<bool> go{false};
+  std::vector<std::thread> all;
+  for (int i = 0; i < threads; ++i)
+    all.emplace_back([&] {
+      std::string warm_up(100, 'x');  // the allocator's part for this thread
+      for (++ready; !go.load();) usleep(100);
+      for (int n = 0; n < each; ++n) record(kEvent, n);
+    });
+  while (ready.load() < threads) usleep(100);
+  rlimit before;
+  REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
+  rlimit tight{address_space_used() + (1 << 20), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_AS, &tight) == 0);
+  go = true;
+  for (auto& t : all) t.join();
+  REQUIRE(setrlimit(RLIMIT_AS, &before) == 0);
+  std::thread([&] { record(kEvent, each); }).join();  // there is memory again
+  finish_session();
+  Trace trace = read_trace(dir / "run.pfw.gz");
+  CHECK_EQ(trace.named("event").size(), 2u);
+  CHECK_EQ(trace.end()["args"]["dropped_ring_full"].integer(), threads * each);
+}
+#endif
 
 TEST(payloads_of_every_size_come_back_whole) {
   Scratch dir;

@@ -132,3 +132,28 @@ def test_light_and_dark(page: Any) -> None:
     assert page.evaluate(colour) != light
     page.emulate_media(color_scheme="dark")
     assert _painted(page, "steps") > 3
+
+
+def test_the_page_runs_nothing_but_its_own_script(page_file: Path) -> None:
+    """Markup that got into the page could neither run nor fetch: the policy of the page forbids it."""
+    text = page_file.read_text(encoding="utf-8")
+    hostile = (
+        "<script>document.title='ran'</script><img src='x' onerror=\"document.title='ran'\">"
+        "<style>body{display:none}</style><iframe src='https://example.org/'></iframe>"
+    )
+    file = page_file.with_name("hostile.html")
+    file.write_text(text.replace("<main>", "<main>" + hostile, 1), encoding="utf-8")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        tab = browser.new_page()
+        refused: list[str] = []
+        fetched: list[str] = []
+        tab.on("console", lambda m: refused.append(m.text))
+        tab.on("requestfinished", lambda r: fetched.append(r.url))
+        tab.goto(file.as_uri())
+        tab.wait_for_selector("html[data-ready]", timeout=20_000)
+        assert tab.title() == "a <title>"
+        assert tab.evaluate("getComputedStyle(document.body).display") != "none"
+        assert fetched in ([], [file.as_uri()])
+        assert sum("Content Security Policy" in line for line in refused) >= 3
+        browser.close()

@@ -15,6 +15,7 @@ from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Finding, ordered
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.ledger import ledger, phase_rows
+from dftracer.analyze.model_figures import model_figures
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
 from dftracer.analyze.parts import view_of
 from dftracer.analyze.peers import scores
@@ -53,6 +54,7 @@ class Analysis:
         self.head: Head = head(context, self.findings)
         self.au = accelerator_utilisation(job)
         self.samples_per_s = samples_per_second(job)
+        self.flops: float | None = None  # of one step of one rank, where the user knows it
         self._ledger: dict[str, Any] | None = None
 
     @property
@@ -60,6 +62,11 @@ class Analysis:
         if self._ledger is None:
             self._ledger = ledger(self.job)
         return self._ledger
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """Samples, tokens and FLOP per second."""
+        return model_figures(self.job, self.flops)
 
     @property
     def verdict(self) -> str:

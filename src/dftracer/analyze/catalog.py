@@ -186,7 +186,7 @@ KINDS: Final = (
         "device_idle",
         "The device has nothing to do for part of the profiled time.",
         f"{_percent(t.DEVICE_IDLE_SHARE)} of the profiled step time",
-        "`rank`, `profiled_s`, `idle_s`",
+        "`rank`, `profiled_s`, `idle_s`, `idle` (by whom the device waited for)",
         "See which stage of the ledger fills the gaps: loader wait, transfers, or launch-bound small kernels"
         " (try torch.compile or CUDA graphs).",
         general=True,

@@ -50,7 +50,7 @@ class DeviceParts:
             rows = joined(self.rows)
             out.profiler = account_of_rows(rows, _host_side(rows, lanes, steps))
         if self.phases:
-            out.events = account_of_phases(joined_phases(self.phases), steps, _steady(steps))
+            out.events = account_of_phases(joined_phases(self.phases), steps, steps.steady)
         return out if out.names or out.profiler or out.events else None
 
 
@@ -89,14 +89,6 @@ def device_parts(chunk: Chunk, rows: Any, pair: Any, keys: list[tuple[str, str]]
             found = rows_of_chunk(chunk, place[at], names)
             if found is not None:
                 out.rows.append(found)
-    return out
-
-
-def _steady(steps: StepTable) -> Any:
-    """All steps but the first, and the first of each epoch."""
-    out = np.ones(len(steps), dtype=bool)
-    out[:1] = False
-    out[1:] &= steps.epoch[1:] == steps.epoch[:-1]
     return out
 
 

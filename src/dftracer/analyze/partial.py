@@ -40,7 +40,6 @@ from dftracer.load.trace import Filter, scan_file
 
 __all__ = ["Partial", "analyze_files", "analyze_torch", "join_spans"]
 
-_DEVICE_WORDS = ("stream", "cuda", "gpu")
 _SKIP = CLASSES.index("skip")
 _IO_CLASSES = [CLASSES.index(c) for c in ("item", "read", "io_read", "io_write")]
 _COMPUTE_CLASSES = [CLASSES.index(c) for c in (*COMPUTE_STAGES, "update", "any_compute")]
@@ -66,7 +65,6 @@ class Partial:
     waits: Intervals = EMPTY
     compute: Intervals = EMPTY
     comm: Intervals = EMPTY
-    device: Intervals | None = None  # when a device worked; None where no device lane was recorded
     lanes: list[dict[str, Any]] = field(default_factory=list)
     items: Ints = field(default_factory=lambda: EMPTY[0])  # durations of `data.item`
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
@@ -223,19 +221,10 @@ class _Analyzer:
                     "item_us": np.sort(mine[2]),
                 }
             )
-        out.device = self._device(kept)
         if len(steps):
             self._ledger(out, lanes)
         out.devices = self.devices.sides(self.process, lanes, steps)
         return out, heavy
-
-    def _device(self, kept: dict[str, Any]) -> Intervals | None:
-        named = self.process.threads.items()
-        tids = [tid for tid, name in named if any(w in name.lower() for w in _DEVICE_WORDS)]
-        mine = np.isin(kept["tid"], tids) if tids else np.zeros(0, dtype=bool)
-        if not mine.any():
-            return None
-        return union(kept["ts"][mine], (kept["ts"] + kept["dur"])[mine])
 
     def _lanes(self, steps: StepTable) -> list[Lane]:
         if not self.kept["ts"]:

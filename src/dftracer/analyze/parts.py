@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from dftracer.analyze.device_bound import device_shares, used_unseen
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.peers import Straggler, find_straggler
 from dftracer.analyze.stages import CLASSES, COMPUTE_STAGES, INPUT_STAGES, STAGE_INDEX, STAGES, class_of
@@ -147,6 +148,36 @@ def _in_steps(v: View) -> Iterator[Part]:
         yield Part(ident, name, seconds, v.share(seconds))
 
 
+def _device(v: View) -> Iterator[Part]:
+    """What the device lost, and to whom; it takes the place of the host's stages."""
+    d = device_shares(v.rank)
+    if d is None:
+        return
+    shares = (
+        ("device", d.kind, d.device),
+        ("input", _input_stage(v.rank), d.input),
+        ("host", d.phase, d.host),
+        ("comm", "comm", d.comm),
+        ("dependency", None, d.dependency),
+        ("unseen", None, d.unknown),
+    )
+    for ident, stage, share in shares:
+        yield Part(ident, stage, share * v.steady_s, share)
+    outside = float(v.rank.main.outside[STAGE_INDEX["checkpoint"]]) / 1e6
+    seconds = d.checkpoint * v.steady_s + outside
+    share = v.of_run(seconds) if outside > 0 else d.checkpoint
+    yield Part("checkpoint", "checkpoint", seconds, share, outside > 0)
+
+
+def _launching(v: View) -> Iterator[Part]:
+    """A device was used and nothing is known of it: time in compute is launching, not computing."""
+    for part in _in_steps(v):
+        if part.id not in {"compute", "unseen"}:
+            yield part
+    seconds = v.compute_s + v.stages_s["unexplained"]
+    yield Part("unseen", None, seconds, v.share(seconds))
+
+
 def _checkpoints(v: View) -> Iterator[Part]:
     """In steps and outside of them."""
     inside = v.stages_s["checkpoint"]
@@ -222,7 +253,15 @@ PROVIDERS: tuple[Callable[[View], Iterator[Part]], ...] = (
 )
 
 
+def _providers(v: View) -> list[Callable[[View], Iterator[Part]]]:
+    if device_shares(v.rank) is not None:
+        return [_device, *(p for p in PROVIDERS if p not in (_in_steps, _checkpoints))]
+    if used_unseen(v.rank):
+        return [_launching, *(p for p in PROVIDERS if p is not _in_steps)]
+    return [*PROVIDERS]
+
+
 def candidates(v: View) -> list[Part]:
     """All parts, the most expensive first."""
-    found = [part for provider in PROVIDERS for part in provider(v)]
+    found = [part for provider in _providers(v) for part in provider(v)]
     return sorted(found, key=lambda p: -round(p.seconds, 3))

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from dftracer.analyze.device_bound import device_shares
 from dftracer.analyze.finding import Context, Finding, sureness
-from dftracer.analyze.intervals import difference, intersection, total, union
+from dftracer.analyze.intervals import total
 from dftracer.analyze.parts import user_event
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import DEVICE_IDLE_SHARE, MENTION_SHARE, UNSEEN_SHARE
@@ -197,23 +198,21 @@ def device_idle(c: Context) -> Iterator[Finding]:
     rank = c.rank
     if rank is None:
         return
-    main = rank.main
-    if main.device is None:
+    shares = device_shares(rank)
+    if shares is None or shares.account.source != "profiler" or shares.idle < DEVICE_IDLE_SHARE:
         return
-    steps = union(main.steps.start, main.steps.end)
-    # Only the time in which the profiler was looking counts.
-    window = (main.device[0][:1], main.device[1][-1:])
-    seen = intersection(steps, window)
-    idle = total(difference(seen, main.device)) / 1e6
-    whole = total(seen) / 1e6
-    if whole <= 0 or idle / whole < DEVICE_IDLE_SHARE:
-        return
+    account = shares.account
     yield c.finding(
         "device_idle",
-        f"The device idles {100 * idle / whole:.0f} % of the profiled step time.",
-        idle / whole * float(rank.wall_us.sum()) / 1e6,
+        f"The device idles {100 * shares.idle:.0f} % of the profiled time.",
+        shares.idle * float(rank.wall_us.sum()) / 1e6,
         0.6,
-        evidence={"rank": rank.number, "profiled_s": round(whole, 6), "idle_s": round(idle, 6)},
+        evidence={
+            "rank": rank.number,
+            "profiled_s": round(account.observed_s, 6),
+            "idle_s": round(account.idle_s, 6),
+            "idle": {k: round(v, 6) for k, v in account.idle.items() if v > 0},
+        },
     )
 
 

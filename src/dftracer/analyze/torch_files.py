@@ -21,6 +21,7 @@ from dftracer.analyze.device_rows import (
     rows_of_activities,
 )
 from dftracer.analyze.digest import Digest, Source
+from dftracer.analyze.steps import MARKS
 from dftracer.load._need import need
 from dftracer.load.chunk import MISSING
 from dftracer.load.process import ProcessInfo
@@ -166,12 +167,10 @@ def digest_of(process: TorchProcess) -> Digest:
     steps = [i for i, n in enumerate(rows.names) if n.startswith("ProfilerStep#")]
     at = np.flatnonzero(np.isin(rows.name, steps) & (rows.kind == HOST))
     if at.size:
-        number = [
-            int(d) if (d := rows.names[n].rpartition("#")[2]).isdigit() else MISSING
-            for n in rows.name[at].tolist()
-        ]
-        none = np.full(at.size, MISSING)
-        out.marks["profiler"] = np.stack((tid[at], ts[at], dur[at], np.array(number, np.int64), none, none))
+        digits = [rows.names[n].rpartition("#")[2] for n in rows.name[at].tolist()]
+        table = np.full((len(MARKS), at.size), MISSING)
+        table[:4] = tid[at], ts[at], dur[at], [int(d) if d.isdigit() else MISSING for d in digits]
+        out.marks["profiler"] = table
     return out
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dftracer.analyze.bound import Bound
+from dftracer.analyze.device_bound import device_shares, used_unseen
+from dftracer.analyze.device_words import device_advice, device_reason, device_verdict
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.parts import Part, View, input_seconds, repeats
 from dftracer.analyze.thresholds import BOUND_SHARE, MAJORITY, MENTION_SHARE
@@ -47,13 +49,19 @@ _TRY = {
 }
 
 
+_LAUNCHING = "On a GPU the host only launches: times of forward, backward and optimizer are not the device's."
+_SEE_DEVICE = (
+    "Leave DFTRACER_DEVICE_EVENTS on, or record a profiler window (dftracer.python.torch.trace_handler)."
+)
+
+
 def head(c: Context, findings: list[Finding]) -> Head:
     """Verdict, why, what to try."""
     if c.view is None or c.bound is None:
         missing = next(f for f in findings if f.id == "not_enough_evidence")
         return missing.title, _steps_seen(c), missing.advice
     v, bound = c.view, c.bound
-    verdict = _VERDICTS[bound.part.id](v, bound)
+    verdict = _sentence(v, bound)
     slow = next((f for f in findings if f.id == "slow_steps" and f.percent >= 100 * MENTION_SHARE), None)
     if slow is not None and bound.part.is_compute:
         verdict = f"{verdict.rstrip('.')}; {slow.title[0].lower()}{slow.title.partition(':')[0][1:]}."
@@ -62,7 +70,23 @@ def head(c: Context, findings: list[Finding]) -> Head:
         reason = slow
     if reason is not None:
         return verdict, reason.title, reason.advice
-    return verdict, _why(v, bound), _try(v, bound)
+    why = device_reason(v.rank, bound.part.id) or _why(v, bound)
+    advice = device_advice(bound.part.id) if device_shares(v.rank) is not None else None
+    if used_unseen(v.rank):
+        return verdict, _LAUNCHING, _SEE_DEVICE
+    return verdict, why, advice or _try(v, bound)
+
+
+def _sentence(v: View, b: Bound) -> str:
+    p, said = b.part, None
+    if not p.of_run:
+        said = device_verdict(v.rank, p.id, p.share, input_seconds(v.rank))
+    if said is None and p.id == "unseen" and used_unseen(v.rank):
+        return (
+            f"What the GPU did is not known: {_percent(p.share)} of the steady time launches work on it"
+            " or waits for it."
+        )
+    return said or _VERDICTS[p.id](v, b)
 
 
 def _steps_seen(c: Context) -> str:
@@ -111,6 +135,8 @@ _BESIDE: dict[str, Callable[[Part], str]] = {
     "checkpoint": lambda p: f"{_percent(p.share)} is checkpointing",
     "other": lambda p: f"{_percent(p.share)} is {p.stage or 'other work'}",
     "unseen": lambda p: f"{_percent(p.share)} lies in no annotated stage",
+    "device": lambda p: f"the GPU is busy {_percent(p.share)} of the time",
+    "host": lambda p: f"the GPU waits for the host {_percent(p.share)} of the time",
     "evaluation": lambda p: f"evaluation takes {_percent(p.share)} of the run",
     "between_steps": lambda p: f"{_percent(p.share)} of the run lies between steps",
     "startup": lambda p: f"start-up takes {_percent(p.share)} of the run",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dftracer._terminal import safe_console
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import check_output
 from dftracer.format.files import NoTraces, find_files
@@ -121,10 +122,8 @@ def print_json(value: Any) -> None:
 
 def console() -> Any:
     """The terminal; a pipe has no width, so tables keep theirs."""
-    from rich.console import Console
-
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    return Console(width=wide)
+    return safe_console(width=wide)
 
 
 @contextlib.contextmanager
@@ -133,10 +132,9 @@ def progress(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, int
     if args.quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=safe_console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

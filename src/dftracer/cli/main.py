@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from dftracer import __version__
+from dftracer._terminal import shown_output
 from dftracer.cli import commands
 
 __all__ = [
@@ -121,6 +122,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return EXIT_BAD_INPUT
     _print_any_name()
+    with shown_output():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         code: int = args.run_verb(args)
         sys.stdout.flush()

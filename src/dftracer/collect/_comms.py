@@ -91,6 +91,7 @@ class Comms(Plugin):
         self._seen_records: dict[str, int] = {}  # by recorder
         self._seen_total = 0
         self._counts: dict[str, int] = {}
+        self._messages: dict[str, int] = {}  # by group: sends and receives among what the backend counts
         self.records_calls = True
         self._flights: dict[str, Callable[..., bytes]] = {}
 
@@ -164,8 +165,10 @@ class Comms(Plugin):
             "step": self._step,
             "source": "call",
         }
-        for key in ("src", "dst", "op"):
+        for key in ("src", "dst", "op", "tag"):
             value = get(key)
+            if value is None and isinstance(get(f"group_{key}"), int):
+                value = group["ranks"][get(f"group_{key}")]
             if value is not None and name != "barrier":
                 record[key] = value if isinstance(value, int) else str(value)
         self._keep(record)
@@ -203,11 +206,13 @@ class Comms(Plugin):
         return known
 
     def _sequence(self, group: dict[str, Any], kind: str) -> int:
+        name = group["name"]
         if kind not in ("send", "recv"):
-            try:
-                return int(group["group"]._get_sequence_number_for_group())
-            except Exception:  # a backend that counts nothing
-                pass
+            issued = _issued_by(group["group"])
+            if issued is not None:
+                return issued - self._messages.get(name, 0)
+        elif _counts_messages(group):
+            self._messages[name] = self._messages.get(name, 0) + 1
         key = f"{group['name']}/{kind if kind in ('send', 'recv') else ''}"
         self._counts[key] = self._counts.get(key, 0) + 1
         return self._counts[key]
@@ -216,17 +221,20 @@ class Comms(Plugin):
 
     def _issued(self) -> int:
         distributed = _identity.distributed()
-        total = 0
         try:
             groups = list(distributed.distributed_c10d._world.pg_map)
         except Exception:
             groups = [known["group"] for known in self._groups.values()]
-        for group in groups:
-            try:
-                total += int(group._get_sequence_number_for_group())
-            except Exception:
-                continue
-        return total
+        return sum(_issued_by(group) or 0 for group in groups)
+
+    def _count_messages(self, entries: list[dict[str, Any]], groups: dict[str, dict[str, Any]]) -> None:
+        """What a backend has counted and its recorder has not are sends and receives."""
+        for name, group in groups.items():
+            issued = _issued_by(group["group"]) if _counts_messages(group) else None
+            if issued is not None:
+                own = (e for e in entries if (e.get("process_group") or ("",))[0] == name)
+                seen = max((int(e.get("collective_seq_id") or 0) for e in own), default=0)
+                self._messages[name] = issued - seen
 
     def _step_at(self, time_ns: int) -> int:
         return bisect.bisect_right(self._starts, time_ns)
@@ -248,6 +256,7 @@ class Comms(Plugin):
             except Exception:
                 del self._flights[name]  # an older torch without a recorder for this backend
                 continue
+            self._count_messages(entries, by_name)
             for entry in entries:
                 if entry.get("record_id", -1) > self._seen_records.get(name, -1):
                     self._seen_records[name] = entry["record_id"]
@@ -326,6 +335,19 @@ class Comms(Plugin):
                 args,
                 lane,
             )
+
+
+def _issued_by(group: Any) -> int | None:
+    """How many operations a group has begun; None for a backend that does not count."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except Exception:
+        return None
+
+
+def _counts_messages(group: dict[str, Any]) -> bool:
+    """Whether the group's own count has sends and receives in it; torch's flight recorder's never has."""
+    return "gloo" in group["backend"]
 
 
 def _kind(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dftracer.link import wire
-from dftracer.link._columns import ByteColumn, Codes, Ints, distinct
+from dftracer.link._columns import ByteColumn, Codes, Flags, Ints, distinct
 from dftracer.link.activity import ActivityTable
-from dftracer.link.collectives import COLLECTIVE_TYPES, RECV, SEND, Collective
+from dftracer.link.collectives import BARRIER, COLLECTIVE_TYPES, RECV, SEND, Collective
 from dftracer.link.edges import EDGE_TYPES, Edges
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph
@@ -25,6 +26,9 @@ _METADATA, _COMP, _SEND, _RECV, _COLL = 1, 4, 5, 6, 7
 _BATCH = 1 << 13
 _CALL = EDGE_TYPES.index("call")
 _ORDER = EDGE_TYPES.index("order")
+_COMM = EDGE_TYPES.index("comm")
+_TOLD = ("pg_name", "comm_size", "comm_type", "comm_group", "comm_seq", "comm_dtype")
+_GROUPS = "process_group:init"
 _KNOWN_REST = {"scope": "uint64_val", "tid": "uint64_val", "fw_tid": "uint64_val", "op_schema": "string_val"}
 
 
@@ -51,7 +55,7 @@ def write_chakra(
     facts: Facts,
 ) -> int:
     """Write the file in the order of the nodes' places, so that what a node waits for comes before it."""
-    kinds = _Kinds(graph, et, activity, edges, collectives, labels, facts.offset_ns)
+    kinds = _Kinds(graph, et, activity, edges, collectives, labels, facts.offset_ns, facts.rank)
     order = np.argsort(graph.place)
     with path.open("wb") as out:
         first = ByteColumn.of([_global_metadata(facts)])
@@ -90,6 +94,7 @@ class _Kinds:
         collectives: list[Collective],
         labels: Labels,
         offset_ns: int,
+        rank: int,
     ) -> None:
         n, n_et = len(graph), len(et)
         node = messages()["Node"]
@@ -98,13 +103,16 @@ class _Kinds:
         kinds[graph.structural] = _METADATA
         special = [b""]
         which = np.zeros(n, dtype=np.int32)
+        carrier = np.zeros(n, dtype=np.int64)
         for c in collectives:
-            kinds[c.carrier] = _SEND if c.type == SEND else _RECV if c.type == RECV else _COLL
             which[c.carrier] = len(special)
-            special.append(_collective_attributes(c))
+            special.append(_collective_attributes(c, rank))
+            if c.type != BARRIER:
+                kinds[c.carrier] = _SEND if c.type == SEND else _RECV if c.type == RECV else _COLL
+                carrier[c.carrier] = 1
         timed = graph.timed
         start = np.where(timed, (graph.start + offset_ns) // 1000, 0)
-        micros = np.where(timed, (graph.exclusive + 500) // 1000, 0)
+        micros = np.where(timed, (graph.own + 500) // 1000, 0)
         common = [
             *wire.number_field("id", graph.id),
             wire.coded(graph.name, [node(name=t).SerializeToString() for t in graph.names]),
@@ -116,17 +124,19 @@ class _Kinds:
         last = [
             *wire.attribute_columns("inclusive_ns", "uint64_val", graph.dur, timed),
             *wire.attribute_columns("exclusive_ns", "uint64_val", graph.exclusive, timed),
+            *wire.attribute_columns("duration_ns", "uint64_val", graph.own, timed),
             _label_column(labels),
             wire.coded(which, special),
         ]
-        cpu = wire.attribute("is_cpu_op", bool_val=True)
-        own = [*_values("inputs", et.input_values, et.input_kinds, et.kinds)] if n_et else []
+        # Simulators refuse communication of the host, whoever carried it.
+        cpu = wire.coded(carrier, [wire.attribute("is_cpu_op", bool_val=v) for v in (True, False)])
+        own = [*_values("inputs", _input_values(et), et.input_kinds, et.kinds)] if n_et else []
         own += [*_values("outputs", et.output_values, et.output_kinds, et.kinds)] if n_et else []
         own += [
             *wire.attribute_columns("rf_id", "uint64_val", np.maximum(et.rf, 0)),
             *wire.attribute_columns("fw_parent", "uint64_val", np.maximum(et.fw_parent, 0)),
             *wire.attribute_columns("seq_id", "int64_val", et.seq),
-            wire.coded(et.rest, [_rest_attributes(r) for r in et.rests]),
+            wire.coded(*_rest_columns(et, which)),
         ]
         self._columns = (
             [*common, *own, cpu, *last],
@@ -147,10 +157,17 @@ class _Kinds:
         return wire.join(wire.delimited(b"", bodies), back).text
 
 
-def _collective_attributes(c: Collective) -> bytes:
+def _collective_attributes(c: Collective, rank: int) -> bytes:
     pieces = [wire.attribute("comm_size", int64_val=c.bytes or 0)]
-    if c.type in COLLECTIVE_TYPES:
+    if c.type == BARRIER:
+        # It moves nothing, and ASTRA-sim knows no such collective: to be replayed, not simulated.
+        pieces.append(wire.attribute("collective", string_val=c.type))
+    elif c.type in COLLECTIVE_TYPES:
         pieces.append(wire.attribute("comm_type", int64_val=COLLECTIVE_TYPES[c.type]))
+    elif c.peer is not None:
+        ends = (rank, c.peer) if c.type == SEND else (c.peer, rank)
+        for name, value in zip(("comm_src", "comm_dst", "comm_tag"), (*ends, c.tag), strict=True):
+            pieces.append(wire.attribute(name, int32_val=value))
     pieces.append(wire.attribute("pg_name", string_val=c.group))
     if c.ranks:
         pieces.append(wire.attribute("comm_group", int64_list=messages()["Int64List"](values=c.ranks)))
@@ -159,6 +176,14 @@ def _collective_attributes(c: Collective) -> bytes:
     if c.dtype:
         pieces.append(wire.attribute("comm_dtype", string_val=c.dtype))
     return b"".join(pieces)
+
+
+def _rest_columns(et: ExecutionTrace, which: Codes) -> tuple[Codes, list[bytes]]:
+    """What else the execution trace says of a node; of a collective not again what is said above."""
+    of_collective = which[: len(et)] > 0
+    texts = [_rest_attributes(r) for r in et.rests]
+    again = [_rest_attributes({k: v for k, v in r.items() if k not in _TOLD}) for r in et.rests]
+    return et.rest + np.where(of_collective, len(texts), 0).astype(np.int32), texts + again
 
 
 def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
@@ -171,13 +196,36 @@ def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
     has_order = np.zeros(n, dtype=bool)
     has_order[edges.target[edges.type == _ORDER]] = True
     used = ~call | ~has_order[edges.target]
-    out: wire.Columns = []
-    for field, chosen in (("ctrl_deps", call), ("data_deps", used)):
-        pairs = (
-            distinct(edges.target[chosen] * n + edges.source[chosen]) if n else np.zeros(0, dtype=np.int64)
+    early = _begun_inside(graph, edges)
+    control = (edges.source[call | early], edges.target[call | early])
+    data = (edges.source[used & ~early], edges.target[used & ~early])
+    for row in np.flatnonzero(early).tolist():
+        # It waits for what its call has waited for.
+        before = data[0][data[1] == edges.source[row]]
+        data = (
+            np.concatenate([data[0], before]),
+            np.concatenate([data[1], np.full(before.size, edges.target[row])]),
         )
+    out: wire.Columns = []
+    for field, (source, target) in (("ctrl_deps", control), ("data_deps", data)):
+        pairs = distinct(target * n + source) if n else np.zeros(0, dtype=np.int64)
         out += wire.packed_field(field, pairs // max(n, 1), graph.id[pairs % max(n, 1)], n)
     return out
+
+
+def _begun_inside(graph: Graph, edges: Edges) -> Flags:
+    """Collectives that another thread began while their call was still running, and ended after it.
+
+    A data dependency says that all of the source's time lies before: that would be too late.
+    """
+    source, target = edges.source, edges.target
+    inside: Flags = (
+        (edges.type == _COMM)
+        & (graph.tid[source] != graph.tid[target])
+        & (graph.start[target] < graph.end[source])
+        & (graph.end[source] < graph.end[target])
+    )
+    return inside
 
 
 def _device_attributes(graph: Graph, activity: ActivityTable) -> wire.Columns:
@@ -194,6 +242,22 @@ def _device_attributes(graph: Graph, activity: ActivityTable) -> wire.Columns:
         values = column[at]
         out += wire.attribute_columns(name, "int64_val", values, there & (values >= 0))
     return out
+
+
+def _input_values(et: ExecutionTrace) -> ByteColumn:
+    """As they are, but the list of process groups as Python prints it: ASTRA-sim cuts `['` and `']` off."""
+    named = np.array([_GROUPS in name for name in et.names], dtype=bool)
+    parts, low = [], 0
+    for row in np.flatnonzero(named[et.name]).tolist():
+        try:
+            text = str(json.loads(et.input_values[row])).encode()
+        except ValueError:
+            continue
+        parts += [et.input_values.take(np.arange(low, row)), ByteColumn.of([text])]
+        low = row + 1
+    if not parts:
+        return et.input_values
+    return ByteColumn.joined([*parts, et.input_values.take(np.arange(low, len(et.input_values)))])
 
 
 def _values(field: str, values: ByteColumn, codes: Codes, kinds: list[tuple[bytes, bytes]]) -> wire.Columns:
@@ -223,7 +287,7 @@ def _rest_attributes(rest: dict[str, Any]) -> bytes:
         if field == "string_val":
             pieces.append(wire.attribute(name, string_val=str(value)))
         else:
-            number = value if isinstance(value, int) and abs(value) < 1 << 63 else 0
+            number = int(value) if isinstance(value, int) and abs(value) < 1 << 63 else 0
             number = max(number, 0) if field == "uint64_val" else number
             pieces.append(wire.attribute(name, **{field: number}))
     return b"".join(pieces)

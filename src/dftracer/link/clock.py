@@ -83,13 +83,14 @@ def match(members: list[Member], warnings: list[str]) -> dict[str, list[Member]]
     for member in members:
         groups[member.group, member.window].append(member)
     together: dict[str, list[Member]] = defaultdict(list)
-    for (group, window), parts in groups.items():
-        counted = all(p.seq is not None for p in parts)
-        for p in parts:
+    for (group, window), every in groups.items():
+        for p in every:
             if p.type in ("send", "recv"):
                 p.key = f"{p.type} {p.rank}.{window}.{p.index}"
-            else:
-                p.key = f"{group} #{p.seq}" if counted else f"{group} w{window} {p.number}"
+        parts = [p for p in every if not p.key]
+        counted = all(p.seq is not None for p in parts)
+        for p in parts:
+            p.key = f"{group} #{p.seq}" if counted else f"{group} w{window} {p.number}"
             together[p.key].append(p)
         if not counted:
             _check_counts(group, parts, warnings)

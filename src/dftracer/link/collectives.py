@@ -16,7 +16,7 @@ from dftracer.link.activity import KERNEL, ActivityTable
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph
 
-__all__ = ["COLLECTIVE_TYPES", "RECV", "SEND", "Collective", "collective_type", "find_collectives"]
+__all__ = ["BARRIER", "COLLECTIVE_TYPES", "RECV", "SEND", "Collective", "collective_type", "find_collectives"]
 
 # Chakra's numbers.
 COLLECTIVE_TYPES = {
@@ -31,7 +31,7 @@ COLLECTIVE_TYPES = {
     "reduce_scatter_block": 8,
     "barrier": 9,
 }
-SEND, RECV = "send", "recv"
+SEND, RECV, BARRIER = "send", "recv", "barrier"
 # The longer spelling first: `reduce` is part of others.
 _SPELLINGS = (
     ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
@@ -78,6 +78,8 @@ class Collective:
     seq: int | None = None  # the group's own count, where the backend tells it
     number: int = -1  # its place among the group's collectives in the window
     asynchronous: bool | None = None
+    peer: int | None = None  # of a message: the rank at the other end
+    tag: int = 0
 
 
 def collective_type(name: str) -> str | None:

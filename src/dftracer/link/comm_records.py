@@ -10,7 +10,7 @@ from typing import Any
 from dftracer.format.text import parse_line, split_lines
 from dftracer.link._columns import integer
 from dftracer.link._json_stream import Repairs, read_blocks
-from dftracer.link.collectives import Collective
+from dftracer.link.collectives import RECV, SEND, Collective
 
 __all__ = ["apply_records", "read_records"]
 
@@ -86,6 +86,10 @@ def _apply(call: Collective, record: dict[str, Any]) -> None:
     if call.bytes is None:
         call.bytes = _whole(record.get("bytes"))
     call.dtype = call.dtype or str(record.get("dtype") or "")
+    peer = record.get("dst" if call.type == SEND else "src")
+    if call.type in (SEND, RECV) and isinstance(peer, int):
+        call.peer = peer
+        call.tag = record["tag"] if isinstance(record.get("tag"), int) else 0
     if isinstance(record.get("async"), bool):
         call.asynchronous = record["async"]
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dftracer.link._columns import Flags, Ints, distinct
-from dftracer.link.activity import ANNOTATION, OP, RUNTIME, SYNC, ActivityTable
+from dftracer.link.activity import OP, RUNTIME, SYNC, ActivityTable
 from dftracer.link.data_edges import data_edges
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph
+from dftracer.link.handovers import handovers, own_times, returned, waiting
 from dftracer.link.last_before import last_before
 
 __all__ = ["EDGE_TYPES", "Edges", "find_edges"]
@@ -41,9 +42,17 @@ Pairs = tuple[Ints, Ints]
 
 
 def find_edges(graph: Graph, et: ExecutionTrace, activity: ActivityTable, issued: Pairs) -> Edges:
-    """All edges; `issued` are the pairs of collective calls and what carried them out on another thread."""
+    """All edges; `issued` are the pairs of collective calls and what carried them out on another thread.
+
+    What a thread spent waiting for another is taken out of the graph's exclusive times on the way: there
+    are edges for it now.
+    """
     host = graph.timed & ~graph.on_device
     chain = _chains(graph, host)
+    handed = handovers(graph, host, chain)
+    waited, waits = waiting(graph, handed, issued)
+    graph.take_out_waiting(waited)
+    graph.own = own_times(graph, host, chain, handed, waits)
     found: dict[str, Pairs] = {
         "call": _call(graph),
         "order": _order(graph, chain),
@@ -52,8 +61,8 @@ def find_edges(graph: Graph, et: ExecutionTrace, activity: ActivityTable, issued
         "sync": _sync(graph, activity, chain),
         "forward_backward": _forward_backward(graph, et, activity),
         "data": data_edges(graph, et),
-        "thread": _thread(graph, host, chain),
-        "comm": issued,
+        "thread": (handed.source, handed.target),
+        "comm": _joined(issued, returned(graph, chain, issued)),
     }
     sources, targets, types, against = [], [], [], {}
     for number, name in enumerate(EDGE_TYPES):
@@ -69,6 +78,10 @@ def find_edges(graph: Graph, et: ExecutionTrace, activity: ActivityTable, issued
         targets.append(pairs % max(len(graph), 1))
         types.append(np.full(pairs.size, number, dtype=np.int64))
     return Edges(np.concatenate(sources), np.concatenate(targets), np.concatenate(types), against)
+
+
+def _joined(first: Pairs, second: Pairs) -> Pairs:
+    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
 def _none() -> Pairs:
@@ -236,54 +249,3 @@ def _forward_backward(graph: Graph, et: ExecutionTrace, activity: ActivityTable)
         graph.place[backward],
     )
     return forward[at[at >= 0]], backward[at >= 0]
-
-
-def _thread(graph: Graph, host: Flags, chain: Ints) -> Pairs:
-    """Hand-over between threads: one had stopped when the other, which had been idle until then, began.
-
-    A region around other nodes is not work: a thread inside of one may be waiting.
-    """
-    children = np.zeros(len(graph), dtype=bool)
-    inside = graph.parent[host & (graph.parent >= 0)]
-    children[inside] = True
-    region = host & (graph.kind == ANNOTATION) & children
-    top = graph.parent < 0
-    held = np.maximum(graph.parent, 0)
-    top |= graph.structural[held]
-    open_region = region & top
-    while True:
-        more = region & ~open_region & open_region[held] & ~top
-        if not more.any():
-            break
-        open_region |= more
-    work = host & ~region & (top | open_region[held])
-    rows = chain[work[chain]]
-    if rows.size < 2:
-        return _none()
-    last = _last_inside(chain, work | open_region, rows)
-    # Work of a thread in a row: when it was last busy, and when it will be busy again.
-    same = graph.tid[rows[1:]] == graph.tid[rows[:-1]]
-    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    idle_since = np.concatenate([[low], np.where(same, graph.end[rows[:-1]], low)])
-    busy_again = np.concatenate([np.where(same, graph.start[rows[1:]], high), [high]])
-    by_end = np.argsort(graph.end[rows], kind="stable")
-    at = np.searchsorted(graph.end[rows][by_end], graph.start[rows], side="right") - 1
-    before = by_end[np.maximum(at, 0)]
-    ok = (
-        (at >= 0)
-        & (graph.tid[rows[before]] != graph.tid[rows])
-        & (graph.end[rows[before]] > idle_since)
-        & (busy_again[before] > graph.start[rows])
-    )
-    return last[before[ok]], rows[ok]
-
-
-def _last_inside(chain: Ints, border: Flags, rows: Ints) -> Ints:
-    """For nodes of the chain the last node below them: the one before the next border."""
-    at = np.flatnonzero(border[chain])
-    position = np.empty(int(chain.max()) + 1, dtype=np.int64)
-    position[chain] = np.arange(chain.size)
-    following = np.searchsorted(at, position[rows], side="right")
-    until = np.append(at, chain.size)[following]
-    last: Ints = chain[until - 1]
-    return last

@@ -36,7 +36,9 @@ class Graph:
     names: list[str]
     start: Ints  # ns; of nodes without a time of their own, when they can have begun at the earliest
     dur: Ints
-    exclusive: Ints
+    exclusive: Ints  # without what is inside, and without waiting for another thread
+    own: Ints  # what a replay has it take: its own part, and the pause of its thread before it
+    waiting: Ints  # how much of its time without what is inside it waited for another thread
     tid: Ints
     parent: Ints  # row, -1 at the top
     launch: Ints  # device work: the row of the call that started it
@@ -55,6 +57,11 @@ class Graph:
     def end(self) -> Ints:
         end: Ints = self.start + self.dur
         return end
+
+    def take_out_waiting(self, waiting: Ints) -> None:
+        """Time in which another thread was waited for is not the node's own."""
+        self.waiting = waiting
+        self.exclusive = self.exclusive - waiting
 
     @property
     def on_device(self) -> Flags:
@@ -118,6 +125,8 @@ def build_graph(et: ExecutionTrace, activity: ActivityTable, joined: Join) -> Gr
         start=start,
         dur=dur,
         exclusive=exclusive,
+        own=exclusive.copy(),
+        waiting=np.zeros(n, dtype=np.int64),
         tid=tid,
         parent=parent,
         launch=launch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 import time
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from dftracer.link._columns import Ints
 from dftracer.link.activity import ANNOTATION, ActivityTable, empty_activity
 from dftracer.link.chakra import Facts, write_chakra
 from dftracer.link.clock import Clock, Member
-from dftracer.link.collectives import Collective, find_collectives
+from dftracer.link.collectives import RECV, SEND, Collective, find_collectives
 from dftracer.link.comm_records import apply_records, read_records
 from dftracer.link.discover import RankFiles, Source
 from dftracer.link.edges import find_edges
@@ -94,8 +95,9 @@ class RankLink:
 
     def _write_chakra(self, folder: Path, part: TablePart, clock: Clock) -> None:
         rank, window = self.files.rank, part.window
+        path = folder / (f"chakra_{rank}_w{window}.et" if window else f"chakra_{rank}.et")
         write_chakra(
-            folder / (f"chakra_{rank}_w{window}.et" if window else f"chakra_{rank}.et"),
+            path,
             part.graph,
             part.et,
             part.activity,
@@ -104,6 +106,13 @@ class RankLink:
             part.labels,
             Facts(rank, self.summary.world_size, window, part.et.schema, clock.offset_ns, clock.error_ns),
         )
+        # Simulators take a prefix and open `<prefix>.<rank>.et`.
+        same = folder / (f"chakra_w{window}.{rank}.et" if window else f"chakra.{rank}.et")
+        same.unlink(missing_ok=True)
+        try:
+            same.hardlink_to(path)
+        except OSError:
+            shutil.copyfile(path, same)
 
 
 def prepare(files: RankFiles) -> RankLink:
@@ -226,8 +235,10 @@ def _members(rank: int, window: int, calls: list[Collective]) -> list[Member]:
     out = []
     for index, call in enumerate(calls):
         group = call.group + (f" [{','.join(map(str, call.ranks))}]" if call.ranks else "")
-        call.number = counts.get(group, 0)
-        counts[group] = call.number + 1
+        # Messages are between two ranks, which is no place among what all have in common.
+        numbered = f"{group} {call.type}" if call.type in (SEND, RECV) else group
+        call.number = counts.get(numbered, 0)
+        counts[numbered] = call.number + 1
         out.append(
             Member(
                 rank=rank,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from dftracer import _core, _session
@@ -19,6 +19,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _TRACING = _session.SETTINGS.enable
 _YIELD_NAME = "yield"
+_Source = TypeVar("_Source")
 _USED, _GENERATED, _BETWEEN_ENTITIES = 0, 1, 16
 
 
@@ -35,7 +36,8 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         image_size: Any = None,
         enable: bool = True,
     ) -> None:
-        super().__init__(name if name is not None else sys._getframe(1).f_code.co_name, cat)
+        super().__init__(name or sys._getframe(1).f_code.co_name, cat)
+        self._loops: dict[str, tuple[_core.Node, _core.Node]] = {}
         self.update(epoch, step, image_idx, image_size)
         if not enable:
             self.set_enabled(False)
@@ -76,13 +78,24 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         """The decorator for static methods."""
         return self.log(func, name)
 
-    def iter(self, it: Iterable[Any], name: str = "loop", iter_name: str = "step") -> Any:
-        """Loop over `it`: `<name>.iter` is waiting for an item, `<name>.yield` the body that uses it."""
-        if not _TRACING:
-            return it
-        wait = _core.Node(f"{name}{CTX_SEPARATOR}{ITER_NAME}", self.cat, self)
-        body = _core.Node(f"{name}{CTX_SEPARATOR}{_YIELD_NAME}", self.cat, self)
-        return _core.loop(it, wait, body, iter_name, False)
+    def iter(self, func: _Source, name: str = "loop", iter_name: str = "step") -> _Source:
+        """Loop over `func`: `<name>.iter` is waiting for an item, `<name>.yield` the body that uses it."""
+        return self._iter_as(None, func, name, iter_name)
+
+    def _iter_as(
+        self, use: _core.Use | None, func: _Source, name: str = "loop", iter_name: str = "step"
+    ) -> _Source:
+        from dftracer.python._iterables import looped  # noqa: PLC0415 - for those who loop
+
+        return looped(func, (*self._loop(name), iter_name, False, use) if _TRACING else None)
+
+    def _loop(self, name: str) -> tuple[_core.Node, _core.Node]:
+        if name not in self._loops:
+            self._loops[name] = (
+                _core.Node(f"{name}{CTX_SEPARATOR}{ITER_NAME}", self.cat, self),
+                _core.Node(f"{name}{CTX_SEPARATOR}{_YIELD_NAME}", self.cat, self),
+            )
+        return self._loops[name]
 
     def log_metadata(self, key: str, value: str) -> None:
         """A fact about the run, written at once."""
@@ -119,14 +132,17 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         """Write the event now: the one that is open, else one since this object was made or reset."""
         if self.enabled and not self.close():
             now = _core.time_ns()
-            _core.log_event(self.name, self.cat, self._since, now - self._since)
+            self.write_past(self._since, now - self._since)
             self._since = now
         return self
 
     def reset(self) -> dft_fn:
-        """Forget the args and begin anew."""
-        self._relations.clear()
-        self.clear_args()
+        """Begin anew; the args stay, the relations do not."""
+        if self._relations:
+            from dftracer.compat.entities import relation_args  # noqa: PLC0415
+
+            self.forget_args(list(relation_args(self._relations)))
+            self._relations.clear()
         self._since = _core.time_ns() if _TRACING else 0
         return self
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from dftracer import _core, _session
 from dftracer.python import _events
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _TRACING = _session.SETTINGS.enable
+_Source = TypeVar("_Source")
 
 # Marks in the path of a node: not of the tree (a plain one, one for storage, one with children of its own);
 # made by derive(); an event of a loop. Others are attributes.
@@ -58,7 +59,7 @@ class DFTracerAI(_core.Node):
         image_size: Any = None,
         enable: bool = True,
     ) -> None:
-        label = name if name is not None else cat
+        label = name or cat
         self._place(label, cat, None, (_STANDALONE, cat, label))
         self.update(epoch, step, image_idx, image_size)
         if not enable:
@@ -94,20 +95,35 @@ class DFTracerAI(_core.Node):
 
     def iter(
         self,
-        it: Iterable[Any] | AsyncIterator[Any],
+        iterator: _Source,
         include_block: bool = True,
         include_iter: bool = True,
         iter_name: str | None = None,
         block_name: str | None = None,
-    ) -> Any:
-        """Loop over `it`: one event for waiting for each item, one for the body that uses it."""
+    ) -> _Source:
+        """Loop over `iterator`: one event for waiting for each item, one for the body that uses it.
+
+        What it returns behaves as `iterator` does: a loader can be iterated again and has its length and
+        attributes, an iterator stays one.
+        """
+        return self._iter_as(None, iterator, include_block, include_iter, iter_name, block_name)
+
+    def _iter_as(
+        self,
+        use: _core.Use | None,
+        iterator: _Source,
+        include_block: bool = True,
+        include_iter: bool = True,
+        iter_name: str | None = None,
+        block_name: str | None = None,
+    ) -> _Source:
+        from dftracer.python._iterables import looped  # noqa: PLC0415 - for those who loop
+
         if not _TRACING:
-            return it
+            return looped(iterator, None)
         wait = self._named(iter_name or _iter_name(self.name)) if include_iter else None
         body = self._named(block_name or _block_name(self.name)) if include_block else None
-        if hasattr(it, "__aiter__") and not hasattr(it, "__iter__"):
-            return _AsyncLoop(it, _core.loop(None, wait, body, ITER_COUNT_NAME, True))
-        return _core.loop(it, wait, body, ITER_COUNT_NAME, True)  # type: ignore[arg-type]  # not async
+        return looped(iterator, (wait, body, ITER_COUNT_NAME, True, use))
 
     def _named(self, name: str) -> DFTracerAI:
         node = self._derived.get("\0" + name)
@@ -144,8 +160,7 @@ class DFTracerAI(_core.Node):
         self.set_enabled(False)
 
     def reset(self) -> DFTracerAI:
-        """Forget the args set on this node."""
-        self.clear_args()
+        """Begin anew; the args stay."""
         return self
 
     def get_time(self) -> int:
@@ -161,27 +176,6 @@ class DFTracerAI(_core.Node):
 
     def __deepcopy__(self, memo: object) -> DFTracerAI:
         return self
-
-
-class _AsyncLoop:
-    """`async for` with the same two events per item."""
-
-    def __init__(self, iterable: Any, marks: _core.LoopIterator[Any]) -> None:
-        self._iterator = iterable.__aiter__()
-        self._marks = marks
-
-    def __aiter__(self) -> _AsyncLoop:
-        return self
-
-    async def __anext__(self) -> Any:
-        self._marks.before_wait()
-        try:
-            item = await self._iterator.__anext__()
-        except BaseException as error:
-            self._marks.after_wait(error)
-            raise
-        self._marks.after_wait(None)
-        return item
 
 
 class _Branch(DFTracerAI):

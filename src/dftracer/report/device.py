@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dftracer._units import count_text, seconds_text
+from dftracer._units import bytes_text, count_text, seconds_text
 from dftracer.analyze import Analysis
 from dftracer.analyze.device import device_account, device_document
 from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
@@ -71,6 +71,10 @@ def _rank(a: Analysis) -> tuple[int, DeviceAccount] | None:
 def print_device(con: Console, a: Analysis) -> None:
     """Where the device's time went, and the kernels that took it."""
     found = _rank(a)
+    figures = model_line(a)
+    if figures:
+        con.print()
+        con.print(figures, style="dim")
     for note in device_document(a.job)["notes"]:
         con.print()
         con.print(note, style="dim")
@@ -120,6 +124,25 @@ def print_device(con: Console, a: Analysis) -> None:
         con.print(k)
 
 
+def model_line(a: Analysis) -> str:
+    """Tokens, FLOP/s and MFU in a line; empty where none of them is known."""
+    m = a.model
+    said = []
+    if m["tokens_per_s"] is not None:
+        said.append(f"{count_text(round(m['tokens_per_s']))} tokens/s")
+    if m["flops_per_s"] is not None:
+        said.append(f"{m['flops_per_s'] / 1e12:.3g} TFLOP/s")
+        share = (
+            f"{100 * m['mfu']:.1f} % of the peak of {m['device']} (MFU)"
+            if m["mfu"] is not None
+            else m["note"]
+        )
+        said.append(share.rstrip("."))
+    if m["memory_peak_bytes"] is not None:
+        said.append(f"at most {bytes_text(m['memory_peak_bytes'])} on the device")
+    return "  ·  ".join(said)
+
+
 def short_name(name: str, most: int = 44) -> str:
     """A kernel's name without return type, parameters and the long way to it."""
     name = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("at::native::", "")
@@ -130,6 +153,9 @@ def device_lines(a: Analysis) -> list[str]:
     """The same as Markdown."""
     found = _rank(a)
     notes = [line for note in device_document(a.job)["notes"] for line in ("", note)]
+    figures = model_line(a)
+    if figures:
+        notes = ["", figures, *notes]
     if found is None:
         return notes
     number, d = found

@@ -40,6 +40,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "names": _rounded(analysis.names.to_dicts()),
         "files": [] if files is None else _rounded(files.head(_MOST_FILES).to_dicts()),
         "files_total": 0 if files is None else files.height,
+        "model": analysis.model,
         "device": device_document(analysis.job),
         "workers": _rounded(views.workers(analysis.job).to_dicts()),
     }

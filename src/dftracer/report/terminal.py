@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dftracer._terminal import safe_console
 from dftracer._units import bytes_text, count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, views
 from dftracer.load._need import need
@@ -37,8 +38,8 @@ def print_report(
     analysis: Analysis, console: Console | None = None, findings: int = 8, names: int = 10
 ) -> None:
     """Print what matters, most important first."""
-    rich_console = need("rich.console")
-    con = console or rich_console.Console()
+    need("rich.console")
+    con = console or safe_console()
     _head(con, analysis)
     _findings(con, analysis, findings)
     _ledger(con, analysis)

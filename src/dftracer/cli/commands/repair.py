@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dftracer.cli.common import add_paths, print_json
+from dftracer.cli.common import print_json
 from dftracer.cli.copying import copied_lines, input_files
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output
+from dftracer.cli.rings import add_ring_arguments, look_after_rings
 from dftracer.format.reader import Problems
 from dftracer.format.writer import TraceWriter
 
@@ -21,7 +22,8 @@ EXAMPLE = "dftracer repair traces/ -o repaired/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="trace files or directories")
+    add_ring_arguments(parser)
     parser.add_argument(
         "--in-place",
         action="store_true",
@@ -30,6 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.rings:
+        return look_after_rings(args)
+    if not args.paths:
+        raise CommandError("say which traces: PATH, or --rings for what killed processes have left")
     if not args.in_place and not args.output:
         raise CommandError("say where the clean copies go: -o DIRECTORY, or --in-place")
     target = None if args.in_place else Path(args.output)

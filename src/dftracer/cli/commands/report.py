@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from dftracer._terminal import safe_console
 from dftracer.cli.common import add_filters, add_paths, console, open_trace, output_path, progress
 from dftracer.cli.main import EXIT_OK
 from dftracer.cli.outputs import appearing, check_output
-from dftracer.format.files import find_files
+from dftracer.format.files import NoTraces, find_files
 
 if TYPE_CHECKING:
     from dftracer.analyze import Analysis
@@ -31,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dask", metavar="ADDRESS", help="analyse on a Dask cluster: tcp://host:port or 'local'"
     )
+    parser.add_argument(
+        "--flops", type=float, metavar="N", help="FLOP of one step of one rank, for FLOP/s and MFU"
+    )
     add_filters(parser)
 
 
@@ -41,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     trace = open_trace(args, torch=True)
     with progress(args, "reading") as bar:
         analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
+    analysis.flops = args.flops
     _write_text(args, analysis)
     if args.html:
         from dftracer.report import html_page
@@ -59,7 +64,11 @@ def _check_page(args: argparse.Namespace) -> None:
     page = Path(args.html) if args.html else None
     if page is not None:
         earlier = page.suffix == ".html" and _is_report(page)
-        check_output(page, find_files(args.paths), force=args.force or earlier)
+        try:
+            traces = find_files(args.paths)
+        except NoTraces:  # the profiler's files alone, or nothing: the reader says which
+            traces = []
+        check_output(page, traces, force=args.force or earlier)
 
 
 def _is_report(page: Path) -> bool:
@@ -88,6 +97,4 @@ def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
             json.dump(document(analysis), out, indent=1, ensure_ascii=False)
             out.write("\n")
         else:
-            from rich.console import Console
-
-            print_report(analysis, Console(file=out, width=120) if args.output else console())
+            print_report(analysis, safe_console(file=out, width=120) if args.output else console())

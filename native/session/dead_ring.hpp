@@ -1,0 +1,69 @@
+// What a dead process left in its ring file, read into memory of our own. It is a file like any other and may hold
+// anything: whoever can write to it must be ourselves, and nothing in it is believed before it fits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "record/record.hpp"
+
+namespace dft {
+
+class DeadRing {
+ public:
+  DeadRing() = default;
+  DeadRing(const DeadRing&) = delete;
+  DeadRing& operator=(const DeadRing&) = delete;
+  ~DeadRing();
+
+  enum class Opened { kYes, kGone, kNotOurs, kNotARing, kOtherVersion };
+  Opened open(const std::string& path);
+
+  enum class Life { kDead, kAlive, kUnknown };
+  Life life() const;
+
+  // One reader completes a trace. Busy while another does; gone when that one is done with it.
+  enum class Lock { kHeld, kBusy, kGone };
+  Lock lock();
+
+  const FileHeader& header() const { return *header_; }
+  const std::string& path() const { return path_; }
+  uint64_t bytes() const { return size_; }
+  std::string trace_path() const { return header_->trace_path(); }
+  bool same_boot() const;
+
+  // The text of the open tail, whole lines of it.
+  std::string spool() const;
+  std::vector<std::pair<std::string, std::string>> names() const;
+
+  struct Records {
+    int64_t tid = 0;
+    uint64_t size = 0;           // bytes of records, one after the other
+    std::vector<uint64_t> room;  // aligned as records are
+    const uint8_t* data() const { return reinterpret_cast<const uint8_t*>(room.data()); }
+  };
+  uint64_t rings() const { return header_->ring_count.load(); }
+  // What one thread's ring holds that is not in the trace.
+  Records records(uint64_t ring) const;
+
+ private:
+  bool is_sound() const;
+  std::string read(uint64_t offset, uint64_t size) const;
+
+  int fd_ = -1;
+  uint64_t size_ = 0;
+  std::unique_ptr<FileHeader> header_;
+  std::string path_;
+};
+
+// Sizes that fit into each other: the formatter relies on them, and a damaged file may hold others.
+bool is_sound_record(const Record& r, uint64_t room, size_t names);
+
+// Reads up to `size` bytes; less at the end of the file.
+size_t read_fully(int fd, void* out, uint64_t size, uint64_t offset);
+
+}  // namespace dft

@@ -1,0 +1,459 @@
+"""Rings are recovered by their own user only, from sound files, and deleted only when recovered."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from support.apart import ATTACKER, apart, as_user, mounted, open_directory
+from support.iotrace import preload_library
+from support.process import clean_environment
+from support.trace import read_directory
+
+SHM = Path("/dev/shm")
+COMMIT = 96  # where the ring's header says how much of the trace counts, and in which state
+
+KILLED = """
+import os, signal
+from dftracer.python import ai, dftracer
+log = dftracer.initialize_log(None, None, -1)
+for i in range(100):
+    with ai.compute.forward(args={"i": i}): pass
+from dftracer import _core
+assert _core.flush()
+for i in range(100, 300):
+    with ai.compute.forward(args={"i": i}): pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+RECORDING = """
+from dftracer.python import ai, dftracer
+log = dftracer.initialize_log(None, None, -1)
+import os
+before = os.umask(0o177)
+with ai.compute.backward: pass
+os.umask(before)
+print([l.split()[-1] for l in open("/proc/self/maps") if ".ring" in l][0])
+log.finalize()
+"""
+
+
+def _python(
+    source: str, traces: Path, expect: int = 0, timeout: float = 60, **env: str
+) -> subprocess.CompletedProcess[str]:
+    settings = {"DFTRACER_ENABLE": "1", "DFTRACER_LOG_FILE": str(traces / "t"), "DFTRACER_DISABLE_IO": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        env=clean_environment(**{**settings, **env}),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == expect, done.stderr
+    return done
+
+
+def _killed(traces: Path, **env: str) -> None:
+    """A process that recorded 300 events and was killed; some of them are in its ring only."""
+    traces.mkdir(parents=True, exist_ok=True)
+    _python(KILLED, traces, -signal.SIGKILL, **env)
+
+
+def _command(*arguments: str | Path, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dftracer.cli", *map(str, arguments)],
+        env=clean_environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def _forwards(traces: Path) -> list[int]:
+    return [e.args["i"] for e in read_directory(traces).events if e.name == "forward"]
+
+
+def _ring(directory: Path | None = None) -> Path:
+    (ring,) = (directory or SHM / f"dftracer-{os.geteuid()}").glob("*.ring")
+    return ring
+
+
+def _with_trace(ring: bytes, path: Path, first_write: bool) -> bytes:
+    """The ring with another trace in both places for its name, perhaps as if nothing were written yet."""
+    data = bytearray(ring)
+    old = data.index(b"/", 400)
+    slots = [old, old + 4096] if data[old + 4096 : old + 4097] == b"/" else [old]
+    for at in slots:
+        data[at : at + 1024] = os.fsencode(path).ljust(1024, b"\0")
+    if first_write:
+        word = int.from_bytes(data[COMMIT : COMMIT + 8], "little") & (1 << 63) | 3
+        data[COMMIT : COMMIT + 8] = word.to_bytes(8, "little")
+    return bytes(data)
+
+
+def _place(path: Path, data: bytes, owner: int = 0, mode: int = 0o600) -> None:
+    path.write_bytes(data)
+    path.chmod(mode)
+    os.chown(path, owner, owner)
+
+
+@apart
+def test_a_ring_of_another_user_is_never_believed(tmp_path: Path) -> None:
+    """Planted wherever a recovery might look: the file it names stays what it was, for root too."""
+    _killed(tmp_path / "source")
+    good = _ring().read_bytes()
+    shutil.rmtree(SHM / "dftracer-0")
+    victim = open_directory(tmp_path / "victim")
+    victim.chmod(0o1777)
+    script = victim / "job.sh"
+    script.write_text("#!/bin/sh\necho as it was\n")
+    planted = _with_trace(good, script, first_write=True)
+    hostile = SHM / "dftracer-0"
+    hostile.mkdir()
+    hostile.chmod(0o777)
+    os.chown(hostile, ATTACKER, ATTACKER)
+    for number, place in enumerate((SHM, hostile, victim, SHM)):
+        _place(place / f"dftracer-0-{number:016x}.ring", planted, ATTACKER, 0o666 if number == 3 else 0o600)
+    done = _python(RECORDING, victim)
+    assert str(victim) in done.stdout, "its own ring lies beside the trace"
+    for verb in ("info", "validate", "report"):
+        _command(verb, victim)
+    assert script.read_text() == "#!/bin/sh\necho as it was\n"
+    assert not list(hostile.glob("*.tmp"))
+    assert len(list(hostile.iterdir())) == 1, "nothing of root's is put where another may take it"
+
+
+@apart
+def test_an_own_ring_is_not_believed_either(tmp_path: Path) -> None:
+    """What it names and is not the trace of its process, or not a file of its user, stays as it is."""
+    _killed(tmp_path / "source")
+    ring = _ring()
+    good = ring.read_bytes()
+    (trace,) = (tmp_path / "source").glob("*.pfw.gz")
+    place = open_directory(tmp_path / "place")
+    others = {
+        "script": b"#!/bin/sh\n",
+        "gzip": b"\x1f\x8b\x08\x00" + bytes(100),
+        "longer": trace.read_bytes() + trace.read_bytes(),
+        "of_another": trace.read_bytes(),
+    }
+    for first_write in (True, False):
+        for name, content in others.items():
+            target = place / f"{name}.pfw.gz"
+            target.write_bytes(content)
+            if name == "of_another":
+                os.chown(target, ATTACKER, ATTACKER)
+            _place(ring, _with_trace(good, target, first_write))
+            _command("info", place)
+            assert target.read_bytes() == content, (name, first_write)
+        link = place / "link.pfw.gz"
+        link.unlink(missing_ok=True)
+        before = trace.read_bytes()
+        link.symlink_to(trace)
+        _place(ring, _with_trace(good, link, first_write))
+        _command("info", place)
+        assert trace.read_bytes() == before
+    assert ring.exists(), "what was not recovered is kept"
+    _place(ring, good)
+    _command("info", tmp_path / "source")
+    assert _forwards(tmp_path / "source") == list(range(300))
+    assert not ring.exists()
+
+
+@apart
+def test_sizes_in_a_ring_are_checked_against_the_trace(tmp_path: Path) -> None:
+    """A ring that says that less was written than the trace holds does not make it shorter."""
+    for compression in ("1", "0"):
+        traces = tmp_path / compression
+        _killed(traces, DFTRACER_TRACE_COMPRESSION=compression)
+        ring = _ring()
+        good = ring.read_bytes()
+        (trace,) = traces.glob("*.pfw*")
+        content = trace.read_bytes()
+        for size in (2, 48, len(content) // 2, len(content) - 1):
+            data = bytearray(good)
+            data[COMMIT : COMMIT + 8] = (1 << 63 | size << 2).to_bytes(8, "little")
+            _place(ring, bytes(data))
+            _command("info", traces)
+            assert trace.read_bytes() == content, size
+        _place(ring, good)
+        _command("info", traces)
+        assert _forwards(traces) == list(range(300))
+
+
+@apart
+def test_files_that_only_have_the_name_of_a_ring(tmp_path: Path) -> None:
+    """Pipes, links, directories, cut and empty files: programs end and commands answer."""
+    _killed(tmp_path / "source")
+    good = _ring().read_bytes()
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    elsewhere = tmp_path / "elsewhere.ring"
+    _place(elsewhere, good)
+    for place in (SHM, SHM / "dftracer-0", traces):
+        os.mkfifo(place / "dftracer-0-pipe.ring", 0o600)
+        (place / "dftracer-0-directory.ring").mkdir()
+        (place / "dftracer-0-link.ring").symlink_to(elsewhere)
+        for cut in (0, 7, 100, 5000, 9000, 300_000, len(good) - 4096):
+            _place(place / f"dftracer-0-cut{cut}.ring", good[:cut])
+    preload = preload_library()
+    _python(RECORDING, traces)
+    env = clean_environment(
+        DFTRACER_ENABLE="1", DFTRACER_INIT="PRELOAD", LD_PRELOAD=preload, DFTRACER_LOG_FILE=str(traces / "t")
+    )
+    subprocess.run(["cat", "/etc/passwd"], env=env, check=True, timeout=60, capture_output=True)
+    assert _command("info", traces).returncode == 0
+    assert _command("repair", "--rings").returncode in {0, 1}
+
+
+@apart
+def test_held_locks_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    """Someone who keeps thirty rings locked, two seconds each on the way out, is not waited for as often."""
+    _killed(tmp_path / "traces")
+    good = _ring().read_bytes()
+    held = []
+    for number in range(30):
+        path = SHM / f"dftracer-0/dftracer-0-{number:016x}.ring"
+        _place(path, good)
+        held.append(path.open("rb"))
+        fcntl.flock(held[-1], fcntl.LOCK_EX)
+    _python(RECORDING, tmp_path / "traces", timeout=40)
+    _command("info", tmp_path / "traces", timeout=40)
+
+
+@apart
+def test_where_rings_lie(tmp_path: Path) -> None:
+    """In a directory of the user that is closed to others; where that one is not, beside the trace."""
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    own = SHM / "dftracer-0"
+
+    def lies_in() -> str:
+        return str(Path(_python(RECORDING, traces).stdout).parent)
+
+    assert lies_in() == str(own)
+    assert own.stat().st_mode & 0o7777 == 0o700
+    for mode in (0o755, 0o770, 0o777):
+        own.chmod(mode)
+        assert lies_in() == str(traces), oct(mode)
+    own.chmod(0o700)
+    assert lies_in() == str(own)
+    os.chown(own, ATTACKER, ATTACKER)
+    assert lies_in() == str(traces)
+    own.rmdir()
+    own.symlink_to(tmp_path)
+    assert lies_in() == str(traces)
+    own.unlink()
+    SHM.chmod(0o777)  # where names do not stay, none is trusted
+    assert lies_in() == str(traces)
+
+
+def _open_preload(base: Path) -> Path:
+    """The preloaded library where every user can read it."""
+    place = open_directory(base / "lib")
+    library = Path(preload_library())
+    for file in library.parent.glob("libdftracer*.so*"):
+        shutil.copy(file, place)
+    return place / library.name
+
+
+@apart
+def test_two_users_beside_each_other(tmp_path: Path) -> None:
+    """Each recovers what is his; neither sees, moves or removes what is the other's, not even root."""
+    library = _open_preload(tmp_path)
+    theirs, ours = open_directory(tmp_path / "theirs"), tmp_path / "ours"
+    os.chown(theirs, ATTACKER, ATTACKER)
+    env = clean_environment(
+        DFTRACER_ENABLE="1",
+        DFTRACER_INIT="PRELOAD",
+        LD_PRELOAD=str(library),
+        DFTRACER_LOG_FILE=str(theirs / "t"),
+    )
+    program = "read line < /etc/passwd; kill -9 $$"
+    assert as_user(ATTACKER, ["bash", "-c", program], env).returncode == -signal.SIGKILL
+    their_directory = SHM / f"dftracer-{ATTACKER}"
+    their_ring = _ring(their_directory)
+    assert their_ring.stat().st_uid == ATTACKER
+    assert their_ring.stat().st_mode & 0o7777 == 0o600
+    assert their_directory.stat().st_mode & 0o7777 == 0o700
+    _killed(ours)
+    before = {p: p.read_bytes() for p in theirs.iterdir()}
+    _command("info", theirs)
+    _python(RECORDING, theirs.parent / "root")
+    assert {p: p.read_bytes() for p in theirs.iterdir()} == before
+    assert their_ring.exists(), "root leaves it to its owner"
+    listed = json.loads(_command("repair", "--rings", "--json").stdout)["rings"]
+    states = {r["ring"]: r["state"] for r in listed}
+    assert states[str(their_ring)] == "of another user"
+    assert _forwards(ours) == list(range(300)), "and recovers its own by hand"
+    # The next traced program of that user completes the trace beside its own.
+    assert as_user(ATTACKER, ["cat", "/etc/hostname"], env).returncode == 0
+    assert not their_ring.exists()
+    assert any(f.end_record.args.get("recovered") for f in read_directory(theirs))
+
+
+@apart
+def test_a_trace_directory_that_was_moved(tmp_path: Path) -> None:
+    """Other processes of the user leave its ring alone; readers find that it belongs to the moved trace."""
+    _killed(tmp_path / "before")
+    (tmp_path / "before").rename(tmp_path / "after")
+    _python(RECORDING, tmp_path / "other")
+    assert _ring().exists()
+    assert _command("info", tmp_path / "after").returncode == 0
+    assert _forwards(tmp_path / "after") == list(range(300))
+    assert not list((SHM / "dftracer-0").iterdir())
+
+
+@apart
+def test_a_trace_directory_that_is_not_visible(tmp_path: Path) -> None:
+    """Another file system covers it, as in another mount namespace: nothing is lost until it is back."""
+    traces = tmp_path / "traces"
+    _killed(traces)
+    with mounted(traces, "size=1m"):
+        _python(RECORDING, tmp_path / "other")
+        _python(RECORDING, traces)
+        _command("info", traces)
+        _command("repair", "--rings")
+        assert _ring().exists()
+    shutil.move(traces, tmp_path / "away")
+    traces.mkdir()
+    _python(RECORDING, tmp_path / "other")
+    assert _ring().exists()
+    traces.rmdir()
+    shutil.move(tmp_path / "away", traces)
+    _command("info", traces)
+    assert _forwards(traces) == list(range(300))
+
+
+@apart
+def test_rings_in_a_place_of_the_users_choice(tmp_path: Path) -> None:
+    """A reader that was never told of DFTRACER_RING_DIR recovers from there all the same."""
+    place = tmp_path / "place"
+    place.mkdir()
+    _killed(tmp_path / "traces", DFTRACER_RING_DIR=str(place))
+    assert _ring(place).exists()
+    assert _command("info", tmp_path / "traces").returncode == 0
+    assert _forwards(tmp_path / "traces") == list(range(300))
+    assert not list(place.iterdir())
+    assert not list((SHM / "dftracer-0").iterdir())
+
+
+@apart
+def test_rings_by_hand(tmp_path: Path) -> None:
+    """`repair --rings` lists what is there, recovers what has its trace, and the rest where it is told to."""
+    _killed(tmp_path / "one")
+    _killed(tmp_path / "two")
+    _killed(tmp_path / "three")
+    old = SHM / "dftracer-0-0123456789abcdef.ring"
+    _place(old, b"DFTRING2" + bytes(20_000))
+    shutil.rmtree(tmp_path / "two")
+    (tmp_path / "three").rename(tmp_path / "moved")
+    done = _command("repair", "--rings", "--json")
+    assert done.returncode == 1, "one is kept for want of its trace"
+    rows = {r["trace"].rsplit("/", 2)[-2] if r["trace"] else "": r for r in json.loads(done.stdout)["rings"]}
+    assert rows["one"]["outcome"] == "recovered"
+    assert rows["one"]["records"] > 0
+    assert rows["two"]["outcome"] == rows["three"]["outcome"] == "kept"
+    assert "not there" in rows["two"]["why"]
+    assert rows[""]["state"] == "of another version"
+    assert _forwards(tmp_path / "one") == list(range(300))
+    text = _command("repair", "--rings").stdout
+    assert rows["two"]["ring"] in text
+    # Told where the moved trace is now, and where to put what has none.
+    done = _command("repair", "--rings", tmp_path / "moved", "-o", tmp_path / "rescued")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _forwards(tmp_path / "moved") == list(range(300))
+    rescued = _forwards(tmp_path / "rescued")
+    assert rescued, "what the ring held of a trace that is gone"
+    assert rescued == list(range(300))[-len(rescued) :]
+    assert _command("info", tmp_path / "rescued").returncode == 0
+    assert old.exists(), "never deleted unasked"
+    assert not list((SHM / "dftracer-0").iterdir())
+
+
+@apart
+def test_rings_are_given_up_only_when_asked(tmp_path: Path) -> None:
+    _killed(tmp_path / "traces")
+    shutil.rmtree(tmp_path / "traces")
+    assert _command("repair", "--rings").returncode == 1
+    assert _ring().exists()
+    place = tmp_path / "place"
+    place.mkdir()
+    _killed(tmp_path / "traces", DFTRACER_RING_DIR=str(place))
+    shutil.rmtree(place)
+    assert len(list((SHM / "dftracer-0").iterdir())) == 2, "the ring, and what knows of the other"
+    assert _command("repair", "--rings", "--discard").returncode == 0
+    assert not list((SHM / "dftracer-0").iterdir())
+
+
+FILLED = """
+import os, sys, threading
+from dftracer.python import ai, dftracer
+log = dftracer.initialize_log(None, None, -1)
+place = os.environ["DFTRACER_RING_DIR"]
+def burst(k, n):
+    for i in range(n):
+        with ai.compute.forward(args={"k": k, "i": i}): pass
+burst(0, 10)
+with open(place + "/filler", "wb") as f:
+    try:
+        while True: os.posix_fallocate(f.fileno(), os.fstat(f.fileno()).st_size, 4096)
+    except OSError: pass
+threads = [threading.Thread(target=burst, args=(k, 5000)) for k in range(1, 5)]
+for t in threads: t.start()
+burst(0, 20_000)
+for t in threads: t.join()
+log.finalize()
+"""
+
+
+@apart
+def test_the_place_of_rings_fills_up_later(tmp_path: Path) -> None:
+    """Threads that find no room there record into private memory, and so does one whose ring cannot grow."""
+    with mounted(tmp_path / "small", "size=4m") as small:
+        done = _python(FILLED, tmp_path, DFTRACER_RING_DIR=str(small), timeout=120)
+    (file,) = read_directory(tmp_path).files
+    events = [(e.args["k"], e.args["i"]) for e in file.events]
+    expected = [(0, i) for i in (*range(10), *range(20_000))]
+    expected += [(k, i) for k in range(1, 5) for i in range(5000)]
+    assert sorted(events) == sorted(expected)
+    assert file.end_record.args["dropped"] == 0
+    assert file.end_record.args["recoverable"] == 0
+    assert done.stderr.count("private memory") == 1
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("limited", ["trace", "stderr"])
+def test_a_limit_on_file_sizes_never_ends_the_program(limited: str, tmp_path: Path) -> None:
+    """Neither the last write before exec nor a line on stderr raises SIGXFSZ in the program."""
+    full = tmp_path / "full"
+    full.write_bytes(bytes(4096))
+    settings = {"trace": str(tmp_path / "t"), "stderr": "/proc/nowhere/t"}
+    env = clean_environment(
+        DFTRACER_ENABLE="1",
+        DFTRACER_INIT="PRELOAD",
+        LD_PRELOAD=preload_library(),
+        DFTRACER_LOG_FILE=settings[limited],
+    )
+    program = "ulimit -f 1; read line < /etc/passwd; exec cat /etc/passwd"
+    with full.open("ab") as at_the_limit:
+        done = subprocess.run(
+            ["bash", "-c", program],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=at_the_limit if limited == "stderr" else subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == Path("/etc/passwd").read_bytes()

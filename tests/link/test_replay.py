@@ -1,0 +1,74 @@
+"""A replay of the graph by what a simulator reads of it takes as long as the run took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dftracer.link import link
+from dftracer.link.chakra import read_chakra
+from link.conftest import record
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    return {a.name: getattr(a, a.WhichOneof("value")) for a in node.attr}
+
+
+def resource(node: Any, known: dict[str, Any]) -> tuple[str, int]:
+    """What can do one thing at a time: a stream, a thread, the network of a collective."""
+    if "stream" in known:
+        return "stream", known["stream"]
+    if node.type in (5, 6, 7):
+        return "network", node.id  # gloo has several threads for it
+    return "thread", known.get("tid", -1)
+
+
+def replayed_us(nodes: list[Any]) -> int:
+    """A list scheduler: each node begins when all it depends on is done and its resource is free."""
+    done: dict[int, int] = {}
+    free: dict[tuple[str, int], int] = {}
+    for node in nodes:  # the file is in the order of their starts
+        begin = max((done[d] for d in node.data_deps), default=0)
+        where = resource(node, attributes(node))
+        if where[0] == "stream":
+            begin = max(begin, free.get(where, 0))
+        done[node.id] = free[where] = begin + int(node.duration_micros)
+    return max(done.values())
+
+
+def longest_us(nodes: list[Any]) -> int:
+    """The longest path over data dependencies."""
+    done: dict[int, int] = {}
+    for node in nodes:
+        done[node.id] = max((done[d] for d in node.data_deps), default=0) + int(node.duration_micros)
+    return max(done.values())
+
+
+def wall_us(nodes: list[Any]) -> float:
+    timed = [n for n in nodes if n.start_time_micros]
+    ends = [n.start_time_micros + attributes(n)["inclusive_ns"] / 1000 for n in timed]
+    return float(max(ends) - min(n.start_time_micros for n in timed))
+
+
+def linked(directory: Path, out: Path) -> Iterator[list[Any]]:
+    link(directory, out)
+    for path in sorted(out.glob("chakra_*.et")):
+        yield read_chakra(path)[1]
+
+
+@pytest.fixture(scope="module")
+def overlapping(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks whose buckets are reduced by gloo's threads while the backward pass goes on."""
+    return record(tmp_path_factory.mktemp("overlap") / "out", "--layers", "5", "--width", "256")
+
+
+@pytest.mark.parametrize("which", ["h200", "recorded", "overlapping"])
+def test_replay(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """No path is longer than the run was, and the replay within 5 % of it."""
+    for nodes in linked(request.getfixturevalue(which), tmp_path):
+        wall = wall_us(nodes)
+        assert longest_us(nodes) <= wall
+        assert 0.95 * wall <= replayed_us(nodes) <= 1.05 * wall
