@@ -30,6 +30,7 @@ void add_directory_hooks(std::vector<Hook>* out);
 void add_transfer_hooks(std::vector<Hook>* out);
 void add_stdio_hooks(std::vector<Hook>* out);
 void add_process_hooks(std::vector<Hook>* out);
+void add_number_hooks(std::vector<Hook>* out);
 void add_loader_hooks(std::vector<Hook>* out);
 
 }  // namespace dft

@@ -32,6 +32,7 @@ const std::vector<Hook>& all_hooks() {
     add_transfer_hooks(out);
     add_stdio_hooks(out);
     add_process_hooks(out);
+    add_number_hooks(out);
     add_loader_hooks(out);
     return out;
   }();

@@ -78,6 +78,7 @@ ARGS: tuple[Arg, ...] = (
     Arg("ppid", "int", "`start`", "parent process"),
     Arg("num_events", "int", "`end`", "records written"),
     Arg("dropped", "int", "`end`", "events that could not be kept; `dropped_*` tell them by reason"),
+    Arg("values_cut", "int", "`end`", "argument values cut at a `...`: all args of an event have 4 MiB"),
     Arg("bytes", "int", "`end`", "size of the trace file before this record, over all parts"),
     Arg("members", "int", "`end`", "writes it took"),
     Arg("writer_cpu_us", "int", "`end`", "CPU time of the writer thread"),
