@@ -86,6 +86,7 @@ class Digester:
     def __init__(self) -> None:
         self.source = Source()
         self.pairs = Pairs(self.source.keys)
+        self.kinds: list[int] = []  # of mark, by pair
 
     def digest(self, scanner: Scanner, chunk: Chunk) -> Digest:
         pair = self.pairs.of(scanner, chunk)
@@ -148,17 +149,14 @@ class Digester:
     def _mark(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """Keep the events that delimit steps, items and epochs."""
         keys = self.source.keys
-        kinds: dict[str, list[int]] = {}
-        for i, (cat, name) in enumerate(keys):
+        for cat, name in keys[len(self.kinds) :]:
             kind = _mark_kind(cat, name)
-            if kind:
-                kinds.setdefault(kind, []).append(i)
-        for kind, numbers in kinds.items():
-            table = np.zeros(len(keys), dtype=bool)
-            table[numbers] = True
-            at = np.flatnonzero(table[out.pair])
-            if at.size == 0:
-                continue
+            self.kinds.append(_KINDS.index(kind) if kind else 0)
+        of_row = np.array(self.kinds, dtype=np.uint8)[out.pair]
+        marked = np.flatnonzero(of_row)
+        of_row = of_row[marked]
+        for number in np.unique(of_row).tolist():
+            kind, at = _KINDS[number], marked[of_row == number]
             label = chunk.ints("step")[rows][at]
             if kind == "profiler":
                 label = np.array(
@@ -204,6 +202,20 @@ def digest_span(
     return out
 
 
+_KINDS = (
+    "",
+    "wait",
+    "body",
+    "item",
+    "epoch",
+    "train",
+    "evaluate",
+    "forward",
+    "learn",
+    "compute_step",
+    "transfer",
+    "profiler",
+)
 _MARKS = {
     ("dataloader", "fetch.iter"): "wait",
     ("dataloader", "fetch.block"): "body",

@@ -115,7 +115,8 @@ class _Analyzer:
             return
         self._renumber(d.source)
         pair, ts, dur = _mapped(self.pair_map, d.pair), d.ts, d.dur
-        low, high = int(ts.min()), int((ts + dur).max())
+        end = ts + dur
+        low, high = int(ts.min()), int(end.max())
         self.first = low if self.first is None else min(self.first, low)
         self.last = high if self.last is None else max(self.last, high)
         if d.ids is not None:
@@ -139,7 +140,7 @@ class _Analyzer:
                 self.io_rows[key].append(values)
         self.marks.add(d.marks)
         self.auto = self.auto or d.auto
-        self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, dur)
+        self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, end)
         self.devices.add(d.devices)
         for kind, rows in d.lineage.items():
             self.lineage.setdefault(kind, []).append(rows)
