@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test native-test lint chakra-descriptor bench bench-rivals clean
+.PHONY: demo test native-test lint fuzz chakra-descriptor bench bench-rivals clean
 
-# Builds, traces a small training run with loader workers, and shows where its time went.
+# Builds, traces a small training program that nobody annotated, and shows where its time went.
 demo: $(VENV)/.torch $(VENV)/.installed
 	rm -rf out/demo
-	$(BIN)/python examples/demo_train.py --directory out/demo
+	$(BIN)/dftracer run -o out/demo/traces --report --html out/demo/report.html -- $(BIN)/python examples/train.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +66,13 @@ build/asan/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
 
 build/tsan/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
 	$(NATIVE_BUILD) $(SANITIZED) -DDFTRACER_SANITIZE=thread && $(NATIVE_RUN)
+
+# Damaged input for every reader, native ones with sanitizers: `make fuzz MINUTES=5`.
+MINUTES ?= 5
+fuzz: $(VENV)/.installed $(VENV)/.cmake
+	$(BIN)/cmake -S tests/native/fuzz -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
+	$(BIN)/cmake --build build/fuzz
+	cd tests && $(abspath $(BIN))/python -m fuzz --minutes $(MINUTES) --native $(abspath build/fuzz)
 
 # The wire format of Chakra, compiled.
 chakra-descriptor: $(VENV)/.installed

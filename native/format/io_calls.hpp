@@ -6,7 +6,7 @@
 namespace dft {
 
 enum class Call : uint16_t {
-#define IO_CALL(category, event, ...) event##_,
+#define IO_CALL(category, event, role, ...) event##_,
 #include "format/io_hooks.def"
   kCount
 };
@@ -18,7 +18,7 @@ struct CallText {
 };
 
 inline constexpr CallText kCalls[] = {
-#define IO_CALL(category, event, ...) {#category, #event, {__VA_ARGS__}},
+#define IO_CALL(category, event, role, ...) {#category, #event, {__VA_ARGS__}},
 #include "format/io_hooks.def"
 };
 

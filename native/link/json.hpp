@@ -77,7 +77,7 @@ class Cursor {
     if (negative) ++p_;
     const char* begin = p_;
     std::int64_t value = 0;
-    while (p_ < end_ && *p_ >= '0' && *p_ <= '9') value = value * 10 + (*p_++ - '0');
+    while (p_ < end_ && *p_ >= '0' && *p_ <= '9' && p_ - begin < 17) value = value * 10 + (*p_++ - '0');
     if (p_ == begin || p_ - begin > 16 || value > 9'000'000'000'000'000) return false;
     int digits = 0;
     bool up = false;

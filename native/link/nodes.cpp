@@ -32,13 +32,14 @@ void find_tensors(std::string_view values, std::int64_t node, Tensors& out) {
     while (n < 5) {
       while (q < end && *q == ' ') ++q;
       const char* begin = q;
-      std::int64_t value = 0;
-      while (q < end && *q >= '0' && *q <= '9' && q - begin < 19) value = value * 10 + (*q++ - '0');
+      std::uint64_t value = 0;
+      while (q < end && *q >= '0' && *q <= '9' && q - begin < 19)
+        value = value * 10 + static_cast<std::uint64_t>(*q++ - '0');
       if (q == begin) break;
       while (q < end && *q == ' ') ++q;
       if (q >= end || *q != ',') break;
       ++q;
-      numbers[n++] = value;
+      numbers[n++] = static_cast<std::int64_t>(value);
     }
     while (q < end && *q == ' ') ++q;
     if (n == 5 && q < end && *q == '"') {

@@ -3,7 +3,9 @@
 #include "format/md5.hpp"
 #include "intercept/intercept.hpp"
 #include "module/node.hpp"
+#include "session/environment.hpp"
 #include "session/left_rings.hpp"
+#include "session/run.hpp"
 #include "session/session.hpp"
 
 namespace dft::py {
@@ -21,25 +23,31 @@ auto without_gil(F f) {
   return result;
 }
 
-uint64_t number(PyObject* dict, const char* key, uint64_t fallback) {
+std::string text_at(PyObject* dict, const char* key, const char* otherwise) {
   PyObject* v = PyDict_GetItemString(dict, key);
-  if (!v) return fallback;
-  uint64_t n = PyLong_AsUnsignedLongLong(v);
-  if (PyErr_Occurred()) {
-    PyErr_Clear();
-    return fallback;
+  return v && v != Py_None ? text_of(v) : otherwise;
+}
+
+// The rows of the table of settings that the dict has; what is not a value of its kind counts as not there.
+SettingValues values_in(PyObject* dict) {
+  SettingValues out;
+  for (const SettingRow& row : kSettings) {
+    PyObject* v = PyDict_GetItemString(dict, row.name);
+    if (!v || v == Py_None) continue;
+    SettingValue value;
+    if (PyUnicode_Check(v)) {
+      value.is_text = true;
+      value.text = text_of(v);
+    } else if (PyLong_Check(v)) {  // bool too
+      value.number = PyLong_AsLongLong(v);
+    }
+    if (PyErr_Occurred()) {
+      PyErr_Clear();
+      continue;
+    }
+    out[row.name] = value;
   }
-  return n;
-}
-
-bool truth(PyObject* dict, const char* key, bool fallback) {
-  PyObject* v = PyDict_GetItemString(dict, key);
-  return v ? PyObject_IsTrue(v) > 0 : fallback;
-}
-
-void set_text(PyObject* dict, const char* key, std::string* out) {
-  PyObject* v = PyDict_GetItemString(dict, key);
-  if (v && v != Py_None) *out = text_of(v);
+  return out;
 }
 
 PyObject* py_configure(PyObject*, PyObject* dict) {
@@ -47,30 +55,13 @@ PyObject* py_configure(PyObject*, PyObject* dict) {
     PyErr_SetString(PyExc_TypeError, "settings must be a dict");
     return nullptr;
   }
-  Settings s;
-  g_tracing = truth(dict, "enable", false);
-  s.compress = truth(dict, "trace_compression", s.compress);
-  s.inc_metadata = truth(dict, "inc_metadata", s.inc_metadata);
-  s.disable_tids = truth(dict, "disable_tids", s.disable_tids);
-  s.bind_signals = truth(dict, "bind_signals", s.bind_signals);
-  s.record_affinity = truth(dict, "set_core_affinity", s.record_affinity);
-  s.ring_size = number(dict, "ring_size", s.ring_size);
-  s.max_stall_us = number(dict, "max_stall_us", s.max_stall_us);
-  if (uint64_t n = number(dict, "write_buffer_size", 0)) s.member_size = n;
-  s.flush_ms = number(dict, "flush_ms", s.flush_ms);
-  s.rotate_size = number(dict, "rotate_size", 0);
-  s.rotate_keep = number(dict, "rotate_keep", 0);
-  s.max_size = number(dict, "max_size", 0);
-  set_text(dict, "ring_dir", &s.ring_dir);
-  set_text(dict, "data_dir", &s.data_dir);
+  SettingValues values = values_in(dict);
+  g_tracing = values["enable"].number != 0;
+  Settings s = settings_from(values);
   PyObject* dirs = PyDict_GetItemString(dict, "import_dirs");
   for (Py_ssize_t i = 0; dirs && PyList_Check(dirs) && i < PyList_GET_SIZE(dirs); ++i)
     s.import_dirs.push_back(text_of(PyList_GET_ITEM(dirs, i)));
-  bool io = !truth(dict, "disable_io", true);
-  s.trace_posix = io && !truth(dict, "disable_posix", false);
-  s.trace_stdio = io && !truth(dict, "disable_stdio", false);
-  set_text(dict, "log_file", &s.prefix);
-  set_text(dict, "version", &s.version);
+  s.version = text_at(dict, "version", "0");
   PyObject* facts = PyDict_GetItemString(dict, "facts");
   if (facts && PyDict_Check(facts)) {
     PyObject *key, *value;
@@ -120,6 +111,36 @@ PyObject* py_trace_path(PyObject*, PyObject*) {
   std::string path = session_path();
   if (path.empty()) Py_RETURN_NONE;
   return PyUnicode_DecodeFSDefaultAndSize(path.data(), Py_ssize_t(path.size()));
+}
+
+PyObject* py_run_id(PyObject*, PyObject*) {
+  std::string id = run_id();
+  return PyUnicode_FromStringAndSize(id.data(), Py_ssize_t(id.size()));
+}
+
+PyObject* py_identify_run(PyObject*, PyObject* stem) {
+  std::string id = identify_run(text_of(stem)).id;
+  return PyUnicode_FromStringAndSize(id.data(), Py_ssize_t(id.size()));
+}
+
+// For the environment of processes started from now on, this one having given the name.
+PyObject* py_given_names(PyObject*, PyObject* path) {
+  std::string names = given_names_with(run_id(), text_of(path));
+  return PyUnicode_FromStringAndSize(names.data(), Py_ssize_t(names.size()));
+}
+
+// The settings and the rank as a preloaded program reads them.
+PyObject* py_environment(PyObject*, PyObject*) {
+  Ref values(PyDict_New()), facts(PyDict_New());
+  for (const auto& [name, value] : settings_in_environment()) {
+    Ref v(value.is_text ? PyUnicode_DecodeFSDefault(value.text.c_str()) : PyLong_FromLongLong(value.number));
+    if (!v || PyDict_SetItemString(values.get(), name.c_str(), v.get()) < 0) return nullptr;
+  }
+  for (const auto& [name, value] : rank_facts(rank_in_environment())) {
+    Ref v(PyUnicode_DecodeFSDefault(value.c_str()));
+    if (!v || PyDict_SetItemString(facts.get(), name.c_str(), v.get()) < 0) return nullptr;
+  }
+  return Py_BuildValue("(OO)", values.get(), facts.get());
 }
 
 PyObject* py_stats(PyObject*, PyObject*) {
@@ -333,6 +354,10 @@ PyMethodDef g_session_functions[] = {
     {"flush", py_flush, METH_NOARGS, nullptr},
     {"active", py_active, METH_NOARGS, nullptr},
     {"trace_path", py_trace_path, METH_NOARGS, nullptr},
+    {"run_id", py_run_id, METH_NOARGS, nullptr},
+    {"identify_run", py_identify_run, METH_O, nullptr},
+    {"given_names", py_given_names, METH_O, nullptr},
+    {"environment", py_environment, METH_NOARGS, nullptr},
     {"stats", py_stats, METH_NOARGS, nullptr},
     {"recover", py_recover, METH_O, nullptr},
     {"rings", py_rings, METH_O, nullptr},

@@ -32,11 +32,11 @@ bool begin_recording(Session* s, bool for_io) {
   h->first_anchor = h->last_anchor = s->clock.first();
   h->epoch_offset = s->clock.epoch_offset();
   snprintf(h->host_hash, sizeof h->host_hash, "%s", s->host_hash.c_str());
-  // Until the file is open nobody may take the wished name for ours: another process may have it.
+  // Until the file has claimed it nobody may take the requested name for ours: another process may have it.
   snprintf(h->path[0], sizeof h->path[0], "%s", s->fallback_path.c_str());
   s->lines.setup(h->pid, s->host_hash, s->settings.inc_metadata, s->settings.disable_tids, name_of);
   publish_names(h);
-  s->writer.set_target(s->requested_path, s->fallback_path);
+  s->writer.set_target(s->requested_path, s->fallback_path, {s->run.id, recover_trace});
   s->writer.set_prelude(make_prelude(s));
   s->writer.set_closing_facts(append_interception_facts);
   h->dropped[int(Drop::kInSignal)].store(s->dropped_before_begin.load());

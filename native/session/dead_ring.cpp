@@ -78,6 +78,15 @@ bool DeadRing::is_sound() const {
          h->trace_path()[0] == '/';
 }
 
+std::string DeadRing::trace_path() const {
+  // It may have died while its file changed from one name to the other.
+  const char* now = header_->trace_path();
+  const char* other = now == header_->path[0] ? header_->path[1] : header_->path[0];
+  struct stat st;
+  bool gone = *other == '/' && lstat(now, &st) != 0 && errno == ENOENT;
+  return gone && lstat(other, &st) == 0 ? other : now;
+}
+
 bool DeadRing::same_boot() const { return header_->boot == own_boot(); }
 
 DeadRing::Life DeadRing::life() const {
@@ -88,7 +97,8 @@ DeadRing::Life DeadRing::life() const {
 }
 
 DeadRing::Lock DeadRing::lock() {
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? Lock::kBusy : Lock::kGone;
+  // Where the file system has no locks readers do without: two of them would write the same.
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return Lock::kBusy;
   struct stat st;
   return fstat(fd_, &st) == 0 && is_private_file(st) ? Lock::kHeld : Lock::kGone;
 }

@@ -33,7 +33,7 @@ class DeadRing {
   const FileHeader& header() const { return *header_; }
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return size_; }
-  std::string trace_path() const { return header_->trace_path(); }
+  std::string trace_path() const;
   bool same_boot() const;
 
   // The text of the open tail, whole lines of it.

@@ -1,5 +1,6 @@
 #include "session/prelude.hpp"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>
@@ -9,9 +10,13 @@
 
 #include "format/json.hpp"
 #include "format/md5.hpp"
+#include "format/run_record.hpp"
+#include "record/process_owner.hpp"
 
 namespace dft {
 namespace {
+
+constexpr size_t kLongestCommand = 1000;  // in the run's record; the whole stands in another
 
 std::string read_command_line() {
   std::string out;
@@ -21,9 +26,20 @@ std::string read_command_line() {
   while (fd >= 0 && (n = read(fd, buf, sizeof buf)) > 0) out.append(buf, size_t(n));
   if (fd >= 0) close(fd);
   while (!out.empty() && out.back() == '\0') out.pop_back();
-  for (char& c : out)
-    if (c == '\0') c = ';';
   return out;
+}
+
+std::string joined(std::string words, char separator) {
+  for (char& c : words)
+    if (c == '\0') c = separator;
+  return words;
+}
+
+// Asked without knowing Python: a program that has an interpreter in it has this function.
+std::string python_version() {
+  auto* version = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "Py_GetVersion"));
+  std::string text = version ? version() : "";
+  return text.substr(0, text.find(' '));
 }
 
 std::string read_executable() {
@@ -50,23 +66,37 @@ size_t prelude_bound(const Session* s) {
   size_t strings = read_command_line().size() + s->host.size() + s->settings.version.size() + 2 * PATH_MAX;
   for (auto& [key, value] : s->settings.facts) strings += key.size() + value.size();
   if (s->settings.record_affinity) strings += affinity_mask().size();
-  return strings * 6 + (8 + s->settings.facts.size()) * 512;
+  return strings * 6 + 6 * kLongestCommand + (9 + s->settings.facts.size()) * 512;
 }
 
 Prelude make_prelude(Session* s) {
   FileHeader* h = s->header();
   int64_t pid = h->pid;
   Prelude out;
-  auto metadata = [&](const char* kind, std::string_view key, std::string_view value) {
-    out.text += s->lines.metadata_line(h->next_id.fetch_add(1), pid, kind, key, value);
+  auto metadata = [&](const char* kind, std::string_view key, std::string_view value, std::string_view more = {}) {
+    out.text += s->lines.metadata_line(h->next_id.fetch_add(1), pid, kind, key, value, more);
     out.facts.count(0);
     ++out.records;
   };
   char cwd_buffer[PATH_MAX] = "unknown";
   std::string cwd = getcwd(cwd_buffer, sizeof cwd_buffer) ? cwd_buffer : "unknown";
-  std::string command = read_command_line();
+  std::string words = read_command_line();
+  std::string command = joined(words, ';');
   std::string executable = read_executable();
+  uint64_t start_us = (s->clock.first().mono_ns + s->clock.epoch_offset()) / 1000;
   metadata("HH", s->host, s->host_hash);
+  RunRecord run{s->run.id,
+                start_us,
+                own_owner(),
+                s->run.rank,
+                s->run.world_size,
+                s->run.attempt,
+                s->run.launcher,
+                s->host,
+                s->settings.version,
+                python_version(),
+                joined(words, ' ').substr(0, kLongestCommand)};
+  metadata(kRunKind, kRunKind, run.id, run_arguments(run));
   metadata("thread_name", std::to_string(pid), "thread_name");
   metadata("FH", cwd, short_hash(cwd));
   metadata("SH", command, short_hash(command));
@@ -74,7 +104,6 @@ Prelude make_prelude(Session* s) {
   for (auto& [key, value] : s->settings.facts) metadata("PR", key, value);
   if (s->settings.record_affinity) metadata("PR", "core_affinity", affinity_mask());
 
-  uint64_t start_us = (s->clock.first().mono_ns + s->clock.epoch_offset()) / 1000;
   time_t seconds = time_t(start_us / 1000000);
   char date[64];
   tm local;

@@ -101,6 +101,16 @@ std::vector<std::string> recover_directory(const std::string& directory) {
                      [&](const DeadRing& ring) { return trace_in(wanted, ring); });
 }
 
+bool recover_trace(const std::string& path) {
+  std::string directory = canonical(directory_of(path)), wanted = canonical(path);
+  recover_directory(directory);
+  for (const auto& left : rings_for(directory)) {
+    DeadRing ring;
+    if (ring.open(left) == DeadRing::Opened::kYes && canonical(ring.trace_path()) == wanted) return false;
+  }
+  return true;
+}
+
 void recover_at_exit(const std::string& directory) {
   // The paths are compared as they are: to look at directories of others may take for ever.
   recover_all(rings_for(directory), kExitPatienceNs, true, [&](const DeadRing& ring) {

@@ -34,6 +34,25 @@ std::string unique_hex(const std::string& host) {
   return short_hash(seed);
 }
 
+// Call with the state's mutex held.
+const Run& own_run(const std::string& stem) {
+  Run& run = state().run;
+  bool told = getenv(kRunVariable) != nullptr;
+  if (run.id.empty() || told) run = identify_run(stem);
+  return run;
+}
+
+struct Paths {
+  std::string requested, fallback;
+};
+
+// `given`: the name is asked for exactly, and had unless another process of the run has given it before.
+Paths paths_for(const std::string& stem, bool given, const Session& s) {
+  std::string own = with_suffix(stem + "-" + s.hex + "-" + s.role, s.settings.compress);
+  bool wanted = given && !is_given_by_another(s.run.id, stem);
+  return {wanted ? with_suffix(stem, s.settings.compress) : own, own};
+}
+
 void finish_at_exit() { finish_session(); }
 
 }  // namespace
@@ -54,16 +73,21 @@ bool session_recording() {
 
 bool in_session_process() { return state().session_pid.load() == getpid(); }
 
-void arm(const std::string& requested_path, const std::string& fallback_path, const std::string& hex,
-         const std::string& host) {
-  State& g = state();
-  auto* s = new Session(g.settings);
+// A session that waits for its first record.
+Session* new_session(const std::string& host, const std::string& role, const Run& run) {
+  auto* s = new Session(state().settings);
   s->pid = getpid();
-  s->hex = hex;
-  s->requested_path = requested_path;
-  s->fallback_path = fallback_path;
   s->host = host;
   s->host_hash = short_hash(host);
+  s->role = role;
+  s->run = run;
+  s->hex = unique_hex(host);
+  if (!run.rank.empty()) s->hex = rank_digits(run) + s->hex.substr(8);
+  return s;
+}
+
+void arm(Session* s) {
+  State& g = state();
   Anchor now = take_anchor();
   uint64_t wall = realtime_ns();
   s->clock.start(now, wall - (monotonic_ns() - now.mono_ns));
@@ -76,6 +100,12 @@ void arm(const std::string& requested_path, const std::string& fallback_path, co
   g_generation.store(g_generations_made.fetch_add(1) + 1);
 }
 
+std::string run_id() {
+  State& g = state();
+  std::lock_guard lock(g.mutex);
+  return g.session ? g.session.load()->run.id : own_run("").id;
+}
+
 bool start_session(const std::string& path, const char* role) {
   State& g = state();
   std::lock_guard lock(g.mutex);
@@ -85,11 +115,12 @@ bool start_session(const std::string& path, const char* role) {
   watch_thread_ends();
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
-  std::string hex = unique_hex(host);
-  bool compress = g.settings.compress;
   std::string stem = absolute_path(without_suffix(path.empty() ? g.settings.prefix : path));
-  std::string made_up = with_suffix(stem + "-" + hex + "-" + role, compress);
-  arm(path.empty() ? made_up : with_suffix(stem, compress), made_up, hex, host);
+  Session* s = new_session(host, role, own_run(stem));
+  Paths paths = paths_for(stem, !path.empty(), *s);
+  s->requested_path = paths.requested;
+  s->fallback_path = paths.fallback;
+  arm(s);
   static bool once = [] {
     atexit(finish_at_exit);
     install_fork_handlers();
@@ -109,14 +140,14 @@ void rearm_in_child() {
   tls_thread = nullptr;
   if (!parent) return;
   unpublish_names();
-  std::string hex = unique_hex(parent->host);
   std::string stem = without_suffix(parent->root_stem.empty() ? parent->requested_path : parent->root_stem);
-  std::string path = with_suffix(stem + "-" + hex + "-fork", g.settings.compress);
+  Session* s = new_session(parent->host, "fork", parent->run);
+  s->root_stem = stem;
+  s->requested_path = s->fallback_path = paths_for(stem, false, *s).fallback;
   parent->writer.abandon();
   parent->rings.abandon();
   warm_up(true);
-  arm(path, path, hex, parent->host);
-  g.session.load()->root_stem = stem;
+  arm(s);
 }
 
 void leave_session_in_child() {
@@ -183,13 +214,14 @@ void rename_session(const std::string& path) {
   std::lock_guard lock(g.mutex);
   Session* s = g.session;
   if (!s) return;
-  std::string target = with_suffix(absolute_path(path), s->settings.compress);
+  Paths paths = paths_for(absolute_path(without_suffix(path)), true, *s);
   std::lock_guard writing(s->writer_mutex);
-  s->requested_path = target;
+  s->requested_path = paths.requested;
+  s->fallback_path = paths.fallback;
   if (!s->recording) return;
   if (!s->writer.opened()) {
-    s->writer.set_target(target, s->fallback_path);
-  } else if (!s->writer.rename_to(target)) {
+    s->writer.set_target(paths.requested, paths.fallback, {s->run.id, recover_trace});
+  } else if (!s->writer.rename_to(paths.requested) && !s->writer.rename_to(paths.fallback)) {
     s->requested_path = s->writer.path();
   }
   show(s);

@@ -23,6 +23,8 @@ DFT_API bool start_session(const std::string& path, const char* role);
 DFT_API bool flush_session(uint64_t timeout_ms);
 DFT_API bool session_armed();
 DFT_API std::string session_path();
+// The id of the run this process belongs to; empty as long as that cannot be told.
+DFT_API std::string run_id();
 DFT_API Stats session_stats();
 // Gives the armed session another file; renames the one in use if it has begun.
 DFT_API void rename_session(const std::string& path);
@@ -32,7 +34,11 @@ DFT_API uint64_t ticks_to_us(uint64_t ticks);
 // Completes the traces in `directory` whose processes died; returns the files touched.
 DFT_API std::vector<std::string> recover_directory(const std::string& directory);
 
-// The same at the end of a traced program: in a bounded time, and only where nothing has to be looked for.
+// Completes the trace of a dead process; false while something of it still waits in a ring.
+bool recover_trace(const std::string& path);
+
+// The same for a directory at the end of a traced program: in a bounded time, and only where nothing has to be looked
+// for.
 void recover_at_exit(const std::string& directory);
 
 void install_signal_hooks();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "intercept/io_record.hpp"
+#include "session/run.hpp"
 #include "session/session.hpp"
 #include "write/writer.hpp"
 
@@ -44,6 +45,8 @@ struct Session {
   Settings settings;
   pid_t pid = 0;
   std::string hex, host, host_hash;
+  std::string role;  // the last part of a made-up name
+  Run run;
   std::string requested_path, fallback_path;  // the file asked for, and the one if that is taken
   std::string root_stem;                      // of the process whose fork we are
 
@@ -88,6 +91,7 @@ struct State {
   std::atomic<Session*> session{nullptr};
   std::atomic<pid_t> session_pid{0};
   std::string last_path;
+  Run run;  // of this process, once it is known; children of a fork keep it
   // Held by the writer's thread while it works, let go while it sleeps.
   std::mutex writer_at_work;
   void (*free_contexts)(void*) = nullptr;

@@ -189,7 +189,7 @@ char* LineFormatter::write_strings(const Record& r, std::string_view payload, in
 }
 
 std::string LineFormatter::metadata_line(uint64_t id, int64_t tid, std::string_view kind, std::string_view key,
-                                         std::string_view value) const {
+                                         std::string_view value, std::string_view more_args) const {
   std::string out;
   envelope::append_head(out, id, kind, envelope::kTracerCategory, pid_, tid);
   out += envelope::kMetadataArgs;
@@ -198,6 +198,7 @@ std::string LineFormatter::metadata_line(uint64_t id, int64_t tid, std::string_v
   append_json_string(out, key);
   out += envelope::kMetadataValue;
   append_json_string(out, value);
+  out += more_args;
   out += envelope::kEnd;
   return out;
 }

@@ -30,7 +30,7 @@ class LineFormatter {
 
   // Lines the writer makes itself.
   std::string metadata_line(uint64_t id, int64_t tid, std::string_view kind, std::string_view key,
-                            std::string_view value) const;
+                            std::string_view value, std::string_view more_args = {}) const;
   std::string event_line(uint64_t id, int64_t tid, std::string_view name, uint64_t ts_us, std::string_view args) const;
 
  private:

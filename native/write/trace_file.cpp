@@ -44,25 +44,26 @@ bool make_directories(const std::string& directory) {
   return make_directories(directory_of(directory)) && (mkdir(directory.c_str(), 0777) == 0 || errno == EEXIST);
 }
 
-bool TraceFile::open_locked(const std::string& path, bool* taken) {
-  *taken = false;
-  int fd = open_high_fd(path.c_str(), O_RDWR | O_CREAT, 0666);
-  if (fd < 0) {
-    error_ = path + ": " + strerror(errno);
-    return false;
-  }
-  // Only a live process of ours holds the lock; file systems without locks count as free.
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    *taken = true;
-    ::close(fd);
-    return false;
-  }
+void remove_if_same(const std::string& path, const FileId& file) {
   struct stat st;
-  if (fstat(fd, &st) != 0 || ftruncate(fd, 0) != 0) {
-    error_ = path + ": " + strerror(errno);
-    ::close(fd);
+  if (stat(path.c_str(), &st) == 0 && uint64_t(st.st_dev) == file.device && uint64_t(st.st_ino) == file.inode)
+    unlink(path.c_str());
+}
+
+bool TraceFile::create(const std::string& path) {
+  if (!make_directories(directory_of(path))) {
+    error_ = directory_of(path) + ": " + strerror(errno);
     return false;
   }
+  int fd = open_high_fd(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0666);
+  struct stat st;
+  if (fd < 0 || fstat(fd, &st) != 0) {
+    error_ = path + ": " + strerror(errno);
+    if (fd >= 0) ::close(fd);
+    return false;
+  }
+  // Tells readers and movers that the owner lives; nothing depends on it where there are no locks.
+  flock(fd, LOCK_EX | LOCK_NB);
   fd_ = fd;
   device_ = st.st_dev;
   inode_ = st.st_ino;
@@ -70,14 +71,12 @@ bool TraceFile::open_locked(const std::string& path, bool* taken) {
   return true;
 }
 
-bool TraceFile::open(const std::string& requested_path, const std::string& fallback_path) {
-  bool taken = false;
-  if (!make_directories(directory_of(requested_path))) {
-    error_ = directory_of(requested_path) + ": " + strerror(errno);
-    return false;
-  }
-  if (open_locked(requested_path, &taken)) return true;
-  return taken && open_locked(fallback_path, &taken);
+Claim TraceFile::claim(const std::string& path, const Claimant& claimant) {
+  if (path == path_) return Claim::kGranted;
+  if (!make_directories(directory_of(path))) return Claim::kFailed;
+  Claim claim = claim_name(path_, path, claimant);
+  if (claim == Claim::kGranted) path_ = path;
+  return claim;
 }
 
 bool TraceFile::reopen_if_stolen() {
@@ -86,9 +85,14 @@ bool TraceFile::reopen_if_stolen() {
   // The program closed our descriptor (os.closerange, daemonising); the number may be its own file by now.
   int fd = open_high_fd(path_.c_str(), O_RDWR);
   if (fd < 0) return false;
+  if (fstat(fd, &st) != 0 || uint64_t(st.st_dev) != device_ || uint64_t(st.st_ino) != inode_) {
+    ::close(fd);
+    errno = ENOENT;
+    return false;
+  }
   flock(fd, LOCK_EX | LOCK_NB);
   fd_ = fd;
-  return fstat(fd_, &st) == 0 && uint64_t(st.st_ino) == inode_;
+  return true;
 }
 
 bool TraceFile::write_at(uint64_t offset, std::string_view bytes) {
@@ -112,16 +116,6 @@ bool TraceFile::write_at(uint64_t offset, std::string_view bytes) {
 }
 
 bool TraceFile::truncate(uint64_t size) { return reopen_if_stolen() && ftruncate(fd_, off_t(size)) == 0; }
-
-bool TraceFile::rename_to(const std::string& path) {
-  // Another live process may own the name: test its lock before replacing anything.
-  int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  bool taken = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  if (fd >= 0) ::close(fd);
-  if (taken || !make_directories(directory_of(path)) || ::rename(path_.c_str(), path.c_str()) != 0) return false;
-  path_ = path;
-  return true;
-}
 
 bool TraceFile::vanished() const {
   struct stat st;

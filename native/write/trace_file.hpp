@@ -1,9 +1,11 @@
-// The trace file of one process: its name, its lock, and writes that either happen wholly or not at all.
+// The trace file of one process: its name, and writes that either happen wholly or not at all.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "write/name_claim.hpp"
 
 namespace dft {
 
@@ -14,28 +16,36 @@ std::string absolute_path(const std::string& path);
 std::string directory_of(const std::string& path);
 bool make_directories(const std::string& directory);
 
+// A file whatever it is called.
+struct FileId {
+  uint64_t device = 0, inode = 0;
+};
+// Removes the file of this name if it is that file.
+void remove_if_same(const std::string& path, const FileId& file);
+
 class TraceFile {
  public:
   TraceFile() = default;
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
   ~TraceFile() { close(); }
-  // Opens `wished`, or `otherwise` when a live process has taken that name. False: see error().
-  bool open(const std::string& requested_path, const std::string& fallback_path);
+  // A new file; false if there is one of this name, or for another reason: see error().
+  bool create(const std::string& path);
+  // Gives it another name; it keeps the one it has unless that is granted.
+  Claim claim(const std::string& path, const Claimant& claimant);
   bool write_at(uint64_t offset, std::string_view bytes);
   // Cuts the file at `size`.
   bool truncate(uint64_t size);
-  bool rename_to(const std::string& path);
   void close();
   // The file was removed under us; what is written goes nowhere.
   bool vanished() const;
 
+  FileId id() const { return {device_, inode_}; }
   bool is_open() const { return fd_ >= 0; }
   const std::string& path() const { return path_; }
   const std::string& error() const { return error_; }
 
  private:
-  bool open_locked(const std::string& path, bool* taken);
   bool reopen_if_stolen();
   int fd_ = -1;
   uint64_t device_ = 0, inode_ = 0;

@@ -46,23 +46,56 @@ void release_payload(const Record& r) {
 Writer::Writer(const Settings& settings, RingFile& rings, ClockMap& clock, LineFormatter& lines)
     : settings_(settings), rings_(rings), clock_(clock), lines_(lines), names_(settings.rotate_size != 0) {}
 
-void Writer::set_target(std::string requested_path, std::string fallback_path) {
+void Writer::set_target(std::string requested_path, std::string fallback_path, Claimant claimant) {
   requested_path_ = std::move(requested_path);
   fallback_path_ = std::move(fallback_path);
+  claimant_ = std::move(claimant);
 }
 
-bool Writer::ensure_open() {
-  if (file_.is_open()) return true;
-  if (!file_.open(requested_path_, fallback_path_)) {
+bool Writer::ensure_open() { return (file_.is_open() || create_file()) && (named_ || settle_name()); }
+
+bool Writer::create_file() {
+  if (!file_.create(fallback_path_)) {
     refused();
     return false;
   }
-  if (part_ == 1) stem_ = without_suffix(file_.path());
+  named_ = false;
   file_size_ = 0;
   state_path();
   if (part_ > 1) append_prelude();
   set_commit(0, kCompacting);
   return true;
+}
+
+bool Writer::settle_name() {
+  if (requested_path_ != fallback_path_) {
+    // Others who want the name read here whose it is: a file with a requested name is never without that.
+    if (rewriting_ && !commit_tail({})) return false;
+    claim(requested_path_);
+  }
+  named_ = true;
+  if (part_ == 1) {
+    stem_ = without_suffix(file_.path());
+    fallback_stem_ = without_suffix(fallback_path_);
+  }
+  return true;
+}
+
+// Both names stand in the ring file while the file changes from one to the other.
+Claim Writer::claim(const std::string& path) {
+  char* other = rings_.header()->path[path_slot_ ^ 1];
+  snprintf(other, sizeof rings_.header()->path[0], "%s", path.c_str());
+  Claim claim = file_.claim(path, claimant_);
+  if (claim != Claim::kGranted) {
+    other[0] = 0;
+    if (claim == Claim::kForeign)
+      warn_once(path + " exists and is not a dftracer trace; the trace is written to " + file_.path());
+    return claim;
+  }
+  uint64_t commit = rings_.header()->commit.load();
+  state_path();
+  set_commit(committed_size(commit), CommitState(commit & 3));
+  return claim;
 }
 
 // For the reader of a dead process: takes effect with the next set_commit().
@@ -77,10 +110,8 @@ void Writer::set_commit(uint64_t size, CommitState state) {
 }
 
 bool Writer::rename_to(const std::string& path) {
-  if (!file_.is_open() || !file_.rename_to(path)) return false;
-  uint64_t commit = rings_.header()->commit.load();
-  state_path();
-  set_commit(committed_size(commit), CommitState(commit & 3));
+  if (!file_.is_open() || claim(path) != Claim::kGranted) return false;
+  if (part_ == 1) stem_ = without_suffix(path);
   return true;
 }
 
@@ -467,17 +498,23 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
 bool Writer::rotate() {
   if (!write_closing(0, false)) return false;
   earlier_parts_ += file_size_;
+  earlier_files_.emplace_back(file_.path(), file_.id());
   file_.close();
   ++part_;
-  bool compress = settings_.compress;
-  if (settings_.rotate_keep && part_ > int(settings_.rotate_keep)) {
-    int oldest = part_ - int(settings_.rotate_keep);
-    std::string name = oldest == 1 ? stem_ : stem_ + "-part" + std::to_string(oldest);
-    unlink(with_suffix(name, compress).c_str());
-  }
-  requested_path_ = with_suffix(stem_ + "-part" + std::to_string(part_), compress);
-  fallback_path_ = requested_path_;
+  remove_oldest_parts();
+  std::string part = "-part" + std::to_string(part_);
+  requested_path_ = with_suffix(stem_ + part, settings_.compress);
+  fallback_path_ = with_suffix(fallback_stem_ + part, settings_.compress);
   return ensure_open();
+}
+
+void Writer::remove_oldest_parts() {
+  if (settings_.rotate_keep == 0) earlier_files_.clear();
+  while (settings_.rotate_keep && earlier_files_.size() >= settings_.rotate_keep) {
+    const auto& [path, file] = earlier_files_.front();
+    remove_if_same(path, file);
+    earlier_files_.erase(earlier_files_.begin());
+  }
 }
 
 void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {

@@ -36,7 +36,8 @@ class Writer {
  public:
   Writer(const Settings& settings, RingFile& rings, ClockMap& clock, LineFormatter& lines);
 
-  void set_target(std::string requested_path, std::string fallback_path);
+  // The file is made as `fallback_path`, a name of its own, and then claims the requested one.
+  void set_target(std::string requested_path, std::string fallback_path, Claimant claimant);
   // Puts the opening records where recovery finds them even if the file is never opened.
   void set_prelude(Prelude prelude);
   // What others have to say in the closing record.
@@ -57,6 +58,7 @@ class Writer {
   bool warned() const { return warned_; }
   // Takes the closing records off again (exec failed, the program goes on).
   void reopen();
+  // For the file that is open; it keeps its name where that is not to be had.
   bool rename_to(const std::string& path);
 
   bool has_open_tail() const { return file_.is_open() && spool_used_ > 0; }
@@ -83,6 +85,10 @@ class Writer {
   bool write_closing(uint64_t own_cpu_ns, bool last);
   bool rotate();
   bool rotate_if_due();
+  bool create_file();
+  bool settle_name();
+  Claim claim(const std::string& path);
+  void remove_oldest_parts();
   bool over_limit() const { return settings_.max_size && bytes() >= settings_.max_size; }
   std::string_view encode(std::string_view text, const MemberFacts& facts);
   void append(std::string_view text, const MemberFacts& facts);
@@ -102,7 +108,11 @@ class Writer {
   Gzip gzip_;
   TraceFile file_;
   FileNames names_;
-  std::string requested_path_, fallback_path_, stem_;
+  std::string requested_path_, fallback_path_;
+  std::string stem_, fallback_stem_;  // of the first part's names
+  Claimant claimant_;
+  bool named_ = false;  // the requested name is ours, or known not to be
+  std::vector<std::pair<std::string, FileId>> earlier_files_;
   Prelude prelude_;
   void (*closing_facts_)(std::string*) = nullptr;
   std::vector<RingSlot*> slots_;

@@ -25,12 +25,16 @@ __all__ = [
     "BadValue",
     "Setting",
     "Settings",
+    "announce_run",
     "announce_session",
     "announced_session",
     "load_settings",
     "rank_info",
+    "report_stem",
+    "run_environment",
     "set_data_dir",
     "set_log_file",
+    "switched_on_since",
     "turn_on",
 ]
 
@@ -100,13 +104,13 @@ class Setting:
 
     def _choice(self, value: str) -> str:
         name = value.upper()
-        name = _CHOICE_ALIASES.get(name, name)
+        name = CHOICE_ALIASES.get(name, name)
         if name not in self.choices:
             raise BadValue(f"is not one of {', '.join(self.choices)}")
         return name
 
 
-_CHOICE_ALIASES = {"WARNING": "WARN"}
+CHOICE_ALIASES = {"WARNING": "WARN"}
 
 
 def _read_bool(raw: object) -> bool:
@@ -124,7 +128,7 @@ def _read_int(raw: object) -> int:
     if isinstance(raw, bool) or not isinstance(raw, (int, str)):
         raise BadValue("is not a whole number")
     try:
-        return int(raw)
+        return int(raw) if isinstance(raw, int) or raw.isascii() else int("")
     except ValueError:
         raise BadValue("is not a whole number") from None
 
@@ -183,7 +187,8 @@ _READERS: dict[str, Callable[[object], bool | int | str]] = {
     "dirs": _read_dirs,
 }
 
-# The order is that of the documentation.
+# The order is that of the documentation. The preloaded library has the same table: after a change run
+# `python native/generate.py` and `python docs/generate.py`.
 SETTINGS: tuple[Setting, ...] = (
     Setting("enable", "bool", False, "Turns tracing on. Off, a decorated function is the function itself."),
     Setting(
@@ -422,6 +427,56 @@ def set_data_dir(directories: object) -> str | None:
         return None
     os.environ["DFTRACER_DATA_DIR"] = text
     return text
+
+
+# The run that this process and all it starts belong to, the names of files given in it, and, under
+# `dftracer run`, the file that takes down where traces go.
+_RUN = "DFTRACER_RUN"
+_GIVEN_NAMES = "DFTRACER_GIVEN_NAMES"
+_STEMS_FILE = "DFTRACER_STEMS_FILE"
+
+
+def announce_run(run: str, given_names: str | None = None) -> None:
+    """Have processes started from now on belong to this run, and know the names given in it."""
+    if run:
+        os.environ[_RUN] = run
+    if given_names is not None:
+        os.environ[_GIVEN_NAMES] = given_names
+
+
+def run_environment(run: str, stems_file: str | None = None) -> dict[str, str]:
+    """The variables of the first process of a run."""
+    found = {_RUN: run}
+    if stems_file is not None:
+        found[_STEMS_FILE] = stems_file
+    return found
+
+
+def report_stem(stem: str) -> None:
+    """Tell the `dftracer run` that started this process where its trace goes."""
+    path = os.environ.get(_STEMS_FILE)
+    if not path:
+        return
+    try:
+        # Many processes may write at once: one short line by one call.
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(fd, os.fsencode(stem) + b"\n")
+        finally:
+            os.close(fd)
+    except OSError:
+        return
+
+
+def switched_on_since() -> bool:
+    """Whether a process that was imported with tracing off would now have it on."""
+    raw = os.environ.get("DFTRACER_ENABLE", "")
+    if not raw:
+        return bool(os.environ.get("DFTRACER_CONFIGURATION")) and load_settings().enable
+    try:
+        return _read_bool(raw)
+    except BadValue:
+        return False
 
 
 # Set by a recording process: where the processes it starts, which do not fork from it, write.

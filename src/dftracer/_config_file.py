@@ -126,6 +126,9 @@ def _yaml(text: str) -> object:
     parser = _first_importable("yaml", "dftracer._yaml_subset")
     if parser.__name__ != "yaml":
         return parser.parse(text)
+    # A few nested aliases stand for billions of values; no setting needs one.
+    if any(isinstance(token, parser.AliasToken) for token in parser.scan(text)):
+        raise ValueError("aliases (*name) are not allowed")
     # Scalars stay text: what `on`, `010` or `1_000` mean is for the table of settings to say.
     return parser.load(text, Loader=parser.BaseLoader)
 

@@ -5,21 +5,63 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TypeAlias
 
-__all__ = ["Rank", "detect"]
+    Names: TypeAlias = tuple[str, ...]
 
-# (launcher, rank, local rank, world size); the first whose rank is set wins. Slurm comes last because its
-# variables are also set, all 0, in a batch script that starts the ranks by other means.
-_LAUNCHERS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
-    ("torchrun", ("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",)),
-    ("openmpi", ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_SIZE",)),
-    ("pmix", ("PMIX_RANK",), ("PMIX_LOCAL_RANK", "SLURM_LOCALID"), ("PMIX_SIZE", "PMI_SIZE", "SLURM_NTASKS")),
-    ("pmi", ("PMI_RANK",), ("PMI_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID"), ("PMI_SIZE",)),
-    ("mvapich2", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_LOCAL_RANK",), ("MV2_COMM_WORLD_SIZE",)),
-    ("flux", ("FLUX_TASK_RANK",), ("FLUX_TASK_LOCAL_ID",), ("FLUX_JOB_SIZE",)),
-    ("jsm", ("JSM_NAMESPACE_RANK",), ("JSM_NAMESPACE_LOCAL_RANK",), ("JSM_NAMESPACE_SIZE",)),
-    ("pals", ("PALS_RANKID",), ("PALS_LOCAL_RANKID",), ("PALS_SIZE", "PMI_SIZE")),
-    ("slurm", ("SLURM_PROCID",), ("SLURM_LOCALID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+__all__ = ["LAUNCHERS", "Rank", "detect"]
+
+# (launcher, rank, local rank, world size, job); the first whose rank is set wins. Slurm comes last because
+# its variables are also set, all 0, in a batch script that starts the ranks by other means.
+# `job`: what tells one start of the launcher from all others, the first group of which all are set. Without
+# one, the process that started the ranks stands for it.
+# The preloaded library has the same table: after a change run `python native/generate.py`.
+LAUNCHERS: tuple[tuple[str, Names, Names, Names, tuple[Names, ...]], ...] = (
+    ("torchrun", ("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",), (("TORCHELASTIC_RUN_ID",),)),
+    (
+        "openmpi",
+        ("OMPI_COMM_WORLD_RANK",),
+        ("OMPI_COMM_WORLD_LOCAL_RANK",),
+        ("OMPI_COMM_WORLD_SIZE",),
+        (("PMIX_NAMESPACE",), ("OMPI_MCA_ess_base_jobid",), ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+    ),
+    (
+        "pmix",
+        ("PMIX_RANK",),
+        ("PMIX_LOCAL_RANK", "SLURM_LOCALID"),
+        ("PMIX_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
+        (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",)),
+    ),
+    (
+        "pmi",
+        ("PMI_RANK",),
+        ("PMI_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID"),
+        ("PMI_SIZE",),
+        (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PALS_APID",), ("PMI_JOBID",)),
+    ),
+    (
+        "mvapich2",
+        ("MV2_COMM_WORLD_RANK",),
+        ("MV2_COMM_WORLD_LOCAL_RANK",),
+        ("MV2_COMM_WORLD_SIZE",),
+        (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("MPIRUN_ID",)),
+    ),
+    ("flux", ("FLUX_TASK_RANK",), ("FLUX_TASK_LOCAL_ID",), ("FLUX_JOB_SIZE",), (("FLUX_JOB_ID",),)),
+    (
+        "jsm",
+        ("JSM_NAMESPACE_RANK",),
+        ("JSM_NAMESPACE_LOCAL_RANK",),
+        ("JSM_NAMESPACE_SIZE",),
+        (("PMIX_NAMESPACE",), ("LSB_JOBID",)),
+    ),
+    ("pals", ("PALS_RANKID",), ("PALS_LOCAL_RANKID",), ("PALS_SIZE", "PMI_SIZE"), (("PALS_APID",),)),
+    (
+        "slurm",
+        ("SLURM_PROCID",),
+        ("SLURM_LOCALID",),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("SLURM_JOB_ID",)),
+    ),
 )
 
 
@@ -52,7 +94,7 @@ class Rank:
 
 def detect(environ: Mapping[str, str]) -> Rank:
     """The rank that the first launcher of the list that left one gives."""
-    for source, rank_names, local_names, size_names in _LAUNCHERS:
+    for source, rank_names, local_names, size_names, _ in LAUNCHERS:
         rank = _number(environ, rank_names)
         if rank is not None:
             return Rank(rank, _number(environ, local_names), _number(environ, size_names), source)

@@ -53,6 +53,8 @@ def _join() -> None:
         _joined = True  # the preloaded library has begun already
     elif prefix or _is_multiprocessing_child():
         _joined = _core.initialize(None)
+    # Also before there is a session: the processes started from here are all of one run.
+    _config.announce_run(_core.run_id())
     if _joined:
         _watch_device()
 
@@ -83,6 +85,11 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     """Record from now on, into `path`, with the I/O of `data_dir`. A second call changes nothing."""
     global _joined  # noqa: PLW0603
     if not SETTINGS.enable:
+        if _config.switched_on_since():
+            _messages.always(
+                "tracing was switched on after dftracer had been imported; nothing is recorded "
+                "(set DFTRACER_ENABLE=1 before the program starts)"
+            )
         return
     name: str | None = None
     if path is not None:
@@ -102,7 +109,11 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     else:
         _core.initialize(name)
         _joined = False
-    _config.announce_session(_stem())
+    stem = _stem(name)
+    _config.announce_session(stem)
+    _config.announce_run(_core.run_id(), _core.given_names(name) if name is not None else None)
+    if name is not None and stem is not None:
+        _config.report_stem(stem)
     _watch_device()
     if SETTINGS.counter_ms:
         from dftracer import _counters  # noqa: PLC0415 - off for nearly everybody
@@ -110,8 +121,9 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
         _counters.start(SETTINGS.counter_ms)
 
 
-def _stem() -> str | None:
-    path = _core.trace_path()
+def _stem(given: str | None) -> str | None:
+    """What the names of the processes started from here begin with."""
+    path = _core.trace_path() if given is None else os.path.abspath(given)
     for suffix in (".gz", ".pfw"):
         if path is not None:
             path = path.removesuffix(suffix)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dftracer import _config
 
-__all__ = ["library_path", "main", "preload_environment"]
+__all__ = ["library_path", "main", "preload_environment", "settings_environment"]
 
 # What the library is told in another way, or Python programs alone know.
 _NOT_FOR_THE_LIBRARY = ("enable", "init", "configuration", "log_level")
@@ -35,6 +35,12 @@ def preload_environment() -> dict[str, str]:
         "DFTRACER_ENABLE": "1",
         "DFTRACER_INIT": "HYBRID" if settings.init == "HYBRID" else "PRELOAD",
     }
+    return {**found, **settings_environment(settings)}
+
+
+def settings_environment(settings: _config.Settings) -> dict[str, str]:
+    """The variables that say what these settings say, for a library that reads no settings file."""
+    found = {}
     for setting in _config.SETTINGS:
         value = getattr(settings, setting.name)
         if setting.name in _NOT_FOR_THE_LIBRARY or value == setting.default:

@@ -15,6 +15,7 @@ import pytest
 from dftracer.cli.main import build_parser, verb_names
 from dftracer.load import Trace
 from dftracer.load.synthetic import Process, Run, training_run
+from support.trace import read_file
 
 
 def dftracer(
@@ -320,3 +321,49 @@ def test_a_missing_package_is_named_with_its_extra(run: Run, tmp_path: Path) -> 
     told = dftracer("report", run.directory, env={"PYTHONPATH": _path(tmp_path)})
     assert told.returncode == 3
     assert "pydftracer[analysis]" in told.stderr
+
+
+GIVES_A_NAME = """
+from dftracer.python import ai, dftracer
+log = dftracer.initialize_log("own/t.pfw", None, -1)
+with ai.compute: pass
+"""
+
+
+def test_run_has_a_directory_of_its_own(tmp_path: Path) -> None:
+    """Two runs into the default folder do not mix."""
+    (tmp_path / "train.py").write_text("from dftracer.python import ai\nwith ai.compute: pass\n")
+    for count in (1, 2):
+        told = dftracer("run", "--no-io", "--", "train.py", cwd=tmp_path)
+        folders = sorted((tmp_path / "traces").iterdir())
+        assert len(folders) == count
+        assert f"1 trace file: traces/{folders[-1].name}/" in told.stderr
+        (file,) = folders[-1].iterdir()
+        (run,) = [r for r in read_file(file).records if r.name == "run"]
+        assert run.args["value"] == folders[-1].name
+
+
+def test_run_follows_the_name_that_the_program_gives(tmp_path: Path) -> None:
+    """The trace is where the program wants it, and `run` says where; its own folder does not stay behind."""
+    (tmp_path / "train.py").write_text(GIVES_A_NAME)
+    told = dftracer("run", "--report", "--no-io", "--", "train.py", cwd=tmp_path)
+    assert "dftracer run: 1 trace file: own/t.pfw.gz" in told.stderr
+    assert "nothing was recorded" not in told.stderr
+    assert told.returncode == 0
+    assert list((tmp_path / "traces").iterdir()) == []
+    again = dftracer("run", "-o", "out", "--no-io", "--", "train.py", cwd=tmp_path)
+    assert "dftracer run: 1 trace file: own/t.pfw.gz" in again.stderr, "the newest run's"
+    assert len(list((tmp_path / "own").iterdir())) == 2
+
+
+def test_run_hands_a_settings_file_to_preloaded_programs(tmp_path: Path) -> None:
+    """The library reads no files; `run` does."""
+    settings = tmp_path / "settings.toml"
+    settings.write_text("trace_compression = false\n")
+    env = {"DFTRACER_CONFIGURATION": str(settings), "PMI_RANK": "2", "PMI_SIZE": "4"}
+    dftracer("run", "-q", "-o", "t", "--", "cp", "/etc/passwd", "copy", cwd=tmp_path, env=env)
+    files = list((tmp_path / "t").iterdir())
+    assert {f.suffix for f in files} == {".pfw"}
+    for file in files:
+        facts = {r.args["name"]: r.args["value"] for r in read_file(file).records if r.name == "PR"}
+        assert (facts["rank"], facts["world_size"], facts["launcher"]) == ("2", "4", "pmi")

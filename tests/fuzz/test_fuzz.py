@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from fuzz.commands import COLLECTED_VERBS, TRACE_VERBS, damaged_collection, damaged_trace
+from fuzz.targets import TARGETS
 
 _SEED = 20261115
+_CASES = 25
 
 
-@pytest.mark.parametrize("verb", TRACE_VERBS)
-def test_commands_survive_damaged_traces(verb: str) -> None:
-    for number in range(25):
-        problem = damaged_trace(random.Random(f"{_SEED} {verb} {number}"), TRACE_VERBS[verb])
-        assert problem is None, f"number {number}: {problem}"
-
-
-@pytest.mark.parametrize("verb", COLLECTED_VERBS)
-def test_commands_survive_damaged_collections(verb: str) -> None:
-    for number in range(25):
-        problem = damaged_collection(random.Random(f"{_SEED} {verb} {number}"), COLLECTED_VERBS[verb])
-        assert problem is None, f"number {number}: {problem}"
+@pytest.mark.parametrize("target", TARGETS)
+def test_damage_is_told_in_a_sentence(target: str) -> None:
+    for number in range(_CASES):
+        case = f"{_SEED} {number}"
+        problem = TARGETS[target](case)
+        assert problem is None, f"python -m fuzz --target {target!r} --case {case!r}\n{problem}"

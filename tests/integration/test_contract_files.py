@@ -92,8 +92,8 @@ def test_the_working_directory_of_initialise_counts(program: Callable[..., Run])
     assert run.written == ["cwd/x.pfw.gz"]
 
 
-def test_a_second_run_replaces_the_file(program: Callable[..., Run]) -> None:
-    """A finished process's file is replaced, never appended to."""
+def test_a_second_run_moves_the_file_aside(program: Callable[..., Run]) -> None:
+    """A finished trace is neither replaced nor appended to; the name is the newest run's."""
     for name in ("forward", "backward"):
         run = program(
             f"""
@@ -102,8 +102,11 @@ def test_a_second_run_replaces_the_file(program: Callable[..., Run]) -> None:
             with ai.compute.{name}: pass
             """
         )
-    assert run.written == ["cwd/x.pfw.gz"]
-    assert read_directory(run.cwd).names == ["backward"]
+    earlier, newest = run.written
+    assert newest == "cwd/x.pfw.gz"
+    assert re.fullmatch(r"cwd/x-\d{8}-\d{6}-[0-9a-f]{8}\.pfw\.gz", earlier)
+    assert [e.name for e in read_file(run.cwd / "x.pfw.gz").events] == ["backward"]
+    assert [e.name for e in read_file(run.cwd.parent / earlier).events] == ["forward"]
 
 
 def test_two_live_processes_with_one_name(tmp_path: Path) -> None:
@@ -286,8 +289,10 @@ def test_nothing_is_appended_to_a_foreign_file(program: Callable[..., Run]) -> N
         with ai.compute: pass
         """
     )
-    traces = [read_file(run.cwd.parent / p) for p in run.written if "not" not in p]
-    assert [e.name for t in traces for e in t.events] == ["compute"]
+    assert (run.cwd / "x.pfw.gz").read_text() == "not a trace"
+    (own,) = [p for p in run.written if p != "cwd/x.pfw.gz"]
+    assert re.fullmatch("cwd/x" + OWN_NAME, own)
+    assert [e.name for e in read_file(run.cwd.parent / own).events] == ["compute"]
 
 
 def test_ids_are_unique_over_many_processes(program: Callable[..., Run]) -> None:

@@ -1,8 +1,11 @@
 // Names, descriptors, limits and disks that do not behave.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,6 +17,21 @@
 using namespace dft;
 
 static const uint32_t kEvent = intern("event", "test");
+
+// File systems that lack what others have.
+static bool g_no_locks = false, g_no_rename_flags = false;
+
+extern "C" int flock(int fd, int operation) {
+  if (!g_no_locks) return int(syscall(SYS_flock, fd, operation));
+  errno = ENOSYS;
+  return -1;
+}
+
+extern "C" int renameat2(int from_dir, const char* from, int to_dir, const char* to, unsigned flags) noexcept {
+  if (!g_no_rename_flags) return int(syscall(SYS_renameat2, from_dir, from, to_dir, to, flags));
+  errno = EINVAL;
+  return -1;
+}
 
 static int in_child(void (*body)(const Scratch&), const Scratch& dir) {
   pid_t pid = fork();
@@ -58,45 +76,190 @@ TEST(a_name_taken_by_a_live_process) {
   CHECK_EQ(dir.files().size(), 2u);
 }
 
-TEST(a_name_left_by_a_finished_process_is_used_again) {
+TEST(a_second_session_of_a_process_takes_a_name_of_its_own) {
   Scratch dir;
   configure(small_settings(dir));
+  std::vector<std::string> paths;
   for (int64_t events : {5, 1}) {
     REQUIRE(start_session(dir / "run", "app"));
     for (int64_t n = 0; n < events; ++n) record(kEvent, n);
     finish_session();
-    CHECK_EQ(int64_t(read_trace(dir / "run.pfw.gz").named("event").size()), events);
+    paths.push_back(session_path());
+    CHECK_EQ(int64_t(read_trace(paths.back()).named("event").size()), events);
+  }
+  CHECK_EQ(paths[0], dir / "run.pfw.gz");
+  CHECK(paths[1].starts_with(dir / "run-") && paths[1].ends_with("-app.pfw.gz"));
+  CHECK_EQ(read_trace(paths[0]).named("event").size(), 5u);
+  CHECK_EQ(dir.files().size(), 2u);
+}
+
+// A run of its own, as a process is that another program has started.
+static void as_new_run(const char* id) { setenv("DFTRACER_RUN", id, 1); }
+
+static void record_five(const Scratch& dir, const char* name, int64_t first) {
+  configure(small_settings(dir));
+  REQUIRE(start_session(dir / name, "app"));
+  for (int64_t n = 0; n < 5; ++n) record(kEvent, first + n);
+  finish_session();
+}
+
+static void check_five(const std::string& path, int64_t first) {
+  Trace trace = read_trace(path);
+  CHECK(trace.closed);
+  auto events = trace.named("event");
+  REQUIRE(events.size() == 5);
+  for (int64_t n = 0; n < 5; ++n) CHECK_EQ(events[size_t(n)]["args"]["n"].integer(), first + n);
+}
+
+TEST(the_finished_trace_of_another_run_is_moved_aside) {
+  Scratch dir;
+  for (int64_t i = 0; i < 3; ++i) {
+    as_new_run(("r" + std::to_string(i)).c_str());
+    record_five(dir, "run", 10 * i);
+  }
+  check_five(dir / "run-r0.pfw.gz", 0);
+  check_five(dir / "run-r1.pfw.gz", 10);
+  check_five(dir / "run.pfw.gz", 20);
+  CHECK_EQ(read_trace(dir / "run.pfw.gz").named("run")[0]["args"]["value"].text, "r2");
+  CHECK_EQ(dir.files().size(), 3u);
+}
+
+TEST(a_run_that_comes_back_to_its_name_replaces_nothing) {
+  Scratch dir;
+  for (const char* run : {"a", "b", "a", "b"}) {
+    as_new_run(run);
+    record_five(dir, "run", run[0]);
+  }
+  CHECK_EQ(dir.files().size(), 4u);
+  for (auto& path : dir.files()) CHECK_EQ(read_trace(path).named("event").size(), 5u);
+}
+
+TEST(what_is_no_trace_stays_as_it_is) {
+  Scratch dir;
+  std::string text = "my notes\n", empty;
+  std::ofstream(dir / "run.pfw.gz") << text;
+  std::ofstream(dir / "none.pfw.gz") << empty;
+  REQUIRE(symlink("/nowhere/at/all", (dir / "link.pfw.gz").c_str()) == 0);
+  for (const char* name : {"run", "none", "link"}) {
+    as_new_run(name);
+    record_five(dir, name, 0);
+    CHECK(session_path().starts_with(dir / (std::string(name) + "-")));
+    check_five(session_path(), 0);
+  }
+  CHECK_EQ(read_bytes(dir / "run.pfw.gz"), text);
+  CHECK_EQ(std::filesystem::file_size(dir / "none.pfw.gz"), 0u);
+  CHECK(std::filesystem::is_symlink(dir / "link.pfw.gz"));
+}
+
+TEST(the_trace_of_a_killed_run_is_completed_and_moved_aside) {
+  for (bool locks : {true, false}) {
+    g_no_locks = !locks;
+    Scratch dir;
+    int status = in_child(
+        [](const Scratch& d) {
+          as_new_run("killed");
+          configure(small_settings(d));
+          start_session(d / "run", "app");
+          for (int64_t n = 0; n < 2000; ++n) record(kEvent, n);
+          flush_session(60000);
+          record(kEvent, 2000);
+          kill(getpid(), SIGKILL);
+        },
+        dir);
+    CHECK(WIFSIGNALED(status));
+    status = in_child(
+        [](const Scratch& d) {
+          as_new_run("next");
+          record_five(d, "run", 7);
+        },
+        dir);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    check_five(dir / "run.pfw.gz", 7);
+    Trace trace = read_trace(dir / "run-killed.pfw.gz");
+    CHECK(trace.closed);
+    CHECK_EQ(trace.named("event").size(), 2001u);
+    CHECK(dir.files(".ring").empty());
+    g_no_locks = false;
   }
 }
 
-TEST(the_next_run_under_the_name_of_a_killed_one_is_not_touched_by_recovery) {
+TEST(parts_move_along_with_their_trace) {
   Scratch dir;
-  int status = in_child(
-      [](const Scratch& d) {
-        configure(small_settings(d));
-        start_session(d / "run", "app");
-        for (int64_t n = 0; n < 2000; ++n) record(kEvent, n);
-        flush_session(60000);
-        record(kEvent, 2000);
-        kill(getpid(), SIGKILL);
-      },
-      dir);
-  CHECK(WIFSIGNALED(status));
-  status = in_child(
-      [](const Scratch& d) {
-        configure(small_settings(d));
-        start_session(d / "run", "app");
-        record(kEvent, 7);
-      },
-      dir);
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  recover_directory(dir.path());
-  Trace trace = read_trace(dir / "run.pfw.gz");
-  CHECK(trace.closed);
-  auto events = trace.named("event");
-  REQUIRE(events.size() == 1);
-  CHECK_EQ(events[0]["args"]["n"].integer(), 7);
-  CHECK_EQ(dir.files(".ring").size(), 1u);  // what was not recovered is kept
+  Settings s = small_settings(dir);
+  s.rotate_size = 3000;
+  s.member_size = 20000;
+  for (const char* run : {"old", "new"}) {
+    as_new_run(run);
+    configure(s);
+    REQUIRE(start_session(dir / "run", "app"));
+    for (int64_t n = 0; n < 5000; ++n) record(kEvent, n);
+    finish_session();
+  }
+  size_t of_old = 0, of_new = 0, events = 0;
+  for (auto& path : dir.files()) {
+    Trace trace = read_trace(path);
+    bool old = path.starts_with(dir / "run-old");
+    CHECK_EQ(trace.named("run")[0]["args"]["value"].text, old ? "old" : "new");
+    (old ? of_old : of_new) += 1;
+    events += trace.named("event").size();
+  }
+  CHECK(of_old > 2);
+  CHECK(of_new > 2);
+  CHECK_EQ(events, 10000u);
+  CHECK(access((dir / "run-old-part2.pfw.gz").c_str(), F_OK) == 0);
+}
+
+TEST(left_over_parts_are_not_written_over) {
+  Scratch dir;
+  Settings s = small_settings(dir);
+  s.rotate_size = 3000;
+  s.member_size = 20000;
+  for (const char* run : {"old", "new"}) {
+    as_new_run(run);
+    configure(s);
+    REQUIRE(start_session(dir / "run", "app"));
+    for (int64_t n = 0; n < 5000; ++n) record(kEvent, n);
+    finish_session();
+    // As rotation leaves it that keeps the last parts only.
+    if (run[0] == 'o') REQUIRE(unlink((dir / "run.pfw.gz").c_str()) == 0);
+  }
+  std::map<std::string, size_t> events;
+  for (auto& path : dir.files()) {
+    Trace trace = read_trace(path);
+    events[trace.named("run")[0]["args"]["value"].text] += trace.named("event").size();
+  }
+  CHECK_EQ(events["new"], 5000u);
+  CHECK(events["old"] > 3000);
+}
+
+TEST(many_processes_of_many_runs_and_one_name) {
+  for (bool locks : {true, false}) {
+    for (bool renames : {true, false}) {
+      g_no_locks = !locks;
+      g_no_rename_flags = !renames;
+      Scratch dir;
+      std::vector<pid_t> children;
+      for (int i = 0; i < 12; ++i) {
+        pid_t pid = fork();
+        if (pid == 0) {
+          as_new_run(("r" + std::to_string(i % 3)).c_str());
+          record_five(dir, "run", i);
+          exit(check::failures() ? 1 : 0);
+        }
+        children.push_back(pid);
+      }
+      for (pid_t pid : children) {
+        int status;
+        waitpid(pid, &status, 0);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+      }
+      CHECK_EQ(dir.files().size(), 12u);
+      size_t events = 0;
+      for (auto& path : dir.files()) events += read_trace(path).named("event").size();
+      CHECK_EQ(events, 60u);
+      g_no_locks = g_no_rename_flags = false;
+    }
+  }
 }
 
 TEST(a_trace_that_was_removed_stays_removed) {

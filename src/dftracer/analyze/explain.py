@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from dftracer.analyze.intervals import EMPTY, Intervals, intersection, measure, total, union
 from dftracer.analyze.lanes import Lanes
+from dftracer.analyze.lineage import Awaited, trace_batches
 from dftracer.analyze.stages import NONE, STAGES
 from dftracer.load.chunk import Ints
 
@@ -27,6 +29,7 @@ class Explanation:
     files_us: list[tuple[str, int]] = field(default_factory=list)
     io_us: int = 0
     io_hidden_us: int = 0
+    waited_for: dict[int, dict[str, Any]] = field(default_factory=dict)  # step -> the batch this process made
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Asked:
     steps: Intervals
     steady: Intervals
     skip_tid: int | None  # the main thread, which is the one that waits
+    awaited: list[Awaited] = field(default_factory=list)  # batches that this process made
 
 
 def explain(lanes: Lanes, asked: Asked) -> Explanation:
@@ -45,14 +49,19 @@ def explain(lanes: Lanes, asked: Asked) -> Explanation:
     out = Explanation()
     out.io_us = total(lanes.io)
     out.io_hidden_us = total(intersection(lanes.io, asked.compute))
+    out.waited_for = trace_batches(
+        lanes.batches, (lanes.io_file, lanes.io_ts, lanes.io_dur), lanes.paths, asked.awaited
+    )
     waits = union(*asked.waits)
     starts, ends = asked.steps
     out.step_io_us = np.zeros(starts.size, np.int64)
     if starts.size and lanes.io_ts.size:
-        step = np.searchsorted(starts, lanes.io_ts, side="right") - 1
-        inside = (step >= 0) & (lanes.io_ts < ends[np.maximum(step, 0)])
-        sums = np.bincount(step[inside], weights=lanes.io_dur[inside], minlength=starts.size)
-        out.step_io_us = sums.astype(np.int64)
+        ts, dur = lanes.io_ts, lanes.io_dur
+        if (ts[1:] < ts[:-1]).any():  # of several threads
+            order = np.argsort(ts, kind="stable")
+            ts, dur = ts[order], dur[order]
+        before = np.concatenate(([0], np.cumsum(dur)))
+        out.step_io_us = before[np.searchsorted(ts, ends)] - before[np.searchsorted(ts, starts)]
     if waits[0].size == 0:
         return out
     pieces: list[Intervals] = []

@@ -44,20 +44,29 @@ def _io_kind(cat: str, name: str) -> int:
 
 
 _FLAGS = re.compile(rb'"flags": ?"?(-?\d+)')
-_HEAD = 48  # bytes of the arguments in which the flags stand, if at all
+_FIRST = b'{"flags":'  # how the arguments of an open begin
+_DIGITS = 8  # more than flags ever have
+
+
+def _to_write(flags: int) -> bool:
+    mode, makes = flags & 3, bool(flags & (os.O_CREAT | os.O_TRUNC))
+    return mode == os.O_WRONLY or (mode == os.O_RDWR and makes)
 
 
 def opens_to_write(chunk: Chunk, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
     """Which of some open calls are for writing, by their flags."""
-    heads, which = np.unique(chunk.args_heads(rows, _HEAD), return_inverse=True)
-    writes = []
-    for head in heads.tolist():
-        found = _FLAGS.search(head)
-        flags = int(found.group(1)) if found else 0
-        made = flags & (os.O_CREAT | os.O_TRUNC)
-        writes.append(flags & 3 == os.O_WRONLY or (flags & 3 == os.O_RDWR and bool(made)))
-    result: npt.NDArray[np.bool_] = np.array(writes, dtype=bool)[which]
-    return result
+    heads, sizes = chunk.args_heads(rows, len(_FIRST) + _DIGITS)
+    out = np.zeros(rows.size, dtype=bool)
+    usual = (heads[:, : len(_FIRST)] == np.frombuffer(_FIRST, np.uint8)).all(axis=1) & (sizes > len(_FIRST))
+    # There are few different ones, so each is read once.
+    words = np.ascontiguousarray(heads[usual, len(_FIRST) :]).view(np.uint64).reshape(-1)
+    texts, which = np.unique(words, return_inverse=True)
+    values = [int(re.match(rb"-?\d*", t.tobytes()).group() or 0) for t in texts]  # type: ignore[union-attr]
+    out[usual] = np.array([_to_write(v) for v in values], dtype=bool)[which]
+    for at in np.flatnonzero(~usual & (sizes > 0)).tolist():
+        found = _FLAGS.search(chunk.args_text(int(rows[at])).encode())
+        out[at] = found is not None and _to_write(int(found.group(1)))
+    return out
 
 
 class Pairs:

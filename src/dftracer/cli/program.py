@@ -16,8 +16,18 @@ from pathlib import Path
 
 from dftracer import _config
 from dftracer.cli.main import CommandError
+from dftracer.preload import settings_environment
 
-__all__ = ["add_io", "add_program", "automatic", "command_of", "environment", "preload_library", "wait_for"]
+__all__ = [
+    "add_io",
+    "add_program",
+    "automatic",
+    "command_of",
+    "environment",
+    "preload_library",
+    "run_of",
+    "wait_for",
+]
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
@@ -57,9 +67,17 @@ def command_of(args: argparse.Namespace) -> list[str]:
     return words
 
 
-def environment(args: argparse.Namespace, directory: Path, library: str | None) -> dict[str, str]:
-    """The child's environment: recording on, joined to one session, interception where this build has it."""
-    env = dict(os.environ)
+def environment(
+    args: argparse.Namespace,
+    directory: Path,
+    library: str | None,
+    run: str | None = None,
+    stems_file: str | None = None,
+) -> dict[str, str]:
+    """The child's environment: recording on, joined to one run, interception where this build has it."""
+    # A settings file is for Python programs alone: its settings go into the environment of all.
+    env = {**os.environ, **settings_environment(_config.load_settings())}
+    env.update(_config.run_environment(run or run_of(str(directory.resolve() / "trace")), stems_file))
     prefix = str(directory.resolve() / "trace")
     env["DFTRACER_ENABLE"] = "1"
     env["DFTRACER_LOG_FILE"] = prefix
@@ -74,6 +92,13 @@ def environment(args: argparse.Namespace, directory: Path, library: str | None) 
         env["DFTRACER_INIT"] = "PRELOAD"
         env["LD_PRELOAD"] = ":".join([library, *filter(None, [env.get("LD_PRELOAD")])])
     return env
+
+
+def run_of(stem: str) -> str:
+    """The run that a program started from here belongs to; `{run}` in the stem stands for it."""
+    from dftracer import _core
+
+    return _core.identify_run(stem)
 
 
 @contextlib.contextmanager

@@ -98,6 +98,7 @@ METADATA: tuple[MetadataKind, ...] = (
     MetadataKind("SH", "string (command line, executable)", "its hash"),
     MetadataKind("CM", "key of the user's", "value"),
     MetadataKind("PR", "fact of the process (rank, affinity)", "value"),
+    MetadataKind("run", "`run`", "id of the run; who, where and how in further arguments (see Runs)"),
     MetadataKind("thread_name", "name of the thread", "`thread_name`"),
     MetadataKind("process_name", "name of the process", "`process_name`"),
 )

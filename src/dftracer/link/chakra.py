@@ -287,7 +287,7 @@ def _rest_attributes(rest: dict[str, Any]) -> bytes:
         if field == "string_val":
             pieces.append(wire.attribute(name, string_val=str(value)))
         else:
-            number = value if isinstance(value, int) and abs(value) < 1 << 63 else 0
+            number = int(value) if isinstance(value, int) and abs(value) < 1 << 63 else 0
             number = max(number, 0) if field == "uint64_val" else number
             pieces.append(wire.attribute(name, **{field: number}))
     return b"".join(pieces)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link._columns import Interner, integers
+from dftracer.link._columns import Interner, integer, integers
 from dftracer.link._json_stream import Repairs
 from dftracer.link.activity import (
     ANNOTATION,
@@ -45,12 +45,14 @@ def is_nsys(path: Path) -> bool:
                 return False
         with _open(path) as base:
             return "StringIds" in _tables(base)
-    except (OSError, sqlite3.Error):
+    except (OSError, sqlite3.Error, UnicodeError):  # its own messages may hold bytes of the file
         return False
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    base = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    base.text_factory = lambda text: text.decode("utf-8", "replace")
+    return base
 
 
 def _tables(base: sqlite3.Connection) -> set[str]:
@@ -71,7 +73,7 @@ def read_nsys(path: Path) -> ActivityTable:
     try:
         with _open(path) as base:
             return _read(base, path)
-    except sqlite3.Error as e:
+    except (sqlite3.Error, UnicodeError) as e:
         out = empty_activity("nsys")
         out.path = path
         out.repairs = Repairs(notes=[f"cannot be read as an nsys export: {e}"])
@@ -81,7 +83,7 @@ def read_nsys(path: Path) -> ActivityTable:
 def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
     texts = dict(_rows(base, "StringIds", "id", "value"))
     begun = _rows(base, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
-    zero = int(begun[0][0]) if begun and begun[0][0] is not None else 0
+    zero = integer(begun[0][0], 0) if begun else 0
     repairs = Repairs()
     if not zero:
         repairs.notes.append("no start of the session in it: times count from its beginning")
@@ -115,7 +117,7 @@ def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
         row = table.add(
             MEMCPY, text, start, end, thread=process, device=device, stream=stream, correlation=correlation
         )
-        table.details[row] = {"bytes": int(size or 0)}
+        table.details[row] = {"bytes": integer(size, 0)}
     for start, end, process, device, stream, correlation, size in _rows(
         base, "CUPTI_ACTIVITY_KIND_MEMSET", "start", "end", "globalPid", "deviceId", "streamId",
         "correlationId", "bytes",
@@ -130,14 +132,15 @@ def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
             stream=stream,
             correlation=correlation,
         )
-        table.details[row] = {"bytes": int(size or 0)}
+        table.details[row] = {"bytes": integer(size, 0)}
     for start, end, process, device, stream, correlation, kind in _rows(
         base, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "start", "end", "globalPid", "deviceId", "streamId",
         "correlationId", "syncType",
     ):  # fmt: skip
         text = _SYNCS.get(kind, "Sync")
         # nsys writes the largest number where no stream is meant.
-        lane = -1 if stream is None or stream >= 0xFFFFFFFF else stream
+        lane = integer(stream)
+        lane = -1 if lane >= 0xFFFFFFFF else lane
         row = table.add(
             SYNC, text, start, end, thread=process, device=device, stream=lane, correlation=correlation
         )
@@ -148,7 +151,7 @@ def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
         if kind not in (_PUSH_POP, _START_END) or end is None:
             continue
         label = str(text if text is not None else texts.get(text_id, ""))
-        seq = next((int(m.group(1)) for m in _DECORATION.finditer(label) if m.group(1)), -1)
+        seq = next((integer(m.group(1)) for m in _DECORATION.finditer(label) if m.group(1)), -1)
         name = _DECORATION.sub("", label)
         table.add(OP if "::" in name else ANNOTATION, name, start, end, thread=thread, seq=seq)
     names = {
@@ -162,11 +165,13 @@ def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
 
 
 def _pid(number: Any) -> int:
-    return -1 if number is None else (int(number) >> 24) & 0xFFFFFF
+    whole = integer(number)
+    return -1 if whole == -1 else (whole >> 24) & 0xFFFFFF
 
 
 def _tid(number: Any) -> int:
-    return -1 if number is None else int(number) & 0xFFFFFF
+    whole = integer(number)
+    return -1 if whole == -1 else whole & 0xFFFFFF
 
 
 class _Rows:
@@ -194,16 +199,16 @@ class _Rows:
             "kind": kind,
             "pid": _pid(thread),
             "tid": _tid(thread),
-            "start": self._zero + int(start or 0),
-            "dur": max(int(end or 0) - int(start or 0), 0),
+            "start": self._zero + integer(start, 0),
+            "dur": max(integer(end, 0) - integer(start, 0), 0),
             "rf": 0,
             "external": -1,
             # 0 where the runtime was not traced.
-            "correlation": int(correlation) if correlation else -1,
+            "correlation": integer(correlation) or -1,
             "seq": seq,
             "fw_tid": -1,
-            "device": -1 if device is None else int(device),
-            "stream": -1 if stream is None else int(stream),
+            "device": integer(device),
+            "stream": integer(stream),
             "name": self._names[name],
         }
         for column, value in row.items():

@@ -104,8 +104,14 @@ def packed_field(name: str, targets: Ints, values: Ints, n: int) -> Columns:
 def attribute(name: str, **value: Any) -> bytes:
     """An attribute of a node, with its tag."""
     m = messages()
-    piece: bytes = m["Node"](attr=[m["AttributeProto"](name=name, **value)]).SerializeToString()
+    clean = {k: _text(v) if isinstance(v, str) else v for k, v in value.items()}
+    piece: bytes = m["Node"](attr=[m["AttributeProto"](name=_text(name), **clean)]).SerializeToString()
     return piece
+
+
+def _text(text: str) -> str:
+    """Text that can be written: damaged files hold halves of characters."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def attribute_columns(name: str, field: str, values: Ints, present: Flags | None = None) -> Columns:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dftracer.load._scan import Scanner
 from dftracer.load.files import find_files, recover_left_behind
-from dftracer.load.process import ProcessInfo, assign_ranks, peek
+from dftracer.load.process import ProcessInfo, assign_ranks, peek, take_first_pid
 
 __all__ = ["processes_of", "read_through"]
 
@@ -32,5 +32,6 @@ def read_through(file: Path) -> ProcessInfo:
     scanner = Scanner(file, 1, 1 << 20)
     for raw in scanner:
         info.take(raw["meta"])
+        take_first_pid(info, raw)
     info.counts = scanner.counts()
     return info

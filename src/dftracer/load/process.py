@@ -12,7 +12,7 @@ from dftracer.format.files import of_one_process
 from dftracer.format.records import INTEGER_ARGS, MOST_RANKS, TIME_UNITS
 from dftracer.load._scan import MISSING, Scanner
 
-__all__ = ["MetaRow", "ProcessInfo", "as_integer", "assign_ranks", "peek"]
+__all__ = ["MetaRow", "ProcessInfo", "as_integer", "assign_ranks", "peek", "take_first_pid"]
 
 _LARGEST = (1 << 63) - 1
 _MOST_METADATA = 100_000  # of a process that tells the same by the million, the first are enough
@@ -150,15 +150,16 @@ def peek(file: Path) -> ProcessInfo:
     scanner = Scanner(file, 1, 1 << 16)
     for raw in scanner:
         info.take(raw["meta"])
-        if info.pid < 0 and raw["rows"]:
-            info.pid = (
-                int.from_bytes(bytes(memoryview(raw["pid"])[:8]), "little", signed=True)
-                if "pid" in raw
-                else -1
-            )
+        take_first_pid(info, raw)
         if raw["rows"] or info.start_us is not None:
             break
     return info
+
+
+def take_first_pid(info: ProcessInfo, raw: dict[str, Any]) -> None:
+    """Of a file without metadata the first event says whose it is."""
+    if info.pid < 0 and raw["rows"] and "pid" in raw:
+        info.pid = int.from_bytes(bytes(memoryview(raw["pid"])[:8]), "little", signed=True)
 
 
 def assign_ranks(processes: list[ProcessInfo]) -> None:

@@ -35,8 +35,18 @@ def fingerprint(file: Path) -> str:
 def _places(file: Path) -> list[Path]:
     own = file.parent / ".dftracer-cache" / f"{file.name}.parquet"
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
+    if not _is_text(own.absolute()):  # Parquet libraries take no other names
+        return [base / "dftracer" / f"{digest}.parquet"]
     return [own, base / "dftracer" / f"{digest}-{file.name}.parquet"]
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def find(file: Path) -> Path | None:

@@ -5,33 +5,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import struct
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Process", "Run", "gzip_member", "string_hash", "training_run"]
+from dftracer.format.hashes import string_hash
+from dftracer.format.members import gzip_member
+
+__all__ = ["Process", "Run", "training_run"]
 
 _EPOCH_US = 1_760_000_000_000_000
-
-
-def string_hash(text: str) -> str:
-    """Hash a string the way traces do: every second byte of its MD5."""
-    return hashlib.md5(text.encode(), usedforsecurity=False).digest()[::2].hex()
-
-
-def gzip_member(text: bytes, lines: int, first_ts: int, last_ts: int, level: int = 1) -> bytes:
-    """One gzip member with the note that lets readers hop over it."""
-    body = zlib.compressobj(level, zlib.DEFLATED, -15)
-    packed = body.compress(text) + body.flush()
-    size = 12 + 36 + len(packed) + 8
-    note = struct.pack("<IIIIQQ", size, len(text), lines, 0, first_ts, last_ts)
-    head = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff" + struct.pack("<H", 36) + b"DF" + struct.pack("<H", 32) + note
-    return head + packed + struct.pack("<II", zlib.crc32(text), len(text) & 0xFFFFFFFF)
 
 
 class _MemberFile:

@@ -336,7 +336,7 @@ def _process_table(processes: list[ProcessInfo]) -> Any:
             "ppid": p.ppid,
             "rank": p.rank,
             "host": p.host,
-            "file": str(p.file),
+            "file": os.fsencode(p.file).decode("utf-8", "backslashreplace"),
             "start_us": p.start_us,
             "end_us": p.end_us,
             "command": p.command,

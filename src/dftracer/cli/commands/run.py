@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+import tempfile
 from pathlib import Path
 
 from dftracer.cli.program import (
@@ -13,11 +15,13 @@ from dftracer.cli.program import (
     command_of,
     environment,
     preload_library,
+    run_of,
     wait_for,
 )
+from dftracer.cli.run_files import stems_in, traces_of_run
 
 HELP = "Run a program under the tracer, with all its children; its exit code is passed through."
-EXAMPLE = "dftracer run -o traces -- python train.py --epochs 3   (also: script.py, -m module, torchrun ...)"
+EXAMPLE = "dftracer run -- python train.py --epochs 3   (also: script.py, -m module, torchrun ...)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,21 +33,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-auto", action="store_true", help="record no training steps but those annotated by hand"
     )
+    parser.add_argument(
+        "--modules", action="store_true", help="also record the forward of every module of the model"
+    )
     add_program(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     command = command_of(args)
-    directory = Path(args.output or "traces")
+    pattern = Path(args.output) if args.output else Path("traces", "{run}")
+    run_id = run_of(str(pattern.absolute() / "trace"))
+    directory = Path(str(pattern).replace("{run}", run_id)) if not args.output else pattern
+    made = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
-    before = {f: f.stat().st_mtime_ns for f in _traces(directory)}
     library = None if args.no_io else preload_library()
-    env = environment(args, directory, library)
-    with automatic(env, on=not args.no_auto, tell=not args.quiet):
-        code = wait_for(command, env)
-    written = [f for f in _traces(directory) if before.get(f) != f.stat().st_mtime_ns]
+    with tempfile.NamedTemporaryFile(prefix="dftracer-run-") as stems:
+        env = environment(args, directory, library, run_id, stems.name)
+        if args.modules:
+            env["DFTRACER_AUTO_MODULES"] = "1"
+        with automatic(env, on=not args.no_auto, tell=not args.quiet):
+            code = wait_for(command, env)
+        written = traces_of_run(run_id, directory, stems_in(Path(stems.name)))
+    if made:
+        with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
+            directory.rmdir()
     if not args.quiet:
-        told = f"{len(written)} trace files in {directory}"
+        told = _where(written)
         if not written:
             told = "nothing was recorded: no process had an annotation (from dftracer.python import ai)"
             told += "" if library else ", and this build does not intercept I/O"
@@ -55,8 +70,15 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _traces(directory: Path) -> list[Path]:
-    return sorted(p for p in directory.rglob("*") if p.name.endswith((".pfw", ".pfw.gz")))
+def _where(written: list[Path]) -> str:
+    folders = sorted({f.parent for f in written})
+    if len(written) == 1:
+        return f"1 trace file: {written[0]}"
+    parts = []
+    for folder in folders:
+        number = sum(f.parent == folder for f in written)
+        parts.append(f"{number} trace {'file' if number == 1 else 'files'} in {folder}")
+    return ", ".join(parts)
 
 
 def _say_head(files: list[Path]) -> None:

@@ -1,0 +1,26 @@
+// The record by which every file names its run (docs/format.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace dft {
+
+struct RunRecord {
+  std::string id;
+  uint64_t start_us = 0;         // of the process
+  std::string owner;             // the process, as record/process_owner.hpp states it
+  std::string rank, world_size;  // digits, or empty
+  int64_t attempt = 0;
+  std::string launcher, host, version, python, command;
+};
+
+inline constexpr const char* kRunKind = "run";
+
+// The arguments after `name` and `value`.
+std::string run_arguments(const RunRecord& run);
+// As far as claims on names need it: id, owner, rank and attempt. False without such a record in the text.
+bool find_run_record(std::string_view text, RunRecord* out);
+
+}  // namespace dft

@@ -1,0 +1,201 @@
+#include "session/environment.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace dft {
+namespace {
+
+constexpr const char* kBlanks = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
+
+std::string stripped(const std::string& text) {
+  size_t from = text.find_first_not_of(kBlanks);
+  return from == text.npos ? "" : text.substr(from, text.find_last_not_of(kBlanks) - from + 1);
+}
+
+std::string changed(std::string text, int (*change)(int)) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 128) c = char(change(c));
+  return text;
+}
+
+bool all_digits(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789") == text.npos; }
+
+bool contains(std::initializer_list<const char*> words, const std::string& text) {
+  return std::any_of(words.begin(), words.end(), [&](const char* w) { return text == w; });
+}
+
+std::optional<int64_t> read_bool(const std::string& raw) {
+  std::string text = changed(stripped(raw), tolower);
+  if (contains({"1", "true", "on", "yes", "y", "t"}, text)) return 1;
+  if (contains({"0", "false", "off", "no", "n", "f"}, text)) return 0;
+  return {};
+}
+
+// As Python's int() does: a sign, and single underscores between digits.
+std::optional<int64_t> read_int(const std::string& raw) {
+  std::string text = stripped(raw), digits;
+  size_t at = !text.empty() && (text[0] == '+' || text[0] == '-');
+  bool digit_before = false;
+  for (size_t i = at; i < text.size(); ++i) {
+    bool digit = text[i] >= '0' && text[i] <= '9';
+    if (!digit && (text[i] != '_' || !digit_before)) return {};
+    if (digit) digits += text[i];
+    digit_before = digit;
+  }
+  if (!digit_before) return {};
+  errno = 0;
+  int64_t value = strtoll(digits.c_str(), nullptr, 10);
+  if (errno) return {};
+  return at && text[0] == '-' ? -value : value;
+}
+
+// The whole part of 0.<fraction> * 2^bits, exactly.
+uint64_t scaled(std::string fraction, int bits) {
+  uint64_t out = 0;
+  for (int i = 0; i < bits; ++i) {
+    int carry = 0;
+    for (size_t k = fraction.size(); k-- > 0;) {
+      int twice = 2 * (fraction[k] - '0') + carry;
+      fraction[k] = char('0' + twice % 10);
+      carry = twice / 10;
+    }
+    out = out << 1 | uint64_t(carry);
+  }
+  return out;
+}
+
+std::optional<int64_t> read_size(const std::string& raw) {
+  std::string text = changed(stripped(raw), toupper);
+  size_t end = text.find_last_not_of("KMGTIB ");
+  std::string digits = end == text.npos ? "" : text.substr(0, end + 1);
+  std::string unit = stripped(text.substr(digits.size()));
+  if (unit.size() == 3 && unit.ends_with("IB")) unit = unit.substr(0, 1);
+  if (unit.size() <= 2 && unit.ends_with("B")) unit.pop_back();
+  size_t power = unit.empty() ? 0 : std::string("KMGT").find(unit);
+  if (unit.size() > 1 || power == std::string::npos || digits.empty() || digits.size() > 30) return {};
+  int bits = unit.empty() ? 0 : 10 * (int(power) + 1);
+  size_t point = digits.find('.');
+  std::string whole = digits.substr(0, point);
+  std::string fraction = point == digits.npos ? "" : digits.substr(point + 1);
+  if (!all_digits(whole) || (point != digits.npos && (!all_digits(fraction) || unit.empty()))) return {};
+  errno = 0;
+  uint64_t n = strtoull(whole.c_str(), nullptr, 10);
+  if (errno || n > uint64_t(INT64_MAX) >> bits) return {};
+  return int64_t((n << bits) + scaled(fraction, bits));
+}
+
+std::optional<std::string> read_choice(const SettingRow& row, const std::string& raw) {
+  std::string text = changed(stripped(raw), toupper);
+  for (auto& [alias, name] : kChoiceAliases)
+    if (text == alias) text = name;
+  for (const char* choice : row.choices)
+    if (choice && text == choice) return text;
+  return {};
+}
+
+std::string first_number(const char* const* names, size_t count) {
+  for (size_t i = 0; i < count && names[i]; ++i) {
+    const char* raw = getenv(names[i]);
+    std::string text = raw ? stripped(raw) : "";
+    // Any program may have its own idea of a variable called RANK.
+    if (all_digits(text) && text.size() <= 10) return std::to_string(strtoull(text.c_str(), nullptr, 10));
+  }
+  return "";
+}
+
+template <size_t N>
+std::string first_number(const char* const (&names)[N]) {
+  return first_number(names, N);
+}
+
+}  // namespace
+
+std::optional<SettingValue> read_setting(const SettingRow& row, const std::string& raw) {
+  SettingValue value;
+  std::string kind = row.kind;
+  std::optional<int64_t> number;
+  if (kind == "bool") {
+    number = read_bool(raw);
+  } else if (kind == "int" || kind == "size") {
+    number = kind == "int" ? read_int(raw) : read_size(raw);
+    if (number && (*number < row.low || *number > row.high)) return {};
+    if (number && row.power_of_two && (*number & (*number - 1))) return {};
+  } else {
+    value.is_text = true;
+    std::optional<std::string> text = row.choices[0] ? read_choice(row, raw) : raw;
+    if (!text) return {};
+    value.text = *text;
+    return value;
+  }
+  if (!number) return {};
+  value.number = *number;
+  return value;
+}
+
+SettingValues settings_in_environment() {
+  SettingValues out;
+  for (const SettingRow& row : kSettings) {
+    const char* raw = getenv(row.variable);
+    auto given = raw && *raw ? read_setting(row, raw) : std::nullopt;
+    out[row.name] = given ? *given : read_setting(row, row.fallback).value_or(SettingValue{});
+  }
+  return out;
+}
+
+Settings settings_from(const SettingValues& values) {
+  Settings s;
+  auto number = [&](const char* name, auto* out) {
+    auto it = values.find(name);
+    if (it != values.end()) *out = static_cast<std::remove_pointer_t<decltype(out)>>(it->second.number);
+  };
+  auto text = [&](const char* name, std::string* out) {
+    auto it = values.find(name);
+    if (it != values.end()) *out = it->second.text;
+  };
+  number("trace_compression", &s.compress);
+  number("inc_metadata", &s.inc_metadata);
+  number("disable_tids", &s.disable_tids);
+  number("bind_signals", &s.bind_signals);
+  number("set_core_affinity", &s.record_affinity);
+  number("ring_size", &s.ring_size);
+  number("max_stall_us", &s.max_stall_us);
+  uint64_t member_size = 0;
+  number("write_buffer_size", &member_size);
+  if (member_size) s.member_size = member_size;
+  number("flush_ms", &s.flush_ms);
+  number("rotate_size", &s.rotate_size);
+  number("rotate_keep", &s.rotate_keep);
+  number("max_size", &s.max_size);
+  text("ring_dir", &s.ring_dir);
+  text("data_dir", &s.data_dir);
+  text("log_file", &s.prefix);
+  bool no_io = true, no_posix = false, no_stdio = false;
+  number("disable_io", &no_io);
+  number("disable_posix", &no_posix);
+  number("disable_stdio", &no_stdio);
+  s.trace_posix = !no_io && !no_posix;
+  s.trace_stdio = !no_io && !no_stdio;
+  return s;
+}
+
+Rank rank_in_environment() {
+  for (const LauncherRow& row : kLaunchers) {
+    std::string rank = first_number(row.rank);
+    if (!rank.empty()) return {rank, first_number(row.local_rank), first_number(row.world_size), row.name, &row};
+  }
+  return {};
+}
+
+std::vector<std::pair<std::string, std::string>> rank_facts(const Rank& rank) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (auto& [key, value] : {std::pair{"rank", &rank.rank},
+                             {"local_rank", &rank.local_rank},
+                             {"world_size", &rank.world_size},
+                             {"launcher", &rank.launcher}})
+    if (!value->empty()) out.emplace_back(key, *value);
+  return out;
+}
+
+}  // namespace dft

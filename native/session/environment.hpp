@@ -1,0 +1,37 @@
+// The settings and the rank as the environment tells them, read as src/dftracer/_config.py and _rank.py read them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "record/settings.hpp"
+#include "session/tables.hpp"
+
+namespace dft {
+
+struct SettingValue {
+  bool is_text = false;
+  int64_t number = 0;  // also of a switch
+  std::string text;
+};
+using SettingValues = std::map<std::string, SettingValue>;
+
+// What `raw` stands for; nothing if it is a mistake.
+std::optional<SettingValue> read_setting(const SettingRow& row, const std::string& raw);
+// Every setting: from the environment, or its default where that says nothing or makes a mistake.
+DFT_API SettingValues settings_in_environment();
+DFT_API Settings settings_from(const SettingValues& values);
+
+struct Rank {
+  std::string rank, local_rank, world_size;  // digits, or empty where the launcher does not say
+  std::string launcher;
+  const LauncherRow* row = nullptr;
+};
+DFT_API Rank rank_in_environment();
+// As PR records state them.
+DFT_API std::vector<std::pair<std::string, std::string>> rank_facts(const Rank& rank);
+
+}  // namespace dft
