@@ -31,7 +31,7 @@ _LANE = 1 << 30
 _SHARED_NS = 20_000  # boundaries closer than this are one: a few launches at most lie between them
 _MOST_WAITING = 4096
 _MOST_AT_ONCE = 16
-_GIVE_UP = 1000  # boundaries without torch
+_GIVE_UP = 8  # looks for torch in vain, each after twice as many boundaries as the one before
 
 
 class TorchPool:
@@ -264,6 +264,8 @@ def _probe(code: int) -> None:
         _without_torch += 1
         if _without_torch >= _GIVE_UP:
             _core.set_boundary_hook(None)
+        else:
+            _core.set_boundary_hook(_probe, 512 << _without_torch)
         return
     version = getattr(torch, "version", None)
     if not (getattr(version, "cuda", None) or getattr(version, "hip", None)):
