@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from dftracer.analyze.intervals import EMPTY, Intervals, intersection, measure, total, union
 from dftracer.analyze.lanes import Lanes
+from dftracer.analyze.lineage import Awaited, trace_batches
 from dftracer.analyze.stages import NONE, STAGES
 from dftracer.load.chunk import Ints
 
@@ -27,6 +29,7 @@ class Explanation:
     files_us: list[tuple[str, int]] = field(default_factory=list)
     io_us: int = 0
     io_hidden_us: int = 0
+    waited_for: dict[int, dict[str, Any]] = field(default_factory=dict)  # step -> the batch this process made
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Asked:
     steps: Intervals
     steady: Intervals
     skip_tid: int | None  # the main thread, which is the one that waits
+    awaited: list[Awaited] = field(default_factory=list)  # batches that this process made
 
 
 def explain(lanes: Lanes, asked: Asked) -> Explanation:
@@ -45,6 +49,9 @@ def explain(lanes: Lanes, asked: Asked) -> Explanation:
     out = Explanation()
     out.io_us = total(lanes.io)
     out.io_hidden_us = total(intersection(lanes.io, asked.compute))
+    out.waited_for = trace_batches(
+        lanes.batches, (lanes.io_file, lanes.io_ts, lanes.io_dur), lanes.paths, asked.awaited
+    )
     waits = union(*asked.waits)
     starts, ends = asked.steps
     out.step_io_us = np.zeros(starts.size, np.int64)
