@@ -108,8 +108,8 @@ class DeviceAccount:
     top: list[dict[str, Any]] = field(default_factory=list)
     over_time: list[dict[str, Any]] = field(default_factory=list)
     # By events only: time in phases that the host paces, of which busy and idle cannot be told apart; time in
-    # checkpoints, where copies may run; how wrong the device's clock may be; each phase's own figures; and the
-    # account of the steady steps.
+    # checkpoints, where copies may run; how wrong the device's clock may be; each phase's own figures; and
+    # the account of the steady steps.
     host_paced_s: float = 0.0
     in_checkpoints_s: float = 0.0
     error_us: float | None = None
