@@ -207,6 +207,7 @@ _KINDS = (
     "wait",
     "body",
     "item",
+    "collate",
     "epoch",
     "train",
     "evaluate",
