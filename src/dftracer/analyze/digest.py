@@ -15,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from dftracer.analyze.device_parts import DeviceParts, device_parts
+from dftracer.analyze.lineage import read_lineage
 from dftracer.analyze.pairs import (
     IO_NOT,
     IO_OPEN,
@@ -59,6 +60,7 @@ class Digest:
     marks: dict[str, Ints] = field(default_factory=dict)  # of what delimits; rows as in steps.MARKS
     to_write: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))  # such opens
     auto: bool = False  # some of the steps were marked by automatic tracing
+    lineage: dict[str, Ints] = field(default_factory=dict)  # waits and collations with their batches
     devices: DeviceParts | None = None  # profiler and device events
 
     def own(self) -> Digest:
@@ -160,11 +162,17 @@ class Digester:
                 label = np.array(
                     [_trailing_number(keys[p][1]) for p in out.pair[at].tolist()], dtype=np.int64
                 )
-            labels = (label, chunk.ints("epoch")[rows][at], chunk.ints("count")[rows][at])
-            out.marks[kind] = np.stack((out.tid[at], out.ts[at], out.dur[at], *labels))
-            if kind == "wait":
-                row = at[0] if isinstance(rows, slice) else rows[at[0]]
-                out.auto = '"auto":1' in chunk.args_text(int(row)).replace(" ", "")
+            counted = "image_idx" if kind == "item" else "count"
+            labels = (label, chunk.ints("epoch")[rows][at], chunk.ints(counted)[rows][at])
+            times = (out.tid[at], out.ts[at], out.dur[at])
+            if kind != "collate":
+                out.marks[kind] = np.stack((*times, *labels))
+            if kind in {"wait", "body", "collate"}:
+                place = at if isinstance(rows, slice) else rows[at]
+                automatic = '"auto":1' in chunk.args_text(int(place[0])).replace(" ", "")
+                out.auto = out.auto or (automatic and kind != "collate")
+                if automatic and kind != "body":
+                    out.lineage[kind] = read_lineage(kind, chunk, place, times)
 
 
 def by_process(chunk: Chunk) -> Iterator[tuple[int, Chunk]]:
@@ -212,6 +220,7 @@ _MARKS = {
     ("dataloader", "fetch.iter"): "wait",
     ("dataloader", "fetch.block"): "body",
     ("data", "item"): "item",
+    ("data", "collate"): "collate",
 }
 _COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
 _PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dftracer.analyze.intervals import EMPTY, Intervals, intersection, measure, pieces, total, union
 from dftracer.analyze.lanes import Lanes
+from dftracer.analyze.lineage import Awaited, trace_batches
 from dftracer.analyze.stages import NONE, STAGES
 from dftracer.load.chunk import Ints
 
@@ -28,6 +30,7 @@ class Explanation:
     files_us: list[tuple[str, int]] = field(default_factory=list)
     io_us: int = 0
     io_hidden_us: int = 0
+    waited_for: dict[int, dict[str, Any]] = field(default_factory=dict)  # step -> the batch this process made
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Asked:
     steps: Intervals
     steady: Intervals
     skip_tid: int | None  # the main thread, which is the one that waits
+    awaited: list[Awaited] = field(default_factory=list)  # batches that this process made
 
 
 def _by_stage(stage: npt.NDArray[np.uint8], us: Ints) -> Ints:
@@ -51,6 +55,9 @@ def explain(lanes: Lanes, asked: Asked) -> Explanation:
     out = Explanation()
     out.io_us = total(lanes.io)
     out.io_hidden_us = total(intersection(lanes.io, asked.compute))
+    out.waited_for = trace_batches(
+        lanes.batches, (lanes.io_file, lanes.io_ts, lanes.io_dur), lanes.paths, asked.awaited
+    )
     waits = union(*asked.waits)
     starts, ends = asked.steps
     out.step_io_us = np.zeros(starts.size, np.int64)

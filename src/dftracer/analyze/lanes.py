@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer.analyze.intervals import EMPTY, Intervals, account, measure, union
+from dftracer.analyze.lineage import Batches
 from dftracer.analyze.stages import COMPUTE, NONE, STAGE_INDEX, STAGES
 from dftracer.load.chunk import Ints
 
@@ -49,13 +50,14 @@ class Lanes:
     io_dur: Ints = field(default_factory=lambda: EMPTY[0])
     io: Intervals = EMPTY  # all I/O and item reading, as one set of time
     paths: list[str] = field(default_factory=list)
+    batches: Batches = field(default_factory=Batches)
 
     @property
     def nbytes(self) -> int:
         """The memory of the arrays."""
         columns: list[npt.NDArray[Any]] = [self.io_file, self.io_ts, self.io_dur, *self.io]
         columns += [c for lane in self.lanes for c in (lane.start, lane.end, lane.stage)]
-        return sum(c.nbytes for c in columns)
+        return sum(c.nbytes for c in columns) + self.batches.nbytes
 
 
 def _offsets(times: Ints, base: int) -> npt.NDArray[Any]:

@@ -10,6 +10,7 @@ from dftracer.analyze.steps import (
     MARKS,
     Bools,
     StepTable,
+    steps_from_bodies,
     steps_from_loop,
     steps_from_profiler,
     steps_from_step_ends,
@@ -96,7 +97,12 @@ def find_steps(tables: MarkTables) -> tuple[StepTable, Intervals]:
         table, evaluations = without_evaluation_loops(table, phase_marks(tables, tid, (0, 0)))
         if len(table) > len(best):
             best, loops = table, evaluations
-    for kind, maker in (("profiler", steps_from_profiler), ("compute_step", steps_from_step_ends)):
+    makers = (
+        ("body", steps_from_bodies),
+        ("profiler", steps_from_profiler),
+        ("compute_step", steps_from_step_ends),
+    )
+    for kind, maker in makers:
         if len(best):
             break
         for tid in np.unique(tables.of(kind)[0]).tolist():

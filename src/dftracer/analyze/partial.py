@@ -18,6 +18,7 @@ from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
 from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, intersection, total, union
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
+from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.phases import Phases, find_phases
 from dftracer.analyze.stages import (
@@ -75,6 +76,7 @@ class Partial:
     unnamed_compute: bool = False  # compute is annotated, but none of its parts: it is booked as forward
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
+    awaited: Ints = field(default_factory=lambda: np.empty((len(AWAITED), 0), np.int64))  # waits, by batch
 
 
 class _Analyzer:
@@ -101,6 +103,7 @@ class _Analyzer:
         self.ai: list[bool] = []
         self.ai_span: tuple[int, int] | None = None
         self.auto = False
+        self.lineage: dict[str, list[Ints]] = {}
         self.by_time: list[tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]] = []
         self.devices = DeviceParts()
         self.first: int | None = None
@@ -139,6 +142,8 @@ class _Analyzer:
         self.auto = self.auto or d.auto
         self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, end)
         self.devices.add(d.devices)
+        for kind, rows in d.lineage.items():
+            self.lineage.setdefault(kind, []).append(rows)
 
     def _renumber(self, source: Source) -> None:
         """Numbers of this source to those of the whole process; of the first source they are the same."""
@@ -203,6 +208,10 @@ class _Analyzer:
         self.io_rows = {}
         io_time = union(kept["ts"][is_io], (kept["ts"] + kept["dur"])[is_io])
         heavy = Lanes(lanes, io_file.astype(np.int32), io_ts, io_dur, io_time, paths)
+        if "collate" in self.lineage:
+            heavy.batches = Batches(np.concatenate(self.lineage["collate"], axis=1), *items[[0, 1, 2, 5]])
+        if "wait" in self.lineage:
+            out.awaited = np.concatenate(self.lineage["wait"], axis=1)
         if kept["ts"].size:
             out.covered_us = total(union(kept["ts"], kept["ts"] + kept["dur"]))
         for lane in lanes:

@@ -15,6 +15,7 @@ never said twice. Nothing here imports torch: it is prepared for, and met when t
 from __future__ import annotations
 
 from dftracer.auto._adapters import ADAPTERS, adapter
+from dftracer.auto._modules import modules
 from dftracer.auto._switch import install, installed, uninstall
 
-__all__ = ["ADAPTERS", "adapter", "install", "installed", "uninstall"]
+__all__ = ["ADAPTERS", "adapter", "install", "installed", "modules", "uninstall"]

@@ -73,8 +73,9 @@ def _half_made(module: ModuleType) -> bool:
 
 
 def _meet(name: str, module: ModuleType) -> None:
-    for met in _awaited.pop(name, ()):
-        _call(met, module)
+    while name in _awaited:  # who is met now may wait for the same module again: it is still being imported
+        for met in _awaited.pop(name):
+            _call(met, module)
     if not _awaited:
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(_watcher)

@@ -81,7 +81,7 @@ class _Items:
 
 
 def _item(start: int, index: Any) -> None:
-    ITEM.write(start, now(), _facts(index=index) if isinstance(index, int) else _facts())
+    ITEM.write(start, now(), _facts(image_idx=index) if isinstance(index, int) else _facts())
 
 
 def _many(get_items: Any) -> Any:
