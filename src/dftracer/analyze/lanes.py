@@ -73,12 +73,12 @@ def _times(offsets: npt.NDArray[Any], base: int) -> Ints:
 
 def packed(lanes: Lanes, base: int) -> Lanes:
     """The same in less memory: times are kept from `base`."""
-    return _changed(lanes, lambda times: _offsets(times, base))
+    return replace(_changed(lanes, lambda times: _offsets(times, base)), io_dur=_offsets(lanes.io_dur, 0))
 
 
 def unpacked(lanes: Lanes, base: int) -> Lanes:
     """What `packed` was given."""
-    return _changed(lanes, lambda offsets: _times(offsets, base))
+    return replace(_changed(lanes, lambda offsets: _times(offsets, base)), io_dur=_times(lanes.io_dur, 0))
 
 
 def _changed(lanes: Lanes, change: Callable[[Any], Any]) -> Lanes:
