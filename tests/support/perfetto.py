@@ -134,9 +134,7 @@ class TraceProcessor:
                 break
             found = self._reply()
         width = len(names)
-        return [
-            dict(zip(names, cells[i : i + width], strict=True)) for i in range(0, len(cells), width or 1)
-        ]
+        return [dict(zip(names, cells[i : i + width], strict=True)) for i in range(0, len(cells), width or 1)]
 
     def count(self, sql: str) -> int:
         """The only number of a query."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from types import ModuleType
-from typing import Any
 
 from dftracer import _session
 from dftracer._before_finalize import before_finalize
 from dftracer.auto import _adapters, _imports
 from dftracer.auto._patches import Patches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
 __all__ = ["install", "installed", "uninstall"]
 

@@ -275,8 +275,8 @@ class Training:
 
     def optimizer_begins(self, key: int, start: int) -> None:
         """An optimizer step, or what stands around it (a gradient scaler)."""
-        # One that raised did not say when it ended.
-        self._optimizers = [each for each in self._optimizers if each[0] != key]
+        if self._optimizers:  # one that raised did not say when it ended
+            self._optimizers = [each for each in self._optimizers if each[0] != key]
         self._optimizers.append((key, start))
         step = self.step
         if step is None:

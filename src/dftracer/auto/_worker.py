@@ -211,6 +211,10 @@ def _watch(fetcher: Any) -> None:
         return
     fetch = fetcher.fetch
     dataset = fetcher.dataset._dataset if isinstance(fetcher.dataset, _Items) else fetcher.dataset
+    swapped_now = _swap_transforms(dataset)
+    _swap_back(swapped_now)
+    if not swapped_now:
+        return
 
     # In the program's own process its data set is another's only for as long as a batch is made.
     def fetch_swapped(index: Any) -> Any:

@@ -88,6 +88,8 @@ def _say_head(files: list[Path]) -> None:
         lines = three_lines(files)
     except ImportError:
         lines = ["for a verdict: pip install 'pydftracer[analysis]'"]
+    except Exception as error:  # the program's own exit code is what counts
+        lines = [f"dftracer run: no verdict: {type(error).__name__}: {error}"]
     for line in lines:
         print(line, file=sys.stderr)
 
