@@ -53,6 +53,8 @@ def test_what_is_deduced_is_what_is_said_by_hand(run: str, nursery: Nursery) -> 
     seen, known = _shares(deduced), _shares(said)
     off = {stage: (round(seen[stage], 2), round(known[stage], 2)) for stage in known}
     assert all(abs(a - b) <= 1.0 for a, b in off.values()), off
+    verdicts = [(half["bound"] or {}).get("id") for half in (deduced, said)]
+    assert verdicts[0] == verdicts[1]
 
 
 @pytest.mark.parametrize("run", list(RUNS))
