@@ -202,21 +202,6 @@ def digest_span(
     return out
 
 
-_KINDS = (
-    "",
-    "wait",
-    "body",
-    "item",
-    "collate",
-    "epoch",
-    "train",
-    "evaluate",
-    "forward",
-    "learn",
-    "compute_step",
-    "transfer",
-    "profiler",
-)
 _MARKS = {
     ("dataloader", "fetch.iter"): "wait",
     ("dataloader", "fetch.block"): "body",
@@ -225,6 +210,8 @@ _MARKS = {
 }
 _COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
 _PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}
+_TABLES = (_MARKS.values(), (kind for _, kind in _COMPUTE), _PIPELINE.values(), ("transfer", "profiler"))
+_KINDS = ("", *dict.fromkeys(kind for table in _TABLES for kind in table))
 
 
 def _mark_kind(cat: str, name: str) -> str:

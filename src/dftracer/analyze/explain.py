@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dftracer.analyze.intervals import EMPTY, Intervals, intersection, measure, total, union
+from dftracer.analyze.intervals import EMPTY, Intervals, intersection, measure, pieces, total, union
 from dftracer.analyze.lanes import Lanes
 from dftracer.analyze.lineage import Awaited, trace_batches
 from dftracer.analyze.stages import NONE, STAGES
@@ -44,6 +45,11 @@ class Asked:
     awaited: list[Awaited] = field(default_factory=list)  # batches that this process made
 
 
+def _by_stage(stage: npt.NDArray[np.uint8], us: Ints) -> Ints:
+    sums: Ints = np.bincount(stage, weights=us, minlength=len(STAGES)).astype(np.int64)
+    return sums
+
+
 def explain(lanes: Lanes, asked: Asked) -> Explanation:
     """Look at all lanes but the one that waits."""
     out = Explanation()
@@ -64,19 +70,19 @@ def explain(lanes: Lanes, asked: Asked) -> Explanation:
         out.step_io_us = before[np.searchsorted(ts, ends)] - before[np.searchsorted(ts, starts)]
     if waits[0].size == 0:
         return out
-    pieces: list[Intervals] = []
+    busy: list[Intervals] = []
     for lane in lanes.lanes:
         if lane.tid == asked.skip_tid:
             continue
-        for stage in np.unique(lane.stage).tolist():
-            if stage == NONE:
-                continue
-            met = intersection(union(*lane.of(stage)), waits)
-            out.stages_us[stage] += total(met)
-            out.steady_us[stage] += total(intersection(met, asked.steady))
-            pieces.append(met)
-    if pieces:
-        out.busy = union(np.concatenate([p[0] for p in pieces]), np.concatenate([p[1] for p in pieces]))
+        start, end, which = pieces(waits, (lane.start, lane.end))
+        stage = lane.stage[which]
+        working = stage != NONE
+        start, end, stage = start[working], end[working], stage[working]
+        out.stages_us += _by_stage(stage, end - start)
+        out.steady_us += _by_stage(stage, measure(asked.steady, start, end))
+        busy.append((start, end))
+    if busy:
+        out.busy = union(np.concatenate([b[0] for b in busy]), np.concatenate([b[1] for b in busy]))
     if lanes.io_ts.size:
         us = measure(waits, lanes.io_ts, lanes.io_ts + lanes.io_dur)
         known = lanes.io_file >= 0

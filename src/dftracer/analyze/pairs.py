@@ -8,7 +8,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.analyze.stages import is_io, is_read_call, is_write_call
+from dftracer.analyze.stages import is_io
+from dftracer.format.io_calls import is_close, is_open, is_read, is_write
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import Chunk
 
@@ -25,22 +26,21 @@ __all__ = [
 ]
 
 IO_NOT, IO_READ, IO_WRITE, IO_OPEN, IO_CLOSE, IO_META, IO_OPEN_TO_WRITE = range(7)
-_CLOSES = ("close", "fclose", "closedir")
 
 
 def _io_kind(cat: str, name: str) -> int:
     if not is_io(cat, name):
         return IO_NOT
-    if is_read_call(name):
+    if is_read(name):
         return IO_READ
-    if is_write_call(name):
+    if is_write(name):
         return IO_WRITE
     if name.startswith("creat"):
         return IO_OPEN_TO_WRITE
     # `fdopen` opens nothing: its descriptor is open already.
-    if name.startswith(("open", "fopen", "__open", "freopen")) and not name.startswith("opendir"):
+    if is_open(name) and name != "fdopen":
         return IO_OPEN
-    return IO_CLOSE if name in _CLOSES else IO_META
+    return IO_CLOSE if is_close(name) else IO_META
 
 
 _FLAGS = re.compile(rb'"flags": ?"?(-?\d+)')

@@ -191,15 +191,17 @@ class _Analyzer:
         ]
         kept = {k: v[0] if v else np.empty(0, np.int64) for k, v in self.kept.items()}
         self.kept = {}
-        shown = np.unique(kept["cls"]).tolist()
+        present = np.zeros(len(CLASSES), dtype=bool)
+        present[kept["cls"]] = True
+        shown = np.flatnonzero(present).tolist()
         named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
         out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
         out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
-        is_compute = np.isin(kept["cls"], _COMPUTE_CLASSES)
+        is_compute = _is_one_of(_COMPUTE_CLASSES)[kept["cls"]]
         out.compute = union(kept["ts"][is_compute], (kept["ts"] + kept["dur"])[is_compute])
         is_comm = kept["cls"] == CLASSES.index("comm")
         out.comm = union(kept["ts"][is_comm], (kept["ts"] + kept["dur"])[is_comm])
-        is_io = np.isin(kept["cls"], _IO_CLASSES)
+        is_io = _is_one_of(_IO_CLASSES)[kept["cls"]]
         io_file, io_ts, io_dur = (
             np.concatenate(v) if v else np.empty(0, np.int64) for v in self.io_rows.values()
         )
@@ -337,6 +339,13 @@ class _Analyzer:
             .agg(*(pl.col(s).sum() for s in sums), *(pl.col(m).max() for m in most or []))
         )
         return merged
+
+
+def _is_one_of(classes: list[int]) -> npt.NDArray[np.bool_]:
+    """A table by class."""
+    table = np.zeros(len(CLASSES), dtype=bool)
+    table[classes] = True
+    return table
 
 
 def _mapped(table: list[int], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

@@ -63,11 +63,12 @@ def head(c: Context, findings: list[Finding]) -> Head:
     v, bound = c.view, c.bound
     verdict = _sentence(v, bound)
     slow = next((f for f in findings if f.id == "slow_steps" and f.percent >= 100 * MENTION_SHARE), None)
-    if slow is not None and bound.part.is_compute:
+    if bound.part.id not in {"compute", "other", "unseen"}:
+        slow = None  # what the run is bound by says it
+    if slow is not None:
         verdict = f"{verdict.rstrip('.')}; {slow.title[0].lower()}{slow.title.partition(':')[0][1:]}."
     reason = _reason(bound, findings)
-    if reason is None and slow is not None and bound.part.is_compute:
-        reason = slow
+    reason = reason or slow
     if reason is not None:
         return verdict, reason.title, reason.advice
     why = device_reason(v.rank, bound.part.id) or _why(v, bound)
