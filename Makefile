@@ -7,10 +7,10 @@ SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pyc
 
 .PHONY: demo test native-test lint fuzz chakra-descriptor bench bench-rivals clean
 
-# Builds, traces a small training run with loader workers, and shows where its time went.
+# Builds, traces a small training program that nobody annotated, and shows where its time went.
 demo: $(VENV)/.torch $(VENV)/.installed
 	rm -rf out/demo
-	$(BIN)/python examples/demo_train.py --directory out/demo
+	$(BIN)/dftracer run -o out/demo/traces --report --html out/demo/report.html -- $(BIN)/python examples/train.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

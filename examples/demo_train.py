@@ -1,12 +1,11 @@
-"""Trains a small model on files it makes itself, traced from end to end, and prints what the trace says.
+"""train.py annotated by hand, with NumPy where PyTorch is not installed; prints what the trace says.
 
     python examples/demo_train.py [--directory out/demo] [--epochs 3] [--workers 2] [--numpy]
 
 With PyTorch it trains a small convolutional network through a DataLoader; without, the same with NumPy and
-loader
-processes of its own. The data set has one file that is slow to decode and the run saves a checkpoint, so
-that there
-is something to find.
+loader processes of its own. The data set has one file that is slow to decode and the run saves a checkpoint,
+so that there is something to find. Annotations are for what automatic tracing cannot know: programs without
+PyTorch, and stages of your own.
 """
 
 from __future__ import annotations

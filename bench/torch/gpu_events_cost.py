@@ -21,7 +21,7 @@ import torch
 from dftracer import _core, _device_events
 from dftracer.python import ai, dftracer
 
-STEPS = 20
+STEPS = 40
 
 
 def loop(model: Any, optimizer: Any, x: Any) -> float:
@@ -45,7 +45,7 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     log = dftracer.initialize_log(None, None, -1)
     out: dict[str, list[tuple[float, float]]] = {}
-    for kind, (width, layers, rows) in {"device": (4096, 14, 4096), "host": (64, 150, 16)}.items():
+    for kind, (width, layers, rows) in {"device": (4096, 14, 4096), "host": (64, 52, 16)}.items():
         stack = [torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU()) for _ in range(layers)]
         model = torch.nn.Sequential(*stack).cuda().to(torch.bfloat16)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -124,7 +125,9 @@ struct FileHeader {
 
 // The rings of a build with other structures are not ours to read.
 inline constexpr uint64_t ring_layout() {
-  return uint64_t(sizeof(FileHeader)) << 32 | uint64_t(sizeof(RingHeader)) << 16 | sizeof(Record);
+  // Where the paths begin, not only sizes: a field more may fit into what alignment leaves free.
+  return uint64_t(offsetof(FileHeader, path)) << 48 | uint64_t(sizeof(FileHeader)) << 32 |
+         uint64_t(sizeof(RingHeader)) << 16 | sizeof(Record);
 }
 
 enum CommitState : uint64_t {

@@ -14,7 +14,8 @@ void before_exec() {
   auto slots = slots_now(s);
   std::lock_guard lock(s->writer_mutex);
   s->writer.finish(slots, 0);
-  if (s->writer.complete()) s->rings.unlink_file();
+  // As at the end of the process: for a trace that cannot be no reader will ever come.
+  if (s->writer.complete() || !s->writer.opened()) s->rings.unlink_file();
 }
 
 void after_failed_exec() {

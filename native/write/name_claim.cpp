@@ -103,7 +103,9 @@ bool move_aside(const std::string& path, const ExistingTrace& seen) {
   if (!look_at(path).is_same_file(seen)) return true;  // not the file that was judged: judge again
   std::string stem = without_suffix(path) + "-" + run_name(seen), suffix = suffix_of(path);
   for (int n = 1; n < kMostOfOneRun; ++n) {
-    std::string target = stem + (n > 1 ? "-" + std::to_string(n) : "") + suffix;
+    std::string target = stem;
+    if (n > 1) target.append("-").append(std::to_string(n));
+    target += suffix;
     int error = rename_exclusively(path, target);
     if (error == EEXIST) continue;
     if (error != 0) return error == ENOENT;

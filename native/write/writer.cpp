@@ -71,8 +71,7 @@ bool Writer::settle_name() {
   if (requested_path_ != fallback_path_) {
     // Others who want the name read here whose it is: a file with a requested name is never without that.
     if (rewriting_ && !commit_tail({})) return false;
-    if (claim(requested_path_) == Claim::kForeign)
-      warn_once(requested_path_ + " exists and is not a dftracer trace; the trace is written to " + file_.path());
+    claim(requested_path_);
   }
   named_ = true;
   if (part_ == 1) {
@@ -89,6 +88,8 @@ Claim Writer::claim(const std::string& path) {
   Claim claim = file_.claim(path, claimant_);
   if (claim != Claim::kGranted) {
     other[0] = 0;
+    if (claim == Claim::kForeign)
+      warn_once(path + " exists and is not a dftracer trace; the trace is written to " + file_.path());
     return claim;
   }
   uint64_t commit = rings_.header()->commit.load();

@@ -31,7 +31,9 @@ _LANE = 1 << 30
 _SHARED_NS = 20_000  # boundaries closer than this are one: a few launches at most lie between them
 _MOST_WAITING = 4096
 _MOST_AT_ONCE = 16
-_GIVE_UP = 1000  # boundaries without torch
+_MOST_STREAMS = 256
+_GIVE_UP = 8  # looks for torch in vain, each after twice as many boundaries as the one before
+_active, _log_event, _this_thread = _core.active, _core.log_event, threading.get_ident
 
 
 class TorchPool:
@@ -39,6 +41,13 @@ class TorchPool:
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
+        # What torch.cuda calls itself, without the layers above: they cost more than the calls.
+        native = torch._C
+        self._new_event = native._CudaEventBase
+        self._current_stream = native._cuda_getCurrentStream
+        self._is_capturing = native._cuda_isCurrentStreamCapturing
+        self.device: Callable[[], int] = native._cuda_getDevice
+        self._streams: dict[tuple[int, int, int], Any] = {}
         self._free: dict[int, list[Any]] = {}
         self.captures = 0
         self.lock = threading.Lock()
@@ -46,20 +55,26 @@ class TorchPool:
 
     def may_touch(self) -> bool:
         """Whether the device may be asked anything now."""
-        return not self.captures and not self._cuda.is_current_stream_capturing()
-
-    def device(self) -> int:
-        return int(self._cuda.current_device())
+        return not self.captures and not self._is_capturing()
 
     def record(self, device: int) -> Any:
         """An event in the current stream."""
-        free = self._free.setdefault(device, [])
-        event = free.pop() if free else self._cuda.Event(enable_timing=True)
-        event.record()
+        free = self._free.get(device)
+        event = free.pop() if free else self._new_event(enable_timing=True)
+        key = self._current_stream(device)
+        event.record(self._streams.get(key) or self._stream(key))
         return event
 
+    def _stream(self, key: tuple[int, int, int]) -> Any:
+        """The stream as an object, kept for the next time."""
+        if len(self._streams) >= _MOST_STREAMS:
+            self._streams.clear()
+        stream = self._cuda.Stream(stream_id=key[0], device_index=key[1], device_type=key[2])
+        self._streams[key] = stream
+        return stream
+
     def give_back(self, device: int, event: Any) -> None:
-        self._free[device].append(event)
+        self._free.setdefault(device, []).append(event)
 
     def memory(self, device: int) -> tuple[int, int]:
         """Bytes allocated now, and the most so far."""
@@ -111,36 +126,31 @@ class DeviceEvents:
 
     def boundary(self, code: int) -> None:
         """A phase begins or ends here."""
-        if self._failed or threading.get_ident() != self._thread or not _core.active():
+        if self._failed or _this_thread() != self._thread or not _active():
+            return
+        pool = self._pool
+        if not pool.lock.acquire(False):  # a capture begins this moment
             return
         try:
-            self._boundary(code)
+            if pool.may_touch():
+                self._passed(code, pool)
         except Exception as error:
             self._give_up(error)
-
-    def _boundary(self, code: int) -> None:
-        pool = self._pool
-        if not pool.lock.acquire(blocking=False):  # a capture begins this moment
-            return
-        try:
-            if not pool.may_touch():
-                return
-            now = self._now()
-            device = pool.device()
-            begins = not code & 1
-            if (
-                begins
-                and self._waiting
-                and now - self._last_host < _SHARED_NS
-                and self._waiting[-1][3] == device
-            ):
-                self._waiting.append((None, code, self._waiting[-1][2], device))
-            elif len(self._waiting) < _MOST_WAITING:
-                self._waiting.append((pool.record(device), code, now, device))
-                self._last_host = self._now()
-            self._read(_MOST_AT_ONCE)
         finally:
             pool.lock.release()
+
+    def _passed(self, code: int, pool: Any) -> None:
+        waiting = self._waiting
+        now = self._now()
+        device = pool.device()
+        if not code & 1 and now - self._last_host < _SHARED_NS and waiting and waiting[-1][3] == device:
+            waiting.append((None, code, waiting[-1][2], device))
+            return
+        if len(waiting) < _MOST_WAITING:
+            waiting.append((pool.record(device), code, now, device))
+            self._last_host = self._now()
+        # Not the newest: the device needs some us to pass it, and the next beginning may share it.
+        self._read(min(len(waiting) - 1, _MOST_AT_ONCE))
 
     def drain(self) -> None:
         """Write what the device has passed by now; the rest stays unknown."""
@@ -157,8 +167,6 @@ class DeviceEvents:
     def _read(self, most: int) -> None:
         waiting = self._waiting
         for _ in range(most):
-            if not waiting:
-                return
             event, code, host, device = waiting[0]
             if event is None:
                 waiting.popleft()
@@ -197,14 +205,17 @@ class DeviceEvents:
         if begun is None or begun[0] != point[0]:
             return
         device, host, start = begun
+        _, end_host, end = point
+        # Whole us, of times cut to us as the trace cuts them, so that both sides of a boundary agree: and a
+        # float costs more to write than all the rest.
         args = {
-            "lag_us": round((start - host) / 1000, 1),
-            "end_lag_us": round((point[2] - point[1]) / 1000, 1),
-            "error_us": round(self._clocks[device].error_ns / 1000, 1),
+            "lag_us": start // 1000 - host // 1000,
+            "end_lag_us": end // 1000 - end_host // 1000,
+            "error_us": self._clocks[device].error_ns // 1000,
         }
         if self._steps & (self._steps - 1) == 0 or self._steps % 64 == 0:
             args["memory"], args["memory_peak"] = self._pool.memory(device)
-        _core.log_event(PHASES[phase], CATEGORY, start, max(point[2] - start, 0), args, _LANE + 1 + device)
+        _log_event(PHASES[phase], CATEGORY, start, max(end - start, 0), args, _LANE + 1 + device)
 
     def _introduce(self, device: int) -> None:
         _core.log_metadata(
@@ -264,6 +275,8 @@ def _probe(code: int) -> None:
         _without_torch += 1
         if _without_torch >= _GIVE_UP:
             _core.set_boundary_hook(None)
+        else:
+            _core.set_boundary_hook(_probe, 512 << _without_torch)
         return
     version = getattr(torch, "version", None)
     if not (getattr(version, "cuda", None) or getattr(version, "hip", None)):

@@ -36,7 +36,14 @@ RUNS: dict[str, list[str]] = {
     "workers-fork": ["workers", "fork", "2"],
     "workers-spawn": ["workers", "spawn", "1"],
     "workers-forkserver": ["workers", "forkserver", "1"],
+    "no_loader": ["no_loader"],
     "look_ahead": ["look_ahead"],
+    "compiled": ["compiled"],
+    "ddp": ["ddp", "{place}"],
+    "fsdp": ["fsdp", "{place}"],
+    "huggingface": ["huggingface", "{place}"],
+    "lightning_auto": ["lightning_auto"],
+    "lightning_manual": ["lightning_manual"],
     "exception": ["exception"],
 }
 AT_ONCE = 4
@@ -115,7 +122,7 @@ class Nursery:
             task = {
                 "name": name,
                 "file": str(PROGRAMS / ("by_hand" if by_hand else "") / f"{program}.py"),
-                "args": args,
+                "args": [arg.format(place=directory / f"{name}.place") for arg in args],
                 "trace": str(directory / name / "trace"),
                 "both": by_hand,
             }

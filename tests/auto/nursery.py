@@ -25,6 +25,7 @@ def _child(task: dict[str, Any], out: int, err: int) -> None:
     if task["both"]:  # what is said by hand and what is deduced, of one and the same run
         _events.Word.by_hand = lambda self: False
     os.environ["DFTRACER_LOG_FILE"] = task["trace"]
+    dftracer.get_instance().finalize()  # the nursery's session; this one is named anew, for its children too
     dftracer.initialize_log(task["trace"] + ".pfw")
     path = Path(task["file"])
     sys.argv = [str(path), *task["args"]]

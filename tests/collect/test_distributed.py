@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 from dftracer.link import link
 from dftracer.link.chakra import read_chakra
+from dftracer.link.checks import check_directory
 
-from .conftest import Runner, torchrun
+from .conftest import Runner, read_json, torchrun
 
 CLI = [sys.executable, "-m", "dftracer.cli", "collect"]
 
@@ -103,6 +105,8 @@ def test_ddp_under_torchrun(run: Runner) -> None:
     numbers = [r["seq"] for r in per_rank[0] if r["group"] == "0" and r["type"] != "send"]
     assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
     _check_messages(done.directory)
+    _check_counts(done.directory)
+    _check_folder_for_hta(done.directory)
     # In our trace they are communication, in the words of `ai.comm`.
     events = [e for e in done.events() if e["cat"] == "comm"]
     words = {e["name"] for e in events}
@@ -125,6 +129,28 @@ def _check_messages(directory: Path) -> None:
             if "barrier" in node.name and "collective" in known:
                 assert node.type == 4
         assert ends == [(0, 1, 0, False)] * 2
+
+
+def _check_counts(directory: Path) -> None:
+    """The collection, `link` and `validate` count the same operators."""
+    told = [json.loads((directory / f"manifest_{r}.json").read_text())["windows"] for r in (0, 1)]
+    collected = [(sum(w["et_nodes"] for w in ws), sum(w["joined"] for w in ws)) for ws in told]
+    linked = [(r["et_nodes"], r["joined"]) for r in link(directory, directory / "linked").ranks]
+    checked = [(r["et_nodes"], r["joined"]) for r in check_directory(directory).ranks]
+    assert collected == linked == checked
+    assert collected[0][1] > 100
+
+
+def _check_folder_for_hta(directory: Path) -> None:
+    """A folder of Kineto files alone, each with its rank, which `TraceAnalysis(trace_dir=…)` takes."""
+    folder = directory.parent / "hta"
+    command = [sys.executable, "-m", "dftracer.cli", "export", str(directory), "--to", "hta"]
+    subprocess.run([*command, "-o", str(folder)], check=True, capture_output=True)
+    assert sorted(p.name for p in folder.iterdir()) == ["kineto_trace_0.json.gz", "kineto_trace_1.json.gz"]
+    for rank in (0, 1):
+        trace = read_json(folder / f"kineto_trace_{rank}.json.gz")
+        assert trace["distributedInfo"]["rank"] == rank
+        assert trace["traceEvents"] == read_json(directory / f"kineto_trace_{rank}.json.gz")["traceEvents"]
 
 
 def test_a_group_made_late_renames_the_files(run: Runner) -> None:

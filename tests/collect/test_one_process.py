@@ -79,6 +79,7 @@ def test_windows_are_whole_and_named(run: Runner) -> None:
     assert min(sample["rss"] for sample in samples) > 1 << 20
 
     card = yaml.safe_load((done.directory / "workload_card.yaml").read_text())
+    assert {"json", "torch_et"} <= set(card["metric_source"]["traces"]), "as CCL-Bench's tools call them"
     assert card["workload"]["model"]["model_arch"]["num_params"] == 16 * 16 + 16 + 16 * 2 + 2
     assert card["workload"]["model"]["precision"] == "fp32"
     assert card["workload"]["hardware"]["xpu_spec"]["total_count"] == 1

@@ -67,7 +67,14 @@ class Run:
             )
 
     def train(
-        self, steps: int, wait: int, host: int, work: int, checkpoint: int = 0, sync: bool = False
+        self,
+        steps: int,
+        wait: int,
+        host: int,
+        work: int,
+        checkpoint: int = 0,
+        copies: int = 0,
+        sync: bool = False,
     ) -> Run:
         """Each of three phases launches 20 kernels, `host` us each, `work` us each on the device."""
         p = self.process
@@ -89,7 +96,9 @@ class Run:
             if checkpoint and i % 2:
                 self.now = max(self.now, self.free)
                 begin, began = self.boundary(), self.now
-                self.now += checkpoint
+                if copies:
+                    self.launch(5, copies)
+                self.now = began + checkpoint
                 p.span("checkpoint", "capture", began, checkpoint, step=i)
                 self.wrote("checkpoint", begin, self.boundary())
             # The queue is finite: a host far ahead waits.
@@ -110,7 +119,7 @@ CASES = {
     "input": {"wait": 60 * MS, "host": 20, "work": 15},
     "host": {"wait": 20, "host": 100, "work": 5},
     "device": {"wait": 20, "host": 5, "work": 500},
-    "checkpoint": {"wait": 20, "host": 20, "work": 15, "checkpoint": 200 * MS},
+    "checkpoint": {"wait": 20, "host": 20, "work": 15, "checkpoint": 200 * MS, "copies": 70 * MS},
 }
 
 
@@ -136,6 +145,15 @@ def test_busy_time_by_events_is_an_upper_bound(case: str, tmp_path: Path) -> Non
     assert coarse >= exact - 0.001
     if case in ("input", "device"):
         assert coarse == pytest.approx(exact, abs=0.05)
+
+
+def test_what_events_cannot_tell_of_a_checkpoint_is_told_apart(tmp_path: Path) -> None:
+    a = Run(True, False).train(30, **CASES["checkpoint"]).analysis(tmp_path)
+    rank = document(a)["device"]["ranks"]["0"]
+    assert rank["in_checkpoints_s"] == pytest.approx(15 * 0.2, rel=0.01)
+    assert rank["busy_s"] > rank["in_checkpoints_s"]
+    assert rank["idle"]["checkpoint"] == 0
+    assert a.verdict.startswith("The GPU waits for checkpoints: for 99 % of the time")
 
 
 def test_a_device_kept_busy_by_a_host_that_waits_for_it_each_step(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dftracer.analyze import analyze
 from support.process import Run
 
 SUPPORT = str(Path(__file__).parents[1])
@@ -151,3 +152,60 @@ log.finalize()
     )
     assert run.stdout.strip() == "done"
     assert run.stderr.count("device events are off") == 1
+
+
+def test_automatic_phases_have_boundaries_too(traced: Callable[..., Run]) -> None:
+    run = traced(
+        f"""
+        import sys
+        sys.path.insert(0, {SUPPORT!r})
+        import torch
+        from support.stand_in_device import Device, Pool
+        from dftracer import _core
+        from dftracer._device_events import DeviceEvents
+
+        device = Device(_core.time_ns())
+        events = DeviceEvents(Pool(device), device.time_ns)
+        _core.set_boundary_hook(events.boundary)
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = torch.utils.data.TensorDataset(torch.ones(20, 4))
+        for (x,) in torch.utils.data.DataLoader(data, batch_size=2):
+            device.host(1_000_000)
+            device.launch(2_000_000)
+            model(x).sum().backward()
+            optimizer.step()
+            device.host(3_000_000)
+        events.drain()
+        log.finalize()
+        """,
+        env={"DFTRACER_AUTO": "1"},
+    )
+    for name in ("forward", "backward", "optimizer"):
+        assert len(phases(run, name)) == 10, name
+    # 2 ms of work, begun when the host had been at it for 1 ms.
+    assert [e.dur for e in phases(run, "forward")] == pytest.approx([3000] * 10, abs=30)
+    assert len(phases(run, "step")) == 9
+
+
+def test_copies_of_a_checkpoint_do_not_break_the_upper_bound(traced: Callable[..., Run]) -> None:
+    run = traced(
+        LOOP
+        + """
+def save(i):
+    with ai.checkpoint.capture:
+        device.launch(40 * MS)
+        device.host(100 * MS)
+train(20, MS, MS, MS, save)
+device.host(MS)
+events.drain()
+print(device.busy)
+log.finalize()
+"""
+    )
+    account = analyze(run.trace_dir).job.ranks[0].main.devices
+    assert account is not None
+    assert account.events is not None
+    # 100 ms each, less 2 ms of the step's work that is still queued when it begins.
+    assert account.events.in_checkpoints_s == pytest.approx(20 * 0.098, rel=0.01)
+    assert account.events.busy_s >= int(run.stdout) / 1e9

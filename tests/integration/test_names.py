@@ -338,6 +338,26 @@ def test_a_file_that_is_no_trace(content: bytes, tmp_path: Path) -> None:
     assert done.stderr.count("is not a dftracer trace") == 1
 
 
+def test_a_joined_process_does_not_take_a_file_that_is_no_trace(tmp_path: Path) -> None:
+    """It records already under another name when its program gives the one that is taken."""
+    (tmp_path / "t.pfw.gz").write_text("not a trace")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from dftracer.python import ai, dftracer\n"
+        "with ai.compute: pass\n"
+        "from dftracer import _core\n"
+        "assert _core.flush()\n"
+        "log = dftracer.initialize_log('t.pfw', None, -1)\n"
+        "with ai.compute: pass\n"
+    )
+    done = python(tmp_path, program, DFTRACER_SESSION=str(tmp_path / "joined"))
+    assert (tmp_path / "t.pfw.gz").read_text() == "not a trace"
+    (file,) = [p for p in tmp_path.glob("*.pfw.gz") if p.name != "t.pfw.gz"]
+    assert OWN_NAME.fullmatch(file.name)
+    assert events(read_file(file)) == 2
+    assert done.stderr.count("is not a dftracer trace") == 1
+
+
 def test_a_trace_of_an_older_version(tmp_path: Path) -> None:
     """Finished, it names no run: moved aside under its time. Unfinished, its owner may live: it stays."""
     script(tmp_path, "work(10)")

@@ -457,3 +457,6 @@ def test_a_limit_on_file_sizes_never_ends_the_program(limited: str, tmp_path: Pa
         )
     assert done.returncode == 0, done.stderr
     assert done.stdout == Path("/etc/passwd").read_bytes()
+    left = Path(f"/dev/shm/dftracer-{os.geteuid()}").glob("*.ring")
+    mine = [p for p in left if not p.is_symlink() and settings[limited].encode() in p.read_bytes()]
+    assert limited == "trace" or mine == [], "nothing is kept for a trace that cannot be"

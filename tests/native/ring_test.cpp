@@ -163,7 +163,7 @@ TEST(payloads_of_every_size_come_back_whole) {
                    size_t(1) << 20, size_t(5) << 20})
     for (size_t more : {0, 1, 2, 40})
       if (!DFT_SLOW || more < 2) sizes.push_back(n + more);
-  Frame f{nullptr, ticks(), 0, -1, 1, 0};
+  Frame f{nullptr, nullptr, ticks(), 0, -1, 1, 0};
   for (size_t i = 0; i < sizes.size(); ++i) {
     record(kEvent, int64_t(i), ",\"s\":\"" + std::string(sizes[i], char('a' + i % 26)) + "\"");
     ThreadState* t = current_thread();

@@ -22,8 +22,9 @@ class Bound:
 
     @property
     def alone(self) -> bool:
-        """Compute has the run for itself."""
-        return self.part.is_compute and self.compute_share >= COMPUTE_ALONE
+        """Compute has the run for itself: nothing else is worth a word."""
+        others = any(not p.is_compute for p in self.beside)
+        return self.part.is_compute and self.compute_share >= COMPUTE_ALONE and not others
 
     def to_json(self) -> dict[str, Any]:
         p = self.part

@@ -39,7 +39,8 @@ KINDS: Final = (
     Kind(
         "slow_items",
         "A few samples are slow and hold up whole batches.",
-        f"at most 5 % of at least 100 items take more than {t.SLOW_ITEM_FACTOR:.0f} times the median item",
+        f"of at least 100 items some take more than {t.SLOW_ITEM_FACTOR:.0f} times the median and twice what"
+        " 95 % of them take",
         "`items`, `p50_s`, `p99_s`, `max_s`, `slow_items`",
         "Find what sets these samples apart (size, format, location); a larger prefetch_factor hides single"
         " slow ones.",
@@ -68,6 +69,7 @@ KINDS: Final = (
         "`steps`, `slow_steps`, `every` (where they come regularly), `slow_s`, `median_s`, `stage`,"
         " `first_step_index`",
         "Find what runs in those steps only: logging, metrics, a data shard that ends, garbage collection.",
+        general=True,
     ),
     Kind(
         "epoch_restarts",
@@ -82,6 +84,7 @@ KINDS: Final = (
         f"workers are busy {_percent(t.WORKERS_BUSY)} of their time, or the main thread loads itself",
         "`workers`, `busy_share`, `workers_needed`, `busy_per_step_s`, `other_work_per_step_s`",
         "Use more workers if the machine has the cores, or make an item cheaper to load.",
+        general=True,
     ),
     Kind(
         "cold_first_epoch",

@@ -118,7 +118,13 @@ def analyze_on_cluster(
     """The job of `trace`; `dask` is "local", an address, or a client."""
     from dftracer.analyze.analysis import trace_files_of_torch, units_of  # noqa: PLC0415 - it imports this module on use
 
-    units = [[replace(p, file=p.file.resolve()) for p in unit] for unit in units_of(trace)]
+    given = units_of(trace)
+    units = [[replace(p, file=p.file.resolve()) for p in unit] for unit in given]
+    as_given = {
+        r.file: p.file
+        for unit, local in zip(units, given, strict=True)
+        for r, p in zip(unit, local, strict=True)
+    }
     files, alone = trace_files_of_torch(trace)
     with _client(dask) as client:
         read = [_submit(client, unit, trace, span_bytes, files) for unit in units]
@@ -133,6 +139,8 @@ def analyze_on_cluster(
         for future, found in zip(read, gathered, strict=True):
             for index, partial in enumerate(found):
                 where[id(partial)] = (future, index)
+                # Workers need whole paths; the report names files as the user did.
+                partial.process.file = as_given.get(partial.process.file, partial.process.file)
                 partials.append(partial)
         job = build_job(partials)
         asked = []

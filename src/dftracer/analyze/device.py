@@ -10,6 +10,7 @@ from dftracer.analyze.job import Job, Rank
 __all__ = ["device_account", "device_document"]
 
 _TOP = 30
+_MAIN_FIGURES = ("observed_s", "busy_s", "idle_s", "busy_share", "idle", "host_paced_s", "in_checkpoints_s")
 _NO_TRACE = (".json", ".json.gz", ".parquet")
 
 
@@ -97,12 +98,12 @@ def account_json(a: DeviceAccount) -> dict[str, Any]:
     else:
         out["busy_is_upper_bound"] = True
         out["host_paced_s"] = _r(a.host_paced_s)
+        out["in_checkpoints_s"] = _r(a.in_checkpoints_s)
         out["clock_error_us"] = a.error_us
         out["phases"] = a.phases
         out["memory_peak_bytes"] = a.memory_peak
         if a.steady is not None:
-            keep = ("observed_s", "busy_s", "idle_s", "busy_share", "idle", "host_paced_s")
-            out["steady"] = {k: v for k, v in account_json(a.steady).items() if k in keep}
+            out["steady"] = {k: v for k, v in account_json(a.steady).items() if k in _MAIN_FIGURES}
     return out
 
 

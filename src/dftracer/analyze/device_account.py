@@ -107,9 +107,11 @@ class DeviceAccount:
     steps: list[dict[str, Any]] = field(default_factory=list)
     top: list[dict[str, Any]] = field(default_factory=list)
     over_time: list[dict[str, Any]] = field(default_factory=list)
-    # By events only: what lies in phases that the host paces, of which busy and idle cannot be told apart,
-    # how wrong the device's clock may be, each phase's own figures, and the account of the steady steps.
+    # By events only: time in phases that the host paces, of which busy and idle cannot be told apart; time in
+    # checkpoints, where copies may run; how wrong the device's clock may be; each phase's own figures; and
+    # the account of the steady steps.
     host_paced_s: float = 0.0
+    in_checkpoints_s: float = 0.0
     error_us: float | None = None
     phases: list[dict[str, Any]] = field(default_factory=list)
     memory_peak: int | None = None

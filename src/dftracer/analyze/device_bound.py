@@ -59,11 +59,11 @@ def device_shares(rank: Rank) -> DeviceShares | None:
         return None
     return DeviceShares(
         a,
-        device=(a.busy_s - a.host_paced_s) / whole,
+        device=(a.busy_s - a.host_paced_s - a.in_checkpoints_s) / whole,
         input=a.idle["input"] / whole,
         host=(a.idle["host"] + a.idle["launch"] + a.host_paced_s) / whole,
         comm=a.idle["comm"] / whole,
-        checkpoint=a.idle["checkpoint"] / whole,
+        checkpoint=(a.idle["checkpoint"] + a.in_checkpoints_s) / whole,
         dependency=a.idle["dependency"] / whole,
         unknown=a.idle["unknown"] / whole,
     )

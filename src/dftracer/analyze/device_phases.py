@@ -1,10 +1,10 @@
 """The device's ledger from events at phase boundaries: always there, coarser than a profiler's.
 
-An event tells when the device reached a boundary. While the host waits for data or writes a checkpoint it
-launches nothing: that time of the device is idle. In the phases that launch work, the device is busy at most
-from the first boundary to the last; gaps between kernels are not seen, so busy time is an upper bound. Where
-the device reaches both ends of a phase as soon as the host does, the host sets the pace and nothing is known
-of how busy the device was.
+An event tells when the device reached a boundary. While the host waits for data it launches nothing: that
+time of the device is idle. In the phases that launch work, the device is busy at most from the first boundary
+to the last; gaps between kernels are not seen, so busy time is an upper bound. Where the device reaches both
+ends of a phase as soon as the host does, the host sets the pace and nothing is known of how busy the device
+was. Nor is it in a checkpoint: the device copies its tensors to the host, for a moment or for most of it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from dftracer.load.chunk import MISSING, Chunk, Ints
 __all__ = ["PHASES", "PhaseRows", "account_of_phases", "joined_phases", "phases_of_chunk"]
 
 PHASES: Final = ("fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
-_IDLE_IN: Final = {"fetch": "input", "checkpoint": "checkpoint"}
-_STEP = PHASES.index("step")
+_FETCH, _STEP, _CHECKPOINT = (PHASES.index(p) for p in ("fetch", "step", "checkpoint"))
 # A lag up to this is none: a launch takes as long. Or up to this share of the stretch.
 _NO_LAG_US = 50.0
 _NO_LAG_SHARE = 0.1
@@ -141,11 +140,10 @@ def _sums(s: _Stretches, which: npt.NDArray[np.bool_]) -> DeviceAccount:
     out = DeviceAccount(source="events")
     out.kernels = {}
     out.observed_s = float(s.length[which].sum()) / 1e6
-    for phase, idle in _IDLE_IN.items():
-        mine = which & (s.label == PHASES.index(phase))
-        out.idle[idle] += float(s.length[mine].sum()) / 1e6
-    working = which & ~np.isin(s.label, [PHASES.index(p) for p in _IDLE_IN])
-    out.busy_s = float(s.length[working].sum()) / 1e6
+    out.idle["input"] = float(s.length[which & (s.label == _FETCH)].sum()) / 1e6
+    out.in_checkpoints_s = float(s.length[which & (s.label == _CHECKPOINT)].sum()) / 1e6
+    working = which & ~np.isin(s.label, [_FETCH, _CHECKPOINT])
+    out.busy_s = float(s.length[working].sum()) / 1e6 + out.in_checkpoints_s
     out.host_paced_s = float(s.length[working & s.paced].sum()) / 1e6
     for number, name in enumerate(PHASES):
         mine = working & s.paced & (s.label == number)

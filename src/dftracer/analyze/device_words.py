@@ -51,6 +51,11 @@ def device_verdict(rank: Rank, ident: str, share: float, input_stages: dict[str,
         return _busy(d)
     if ident == "host":
         return _host(d, share)
+    if ident == "checkpoint" and d.account.in_checkpoints_s > MAJORITY * share * d.account.observed_s:
+        return (
+            f"The GPU waits for checkpoints: for {_percent(share)} of the time the host writes or reads them"
+            " and the GPU has at most their copies to do."
+        )
     idle = f"The GPU idles {_percent(d.idle)} of the time, {_points(share)} of it"
     if ident == "input":
         words = input_words(input_stages)

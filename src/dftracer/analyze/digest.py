@@ -15,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from dftracer.analyze.device_parts import DeviceParts, device_parts
+from dftracer.analyze.lineage import read_lineage
 from dftracer.analyze.pairs import (
     IO_NOT,
     IO_OPEN,
@@ -59,6 +60,7 @@ class Digest:
     marks: dict[str, Ints] = field(default_factory=dict)  # of what delimits; rows as in steps.MARKS
     to_write: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))  # such opens
     auto: bool = False  # some of the steps were marked by automatic tracing
+    lineage: dict[str, Ints] = field(default_factory=dict)  # waits and collations with their batches
     devices: DeviceParts | None = None  # profiler and device events
 
     def own(self) -> Digest:
@@ -84,6 +86,7 @@ class Digester:
     def __init__(self) -> None:
         self.source = Source()
         self.pairs = Pairs(self.source.keys)
+        self.kinds: list[int] = []  # of mark, by pair
 
     def digest(self, scanner: Scanner, chunk: Chunk) -> Digest:
         pair = self.pairs.of(scanner, chunk)
@@ -146,27 +149,30 @@ class Digester:
     def _mark(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """Keep the events that delimit steps, items and epochs."""
         keys = self.source.keys
-        kinds: dict[str, list[int]] = {}
-        for i, (cat, name) in enumerate(keys):
+        for cat, name in keys[len(self.kinds) :]:
             kind = _mark_kind(cat, name)
-            if kind:
-                kinds.setdefault(kind, []).append(i)
-        for kind, numbers in kinds.items():
-            table = np.zeros(len(keys), dtype=bool)
-            table[numbers] = True
-            at = np.flatnonzero(table[out.pair])
-            if at.size == 0:
-                continue
+            self.kinds.append(_KINDS.index(kind) if kind else 0)
+        of_row = np.array(self.kinds, dtype=np.uint8)[out.pair]
+        marked = np.flatnonzero(of_row)
+        of_row = of_row[marked]
+        for number in np.unique(of_row).tolist():
+            kind, at = _KINDS[number], marked[of_row == number]
             label = chunk.ints("step")[rows][at]
             if kind == "profiler":
                 label = np.array(
                     [_trailing_number(keys[p][1]) for p in out.pair[at].tolist()], dtype=np.int64
                 )
-            labels = (label, chunk.ints("epoch")[rows][at], chunk.ints("count")[rows][at])
-            out.marks[kind] = np.stack((out.tid[at], out.ts[at], out.dur[at], *labels))
-            if kind == "wait":
-                row = at[0] if isinstance(rows, slice) else rows[at[0]]
-                out.auto = '"auto":1' in chunk.args_text(int(row)).replace(" ", "")
+            counted = "image_idx" if kind == "item" else "count"
+            labels = (label, chunk.ints("epoch")[rows][at], chunk.ints(counted)[rows][at])
+            times = (out.tid[at], out.ts[at], out.dur[at])
+            if kind != "collate":
+                out.marks[kind] = np.stack((*times, *labels))
+            if kind in {"wait", "body", "collate"}:
+                place = at if isinstance(rows, slice) else rows[at]
+                automatic = '"auto":1' in chunk.args_text(int(place[0])).replace(" ", "")
+                out.auto = out.auto or (automatic and kind != "collate")
+                if automatic and kind != "body":
+                    out.lineage[kind] = read_lineage(kind, chunk, place, times)
 
 
 def by_process(chunk: Chunk) -> Iterator[tuple[int, Chunk]]:
@@ -200,9 +206,12 @@ _MARKS = {
     ("dataloader", "fetch.iter"): "wait",
     ("dataloader", "fetch.block"): "body",
     ("data", "item"): "item",
+    ("data", "collate"): "collate",
 }
 _COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
 _PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}
+_TABLES = (_MARKS.values(), (kind for _, kind in _COMPUTE), _PIPELINE.values(), ("transfer", "profiler"))
+_KINDS = ("", *dict.fromkeys(kind for table in _TABLES for kind in table))
 
 
 def _mark_kind(cat: str, name: str) -> str:

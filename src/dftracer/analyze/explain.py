@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dftracer.analyze.intervals import EMPTY, Intervals, intersection, measure, total, union
+from dftracer.analyze.intervals import EMPTY, Intervals, intersection, measure, pieces, total, union
 from dftracer.analyze.lanes import Lanes
+from dftracer.analyze.lineage import Awaited, trace_batches
 from dftracer.analyze.stages import NONE, STAGES
 from dftracer.load.chunk import Ints
 
@@ -27,6 +30,7 @@ class Explanation:
     files_us: list[tuple[str, int]] = field(default_factory=list)
     io_us: int = 0
     io_hidden_us: int = 0
+    waited_for: dict[int, dict[str, Any]] = field(default_factory=dict)  # step -> the batch this process made
 
 
 @dataclass
@@ -38,6 +42,12 @@ class Asked:
     steps: Intervals
     steady: Intervals
     skip_tid: int | None  # the main thread, which is the one that waits
+    awaited: list[Awaited] = field(default_factory=list)  # batches that this process made
+
+
+def _by_stage(stage: npt.NDArray[np.uint8], us: Ints) -> Ints:
+    sums: Ints = np.bincount(stage, weights=us, minlength=len(STAGES)).astype(np.int64)
+    return sums
 
 
 def explain(lanes: Lanes, asked: Asked) -> Explanation:
@@ -45,29 +55,34 @@ def explain(lanes: Lanes, asked: Asked) -> Explanation:
     out = Explanation()
     out.io_us = total(lanes.io)
     out.io_hidden_us = total(intersection(lanes.io, asked.compute))
+    out.waited_for = trace_batches(
+        lanes.batches, (lanes.io_file, lanes.io_ts, lanes.io_dur), lanes.paths, asked.awaited
+    )
     waits = union(*asked.waits)
     starts, ends = asked.steps
     out.step_io_us = np.zeros(starts.size, np.int64)
     if starts.size and lanes.io_ts.size:
-        step = np.searchsorted(starts, lanes.io_ts, side="right") - 1
-        inside = (step >= 0) & (lanes.io_ts < ends[np.maximum(step, 0)])
-        sums = np.bincount(step[inside], weights=lanes.io_dur[inside], minlength=starts.size)
-        out.step_io_us = sums.astype(np.int64)
+        ts, dur = lanes.io_ts, lanes.io_dur
+        if (ts[1:] < ts[:-1]).any():  # of several threads
+            order = np.argsort(ts, kind="stable")
+            ts, dur = ts[order], dur[order]
+        before = np.concatenate(([0], np.cumsum(dur)))
+        out.step_io_us = before[np.searchsorted(ts, ends)] - before[np.searchsorted(ts, starts)]
     if waits[0].size == 0:
         return out
-    pieces: list[Intervals] = []
+    busy: list[Intervals] = []
     for lane in lanes.lanes:
         if lane.tid == asked.skip_tid:
             continue
-        for stage in np.unique(lane.stage).tolist():
-            if stage == NONE:
-                continue
-            met = intersection(union(*lane.of(stage)), waits)
-            out.stages_us[stage] += total(met)
-            out.steady_us[stage] += total(intersection(met, asked.steady))
-            pieces.append(met)
-    if pieces:
-        out.busy = union(np.concatenate([p[0] for p in pieces]), np.concatenate([p[1] for p in pieces]))
+        start, end, which = pieces(waits, (lane.start, lane.end))
+        stage = lane.stage[which]
+        working = stage != NONE
+        start, end, stage = start[working], end[working], stage[working]
+        out.stages_us += _by_stage(stage, end - start)
+        out.steady_us += _by_stage(stage, measure(asked.steady, start, end))
+        busy.append((start, end))
+    if busy:
+        out.busy = union(np.concatenate([b[0] for b in busy]), np.concatenate([b[1] for b in busy]))
     if lanes.io_ts.size:
         us = measure(waits, lanes.io_ts, lanes.io_ts + lanes.io_dur)
         known = lanes.io_file >= 0

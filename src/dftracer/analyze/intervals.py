@@ -8,13 +8,25 @@ take a fraction of a second, and nothing is ever counted twice.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from dftracer.load.chunk import Ints
 
-__all__ = ["EMPTY", "Intervals", "account", "clip", "difference", "intersection", "measure", "total", "union"]
+__all__ = [
+    "EMPTY",
+    "Intervals",
+    "account",
+    "clip",
+    "difference",
+    "intersection",
+    "measure",
+    "pieces",
+    "total",
+    "union",
+]
 
 Intervals: TypeAlias = tuple[Ints, Ints]
 EMPTY: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -26,8 +38,9 @@ def union(start: Ints, end: Ints) -> Intervals:
     start, end = start[keep], end[keep]
     if start.size == 0:
         return EMPTY
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
     new = np.empty(start.size, dtype=bool)
     new[0] = True
@@ -60,18 +73,24 @@ def measure(a: Intervals, start: Ints, end: Ints) -> Ints:
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
     """The time in both."""
-    if a[0].size == 0 or b[0].size == 0:
-        return EMPTY
-    # Each pair that overlaps is found from the side of `a`: b[lo:hi] are those it meets.
-    lo = np.searchsorted(b[1], a[0], side="right")
-    hi = np.searchsorted(b[0], a[1], side="left")
+    start, end, _ = pieces(a, b)
+    return start, end
+
+
+def pieces(windows: Intervals, a: Intervals) -> tuple[Ints, Ints, Ints]:
+    """What of `a` lies in the windows, and of which interval each piece is."""
+    if a[0].size == 0 or windows[0].size == 0:
+        return *EMPTY, EMPTY[0]
+    # Each pair that overlaps is found from the side of the windows: a[lo:hi] are those it meets.
+    lo = np.searchsorted(a[1], windows[0], side="right")
+    hi = np.searchsorted(a[0], windows[1], side="left")
     n = np.maximum(hi - lo, 0)
     if n.sum() == 0:
-        return EMPTY
-    ai = np.repeat(np.arange(a[0].size), n)
+        return *EMPTY, EMPTY[0]
+    window = np.repeat(np.arange(windows[0].size), n)
     offset = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
-    bi = np.repeat(lo, n) + offset
-    return np.maximum(a[0][ai], b[0][bi]), np.minimum(a[1][ai], b[1][bi])
+    which = np.repeat(lo, n) + offset
+    return np.maximum(windows[0][window], a[0][which]), np.minimum(windows[1][window], a[1][which]), which
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
@@ -89,10 +108,14 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
     return intersection(a, (np.array([start]), np.array([end])))
 
 
-def account(start: Ints, end: Ints, key: Ints, keys: int, window_start: Ints, window_end: Ints) -> Ints:
+def account(
+    start: Ints, end: Ints, key: npt.NDArray[np.integer[Any]], keys: int, window_start: Ints, window_end: Ints
+) -> Ints:
     """For disjoint keyed intervals: how much of each key lies in each window, as [window, key]."""
     out = np.zeros((window_start.size, keys), dtype=np.int64)
-    for k in np.unique(key).tolist():
+    present = np.zeros(keys, dtype=bool)
+    present[key] = True
+    for k in np.flatnonzero(present).tolist():
         mine = key == k
         out[:, k] = measure((start[mine], end[mine]), window_start, window_end)
     return out

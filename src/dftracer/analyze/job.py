@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dftracer.analyze.explain import Asked, Explanation
 from dftracer.analyze.intervals import EMPTY, intersection, total, union
+from dftracer.analyze.lineage import Awaited, find_awaited
 from dftracer.analyze.partial import Partial
 from dftracer.analyze.peers import mark_waiting
 from dftracer.analyze.stages import STAGE_INDEX, STAGES
@@ -69,8 +71,24 @@ class Rank:
         skip = steps.tid if member is self.main else None
         times = (steps.start, steps.end)
         return Asked(
-            self.main.waits, self.main.compute, times, union(steps.start[steady], steps.end[steady]), skip
+            self.main.waits,
+            self.main.compute,
+            times,
+            union(steps.start[steady], steps.end[steady]),
+            skip,
+            [each for each in self.awaited if each.pid == member.process.pid],
         )
+
+    @cached_property
+    def awaited(self) -> list[Awaited]:
+        """The batches that steps waited for, where automatic tracing tells."""
+        steps = self.main.steps
+        return find_awaited(self.main.awaited, steps.start, steps.end, self.main.process.pid)
+
+    @property
+    def waited_for(self) -> dict[int, dict[str, Any]]:
+        """Step to the batch it waited for, who made it and from what."""
+        return {step: told for e in self.explanations.values() for step, told in e.waited_for.items()}
 
     @property
     def loader_annotated(self) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dftracer.analyze.intervals import EMPTY, Intervals, account, measure, union
+from dftracer.analyze.lineage import Batches
 from dftracer.analyze.stages import COMPUTE, NONE, STAGE_INDEX, STAGES
 from dftracer.load.chunk import Ints
 
-__all__ = ["Lane", "Lanes", "by_stage", "overlay", "profile", "strip"]
+__all__ = ["Lane", "Lanes", "by_stage", "overlay", "packed", "profile", "strip", "unpacked"]
 
 _PROFILE = 4096
 _STRIP = 1536
@@ -48,13 +50,41 @@ class Lanes:
     io_dur: Ints = field(default_factory=lambda: EMPTY[0])
     io: Intervals = EMPTY  # all I/O and item reading, as one set of time
     paths: list[str] = field(default_factory=list)
+    batches: Batches = field(default_factory=Batches)
 
     @property
     def nbytes(self) -> int:
         """The memory of the arrays."""
         columns: list[npt.NDArray[Any]] = [self.io_file, self.io_ts, self.io_dur, *self.io]
         columns += [c for lane in self.lanes for c in (lane.start, lane.end, lane.stage)]
-        return sum(c.nbytes for c in columns)
+        return sum(c.nbytes for c in columns) + self.batches.nbytes
+
+
+def _offsets(times: Ints, base: int) -> npt.NDArray[Any]:
+    """Times as distances from `base`, in half the memory where they fit (71 minutes)."""
+    if times.size and (int(times.min()) < base or int(times.max()) - base >= 1 << 32):
+        return times - base
+    return (times - base).astype(np.uint32)
+
+
+def _times(offsets: npt.NDArray[Any], base: int) -> Ints:
+    return offsets.astype(np.int64) + base
+
+
+def packed(lanes: Lanes, base: int) -> Lanes:
+    """The same in less memory: times are kept from `base`."""
+    return replace(_changed(lanes, lambda times: _offsets(times, base)), io_dur=_offsets(lanes.io_dur, 0))
+
+
+def unpacked(lanes: Lanes, base: int) -> Lanes:
+    """What `packed` was given."""
+    return replace(_changed(lanes, lambda offsets: _times(offsets, base)), io_dur=_times(lanes.io_dur, 0))
+
+
+def _changed(lanes: Lanes, change: Callable[[Any], Any]) -> Lanes:
+    changed = [replace(each, start=change(each.start), end=change(each.end)) for each in lanes.lanes]
+    io = (change(lanes.io[0]), change(lanes.io[1]))
+    return replace(lanes, lanes=changed, io_ts=change(lanes.io_ts), io=io)
 
 
 def overlay(main: Lane, others: list[Lane]) -> tuple[Ints, Ints, Ints]:
@@ -126,7 +156,7 @@ def strip(lane: Lane) -> dict[str, Any] | None:
         return None
     first, last = int(lane.start[0]), int(lane.end[-1])
     edges = np.linspace(first, last, _STRIP + 1).astype(np.int64)
-    table = account(lane.start, lane.end, lane.stage.astype(np.int64), len(STAGES), edges[:-1], edges[1:])
+    table = account(lane.start, lane.end, lane.stage, len(STAGES), edges[:-1], edges[1:])
     table[:, NONE] = 0
     width = np.maximum(np.diff(edges), 1)
     fill = np.minimum(table.sum(axis=1) / width, 1.0)

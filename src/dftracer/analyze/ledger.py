@@ -25,7 +25,7 @@ def visible_stages(rank: Rank) -> frozenset[str] | None:
     """The stages that automatic tracing saw; None where annotations by hand say that the rest is 0."""
     if not rank.main.auto:
         return None
-    always = {"fetch_wait", "other", "unexplained"}
+    always = {"other", "unexplained"}
     return frozenset(always.union(*(p.seen for p in rank.members)))
 
 
@@ -57,6 +57,7 @@ def step_rows(rank: Rank) -> list[dict[str, Any]]:
     steps = rank.main.steps
     seen = visible_stages(rank)
     wall = steps.wall
+    waited_for = rank.waited_for
     rows: list[dict[str, Any]] = []
     for i in range(len(steps)):
         label, epoch = int(steps.step[i]), int(steps.epoch[i])
@@ -69,6 +70,7 @@ def step_rows(rank: Rank) -> list[dict[str, Any]]:
                 "start_s": round((int(steps.start[i]) - int(steps.start[0])) / 1e6, 6),
                 "wall_s": round(int(wall[i]) / 1e6, 6),
                 "stages": _seconds(rank.main.account[i], seen),
+                "waited_for": waited_for.get(i),
             }
         )
     return rows

@@ -10,6 +10,7 @@ from dftracer.analyze.steps import (
     MARKS,
     Bools,
     StepTable,
+    steps_from_bodies,
     steps_from_loop,
     steps_from_profiler,
     steps_from_step_ends,
@@ -56,11 +57,12 @@ class MarkTables:
         return bool(inside > MAJORITY * (steps.end - steps.body).sum())
 
 
-def ai_span(known: tuple[int, int] | None, mine: Bools, ts: Ints, dur: Ints) -> tuple[int, int] | None:
+def ai_span(known: tuple[int, int] | None, mine: Bools, ts: Ints, end: Ints) -> tuple[int, int] | None:
     """The first and the last time of an annotated event, those of one more chunk included."""
     if not mine.any():
         return known
-    first, last = int(ts[mine].min()), int((ts + dur)[mine].max())
+    first = int(np.min(ts, where=mine, initial=np.iinfo(np.int64).max))
+    last = int(np.max(end, where=mine, initial=0))
     return (first, last) if known is None else (min(first, known[0]), max(last, known[1]))
 
 
@@ -95,7 +97,12 @@ def find_steps(tables: MarkTables) -> tuple[StepTable, Intervals]:
         table, evaluations = without_evaluation_loops(table, phase_marks(tables, tid, (0, 0)))
         if len(table) > len(best):
             best, loops = table, evaluations
-    for kind, maker in (("profiler", steps_from_profiler), ("compute_step", steps_from_step_ends)):
+    makers = (
+        ("body", steps_from_bodies),
+        ("profiler", steps_from_profiler),
+        ("compute_step", steps_from_step_ends),
+    )
+    for kind, maker in makers:
         if len(best):
             break
         for tid in np.unique(tables.of(kind)[0]).tolist():

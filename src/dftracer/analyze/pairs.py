@@ -8,7 +8,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.analyze.stages import is_io, is_read_call, is_write_call
+from dftracer.analyze.stages import is_io
+from dftracer.format.io_calls import is_close, is_open, is_read, is_write
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import Chunk
 
@@ -25,39 +26,47 @@ __all__ = [
 ]
 
 IO_NOT, IO_READ, IO_WRITE, IO_OPEN, IO_CLOSE, IO_META, IO_OPEN_TO_WRITE = range(7)
-_CLOSES = ("close", "fclose", "closedir")
 
 
 def _io_kind(cat: str, name: str) -> int:
     if not is_io(cat, name):
         return IO_NOT
-    if is_read_call(name):
+    if is_read(name):
         return IO_READ
-    if is_write_call(name):
+    if is_write(name):
         return IO_WRITE
     if name.startswith("creat"):
         return IO_OPEN_TO_WRITE
     # `fdopen` opens nothing: its descriptor is open already.
-    if name.startswith(("open", "fopen", "__open", "freopen")) and not name.startswith("opendir"):
+    if is_open(name) and name != "fdopen":
         return IO_OPEN
-    return IO_CLOSE if name in _CLOSES else IO_META
+    return IO_CLOSE if is_close(name) else IO_META
 
 
 _FLAGS = re.compile(rb'"flags": ?"?(-?\d+)')
-_HEAD = 48  # bytes of the arguments in which the flags stand, if at all
+_FIRST = b'{"flags":'  # how the arguments of an open begin
+_DIGITS = 8  # more than flags ever have
+
+
+def _to_write(flags: int) -> bool:
+    mode, makes = flags & 3, bool(flags & (os.O_CREAT | os.O_TRUNC))
+    return mode == os.O_WRONLY or (mode == os.O_RDWR and makes)
 
 
 def opens_to_write(chunk: Chunk, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
     """Which of some open calls are for writing, by their flags."""
-    heads, which = np.unique(chunk.args_heads(rows, _HEAD), return_inverse=True)
-    writes = []
-    for head in heads.tolist():
-        found = _FLAGS.search(head)
-        flags = int(found.group(1)) if found else 0
-        made = flags & (os.O_CREAT | os.O_TRUNC)
-        writes.append(flags & 3 == os.O_WRONLY or (flags & 3 == os.O_RDWR and bool(made)))
-    result: npt.NDArray[np.bool_] = np.array(writes, dtype=bool)[which]
-    return result
+    heads, sizes = chunk.args_heads(rows, len(_FIRST) + _DIGITS)
+    out = np.zeros(rows.size, dtype=bool)
+    usual = (heads[:, : len(_FIRST)] == np.frombuffer(_FIRST, np.uint8)).all(axis=1) & (sizes > len(_FIRST))
+    # There are few different ones, so each is read once.
+    words = np.ascontiguousarray(heads[usual, len(_FIRST) :]).view(np.uint64).reshape(-1)
+    texts, which = np.unique(words, return_inverse=True)
+    values = [int(re.match(rb"-?\d*", t.tobytes()).group() or 0) for t in texts]  # type: ignore[union-attr]
+    out[usual] = np.array([_to_write(v) for v in values], dtype=bool)[which]
+    for at in np.flatnonzero(~usual & (sizes > 0)).tolist():
+        found = _FLAGS.search(chunk.args_text(int(rows[at])).encode())
+        out[at] = found is not None and _to_write(int(found.group(1)))
+    return out
 
 
 class Pairs:

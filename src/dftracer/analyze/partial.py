@@ -18,6 +18,7 @@ from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
 from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, intersection, total, union
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
+from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.phases import Phases, find_phases
 from dftracer.analyze.stages import (
@@ -75,6 +76,7 @@ class Partial:
     unnamed_compute: bool = False  # compute is annotated, but none of its parts: it is booked as forward
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
+    awaited: Ints = field(default_factory=lambda: np.empty((len(AWAITED), 0), np.int64))  # waits, by batch
 
 
 class _Analyzer:
@@ -101,6 +103,7 @@ class _Analyzer:
         self.ai: list[bool] = []
         self.ai_span: tuple[int, int] | None = None
         self.auto = False
+        self.lineage: dict[str, list[Ints]] = {}
         self.by_time: list[tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]] = []
         self.devices = DeviceParts()
         self.first: int | None = None
@@ -112,7 +115,8 @@ class _Analyzer:
             return
         self._renumber(d.source)
         pair, ts, dur = _mapped(self.pair_map, d.pair), d.ts, d.dur
-        low, high = int(ts.min()), int((ts + dur).max())
+        end = ts + dur
+        low, high = int(ts.min()), int(end.max())
         self.first = low if self.first is None else min(self.first, low)
         self.last = high if self.last is None else max(self.last, high)
         if d.ids is not None:
@@ -136,8 +140,10 @@ class _Analyzer:
                 self.io_rows[key].append(values)
         self.marks.add(d.marks)
         self.auto = self.auto or d.auto
-        self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, dur)
+        self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, end)
         self.devices.add(d.devices)
+        for kind, rows in d.lineage.items():
+            self.lineage.setdefault(kind, []).append(rows)
 
     def _renumber(self, source: Source) -> None:
         """Numbers of this source to those of the whole process; of the first source they are the same."""
@@ -185,21 +191,27 @@ class _Analyzer:
         ]
         kept = {k: v[0] if v else np.empty(0, np.int64) for k, v in self.kept.items()}
         self.kept = {}
-        shown = np.unique(kept["cls"]).tolist()
+        present = np.zeros(len(CLASSES), dtype=bool)
+        present[kept["cls"]] = True
+        shown = np.flatnonzero(present).tolist()
         named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
         out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
         out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
-        is_compute = np.isin(kept["cls"], _COMPUTE_CLASSES)
+        is_compute = _is_one_of(_COMPUTE_CLASSES)[kept["cls"]]
         out.compute = union(kept["ts"][is_compute], (kept["ts"] + kept["dur"])[is_compute])
         is_comm = kept["cls"] == CLASSES.index("comm")
         out.comm = union(kept["ts"][is_comm], (kept["ts"] + kept["dur"])[is_comm])
-        is_io = np.isin(kept["cls"], _IO_CLASSES)
+        is_io = _is_one_of(_IO_CLASSES)[kept["cls"]]
         io_file, io_ts, io_dur = (
             np.concatenate(v) if v else np.empty(0, np.int64) for v in self.io_rows.values()
         )
         self.io_rows = {}
         io_time = union(kept["ts"][is_io], (kept["ts"] + kept["dur"])[is_io])
         heavy = Lanes(lanes, io_file.astype(np.int32), io_ts, io_dur, io_time, paths)
+        if "collate" in self.lineage:
+            heavy.batches = Batches(np.concatenate(self.lineage["collate"], axis=1), *items[[0, 1, 2, 5]])
+        if "wait" in self.lineage:
+            out.awaited = np.concatenate(self.lineage["wait"], axis=1)
         if kept["ts"].size:
             out.covered_us = total(union(kept["ts"], kept["ts"] + kept["dur"]))
         for lane in lanes:
@@ -327,6 +339,13 @@ class _Analyzer:
             .agg(*(pl.col(s).sum() for s in sums), *(pl.col(m).max() for m in most or []))
         )
         return merged
+
+
+def _is_one_of(classes: list[int]) -> npt.NDArray[np.bool_]:
+    """A table by class."""
+    table = np.zeros(len(CLASSES), dtype=bool)
+    table[classes] = True
+    return table
 
 
 def _mapped(table: list[int], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

@@ -19,7 +19,7 @@ from dftracer.analyze.thresholds import (
     WORKER_FACTOR,
     WORKERS_BUSY,
 )
-from dftracer.analyze.wording import input_advice, input_words
+from dftracer.analyze.wording import input_advice, input_words, short
 
 __all__ = ["RULES"]
 
@@ -45,7 +45,7 @@ def input_bound(c: Context) -> Iterator[Finding]:
     of = f"rank {rank.number}'s" if len(c.job.ranks) > 1 else "the"
     yield c.finding(
         "input_bound",
-        f"{100 * share:.0f} % of {of} steady step time waits for data{input_words(stages)}.",
+        f"{100 * share:.0f} % of {of} steady time waits for data{input_words(stages)}.",
         v.input_s,
         sureness(int(steady.sum())),
         evidence={
@@ -124,7 +124,7 @@ def straggler_worker(c: Context) -> Iterator[Finding]:
         p50 = np.array([float(np.median(w.lane["item_us"])) for w in workers])
         mean = np.array([float(np.mean(w.lane["item_us"])) for w in workers])
         usual = float(np.median(np.sort(mean)[: (len(workers) + 1) // 2]))
-        slow = mean >= WORKER_FACTOR * max(usual, 1.0)
+        slow = (mean >= WORKER_FACTOR * max(usual, 1.0)) & (mean - usual >= MAJORITY * (mean.max() - usual))
         if not slow.any() or slow.sum() > MAJORITY * len(workers):
             continue
         i = int(np.argmax(mean))
@@ -142,8 +142,8 @@ def straggler_worker(c: Context) -> Iterator[Finding]:
         )
         yield c.finding(
             "straggler_worker",
-            f"{who}, {'always' if chronic else 'now and then'}: {mean[i] / 1e6:.3g} s, the others"
-            f" {usual / 1e6:.3g} s.",
+            f"{who}, {'always' if chronic else 'now and then'}: {short(mean[i] / 1e6)}, the others"
+            f" {short(usual / 1e6)}.",
             min(lost, wait),
             sureness(int(items[slow].min())),
             evidence={
@@ -171,17 +171,18 @@ def slow_items(c: Context) -> Iterator[Finding]:
     if items.size < 100:
         return
     p50, p99 = (int(items[math.ceil(q * items.size) - 1]) for q in (0.5, 0.99))
-    tail = items[items > SLOW_ITEM_FACTOR * max(p50, 1)]
-    # More than a few are another kind of item, not exceptions; that is seen where they come from.
-    if tail.size == 0 or tail.size > 0.05 * items.size:
+    # Beyond what one in twenty takes anyway: more of them would be another kind of item, not exceptions.
+    p95 = int(items[math.ceil(0.95 * items.size) - 1])
+    tail = items[items > max(SLOW_ITEM_FACTOR * max(p50, 1), 2 * p95)]
+    if tail.size == 0:
         return
     lost = float((tail - p50).sum()) / 1e6
     seconds = min(lost, v.input_s)
     yield c.finding(
         "slow_items",
         f"{tail.size} of {items.size} items {'is' if tail.size == 1 else 'are'} slow and hold"
-        f"{'s' if tail.size == 1 else ''} up whole batches: {float(np.median(tail)) / 1e6:.3g} s, the median"
-        f" item {p50 / 1e6:.3g} s.",
+        f"{'s' if tail.size == 1 else ''} up whole batches: {short(float(np.median(tail)) / 1e6)}, the median"
+        f" item {short(p50 / 1e6)}.",
         seconds,
         sureness(int(items.size)) * (0.8 if tail.size >= 3 else 0.5),
         evidence={

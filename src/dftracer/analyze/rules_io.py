@@ -18,6 +18,7 @@ from dftracer.analyze.thresholds import (
     SMALL_READS,
 )
 from dftracer.analyze.views import opens_by_rank
+from dftracer.analyze.wording import short
 
 __all__ = ["RULES"]
 
@@ -143,8 +144,8 @@ def slow_file(c: Context) -> Iterator[Finding]:
     yield c.finding(
         "slow_file",
         f"{slow.height} of {read.height} files {'is' if slow.height == 1 else 'are'} slow to read,"
-        f"{' first of all' if slow.height > 1 else ''} {first['path']}: {first['per_read']:.3g} s a read, the"
-        f" median file {call:.3g} s.",
+        f"{' first of all' if slow.height > 1 else ''} {first['path']}: {short(first['per_read'])} a read,"
+        f" the median file {short(call)}.",
         c.at_stake(lost),
         sureness(int(first["reads"])),
         evidence={

@@ -13,7 +13,7 @@ from dftracer.analyze.intervals import total
 from dftracer.analyze.parts import user_event
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import DEVICE_IDLE_SHARE, MENTION_SHARE, UNSEEN_SHARE
-from dftracer.analyze.wording import stage_words
+from dftracer.analyze.wording import short, stage_words
 
 __all__ = ["RULES"]
 
@@ -28,7 +28,7 @@ def exposed_comm(c: Context) -> Iterator[Finding]:
     spent = float(v.rank.stage_us("comm").sum()) / 1e6
     yield c.finding(
         "exposed_comm",
-        f"{100 * v.share(exposed):.0f} % of rank {v.rank.number}'s steady step time is communication that"
+        f"{100 * v.share(exposed):.0f} % of rank {v.rank.number}'s steady time is communication that"
         " nothing hides.",
         exposed,
         sureness(int(v.rank.main.steps.steady.sum())),
@@ -53,8 +53,8 @@ def transfer_bound(c: Context) -> Iterator[Finding]:
     n = int(v.rank.main.steps.steady.sum())
     yield c.finding(
         "transfer_bound",
-        f"{100 * v.share(seconds):.0f} % of the steady step time moves data to or from the device:"
-        f" {seconds / n:.3g} s of each {v.steady_s / n:.3g} s step.",
+        f"{100 * v.share(seconds):.0f} % of the steady time moves data to or from the device:"
+        f" {short(seconds / n)} of each {short(v.steady_s / n)} step.",
         seconds,
         sureness(n),
         evidence={
@@ -75,7 +75,7 @@ def user_stage(c: Context) -> Iterator[Finding]:
     what = f"in {event}" if event else "in annotated work outside the known stages"
     yield c.finding(
         "user_stage",
-        f"{100 * v.share(seconds):.0f} % of the steady step time is spent {what}.",
+        f"{100 * v.share(seconds):.0f} % of the steady time is spent {what}.",
         seconds,
         sureness(int(v.rank.main.steps.steady.sum())),
         evidence={
@@ -129,7 +129,7 @@ def between_steps(c: Context) -> Iterator[Finding]:
     yield c.finding(
         "between_steps",
         f"{seconds:.2f} s of the run ({100 * v.of_run(seconds):.0f} %) lie in no step: {len(long)}"
-        f" {'gap' if len(long) == 1 else 'gaps'} of {float(np.median(long)):.3g} s between or after steps.",
+        f" {'gap' if len(long) == 1 else 'gaps'} of {short(float(np.median(long)))} between or after steps.",
         seconds,
         0.9,
         evidence={
@@ -168,9 +168,9 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
     how = "chronically" if late.chronic else "now and then"
     yield c.finding(
         "straggler_rank",
-        f"Rank {late.rank.number} is the straggler, {how} (in {100 * share:.0f} % of the steps): it spends"
-        f" {late.own_s:.3g} s in {stage_words(late.stage)}, the median rank {late.median_s:.3g} s; all ranks"
-        f" together lose {late.all_lost_s:.2f} s.",
+        f"Rank {late.rank.number} spends {short(late.own_s)} in {stage_words(late.stage)}, the median rank"
+        f" {short(late.median_s)}, {how} (in {100 * share:.0f} % of the steps); the others lose"
+        f" {short(late.all_lost_s)} waiting for it.",
         late.lost_s,
         sureness(late.steps) * (0.9 if late.chronic or late.late >= 3 else 0.7),
         evidence={

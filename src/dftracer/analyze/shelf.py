@@ -6,7 +6,7 @@ import pickle
 import tempfile
 from typing import IO
 
-from dftracer.analyze.lanes import Lanes
+from dftracer.analyze.lanes import Lanes, packed, unpacked
 
 __all__ = ["Shelf"]
 
@@ -18,6 +18,7 @@ class Shelf:
         self._limit = limit
         self._held = 0
         self._places: dict[int, Lanes | int] = {}  # the lanes, or where they begin in the file
+        self._bases: dict[int, int] = {}  # the time from which those of each are kept
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Shelf:
@@ -28,6 +29,9 @@ class Shelf:
             self._file.close()
 
     def put(self, key: int, lanes: Lanes) -> None:
+        base = min((int(lane.start[0]) for lane in lanes.lanes if lane.start.size), default=0)
+        lanes = packed(lanes, base)
+        self._bases[key] = base
         if self._held + lanes.nbytes <= self._limit:
             self._held += lanes.nbytes
             self._places[key] = lanes
@@ -40,11 +44,11 @@ class Shelf:
 
     def take(self, key: int) -> Lanes:
         """The lanes put under `key`, which the shelf gives up."""
-        place = self._places.pop(key)
+        place, base = self._places.pop(key), self._bases.pop(key)
         if isinstance(place, Lanes):
             self._held -= place.nbytes
-            return place
+            return unpacked(place, base)
         assert self._file is not None
         self._file.seek(place)
         lanes: Lanes = pickle.load(self._file)
-        return lanes
+        return unpacked(lanes, base)

@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.format.io_calls import IO_CATEGORIES, is_process, is_write
+
 __all__ = [
     "AI_CATEGORIES",
     "CLASSES",
@@ -27,7 +29,6 @@ __all__ = [
     "STAGE_INDEX",
     "class_of",
     "is_io",
-    "is_read_call",
 ]
 
 STAGES: Final = (
@@ -69,16 +70,12 @@ AI_CATEGORIES: Final = frozenset(
 )
 _CLASS: Final = {name: i for i, name in enumerate(CLASSES)}
 
-_IO_CATS: Final = frozenset({"posix", "stdio", "mpiio", "mpi-io", "hdf5", "io"})
-_WRITES: Final = (
-    "write",
-    "pwrite",
+# Calls that change storage without moving bytes to it, beside the writes themselves.
+_CHANGES: Final = (
     "fsync",
     "fdatasync",
     "ftruncate",
     "truncate",
-    "fput",
-    "fprintf",
     "fflush",
     "msync",
     "mkdir",
@@ -92,34 +89,11 @@ _WRITES: Final = (
     "creat",
     "posix_fallocate",
 )
-_PROCESS_CALLS: Final = (
-    "fork",
-    "vfork",
-    "clone",
-    "exec",
-    "fexec",
-    "wait",
-    "posix_spawn",
-    "system",
-    "popen",
-    "pclose",
-)
-_READS: Final = ("read", "pread", "fread", "fget", "getline", "__read", "__pread", "__fread")
 
 
 def is_io(cat: str, name: str) -> bool:
     """Whether an event is an intercepted I/O call; processes are started and awaited in the same category."""
-    return cat.lower() in _IO_CATS and not name.startswith(_PROCESS_CALLS)
-
-
-def is_read_call(name: str) -> bool:
-    """Whether an I/O call moves bytes from storage."""
-    return name.startswith(_READS) and not name.startswith(("readdir", "readlink"))
-
-
-def is_write_call(name: str) -> bool:
-    """Whether an I/O call moves bytes to storage."""
-    return name.startswith(("write", "pwrite", "fwrite", "fput", "fprintf", "__write", "__pwrite"))
+    return cat.lower() in IO_CATEGORIES and not is_process(name)
 
 
 def class_of(cat: str, name: str) -> int:
@@ -161,10 +135,10 @@ def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one tab
         return "checkpoint"
     if cat in {"pipeline", "ai_root"}:
         return "container"
-    if cat in _IO_CATS:
-        if n.startswith(_PROCESS_CALLS):
+    if cat in IO_CATEGORIES:
+        if is_process(n):
             return "inherit"
-        return "io_write" if n.startswith(_WRITES) else "io_read"
+        return "io_write" if is_write(n) or n.startswith(_CHANGES) else "io_read"
     if cat == "dynamo":
         return "model_op"
     if cat in {"pp", "kineto"}:

@@ -10,7 +10,15 @@ import numpy.typing as npt
 from dftracer.analyze.intervals import EMPTY, Intervals
 from dftracer.load.chunk import MISSING, Ints
 
-__all__ = ["MARKS", "Bools", "StepTable", "steps_from_loop", "steps_from_profiler", "steps_from_step_ends"]
+__all__ = [
+    "MARKS",
+    "Bools",
+    "StepTable",
+    "steps_from_bodies",
+    "steps_from_loop",
+    "steps_from_profiler",
+    "steps_from_step_ends",
+]
 
 Bools = npt.NDArray[np.bool_]
 
@@ -116,6 +124,13 @@ def _inner(table: StepTable, start: Ints, end: Ints) -> Intervals:
     first = np.array([start[step == s].min() for s in found.tolist()], np.int64)
     last = np.array([end[step == s].max() for s in found.tolist()], np.int64)
     return first, last
+
+
+def steps_from_bodies(bodies: Ints) -> StepTable:
+    """`fetch.block` alone: training without a loader, its steps marked by automatic tracing."""
+    bodies = bodies[:, np.argsort(bodies[_TS], kind="stable")]
+    ts, end = bodies[_TS], bodies[_TS] + bodies[_DUR]
+    return StepTable(ts, ts, end, bodies[_STEP], bodies[_EPOCH], "block")
 
 
 def steps_from_profiler(marks: Ints) -> StepTable:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from dftracer._units import plural
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.job import Job
+from dftracer.analyze.thresholds import FEW_STEPS
+from dftracer.load.chunk import MISSING
 
 __all__ = ["evidence_findings", "statement"]
 
@@ -59,27 +65,71 @@ def statement(job: Job) -> dict[str, Any]:
     }
 
 
+def _who_died(job: Job) -> list[dict[str, Any]]:
+    """The processes that did not end, what they were to the training, and the last step they saw."""
+    mains = {id(r.main): r for r in job.ranks}
+    feeding = {id(w.partial): (r, w.number) for r in job.ranks for w in r.workers if not w.thread}
+    out: list[dict[str, Any]] = []
+    for p in job.partials:
+        end = p.process.end
+        if end is not None and not end.get("recovered"):
+            continue
+        rank, worker = mains.get(id(p)), None
+        if rank is None and id(p) in feeding:
+            rank, worker = feeding[id(p)]
+        row = {"pid": p.process.pid, "rank": p.process.rank, "worker": worker, "last_step": None}
+        if rank is not None and len(rank.main.steps) and p.last_us is not None:
+            steps = rank.main.steps
+            at = int(np.searchsorted(steps.start, p.last_us, side="right")) - 1
+            label = int(steps.step[max(at, 0)])
+            row["last_step"] = max(at, 0) if label == MISSING else label
+        out.append(row)
+    return out
+
+
+def _died_words(row: dict[str, Any]) -> str:
+    role = (
+        f"loader worker {row['worker']} of rank {row['rank']}"
+        if row["worker"] is not None
+        else f"rank {row['rank']}"
+        if row["last_step"] is not None
+        else "a process"
+    )
+    last = "" if row["last_step"] is None else f", last step {row['last_step']}"
+    return f"{role} (pid {row['pid']}{last})"
+
+
+def _problems(said: dict[str, Any], died: list[dict[str, Any]]) -> Iterator[str]:
+    n = len(said["processes_without_end"])
+    of = f"of {plural(said['processes'], 'process', 'processes')}"
+    if n:
+        yield f"{n} {of} never reported {'its' if n == 1 else 'their'} end"
+    n = len(said["recovered_processes"])
+    if n:
+        yield f"{n} {of} died without a word and left what is here"
+    if died:
+        more = f" and {len(died) - 4} more" if len(died) > 4 else ""
+        yield "these are " + ", ".join(_died_words(row) for row in died[:4]) + more
+    n = said["truncated_files"]
+    if n:
+        yield f"{plural(n, 'file is', 'files are')} cut"
+    n = said["dropped"]
+    if n:
+        yield f"{plural(n, 'event was', 'events were')} dropped"
+    n = said["bad_lines"]
+    if n:
+        yield f"{plural(n, 'line')} could not be read"
+    missing = said["ranks_missing"]
+    if missing:
+        listed = ", ".join(map(str, missing[:8]))
+        yield f"{'rank' if len(missing) == 1 else 'ranks'} {listed} left no trace"
+
+
 def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
     """What weakens every other statement."""
     out: list[Finding] = []
-    problems = []
-    if said["processes_without_end"]:
-        n = len(said["processes_without_end"])
-        problems.append(f"{n} of {said['processes']} processes never reported their end")
-    if said["recovered_processes"]:
-        n = len(said["recovered_processes"])
-        problems.append(
-            f"{n} of {said['processes']} processes died without a word; their traces were completed from what"
-            " they left"
-        )
-    if said["truncated_files"]:
-        problems.append(f"{said['truncated_files']} files are cut")
-    if said["dropped"]:
-        problems.append(f"{said['dropped']} events were dropped")
-    if said["bad_lines"]:
-        problems.append(f"{said['bad_lines']} lines could not be read")
-    if said["ranks_missing"]:
-        problems.append(f"ranks {', '.join(map(str, said['ranks_missing'][:8]))} left no trace")
+    died = _who_died(c.job)
+    problems = [*_problems(said, died)]
     if problems:
         keys = (
             "processes_without_end",
@@ -90,37 +140,16 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
             "bad_lines",
             "ranks_missing",
         )
-        out.append(
-            Finding(
-                "incomplete_trace",
-                "The trace is incomplete: " + "; ".join(problems) + ".",
-                0.0,
-                0.0,
-                "medium" if said["dropped"] or said["ranks_missing"] else "low",
-                1.0,
-                {k: said[k] for k in keys},
-                "Numbers cover what was recorded. A process without an end was killed or still runs;"
-                " `dftracer validate` tells"
-                " which files, `dftracer repair` closes them.",
-            )
-        )
+        serious = said["dropped"] or said["ranks_missing"] or any(d["last_step"] is not None for d in died)
+        title = "The trace is incomplete: " + "; ".join(problems) + "."
+        evidence = {**{k: said[k] for k in keys}, "died": died}
+        severity = "medium" if serious else "low"
+        out.append(Finding("incomplete_trace", title, 0.0, 0.0, severity, 1.0, evidence))
     rank = c.rank
     n = 0 if rank is None else len(rank.main.steps)
-    if n < 3:
-        out.append(
-            Finding(
-                "not_enough_evidence",
-                "No training step can be seen in this trace."
-                if n == 0
-                else f"Only {n} steps were recorded: too few to judge the run.",
-                0.0,
-                0.0,
-                "info",
-                1.0,
-                {"steps": n, "events": said["events"]},
-                "Wrap the training loop: `for batch in ai.dataloader.fetch.iter(loader):`, and annotate"
-                " forward, backward and"
-                " the optimizer step.",
-            )
-        )
+    if n < FEW_STEPS:
+        seen = f"Only {plural(n, 'step was', 'steps were')} recorded: too few to judge the run."
+        title = seen if n else "No training step can be seen in this trace."
+        evidence = {"steps": n, "events": said["events"]}
+        out.append(Finding("not_enough_evidence", title, 0.0, 0.0, "info", 1.0, evidence))
     return out

@@ -10,7 +10,7 @@ from dftracer.analyze.device_words import device_advice, device_reason, device_v
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.parts import Part, View, input_seconds, repeats
 from dftracer.analyze.thresholds import BOUND_SHARE, MAJORITY, MENTION_SHARE
-from dftracer.analyze.wording import input_advice, input_words, stage_words
+from dftracer.analyze.wording import input_advice, input_words, short, stage_words
 
 __all__ = ["Head", "head"]
 
@@ -63,11 +63,12 @@ def head(c: Context, findings: list[Finding]) -> Head:
     v, bound = c.view, c.bound
     verdict = _sentence(v, bound)
     slow = next((f for f in findings if f.id == "slow_steps" and f.percent >= 100 * MENTION_SHARE), None)
+    if bound.part.id not in {"compute", "other", "unseen"}:
+        slow = None  # what the run is bound by says it
     if slow is not None:
         verdict = f"{verdict.rstrip('.')}; {slow.title[0].lower()}{slow.title.partition(':')[0][1:]}."
     reason = _reason(bound, findings)
-    if reason is None and slow is not None and bound.part.is_compute:
-        reason = slow
+    reason = reason or slow
     if reason is not None:
         return verdict, reason.title, reason.advice
     why = device_reason(v.rank, bound.part.id) or _why(v, bound)
@@ -149,7 +150,7 @@ def _straggler(v: View, b: Bound) -> str:
     how = "" if late.chronic else ", now and then"
     return (
         f"Rank {late.rank.number} is a straggler{how}: the others wait for it {_percent(b.part.share)} of the"
-        f" steady step time ({stage_words(late.stage)})."
+        f" steady time ({stage_words(late.stage)})."
     )
 
 
@@ -181,7 +182,7 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
     ),
     "checkpoint": lambda v, b: (
         f"The training is checkpoint-bound: {b.part.seconds:.2f} s,"
-        f" {_percent(b.part.share)} of the {'run' if b.part.of_run else 'steady step time'}."
+        f" {_percent(b.part.share)} of the {'run' if b.part.of_run else 'steady time'}."
     ),
     "evaluation": lambda v, b: (
         f"Evaluation is the largest part: {b.part.seconds:.2f} s, {_percent(b.part.share)} of the run."
@@ -201,25 +202,18 @@ def _why(v: View, b: Bound) -> str:
     """Both values: what the part takes, and what it is compared with."""
     p, n = b.part, max(1, b.steady_steps)
     step = v.steady_s / n
-    if p.id == "straggler":
-        late = v.straggler
-        assert late is not None
-        return (
-            f"Rank {late.rank.number} spends {late.own_s:.3g} s in {stage_words(late.stage)}, the median rank"
-            f" {late.median_s:.3g} s; it comes last in {late.late} of {late.steps} steps."
-        )
     if p.of_run:
         return (
             f"The run takes {v.run_s:.2f} s, its {n} steady steps {v.steady_s:.2f} s of that"
-            f" ({step:.3g} s each)."
+            f" ({short(step)} each)."
         )
     if p.is_compute:
         name = "compute" if v.rank.main.unnamed_compute else "forward"
-        told = [f"{name} {v.stages_s['forward'] / n:.3g} s"] if v.stages_s["forward"] else []
-        told += [f"{s} {v.stages_s[s] / n:.3g} s" for s in ("backward", "optimizer") if v.stages_s[s]]
-        return f"Of each {step:.3g} s step: {', '.join(told)}; waiting for data {v.input_s / n:.3g} s."
-    spent = f"{p.seconds / n:.3g} s of each {step:.3g} s step"
-    return f"{spent}, compute {v.compute_s / n:.3g} s."
+        told = [f"{name} {short(v.stages_s['forward'] / n)}"] if v.stages_s["forward"] else []
+        told += [f"{s} {short(v.stages_s[s] / n)}" for s in ("backward", "optimizer") if v.stages_s[s]]
+        return f"Of each {short(step)} step: {', '.join(told)}; waiting for data {short(v.input_s / n)}."
+    spent = f"{short(p.seconds / n)} of each {short(step)} step"
+    return f"{spent}, compute {short(v.compute_s / n)}."
 
 
 def _try(v: View, b: Bound) -> str:

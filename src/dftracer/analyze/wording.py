@@ -5,7 +5,7 @@ from __future__ import annotations
 from dftracer.analyze.job import Rank
 from dftracer.analyze.thresholds import MAJORITY
 
-__all__ = ["STAGE_WORDS", "input_advice", "input_words", "ordinal", "stage_words"]
+__all__ = ["STAGE_WORDS", "input_advice", "input_words", "ordinal", "short", "stage_words"]
 
 STAGE_WORDS = {
     "fetch_wait": "waiting for data",
@@ -39,6 +39,13 @@ _SEE_IT = "annotate the dataset (ai.data.item, ai.data.preprocess) to see what t
 def stage_words(stage: str) -> str:
     """A stage as a person would say it."""
     return STAGE_WORDS.get(stage, stage.replace("_", " "))
+
+
+def short(seconds: float) -> str:
+    """A duration in seconds, as exact as it is worth."""
+    if seconds >= 0.1:
+        return f"{seconds:.2f} s"
+    return f"{seconds:.3g} s" if seconds >= 0.001 else "under 1 ms"
 
 
 def ordinal(n: int) -> str:

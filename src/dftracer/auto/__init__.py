@@ -17,4 +17,17 @@ from __future__ import annotations
 from dftracer.auto._adapters import ADAPTERS, adapter
 from dftracer.auto._switch import install, installed, uninstall
 
-__all__ = ["ADAPTERS", "adapter", "install", "installed", "uninstall"]
+__all__ = ["ADAPTERS", "adapter", "install", "installed", "modules", "uninstall"]
+
+# Every traced interpreter imports this before the program begins: what costs time is found when asked for.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dftracer.auto._modules import modules
+
+
+def __getattr__(name: str) -> object:
+    if name == "modules":
+        from dftracer.auto._modules import modules  # noqa: PLC0415
+
+        return modules
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
 
 from dftracer import _messages
 
-__all__ = ["forget", "when_imported"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any, TypeAlias
 
-Met = Callable[[ModuleType], None]
+    Met: TypeAlias = Callable[[ModuleType], None]
+
+__all__ = ["forget", "when_imported"]
 
 _awaited: dict[str, list[Met]] = {}
 
@@ -25,9 +26,11 @@ class _Watcher:
         """The spec of an awaited module, whose execution ends with what waits for it."""
         if name not in _awaited:
             return None
+        from importlib.util import find_spec  # noqa: PLC0415 - programs that never come here do not pay
+
         sys.meta_path.remove(self)
         try:
-            spec = importlib.util.find_spec(name)
+            spec = find_spec(name)
         finally:
             sys.meta_path.insert(0, self)
         loader = None if spec is None else spec.loader
@@ -37,12 +40,11 @@ class _Watcher:
 
         def exec_module(module: ModuleType) -> None:
             # The loader may be shared, or asked again to reload.
-            with contextlib.suppress(AttributeError):
-                del loader.exec_module
+            vars(loader).pop("exec_module", None)
             execute(module)
             _meet(name, module)
 
-        with contextlib.suppress(AttributeError):
+        if hasattr(loader, "__dict__"):
             loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
@@ -64,7 +66,11 @@ def when_imported(name: str, met: Met) -> None:
 def forget() -> None:
     """Wait for nothing any more."""
     _awaited.clear()
-    with contextlib.suppress(ValueError):
+    _leave()
+
+
+def _leave() -> None:
+    if _watcher in sys.meta_path:
         sys.meta_path.remove(_watcher)
 
 
@@ -73,11 +79,11 @@ def _half_made(module: ModuleType) -> bool:
 
 
 def _meet(name: str, module: ModuleType) -> None:
-    for met in _awaited.pop(name, ()):
-        _call(met, module)
+    while name in _awaited:  # who is met now may wait for the same module again: it is still being imported
+        for met in _awaited.pop(name):
+            _call(met, module)
     if not _awaited:
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(_watcher)
+        _leave()
 
 
 def _call(met: Met, module: ModuleType) -> None:

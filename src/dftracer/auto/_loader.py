@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from dftracer.auto import _worker
-from dftracer.auto._events import now
+from dftracer.auto._events import FETCH, now
 from dftracer.auto._passes import Pass
 from dftracer.auto._patches import Patches, safely
 from dftracer.auto._told import tell
@@ -46,12 +46,12 @@ def install(module: ModuleType, patches: Patches) -> None:
         here = training()
         if here.fetching:  # a data set that loads through a loader of its own
             return next_original(self)
-        start = now()
-        here.fetching = True
+        start = here.fetch_begins()
         try:
             batch = next_original(self)
         except StopIteration:
             here.fetching = False
+            FETCH.ends()
             safely(here.loader_ended, _pass_of(self), start, now())
             raise
         except BaseException as error:
@@ -59,6 +59,7 @@ def install(module: ModuleType, patches: Patches) -> None:
             safely(here.fetch_failed, _pass_of(self), start, now(), error)
             raise
         here.fetching = False
+        FETCH.ends()
         safely(_fetched, here, self, batch, start, now(), grad_enabled(), tensor_type)
         return batch
 

@@ -54,5 +54,5 @@ class Pass:
 
     @property
     def over(self) -> int:
-        """When it was over, 0 if it may go on."""
-        return self.ended or self.died
+        """When it was over, 0 if it may go on; looking ahead, it is let go of after its last batch."""
+        return max(self.ended, self.died)

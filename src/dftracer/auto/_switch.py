@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from types import ModuleType
-from typing import Any
 
 from dftracer import _session
 from dftracer._before_finalize import before_finalize
 from dftracer.auto import _adapters, _imports
 from dftracer.auto._patches import Patches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
 __all__ = ["install", "installed", "uninstall"]
 
@@ -50,6 +53,7 @@ def uninstall() -> None:
     _patches.take_back()
     _patches = None
     _finish()
+    _forked()  # the next installation begins anew
 
 
 def _torch_is_there(torch: ModuleType) -> None:
@@ -57,9 +61,9 @@ def _torch_is_there(torch: ModuleType) -> None:
     global _registered  # noqa: PLW0603
     if _patches is None:
         return
-    checkpoint, compute, loader, told, transfer = (
+    checkpoint, comm, compute, loader, told, transfer = (
         importlib.import_module(f"dftracer.auto.{name}")
-        for name in ("_checkpoint", "_compute", "_loader", "_told", "_transfer")
+        for name in ("_checkpoint", "_comm", "_compute", "_loader", "_told", "_transfer")
     )
     if not _registered:
         _registered = True
@@ -67,11 +71,14 @@ def _torch_is_there(torch: ModuleType) -> None:
         os.register_at_fork(after_in_child=_forked)
     told.found("PyTorch")
     _watch("torch", transfer.install)
+    _watch("torch", comm.install)
     _watch("torch.utils.data.dataloader", loader.install)
     _watch("torch.utils.data._utils.pin_memory", transfer.install_pinning)
     _watch("torch.autograd", compute.install_autograd)
     _watch("torch.optim.optimizer", compute.install_optimizers)
     _watch("torch.amp.grad_scaler", compute.install_scaler)
+    if os.environ.get("DFTRACER_AUTO_MODULES") == "1":
+        _watch("torch", importlib.import_module("dftracer.auto._modules").install)
     for name in checkpoint.CALLS:
         _watch(name, checkpoint.install)
 

@@ -109,6 +109,14 @@ class Training:
 
     # Loader ---------------------------------------------------------------------------------------
 
+    def fetch_begins(self) -> int:
+        """A batch is asked for; gives when."""
+        if self.step is not None and self.step.stepped:
+            BLOCK.ends()
+        FETCH.begins()
+        self.fetching = True
+        return now()
+
     def fetched(self, of: Pass, start: int, end: int, gradients: bool, facts: dict[str, Any]) -> None:
         """A batch has come."""
         if of.fetches == 0 and of.began:
@@ -131,6 +139,8 @@ class Training:
         self._marked_forward = None
         self._last = max(self._last, end)
         FETCH.write(start, end, {**self._numbers(of.trains), **facts})
+        if trains:
+            FORWARD.begins()
 
     def _training_fetch(self, of: Pass, start: int, end: int) -> None:
         if self.evaluation is not None:
@@ -160,6 +170,7 @@ class Training:
     def loader_ended(self, of: Pass, start: int, end: int) -> None:
         """There are no more batches."""
         of.ended = end
+        FETCH.by_hand()  # a loop by hand has asked for one more, too, and writes no event of that
         if not self._counts and not of.trains and self.evaluation is None:
             return
         step = self.step
@@ -167,7 +178,7 @@ class Training:
             self._free = end
             return
         if self.evaluation is not None and self.evaluation[1] is of:
-            self._end_evaluation(end)
+            pass  # its last batch may still be in use: what comes next ends it
         elif of.trains or self._loaders.get(of.loader):
             if step is not None and step.stepped and not self._framework_steps:
                 self._close(step, start)
@@ -179,8 +190,9 @@ class Training:
                     step.next_fetch = None
                 elif step.passes == [of] and not step.backward:
                     self.step = None
+            if self.evaluation is not None:
+                self._end_evaluation(self.evaluation[1].over or of.first or start)
             self.evaluation = (of.first or start, of)
-            self._end_evaluation(end)
         self._free = end
 
     def fetch_failed(self, of: Pass, start: int, end: int, error: BaseException) -> None:
@@ -240,6 +252,8 @@ class Training:
             of.trains = True
             self._loaders[of.loader] = True
         step.backward = True
+        FORWARD.ends()
+        BACKWARD.begins()
         begun = self._marked_forward or self._free
         if begun and start > begun and self._forward_done < begun:
             self.write(FORWARD, begun, start)
@@ -252,6 +266,7 @@ class Training:
         if self._depth:
             return
         end = now()
+        BACKWARD.ends()
         failed = {} if error is None else {"error": type(error).__name__}
         self.write(BACKWARD, self._backward_start, end, **failed)
         self._free = self._backward_end = end
@@ -266,8 +281,8 @@ class Training:
 
     def optimizer_begins(self, key: int, start: int) -> None:
         """An optimizer step, or what stands around it (a gradient scaler)."""
-        # One that raised did not say when it ended.
-        self._optimizers = [each for each in self._optimizers if each[0] != key]
+        if self._optimizers:  # one that raised did not say when it ended
+            self._optimizers = [each for each in self._optimizers if each[0] != key]
         self._optimizers.append((key, start))
         step = self.step
         if step is None:
@@ -280,6 +295,7 @@ class Training:
                 step = self._open(end, end, None)
                 step.backward = True
         step.stepped_by[key] = self._backwards
+        STEP.begins()
         if self._depth == 0:
             self._free = start  # a closure computes forward inside
 
@@ -292,6 +308,7 @@ class Training:
                 break
         if start is None:
             return
+        STEP.ends()
         if self._depth == 0:
             start = max(start, self._backward_end)
             self._free = end
@@ -350,6 +367,7 @@ class Training:
 
     def _open(self, start: int, body: int, of: Pass | None) -> Step:
         self.step = Step(start, body, of)
+        BLOCK.begins()
         self._leftover = None
         self._first = self._first or start
         current = self._epoch_pass

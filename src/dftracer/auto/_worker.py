@@ -81,7 +81,7 @@ class _Items:
 
 
 def _item(start: int, index: Any) -> None:
-    ITEM.write(start, now(), _facts(index=index) if isinstance(index, int) else _facts())
+    ITEM.write(start, now(), _facts(image_idx=index) if isinstance(index, int) else _facts())
 
 
 def _many(get_items: Any) -> Any:
@@ -211,6 +211,10 @@ def _watch(fetcher: Any) -> None:
         return
     fetch = fetcher.fetch
     dataset = fetcher.dataset._dataset if isinstance(fetcher.dataset, _Items) else fetcher.dataset
+    swapped_now = _swap_transforms(dataset)
+    _swap_back(swapped_now)
+    if not swapped_now:
+        return
 
     # In the program's own process its data set is another's only for as long as a batch is made.
     def fetch_swapped(index: Any) -> Any:

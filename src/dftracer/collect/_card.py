@@ -67,7 +67,8 @@ def content(torch: Any, collector: Any) -> dict[str, Any]:
     return _merged(card, collector.options.workload)
 
 
-_TRACE_WORDS = {"pfw": ("pfw",), "et": ("torch_et",), "kineto": ("kineto_trace",), "nsys": ("nsys",)}
+# The words by which CCL-Bench's tools choose their reader: `json` is a Kineto file.
+_TRACE_WORDS = {"pfw": ("pfw",), "et": ("torch_et",), "kineto": ("json",), "nsys": ("nsys",)}
 
 
 def write(path: str, card: Mapping[str, Any]) -> None:

@@ -301,7 +301,7 @@ class Collector:
         entry["kineto_events"] = result.get("kineto_events")
         if entry["et_nodes"] and entry["joined"] is not None:
             entry["coverage"] = entry["joined"] / entry["et_nodes"]
-            entry["name_agreement"] = result["agree"] / entry["joined"] if entry["joined"] else None
+            entry["name_agreement"] = entry["joined"] / result["matched"] if result["matched"] else None
             if entry["coverage"] < 0.998:
                 self._health.warn(
                     f"window {entry['index']}: {entry['joined']} of {entry['et_nodes']} operators of the "

@@ -9,43 +9,28 @@ from __future__ import annotations
 
 import array
 import bisect
-import functools
 import importlib
-import inspect
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from dftracer import _core
+from dftracer._collective_calls import (
+    ALWAYS_ASYNC,
+    CALLS,
+    EVENT,
+    Groups,
+    counts_messages,
+    issued_by,
+    listen,
+    size_of,
+    unlisten,
+)
 from dftracer.collect import _identity
 from dftracer.collect._plugin import Context, Plugin
 
 __all__ = ["Comms"]
 
-# Function -> (type, tensors sent, tensors received); the names are those of the parameters.
-_CALLS: dict[str, tuple[str, str | None, str | None]] = {
-    "all_reduce": ("all_reduce", "tensor", "tensor"),
-    "all_reduce_coalesced": ("all_reduce", "tensors", "tensors"),
-    "broadcast": ("broadcast", "tensor", "tensor"),
-    "reduce": ("reduce", "tensor", "tensor"),
-    "all_gather": ("all_gather", "tensor", "tensor_list"),
-    "all_gather_into_tensor": ("all_gather", "input_tensor", "output_tensor"),
-    "gather": ("gather", "tensor", "gather_list"),
-    "scatter": ("scatter", "scatter_list", "tensor"),
-    "reduce_scatter": ("reduce_scatter", "input_list", "output"),
-    "reduce_scatter_tensor": ("reduce_scatter", "input", "output"),
-    "all_to_all": ("all_to_all", "input_tensor_list", "output_tensor_list"),
-    "all_to_all_single": ("all_to_all", "input", "output"),
-    "barrier": ("barrier", None, None),
-    "send": ("send", "tensor", None),
-    "isend": ("send", "tensor", None),
-    "recv": ("recv", None, "tensor"),
-    "irecv": ("recv", None, "tensor"),
-}
-# The words of `ai.comm`, which reports count as communication.
-_EVENT = {"broadcast": "bcast", "recv": "receive"}
-_ALWAYS_ASYNC = ("isend", "irecv")
 _BELOW = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -72,10 +57,6 @@ _LIMIT = 2_000_000
 _FLIGHT_RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")
 _BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
-_active: Comms | None = None
-_inside = threading.local()  # `send` is made of `isend`: one record, of the call the program made
-_replaced: list[tuple[Any, str, Any, Any]] = []
-
 
 class Comms(Plugin):
     """Hooks on torch.distributed for the time of the collection."""
@@ -85,20 +66,17 @@ class Comms(Plugin):
     def __init__(self) -> None:
         self.records: dict[tuple[str, int, str], dict[str, Any]] = {}
         self._context: Context | None = None
-        self._groups: dict[str, dict[str, Any]] = {}
+        self._groups = Groups()
         self._step = 0
         self._starts = array.array("q")
         self._seen_records: dict[str, int] = {}  # by recorder
         self._seen_total = 0
-        self._counts: dict[str, int] = {}
-        self._messages: dict[str, int] = {}  # by group: sends and receives among what the backend counts
         self.records_calls = True
         self._flights: dict[str, Callable[..., bytes]] = {}
 
     # Plug-in --------------------------------------------------------------------------------------
 
     def start(self, context: Context) -> None:
-        global _active  # noqa: PLW0603 - the hooks are the module's
         self._context = context
         distributed = getattr(context.torch, "distributed", None)
         if distributed is None or not distributed.is_available():
@@ -111,8 +89,7 @@ class Comms(Plugin):
         if _identity.distributed() is not None:
             self._poll()  # what was before the collection is not part of it
             self.records.clear()
-        _patch(context.torch)
-        _active = self
+        listen(context.torch, self)
 
     def step(self, step: int) -> None:
         self._step = step + 1
@@ -127,10 +104,7 @@ class Comms(Plugin):
         self._poll()
 
     def finish(self) -> Iterator[dict[str, Any]] | None:
-        global _active  # noqa: PLW0603
-        if _active is self:
-            _active = None
-            _restore()
+        unlisten(self)
         self._poll()
         if not self.records:
             return None
@@ -140,13 +114,15 @@ class Comms(Plugin):
 
     def called(self, name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> None:
         """One call of torch.distributed has returned."""
-        kind, sent, received = _CALLS[name]
-        group = self._group(get("group"))
+        if not self.records_calls:
+            return
+        kind, sent, received = CALLS[name]
+        group = self._groups.of(get("group"))
         if group is None:
             return
-        sent_bytes, dtype = _size(get(sent) if sent else None)
-        received_bytes, other = _size(get(received) if received else None)
-        waits = not (name in _ALWAYS_ASYNC or (bool(get("async_op")) and work is not None))
+        sent_bytes, dtype = size_of(get(sent) if sent else None)
+        received_bytes, other = size_of(get(received) if received else None)
+        waits = not (name in ALWAYS_ASYNC or (bool(get("async_op")) and work is not None))
         record: dict[str, Any] = {
             "type": kind,
             "dtype": dtype or other,
@@ -157,7 +133,7 @@ class Comms(Plugin):
             "group_desc": group["desc"],
             "ranks": group["ranks"],
             "backend": group["backend"],
-            "seq": self._sequence(group, kind),
+            "seq": self._groups.sequence(group, kind),
             "async": not waits,
             "start_us": start_ns / 1000,
             "dur_us": (end_ns - start_ns) / 1000,
@@ -174,7 +150,7 @@ class Comms(Plugin):
         self._keep(record)
         args = {key: record[key] for key in ("dtype", "bytes", "group", "seq", "async", "step")}
         args["ranks"] = len(group["ranks"])
-        _core.log_event(_EVENT.get(kind, kind), "comm", start_ns, end_ns - start_ns, args)
+        _core.log_event(EVENT.get(kind, kind), "comm", start_ns, end_ns - start_ns, args)
 
     def call_failed(self, error: Exception) -> None:
         """A call that cannot be described ends the description of calls, not the program."""
@@ -186,37 +162,6 @@ class Comms(Plugin):
         if len(self.records) < _LIMIT:
             self.records[record["group"], record["seq"], record["type"]] = record
 
-    def _group(self, group: Any) -> dict[str, Any] | None:
-        distributed = _identity.distributed()
-        if distributed is None:
-            return None
-        if group is None or group is getattr(distributed.GroupMember, "NON_GROUP_MEMBER", None):
-            group = distributed.group.WORLD
-        name = str(getattr(group, "group_name", "") or id(group))
-        known = self._groups.get(name)
-        if known is None:
-            ranks = distributed.get_process_group_ranks(group)
-            known = self._groups[name] = {
-                "name": name,
-                "desc": str(getattr(group, "group_desc", "") or ""),
-                "ranks": list(ranks),
-                "backend": str(distributed.get_backend(group)),
-                "group": group,
-            }
-        return known
-
-    def _sequence(self, group: dict[str, Any], kind: str) -> int:
-        name = group["name"]
-        if kind not in ("send", "recv"):
-            issued = _issued_by(group["group"])
-            if issued is not None:
-                return issued - self._messages.get(name, 0)
-        elif _counts_messages(group):
-            self._messages[name] = self._messages.get(name, 0) + 1
-        key = f"{group['name']}/{kind if kind in ('send', 'recv') else ''}"
-        self._counts[key] = self._counts.get(key, 0) + 1
-        return self._counts[key]
-
     # Below Python ---------------------------------------------------------------------------------
 
     def _issued(self) -> int:
@@ -224,17 +169,17 @@ class Comms(Plugin):
         try:
             groups = list(distributed.distributed_c10d._world.pg_map)
         except Exception:
-            groups = [known["group"] for known in self._groups.values()]
-        return sum(_issued_by(group) or 0 for group in groups)
+            groups = [known["group"] for known in self._groups.known.values()]
+        return sum(issued_by(group) or 0 for group in groups)
 
     def _count_messages(self, entries: list[dict[str, Any]], groups: dict[str, dict[str, Any]]) -> None:
         """What a backend has counted and its recorder has not are sends and receives."""
         for name, group in groups.items():
-            issued = _issued_by(group["group"]) if _counts_messages(group) else None
+            issued = issued_by(group["group"]) if counts_messages(group) else None
             if issued is not None:
                 own = (e for e in entries if (e.get("process_group") or ("",))[0] == name)
                 seen = max((int(e.get("collective_seq_id") or 0) for e in own), default=0)
-                self._messages[name] = issued - seen
+                self._groups.messages[name] = issued - seen
 
     def _step_at(self, time_ns: int) -> int:
         return bisect.bisect_right(self._starts, time_ns)
@@ -247,7 +192,7 @@ class Comms(Plugin):
         self._seen_total = self._issued()
         by_name = {}
         for group in list(getattr(distributed.distributed_c10d._world, "pg_map", {})):
-            found = self._group(group)
+            found = self._groups.of(group)
             if found is not None:
                 by_name[found["name"]] = found
         for name, dump in [*self._flights.items()]:
@@ -328,26 +273,13 @@ class Comms(Plugin):
             args["ranks"] = len(record["ranks"])
             args["issued"] = "below Python"
             _core.log_event(
-                _EVENT.get(record["type"], record["type"]),
+                EVENT.get(record["type"], record["type"]),
                 "comm",
                 int(record["start_us"] * 1000),
                 int((record["dur_us"] or 0) * 1000),
                 args,
                 lane,
             )
-
-
-def _issued_by(group: Any) -> int | None:
-    """How many operations a group has begun; None for a backend that does not count."""
-    try:
-        return int(group._get_sequence_number_for_group())
-    except Exception:
-        return None
-
-
-def _counts_messages(group: dict[str, Any]) -> bool:
-    """Whether the group's own count has sends and receives in it; torch's flight recorder's never has."""
-    return "gloo" in group["backend"]
 
 
 def _kind(name: str) -> str | None:
@@ -372,18 +304,6 @@ def _pair(records: list[dict[str, Any]], events: list[tuple[float, float]]) -> N
             record["dur_us"] = duration
 
 
-def _size(value: Any) -> tuple[int, str | None]:
-    if value is None:
-        return 0, None
-    if isinstance(value, (list, tuple)):
-        sizes = [_size(each) for each in value]
-        return sum(size for size, _ in sizes), next((dtype for _, dtype in sizes if dtype), None)
-    try:
-        return int(value.numel()) * int(value.element_size()), str(value.dtype).removeprefix("torch.")
-    except Exception:
-        return 0, None
-
-
 def _flight_size(sizes: Any, dtypes: Any) -> int:
     total = 0
     for size, dtype in zip(sizes or (), dtypes or (), strict=False):
@@ -392,57 +312,3 @@ def _flight_size(sizes: Any, dtypes: Any) -> int:
             count *= int(extent)
         total += count * _BYTES.get(dtype, 0)
     return total
-
-
-def _patch(torch: Any) -> None:
-    if _replaced:
-        return
-    distributed = torch.distributed
-    module = distributed.distributed_c10d
-    for name in _CALLS:
-        original = getattr(module, name, None)
-        if original is None:
-            continue
-        wrapper = _wrapped(name, original, torch.compiler.is_compiling)
-        for owner in (module, distributed):
-            if getattr(owner, name, None) is original:
-                setattr(owner, name, wrapper)
-                _replaced.append((owner, name, original, wrapper))
-
-
-def _restore() -> None:
-    for owner, name, original, wrapper in _replaced:
-        if getattr(owner, name, None) is wrapper:
-            setattr(owner, name, original)
-    _replaced.clear()
-
-
-def _wrapped(name: str, original: Callable[..., Any], compiling: Callable[[], bool]) -> Callable[..., Any]:
-    places = {parameter: at for at, parameter in enumerate(inspect.signature(original).parameters)}
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # Compilers see through to the original, which they know by name.
-        if compiling() or _active is None or getattr(_inside, "call", False):
-            return original(*args, **kwargs)
-        start = _core.time_ns()
-        _inside.call = True
-        try:
-            work = original(*args, **kwargs)
-        finally:
-            _inside.call = False
-        plugin = _active
-        if plugin is not None and plugin.records_calls:
-            end = _core.time_ns()
-
-            def get(parameter: str) -> Any:
-                at = places.get(parameter, -1)
-                return args[at] if 0 <= at < len(args) else kwargs.get(parameter)
-
-            try:
-                plugin.called(name, get, start, end, work)
-            except Exception as error:
-                plugin.call_failed(error)
-        return work
-
-    return wrapper

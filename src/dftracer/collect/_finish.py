@@ -13,12 +13,15 @@ import sys
 import time
 from typing import IO, Any
 
+from dftracer._torch_names import STRUCTURAL, plain_name
 from dftracer.collect._et_text import EtText
 from dftracer.collect._kineto_text import KinetoText, as_kineto_writes
 
 __all__ = ["finish", "main"]
 
 _LEVEL = 5
+# Kinds of events that nodes of an execution trace can be.
+_HOST = ("cpu_op", "user_annotation")
 _COMM = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:", "c10d::", "record_param_comms")
 
 
@@ -42,7 +45,7 @@ def _attribute(node: dict[str, Any], name: str) -> Any:
 
 def _finish_et(source: str, target: str, compress: bool, out: dict[str, Any]) -> dict[int, str]:
     names: dict[int, str] = {}
-    records = 0
+    records = real = 0
     with _open_in(source) as lines, _open_out(target, compress) as file:
         text = EtText(lines)
         nodes = text.nodes()
@@ -56,14 +59,17 @@ def _finish_et(source: str, target: str, compress: bool, out: dict[str, Any]) ->
             separator = ",\n"
             records += 1
             rf_id = _attribute(node, "rf_id")
-            if isinstance(rf_id, int) and rf_id > 0:
-                names[rf_id] = str(node.get("name"))
+            name = str(node.get("name"))
+            if STRUCTURAL.fullmatch(name) is None:
+                real += 1
+                if isinstance(rf_id, int) and rf_id > 0:
+                    names.setdefault(rf_id, name)
             first = next(nodes, None)
         finish = text.finish_ts if text.finish_ts is not None else text.head.get("start_ts", 0)
         file.write(f'\n], "finish_ts": {finish}}}\n')
     out["et_pid"] = text.head.get("pid")
     out["et_records"] = records
-    out["et_nodes"] = len(names)
+    out["et_nodes"] = real
     if text.repaired:
         out["notes"].append(f"{text.repaired} nodes of the execution trace were no JSON and were repaired")
     if text.dropped:
@@ -76,7 +82,7 @@ def _finish_et(source: str, target: str, compress: bool, out: dict[str, Any]) ->
 def _finish_kineto(
     source: str, target: str, compress: bool, out: dict[str, Any], names: dict[int, str] | None
 ) -> None:
-    joined = agree = renamed = events = 0
+    matched = joined = renamed = events = 0
     comm: list[list[Any]] = []
     first_us, last_us = float("inf"), 0.0
     with _open_in(source) as lines, _open_out(target, compress) as file:
@@ -90,14 +96,14 @@ def _finish_kineto(
             name = event.get("name", "")
             args = event.get("args")
             rf_id = args.get("Record function id", 0) if isinstance(args, dict) else 0
-            if rf_id and names is not None and rf_id in names:
-                joined += 1
+            if rf_id and names is not None and rf_id in names and event.get("cat") in _HOST:
+                matched += 1
                 told = names.pop(rf_id)
                 if name != told and name == as_kineto_writes(told):
                     event["name"] = name = told
                     body = json.dumps(event)
                     renamed += 1
-                agree += name == told
+                joined += plain_name(name) == plain_name(told)
             if event.get("ph") == "X":
                 events += 1
                 first_us = min(first_us, event["ts"])
@@ -114,7 +120,7 @@ def _finish_kineto(
     if events:
         out["kineto_us"] = [text.base_ns / 1000 + first_us, text.base_ns / 1000 + last_us]
     if names is not None:
-        out["joined"], out["agree"] = joined, agree
+        out["matched"], out["joined"] = matched, joined
     if text.repaired:
         out["notes"].append(f"{text.repaired} events of Kineto's file were no JSON and were repaired")
     if renamed:

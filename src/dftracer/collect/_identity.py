@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
-
 from dftracer import _config
+from dftracer._collective_calls import distributed
 
 __all__ = ["distributed", "place"]
-
-
-def distributed() -> Any:
-    """torch.distributed with its default group made, else None."""
-    module = sys.modules.get("torch.distributed")
-    try:
-        if module is not None and module.is_available() and module.is_initialized():
-            return module
-    except Exception:
-        return None
-    return None
 
 
 def place() -> tuple[int | None, int | None, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dftracer._torch_names import STRUCTURAL
 from dftracer.link._columns import (
     ByteColumn,
     Codes,
@@ -25,11 +26,9 @@ from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
 from dftracer.link._text import parse_nodes
 from dftracer.load._need import need
 
-__all__ = ["STRUCTURAL", "ExecutionTrace", "Tensors", "empty_execution_trace", "read_execution_trace"]
+__all__ = ["ExecutionTrace", "Tensors", "empty_execution_trace", "read_execution_trace"]
 
 # Nodes that stand for the process and its threads, and for groups made before the window: nothing ran.
-STRUCTURAL = re.compile(r"\[pytorch\|profiler\|execution_trace\|\w+\]|## process_group:init ##")
-
 _TENSOR = re.compile(rb'\0|\[(\d+),\s*(\d+),\s*\d+,\s*(\d+),\s*(\d+),\s*"')
 # The six attributes every node of the current schema begins with; three of them differ from node to node, the
 # rest repeats and is looked at once.

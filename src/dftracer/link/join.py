@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from dftracer._torch_names import plain_name
 from dftracer.link._columns import Flags, Ints, contains, distinct
 from dftracer.link.activity import ANNOTATION, OP, ActivityTable
 from dftracer.link.execution_trace import ExecutionTrace
@@ -18,7 +18,6 @@ BY_RF, BY_ORDER = 1, 2
 # Two windows of one process share ids by chance and then agree on about a quarter of the names.
 MIN_AGREEMENT = 0.8
 _LOOKAHEAD = 256
-_ODD = re.compile(r"[\"\\\s\x00-\x1f�]+")
 
 
 @dataclass
@@ -118,7 +117,7 @@ def _common_names(et: ExecutionTrace, activity: ActivityTable) -> tuple[Ints, In
     numbers: dict[str, int] = {}
     both = []
     for names in (et.names, activity.names):
-        both.append(np.array([numbers.setdefault(_ODD.sub("", n), len(numbers)) for n in names] or [0]))
+        both.append(np.array([numbers.setdefault(plain_name(n), len(numbers)) for n in names] or [0]))
     return both[0][et.name].astype(np.int64), both[1][activity.name].astype(np.int64)
 
 

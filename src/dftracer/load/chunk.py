@@ -110,17 +110,13 @@ class Chunk:
     def ph(self) -> npt.NDArray[np.int8]:
         return np.frombuffer(self._raw["ph"], dtype=np.int8) if self.rows else np.empty(0, np.int8)
 
-    def args_heads(self, rows: npt.NDArray[np.intp], width: int) -> npt.NDArray[np.bytes_]:
-        """The first `width` bytes of what `args_text` gives for each of `rows`."""
-        end = np.frombuffer(self._raw["args_end"], dtype=np.int32).astype(np.int64)
+    def args_heads(self, rows: npt.NDArray[np.intp], width: int) -> tuple[npt.NDArray[np.uint8], Ints]:
+        """The first `width` bytes of what `args_text` gives for each of `rows`, and how many are of it."""
+        end = np.frombuffer(self._raw["args_end"], dtype=np.int32)
         start = np.where(rows > 0, end[np.maximum(rows, 1) - 1], 0)
-        text = uint8s(self._raw["args_text"])
-        if text.size == 0 or rows.size == 0:
-            return np.zeros(rows.size, dtype=f"S{width}")
-        at = start[:, None] + np.arange(width)
-        inside = at < end[rows][:, None]
-        heads = np.where(inside, text[np.minimum(at, text.size - 1)], 0).astype(np.uint8)
-        return np.ascontiguousarray(heads).view(f"S{width}").reshape(-1)
+        text = np.concatenate([uint8s(self._raw["args_text"]), np.zeros(width, np.uint8)])
+        heads = np.lib.stride_tricks.sliding_window_view(text, width)[start]
+        return heads, (end[rows] - start).astype(np.int64)
 
     def args_text(self, row: int) -> str:
         """What no column holds of one row, as JSON ('' when nothing is left)."""

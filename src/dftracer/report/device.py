@@ -18,6 +18,7 @@ __all__ = ["DEVICE_COLOURS", "device_lines", "device_page", "print_device"]
 DEVICE_COLOURS = {
     "busy": "#30a46c",
     "paced": "#a3cfb5",
+    "copies": "#c9a98b",
     "input": "#e5484d",
     "host": "#f76b15",
     "dependency": "#8e4ec6",
@@ -29,6 +30,7 @@ DEVICE_COLOURS = {
 _WORDS = {
     "busy": "busy",
     "paced": "busy or idle: the host sets the pace",
+    "copies": "busy or idle: the host writes or reads a checkpoint",
     "input": "idle: waits for data",
     "host": "idle: the host has launched nothing",
     "dependency": "idle: queued, waits for another stream or event",
@@ -42,8 +44,8 @@ _KERNELS = 8
 
 def _parts(a: DeviceAccount) -> dict[str, float]:
     """The account in seconds, most telling first."""
-    parts = {"busy": a.busy_s - a.host_paced_s, "paced": a.host_paced_s}
-    parts |= {c: a.idle[c] for c in IDLE_CLASSES}
+    unsure = {"paced": a.host_paced_s, "copies": a.in_checkpoints_s}
+    parts = {"busy": a.busy_s - sum(unsure.values())} | unsure | {c: a.idle[c] for c in IDLE_CLASSES}
     return {k: v for k, v in parts.items() if v > 0}
 
 

@@ -451,7 +451,7 @@
       D.ranks.slice(0, 32).forEach((r, i) => {
         const bar = V.bars[r.rank];
         if (!bar || !rows[i]) return;
-        const row = el("div", "row device"), idle = bar.whole - (bar.parts.busy || 0) - (bar.parts.paced || 0);
+        const row = el("div", "row device"), idle = bar.whole - (bar.parts.busy || 0) - (bar.parts.paced || 0) - (bar.parts.copies || 0);
         row.append(el("span", "lab", "device"), shares(bar, "device of rank " + r.rank), el("span", "num", Math.round(100 * idle / bar.whole) + " % idle"));
         rows[i].after(row);
       });

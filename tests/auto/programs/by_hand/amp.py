@@ -8,8 +8,8 @@ model, optimizer = start()
 scaler = torch.amp.GradScaler("cpu")
 with ai.pipeline.train:
     for i, (x, y) in fetch.iter(enumerate(started(DataLoader(Items(), batch_size=1)))):
-        optimizer.zero_grad()
         with forward, torch.autocast("cpu", torch.bfloat16):
+            optimizer.zero_grad()
             loss = loss_of(model(x), y)
         with backward:
             scaler.scale(loss * float("inf") if i == 2 else loss).backward()

@@ -6,8 +6,8 @@ from parts import loss_of, start
 model, optimizer = start()
 with ai.pipeline.train:
     for i, (x, y) in fetch.iter(enumerate(started(DataLoader(Items(), batch_size=1)))):
-        optimizer.zero_grad()
         with forward:
+            optimizer.zero_grad()
             prediction = model(x)
             if i == 6:
                 raise FloatingPointError("no number")

@@ -9,16 +9,16 @@ critic = Model(0.03, 0.05)
 step_critic = Optimizer(critic.parameters(), 0.03)
 with ai.pipeline.train:
     for x, y in fetch.iter(started(DataLoader(Items(), batch_size=1))):
-        step_critic.zero_grad()
         with forward:
+            step_critic.zero_grad()
             fake = torch.nn.functional.pad(generator(x), (0, 7)).detach()
             loss = loss_of(critic(x), y) - 0.01 * critic(fake).mean()
         with backward:
             loss.backward()
         with step:
             step_critic.step()
-        step_generator.zero_grad()
         with forward:
+            step_generator.zero_grad()
             loss = critic(torch.nn.functional.pad(generator(x), (0, 7))).mean()
         with backward:
             loss.backward()

@@ -6,8 +6,8 @@ from parts import loss_of, start
 model, optimizer = start()
 with ai.pipeline.train:
     for x, y in fetch.iter(started(DataLoader(Stream(seconds=0.4), batch_size=1, num_workers=2))):
-        optimizer.zero_grad()
         with forward:
+            optimizer.zero_grad()
             loss = loss_of(model(x), y)
         with backward:
             loss.backward()

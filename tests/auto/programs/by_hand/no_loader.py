@@ -11,8 +11,8 @@ with ai.pipeline.train:
     for i in fetch.iter(range(STEPS)):
         x = torch.full((1, 8), float(i % 5))
         for each, stepper in ((model, optimizer), (other, step_other)):
-            stepper.zero_grad()
             with forward:
+                stepper.zero_grad()
                 loss = loss_of(each(x), x.sum()[None, None])
             with backward:
                 loss.backward()

@@ -9,8 +9,8 @@ with ai.pipeline.train:
     for epoch in range(2):
         with ai.pipeline.epoch(epoch=epoch):
             for x, y in fetch.iter(started(loader)):
-                optimizer.zero_grad()
                 with forward:
+                    optimizer.zero_grad()
                     loss = loss_of(model(x), y)
                 with backward:
                     loss.backward()

@@ -1,0 +1,209 @@
+"""Calls of torch.distributed, as the program makes them: one set of hooks for all who want to know."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dftracer import _core
+
+__all__ = [
+    "ALWAYS_ASYNC",
+    "CALLS",
+    "EVENT",
+    "Groups",
+    "Listener",
+    "counts_messages",
+    "distributed",
+    "issued_by",
+    "listen",
+    "others_than",
+    "size_of",
+    "unlisten",
+]
+
+# Function -> (type, tensors sent, tensors received); the names are those of the parameters.
+CALLS: dict[str, tuple[str, str | None, str | None]] = {
+    "all_reduce": ("all_reduce", "tensor", "tensor"),
+    "all_reduce_coalesced": ("all_reduce", "tensors", "tensors"),
+    "broadcast": ("broadcast", "tensor", "tensor"),
+    "reduce": ("reduce", "tensor", "tensor"),
+    "all_gather": ("all_gather", "tensor", "tensor_list"),
+    "all_gather_into_tensor": ("all_gather", "input_tensor", "output_tensor"),
+    "gather": ("gather", "tensor", "gather_list"),
+    "scatter": ("scatter", "scatter_list", "tensor"),
+    "reduce_scatter": ("reduce_scatter", "input_list", "output"),
+    "reduce_scatter_tensor": ("reduce_scatter", "input", "output"),
+    "all_to_all": ("all_to_all", "input_tensor_list", "output_tensor_list"),
+    "all_to_all_single": ("all_to_all", "input", "output"),
+    "barrier": ("barrier", None, None),
+    "send": ("send", "tensor", None),
+    "isend": ("send", "tensor", None),
+    "recv": ("recv", None, "tensor"),
+    "irecv": ("recv", None, "tensor"),
+}
+# The words of `ai.comm`, which reports count as communication.
+EVENT = {"broadcast": "bcast", "recv": "receive"}
+ALWAYS_ASYNC = ("isend", "irecv")
+
+
+class Listener(Protocol):
+    """Who wants to know."""
+
+    def called(self, name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> None:
+        """A call has returned `work`; `get` gives its arguments by name."""
+
+    def call_failed(self, error: Exception) -> None:
+        """`called` raised."""
+
+
+_listeners: list[Listener] = []
+_inside = threading.local()  # `send` is made of `isend`: one record, of the call the program made
+_replaced: list[tuple[Any, str, Any, Any]] = []
+
+
+def distributed() -> Any:
+    """torch.distributed with its default group made, else None."""
+    module = sys.modules.get("torch.distributed")
+    try:
+        if module is not None and module.is_available() and module.is_initialized():
+            return module
+    except Exception:
+        return None
+    return None
+
+
+def listen(torch: Any, listener: Listener) -> None:
+    """Tell `listener` of every call from now on."""
+    _listeners.append(listener)
+    if _replaced:
+        return
+    module = torch.distributed.distributed_c10d
+    for name in CALLS:
+        original = getattr(module, name, None)
+        if original is None:
+            continue
+        wrapper = _wrapped(name, original, torch.compiler.is_compiling)
+        for owner in (module, torch.distributed):
+            if getattr(owner, name, None) is original:
+                setattr(owner, name, wrapper)
+                _replaced.append((owner, name, original, wrapper))
+
+
+def others_than(listener: Listener) -> bool:
+    """Whether somebody else listens too."""
+    return any(each is not listener for each in _listeners)
+
+
+def unlisten(listener: Listener) -> None:
+    """Tell it no more; the last to leave puts everything back."""
+    if listener in _listeners:
+        _listeners.remove(listener)
+    if _listeners:
+        return
+    for owner, name, original, wrapper in _replaced:
+        if getattr(owner, name, None) is wrapper:
+            setattr(owner, name, original)
+    _replaced.clear()
+
+
+def _wrapped(name: str, original: Callable[..., Any], compiling: Callable[[], bool]) -> Callable[..., Any]:
+    places = {parameter: at for at, parameter in enumerate(inspect.signature(original).parameters)}
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        # Compilers see through to the original, which they know by name.
+        if compiling() or not _listeners or getattr(_inside, "call", False):
+            return original(*args, **kwargs)
+        start = _core.time_ns()
+        _inside.call = True
+        try:
+            work = original(*args, **kwargs)
+        finally:
+            _inside.call = False
+        end = _core.time_ns()
+
+        def get(parameter: str) -> Any:
+            at = places.get(parameter, -1)
+            return args[at] if 0 <= at < len(args) else kwargs.get(parameter)
+
+        for listener in tuple(_listeners):
+            try:
+                listener.called(name, get, start, end, work)
+            except Exception as error:
+                listener.call_failed(error)
+        return work
+
+    return wrapper
+
+
+def size_of(value: Any) -> tuple[int, str | None]:
+    """Bytes and dtype of a tensor or a list of them."""
+    if value is None:
+        return 0, None
+    if isinstance(value, (list, tuple)):
+        sizes = [size_of(each) for each in value]
+        return sum(size for size, _ in sizes), next((dtype for _, dtype in sizes if dtype), None)
+    try:
+        return int(value.numel()) * int(value.element_size()), str(value.dtype).removeprefix("torch.")
+    except Exception:
+        return 0, None
+
+
+class Groups:
+    """The process groups met, and how far each has counted."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, Any]] = {}
+        self._counts: dict[str, int] = {}
+        self.messages: dict[str, int] = {}  # by group: sends and receives among what the backend counts
+
+    def of(self, group: Any) -> dict[str, Any] | None:
+        """The facts of a group (None: the default one)."""
+        module = distributed()
+        if module is None:
+            return None
+        if group is None or group is getattr(module.GroupMember, "NON_GROUP_MEMBER", None):
+            group = module.group.WORLD
+        name = str(getattr(group, "group_name", "") or id(group))
+        known = self.known.get(name)
+        if known is None:
+            ranks = module.get_process_group_ranks(group)
+            known = self.known[name] = {
+                "name": name,
+                "desc": str(getattr(group, "group_desc", "") or ""),
+                "ranks": list(ranks),
+                "backend": str(module.get_backend(group)),
+                "group": group,
+            }
+        return known
+
+    def sequence(self, group: dict[str, Any], kind: str) -> int:
+        """The number of the call just made, the same on all ranks of the group."""
+        name = group["name"]
+        if kind not in ("send", "recv"):
+            issued = issued_by(group["group"])
+            if issued is not None:
+                return issued - self.messages.get(name, 0)
+        elif counts_messages(group):
+            self.messages[name] = self.messages.get(name, 0) + 1
+        key = f"{name}/{kind if kind in ('send', 'recv') else ''}"
+        self._counts[key] = self._counts.get(key, 0) + 1
+        return self._counts[key]
+
+
+def issued_by(group: Any) -> int | None:
+    """How many operations a group has begun; None for a backend that does not count."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except Exception:
+        return None
+
+
+def counts_messages(group: dict[str, Any]) -> bool:
+    """Whether the group's own count has sends and receives in it; torch's flight recorder's never has."""
+    return "gloo" in group["backend"]

@@ -1,0 +1,50 @@
+"""The Kineto files of a collected directory in a folder of their own.
+
+HTA takes every `.gz` and `.json` of a folder for a Kineto file and reads the rank in it; a collected
+directory holds other files beside them, and the file of a single process names no rank.
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import IO, Any
+
+from dftracer.link.discover import discover
+
+__all__ = ["write_kineto_folder"]
+
+_HEAD = 1 << 16
+
+
+def write_kineto_folder(directory: Path, folder: Path) -> list[str]:
+    """Write each rank's file of its first window; returns their names."""
+    found = discover(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for rank, files in sorted(found.ranks.items()):
+        sources = [s for s in files.activity if s.kind == "kineto"]
+        if not sources:
+            continue
+        first = min(sources, key=lambda s: s.window or 0)
+        target = folder / f"kineto_trace_{rank}.json.gz"
+        with _opened(first.path) as source, gzip.open(target, "wb", 5) as out:
+            _copy(source, out, rank, found.world_size)
+        written.append(target.name)
+    return written
+
+
+def _opened(path: Path) -> IO[bytes]:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    file: IO[bytes] = opener(path, "rb")
+    return file
+
+
+def _copy(source: IO[bytes], out: Any, rank: int, world_size: int) -> None:
+    head = source.read(_HEAD)
+    if b'"distributedInfo"' not in head:
+        told = f'{{\n"distributedInfo": {{"rank": {rank}, "world_size": {max(world_size, 1)}}},'
+        head = told.encode() + head.lstrip().removeprefix(b"{")
+    while head:
+        out.write(head)
+        head = source.read(1 << 20)

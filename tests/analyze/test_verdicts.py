@@ -1,0 +1,621 @@
+"""Traces whose truth is known: what is concluded from them must be it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dftracer.analyze import Analysis, analyze
+from dftracer.load.synthetic import Process
+from dftracer.report import document, head
+
+MS = 1000
+S = 1_000_000
+
+# What a step is made of, in order: category, name, duration.
+Parts = Iterable[tuple[str, str, int]]
+FORWARD, BACKWARD, UPDATE = ("compute", "forward"), ("compute", "backward"), ("compute", "step")
+
+
+def _step(p: Process, count: int, start: int, wait: int, parts: Parts, **labels: Any) -> int:
+    parts = [*parts]
+    end = p.step(count, start, wait, sum(d for _, _, d in parts), **labels)
+    at = start + wait
+    for cat, name, duration in parts:
+        p.span(cat, name, at, duration)
+        at += duration
+    return end
+
+
+def _plain(forward: int, backward: int, update: int) -> list[tuple[str, str, int]]:
+    return [(*FORWARD, forward * MS), (*BACKWARD, backward * MS), (*UPDATE, update * MS)]
+
+
+def _run(tmp_path: Path, steps: int, wait: int, parts: Parts) -> Analysis:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(steps):
+        t = _step(p, i + 1, t, wait, parts, step=i)
+    p.write(tmp_path)
+    return _checked(analyze(tmp_path))
+
+
+def _checked(a: Analysis) -> Analysis:
+    """What holds for every report: the pieces add up, the head has three lines without odd words."""
+    if a.view is not None:
+        assert sum(row["seconds"] for row in a.phases.values()) == pytest.approx(a.run_s, abs=1e-5)
+        assert all(row["seconds"] >= 0 for row in a.phases.values())
+    for line in head(a):
+        assert line.endswith(".")
+        assert "1 steps" not in line
+        assert "0.00 s" not in line
+    return a
+
+
+def _bound(a: Analysis) -> tuple[str, str | None]:
+    assert a.bound is not None
+    return a.bound.part.id, a.bound.part.stage
+
+
+def _finding(a: Analysis, ident: str) -> Any:
+    found = [f for f in a.findings if f.id == ident]
+    assert found, f"{ident} is not among {[f.id for f in a.findings]}"
+    return found[0]
+
+
+def _ids(a: Analysis) -> list[str]:
+    return [f.id for f in a.findings]
+
+
+def test_transfer_is_named(tmp_path: Path) -> None:
+    a = _run(tmp_path, 20, 0, [("device", "transfer", 68 * MS), *_plain(20, 10, 2)])
+    assert _bound(a) == ("transfer", "transfer")
+    assert a.bound is not None
+    assert a.bound.part.share == pytest.approx(0.68)
+    assert "transfer-bound: 68 %" in a.verdict
+    assert _finding(a, "transfer_bound").severity == "high"
+
+
+def test_a_stage_of_the_user_is_named_by_its_name(tmp_path: Path) -> None:
+    a = _run(tmp_path, 20, 0, [("user", "tokenize", 64 * MS), *_plain(20, 10, 6)])
+    assert _bound(a) == ("other", "tokenize")
+    assert "tokenize: 64 %" in a.verdict
+
+
+def test_the_optimizer_is_named(tmp_path: Path) -> None:
+    a = _run(tmp_path, 20, 0, _plain(15, 10, 75))
+    assert _bound(a) == ("compute", "optimizer")
+    assert "optimizer is 75 %" in a.verdict
+    b = tmp_path / "b"
+    b.mkdir()
+    a = _run(b, 20, 20 * MS, _plain(3, 2, 75))
+    assert "optimizer-bound: the optimizer takes 75 %" in a.verdict
+    assert "fused" in head(a)[2]
+
+
+def test_compute_alone_is_no_bottleneck_and_its_largest_part_is_told(tmp_path: Path) -> None:
+    a = _run(tmp_path, 30, 4 * MS, _plain(81, 10, 5))
+    assert a.verdict == "No bottleneck outside compute: forward is 81 % of the steady time."
+    assert [f for f in a.findings if f.severity != "info"] == []
+
+
+def test_what_is_between_ten_and_forty_percent_stands_beside_the_largest(tmp_path: Path) -> None:
+    a = _run(tmp_path, 30, 13 * MS, _plain(53, 20, 14))
+    assert a.verdict == "Forward is the largest part (53 %); 13 % waits for data."
+    assert _bound(a) == ("compute", "forward")
+
+
+def test_input_is_one_part_and_compute_three(tmp_path: Path) -> None:
+    a = _run(tmp_path, 30, 44 * MS, _plain(18, 18, 18))
+    assert _bound(a) == ("input", None)
+    assert "input-bound: 45 %" in a.verdict
+
+
+def test_forty_percent_is_a_bound_beside_a_larger_part_of_compute(tmp_path: Path) -> None:
+    assert _bound(_run(tmp_path, 30, 42 * MS, _plain(55, 2, 1))) == ("input", None)
+
+
+def test_what_an_unannotated_loader_did_is_not_guessed(tmp_path: Path) -> None:
+    main, worker = Process(10, rank=0), Process(11, ppid=10)
+    t = 0
+    for i in range(30):
+        worker.io("read", t, 2 * MS, f"/data/{i}", ret=4096, count=4096)
+        t = _step(main, i + 1, t, 47 * MS, _plain(30, 20, 3))
+    main.write(tmp_path)
+    worker.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("input", None)
+    assert "47 % of the steady time waits for data; what the loader did is not visible" in a.verdict
+    assert "idle" not in " ".join(head(a))
+    assert "annotate" in head(a)[2].lower()
+    assert a.ledger["wait_explained"]["0"]["unseen"] == pytest.approx(45 * 30 / 1e3)
+
+
+def test_without_workers_nothing_is_said_about_them(tmp_path: Path) -> None:
+    a = _run(tmp_path, 30, 60 * MS, _plain(20, 15, 5))
+    assert _bound(a) == ("input", None)
+    assert "worker" not in " ".join(head(a))
+
+
+def test_idle_workers_are_seen_between_their_items(tmp_path: Path) -> None:
+    main, worker = Process(10, rank=0), Process(11, ppid=10)
+    t = 0
+    for i in range(30):
+        worker.span("data", "item", t, 4 * MS)
+        t = _step(main, i + 1, t, 50 * MS, _plain(30, 15, 5))
+    main.write(tmp_path)
+    worker.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("input", "idle")
+    assert "mostly idle workers" in a.verdict
+
+
+def test_storage_is_blamed_for_io_only_and_two_are_named_without_a_majority(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(30):
+        p.span("data", "item", t, 45 * MS)
+        p.io("read", t, 20 * MS, f"/data/{i}", ret=1 << 20, count=1 << 20)
+        t = _step(p, i + 1, t, 60 * MS, _plain(20, 15, 5))
+    p.spans.sort(key=lambda s: (s.cat == "POSIX", s.cat == "data"))
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("input", "preprocess")
+    assert "preprocessing 42 % and storage reads 33 % of it" in a.verdict
+
+
+def _ddp(tmp_path: Path, ranks: int, forward: Any, wait: Any, comm: bool, steps: int = 30) -> Analysis:
+    """Ranks that meet at the end of the backward pass; `forward` and `wait` give us by rank and step."""
+    processes = [Process(10 + r, rank=r, world_size=ranks) for r in range(ranks)]
+    t = 0
+    for i in range(steps):
+        own = [wait(r, i) + forward(r, i) for r in range(ranks)]
+        for r, p in enumerate(processes):
+            late = max(own) - own[r]
+            parts: list[tuple[str, str, int]] = [(*FORWARD, forward(r, i))]
+            if comm:
+                parts += [(*BACKWARD, 10 * MS), ("comm", "all_reduce", 2 * MS + late)]
+            else:
+                parts += [(*BACKWARD, 12 * MS + late)]
+            _step(p, i + 1, t, wait(r, i), [*parts, (*UPDATE, 2 * MS)], step=i)
+        t += max(own) + 14 * MS
+    for p in processes:
+        p.write(tmp_path)
+    return _checked(analyze(tmp_path))
+
+
+@pytest.mark.parametrize("comm", [True, False])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_with_a_slow_forward_is_the_straggler(tmp_path: Path, ranks: int, comm: bool) -> None:
+    a = _ddp(tmp_path, ranks, lambda r, i: (200 if r == 1 else 50) * MS, lambda r, i: MS, comm)
+    assert _bound(a) == ("straggler", "forward")
+    assert a.bound is not None
+    assert a.bound.part.rank == 1
+    assert head(a)[1].startswith("Rank 1 spends 0.20 s in forward, the median rank 0.05 s, chronically")
+    rows = {r["rank"]: r for r in document(a)["ranks"]}
+    assert rows[0]["waiting_for_peers_s"] == pytest.approx(4.5)
+    assert rows[1]["waiting_for_peers_s"] == 0
+    assert rows[1]["relative"]["forward"] == pytest.approx(0.25)
+    assert rows[0]["relative"]["forward"] == 1
+    assert rows[1]["relative"]["backward"] == rows[0]["relative"]["backward"] == 1
+    assert rows[1]["individual"]["forward"] == 1
+    assert "exposed_comm" not in _ids(a)
+    found = _finding(a, "straggler_rank")
+    assert found.evidence["kind"] == "chronic"
+    assert found.evidence["lost_by_all_s"] == pytest.approx(4.35 * (ranks - 1))
+
+
+def test_a_rank_with_slow_data_is_the_straggler_by_its_loader(tmp_path: Path) -> None:
+    a = _ddp(tmp_path, 2, lambda r, i: 30 * MS, lambda r, i: (90 if r == 1 else 2) * MS, False)
+    assert _bound(a) == ("straggler", "fetch_wait")
+    assert "waiting for data" in a.verdict
+    assert "thermal" not in str(document(a)["findings"])
+
+
+def test_a_small_straggler_is_found_but_no_headline(tmp_path: Path) -> None:
+    a = _ddp(tmp_path, 2, lambda r, i: (70 if r == 1 else 50) * MS, lambda r, i: MS, True)
+    assert _bound(a) == ("compute", "forward")
+    assert _finding(a, "straggler_rank").evidence["rank"] == 1
+
+
+def test_noise_is_no_straggler(tmp_path: Path) -> None:
+    jitter = [3, 0, 5, 1, 0, 4, 2, 0, 6, 1]
+    a = _ddp(
+        tmp_path,
+        2,
+        lambda r, i: 50 * MS + jitter[(i * 7 + r * 3) % 10] * MS,
+        lambda r, i: MS,
+        True,
+        steps=60,
+    )
+    assert "straggler_rank" not in _ids(a)
+    assert [f for f in a.findings if f.severity != "info"] == []
+
+
+def test_every_twentieth_step_is_slow(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(200):
+        slow = 90 * MS if i % 20 == 19 else 0
+        t = _step(p, i + 1, t, 0, [*_plain(5, 4, 1), ("user", "log", slow or 1)], step=i)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    found = _finding(a, "slow_steps")
+    assert (found.evidence["every"], found.evidence["slow_steps"]) == (20, 10)
+    assert found.percent == pytest.approx(31, abs=1)
+    assert "every 20th step takes 10 times as long" in a.verdict
+    assert a.findings[0].id == "slow_steps"
+
+
+def test_a_few_slow_items_come_before_the_wait_they_make(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(400):
+        item = (500 if i % 100 == 50 else 1) * MS
+        p.span("data", "item", t, item)
+        t = _step(p, i + 1, t, item, _plain(2, 1, 1))
+    p.spans.sort(key=lambda s: s.cat == "data")
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("input", "preprocess")
+    assert a.findings[0].id == "slow_items"
+    assert "slow_items" in _ids(a)
+    assert "storage" not in " ".join(head(a))
+    assert head(a)[1].startswith("4 of 400 items are slow")
+
+
+def test_start_up_is_the_headline_of_a_short_run_only(tmp_path: Path) -> None:
+    for steps, name in ((12, "short"), (100, "long")):
+        p = Process(10, rank=0)
+        t = 0
+        for i in range(steps):
+            t = _step(p, i + 1, t, (3000 if i == 0 else 1) * MS, _plain(10, 8, 2), step=i)
+        p.write(tmp_path, name)
+    short = _checked(analyze(tmp_path / "short.pfw.gz"))
+    assert _bound(short) == ("startup", "fetch_wait")
+    assert short.phases["startup"]["seconds"] == pytest.approx(3.0, abs=0.01)
+    assert "prefetch" not in " ".join(head(short))
+    long = _checked(analyze(tmp_path / "long.pfw.gz"))
+    assert _bound(long) == ("compute", "forward")
+    assert _finding(long, "first_step").severity == "info"
+
+
+def test_restarts_in_each_epoch_are_start_up(tmp_path: Path) -> None:
+    for labelled in (True, False):
+        p = Process(10, rank=0)
+        t = 0
+        for e in range(4):
+            for i in range(10):
+                labels = {"epoch": e, "step": 10 * e + i} if labelled else {}
+                t = _step(p, i + 1, t, (500 if i == 0 else 1) * MS, _plain(10, 8, 2), **labels)
+        p.write(tmp_path, f"labels-{labelled}")
+        a = _checked(analyze(tmp_path / f"labels-{labelled}.pfw.gz"))
+        assert _bound(a) == ("startup", "fetch_wait")
+        assert a.phases["startup"]["seconds"] == pytest.approx(4 * 0.499, abs=0.01)
+        assert a.phases["startup"]["restarts_s"] == pytest.approx(3 * 0.499, abs=0.01)
+        assert "persistent_workers" in head(a)[2]
+        assert "idle" not in " ".join(head(a))
+
+
+@pytest.mark.parametrize("kind", ["fetch.iter", "pipeline", "plain", "nested", "plain in a step"])
+def test_evaluation_is_not_training(tmp_path: Path, kind: str) -> None:
+    p = Process(10, rank=0)
+    t, evaluated = 0, 0
+    for e in range(3):
+        for i in range(20):
+            last = i == 19
+            inside = 100 * MS if last and kind in ("nested", "plain in a step") else 0
+            start = t
+            t = _step(
+                p, i + 1, t, MS, [*_plain(10, 8, 1), *([("user", "rest", inside)] if inside else [])], epoch=e
+            )
+            if inside:
+                evaluated += inside
+                p.spans.pop()  # the place of it only
+                at = start + 20 * MS
+                for k in range(10):
+                    if kind == "nested":
+                        p.step(k + 1, at + 10 * k * MS, 2 * MS, 8 * MS)
+                        p.span(*FORWARD, at + 10 * k * MS + 2 * MS, 8 * MS)
+                    else:
+                        p.span(*FORWARD, at + 10 * k * MS, (10 if k == 9 else 8) * MS)
+        if kind in ("fetch.iter", "pipeline", "plain"):
+            if kind == "pipeline":
+                p.span("pipeline", "evaluate", t, 100 * MS)
+            for k in range(10):
+                if kind == "fetch.iter":
+                    p.step(k + 1, t + 10 * k * MS, 2 * MS, 8 * MS, epoch=e)
+                    p.span(*FORWARD, t + 10 * k * MS + 2 * MS, 8 * MS)
+                elif kind == "plain":
+                    p.span(*FORWARD, t + 10 * k * MS, (10 if k == 9 else 8) * MS)
+            t += 100 * MS
+            evaluated += 100 * MS
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    told = document(a)
+    assert told["evaluation"]["seconds"] == pytest.approx(evaluated / S)
+    assert told["outside"]["seconds"] == 0
+    assert len(told["ledger"]["steps"]) == 60
+    assert told["ledger"]["total"]["forward"] == pytest.approx(0.6)
+    assert sum(told["ledger"]["total"].values()) == pytest.approx(1.2)
+    assert told["ledger"]["outside_steps"]["0"]["evaluation"] == pytest.approx(evaluated / S)
+    assert _bound(a) == ("compute", "forward")
+    assert [f for f in a.findings if f.severity != "info"] == []
+
+
+def test_a_long_evaluation_is_the_headline(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for e in range(3):
+        for i in range(10):
+            t = _step(p, i + 1, t, MS, _plain(10, 8, 1), epoch=e)
+        p.span("pipeline", "test", t, S)
+        t += S
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("evaluation", None)
+    assert a.bound is not None
+    assert a.bound.part.share == pytest.approx(3 / 3.6)
+
+
+def test_a_gap_in_each_epoch_is_the_headline(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for e in range(3):
+        for i in range(20):
+            t = _step(p, i + 1, t, MS, _plain(10, 8, 1), epoch=e)
+        t += 4 * S if e < 2 else 0
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("between_steps", None)
+    assert document(a)["outside"]["seconds"] == pytest.approx(8)
+    assert head(a)[1].endswith("2 gaps of 4.00 s between or after steps.")
+
+
+def test_a_checkpoint_after_the_last_step_is_seen_whole(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(100):
+        t = _step(p, i + 1, t, MS, _plain(10, 8, 1))
+    p.span("checkpoint", "capture", t, 4 * S)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("checkpoint", "checkpoint")
+    assert a.run_s == pytest.approx(6.0)
+    assert a.bound is not None
+    assert a.bound.part.seconds == pytest.approx(4.0)
+    assert a.bound.part.share == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("times", [1, 3])
+def test_reading_once_per_epoch_is_no_reading_again(tmp_path: Path, labelled: bool, times: int) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for e in range(4):
+        for i in range(10):
+            for k in range(times):
+                at = t + 10 * k * MS
+                p.io("open", at, MS, f"/data/{i}", ret=3, flags=0)
+                p.io("fdopen", at + MS, 10, f"/data/{i}", cat="STDIO")
+                p.io("read", at + 2 * MS, 6 * MS, f"/data/{i}", ret=1 << 20, count=1 << 20)
+            labels = {"epoch": e} if labelled else {}
+            t = _step(p, i + 1, t, 30 * MS, _plain(5, 4, 1), **labels)
+    p.spans.sort(key=lambda s: s.cat in {"POSIX", "STDIO"})
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert ("rereads" in _ids(a)) == (times > 1)
+    if times > 1:
+        assert "12 opens in 4 epochs" in _finding(a, "rereads").title
+
+
+def test_a_slow_first_epoch_without_io_is_not_a_cold_cache(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for e in range(3):
+        for i in range(20):
+            p.io("read", t, MS, f"/data/{i}", ret=1 << 20, count=1 << 20)
+            t = _step(p, i + 1, t, (20 if e == 0 else 2) * MS, _plain(5, 4, 1), epoch=e)
+    p.spans.sort(key=lambda s: s.cat == "POSIX")
+    p.write(tmp_path)
+    assert "cold_first_epoch" not in _ids(_checked(analyze(tmp_path)))
+
+
+def test_alternating_steps_do_not_drift(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(103):
+        t = _step(p, i + 1, t, (40 if i % 4 < 2 else 1) * MS, _plain(5, 4, 1), step=i)
+    p.write(tmp_path)
+    assert "step_drift" not in _ids(_checked(analyze(tmp_path)))
+
+
+def test_a_drift_is_found_with_its_change_point(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(100):
+        t = _step(p, i + 1, t, MS, _plain(20 if i < 60 else 40, 4, 1), step=i)
+    p.write(tmp_path)
+    found = _finding(_checked(analyze(tmp_path)), "step_drift")
+    assert found.evidence["change_point_step_index"] == 60
+    assert found.evidence["stage"] == "forward"
+
+
+def test_a_slow_file_comes_first_and_keeps_its_loss(tmp_path: Path) -> None:
+    main = Process(10, rank=0)
+    workers = [Process(11 + w, ppid=10) for w in range(4)]
+    t = 0
+    for i in range(40):
+        slow = i % 8 == 3
+        wait = (400 if slow else 2) * MS
+        w = workers[i % 4]
+        w.span("data", "item", t, wait)
+        w.io("read", t, wait - 100, f"/data/{i % 8}", ret=1 << 16, count=1 << 16)
+        t = _step(main, i + 1, t, wait, _plain(10, 8, 2))
+    for p in (main, *workers):
+        p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("input", "read")
+    assert a.findings[0].id == "slow_file"
+    assert a.findings[0].seconds == pytest.approx(5 * 0.4, rel=0.05)
+    assert "/data/3" in head(a)[1]
+
+
+def test_a_slow_worker_comes_first(tmp_path: Path) -> None:
+    main = Process(10, rank=0)
+    workers = [Process(11 + w, ppid=10) for w in range(4)]
+    t = 0
+    for i in range(80):
+        w = i % 4
+        wait = (120 if w == 2 else 4) * MS
+        workers[w].span("data", "item", t, wait)
+        t = _step(main, i + 1, t, wait, _plain(10, 8, 2))
+    for p in (main, *workers):
+        p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert a.findings[0].id == "straggler_worker"
+    assert a.findings[0].evidence["pid"] == 13
+    assert "pid 13" in head(a)[1]
+    assert "step_drift" not in _ids(a)
+
+
+def test_who_died_is_named_with_the_last_step(tmp_path: Path) -> None:
+    main = Process(10, rank=0, world_size=2)
+    other = Process(20, rank=1, world_size=2, end={"recovered": True})
+    worker = Process(11, ppid=10, end=None)
+    t = 0
+    for i in range(30):
+        if i < 12:
+            worker.span("data", "item", t, 5 * MS)
+        if i < 21:
+            _step(other, i + 1, t, MS, _plain(10, 8, 1), step=100 + i)
+        t = _step(main, i + 1, t, MS, _plain(10, 8, 1), step=100 + i)
+    for p in (main, other, worker):
+        p.write(tmp_path)
+    found = _finding(_checked(analyze(tmp_path)), "incomplete_trace")
+    assert "rank 1 (pid 20, last step 120)" in found.title
+    assert "loader worker 0 of rank 0 (pid 11, last step 111)" in found.title
+    died = {d["pid"]: d for d in found.evidence["died"]}
+    assert (died[20]["rank"], died[20]["last_step"]) == (1, 120)
+    assert (died[11]["worker"], died[11]["last_step"]) == (0, 111)
+
+
+def test_a_step_marked_as_compute_is_compute(tmp_path: Path) -> None:
+    a = _run(tmp_path, 30, 6 * MS, [("compute", "compute", 94 * MS)])
+    assert _bound(a) == ("compute", None)
+    assert a.verdict == "No bottleneck outside compute: compute is 94 % of the steady time."
+    assert a.au == pytest.approx(94.0)
+
+
+def test_compute_step_around_a_whole_step_is_no_optimizer(tmp_path: Path) -> None:
+    a = _run(tmp_path, 30, 3 * MS, [(*UPDATE, 97 * MS)])
+    assert _bound(a) == ("compute", None)
+    assert a.ledger["total"]["optimizer"] == 0
+    assert "optimizer" not in a.verdict
+
+
+def test_opening_to_write_is_no_reading(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(30):
+        p.io("open", t + 20 * MS, 10 * MS, f"/out/{i}", ret=3, flags=0o1101)
+        p.io("openat", t + 30 * MS, 5 * MS, f"/in/{i}", ret=3, flags=0o2000000)
+        t = _step(p, i + 1, t, 0, [*_plain(10, 8, 2), ("user", "log", 20 * MS)])
+    p.spans.sort(key=lambda s: s.cat == "POSIX")
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert a.ledger["total"]["read"] == pytest.approx(0.15)
+    assert a.ledger["total"]["other"] == pytest.approx(0.45)
+    assert a.files is not None
+    assert a.files["opens"].sum() == 60
+    assert a.files["opens_to_write"].sum() == 30
+
+
+def test_the_window_of_a_profiler_is_not_the_run(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(200):
+        profiled = 50 <= i < 55
+        if profiled:
+            p.span("PP", f"ProfilerStep#{i}", t, 30 * MS)
+        t = _step(p, i + 1, t, MS, _plain(20 if profiled else 10, 8, 1), step=i)
+    p.spans.sort(key=lambda s: s.cat != "PP")
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert a.bound is not None
+    assert a.bound.steady_steps == 194
+    assert a.bound.part.share == pytest.approx(0.5)
+    assert document(a)["profiled"]["seconds"] == pytest.approx(0.05)
+    # Only profiler steps: what the process did outside of them is not measured against their window.
+    q = Process(11, rank=0)
+    for i in range(400):
+        q.span("user", "load", i * 10 * MS, 9 * MS)
+        q.io("open", i * 10 * MS, 5 * MS, f"/data/{i}", ret=3)
+        q.io("read", i * 10 * MS + 5 * MS, MS, f"/data/{i}", ret=100, count=100)
+    for i in range(4):
+        q.span("PP", f"ProfilerStep#{i}", i * 10 * MS, 10 * MS)
+    q.spans.sort(key=lambda s: s.cat != "PP")
+    (tmp_path / "q").mkdir()
+    q.write(tmp_path / "q")
+    a = _checked(analyze(tmp_path / "q"))
+    assert a.run_s == pytest.approx(4.0, abs=0.02)
+    assert all(f.percent <= 100 for f in a.findings)
+
+
+def test_what_cannot_be_seen_is_the_verdict_when_it_is_most(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(20):
+        p.span(*FORWARD, t + MS, 10 * MS)
+        t = p.step(i + 1, t, MS, 40 * MS)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("unseen", None)
+    assert a.verdict.startswith("Most of the step cannot be seen: 73 %")
+
+
+def test_pipeline_train_is_the_run_where_it_holds_all_steps(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    p.span("pipeline", "train", 0, 5 * S)
+    t = S
+    for i in range(100):
+        t = _step(p, i + 1, t, MS, _plain(10, 8, 1))
+    p.span("checkpoint", "restart", 6 * S, S)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert a.run_s == pytest.approx(5)
+    assert document(a)["startup"]["seconds"] == pytest.approx(1)
+    assert document(a)["outside"]["seconds"] == pytest.approx(2)
+
+
+def test_stages_that_automatic_tracing_did_not_see_are_null(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(30):
+        t = _step(p, i + 1, t, MS, _plain(10, 8, 1), auto=1)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    total = a.ledger["total"]
+    assert total["transfer"] is None
+    assert total["comm"] is None
+    assert total["forward"] == pytest.approx(0.3)
+    assert a.ledger["steps"][0]["stages"]["transfer"] is None
+    assert a.ledger["ranks"]["0"] == total
+
+
+def test_samples_per_second_and_utilisation(tmp_path: Path) -> None:
+    main, worker = Process(10, rank=0), Process(11, ppid=10)
+    t = 0
+    for e in range(2):
+        for i in range(11):
+            for k in range(4):
+                worker.span("data", "item", t + k * MS, MS)
+            t = _step(main, i + 1, t, (500 if i == 0 else 20) * MS, _plain(50, 20, 10), epoch=e)
+    main.write(tmp_path)
+    worker.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert a.au == pytest.approx(80)
+    assert a.samples_per_s == pytest.approx(40)

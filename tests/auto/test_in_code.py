@@ -1,0 +1,293 @@
+"""`auto.install()` and `uninstall()` in a running process: what is seen, and that nothing else changes."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dftracer.testing import Capture, capture
+
+torch = pytest.importorskip("torch")
+
+from dftracer import _core, auto  # noqa: E402
+from dftracer.python import ai  # noqa: E402
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __init__(self, transform: Any = None) -> None:
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        x = torch.full((4,), float(index))
+        return x if self.transform is None else self.transform(x)
+
+
+def double(x: Any) -> Any:
+    return x * 2
+
+
+def model_and_optimizer() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader: Any, *, by_hand: bool = False) -> list[float]:
+    model, optimizer = model_and_optimizer()
+    losses = []
+    for x in loader:
+        optimizer.zero_grad()
+        if by_hand:
+            with ai.compute.forward:
+                loss = model(x).pow(2).mean()
+        else:
+            loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def loader(**options: Any) -> Any:
+    return torch.utils.data.DataLoader(Numbers(), batch_size=2, **options)
+
+
+@pytest.fixture
+def watched() -> Iterator[None]:
+    assert auto.install()
+    yield
+    auto.uninstall()
+
+
+def words(events: Capture) -> list[str]:
+    return [f"{e.cat}/{e.name}" for e in events if e.args.get("auto")]
+
+
+def places() -> dict[str, Any]:
+    data = torch.utils.data.dataloader
+    return {
+        "backward": torch.autograd.backward,
+        "iter": data.DataLoader.__iter__,
+        "next": data._BaseDataLoaderIter.__next__,
+        "get": data._MultiProcessingDataLoaderIter._get_data,
+        "process": data._MultiProcessingDataLoaderIter._process_data,
+        "fetcher": data._DatasetKind.create_fetcher,
+        "worker": torch.utils.data._utils.worker._worker_loop,
+        "pin": torch.utils.data._utils.pin_memory.pin_memory,
+        "to": torch.Tensor.to,
+        "cuda": torch.Tensor.cuda,
+        "save": torch.save,
+        "load": torch.load,
+        "scaler": torch.amp.grad_scaler.GradScaler.step,
+        "optimizer": torch.optim.Optimizer.__init__,
+        "before": dict(sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks),
+        "after": dict(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks),
+        "all_reduce": torch.distributed.all_reduce,
+    }
+
+
+def test_every_change_can_be_taken_back() -> None:
+    before = places()
+    auto.install()
+    changed = places()
+    assert [name for name in before if changed[name] is before[name] or changed[name] == before[name]] == []
+    auto.uninstall()
+    assert places() == before
+
+
+def test_losses_are_bit_equal_and_nobody_is_warned() -> None:
+    plain = train(loader())
+    auto.install()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert train(loader()) == plain
+    finally:
+        auto.uninstall()
+
+
+def test_the_iterator_keeps_its_type_and_data_sets_their_state(watched: None) -> None:
+    data = torch.utils.data.dataloader
+    assert type(iter(loader())) is data._SingleProcessDataLoaderIter
+    dataset = Numbers(double)
+    seen = list(torch.utils.data.DataLoader(dataset, batch_size=6))
+    assert seen[0][5].tolist() == [10.0] * 4
+    assert dataset.transform is double
+    assert pickle.loads(pickle.dumps(dataset)).transform is double
+    model, _ = model_and_optimizer()
+    assert b"dftracer" not in pickle.dumps(model)
+
+
+def test_transforms_that_the_data_set_holds_are_preprocessing(watched: None) -> None:
+    with capture() as events:
+        list(torch.utils.data.DataLoader(Numbers(double), batch_size=3))
+    assert words(events).count("data/preprocess") == 6
+    assert words(events).count("data/item") == 6
+    assert words(events).count("data/collate") == 2
+
+
+def test_by_hand_wins(watched: None) -> None:
+    with capture() as events:
+        train(loader(), by_hand=True)
+    assert len(events.named("forward")) == 3
+    assert "compute/forward" not in words(events)
+    assert words(events).count("compute/backward") == 3
+    assert words(events).count("dataloader/fetch.block") == 3
+
+
+def test_a_loop_by_hand_silences_fetching_for_as_long_as_it_is_used(watched: None) -> None:
+    with capture() as events:
+        train(ai.dataloader.fetch.iter(loader()))
+        train(loader())
+    automatic = [e for e in events.named("fetch.block") if e.args.get("auto")]
+    assert len(events.named("fetch.block")) == 6
+    assert len(automatic) == 3
+    assert len([e for e in events.named("fetch.iter") if e.args.get("auto")]) == 3
+
+
+def test_copies_to_a_device_with_their_bytes(watched: None) -> None:
+    with capture() as events:
+        for x in loader():
+            x.to("meta")
+            x.to(torch.float64)
+            x.to("cpu")
+    copies = events.named("transfer")
+    assert [(e.args["bytes"], e.args["kind"]) for e in copies] == [(32, "cpu to meta")] * 3
+
+
+def test_checkpoints(watched: None, tmp_path: Path) -> None:
+    model, _ = model_and_optimizer()
+    with capture() as events:
+        torch.save(model.state_dict(), tmp_path / "a.pt")
+        torch.load(tmp_path / "a.pt")
+    assert words(events) == ["checkpoint/capture", "checkpoint/restart"]
+    assert events.named("capture")[0].args["path"].endswith("a.pt")
+
+
+def test_samples_read_by_torch_load_are_no_checkpoints(watched: None, tmp_path: Path) -> None:
+    torch.save(torch.zeros(4), tmp_path / "a.pt")
+
+    class Files(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return torch.load(tmp_path / "a.pt")
+
+    with capture() as events:
+        list(torch.utils.data.DataLoader(Files(), batch_size=2))
+    assert not events.named("restart")
+
+
+def graphs_of_an_optimizer_step() -> Any:
+    model, optimizer = model_and_optimizer()
+    model(torch.ones(4)).sum().backward()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch.compile(optimizer.step, backend="eager")()
+    counters = torch._dynamo.utils.counters
+    torch._dynamo.reset()
+    return dict(counters["graph_break"]), counters["stats"]["unique_graphs"]
+
+
+def test_an_optimizer_step_compiles_as_before() -> None:
+    before = graphs_of_an_optimizer_step()
+    auto.install()
+    try:
+        assert graphs_of_an_optimizer_step() == before
+    finally:
+        auto.uninstall()
+
+
+def test_a_model_with_copies_and_casts_compiles_in_one_graph(watched: None) -> None:
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def forward(x: Any) -> Any:
+        return x.to(torch.float64).to("cpu").sum()
+
+    torch._dynamo.reset()
+    assert forward(torch.ones(4)).item() == 4.0
+    torch._dynamo.reset()
+
+
+def test_devices_are_asked_at_the_boundaries(watched: None) -> None:
+    codes: list[int] = []
+    with capture():
+        train(loader())  # what was said by hand in other tests is forgotten
+        _core.set_boundary_hook(codes.append)
+        try:
+            train(loader())
+        finally:
+            _core.set_boundary_hook(None)
+    # fetch, step begins, forward, backward, optimizer, step ends
+    once = [2, 3, 4, 8, 9, 10, 11, 12, 13, 5]
+    assert codes == [*once, *once, *once, 2, 3]
+
+
+def test_a_background_thread_that_loads_ahead_neither_trains_nor_evaluates(watched: None) -> None:
+    import queue
+    import threading
+
+    batches: queue.Queue[Any] = queue.Queue()
+
+    def load() -> None:
+        for x in loader():
+            batches.put(x)
+        batches.put(None)
+
+    with capture() as events:
+        thread = threading.Thread(target=load)
+        thread.start()
+        train(iter(batches.get, None))
+        thread.join()
+        auto.uninstall()
+    assert words(events).count("dataloader/fetch") == 3
+    assert words(events).count("dataloader/fetch.block") == 3
+    assert "pipeline/evaluate" not in words(events)
+
+
+def test_a_batch_that_was_only_looked_at_begins_no_step(watched: None) -> None:
+    with capture() as events:
+        next(iter(loader()))
+        train(loader())
+        auto.uninstall()
+    blocks = events.named("fetch.block")
+    assert len(blocks) == 3
+    first = events.named("fetch.iter")[0]
+    assert first.ts + first.dur < blocks[0].ts - 1  # the look is not in it
+
+
+def test_numbers_of_steps_and_epochs(watched: None) -> None:
+    one = loader()
+    model, optimizer = model_and_optimizer()
+    with capture() as events:
+        for _ in range(2):
+            for x in one:
+                model(x).sum().backward()
+                optimizer.step()
+        auto.uninstall()
+    blocks = events.named("fetch.block")
+    assert [(e.args["step"], e.args["epoch"]) for e in blocks] == [(i, i // 3) for i in range(6)]
+    assert [e.args["epoch"] for e in events.named("epoch")] == [0, 1]
+    assert len(events.named("train")) == 1
+
+
+def test_modules_are_watched_when_asked(watched: None) -> None:
+    from dftracer.auto import modules
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    with capture() as events, modules():
+        model(torch.ones(1, 4))
+    assert [e.name for e in events if e.cat == "compute"] == [
+        "forward.Sequential",
+        "forward.Linear",
+        "forward.ReLU",
+    ]
+    with capture() as events:
+        model(torch.ones(1, 4))
+    assert not len(events)

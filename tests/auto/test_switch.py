@@ -1,0 +1,112 @@
+"""Turned on from outside: `dftracer run`, and the environment alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from dftracer.testing import read
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Files(Dataset):
+    def __len__(self):
+        return 10
+    def __getitem__(self, index):
+        data = (place / f"{index}.bin").read_bytes()
+        time.sleep(0.3 if index == 7 else 0.02)
+        return torch.full((4,), float(len(data)))
+
+place = Path(sys.argv[1])
+for i in range(10):
+    (place / f"{i}.bin").write_bytes(b"x" * 100_000)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in DataLoader(Files(), batch_size=2, num_workers=int(sys.argv[2])):
+    x.to("meta")
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+torch.save(model.state_dict(), place / "model.pt")
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    return {**env, "OMP_NUM_THREADS": "1", **more}
+
+
+def test_run_says_what_it_found_and_what_came_of_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "data").mkdir()
+    command = [sys.executable, "-m", "dftracer.cli", "run", "-o", "traces", "--", "train.py", "data", "1"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=250, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[0] == "dftracer: PyTorch: steps are recorded"
+    assert len(lines) == 5  # verdict, why, what to try, where the trace is
+    assert "traces" in lines[-1]
+    events = read(tmp_path / "traces")
+    assert len(events.named("fetch.block")) == 5
+    assert [e.args["kind"] for e in events.named("transfer")] == ["cpu to meta"] * 5
+    assert len(events.named("capture")) == 1
+    told = subprocess.run(
+        [sys.executable, "-m", "dftracer.cli", "report", "--json", "traces"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    report = json.loads(told.stdout)
+    slow = report["ledger"]["steps"][3]["waited_for"]
+    assert (slow["worker"], slow["batch"]) == (0, 3)
+    assert slow["items"][0]["index"] == 7
+    assert slow["items"][0]["seconds"] >= 0.3
+    assert {Path(f["path"]).name for f in slow["files"]} >= {"6.bin", "7.bin"}
+    assert slow["pid"] in {e.pid for e in events.named("item")}
+    assert report["ledger"]["total"]["comm"] is None  # not seen
+    assert report["ledger"]["total"]["checkpoint"] == 0.0  # seen, but in no step
+
+
+def test_the_environment_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "data").mkdir()
+    env = environment(
+        DFTRACER_ENABLE="1", DFTRACER_AUTO="torch", DFTRACER_LOG_FILE=str(tmp_path / "t" / "trace")
+    )
+    (tmp_path / "t").mkdir()
+    command = [sys.executable, "train.py", "data", "0"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    events = read(tmp_path / "t")
+    assert len(events.named("fetch.block")) == 5
+    assert len(events.named("item")) == 10
+    assert len(events.named("train")) == 1
+
+
+def test_without_torch_nothing_of_it_is_loaded() -> None:
+    code = (
+        "import sys, dftracer.auto as a; assert a.installed();"
+        "assert not any(m.split('.')[0] in ('torch', 'numpy') for m in sys.modules);"
+        "assert 'dftracer.python' not in sys.modules"
+    )
+    env = environment(DFTRACER_ENABLE="1", DFTRACER_AUTO="torch")
+    subprocess.run([sys.executable, "-c", code], env=env, timeout=60, check=True)
+
+
+def test_interpreters_that_are_not_asked_load_nothing() -> None:
+    code = "import sys; assert not any(m.startswith('dftracer') for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env=environment(), timeout=60, check=True)
