@@ -1,8 +1,17 @@
 #include "module/boundary.hpp"
 
+#include <limits>
+
 namespace dft::py {
 
-PyObject* g_boundary_hook = nullptr;
+namespace {
+
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+PyObject* g_hook = nullptr;
+
+}  // namespace
+
+int64_t g_boundaries_unsaid = kAll;
 
 Phase phase_of(std::string_view cat, std::string_view name) {
   if (cat == "compute") {
@@ -18,27 +27,32 @@ Phase phase_of(std::string_view cat, std::string_view name) {
 }
 
 void tell_boundary(Phase phase, bool begins) {
+  g_boundaries_unsaid = g_hook ? 0 : kAll;
+  if (!g_hook || phase == kNoPhase) return;
   KeepError keep;
-  Ref hook(new_ref(g_boundary_hook));
+  Ref hook(new_ref(g_hook));
   Ref code(PyLong_FromLong(2 * long(phase) + (begins ? 0 : 1)));
   Ref done(code ? PyObject_CallOneArg(hook.get(), code.get()) : nullptr);
   if (done) return;
   // The hook handles its own errors; what still gets here must not reach the program again and again.
   PyErr_WriteUnraisable(hook.get());
-  Py_CLEAR(g_boundary_hook);
+  Py_CLEAR(g_hook);
 }
 
 PyObject* boundary_passed(PyObject*, PyObject* code) {
-  if (!g_boundary_hook) Py_RETURN_NONE;
   long number = PyLong_AsLong(code);
   if (number < 0) PyErr_Clear();
-  if (number >= 2 * kFetch && number < 2 * (kCheckpoint + 1)) tell_boundary(Phase(number / 2), number % 2 == 0);
+  if (number >= 2 * kFetch && number < 2 * (kCheckpoint + 1)) boundary(Phase(number / 2), number % 2 == 0);
   Py_RETURN_NONE;
 }
 
-PyObject* set_boundary_hook(PyObject*, PyObject* callable) {
-  PyObject* old = g_boundary_hook;
-  g_boundary_hook = callable == Py_None ? nullptr : new_ref(callable);
+PyObject* set_boundary_hook(PyObject*, PyObject* args) {
+  PyObject* callable;
+  unsigned unsaid = 0;
+  if (!PyArg_ParseTuple(args, "O|I", &callable, &unsaid)) return nullptr;
+  PyObject* old = g_hook;
+  g_hook = callable == Py_None ? nullptr : new_ref(callable);
+  g_boundaries_unsaid = g_hook ? unsaid : kAll;
   Py_XDECREF(old);
   Py_RETURN_NONE;
 }

@@ -13,17 +13,20 @@ namespace dft::py {
 // The numbers are known to dftracer/_device_events.py.
 enum Phase : uint8_t { kNoPhase, kFetch, kStep, kTransfer, kForward, kBackward, kOptimizer, kCheckpoint };
 
-extern PyObject* g_boundary_hook;
+// So many boundaries, of phases or not, pass before the hook is told of one: without a hook, more than there will ever
+// be. One that only waits for something to appear need not be told of each.
+extern int64_t g_boundaries_unsaid;
 
 Phase phase_of(std::string_view cat, std::string_view name);
 void tell_boundary(Phase phase, bool begins);
 
 inline void boundary(Phase phase, bool begins) {
-  if (DFT_UNLIKELY(g_boundary_hook) && phase != kNoPhase) tell_boundary(phase, begins);
+  if (DFT_LIKELY(--g_boundaries_unsaid >= 0)) return;
+  tell_boundary(phase, begins);
 }
 
 // The same from Python: automatic tracing knows boundaries that no node stands at.
 PyObject* boundary_passed(PyObject*, PyObject* code);
-PyObject* set_boundary_hook(PyObject*, PyObject* callable);
+PyObject* set_boundary_hook(PyObject*, PyObject* args);
 
 }  // namespace dft::py

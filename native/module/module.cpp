@@ -22,7 +22,7 @@ PyMethodDef g_functions[] = {
     {"wrap", wrap, METH_VARARGS, nullptr},
     {"disguise", disguise, METH_VARARGS, nullptr},
     {"loop", loop, METH_VARARGS, nullptr},
-    {"set_boundary_hook", set_boundary_hook, METH_O, nullptr},
+    {"set_boundary_hook", set_boundary_hook, METH_VARARGS, nullptr},
     {"boundary", boundary_passed, METH_O, nullptr},
     {},
 };

@@ -147,8 +147,11 @@ def loop(
 def boundary(code: int, /) -> None:
     """A phase begins or ends here: what a node at this place would tell the hook."""
 
-def set_boundary_hook(hook: Callable[[int], None] | None, /) -> None:
-    """Call `hook` where a phase of training begins or ends (native/module/boundary.hpp has the codes)."""
+def set_boundary_hook(hook: Callable[[int], None] | None, unsaid: int = 0, /) -> None:
+    """Call `hook` where a phase of training begins or ends (native/module/boundary.hpp has the codes).
+
+    The next `unsaid` boundaries pass without a call.
+    """
 
 # Session ------------------------------------------------------------------------------------------
 
