@@ -29,8 +29,8 @@ PHASES = ("", "fetch", "step", "transfer", "forward", "backward", "optimizer", "
 _FETCH, _STEP = 1, 2
 _STEP_ENDS = 2 * _STEP + 1
 _PAUSE = -1  # in the place of a code: what was open stays unknown
-# Of the run's time, what recording may take in here; beyond it, steps are left out. On an H200 an event costs the
-# launches after it as much again.
+# Of the run's time, what recording may take in here; beyond it, steps are left out. On an H200 an event costs
+# the launches after it as much again.
 MOST_OF_TIME = 0.003
 _FIRST_STEPS = 8  # are recorded in any case
 _LANE = 1 << 30
