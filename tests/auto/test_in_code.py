@@ -133,6 +133,20 @@ def test_transforms_that_the_data_set_holds_are_preprocessing(watched: None) -> 
     assert words(events).count("data/preprocess") == 6
     assert words(events).count("data/item") == 6
     assert words(events).count("data/collate") == 2
+    assert [(e.args["image_idx"], e.args["auto"]) for e in events.named("item")] == [(i, 1) for i in range(6)]
+
+
+def test_items_by_hand_are_not_counted_twice(watched: None) -> None:
+    class Annotated(Numbers):
+        @ai.data.item
+        def __getitem__(self, index: int) -> Any:
+            return torch.zeros(4)
+
+    with capture() as events:
+        list(torch.utils.data.DataLoader(Annotated(), batch_size=3))
+        list(loader())
+    assert len(events.named("item")) == 12
+    assert words(events).count("data/item") == 6
 
 
 def test_by_hand_wins(watched: None) -> None:
