@@ -18,7 +18,7 @@ _EVENT = (
     '{"id":%d,"name":"read","cat":"POSIX","pid":7,"tid":7,"ts":%d,"dur":5,"ph":"X",'
     '"args":{"hhash":"6882804a826580cd","p_idx":-1,"level":1}}\n'
 )
-# Runs the command and says how much memory it held at most; `ru_maxrss` would begin with what its parent held.
+# Runs the command and says how much memory it held at most (`ru_maxrss` begins with what the parent held).
 _MEASURED = """
 import sys
 from dftracer.cli.main import main
