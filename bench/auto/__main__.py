@@ -5,8 +5,10 @@
 One process trains the same model in blocks of steps, in turns: untraced, with automatic tracing installed,
 and under each rival that is installed. A block is a pass over a `DataLoader`; what is compared is the median
 step of a block with that of the untraced block beside it, so that the machine's mood cancels out. The table
-has the median of the ratios over all rounds and the interval that holds it with 95 % confidence. The step is
-made as long as `--ms` asks by repeating the model's layer.
+has the median of the ratios over all rounds and the interval that holds it with 95 % confidence; the exit
+code goes by the median. Where other work takes turns on the cores that interval is wide, and the last
+column says more: the CPU time of the training thread in the quietest tenth of the steps of the quietest
+block, traced less untraced. The step is made as long as `--ms` asks by repeating the model's layer.
 
 On a GPU (`--device cuda --ms 10`) a step ends with a synchronisation, of the program's own.
 """
@@ -61,10 +63,10 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
         self.loader = torch.utils.data.DataLoader(Data(16 * steps, width), batch_size=16)
 
-    def block(self) -> float:
-        """The median step of one pass over the data, in s: from the request for a batch to the next."""
-        times = []
-        last = time.perf_counter()
+    def block(self) -> tuple[float, float]:
+        """Of one pass over the data, in s: the median step, and the CPU time of an undisturbed one."""
+        times, cpu = [], []
+        last, last_cpu = time.perf_counter(), time.thread_time()
         for batch in self.loader:
             x = batch.to(self.device)
             self.optimizer.zero_grad()
@@ -73,10 +75,11 @@ class Training:
             self.optimizer.step()
             if self.device != "cpu":
                 torch.cuda.synchronize()
-            now = time.perf_counter()
+            now, now_cpu = time.perf_counter(), time.thread_time()
             times.append(now - last)
-            last = now
-        return statistics.median(times[1:])
+            cpu.append(now_cpu - last_cpu)
+            last, last_cpu = now, now_cpu
+        return statistics.median(times[1:]), sorted(cpu[1:])[len(cpu) // 10]
 
 
 @contextlib.contextmanager
@@ -128,7 +131,7 @@ def sized(args: argparse.Namespace) -> Training:
     while True:
         training = Training(args.device, args.width, layers, args.steps)
         training.block()
-        took = 1000 * training.block()
+        took = 1000 * training.block()[0]
         if took >= 0.8 * args.ms or layers > 4000:
             return training
         layers = max(layers + 1, min(4 * layers, int(layers * args.ms / took)))
@@ -148,6 +151,7 @@ def main() -> int:
     training = sized(args)
     ratios: dict[str, list[float]] = {name: [] for name in SIDES}
     extra: dict[str, list[float]] = {name: [] for name in SIDES}
+    least = {name: {True: math.inf, False: math.inf} for name in SIDES}
     plain: list[float] = []
     for turn in range(args.rounds):
         for name, side in SIDES.items():
@@ -155,7 +159,8 @@ def main() -> int:
             times: dict[bool, float] = {}
             for traced in (turn % 2 == 0, turn % 2 == 1):
                 with side() if traced else contextlib.nullcontext():
-                    times[traced] = training.block()
+                    times[traced], cpu = training.block()
+                least[name][traced] = min(least[name][traced], cpu)
             ratios[name].append(100 * (times[True] / times[False] - 1))
             extra[name].append(1e6 * (times[True] - times[False]))
             plain.append(times[False])
@@ -166,6 +171,7 @@ def main() -> int:
             name: {
                 "percent": [round(v, 2) for v in median_and_interval(ratios[name])],
                 "us": round(statistics.median(extra[name]), 1),
+                "least_cpu_us": round(1e6 * (least[name][True] - least[name][False]), 1),
             }
             for name in SIDES
         },
@@ -174,13 +180,21 @@ def main() -> int:
         print(json.dumps(found))
     else:
         print(f"an untraced step takes {found['step_ms']} ms on {found['device']}\n")
-        print("| traced by | the step is longer by | 95 % | us a step |\n|---|---|---|---|")
+        print("| traced by | the step is longer by | 95 % | us a step | us of CPU, undisturbed |")
+        print("|---|---|---|---|---|")
         for name in SIDES:
             median, low, high = found[name]["percent"]
-            print(f"| {name} | {median:.2f} % | {low:.2f} to {high:.2f} % | {found[name]['us']:.0f} |")
-    within = found["automatic tracing"]["percent"][1] <= BUDGET
-    if not within:
-        print(f"more than {BUDGET} % of a step", file=sys.stderr)
+            print(
+                f"| {name} | {median:.2f} % | {low:.2f} to {high:.2f} % | {found[name]['us']:.0f} "
+                f"| {found[name]['least_cpu_us']:.0f} |"
+            )
+    median, low, high = found["automatic tracing"]["percent"]
+    within = median <= BUDGET
+    print(
+        f"goal: at most {BUDGET:g} % of a step; {'met' if within else 'missed'} by the median, "
+        f"{'shown' if high <= BUDGET or low > BUDGET else 'not shown'} by the interval",
+        file=sys.stderr,
+    )
     return 0 if within else 1
 
 

@@ -296,6 +296,40 @@ PyObject* py_log_event(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+std::string_view view_of(PyObject* text) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : nullptr;
+  return data ? std::string_view(data, size_t(size)) : std::string_view();
+}
+
+// log_automatic(name, cat, start, end, key, value, ...): what automatic tracing writes in every step, without a dict.
+// The keys are its own words. An end of 0 is now; gives the end.
+PyObject* py_log_automatic(PyObject*, PyObject* const* values, Py_ssize_t n) {
+  if (n < 4 || n % 2) {
+    PyErr_SetString(PyExc_TypeError, "log_automatic() takes name, cat, start, end and pairs of key and value");
+    return nullptr;
+  }
+  uint64_t start = clamp_ns(values[2]), end = clamp_ns(values[3]);
+  if (!end) end = now_epoch_ns();
+  recording([&] {
+    std::string pairs;
+    pairs.reserve(96);
+    for (Py_ssize_t i = 4; i < n; i += 2) {
+      pairs.append(",\"").append(view_of(values[i])).append("\":");
+      append_value(pairs, values[i + 1]);
+    }
+    pairs.append(",\"auto\":1");
+    ThreadState* t = g_tracing ? thread_in_context() : nullptr;
+    if (!t) return;
+    Frame f = frame_for_event(t, false);
+    f.start = start;
+    emit_strings(t, Kind::kEvent, kAbsoluteTime, f, end, 0, view_of(values[0]), view_of(values[1]), pairs);
+  });
+  PyErr_Clear();
+  if (raise_kept()) return nullptr;
+  return PyLong_FromUnsignedLongLong(end);
+}
+
 PyObject* py_log_counter(PyObject*, PyObject* args) {
   PyObject *name, *cat, *values, *ts = Py_None;
   if (!PyArg_ParseTuple(args, "OOO|O", &name, &cat, &values, &ts)) return nullptr;
@@ -368,6 +402,7 @@ PyMethodDef g_session_functions[] = {
     {"enter_event", py_enter_event, METH_NOARGS, nullptr},
     {"exit_event", py_exit_event, METH_NOARGS, nullptr},
     {"log_event", py_log_event, METH_VARARGS, nullptr},
+    {"log_automatic", reinterpret_cast<PyCFunction>(py_log_automatic), METH_FASTCALL, nullptr},
     {"log_counter", py_log_counter, METH_VARARGS, nullptr},
     {"log_metadata", py_log_metadata, METH_VARARGS, nullptr},
     {"string_hash", py_string_hash, METH_O, nullptr},

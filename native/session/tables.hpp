@@ -42,11 +42,20 @@ inline constexpr SettingRow kSettings[] = {
     {"time_metric", "DFTRACER_TIME_METRIC", "choice", "US", 0, 9223372036854775807, false, {"NS", "US", "MS", "SEC"}},
     {"counter_ms", "DFTRACER_COUNTER_MS", "int", "0", 0, 3600000, false, {}},
     {"device_events", "DFTRACER_DEVICE_EVENTS", "bool", "1", 0, 9223372036854775807, false, {}},
+    {"auto", "DFTRACER_AUTO", "choice", "OFF", 0, 9223372036854775807, false, {"OFF", "TORCH"}},
+    {"auto_modules", "DFTRACER_AUTO_MODULES", "bool", "0", 0, 9223372036854775807, false, {}},
 };
 // clang-format on
 
 inline constexpr const char* kChoiceAliases[][2] = {
     {"WARNING", "WARN"},
+    {"1", "TORCH"},
+    {"TRUE", "TORCH"},
+    {"ON", "TORCH"},
+    {"YES", "TORCH"},
+    {"0", "OFF"},
+    {"FALSE", "OFF"},
+    {"NO", "OFF"},
 };
 
 // Of each list the first that is set counts; lists end with a null.

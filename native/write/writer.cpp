@@ -419,6 +419,7 @@ bool Writer::drain(const std::vector<RingSlot*>& slots) {
 
 bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
   slots_ = slots;
+  uint64_t commits_before = commits_.load(std::memory_order_relaxed);
   bool nothing = true;
   for (RingSlot* s : slots) nothing &= s->map.header->head.load(std::memory_order_acquire) == s->read;
   if (nothing && !file_.is_open()) return true;  // a process without records leaves no file
@@ -437,7 +438,9 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
   bool due = now - last_commit_ns_ >= settings_.flush_ms * kMillisecond / 2;
   if (uncommitted() && (force || due) && !commit_tail(slots)) return false;
   if (tail_committed_ && now - tail_since_ns_ > kTailAge && !cut_member(slots)) return false;
-  if (file_.vanished()) warn_once("the trace file " + file_.path() + " was removed; its events are lost");
+  // Only where something was written: the number is known to be ours then, and not one that the program is reusing.
+  if (commits_.load(std::memory_order_relaxed) != commits_before && file_.vanished())
+    warn_once("the trace file " + file_.path() + " was removed; its events are lost");
   return true;
 }
 

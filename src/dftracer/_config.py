@@ -110,7 +110,11 @@ class Setting:
         return name
 
 
-CHOICE_ALIASES = {"WARNING": "WARN"}
+CHOICE_ALIASES = {
+    "WARNING": "WARN",
+    **dict.fromkeys(("1", "TRUE", "ON", "YES"), "TORCH"),
+    **dict.fromkeys(("0", "FALSE", "NO"), "OFF"),
+}
 
 
 def _read_bool(raw: object) -> bool:
@@ -293,6 +297,20 @@ SETTINGS: tuple[Setting, ...] = (
         True,
         "Where torch uses a GPU: events in its stream at each phase boundary, for the device's time and lag.",
     ),
+    Setting(
+        "auto",
+        "choice",
+        "OFF",
+        "TORCH (or 1): record training steps without annotations, in every Python process started with this; "
+        "needs DFTRACER_ENABLE=1. `dftracer run` sets it. Read from the environment alone.",
+        choices=("OFF", "TORCH"),
+    ),
+    Setting(
+        "auto_modules",
+        "bool",
+        False,
+        "With automatic tracing: also the forward of every module of the model (`dftracer run --modules`).",
+    ),
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -328,6 +346,8 @@ class Settings:
     time_metric: str
     counter_ms: int
     device_events: bool
+    auto: str
+    auto_modules: bool
 
     def __init__(self, values: Mapping[str, bool | int | str] | None = None) -> None:
         given = values or {}

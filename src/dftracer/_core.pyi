@@ -211,6 +211,9 @@ def log_event(
 ) -> None:
     """One complete event. A `tid` places it on another lane, outside the caller's nesting."""
 
+def log_automatic(name: str, cat: str, start_ns: int, end_ns: int, /, *pairs: Any) -> int:
+    """One event with `auto` and these keys and values in turns; an end of 0 is now. Gives the end."""
+
 def log_counter(name: str, cat: str, values: Mapping[str, float], ts_ns: int | None = None) -> None: ...
 def log_metadata(
     kind: Literal["CM", "PR", "thread_name"], key: str, value: str, tid: int | None = None

@@ -27,6 +27,12 @@ CATEGORY = "device_time"
 # In the order of native/module/boundary.hpp; a boundary's code is twice this, plus one at the end of a phase.
 PHASES = ("", "fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
 _FETCH, _STEP = 1, 2
+_STEP_ENDS = 2 * _STEP + 1
+_PAUSE = -1  # in the place of a code: what was open stays unknown
+# Of the run's time, what recording may take in here; beyond it, steps are left out. On an H200 an event costs
+# the launches after it as much again.
+MOST_OF_TIME = 0.003
+_FIRST_STEPS = 8  # are recorded in any case
 _LANE = 1 << 30
 _SHARED_NS = 20_000  # boundaries closer than this are one: a few launches at most lie between them
 _MOST_WAITING = 4096
@@ -123,21 +129,37 @@ class DeviceEvents:
         self._last_host = 0
         self._steps = 0
         self._failed = False
+        self._since = now()
+        self._spent = 0  # ns in here
+        self._pausing = False
 
     def boundary(self, code: int) -> None:
         """A phase begins or ends here."""
+        if self._pausing and code != _STEP_ENDS:
+            return
         if self._failed or _this_thread() != self._thread or not _active():
             return
         pool = self._pool
         if not pool.lock.acquire(False):  # a capture begins this moment
             return
+        begin = self._now()
         try:
-            if pool.may_touch():
+            if self._pausing:
+                self._pausing = self._too_dear(begin)
+            if pool.may_touch() and not self._pausing:
                 self._passed(code, pool)
+                if code == _STEP_ENDS and self._too_dear(begin):
+                    self._pausing = True
+                    self._waiting.append((None, _PAUSE, begin, pool.device()))
         except Exception as error:
             self._give_up(error)
         finally:
             pool.lock.release()
+            self._spent += self._now() - begin
+
+    def _too_dear(self, now: int) -> bool:
+        """At the end of a step: whether the next is left out, so that recording stays cheap."""
+        return self._steps >= _FIRST_STEPS and self._spent > (now - self._since) * MOST_OF_TIME
 
     def _passed(self, code: int, pool: Any) -> None:
         waiting = self._waiting
@@ -192,6 +214,9 @@ class DeviceEvents:
             self._tell(code, self._last)
 
     def _tell(self, code: int, point: tuple[int, int, int]) -> None:
+        if code == _PAUSE:
+            self._begun.clear()
+            return
         phase = code >> 1
         if not code & 1:
             self._begun[phase] = point

@@ -19,11 +19,13 @@ from typing import Any
 def _child(task: dict[str, Any], out: int, err: int) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
-    from dftracer.auto import _events
+    from dftracer.auto import _comm, _events
     from dftracer.python import dftracer
 
     if task["both"]:  # what is said by hand and what is deduced, of one and the same run
-        _events.Word.by_hand = lambda self: False
+        for word in (*vars(_events).values(), *_comm._WORDS.values()):
+            if isinstance(word, _events.Word):
+                word._twins = ()
     os.environ["DFTRACER_LOG_FILE"] = task["trace"]
     dftracer.get_instance().finalize()  # the nursery's session; this one is named anew, for its children too
     dftracer.initialize_log(task["trace"] + ".pfw")

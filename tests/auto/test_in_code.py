@@ -133,6 +133,20 @@ def test_transforms_that_the_data_set_holds_are_preprocessing(watched: None) -> 
     assert words(events).count("data/preprocess") == 6
     assert words(events).count("data/item") == 6
     assert words(events).count("data/collate") == 2
+    assert [(e.args["image_idx"], e.args["auto"]) for e in events.named("item")] == [(i, 1) for i in range(6)]
+
+
+def test_items_by_hand_are_not_counted_twice(watched: None) -> None:
+    class Annotated(Numbers):
+        @ai.data.item
+        def __getitem__(self, index: int) -> Any:
+            return torch.zeros(4)
+
+    with capture() as events:
+        list(torch.utils.data.DataLoader(Annotated(), batch_size=3))
+        list(loader())
+    assert len(events.named("item")) == 12
+    assert words(events).count("data/item") == 6
 
 
 def test_by_hand_wins(watched: None) -> None:
@@ -171,6 +185,42 @@ def test_checkpoints(watched: None, tmp_path: Path) -> None:
         torch.load(tmp_path / "a.pt")
     assert words(events) == ["checkpoint/capture", "checkpoint/restart"]
     assert events.named("capture")[0].args["path"].endswith("a.pt")
+
+
+def test_checkpoints_of_other_libraries(watched: None, tmp_path: Path) -> None:
+    import safetensors.torch
+    import torch.distributed.checkpoint as distributed
+
+    state = {"weight": torch.ones(4)}
+    with capture() as events, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own: there is no process group
+        safetensors.torch.save_file(state, tmp_path / "a.safetensors")
+        safetensors.torch.load_file(tmp_path / "a.safetensors")
+        distributed.save(state, checkpoint_id=tmp_path / "sharded")
+        distributed.load(state, checkpoint_id=tmp_path / "sharded")
+    assert words(events) == ["checkpoint/capture", "checkpoint/restart"] * 2
+    assert [Path(e.args["path"]).name for e in events if e.cat == "checkpoint"] == [
+        "a.safetensors",
+        "a.safetensors",
+        "sharded",
+        "sharded",
+    ]
+
+
+def test_a_step_that_the_gradient_scaler_skips_is_marked(watched: None) -> None:
+    model, optimizer = model_and_optimizer()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    with capture() as events:
+        for x in loader():
+            optimizer.zero_grad()
+            loss = model(x).sum()
+            bad = x[0, 0] == 2.0  # the second batch
+            scaler.scale(loss * float("inf") if bad else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        auto.uninstall()
+    assert [e.args.get("skipped") for e in events.named("step")] == [None, 1, None]
+    assert len(events.named("fetch.block")) == 3
 
 
 def test_samples_read_by_torch_load_are_no_checkpoints(watched: None, tmp_path: Path) -> None:

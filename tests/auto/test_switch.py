@@ -110,3 +110,80 @@ def test_without_torch_nothing_of_it_is_loaded() -> None:
 def test_interpreters_that_are_not_asked_load_nothing() -> None:
     code = "import sys; assert not any(m.startswith('dftracer') for m in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env=environment(), timeout=60, check=True)
+
+
+RANKS = """
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader
+
+def main():
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x in DataLoader(torch.ones(6, 4), batch_size=2):
+        model(x).pow(2).mean().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        optimizer.step()
+    dist.barrier()
+    dist.destroy_process_group()
+
+main()
+"""
+
+
+def test_torchrun_with_modules_and_what_is_said_of_collectives(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    options = ["-q", "--no-io", "--modules", "-o", "traces"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dftracer.cli", "run", *options, "--", *launcher, "train.py"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dftracer" not in done.stderr  # -q
+    events = read(tmp_path / "traces")
+    ranks = {e.pid for e in events.named("fetch.block")}
+    assert len(ranks) == 2
+    for rank in ranks:
+        own = [e for e in events if e.pid == rank]
+        assert len([e for e in own if e.name == "fetch.block"]) == 3
+        assert len([e for e in own if e.name == "forward.Linear"]) == 3
+        calls = [e for e in own if e.name == "all_reduce"]
+        assert [e.cat for e in calls] == ["comm"] * 6
+        assert [e.args["bytes"] for e in calls] == [16, 4] * 3  # float32: 4 weights, 1 bias
+        assert [e.args["step"] for e in calls] == [0, 0, 1, 1, 2, 2]
+        assert {(e.args["ranks"], e.args["dtype"], e.args["auto"]) for e in calls} == {(2, "float32", 1)}
+        numbers = [e.args["seq"] for e in calls]
+        assert numbers == list(range(numbers[0], numbers[0] + 6))
+    assert (
+        len({(e.args["group"], e.args["seq"]) for e in events.named("all_reduce")}) == 6
+    )  # the same in both
+
+
+def test_a_package_with_and_without_automatic_tracing(tmp_path: Path) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "__main__.py").write_text(PROGRAM)
+    (tmp_path / "data").mkdir()
+    for flags, steps in ((), 5), (("--no-auto",), 0):
+        command = ["run", *flags, "-o", f"traces{steps}", "-m", "trainer", "data", "0"]
+        done = subprocess.run(
+            [sys.executable, "-m", "dftracer.cli", *command],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=250,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("dftracer: PyTorch: steps are recorded" in done.stderr) is bool(steps)
+        events = read(tmp_path / f"traces{steps}")
+        assert len(events.named("fetch.block")) == steps
+        assert bool([e for e in events if "auto" in e.args]) is bool(steps)
+        assert [e for e in events if e.cat == "POSIX"]

@@ -209,3 +209,32 @@ log.finalize()
     # 100 ms each, less 2 ms of the step's work that is still queued when it begins.
     assert account.events.in_checkpoints_s == pytest.approx(20 * 0.098, rel=0.01)
     assert account.events.busy_s >= int(run.stdout) / 1e9
+
+
+def test_where_recording_is_dear_steps_are_left_out(traced: Callable[..., Run]) -> None:
+    """An event that costs the host 0.1 ms: 3 % of a step of 10 ms with four events, were all recorded."""
+    run = traced(
+        LOOP
+        + """
+class Dear(Pool):
+    def record(self, of):
+        device.host(MS // 10)
+        return super().record(of)
+events = DeviceEvents(Dear(device), device.time_ns)
+_core.set_boundary_hook(events.boundary)
+began = device.now
+train(400, 2 * MS, 2 * MS, MS // 10)
+print((device.now - began) / MS)
+device.host(99 * MS)
+events.drain()
+log.finalize()
+"""
+    )
+    plain_ms = 400 * 10
+    assert float(run.stdout) < plain_ms * 1.01
+    steps = phases(run, "step")
+    assert 8 <= len(steps) < 200
+    assert steps[-1].ts - steps[0].ts > 0.8 * plain_ms * 1000, "they are taken from the whole run"
+    # Nothing spans what was left out.
+    for name in ("fetch", "step", "forward", "backward", "optimizer"):
+        assert all(e.dur < 11_000 for e in phases(run, name)), name

@@ -1,4 +1,7 @@
-"""Runs each model eagerly and compiled, and prints which results and gradients are equal bit by bit."""
+"""Runs each model traced and untraced, and prints which results and gradients are equal bit by bit.
+
+Untraced means eagerly, but for models of which torch itself, compiling, splits an operation.
+"""
 
 from __future__ import annotations
 
@@ -175,6 +178,14 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], dict[str,
 }
 
 
+# Eager torch runs a GRU cell as one kernel, AOTAutograd as its parts: on some CPUs the last bits differ.
+SPLIT_BY_TORCH = {"rnn"}
+
+
+def untraced(name: str, model: nn.Module) -> Any:
+    return torch.compile(model, backend="aot_eager") if name in SPLIT_BY_TORCH else model
+
+
 def main() -> None:
     log = dftracer.initialize_log("numerics.pfw", None, -1)
     results: dict[str, Any] = {}
@@ -184,7 +195,8 @@ def main() -> None:
         eager = kind()
         ours = copy.deepcopy(eager)
         inputs = inputs_of(*shapes)
-        expected = train(eager, eager, inputs, context)
+        expected = train(eager, untraced(name, eager), inputs, context)
+        torch._dynamo.reset()
         found = train(ours, dynamo.compile(ours, **options), inputs, context)
         results[name] = same(expected, found)
 

@@ -31,7 +31,7 @@ def numerics(run_program: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_results_and_gradients_equal_eager(numerics: Any, case: str) -> None:
+def test_results_and_gradients_equal_untraced(numerics: Any, case: str) -> None:
     assert numerics.result[case] is True
 
 

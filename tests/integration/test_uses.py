@@ -56,6 +56,22 @@ def test_a_use_has_the_methods_of_a_node(enable: bool, traced: Callable[..., Run
     assert trace.one("checkpoint.init").user_args == {"step": 7, "epoch": 8}
 
 
+@BOTH
+def test_a_use_is_of_the_class_of_its_node(enable: bool, traced: Callable[..., Run]) -> None:
+    """`isinstance` says of `node(...)` what it says of the node."""
+    traced(
+        """
+        from dftracer.python import Compute, DataLoader, DFTracerAI
+        assert isinstance(ai.init(), DFTracerAI) and isinstance(ai.compute.forward(epoch=1), DFTracerAI)
+        assert isinstance(ai.compute(epoch=1), Compute) and not isinstance(ai.compute(epoch=1), DataLoader)
+        assert isinstance(ai.compute(epoch=1).derive("loss"), DFTracerAI)
+        for other in (dft_fn("c"), DFTracerAI, None, 3, "ai"):
+            assert not isinstance(other, DFTracerAI)
+        """,
+        enable=enable,
+    )
+
+
 def test_flush_writes_the_arguments(traced: Callable[..., Run]) -> None:
     """Of an object that was never entered: those it was made with and those it was given."""
     run = traced(

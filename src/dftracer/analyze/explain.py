@@ -56,13 +56,13 @@ def explain(lanes: Lanes, asked: Asked) -> Explanation:
     out.io_us = total(lanes.io)
     out.io_hidden_us = total(intersection(lanes.io, asked.compute))
     out.waited_for = trace_batches(
-        lanes.batches, (lanes.io_file, lanes.io_ts, lanes.io_dur), lanes.paths, asked.awaited
+        lanes.batches, (lanes.io_file, lanes.io_ts, lanes.io_us), lanes.paths, asked.awaited
     )
     waits = union(*asked.waits)
     starts, ends = asked.steps
     out.step_io_us = np.zeros(starts.size, np.int64)
     if starts.size and lanes.io_ts.size:
-        ts, dur = lanes.io_ts, lanes.io_dur
+        ts, dur = lanes.io_ts, lanes.io_us
         if (ts[1:] < ts[:-1]).any():  # of several threads
             order = np.argsort(ts, kind="stable")
             ts, dur = ts[order], dur[order]
@@ -85,6 +85,8 @@ def explain(lanes: Lanes, asked: Asked) -> Explanation:
         out.busy = union(np.concatenate([b[0] for b in busy]), np.concatenate([b[1] for b in busy]))
     if lanes.io_ts.size:
         us = measure(waits, lanes.io_ts, lanes.io_ts + lanes.io_dur)
+        if lanes.io_n is not None:
+            us = us * lanes.io_n
         known = lanes.io_file >= 0
         sums = np.bincount(lanes.io_file[known], weights=us[known], minlength=len(lanes.paths))
         # Of equal ones the first by name: files come in the order in which threads happened to read them.

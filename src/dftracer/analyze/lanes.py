@@ -51,11 +51,18 @@ class Lanes:
     io: Intervals = EMPTY  # all I/O and item reading, as one set of time
     paths: list[str] = field(default_factory=list)
     batches: Batches = field(default_factory=Batches)
+    io_n: Ints | None = None  # how often each transfer was there, where not all were there once
+
+    @property
+    def io_us(self) -> Ints:
+        """The time of each transfer, its repeats included."""
+        return self.io_dur if self.io_n is None else self.io_dur * self.io_n
 
     @property
     def nbytes(self) -> int:
         """The memory of the arrays."""
         columns: list[npt.NDArray[Any]] = [self.io_file, self.io_ts, self.io_dur, *self.io]
+        columns += [] if self.io_n is None else [self.io_n]
         columns += [c for lane in self.lanes for c in (lane.start, lane.end, lane.stage)]
         return sum(c.nbytes for c in columns) + self.batches.nbytes
 

@@ -16,6 +16,7 @@ import polars as pl
 from dftracer.analyze.device_parts import DeviceParts, DeviceSides
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
+from dftracer.analyze.folded import Rows, Sums
 from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, intersection, total, union
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
 from dftracer.analyze.lineage import AWAITED, Batches
@@ -94,17 +95,17 @@ class _Analyzer:
         self.source: Source | None = None
         self.pair_map: list[int] = []
         self.file_map: list[int] = []
-        self.names: list[pl.DataFrame] = []
-        self.files: list[pl.DataFrame] = []
-        self.io_time: list[pl.DataFrame] = []
-        self.kept: dict[str, list[Any]] = {k: [] for k in ("tid", "ts", "dur", "cls")}
-        self.io_rows: dict[str, list[Any]] = {k: [] for k in ("f", "ts", "dur")}
+        self.names = Sums(["pair", "dur"], ["n", "self"])
+        self.files = Sums(["f", "kind", "bin"], ["n", "bytes", "us"], ("extent",))
+        self.io_time = Sums(["t", "kind"], ["n", "bytes", "us"])
+        self.kept = Rows("tid", "ts", "dur", "cls")
+        self.io_rows = Rows("f", "ts", "dur")
         self.marks = MarkTables()
         self.ai: list[bool] = []
         self.ai_span: tuple[int, int] | None = None
         self.auto = False
         self.lineage: dict[str, list[Ints]] = {}
-        self.by_time: list[tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]] = []
+        self.by_time = Rows("tid", "ts", "dur", "pair")
         self.devices = DeviceParts()
         self.first: int | None = None
         self.last: int | None = None
@@ -121,23 +122,21 @@ class _Analyzer:
         self.last = high if self.last is None else max(self.last, high)
         if d.ids is not None:
             own = int64s(self.self_time.update(*d.ids, dur))
-            self.names.append(self._count(pair, dur, own))
+            self.names.add(_count(pair, dur, own))
         else:
-            self.by_time.append((d.tid, ts, dur, pair))
+            self.by_time.add(d.tid, ts, dur, pair)
 
         cls = np.array(self.classes, dtype=np.uint8)[pair]
         cls[d.to_write] = _IO_WRITE
         keep: Any = cls != _SKIP
         if keep.all():
             keep = slice(None)
-        for key, column in (("tid", d.tid), ("ts", ts), ("dur", dur), ("cls", cls)):
-            self.kept[key].append(np.array(column[keep]))
+        self.kept.add(*(np.array(column[keep]) for column in (d.tid, ts, dur, cls)))
         if d.files is not None and d.io_time is not None and d.io_rows is not None:
-            self.files.append(self._renumbered(d.files))
-            self.io_time.append(d.io_time)
+            self.files.add(self._renumbered(d.files))
+            self.io_time.add(d.io_time)
             file, start, length = d.io_rows
-            for key, values in (("f", _mapped(self.file_map, file)), ("ts", start), ("dur", length)):
-                self.io_rows[key].append(values)
+            self.io_rows.add(_mapped(self.file_map, file), start, length)
         self.marks.add(d.marks)
         self.auto = self.auto or d.auto
         self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, end)
@@ -166,14 +165,14 @@ class _Analyzer:
         codes = frame["f"].to_numpy()
         return frame.with_columns(pl.Series("f", _mapped(self.file_map, codes), dtype=pl.Int32))
 
-    def _count(self, pair: npt.NDArray[np.int32], dur: Ints, own: Ints) -> pl.DataFrame:
-        frame = pl.DataFrame({"pair": pair, "dur": dur, "self": own})
-        counted: pl.DataFrame = frame.group_by("pair", "dur").agg(pl.len().alias("n"), pl.col("self").sum())
-        return counted
-
     def finish(self) -> tuple[Partial, Lanes]:
         steps, loops = find_steps(self.marks)
-        lanes = self._lanes(steps)
+        (tid, ts, dur, cls), counts = self.kept.take()
+        if not self.auto and self.marks.step_is_whole(steps):
+            cls[cls == _UPDATE] = _ANY_COMPUTE
+        lanes = _lanes(tid, ts, dur, cls, counts)
+        end = np.add(ts, dur, out=dur)
+        del tid, dur, counts  # at this point most is held; nothing stays a moment longer than it is needed
         out = Partial(self.process, events=self.rows, first_us=self.first, last_us=self.last, steps=steps)
         whole = self.ai_span or (self.first or 0, self.last or 0)
         out.phases = find_phases(steps, phase_marks(self.marks, steps.tid, whole), loops)
@@ -182,38 +181,36 @@ class _Analyzer:
         out.names = self._names_frame()
         paths = [self.process.path_of(h) for h in self.fhash]
         out.files = self._files_frame(paths)
-        out.io_time = self._merge(self.io_time, ["t", "kind"], ["n", "bytes", "us"])
+        out.io_time = self.io_time.take()
         items = self.marks.of("item")
         out.items = np.sort(items[2])
         epochs = self.marks.of("epoch")
         out.epochs = [
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
-        kept = {k: v[0] if v else np.empty(0, np.int64) for k, v in self.kept.items()}
-        self.kept = {}
         present = np.zeros(len(CLASSES), dtype=bool)
-        present[kept["cls"]] = True
+        present[cls] = True
         shown = np.flatnonzero(present).tolist()
         named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
         out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
         out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
-        is_compute = _is_one_of(_COMPUTE_CLASSES)[kept["cls"]]
-        out.compute = union(kept["ts"][is_compute], (kept["ts"] + kept["dur"])[is_compute])
-        is_comm = kept["cls"] == CLASSES.index("comm")
-        out.comm = union(kept["ts"][is_comm], (kept["ts"] + kept["dur"])[is_comm])
-        is_io = _is_one_of(_IO_CLASSES)[kept["cls"]]
-        io_file, io_ts, io_dur = (
-            np.concatenate(v) if v else np.empty(0, np.int64) for v in self.io_rows.values()
-        )
-        self.io_rows = {}
-        io_time = union(kept["ts"][is_io], (kept["ts"] + kept["dur"])[is_io])
-        heavy = Lanes(lanes, io_file.astype(np.int32), io_ts, io_dur, io_time, paths)
+        is_compute = _is_one_of(_COMPUTE_CLASSES)[cls]
+        out.compute = union(ts[is_compute], end[is_compute])
+        is_comm = cls == CLASSES.index("comm")
+        out.comm = union(ts[is_comm], end[is_comm])
+        is_io = _is_one_of(_IO_CLASSES)[cls]
+        io_time = union(ts[is_io], end[is_io])
+        del ts, end, cls, is_compute, is_comm, is_io
+        (io_file, io_ts, io_dur), io_n = self.io_rows.take()
+        heavy = Lanes(lanes, io_file.astype(np.int32, copy=False), io_ts, io_dur, io_time, paths, io_n=io_n)
         if "collate" in self.lineage:
             heavy.batches = Batches(np.concatenate(self.lineage["collate"], axis=1), *items[[0, 1, 2, 5]])
         if "wait" in self.lineage:
             out.awaited = np.concatenate(self.lineage["wait"], axis=1)
-        if kept["ts"].size:
-            out.covered_us = total(union(kept["ts"], kept["ts"] + kept["dur"]))
+        if lanes:
+            starts, ends = [lane.start for lane in lanes], [lane.end for lane in lanes]
+            out.covered_us = total(union(np.concatenate(starts), np.concatenate(ends)))
+            del starts, ends
         for lane in lanes:
             busy = lane.busy()
             mine = items[:, items[0] == lane.tid]
@@ -236,31 +233,6 @@ class _Analyzer:
             self._ledger(out, lanes)
         out.devices = self.devices.sides(self.process, lanes, steps)
         return out, heavy
-
-    def _lanes(self, steps: StepTable) -> list[Lane]:
-        if not self.kept["ts"]:
-            return []
-        for column in self.kept.values():  # one after the other: both forms of all would be twice the memory
-            column[:] = [np.concatenate(column)]
-        joined = {k: v[0] for k, v in self.kept.items()}
-        if not self.auto and self.marks.step_is_whole(steps):
-            joined["cls"][joined["cls"] == _UPDATE] = _ANY_COMPUTE
-        lanes: list[Lane] = []
-        tids = np.unique(joined["tid"])
-        for tid in tids.tolist():
-            mine: Any = slice(None) if tids.size == 1 else np.flatnonzero(joined["tid"] == tid)
-            cls = np.ascontiguousarray(joined["cls"][mine])
-            parts = timeline(
-                np.ascontiguousarray(joined["ts"][mine]),
-                np.ascontiguousarray(joined["dur"][mine]),
-                cls,
-                RULES,
-                len(STAGES),
-                NONE,
-            )
-            start, end = (int64s(p) for p in parts[:2])
-            lanes.append(Lane(tid, start, end, uint8s(parts[2]), int(cls.size)))
-        return lanes
 
     def _ledger(self, out: Partial, lanes: list[Lane]) -> None:
         """The exclusive account of the main thread's steps, refined by the process's other lanes."""
@@ -286,13 +258,11 @@ class _Analyzer:
             out.outside[NONE] = total(gaps) - out.outside[:NONE].sum()
 
     def _names_frame(self) -> pl.DataFrame:
-        parts = self.names
-        if self.by_time:  # no parent ids in this dialect: nesting follows from the times
-            tid, ts, dur, pair = (np.concatenate([b[i] for b in self.by_time]) for i in range(4))
+        (tid, ts, dur, pair), counts = self.by_time.take()
+        if ts.size:  # no parent ids in this dialect: nesting follows from the times
             _, raw = nest(*(np.ascontiguousarray(c.astype(np.int64)) for c in (tid, ts, dur)))
-            parts = [*parts, self._count(pair, dur, int64s(raw))]
-            self.by_time = []
-        merged = self._merge(parts, ["pair", "dur"], ["n", "self"])
+            self.names.add(_count(pair, dur, int64s(raw), counts))
+        merged = self.names.take()
         if merged is None:
             return pl.DataFrame(
                 schema={
@@ -314,7 +284,7 @@ class _Analyzer:
         return named
 
     def _files_frame(self, paths: list[str]) -> pl.DataFrame | None:
-        merged = self._merge(self.files, ["f", "kind", "bin"], ["n", "bytes", "us"], ["extent"])
+        merged = self.files.take()
         if merged is None:
             return None
         keys = pl.DataFrame(
@@ -326,19 +296,29 @@ class _Analyzer:
         )
         return named
 
-    def _merge(
-        self, parts: list[pl.DataFrame], keys: list[str], sums: list[str], most: list[str] | None = None
-    ) -> pl.DataFrame | None:
-        if not parts:
-            return None
-        if len(parts) == 1:
-            return parts[0]
-        merged: pl.DataFrame = (
-            pl.concat(parts)
-            .group_by(keys)
-            .agg(*(pl.col(s).sum() for s in sums), *(pl.col(m).max() for m in most or []))
-        )
-        return merged
+
+def _count(pair: npt.NDArray[np.int32], dur: Ints, own: Ints, counts: Ints | None = None) -> pl.DataFrame:
+    """Events and their own time by kind and duration."""
+    frame = pl.DataFrame({"pair": pair, "dur": dur, "self": own})
+    n = pl.len().alias("n")
+    if counts is not None:
+        frame = frame.with_columns(pl.Series("n", counts))
+        n = pl.col("n").sum().cast(pl.UInt32)
+    counted: pl.DataFrame = frame.group_by("pair", "dur").agg(n, pl.col("self").sum())
+    return counted
+
+
+def _lanes(tid: Ints, ts: Ints, dur: Ints, cls: npt.NDArray[np.uint8], counts: Ints | None) -> list[Lane]:
+    lanes: list[Lane] = []
+    tids = np.unique(tid)
+    for each in tids.tolist():
+        mine: Any = slice(None) if tids.size == 1 else np.flatnonzero(tid == each)
+        at, length, of = (np.ascontiguousarray(c[mine]) for c in (ts, dur, cls))
+        parts = timeline(at, length, of, RULES, len(STAGES), NONE)
+        start, end = (int64s(p) for p in parts[:2])
+        events = int(cls[mine].size if counts is None else counts[mine].sum())
+        lanes.append(Lane(each, start, end, uint8s(parts[2]), events))
+    return lanes
 
 
 def _is_one_of(classes: list[int]) -> npt.NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from dftracer.auto._events import now
-from dftracer.auto._patches import Patches, safely
+from dftracer.auto._patches import Patches, failed, safely
 from dftracer.auto._training import training
 
 __all__ = ["install_autograd", "install_optimizers", "install_scaler"]
@@ -24,13 +24,19 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
         if compiling():  # compilers see through to the original, which they know
             return original(*args, **kwargs)
         here = training()
-        safely(here.backward_begins, now())
+        try:
+            here.backward_begins(now())
+        except Exception as error:
+            failed("backward_begins", error)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
             safely(here.backward_ends, error)
             raise
-        safely(here.backward_ends)
+        try:
+            here.backward_ends()
+        except Exception as error:
+            failed("backward_ends", error)
         return result
 
     patches.replace(module, "backward", backward)
@@ -42,17 +48,23 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not compiling():
-            here = training()
-            if here.scaling != id(optimizer) and not here.spanned:
-                safely(here.optimizer_begins, id(optimizer), now())
+            try:
+                here = training()
+                if here.scaling != id(optimizer):
+                    here.optimizer_begins(id(optimizer), now())
+            except Exception as error:
+                failed("optimizer_begins", error)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not compiling():
-            here = training()
-            if here.scaling == id(optimizer):
-                here.scaled = True
-            elif not here.spanned:
-                safely(here.optimizer_ends, id(optimizer), now())
+            try:
+                here = training()
+                if here.scaling == id(optimizer):
+                    here.scaled = True
+                else:
+                    here.optimizer_ends(id(optimizer), now())
+            except Exception as error:
+                failed("optimizer_ends", error)
 
     patches.later(module.register_optimizer_step_pre_hook(before).remove)
     patches.later(module.register_optimizer_step_post_hook(after).remove)

@@ -29,6 +29,7 @@ __all__ = [
 
 now = _core.time_ns
 _log = _core.log_event
+_log_automatic = _core.log_automatic
 _boundary = _core.boundary
 
 
@@ -66,11 +67,29 @@ class Word:
 
     def write(self, start: int, end: int, args: dict[str, Any]) -> bool:
         """One event, unless the program writes its own; gives whether it was written."""
-        if self.by_hand():
+        begun = 0
+        for twin in self._twins:
+            begun += twin.begun
+        if begun != self._seen:
+            self._seen = begun
+            self._silent = True
             return False
+        self._silent = False
         args["auto"] = 1
         _log(self.name, self.cat, start, end - start, args)
         return True
+
+    def write_in_step(self, start: int, end: int, step: int, epoch: int) -> None:
+        """`write` with the two numbers that nearly every event has."""
+        begun = 0
+        for twin in self._twins:
+            begun += twin.begun
+        if begun != self._seen:
+            self._seen = begun
+            self._silent = True
+            return
+        self._silent = False
+        _log_automatic(self.name, self.cat, start, end, "step", step, "epoch", epoch)
 
 
 _fetch, _pipeline = ai.dataloader.fetch, ai.pipeline

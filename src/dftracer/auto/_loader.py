@@ -14,7 +14,7 @@ from typing import Any
 from dftracer.auto import _worker
 from dftracer.auto._events import FETCH, now
 from dftracer.auto._passes import Pass
-from dftracer.auto._patches import Patches, safely
+from dftracer.auto._patches import Patches, failed, safely
 from dftracer.auto._told import tell
 from dftracer.auto._training import Training, training
 
@@ -60,7 +60,10 @@ def install(module: ModuleType, patches: Patches) -> None:
             raise
         here.fetching = False
         FETCH.ends()
-        safely(_fetched, here, self, batch, start, now(), grad_enabled(), tensor_type)
+        try:
+            _fetched(here, self, batch, start, now(), grad_enabled(), tensor_type)
+        except Exception as error:
+            failed("fetched", error)
         return batch
 
     patches.replace(module.DataLoader, "__iter__", loader_iter)
@@ -72,8 +75,14 @@ def install(module: ModuleType, patches: Patches) -> None:
 def _began(loader: Any, iterator: Any, began: int) -> None:
     tell()
     before = _passes.get(iterator)  # persistent workers: the same iterator begins again
-    of = Pass(id(loader), began, now(), 0 if before is None else before.restarts + 1)
-    if not getattr(loader, "persistent_workers", False):
+    restarts = 0
+    if before is not None:
+        before.iterator = None
+        restarts = before.restarts + 1
+    of = Pass(id(loader), began, now(), restarts)
+    if getattr(loader, "persistent_workers", False):
+        of.iterator = weakref.ref(iterator)
+    else:
         of.follow(iterator)
     _passes[iterator] = of
 
@@ -89,10 +98,15 @@ def _pass_of(iterator: Any) -> Pass:
 def _fetched(
     here: Training, iterator: Any, batch: Any, start: int, end: int, gradients: bool, tensor: type
 ) -> None:
-    of = _pass_of(iterator)
-    found: list[int] = []
-    _tensors(batch, tensor, found, 3)
-    here.batch = frozenset(found)
+    of = here.latest
+    if of is None or of.iterator is None or of.iterator() is not iterator:
+        here.latest = of = _pass_of(iterator)
+    if type(batch) is tensor:
+        here.batch = (id(batch),)
+    else:
+        found: list[int] = []
+        _tensors(batch, tensor, found, 3)
+        here.batch = found
     here.fetched(of, start, end, gradients, _lineage(iterator, of))
 
 
@@ -156,4 +170,7 @@ def _tensors(value: Any, tensor: type, found: list[int], depth: int) -> None:
             values = getattr(value, "data", None)  # transformers.BatchEncoding and the like
             values = values.values() if isinstance(values, dict) else ()
         for each in values:
-            _tensors(each, tensor, found, depth - 1)
+            if type(each) is tensor:
+                found.append(id(each))
+            else:
+                _tensors(each, tensor, found, depth - 1)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["Patches", "safely"]
+__all__ = ["Patches", "failed", "safely"]
 
 
 class Patches:
@@ -55,8 +55,13 @@ def safely(call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
     except Exception as error:
-        what = f"{getattr(call, '__qualname__', call)}: {type(error).__name__}: {error}"
-        if what not in _failures:
-            _failures.add(what)
-            _messages.always(f"auto: an event was not recorded: {what}")
+        failed(getattr(call, "__qualname__", call), error)
         return None
+
+
+def failed(where: object, error: Exception) -> None:
+    """One line, once. Where every step passes, the `try` stands in place: `safely` is a call more."""
+    what = f"{where}: {type(error).__name__}: {error}"
+    if what not in _failures:
+        _failures.add(what)
+        _messages.always(f"auto: an event was not recorded: {what}")

@@ -77,7 +77,7 @@ def _torch_is_there(torch: ModuleType) -> None:
     _watch("torch.autograd", compute.install_autograd)
     _watch("torch.optim.optimizer", compute.install_optimizers)
     _watch("torch.amp.grad_scaler", compute.install_scaler)
-    if os.environ.get("DFTRACER_AUTO_MODULES") == "1":
+    if _session.SETTINGS.auto_modules:
         _watch("torch", importlib.import_module("dftracer.auto._modules").install)
     for name in checkpoint.CALLS:
         _watch(name, checkpoint.install)

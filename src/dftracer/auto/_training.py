@@ -9,11 +9,14 @@ closure given to `optimizer.step`, an optimizer inside backward) the innermost c
 Each thread that trains has a `Training` of its own. All times are those of the trace's clock, in ns.
 """
 
+# ruff: noqa: PLR1730 - a comparison is half the price of max(), and every step passes here
+
 from __future__ import annotations
 
 import importlib
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from dftracer.auto._events import (
@@ -87,25 +90,30 @@ class Training:
         self._framework_steps = False
         self._framework_evaluates = False
         self.fetching = False
-        self.spanned = False  # a framework's own span stands around its optimizers
         self.scaling: int | None = None  # the optimizer that a gradient scaler is about to step
         self.scaled = False  # and whether it did
-        self.batch: frozenset[int] = frozenset()  # ids of the tensors of the latest batch
+        self.batch: Sequence[int] = ()  # ids of the tensors of the latest batch
+        self.latest: Pass | None = None  # the pass that it came from
 
     # What every event says ------------------------------------------------------------------------
 
-    def _numbers(self, certain: bool = True) -> dict[str, Any]:
-        numbers: dict[str, Any] = {}
-        if certain and self.step is not None and self.step.opener is not None and self.evaluation is None:
-            numbers["step"] = self.number
+    def _number(self, args: dict[str, Any]) -> None:
+        step = self.step
+        if step is not None and step.passes and self.evaluation is None:
+            args["step"] = self.number
             if self.epoch is not None:
-                numbers["epoch"] = self.epoch
-        return numbers
+                args["epoch"] = self.epoch
 
-    def write(self, word: Word, start: int, end: int, **more: Any) -> None:
+    def write(self, word: Word, start: int, end: int, **args: Any) -> None:
         """An event of this thread, now that it is over."""
-        self._last = max(self._last, end)
-        word.write(start, end, {**self._numbers(), **more})
+        if end > self._last:
+            self._last = end
+        step = self.step
+        if args or self.epoch is None or step is None or not step.passes or self.evaluation is not None:
+            self._number(args)
+            word.write(start, end, args)
+        else:
+            word.write_in_step(start, end, self.number, self.epoch)
 
     # Loader ---------------------------------------------------------------------------------------
 
@@ -137,8 +145,11 @@ class Training:
             self._evaluation_fetch(of, start)
         self._free = end
         self._marked_forward = None
-        self._last = max(self._last, end)
-        FETCH.write(start, end, {**self._numbers(of.trains), **facts})
+        if end > self._last:
+            self._last = end
+        if of.trains:
+            self._number(facts)
+        FETCH.write(start, end, facts)
         if trains:
             FORWARD.begins()
 
@@ -249,8 +260,9 @@ class Training:
         if step is None:
             step = self._open_without_fetch(start)
         for of in step.passes:
-            of.trains = True
-            self._loaders[of.loader] = True
+            if not of.trains:
+                of.trains = True
+                self._loaders[of.loader] = True
         step.backward = True
         FORWARD.ends()
         BACKWARD.begins()
@@ -262,13 +274,16 @@ class Training:
 
     def backward_ends(self, error: BaseException | None = None) -> None:
         """The outermost one, or one inside it."""
-        self._depth = max(0, self._depth - 1)
-        if self._depth:
+        if self._depth > 1:
+            self._depth -= 1
             return
+        self._depth = 0
         end = now()
         BACKWARD.ends()
-        failed = {} if error is None else {"error": type(error).__name__}
-        self.write(BACKWARD, self._backward_start, end, **failed)
+        if error is None:
+            self.write(BACKWARD, self._backward_start, end)
+        else:
+            self.write(BACKWARD, self._backward_start, end, error=type(error).__name__)
         self._free = self._backward_end = end
         if self.step is not None and self.step.last_end > self._backward_start:
             self.step.last_end = end  # an optimizer in backward
@@ -287,7 +302,7 @@ class Training:
         step = self.step
         if step is None:
             step = self._open_without_fetch(start)
-        elif not self._framework_steps and _without_loader(step):
+        elif (not step.passes or step.passes[0].died) and not self._framework_steps and _without_loader(step):
             before = step.stepped_by.get(key)
             if before is not None and before != self._backwards:
                 end = step.last_end
@@ -310,7 +325,8 @@ class Training:
             return
         STEP.ends()
         if self._depth == 0:
-            start = max(start, self._backward_end)
+            if start < self._backward_end:
+                start = self._backward_end
             self._free = end
         self.write(STEP, start, end, **facts)
         if self.step is not None:
@@ -384,23 +400,26 @@ class Training:
         leftover = self._leftover
         if leftover is None:
             return self._open(self._free or at, self._free or at, None)
-        FETCH.write(*leftover, self._numbers(certain=False))
+        FETCH.write(*leftover, {})
         return self._open(*leftover, None)
 
     def _close(self, step: Step, end: int) -> None:
         """The step is over; one that begins without a fetch ends with its optimizer."""
-        opener = step.opener
-        if _without_loader(step):
-            end = min(end, step.last_end or end)
-        elif opener is not None and opener.died and not opener.ended:
-            end = max(step.last_end, min(end, opener.died))
-        self.step = step
-        numbers: dict[str, Any] = {"step": self.number}
-        if self.epoch is not None:
-            numbers["epoch"] = self.epoch
+        opener = step.passes[0] if step.passes else None
+        if opener is None or opener.died:
+            if _without_loader(step):
+                end = min(end, step.last_end or end)
+            elif opener is not None and not opener.ended:
+                end = max(step.last_end, min(end, opener.died))
         self._step_end = end
-        self._last = max(self._last, end)
-        BLOCK.write(step.body, max(end, step.body), numbers)
+        if end > self._last:
+            self._last = end
+        if end < step.body:
+            end = step.body
+        if self.epoch is None:
+            BLOCK.write(step.body, end, {"step": self.number})
+        else:
+            BLOCK.write_in_step(step.body, end, self.number, self.epoch)
         self.number += 1
         self.step = None
 

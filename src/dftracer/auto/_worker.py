@@ -12,8 +12,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from dftracer._core import log_automatic
 from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, now
-from dftracer.auto._patches import Patches, safely
+from dftracer.auto._patches import Patches, failed, safely
 
 __all__ = ["in_worker", "install"]
 
@@ -39,10 +40,14 @@ def in_worker() -> bool:
 
 def _facts(**more: Any) -> dict[str, Any]:
     if _task.batch is not None:
-        more["batch"] = _task.batch
-        if _task.restarts:
-            more["pass"] = _task.restarts
+        _add_task(more)
     return more
+
+
+def _add_task(facts: dict[str, Any]) -> None:
+    facts["batch"] = _task.batch
+    if _task.restarts:
+        facts["pass"] = _task.restarts
 
 
 class _Tasks:
@@ -69,29 +74,44 @@ class _Items:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
+        self._many = getattr(dataset, "__getitems__", None)
+
     def __getitem__(self, index: Any) -> Any:
         start = now()
         item = self._dataset[index]
         safely(_item, start, index)
         return item
 
+    def __getitems__(self, indices: Any) -> Any:
+        """The items of a batch, as the fetcher itself would get them."""
+        start = now()
+        if self._many:
+            found = self._many(indices)
+            safely(lambda: ITEM.write(start, now(), _facts(items=len(indices))))
+            return found
+        dataset, by_hand, items = self._dataset, ITEM.by_hand, []
+        quick = _task.batch is None
+        for index in indices:
+            items.append(dataset[index])
+            try:
+                if not quick or type(index) is not int:
+                    _item(start, index)
+                    start = now()
+                elif by_hand():
+                    start = now()
+                else:
+                    start = log_automatic("item", "data", start, 0, "image_idx", index)
+            except Exception as error:
+                failed("item", error)
+                start = now()
+        return items
+
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._dataset, name)
-        return _many(found) if name == "__getitems__" and found else found
+        return getattr(self._dataset, name)
 
 
 def _item(start: int, index: Any) -> None:
     ITEM.write(start, now(), _facts(image_idx=index) if isinstance(index, int) else _facts())
-
-
-def _many(get_items: Any) -> Any:
-    def items(indices: Any) -> Any:
-        start = now()
-        found = get_items(indices)
-        safely(lambda: ITEM.write(start, now(), _facts(items=len(indices))))
-        return found
-
-    return items
 
 
 class _Stream:
@@ -106,7 +126,10 @@ class _Stream:
     def __next__(self) -> Any:
         start = now()
         item = next(self._iterator)
-        safely(lambda: ITEM.write(start, now(), _facts()))
+        try:
+            ITEM.write(start, now(), _facts())
+        except Exception as error:
+            failed("item", error)
         return item
 
     def __getattr__(self, name: str) -> Any:
@@ -122,7 +145,10 @@ class _Transform:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         start = now()
         result = self._transform(*args, **kwargs)
-        safely(lambda: PREPROCESS.write(start, now(), _facts()))
+        try:
+            PREPROCESS.write(start, now(), _facts())
+        except Exception as error:
+            failed("preprocess", error)
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -140,8 +166,10 @@ def _timed_collate(collate: Any) -> Any:
     def timed(items: Any) -> Any:
         start = now()
         batch = collate(items)
-        facts = _facts(items=len(items)) if isinstance(items, list) else _facts()
-        safely(lambda: COLLATE.write(start, now(), facts))
+        try:
+            COLLATE.write(start, now(), _facts(items=len(items)) if isinstance(items, list) else _facts())
+        except Exception as error:
+            failed("collate", error)
         return batch
 
     return timed

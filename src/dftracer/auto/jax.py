@@ -18,6 +18,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from dftracer import _session
 from dftracer.auto._required import required
 from dftracer.python import ai
 
@@ -31,6 +32,7 @@ def step(fn: Callable[P, R], *, block: bool = False) -> Callable[P, R]:
     """`fn`, each of its calls an event with the step's number."""
     wait: Callable[[Any], Any] | None = required("jax").block_until_ready if block else None
     numbers = itertools.count()
+    _session.arm()
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -93,7 +93,7 @@ class DFTracerCallback(Callback):
 class _Deaf:
     """Takes the place of the step rule while Keras tells: its optimizers are not torch's."""
 
-    fetching = spanned = False
+    fetching = False
     scaling = None
 
     def __getattr__(self, name: str) -> Any:

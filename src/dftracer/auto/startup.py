@@ -18,13 +18,16 @@ def begin() -> None:
     """Once per process."""
     global _begun  # noqa: PLW0603
     wanted = os.environ.get("DFTRACER_AUTO", "").strip().lower()
-    if _begun or wanted not in ("torch", "1", "true", "on", "yes"):
+    if _begun or wanted in ("", "off", "0", "false", "no"):
         return
     _begun = True
     try:
-        from dftracer import auto  # noqa: PLC0415 - nothing is loaded where nothing is asked for
+        from dftracer import _session  # noqa: PLC0415 - nothing is loaded where nothing is asked for
 
-        auto.install()
+        if _session.SETTINGS.auto == "TORCH":
+            from dftracer import auto  # noqa: PLC0415
+
+            auto.install()
     except Exception as error:  # the program must start whatever happens here
         sys.stderr.write(f"dftracer: automatic tracing is off: {type(error).__name__}: {error}\n")
 

@@ -45,7 +45,16 @@ _Source = TypeVar("_Source")
 _STANDALONE, _STORAGE, _BRANCH, _DERIVED, _LOOP = "\0", "\3", "\4", "\1", "\2"
 
 
-class DFTracerAI(_core.Node):
+class _NodeKind(type):
+    """What a node's call gives is of the node's class too, for programs that ask by `isinstance`."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if type(instance) is _core.Use:
+            instance = instance.node
+        return super().__instancecheck__(instance)
+
+
+class DFTracerAI(_core.Node, metaclass=_NodeKind):
     """A named span with a place in a tree: decorator, context manager, loop wrapper, start/stop pair."""
 
     def __init__(
