@@ -29,7 +29,8 @@ if TYPE_CHECKING:
         """Stands in for the framework's own where types are checked."""
 
 else:
-    Callback = required("keras").callbacks.Callback
+    # Not by its public name: that is not there yet when the list of callbacks has just been imported.
+    Callback = required("keras.src.callbacks.callback").Callback
 
 __all__ = ["NAME", "DFTracerCallback", "install"]
 
