@@ -29,7 +29,9 @@ PHASES = ("", "fetch", "step", "transfer", "forward", "backward", "optimizer", "
 _FETCH, _STEP = 1, 2
 _STEP_ENDS = 2 * _STEP + 1
 _PAUSE = -1  # in the place of a code: what was open stays unknown
-MOST_OF_TIME = 0.007  # of the run's time that recording may take; beyond it, steps are left out
+# Of the run's time, what recording may take in here; beyond it, steps are left out. On an H200 an event costs
+# the launches after it as much again.
+MOST_OF_TIME = 0.003
 _FIRST_STEPS = 8  # are recorded in any case
 _LANE = 1 << 30
 _SHARED_NS = 20_000  # boundaries closer than this are one: a few launches at most lie between them

@@ -35,7 +35,9 @@ EMPTY: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 def union(start: Ints, end: Ints) -> Intervals:
     """The disjoint intervals that cover the same time as the given ones."""
     keep = end > start
-    start, end = start[keep], end[keep]
+    if not keep.all():
+        start, end = start[keep], end[keep]
+    del keep
     if start.size == 0:
         return EMPTY
     if (start[1:] < start[:-1]).any():
@@ -45,9 +47,11 @@ def union(start: Ints, end: Ints) -> Intervals:
     new = np.empty(start.size, dtype=bool)
     new[0] = True
     np.greater(start[1:], reach[:-1], out=new[1:])
-    first = np.flatnonzero(new)
-    last = np.append(first[1:] - 1, start.size - 1)
-    return start[first], reach[last]
+    start = start[new]
+    # An interval ends where the next begins: the last row of each is the one before a first.
+    new[:-1] = new[1:]
+    new[-1] = True
+    return start, reach[new]
 
 
 def total(a: Intervals) -> int:

@@ -171,6 +171,8 @@ class _Analyzer:
         if not self.auto and self.marks.step_is_whole(steps):
             cls[cls == _UPDATE] = _ANY_COMPUTE
         lanes = _lanes(tid, ts, dur, cls, counts)
+        end = np.add(ts, dur, out=dur)
+        del tid, dur, counts  # at this point most is held; nothing stays a moment longer than it is needed
         out = Partial(self.process, events=self.rows, first_us=self.first, last_us=self.last, steps=steps)
         whole = self.ai_span or (self.first or 0, self.last or 0)
         out.phases = find_phases(steps, phase_marks(self.marks, steps.tid, whole), loops)
@@ -186,7 +188,6 @@ class _Analyzer:
         out.epochs = [
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
-        end = ts + dur
         present = np.zeros(len(CLASSES), dtype=bool)
         present[cls] = True
         shown = np.flatnonzero(present).tolist()
@@ -199,13 +200,17 @@ class _Analyzer:
         out.comm = union(ts[is_comm], end[is_comm])
         is_io = _is_one_of(_IO_CLASSES)[cls]
         io_time = union(ts[is_io], end[is_io])
+        del ts, end, cls, is_compute, is_comm, is_io
         (io_file, io_ts, io_dur), io_n = self.io_rows.take()
         heavy = Lanes(lanes, io_file.astype(np.int32, copy=False), io_ts, io_dur, io_time, paths, io_n=io_n)
         if "collate" in self.lineage:
             heavy.batches = Batches(np.concatenate(self.lineage["collate"], axis=1), *items[[0, 1, 2, 5]])
         if "wait" in self.lineage:
             out.awaited = np.concatenate(self.lineage["wait"], axis=1)
-        out.covered_us = total(union(ts, end))
+        if lanes:
+            starts, ends = [lane.start for lane in lanes], [lane.end for lane in lanes]
+            out.covered_us = total(union(np.concatenate(starts), np.concatenate(ends)))
+            del starts, ends
         for lane in lanes:
             busy = lane.busy()
             mine = items[:, items[0] == lane.tid]

@@ -9,42 +9,47 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dftracer.cli.chrome_tracks import Tracks
-from dftracer.load.chunk import MISSING
+from dftracer.cli.chrome_tracks import FEEDING, ProcessTracks, Tracks
+from dftracer.load.chunk import MISSING, Chunk
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Trace, scan_file
 
 __all__ = ["assign_lanes", "write_chrome"]
 
 _COLUMNS = ("level", "p_idx", "epoch", "step", "count", "size", "offset", "ret", "errno", "image_idx")
+_BLOCK = 1 << 16
 
 
-def assign_lanes(tid: Any, ts: Any, dur: Any) -> list[int]:
+def assign_lanes(tid: Any, ts: Any, dur: Any) -> npt.NDArray[np.uint32]:
     """For each span the lane of its thread (0 is the first) on which it nests cleanly."""
     order = np.lexsort((-dur, ts, tid))
-    lanes = [0] * len(order)
+    lanes = np.zeros(order.size, np.uint32)
     open_ends: list[list[int]] = []
     last_tid: int | None = None
-    for i in order.tolist():
-        t, start, end = int(tid[i]), int(ts[i]), int(ts[i] + dur[i])
-        if t != last_tid:
-            open_ends, last_tid = [], t
-        for number in range(len(open_ends) + 1):
-            if number == len(open_ends):
-                open_ends.append([])
-            stack = open_ends[number]
-            while stack and stack[-1] <= start:
-                stack.pop()
-            if not stack or end <= stack[-1]:
-                stack.append(end)
-                lanes[i] = number
-                break
+    for block in range(0, order.size, _BLOCK):
+        rows = order[block : block + _BLOCK]
+        columns = (tid[rows].tolist(), ts[rows].tolist(), (ts[rows] + dur[rows]).tolist())
+        for i, t, start, end in zip(rows.tolist(), *columns, strict=True):
+            if t != last_tid:
+                open_ends, last_tid = [], t
+            for number in range(len(open_ends) + 1):
+                if number == len(open_ends):
+                    open_ends.append([])
+                stack = open_ends[number]
+                while stack and stack[-1] <= start:
+                    stack.pop()
+                if not stack or end <= stack[-1]:
+                    stack.append(end)
+                    if number:
+                        lanes[i] = number
+                    break
     return lanes
 
 
@@ -58,13 +63,10 @@ def write_chrome(trace: Trace, path: Path, *, packed: bool) -> int:
     with opener(path, "wt", encoding="utf-8", errors="replace") as out:
         out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         between = ""
-        for holder, rows in _by_process(trace, wanted, base):
-            written += len(rows)
-            for row in (*tracks.place(holder, rows, _lanes(rows)), *rows):
-                out.write(between + json.dumps(row, separators=(",", ":"), ensure_ascii=False))
-                between = ",\n"
-        for row in tracks.meetings():
-            out.write(between + json.dumps(row, separators=(",", ":")))
+        for row, is_event in _placed(trace, wanted, base, tracks):
+            written += is_event
+            out.write(between + json.dumps(row, separators=(",", ":"), ensure_ascii=False))
+            between = ",\n"
         out.write(f'],"otherData":{{"base_time_us":{base}}}}}\n')
     return written
 
@@ -79,20 +81,65 @@ def _first(trace: Trace, process: ProcessInfo) -> int | None:
     return first
 
 
-def _by_process(
-    trace: Trace, wanted: list[ProcessInfo], base: int
-) -> Iterator[tuple[ProcessInfo, list[dict[str, Any]]]]:
-    """The rows of one process after the other, be its trace in one file, in parts, or in a merged one."""
+class _Spans:
+    """What has to be known of a process before its first row is written: 20 bytes for each of its spans."""
+
+    def __init__(self) -> None:
+        self.feeds = False
+        self._columns: list[tuple[Any, Any, Any]] = []
+
+    def add(self, chunk: Chunk, mine: Any, feeding: Any) -> None:
+        self.feeds = self.feeds or bool(feeding[chunk.codes("cat")[mine]].any())
+        spans = mine[chunk.ph()[mine] == ord("X")]
+        pid, tid = chunk.ints("pid")[spans], chunk.ints("tid")[spans]
+        tid = np.where(tid == MISSING, pid, tid)
+        self._columns.append((tid, chunk.ints("ts")[spans], np.maximum(chunk.ints("dur")[spans], 0)))
+
+    def lanes(self) -> Iterator[int]:
+        """The lane of each span, in the order of the file."""
+        columns = [np.concatenate([c[i] for c in self._columns]) for i in range(3)]
+        self._columns = []
+        return map(int, assign_lanes(*columns))
+
+
+def _survey(trace: Trace, parts: list[ProcessInfo]) -> dict[int, _Spans]:
+    found: dict[int, _Spans] = {}
+    for process in parts:
+        for scanner, chunk in scan_file(process, trace.filter, trace.threads, trace.chunk_text):
+            if chunk.rows == 0:
+                continue
+            feeding = np.array([*(cat in FEEDING for cat in scanner.dictionary("cat")), False])
+            pids = chunk.ints("pid")
+            for pid in np.unique(pids).tolist():
+                found.setdefault(pid, _Spans()).add(chunk, np.flatnonzero(pids == pid), feeding)
+    return found
+
+
+def _placed(
+    trace: Trace, wanted: list[ProcessInfo], base: int, tracks: Tracks
+) -> Iterator[tuple[dict[str, Any], bool]]:
+    """All rows as they are written (events, and what is told of their tracks), be the trace of a
+    process in one file, in parts, or in a merged one.
+    """
     files: dict[tuple[str, int], list[ProcessInfo]] = {}
     for process in wanted:
         files.setdefault(process.key, []).append(process)
     for parts in files.values():
-        by_pid: dict[int, list[dict[str, Any]]] = {}
+        spans = _survey(trace, parts)
+        begun: dict[int, tuple[ProcessTracks, Iterator[int]]] = {}
         for process in parts:
             for row in _rows(trace, process, base):
-                by_pid.setdefault(row["pid"], []).append(row)
-        for rows in by_pid.values():
-            yield parts[-1], rows
+                pid = row["pid"]
+                if pid not in begun:
+                    begun[pid] = tracks.begin(parts[-1], pid, spans[pid].feeds), spans[pid].lanes()
+                    yield from ((head, False) for head in begun[pid][0].heads)
+                placing, lanes = begun[pid]
+                for name in placing.place(row, next(lanes) if row["ph"] == "X" else 0):
+                    yield name, False
+                yield row, True
+        for placing, _ in begun.values():
+            yield from ((arrow, False) for arrow in placing.arrows())
+    yield from ((arrow, False) for arrow in tracks.meetings())
 
 
 def _rows(trace: Trace, process: ProcessInfo, base: int) -> Iterator[dict[str, Any]]:
@@ -134,18 +181,6 @@ def _rows(trace: Trace, process: ProcessInfo, base: int) -> Iterator[dict[str, A
                 args = {k: v for k, v in args.items() if isinstance(v, (int, float))}
             row["args"] = args
             yield row
-
-
-def _lanes(rows: Iterable[dict[str, Any]]) -> list[int]:
-    """A lane for each row; counters are not on one."""
-    listed = list(rows)
-    spans = [i for i, r in enumerate(listed) if r["ph"] == "X"]
-    columns = [np.array([listed[i][c] for i in spans], dtype=np.int64) for c in ("tid", "ts", "dur")]
-    lanes = [0] * len(listed)
-    if spans:
-        for i, lane in zip(spans, assign_lanes(*columns), strict=True):
-            lanes[i] = lane
-    return lanes
 
 
 def _object(text: str) -> dict[str, Any]:

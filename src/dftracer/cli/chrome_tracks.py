@@ -7,11 +7,11 @@ from typing import Any
 
 from dftracer.load.process import ProcessInfo
 
-__all__ = ["Tracks"]
+__all__ = ["FEEDING", "ProcessTracks", "Tracks"]
 
 _LARGEST = 1 << 31
 # Of these a process that another one started reads samples: it is a worker of a data loader.
-_FEEDING = {"data", "dataloader", "POSIX", "STDIO"}
+FEEDING = {"data", "dataloader", "POSIX", "STDIO"}
 _LANE = "lane."
 Row = dict[str, Any]
 
@@ -38,7 +38,7 @@ class _Numbers:
 
 
 class Tracks:
-    """Places the rows of one process after the other."""
+    """The numbers given to all processes, and what ties them together."""
 
     def __init__(self, processes: Iterable[ProcessInfo]) -> None:
         self._known = {p.key for p in processes}
@@ -48,60 +48,39 @@ class Tracks:
         self._collectives: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
         self._arrows = 0
 
-    def place(self, holder: ProcessInfo, rows: list[Row], lanes: list[int]) -> list[Row]:
-        """Give the rows of one process their numbers; returns the names of its tracks, and arrows."""
-        original_pid = rows[0]["pid"]
+    def begin(self, holder: ProcessInfo, original_pid: int, feeds: bool) -> ProcessTracks:
+        """The tracks of one process; `feeds`: it has events of a kind that loaders of data have."""
         process = holder if holder.pid == original_pid else holder.others.get(original_pid)
         key = process.key if process is not None else (holder.host, original_pid)
-        pid = self._pids.get(key, original_pid)
         rank = holder.ranks().get(original_pid) if holder.others else holder.rank
         self._known |= {p.key for p in holder.others.values()}
-        heads = [_name("process_name", pid, 0, self._who(process, rows, rank))]
+        out = ProcessTracks(self, process, key, self._pids.get(key, original_pid), rank)
+        out.heads.append(_name("process_name", out.pid, 0, self._who(process, original_pid, rank, feeds)))
         if rank is not None:
             sort = {"sort_index": rank}
-            heads.append({"name": "process_sort_index", "ph": "M", "pid": pid, "tid": 0, "args": sort})
-        named: set[int] = set()
-        devices = {t for t, text in _device_lanes(process).items() if "stream" in text}
-        launches: dict[int, Row] = {}
-        kernels: list[tuple[int, Row]] = []
-        for row, lane in zip(rows, lanes, strict=True):
-            original = row["tid"]
-            row["pid"] = pid
-            row["tid"] = self._tids.get((key, original, lane), None if lane else original)
-            if row["ph"] != "X":
-                continue
-            if row["tid"] not in named:
-                named.add(row["tid"])
-                text = _thread(process, original) + (f" ({lane + 1})" if lane else "")
-                heads.append(_name("thread_name", pid, row["tid"], text))
-            number = row["args"].get("correlation")
-            if isinstance(number, int) and row["cat"] == "PP":
-                if original in devices:
-                    kernels.append((number, row))
-                else:
-                    launches[number] = row
-            self._keep_collective(row, rank)
-        for number, kernel in kernels:
-            if number in launches:
-                heads += self._arrow("launch", [launches[number], kernel])
-        return heads
+            out.heads.append(
+                {"name": "process_sort_index", "ph": "M", "pid": out.pid, "tid": 0, "args": sort}
+            )
+        return out
+
+    def tid(self, key: Any, original: int, lane: int) -> int:
+        return self._tids.get((key, original, lane), None if lane else original)
 
     def meetings(self) -> Iterator[Row]:
         """Arrows between the parts that different ranks have in one collective, in the order they came."""
         for parts in self._collectives.values():
             ranks = {rank for rank, _ in parts}
             if 1 < len(ranks) == len(parts):
-                yield from self._arrow("collective", sorted((r for _, r in parts), key=lambda r: r["ts"]))
+                yield from self.arrow("collective", sorted((r for _, r in parts), key=lambda r: r["ts"]))
 
-    def _keep_collective(self, row: Row, rank: int | None) -> None:
+    def keep_collective(self, row: Row, rank: int | None) -> None:
         args = row["args"]
         if row["cat"] == "comm" and rank is not None and "seq" in args and "group" in args:
             where = (args["group"], row["name"], args["seq"])
             if row["name"] not in ("send", "receive"):  # their counts are each rank's own
-                ends = {k: row[k] for k in ("pid", "tid", "ts")}
-                self._collectives.setdefault(where, []).append((rank, ends))
+                self._collectives.setdefault(where, []).append((rank, _end(row)))
 
-    def _arrow(self, name: str, ends: list[Row]) -> Iterator[Row]:
+    def arrow(self, name: str, ends: list[Row]) -> Iterator[Row]:
         self._arrows += 1
         for i, row in enumerate(ends):
             ph = "s" if i == 0 else "f" if i == len(ends) - 1 else "t"
@@ -109,14 +88,61 @@ class Tracks:
             more = {} if ph == "s" else {"bp": "e"}
             yield {**arrow, "pid": row["pid"], "tid": row["tid"], "ts": row["ts"], **more}
 
-    def _who(self, process: ProcessInfo | None, rows: list[Row], rank: int | None) -> str:
-        pid = process.pid if process is not None else rows[0]["pid"]
+    def _who(self, process: ProcessInfo | None, pid: int, rank: int | None, feeds: bool) -> str:
         parts = [f"rank {rank}"] if rank is not None else []
         parent = (process.host, process.ppid) if process is not None and process.ppid is not None else None
-        if parent in self._known and any(r["cat"] in _FEEDING for r in rows):
+        if parent in self._known and feeds:
             number = self._workers[parent] = self._workers.get(parent, -1) + 1
             parts.append(f"loader worker {number}")
         return " ".join([*parts, f"pid {pid}"])
+
+
+class ProcessTracks:
+    """The tracks of one process, named as its rows come."""
+
+    def __init__(
+        self, tracks: Tracks, process: ProcessInfo | None, key: Any, pid: int, rank: int | None
+    ) -> None:
+        self.heads: list[Row] = []
+        self.pid = pid
+        self._tracks = tracks
+        self._process = process
+        self._key = key
+        self._rank = rank
+        self._named: set[int] = set()
+        self._devices = {t for t, text in _device_lanes(process).items() if "stream" in text}
+        self._launches: dict[int, Row] = {}
+        self._kernels: list[tuple[int, Row]] = []
+
+    def place(self, row: Row, lane: int) -> Iterator[Row]:
+        """Give the row its numbers; yields the name of its track where it is the first there."""
+        original = row["tid"]
+        row["pid"] = self.pid
+        row["tid"] = self._tracks.tid(self._key, original, lane)
+        if row["ph"] != "X":
+            return
+        if row["tid"] not in self._named:
+            self._named.add(row["tid"])
+            text = _thread(self._process, original) + (f" ({lane + 1})" if lane else "")
+            yield _name("thread_name", self.pid, row["tid"], text)
+        number = row["args"].get("correlation")
+        if isinstance(number, int) and row["cat"] == "PP":
+            if original in self._devices:
+                self._kernels.append((number, _end(row)))
+            else:
+                self._launches[number] = _end(row)
+        self._tracks.keep_collective(row, self._rank)
+
+    def arrows(self) -> Iterator[Row]:
+        """From launches to what they launched."""
+        for number, kernel in self._kernels:
+            if number in self._launches:
+                yield from self._tracks.arrow("launch", [self._launches[number], kernel])
+
+
+def _end(row: Row) -> Row:
+    """What an arrow needs to know of a row."""
+    return {k: row[k] for k in ("pid", "tid", "ts")}
 
 
 def _device_lanes(process: ProcessInfo | None) -> dict[int, str]:

@@ -106,7 +106,7 @@ def _lanes(lane: Ints, start: Ints, dur: Ints) -> Ints:
     lane = lane.copy()
     for bad in distinct(lane[crossing]).tolist():
         rows = np.flatnonzero(lane == bad)
-        number = np.array(assign_lanes(lane[rows], start[rows], dur[rows]), dtype=np.int64)
+        number = assign_lanes(lane[rows], start[rows], dur[rows]).astype(np.int64)
         lane[rows] = np.where(number > 0, _FURTHER + bad * 64 + number, bad)
     return lane
 
