@@ -12,9 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dftracer.cli.main import main
+from dftracer.load import Trace
 from fuzz.mutate import mutated
 
-__all__ = ["COLLECTED_VERBS", "CORPUS", "TRACE_VERBS", "damaged_collection", "damaged_trace"]
+__all__ = [
+    "COLLECTED_VERBS",
+    "CORPUS",
+    "TRACE_VERBS",
+    "damaged_collection",
+    "damaged_sidecar",
+    "damaged_trace",
+]
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -99,3 +107,16 @@ def _outcome(words: list[str], place: Callable[[Path], None]) -> str | None:
             return f"not one line: {told.getvalue()!r}"
         left = [p.name for p in out.rglob("*") if "tmp" in p.name or p.name.startswith(".")]
         return f"left behind: {left}" if left else None
+
+
+def damaged_sidecar(rng: random.Random) -> str | None:
+    """The same of a query over a whole trace whose Parquet sidecar has damage."""
+    seeds = sorted((CORPUS / "traces").iterdir())
+
+    def place(folder: Path) -> None:
+        trace = shutil.copy(rng.choice(seeds), folder)
+        Trace(trace, recover=False).lazy()
+        (made,) = (folder / ".dftracer-cache").iterdir()
+        made.write_bytes(mutated(made.read_bytes(), rng))
+
+    return _outcome(["query", "select count(*), sum(dur), max(name), max(args) from events", "IN"], place)

@@ -48,23 +48,17 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not compiling():
-            try:
-                here = training()
-                if here.scaling != id(optimizer):
-                    here.optimizer_begins(id(optimizer), now())
-            except Exception as error:
-                failed("optimizer_begins", error)
+            here = training()
+            if here.scaling != id(optimizer):
+                safely(here.optimizer_begins, id(optimizer), now())
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not compiling():
-            try:
-                here = training()
-                if here.scaling == id(optimizer):
-                    here.scaled = True
-                else:
-                    here.optimizer_ends(id(optimizer), now())
-            except Exception as error:
-                failed("optimizer_ends", error)
+            here = training()
+            if here.scaling == id(optimizer):
+                here.scaled = True
+            else:
+                safely(here.optimizer_ends, id(optimizer), now())
 
     patches.later(module.register_optimizer_step_pre_hook(before).remove)
     patches.later(module.register_optimizer_step_post_hook(after).remove)

@@ -99,7 +99,7 @@ def _fetched(
     here: Training, iterator: Any, batch: Any, start: int, end: int, gradients: bool, tensor: type
 ) -> None:
     of = here.latest
-    if of is None or of.iterator is None or of.iterator() is not iterator:
+    if type(of) is not Pass or of.iterator is None or of.iterator() is not iterator:
         here.latest = of = _pass_of(iterator)
     if type(batch) is tensor:
         here.batch = (id(batch),)
