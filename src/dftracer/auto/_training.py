@@ -34,32 +34,11 @@ from dftracer.auto._events import (
     now,
 )
 from dftracer.auto._passes import Pass
+from dftracer.auto._step import Step
 
 __all__ = ["Training", "all_trainings", "finish_all", "forget_all", "training"]
 
 _JOINED = 10_000_000  # ns between iter(loader) and its first next() that are still one wait
-
-
-class Step:
-    """A step that is going on."""
-
-    __slots__ = ("backward", "body", "last_end", "next_fetch", "passes", "start", "stepped", "stepped_by")
-
-    def __init__(self, start: int, body: int, of: Pass | None) -> None:
-        self.start = start
-        self.body = body
-        self.passes = [] if of is None else [of]
-        self.backward = False
-        self.stepped = False
-        self.stepped_by: dict[int, int] = {}  # optimizer -> how many backwards there had been
-        self.last_end = 0  # of its latest optimizer step
-        # The first fetch from a loader of which it is not known yet whether it trains: start, end, pass.
-        self.next_fetch: tuple[int, int, Pass] | None = None
-
-    @property
-    def opener(self) -> Pass | None:
-        """The pass whose batch began it."""
-        return self.passes[0] if self.passes else None
 
 
 class Training:

@@ -108,10 +108,14 @@ def _quiet(on: bool) -> None:
     from dftracer.auto import _training  # noqa: PLC0415 - only where torch may be watched
 
     here = _training._local
-    if on and not isinstance(getattr(here, "training", None), _Deaf):
-        _outer.training = getattr(here, "training", None)
+    now = getattr(here, "training", None)
+    if on and not isinstance(now, _Deaf):
+        if now is not None and not now._backwards:
+            _training._all.remove(now)  # Keras looks at a batch before it trains; nothing else has happened
+            now = None
+        _outer.training = now
         here.training = _Deaf()
-    elif not on and isinstance(getattr(here, "training", None), _Deaf):
+    elif not on and isinstance(now, _Deaf):
         if _outer.training is None:
             del here.training
         else:
@@ -125,12 +129,11 @@ def install(module: ModuleType, patches: Patches) -> None:
 
     @functools.wraps(original)
     def init(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
-        original(self, callbacks, *args, **kwargs)
-        safely(_add, self)
+        original(self, safely(_with_ours, callbacks) or callbacks, *args, **kwargs)
 
     patches.replace(owner, "__init__", init)
 
 
-def _add(callbacks: Any) -> None:
-    if not any(isinstance(c, DFTracerCallback) for c in callbacks.callbacks):
-        callbacks.append(DFTracerCallback())
+def _with_ours(callbacks: Any) -> list[Any]:
+    given = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+    return given if any(isinstance(c, DFTracerCallback) for c in given) else [*given, DFTracerCallback()]

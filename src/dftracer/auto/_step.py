@@ -1,0 +1,29 @@
+"""What is known of a step while it goes on."""
+
+from __future__ import annotations
+
+from dftracer.auto._passes import Pass
+
+__all__ = ["Step"]
+
+
+class Step:
+    """A step that is going on."""
+
+    __slots__ = ("backward", "body", "last_end", "next_fetch", "passes", "start", "stepped", "stepped_by")
+
+    def __init__(self, start: int, body: int, of: Pass | None) -> None:
+        self.start = start
+        self.body = body
+        self.passes = [] if of is None else [of]
+        self.backward = False
+        self.stepped = False
+        self.stepped_by: dict[int, int] = {}  # optimizer -> how many backwards there had been
+        self.last_end = 0  # of its latest optimizer step
+        # The first fetch from a loader of which it is not known yet whether it trains: start, end, pass.
+        self.next_fetch: tuple[int, int, Pass] | None = None
+
+    @property
+    def opener(self) -> Pass | None:
+        """The pass whose batch began it."""
+        return self.passes[0] if self.passes else None
