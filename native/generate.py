@@ -34,13 +34,11 @@ struct SettingRow {
   const char* choices[6];
 };
 
-// clang-format off
 inline constexpr SettingRow kSettings[] = {
 """
 
 LAUNCHERS_HEAD = """\
 };
-// clang-format on
 
 inline constexpr const char* kChoiceAliases[][2] = {
 %s};
@@ -54,7 +52,6 @@ struct LauncherRow {
   const char* job[4][3];
 };
 
-// clang-format off
 inline constexpr LauncherRow kLaunchers[] = {
 """
 
@@ -81,7 +78,7 @@ def text() -> str:
     for name, rank, local, size, job in _rank.LAUNCHERS:
         jobs = "{" + ", ".join(_list(group) for group in job) + "}"
         out += f"    {{{_text(name)}, {_list(rank)}, {_list(local)}, {_list(size)}, {jobs}}},\n"
-    return out + "};\n// clang-format on\n\n}  // namespace dft\n"
+    return out + "};\n\n}  // namespace dft\n"
 
 
 def main() -> int:

@@ -16,7 +16,6 @@ struct SettingRow {
   const char* choices[6];
 };
 
-// clang-format off
 inline constexpr SettingRow kSettings[] = {
     {"enable", "DFTRACER_ENABLE", "bool", "0", 0, 9223372036854775807, false, {}},
     {"init", "DFTRACER_INIT", "choice", "FUNCTION", 0, 9223372036854775807, false, {"FUNCTION", "PRELOAD", "HYBRID"}},
@@ -46,7 +45,6 @@ inline constexpr SettingRow kSettings[] = {
     {"auto", "DFTRACER_AUTO", "choice", "OFF", 0, 9223372036854775807, false, {"OFF", "TORCH"}},
     {"auto_modules", "DFTRACER_AUTO_MODULES", "bool", "0", 0, 9223372036854775807, false, {}},
 };
-// clang-format on
 
 inline constexpr const char* kChoiceAliases[][2] = {
     {"WARNING", "WARN"},
@@ -68,7 +66,6 @@ struct LauncherRow {
   const char* job[4][3];
 };
 
-// clang-format off
 inline constexpr LauncherRow kLaunchers[] = {
     {"torchrun", {"RANK"}, {"LOCAL_RANK"}, {"WORLD_SIZE"}, {{"TORCHELASTIC_RUN_ID"}}},
     {"openmpi", {"OMPI_COMM_WORLD_RANK"}, {"OMPI_COMM_WORLD_LOCAL_RANK"}, {"OMPI_COMM_WORLD_SIZE"}, {{"PMIX_NAMESPACE"}, {"OMPI_MCA_ess_base_jobid"}, {"SLURM_JOB_ID", "SLURM_STEP_ID"}}},
@@ -80,6 +77,5 @@ inline constexpr LauncherRow kLaunchers[] = {
     {"pals", {"PALS_RANKID"}, {"PALS_LOCAL_RANKID"}, {"PALS_SIZE", "PMI_SIZE"}, {{"PALS_APID"}}},
     {"slurm", {"SLURM_PROCID"}, {"SLURM_LOCALID"}, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, {{"SLURM_JOB_ID", "SLURM_STEP_ID"}, {"SLURM_JOB_ID"}}},
 };
-// clang-format on
 
 }  // namespace dft
