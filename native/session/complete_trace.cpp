@@ -162,6 +162,12 @@ bool lines_before(int fd, uint64_t size, bool compressed, uint64_t* lines) {
   return ended;
 }
 
+bool is_whole_member(std::string_view bytes, const MemberIndex& index, std::string_view text) {
+  if (index.member_size > bytes.size() || text.size() != index.text_size) return false;
+  const char* trailer = bytes.data() + index.member_size - kMemberTrailerSize;
+  return trailer_matches(reinterpret_cast<const uint8_t*>(trailer), text);
+}
+
 // The events of the file from `size` on, which completing it cuts off; false if that cannot be told.
 bool events_after(int fd, uint64_t size, uint64_t file_size, bool compressed, std::vector<uint64_t>* ids) {
   if (file_size - size > kLargestMember) return false;
@@ -173,7 +179,9 @@ bool events_after(int fd, uint64_t size, uint64_t file_size, bool compressed, st
   std::string_view left = tail;
   while (std::optional<MemberIndex> index = read_member_index(left)) {
     if (index->text_size > kLargestMember) return false;
-    add_event_ids(first_member_text(left, index->text_size), ids);
+    std::string text = first_member_text(left, index->text_size);
+    // One that was being written when the process died was never committed, and the ring still has all of it.
+    if (is_whole_member(left, *index, text)) add_event_ids(text, ids);
     left.remove_prefix(std::min<size_t>(index->member_size, left.size()));
   }
   return true;
@@ -199,7 +207,11 @@ bool is_first_write(std::string_view bytes, const DeadRing& ring) {
   constexpr size_t kFirstBytes = 4096;  // of a member, before anything comes out
   if (text.empty()) return bytes.size() < kFirstBytes;
   size_t both = std::min(text.size(), expected.size());
-  return text.compare(0, both, expected, 0, both) == 0;
+  size_t same =
+      size_t(std::mismatch(text.begin(), text.begin() + ptrdiff_t(both), expected.begin()).first - text.begin());
+  // Killed while it wrote a longer member over a shorter one, it leaves the beginning of the first and the end of the
+  // second: the first record still says whose it is.
+  return same == both || (h.compress && same > expected.find('\n', envelope::kFirstLine.size()));
 }
 
 // Begins the file as that process began it?

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <random>
 #include <thread>
 
@@ -42,9 +43,9 @@ static std::vector<std::string> parts_in_order(const Scratch& dir, bool compress
     if (access(path.c_str(), F_OK) != 0) break;
     if (!read_bytes(path).empty()) out.push_back(path);
   }
-  if (out.empty())  // killed before the wished name was its own
-    for (auto& path : dir.files(suffix))
-      if (!read_bytes(path).empty()) out.push_back(path);
+  // Killed before the requested name was its own, the last part has its first one.
+  for (auto& path : dir.files(suffix))
+    if (!read_bytes(path).empty() && std::find(out.begin(), out.end(), path) == out.end()) out.push_back(path);
   return out;
 }
 
