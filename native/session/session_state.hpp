@@ -77,6 +77,7 @@ struct Session {
 
   pthread_t thread{};
   bool thread_running = false;
+  std::atomic<bool> writer_begun{false};
   bool woken_early = false;
   std::atomic<uint32_t> wake{0}, sleeping{0}, stop{0}, flush_wanted{0}, flush_done{0};
   std::atomic<bool> written{true};  // nothing was refused at the last try

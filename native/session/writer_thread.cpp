@@ -11,6 +11,7 @@
 #include "intercept/intercept.hpp"
 #include "intercept/io_record.hpp"
 #include "intercept/patcher.hpp"
+#include "record/sanitizer.hpp"
 #include "session/futex.hpp"
 #include "session/threads.hpp"
 
@@ -67,6 +68,7 @@ void* writer_main(void* p) {
   // The rate of the CPU's counter is known only after a moment of both clocks.
   while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
   std::lock_guard at_work(state().writer_at_work);
+  s->writer_begun.store(true);
   uint64_t interval = kFirstFlushMs;
   int idle = 0;
   while (!s->stop.load()) {
@@ -167,6 +169,8 @@ bool start_writer_thread(Session* s) {
   pthread_attr_destroy(&attr);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   s->thread_running = rc == 0;
+  // The start of a thread allocates, and a fork in the middle of it leaves the child a locked allocator.
+  while (any_sanitizer() && rc == 0 && !s->writer_begun.load()) usleep(100);
   return rc == 0;
 }
 
