@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,7 +54,7 @@ def no_rings_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """A test leaves this process as it found it: a recording session would follow it into every later child."""
+    """A test leaves this process as it found it: a session would follow it into later children."""
     yield
     core = sys.modules.get("dftracer._core")
     assert core is None or not core.active(), "the test left a recording session in the process of all tests"
