@@ -18,6 +18,7 @@ from dftracer.report import document
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = [
+    "guide-compare.md",
     "guide-input-bound.md",
     "guide-trace-training.md",
     "guide-workers.md",
