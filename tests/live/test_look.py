@@ -124,7 +124,7 @@ def _state(*places: Path) -> dict[str, tuple[int, int, bytes]]:
 def test_a_killed_process_is_seen_and_left_for_those_who_recover_it(tmp_path: Path) -> None:
     rings = tmp_path / "rings"
     rings.mkdir()
-    with job(tmp_path / "t", 500, end="kill", DFTRACER_RING_DIR=str(rings)) as child:
+    with job(tmp_path / "t", 500, pause=0.001, end="kill", DFTRACER_RING_DIR=str(rings)) as child:
         assert child.stdout.readline() == "made\n"
         child.stdin.write("\n")
         child.stdin.flush()
