@@ -1,9 +1,9 @@
 """What other tools record of the same programs: `python -m bench.versus` prints the tables of docs/versus.md.
 
 One training program with two loader workers, run to its end and killed in the middle, under `dftracer run`,
-VizTracer and torch.profiler; and an annotated program with two forked workers under this and under the DFTracer
-packages on PyPI. Counted are processes, items and steps in the trace, and bytes on disk: facts that do not depend
-on how busy the machine is.
+VizTracer and torch.profiler; and an annotated program with two forked workers under this and under the
+DFTracer packages on PyPI. Counted are processes, items and steps in the trace, and bytes on disk, which do
+not depend on how busy the machine is.
 """
 
 from __future__ import annotations
