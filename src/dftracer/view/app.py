@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from dftracer.view.details import event_at, event_details
 from dftracer.view.flows import flows_between
+from dftracer.view.listing import list_events
 from dftracer.view.ranges import range_facts
 from dftracer.view.run import Run
 from dftracer.view.searching import search, search_args
@@ -178,6 +179,11 @@ def _flows(session: Session, request: Request) -> Any:
     return flows_between(_run(session, request), _window(request), rows, _MOST_ARROWS)
 
 
+def _list(session: Session, request: Request) -> Any:
+    rows = _numbers(request, "rows")[:_MOST_ROWS]
+    return list_events(_run(session, request), _window(request), rows, _hidden(request))
+
+
 _ANSWERS: dict[str, Callable[[Session, Request], Any]] = {
     "state": _state,
     "run": _about,
@@ -189,4 +195,5 @@ _ANSWERS: dict[str, Callable[[Session, Request], Any]] = {
     "steps": _steps,
     "step": _step,
     "flows": _flows,
+    "list": _list,
 }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dftracer.load._scan import Scanner
-from dftracer.load.chunk import INT_COLUMNS, MISSING, Chunk
+from dftracer.load.chunk import INT_COLUMNS, MISSING, Chunk, Ints
 from dftracer.view.flows import batch_of, flows_of
 from dftracer.view.kinds import KIND_INDEX, KINDS
 from dftracer.view.part import Part
@@ -19,6 +19,8 @@ __all__ = ["brief", "children_of", "event_at", "event_details", "parents_of"]
 
 _SLACK_NS = 1000
 _MOST = 100
+_DEEPER = 4
+_MOST_LOOKED_AT = 2000
 _HIDDEN = {"id", "pid", "tid", "ts", "dur", "p_idx", "level"}
 
 
@@ -58,14 +60,26 @@ def parents_of(part: Part, span: int) -> list[int]:
     return out
 
 
-def children_of(part: Part, span: int) -> tuple[int, int]:
-    """The spans directly inside a span, from and up to."""
+def children_of(part: Part, span: int) -> Ints:
+    """The spans directly inside a span.
+
+    They are on the next row, but for those that something which crosses has pushed further down.
+    """
     row = part.row_of(span)
-    if row + 1 >= part.rows or part.row_tid[row + 1] != part.row_tid[row]:
-        return 0, 0
-    low, high = part.row_span(row + 1)
-    first, last = np.searchsorted(part.start[low:high], (int(part.start[span]), int(part.end[span])))
-    return low + int(first), low + int(last)
+    found: list[int] = []
+    for below in range(row + 1, min(row + 1 + _DEEPER, part.rows)):
+        if part.row_tid[below] != part.row_tid[row]:
+            break
+        low, high = part.row_span(below)
+        a, b = np.searchsorted(part.start[low:high], (int(part.start[span]), int(part.end[span])))
+        if b - a > _MOST_LOOKED_AT and below > row + 1:
+            break
+        inside = range(low + int(a), low + int(b))
+        found += (
+            inside if b - a > _MOST_LOOKED_AT else (s for s in inside if parents_of(part, s)[:1] == [span])
+        )
+    result: Ints = np.array(found, np.int64)
+    return result
 
 
 def event_at(run: Run, row: int, t: int, reach: int) -> dict[str, Any] | None:
@@ -89,8 +103,7 @@ def event_details(run: Run, part: int, span: int) -> dict[str, Any]:
     if not 0 <= span < len(p):
         raise KeyError(f"no event {span}")
     out = brief(run, part, span)
-    first, last = children_of(p, span)
-    inside = np.arange(first, last)
+    inside = children_of(p, span)
     longest = inside[np.argsort(-(p.end[inside] - p.start[inside]), kind="stable")][:_MOST]
     path = int(p.path[span])
     out.update(
@@ -99,7 +112,7 @@ def event_details(run: Run, part: int, span: int) -> dict[str, Any]:
         args=_args(run, p, span),
         parents=[brief(run, part, s) for s in parents_of(p, span)],
         children=[brief(run, part, int(s)) for s in sorted(longest.tolist())],
-        children_total=last - first,
+        children_total=int(inside.size),
         self=out["length"] - int((p.end[inside] - p.start[inside]).sum()),
         flows=flows_of(run, part, span),
         batch=batch_of(run, part, span),

@@ -72,7 +72,7 @@ def _kind(cat: str, name: str, profiler_type: str) -> str:
         return "read" if is_read(name) else "write" if is_write(name) else "file metadata"
     if lower == "device_time":
         return _DEVICE_PHASES.get(name, name if name in KIND_INDEX else "kernel")
-    if lower in {"pp", "kineto"}:
-        return "operator"
+    if lower in {"pp", "kineto"}:  # of unknown type: operators have names like `aten::mm`
+        return "operator" if "::" in name else "other"
     found = CLASSES[class_of(cat, name)]
     return found if found in KIND_INDEX else _BY_CLASS.get(found, "other")

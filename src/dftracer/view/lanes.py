@@ -11,9 +11,8 @@ import numpy as np
 from dftracer.view.ledger_rows import LEDGER
 from dftracer.view.part import Part
 
-__all__ = ["DEVICE_TID", "Lane", "find_lanes"]
+__all__ = ["Lane", "find_lanes"]
 
-DEVICE_TID = 1 << 24  # above every thread id: from here on a tid is a stream of a device
 _PHASES_TID = 1 << 30
 _FEEDING = {"data", "dataloader", "posix", "stdio"}
 _STREAM = re.compile(r"GPU (\d+) stream (\d+)$")
@@ -152,14 +151,15 @@ def _lanes_of(p: _Process, parts: list[Part]) -> list[Lane]:
         )
         for tid in np.unique(part.row_tid).tolist():
             rows = np.flatnonzero(part.row_tid == tid)
+            device = tid in part.info["devices"]
             lane = Lane("", group, "thread", p.rank, i, tid, rows.tolist())
             lane.events = sum(high - low for low, high in map(part.row_span, lane.rows))
-            lane.detail = f"pid {p.key[1]}" + ("" if tid >= DEVICE_TID or tid == p.key[1] else f", tid {tid}")
+            lane.detail = f"pid {p.key[1]}" + ("" if device or tid == p.key[1] else f", tid {tid}")
             name = part.info["threads"].get(str(tid), "")
             name = name if name and not name.isdigit() else f"thread {tid}"
             if part.info["source"] == LEDGER:
                 lane.role, lane.label = "stages", f"{group} stages"
-            elif tid >= DEVICE_TID:
+            elif device:
                 lane.role, lane.label = "stream", _stream(part, lane, len(devices) > 1)
             elif p.worker is not None:
                 lane.role = "worker"
@@ -170,7 +170,7 @@ def _lanes_of(p: _Process, parts: list[Part]) -> list[Lane]:
                 lane.label = name
             else:
                 lane.role, lane.label = "process", f"{_program(p)}" + ("" if tid == p.key[1] else f", {name}")
-            if part.info["source"] == "profiler" and tid < DEVICE_TID:
+            if part.info["source"] == "profiler" and not device:
                 lane.label += " (profiler)"
             rank = p.rank if p.rank is not None else 1 << 30
             number = p.worker if p.worker is not None else 0

@@ -166,7 +166,7 @@ def _launches(correlation: Ints, part: Part) -> dict[str, npt.NDArray[Any]]:
     if with_number.size == 0:
         return {"launch_from": nothing, "launch_to": nothing}
     row = np.searchsorted(part.row_at, with_number, side="right") - 1
-    on_device = part.row_tid[row] >= 1 << 24
+    on_device = np.isin(part.row_tid[row], part.info["devices"])
     calls, work = with_number[~on_device], with_number[on_device]
     calls = calls[np.argsort(correlation[calls], kind="stable")]
     if calls.size == 0 or work.size == 0:

@@ -29,6 +29,7 @@ _TYPE = re.compile(rb'"type":"([a-z_0-9]+)"')
 _CORRELATION = re.compile(rb'"correlation":(\d+)')
 _LENGTH = re.compile(rb'"dur_ns":(\d+)')
 _TYPES = ["", *PROFILER_KINDS]
+_ON_DEVICE = [_TYPES.index(t) for t in ("kernel", "gpu_memcpy", "gpu_memset")]
 _PROFILER = "PP"
 _TORCH_TYPES = {
     HOST: "cpu_op",
@@ -52,6 +53,7 @@ def describe(process: ProcessInfo, source: str = "trace") -> dict[str, Any]:
         "command": process.command,
         "threads": {str(t): name for t, name in process.threads.items()},
         "lanes": lanes,
+        "devices": [],  # the tids that are streams
         "source": source,
         "ended": process.end is not None,
     }
@@ -67,6 +69,7 @@ class _Reader:
         self._file_number: dict[str, int] = {}
         self._columns: list[tuple[Any, ...]] = []
         self.rows = 0
+        self.devices: set[int] = set()
         self.lineage: dict[str, list[Ints]] = {"wait": [], "collate": []}
 
     def pair(self, cat: str, name: str, profiler_type: str) -> int:
@@ -91,6 +94,9 @@ class _Reader:
         profiler = np.flatnonzero(np.array([cat == _PROFILER for cat, _ in keys])[local])
         if profiler.size:
             _profiler_facts(chunk, rows, profiler, types, correlation, length)
+            self.devices |= set(tid[np.isin(types, _ON_DEVICE)].tolist())
+        phases = np.flatnonzero(np.array([cat == "device_time" for cat, _ in keys])[local])
+        self.devices |= set(tid[phases].tolist())
         self._columns.append(
             (
                 tid,
@@ -210,6 +216,7 @@ def _path(whole: ProcessInfo, process: ProcessInfo, fhash: str) -> str:
 def _finished(
     info: dict[str, Any], reader: _Reader, paths: list[str], spans: Spans | None = None
 ) -> list[Part]:
+    info["devices"] = sorted(reader.devices)
     part, place = build_part(info, reader.pairs, paths, spans or reader.spans())
     add_lineage(part, reader.lineage, place)
     ledger = ledger_part(part)
@@ -235,6 +242,7 @@ def read_torch(process: TorchProcess) -> list[Part]:
         np.where(rows.correlation == MISSING, -1, rows.correlation),
     )
     info = describe(process.info, "profiler")
+    reader.devices = set(device_tid[rows.on_device].tolist())
     for device, stream in {(int(d), int(s)) for d, s in zip(rows.device, rows.stream, strict=True) if s >= 0}:
         info["lanes"][str(((device + 1) << 24) + stream)] = f"GPU {device} stream {stream}"
     return _finished(info, reader, [], spans)

@@ -13,7 +13,6 @@ from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import run_identity
 from dftracer.load.trace import Trace
 from dftracer.view import store
-from dftracer.view.lanes import DEVICE_TID
 from dftracer.view.part import Part
 from dftracer.view.reading import read_files, read_torch
 from dftracer.view.run import Run
@@ -52,7 +51,9 @@ class Source:
 
     def _open(self) -> Trace:
         trace = Trace(self.paths, torch=True)
-        return trace.of_run(self._run) if self._run is not None else trace.newest_run()
+        if self._run is not None:
+            return trace.of_run(self._run)
+        return trace.newest_run() if len(trace.runs) > 1 else trace
 
     def stamp(self) -> str:
         """Changes whenever a file of the run does, comes or goes."""
@@ -123,7 +124,7 @@ class Source:
         except MissingExtra as e:
             self.notes.append(f"profiler files are not shown: {e}")
             return []
-        told = {p.info["pid"] for p in parts if len(p) and (p.row_tid >= DEVICE_TID).any()}
+        told = {p.info["pid"] for p in parts if p.info["devices"]}
         trained = {p.info["pid"] for p in parts if p.info["source"] == "ledger"}
         return [
             p
