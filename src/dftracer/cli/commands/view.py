@@ -10,7 +10,11 @@ from dftracer.load._need import need
 from dftracer.load.files import NoTraces
 
 HELP = "Look at every event of a trace in the browser: zoom, search, compare two runs, follow a running job."
-EXAMPLE = "dftracer view traces/"
+EXAMPLE = """\
+dftracer view traces/
+dftracer view before/ after/
+dftracer view traces/ --follow --port 8080 --no-open"""
+OUTPUT = "nothing is written"
 
 
 def _port(text: str) -> int:
@@ -45,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
         need(module, "view")
     for module in ("numpy", "polars"):
         need(module)
+    if args.output:
+        raise CommandError("nothing is written; `dftracer report -o page.html` makes a page to keep")
     if len(args.paths) > 2:
         raise CommandError("give one trace, or two to see them side by side")
     from dftracer.view.server import PortTaken, serve
