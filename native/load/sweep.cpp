@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "columns.hpp"
 
@@ -66,6 +67,27 @@ void nest(const std::int64_t* tid, const std::int64_t* ts, const std::int64_t* d
       self[up] = std::max<std::int64_t>(0, self[up] - inside);
     }
     stack.push_back(i);
+  }
+}
+
+void stack(const std::int64_t* lane, const std::int64_t* start, const std::int64_t* end, std::size_t n,
+           std::int64_t slack, std::int32_t* row) {
+  std::vector<std::pair<std::int64_t, std::int32_t>> open;  // the spans around: their end and row
+  std::vector<std::int64_t> busy_until;                     // of each row
+  for (std::size_t i = 0; i < n; ++i) {
+    if (i == 0 || lane[i] != lane[i - 1]) {
+      open.clear();
+      busy_until.clear();
+    }
+    while (!open.empty() && open.back().first <= start[i]) open.pop_back();
+    // One that crosses what is open goes on a row of its own, and holds nothing.
+    const bool nested = open.empty() || end[i] <= open.back().first + slack;
+    std::size_t at = open.empty() ? 0 : static_cast<std::size_t>(open.back().second) + 1;
+    while (at < busy_until.size() && busy_until[at] > start[i] + slack) ++at;
+    if (at == busy_until.size()) busy_until.push_back(0);
+    busy_until[at] = end[i];
+    row[i] = static_cast<std::int32_t>(at);
+    if (nested) open.emplace_back(end[i], row[i]);
   }
 }
 

@@ -22,6 +22,12 @@ class SelfTime {
 void nest(const std::int64_t* tid, const std::int64_t* ts, const std::int64_t* dur, std::size_t n,
           std::int64_t* parent_row, std::int64_t* self);
 
+// For each span the row of its lane on which it is drawn: below the spans that hold it, and on no row two that overlap.
+// Spans come lane by lane in the order of their start, an outer one first. Overlaps of up to `slack` count as none: the
+// ends of neighbours may differ by the unit of the clock.
+void stack(const std::int64_t* lane, const std::int64_t* start, const std::int64_t* end, std::size_t n,
+           std::int64_t slack, std::int32_t* row);
+
 struct Segments {
   std::vector<std::int64_t> from, to;
   std::vector<std::uint8_t> stage;
