@@ -27,7 +27,8 @@ $(VENV)/.torch: $(BIN)/python
 	touch $@
 
 test: $(VENV)/.torch $(VENV)/.installed $(VENV)/.system lint native-test
-	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 # What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for
 # the instruction budgets. Without the right to install them those tests say that they were skipped.

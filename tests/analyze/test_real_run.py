@@ -12,6 +12,8 @@ import pytest
 
 from dftracer.analyze import analyze
 
+pytestmark = pytest.mark.alone
+
 LOOP = """
 import json, sys, time
 from dftracer.python import ai, dftracer
