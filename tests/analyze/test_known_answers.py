@@ -81,8 +81,8 @@ def test_fully_overlapped_reading_counts_as_hidden(tmp_path: Path) -> None:
     a = analyze(tmp_path)
     assert a.overlap["0"]["percent"] == 100
     assert "input_bound" not in _ids(a)
-    assert a.trace["ranks"] == 1
-    assert a.trace["processes"] == 2
+    assert a.trace_facts["ranks"] == 1
+    assert a.trace_facts["processes"] == 2
 
 
 def test_ranks_that_start_apart_are_no_stragglers(tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_one_slow_file_is_named(tmp_path: Path) -> None:
     a = analyze(tmp_path)
     assert _finding(a, "slow_file").evidence["path"] == "/data/part3.npy"
     assert _finding(a, "input_bound").evidence["stage"] == "read"
-    assert a.files is not None
-    top = a.files.row(0, named=True)
+    assert a.file_table is not None
+    top = a.file_table.row(0, named=True)
     assert (top["path"], top["opens"], top["reads"], top["read_bytes"]) == ("/data/part3.npy", 4, 4, 4 << 20)
 
 
@@ -307,7 +307,7 @@ def test_too_little_evidence_is_said_and_not_guessed(tmp_path: Path) -> None:
     a = analyze(tmp_path)
     assert _ids(a) == {"incomplete_trace", "not_enough_evidence"}
     assert a.verdict == "No training step can be seen in this trace."
-    assert a.trace["processes_without_end"] == [10]
+    assert a.trace_facts["processes_without_end"] == [10]
 
 
 def test_names_have_exact_percentiles_and_self_time(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_starting_and_awaiting_processes_is_no_reading(tmp_path: Path) -> None:
         p.span("POSIX", "waitpid", i * 1000 + 600, 100, ret=5)
     p.write(tmp_path)
     a = analyze(tmp_path)
-    assert a.files is None
+    assert a.file_table is None
     assert a.ledger["total"]["read"] == 0
     assert a.ledger["total"]["fetch_wait"] == pytest.approx(0.0015)
     assert a.ledger["total"]["other"] == pytest.approx(0.0003)

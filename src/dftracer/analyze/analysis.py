@@ -24,7 +24,7 @@ from dftracer.analyze.shelf import Shelf
 from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
 from dftracer.analyze.verdict import Head, head
 from dftracer.format.files import part_of
-from dftracer.load.files import NoTraces
+from dftracer.load.files import NoTraces, recover
 from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import Run, run_identity
 from dftracer.load.trace import Trace
@@ -40,17 +40,17 @@ class Analysis:
     def __init__(self, job: Job, other_runs: list[Run] | None = None) -> None:
         self.job = job
         self._other_runs = other_runs or []
-        self.trace = trust.statement(job)
-        self.names: pl.DataFrame = views.names(job)
-        self.files: pl.DataFrame | None = views.files(job)
+        self.trace_facts: dict[str, Any] = trust.statement(job)
+        self.name_table: pl.DataFrame = views.names(job)
+        self.file_table: pl.DataFrame | None = views.files(job)
         view = view_of(job)
         self.view = view
         run_us = job.last_us - job.first_us if view is None else view.rank.main.phases.run_us
         self.run_s = run_us / 1e6
         self.bound: Bound | None = find_bound(view)
-        context = Context(job, self.names, self.files, self.run_s, view, self.bound)
+        context = Context(job, self.name_table, self.file_table, self.run_s, view, self.bound)
         found = [f for rule in _RULES for f in rule(context)]
-        self.findings: list[Finding] = [*ordered(found), *trust.evidence_findings(context, self.trace)]
+        self.findings: list[Finding] = [*ordered(found), *trust.evidence_findings(context, self.trace_facts)]
         self.head: Head = head(context, self.findings)
         self.au = accelerator_utilisation(job)
         self.samples_per_s = samples_per_second(job)
@@ -141,9 +141,12 @@ def analyze(
 ) -> Analysis:
     """Analyse one run: the newest of those in `trace`, the one with the id `run`, or `all` files as one.
 
+    Given paths instead of a `Trace`, it first completes the traces of killed processes, as `recover` does.
     `dask` is a scheduler address, "local", or a `distributed.Client`.
     """
     if not isinstance(trace, Trace):
+        trace = [trace] if isinstance(trace, str | os.PathLike) else [*trace]
+        recover(trace)
         trace = Trace(trace, torch=True)
     others: list[Run] = []
     if run is not None:

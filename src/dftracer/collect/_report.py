@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Report"]
+__all__ = ["CollectReport"]
 
 
 @dataclass
-class Report:
+class CollectReport:
     """The manifest of this rank so far; complete once the `with` block has ended."""
 
     directory: str

@@ -19,12 +19,12 @@ def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def document(analysis: Analysis) -> dict[str, Any]:
     """Everything a program may want to know; keys are added over time, never renamed."""
-    files = analysis.files
+    files = analysis.file_table
     phases = analysis.phases
     nothing = {"seconds": 0.0, "share": 0.0}
     return {
         "schema": SCHEMA,
-        "trace": analysis.trace,
+        "trace": analysis.trace_facts,
         "verdict": analysis.verdict,
         "head": list(analysis.head),
         "bound": None if analysis.bound is None else analysis.bound.to_json(),
@@ -37,7 +37,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "ledger": analysis.ledger,
         "overlap": analysis.overlap,
         "findings": [f.to_json() for f in analysis.findings],
-        "names": _rounded(analysis.names.to_dicts()),
+        "names": _rounded(analysis.name_table.to_dicts()),
         "files": [] if files is None else _rounded(files.head(_MOST_FILES).to_dicts()),
         "files_total": 0 if files is None else files.height,
         "model": analysis.model,

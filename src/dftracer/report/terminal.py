@@ -67,7 +67,7 @@ def _table(title: str, *columns: tuple[str, str]) -> Any:
 
 
 def _head(con: Console, a: Analysis) -> None:
-    t = a.trace
+    t = a.trace_facts
     panel, text = need("rich.panel"), need("rich.text")
     verdict, why, advice = head(a)
     lines = text.Text(verdict, style="bold")
@@ -213,7 +213,7 @@ def _names(con: Console, a: Analysis, most: int) -> None:
         ("p99", "amount"),
         ("max", "amount"),
     )
-    for r in a.names.head(most).iter_rows(named=True):
+    for r in a.name_table.head(most).iter_rows(named=True):
         t.add_row(
             f"{r['cat']}: {r['name']}",
             count_text(r["count"]),
@@ -225,10 +225,10 @@ def _names(con: Console, a: Analysis, most: int) -> None:
 
 
 def _files(con: Console, a: Analysis) -> None:
-    if a.files is None:
+    if a.file_table is None:
         return
     t = _table(
-        f"Files ({a.files.height})",
+        f"Files ({a.file_table.height})",
         ("path", "left"),
         ("opens", "right"),
         ("reads", "right"),
@@ -237,7 +237,7 @@ def _files(con: Console, a: Analysis) -> None:
         ("time", "amount"),
         ("rate/s", "amount"),
     )
-    for r in a.files.head(8).iter_rows(named=True):
+    for r in a.file_table.head(8).iter_rows(named=True):
         path = r["path"] if len(r["path"]) <= 40 else "…" + r["path"][-39:]
         rate = "-" if r["read_mb_s"] is None else bytes_text(r["read_mb_s"] * 1e6)
         t.add_row(
