@@ -319,7 +319,7 @@ def test_names_have_exact_percentiles_and_self_time(tmp_path: Path) -> None:
         p.span("user", "inner", t + 5, d)
         t += d + 20
     p.write(tmp_path)
-    rows = {r["name"]: r for r in analyze(tmp_path).names.iter_rows(named=True)}
+    rows = {r["name"]: r for r in analyze(tmp_path).name_table.iter_rows(named=True)}
     inner, outer = rows["inner"], rows["outer"]
     assert (inner["count"], inner["p50_us"], inner["p90_us"], inner["p99_us"]) == (10, 2, 7000, 80000)
     assert (inner["min_us"], inner["max_us"]) == (1, 80000)
@@ -336,7 +336,7 @@ def test_bytes_are_what_calls_returned_and_items_count_with_their_size(tmp_path:
     p.io("fwrite", 40, 5, "/b", cat="STDIO", size=1, count=10, ret=10)
     p.io("stat", 50, 5, "/b", ret=0)
     p.write(tmp_path)
-    files = analyze(tmp_path).files
+    files = analyze(tmp_path).file_table
     assert files is not None
     rows = {r["path"]: (r["read_bytes"], r["write_bytes"], r["ops"]) for r in files.iter_rows(named=True)}
     assert rows == {"/a": (150, 0, 3), "/b": (32, 10, 3)}

@@ -14,13 +14,13 @@ from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Finding, ordered
 from dftracer.analyze.job import Job, build_job
+from dftracer.analyze.lane_store import LaneStore
 from dftracer.analyze.ledger import ledger, phase_rows
 from dftracer.analyze.model_figures import model_figures
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
 from dftracer.analyze.parts import view_of
 from dftracer.analyze.peers import scores
 from dftracer.analyze.rates import accelerator_utilisation, samples_per_second
-from dftracer.analyze.shelf import Shelf
 from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
 from dftracer.analyze.verdict import Head, head
 from dftracer.format.files import part_of
@@ -163,7 +163,7 @@ def analyze(
         from dftracer.analyze.cluster import analyze_on_cluster  # noqa: PLC0415 - needs the extra `dask`
 
         return _checked(Analysis(analyze_on_cluster(trace, dask, progress), others))
-    with Shelf(trace.memory_limit) as shelf:
+    with LaneStore(trace.memory_limit) as store:
         partials: list[Partial] = []
         sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
         for i, unit in enumerate(units):
@@ -171,18 +171,18 @@ def analyze(
             for partial, lanes in analyze_files(
                 unit, trace.filter, trace.threads, 2 * trace.chunk_text, tick, files
             ):
-                shelf.put(id(partial), lanes)
+                store.put(id(partial), lanes)
                 partials.append(partial)
             if progress is not None:
                 progress(sum(sizes[: i + 1]), sum(sizes))
         for process in alone:
             partial, lanes = analyze_torch(process)
-            shelf.put(id(partial), lanes)
+            store.put(id(partial), lanes)
             partials.append(partial)
         job = build_job(partials)
         for rank in job.ranks:
             for i, member in enumerate(rank.members):
-                rank.explanations[i] = explain(shelf.take(id(member)), rank.question(member))
+                rank.explanations[i] = explain(store.take(id(member)), rank.question(member))
     return _checked(Analysis(job, others))
 
 
