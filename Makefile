@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test native-test lint fuzz chakra-descriptor bench bench-rivals clean
+.PHONY: demo test native-test lint docs fuzz chakra-descriptor bench bench-rivals clean
 
 # Builds, traces a small training program that nobody annotated, and shows where its time went.
 demo: $(VENV)/.torch $(VENV)/.installed
@@ -73,6 +73,16 @@ fuzz: $(VENV)/.installed $(VENV)/.cmake
 	$(BIN)/cmake -S tests/native/fuzz -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
 	$(BIN)/cmake --build build/fuzz
 	cd tests && $(abspath $(BIN))/python -m fuzz --minutes $(MINUTES) --native $(abspath build/fuzz)
+
+# The documentation as a site in build/site. Its packages are the extra [docs] alone: the pages about the code are read
+# from the sources, so nothing has to be compiled.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+$(VENV)/.docs: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install -q $$($(BIN)/python docs/site_packages.py)
+	touch $@
 
 # The wire format of Chakra, compiled.
 chakra-descriptor: $(VENV)/.installed

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from dftracer._units import plural
 from dftracer.analyze import rules_input, rules_io, rules_job, rules_steps, trust, views
 from dftracer.analyze.bound import Bound, find_bound
 from dftracer.analyze.device_rows import DeviceRows
@@ -206,6 +207,6 @@ def _checked(analysis: Analysis) -> Analysis:
         raise NoTraces(
             f"{processes[0].file} is no trace: no line of it is a trace record"
             if len(processes) == 1
-            else f"none of the {len(processes)} files is a trace: no line is a trace record"
+            else f"none of the {plural(len(processes), 'file')} is a trace: no line is a trace record"
         )
     raise NoTraces(f"{processes[0].file} is empty: nothing was recorded, or the program was killed at once")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dftracer._units import plural
 from dftracer.analyze.device_bound import DeviceShares, device_shares
 from dftracer.analyze.job import Rank
 from dftracer.analyze.thresholds import MAJORITY
@@ -99,7 +100,7 @@ def device_reason(rank: Rank, ident: str) -> str | None:
     if ident == "host" and a.host_functions:
         told = [f"{name} {1e3 * s:.3g} ms" for name, s in [*a.host_functions.items()][:3]]
         return (
-            f"While it idles the host is in {', '.join(told)}; {a.launches} launches,"
+            f"While it idles the host is in {', '.join(told)}; {plural(a.launches, 'launch', 'launches')},"
             f" {a.launch_delay_us or 0:.3g} us each from call to start."
         )
     if ident in ("device", "host") and a.source == "events":

@@ -14,6 +14,7 @@ import time
 from typing import IO, Any
 
 from dftracer._torch_names import STRUCTURAL, plain_name
+from dftracer._units import plural
 from dftracer.collect._et_text import EtText
 from dftracer.collect._kineto_text import KinetoText, as_kineto_writes
 
@@ -71,9 +72,15 @@ def _finish_et(source: str, target: str, compress: bool, out: dict[str, Any]) ->
     out["et_records"] = records
     out["et_nodes"] = real
     if text.repaired:
-        out["notes"].append(f"{text.repaired} nodes of the execution trace were no JSON and were repaired")
+        out["notes"].append(
+            plural(
+                text.repaired,
+                "node of the execution trace was no JSON and was repaired",
+                "nodes of the execution trace were no JSON and were repaired",
+            )
+        )
     if text.dropped:
-        out["notes"].append(f"{text.dropped} nodes of the execution trace could not be repaired")
+        out["notes"].append(f"{plural(text.dropped, 'node')} of the execution trace could not be repaired")
     if not text.complete:
         out["notes"].append("the execution trace was cut off; what was there is kept")
     return names
@@ -122,11 +129,18 @@ def _finish_kineto(
     if names is not None:
         out["matched"], out["joined"] = matched, joined
     if text.repaired:
-        out["notes"].append(f"{text.repaired} events of Kineto's file were no JSON and were repaired")
+        out["notes"].append(
+            plural(
+                text.repaired,
+                "event of Kineto's file was no JSON and was repaired",
+                "events of Kineto's file were no JSON and were repaired",
+            )
+        )
     if renamed:
-        out["notes"].append(f"{renamed} names that Kineto had changed were taken from the execution trace")
+        changed = plural(renamed, "name that Kineto had changed was", "names that Kineto had changed were")
+        out["notes"].append(f"{changed} taken from the execution trace")
     if text.dropped:
-        out["notes"].append(f"{text.dropped} events of Kineto's file could not be repaired")
+        out["notes"].append(f"{plural(text.dropped, 'event')} of Kineto's file could not be repaired")
     if not text.complete:
         out["notes"].append("Kineto's file was cut off; what was there is kept")
 

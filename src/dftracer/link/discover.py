@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dftracer._units import plural
 from dftracer.format.records import MOST_RANKS
 from dftracer.link._json_stream import Repairs, read_blocks
 
@@ -125,7 +126,7 @@ def discover(directory: Path) -> Found:
     found_all = Found(directory, ranks, world, warnings)
     if found_all.missing:
         listed = ", ".join(map(str, found_all.missing[:20]))
-        warnings.append(f"{len(found_all.missing)} of {world} ranks have no trace here: {listed}")
+        warnings.append(f"{len(found_all.missing)} of {plural(world, 'rank')} have no trace here: {listed}")
     return found_all
 
 
