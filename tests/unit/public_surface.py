@@ -16,37 +16,36 @@ from types import ModuleType
 from typing import Any
 
 PACKAGE = Path(str(importlib.import_module("dftracer").__path__[0]))
-# The command line is its verbs (docs/cli.md), the old names have a test of their own (tests/compat), and
-# `format` is what our own readers and writers share.
-NOT_A_LIBRARY = {"cli", "compat", "format", "dftracer_dbg", "logger", "__main__"}
-# Further modules that the documentation imports from.
-INNER = (
-    "auto.accelerate",
-    "auto.huggingface",
-    "auto.jax",
-    "auto.keras",
-    "auto.lightning",
-    "auto.ray",
-    "link.chakra",
-    "load.synthetic",
-    "python.dynamo",
-    "python.torch",
+# What the documentation imports from (a test compares). The command line is its verbs (docs/cli.md), the old
+# names have a test of their own (tests/compat); every other module is ours alone.
+PUBLIC = (
+    "dftracer",
+    "dftracer.analyze",
+    "dftracer.auto",
+    "dftracer.auto.accelerate",
+    "dftracer.auto.huggingface",
+    "dftracer.auto.jax",
+    "dftracer.auto.keras",
+    "dftracer.auto.lightning",
+    "dftracer.auto.ray",
+    "dftracer.collect",
+    "dftracer.dftracer",
+    "dftracer.hooks",
+    "dftracer.link",
+    "dftracer.link.chakra",
+    "dftracer.load",
+    "dftracer.load.synthetic",
+    "dftracer.preload",
+    "dftracer.python",
+    "dftracer.python.dynamo",
+    "dftracer.python.torch",
+    "dftracer.report",
+    "dftracer.testing",
 )
 # Their frameworks are heavy, so that only their lists of names are read.
-UNIMPORTED = tuple(f"dftracer.{name}" for name in INNER if name.startswith("auto."))
+UNIMPORTED = tuple(name for name in PUBLIC if name.startswith("dftracer.auto."))
 # The objects of `dftracer.python` are described one by one below: its classes are mostly old names.
 DESCRIBED = {"dftracer.python", "dftracer.dftracer"}
-
-
-def public_modules() -> list[str]:
-    """Every module of the package without an underscore, and the inner ones that users know."""
-    found = {
-        p.name.removesuffix(".py")
-        for p in PACKAGE.iterdir()
-        if p.suffix == ".py" or (p / "__init__.py").is_file()
-    }
-    top = {name for name in found if not name.startswith("_")} - NOT_A_LIBRARY
-    return ["dftracer", *sorted(f"dftracer.{name}" for name in {*top, *INNER})]
 
 
 def _listed(module: str) -> list[str]:
@@ -109,7 +108,7 @@ def _describe(module: ModuleType, out: dict[str, Any]) -> None:
 def surface() -> dict[str, Any]:
     """The public surface of the installed package in this process's environment."""
     out: dict[str, Any] = {"modules": {}, "members": {}, "signatures": {}}
-    for name in public_modules():
+    for name in PUBLIC:
         if name in UNIMPORTED:
             out["modules"][name] = _listed(name)
             continue
