@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "buffer.hpp"
+#include "pixels.hpp"
 #include "python.hpp"
 #include "scanner_type.hpp"
 #include "sweep.hpp"
@@ -109,6 +110,51 @@ PyObject* py_nest(PyObject*, PyObject* args) {
   return Py_BuildValue("(NN)", vector_buffer(std::move(parent)), vector_buffer(std::move(self)));
 }
 
+PyObject* py_stack(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c;
+  long long slack = 0;
+  if (!PyArg_ParseTuple(args, "OOOL", &a, &b, &c, &slack)) return nullptr;
+  View lane, start, end;
+  if (!lane.take(a) || !start.take(b) || !end.take(c)) return nullptr;
+  const size_t n = start.count(8);
+  if (!same_length(n, {lane.count(8), end.count(8)})) return nullptr;
+  std::vector<int32_t> row(n);
+  {
+    const WithoutLock released;
+    stack(lane.as<int64_t>(), start.as<int64_t>(), end.as<int64_t>(), n, slack, row.data());
+  }
+  return vector_buffer(std::move(row));
+}
+
+PyObject* py_pixels(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c, *d, *e, *f, *g;
+  unsigned block = 0, steps = 0;
+  long long t0 = 0, t1 = 0;
+  Py_ssize_t width = 0;
+  if (!PyArg_ParseTuple(args, "OOOOOOIOLLnI", &a, &b, &c, &d, &e, &f, &block, &g, &t0, &t1, &width, &steps))
+    return nullptr;
+  View start, end, pair, class_of_pair, classes, sums, visible;
+  if (!start.take(a) || !end.take(b) || !pair.take(c) || !class_of_pair.take(d) || !classes.take(e) || !sums.take(f) ||
+      !visible.take(g))
+    return nullptr;
+  const size_t n = start.count(8), kinds = classes.count(1);
+  if (!same_length(n, {end.count(8), pair.count(4)})) return nullptr;
+  if (block == 0 || kinds == 0 || width <= 0 || t1 <= t0 || steps == 0 || steps > 255 || visible.count(1) < 256 ||
+      sums.count(8) < (n / block + 1) * kinds)
+    return PyErr_Format(PyExc_ValueError, "no such picture");
+  const PixelRow row{start.as<int64_t>(),         end.as<int64_t>(),
+                     pair.as<int32_t>(),          n,
+                     class_of_pair.as<uint8_t>(), class_of_pair.count(1),
+                     classes.as<uint8_t>(),       kinds,
+                     sums.as<int64_t>(),          block};
+  std::vector<uint8_t> cls(size_t(width)), fill(size_t(width));
+  {
+    const WithoutLock released;
+    fill_pixels(row, visible.as<uint8_t>(), t0, t1, size_t(width), steps, cls.data(), fill.data());
+  }
+  return Py_BuildValue("(NN)", vector_buffer(std::move(cls)), vector_buffer(std::move(fill)));
+}
+
 PyObject* py_timeline(PyObject*, PyObject* args) {
   PyObject *a, *b, *c, *r;
   unsigned stages = 0, none = 0;
@@ -159,6 +205,10 @@ PyMethodDef functions[] = {
     {"extent", py_extent, METH_VARARGS,
      "extent(ts, dur) -> (first begin, last end, events that end before they begin)"},
     {"nest", guarded<py_nest>, METH_VARARGS, "nest(tid, ts, dur) -> (parent row, self time) by time alone"},
+    {"pixels", guarded<py_pixels>, METH_VARARGS,
+     "pixels(start, end, pair, class_of_pair, classes, sums, block, visible, t0, t1, width, steps) -> (class, fill)"},
+    {"stack", guarded<py_stack>, METH_VARARGS,
+     "stack(lane, start, end, slack) -> the row of each span, below what holds it; spans sorted, outer first"},
     {"timeline", guarded<py_timeline>, METH_VARARGS,
      "timeline(ts, dur, cls, rule, stages, none) -> (from, to, stage) of one thread's exclusive timeline"},
     {"validity", guarded<py_validity>, METH_VARARGS, "validity(column, width) -> (Arrow bitmap or None, nulls)"},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "columns.hpp"
 
@@ -64,6 +65,26 @@ void nest(const int64_t* tid, const int64_t* ts, const int64_t* dur, size_t n, i
       self[up] = std::max<int64_t>(0, self[up] - inside);
     }
     stack.push_back(i);
+  }
+}
+
+void stack(const int64_t* lane, const int64_t* start, const int64_t* end, size_t n, int64_t slack, int32_t* row) {
+  std::vector<std::pair<int64_t, int32_t>> open;  // the spans around: their end and row
+  std::vector<int64_t> busy_until;                // of each row
+  for (size_t i = 0; i < n; ++i) {
+    if (i == 0 || lane[i] != lane[i - 1]) {
+      open.clear();
+      busy_until.clear();
+    }
+    while (!open.empty() && open.back().first <= start[i]) open.pop_back();
+    // One that crosses what is open goes on a row of its own, and holds nothing.
+    const bool nested = open.empty() || end[i] <= open.back().first + slack;
+    size_t at = open.empty() ? 0 : size_t(open.back().second) + 1;
+    while (at < busy_until.size() && busy_until[at] > start[i] + slack) ++at;
+    if (at == busy_until.size()) busy_until.push_back(0);
+    busy_until[at] = end[i];
+    row[i] = int32_t(at);
+    if (nested) open.emplace_back(end[i], row[i]);
   }
 }
 
