@@ -147,10 +147,11 @@ PyObject* py_pixels(PyObject*, PyObject* args) {
                      class_of_pair.as<uint8_t>(), class_of_pair.count(1),
                      classes.as<uint8_t>(),       kinds,
                      sums.as<int64_t>(),          block};
-  std::vector<uint8_t> cls(size_t(width)), fill(size_t(width));
+  const auto pixels = size_t(width);
+  std::vector<uint8_t> cls(pixels), fill(pixels);
   {
     const WithoutLock released;
-    fill_pixels(row, visible.as<uint8_t>(), t0, t1, size_t(width), steps, cls.data(), fill.data());
+    fill_pixels(row, visible.as<uint8_t>(), t0, t1, pixels, steps, cls.data(), fill.data());
   }
   return Py_BuildValue("(NN)", vector_buffer(std::move(cls)), vector_buffer(std::move(fill)));
 }
