@@ -297,7 +297,8 @@ def test_two_users_beside_each_other(tmp_path: Path) -> None:
     assert states[str(their_ring)] == "of another user"
     assert _forwards(ours) == list(range(300)), "and recovers its own by hand"
     # The next traced program of that user completes the trace beside its own.
-    assert as_user(ATTACKER, ["cat", "/etc/hostname"], env).returncode == 0
+    waiting = f"while [ -e {their_ring} ]; do sleep 0.05; done"
+    assert as_user(ATTACKER, ["bash", "-c", waiting], env).returncode == 0
     assert not their_ring.exists()
     assert any(f.end_record.args.get("recovered") for f in read_directory(theirs))
 

@@ -35,7 +35,7 @@ _IO_SUMS = (
 
 def _io(analysis: Analysis) -> dict[str, Any] | None:
     """All files together; None where no I/O was traced."""
-    files = analysis.files
+    files = analysis.file_table
     if files is None:
         return None
     sums = {k: files[k].sum() for k in _IO_SUMS}
@@ -63,11 +63,11 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
 
 def document(analysis: Analysis) -> dict[str, Any]:
     """Everything a program may want to know; keys are added over time, never renamed."""
-    files = analysis.files
+    files = analysis.file_table
     told = comparable(analysis)
     return {
         "schema": SCHEMA,
-        "trace": analysis.trace,
+        "trace": analysis.trace_facts,
         "verdict": told.pop("verdict"),
         "head": list(analysis.head),
         "bound": told.pop("bound"),
@@ -77,7 +77,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "ranks": analysis.ranks,
         "ledger": analysis.ledger,
         "overlap": analysis.overlap,
-        "names": _rounded(analysis.names.to_dicts()),
+        "names": _rounded(analysis.name_table.to_dicts()),
         "files": [] if files is None else _rounded(files.head(_MOST_FILES).to_dicts()),
         "files_total": 0 if files is None else files.height,
         "workers": _rounded(views.workers(analysis.job).to_dicts()),
