@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
+# Many tests wait for processes that they started: more of them at once than there are cores.
+TESTS_AT_ONCE ?= 4
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test native-test lint fuzz chakra-descriptor bench bench-rivals clean
+.PHONY: demo test native-test lint docs fuzz chakra-descriptor bench bench-rivals clean
 
 # Builds, traces a small training program that nobody annotated, and shows where its time went.
 demo: $(VENV)/.torch $(VENV)/.installed
@@ -25,7 +27,8 @@ $(VENV)/.torch: $(BIN)/python
 	touch $@
 
 test: $(VENV)/.torch $(VENV)/.installed $(VENV)/.system lint native-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 # What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for
 # the instruction budgets. Without the right to install them those tests say that they were skipped.
@@ -73,6 +76,16 @@ fuzz: $(VENV)/.installed $(VENV)/.cmake
 	$(BIN)/cmake -S tests/native/fuzz -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
 	$(BIN)/cmake --build build/fuzz
 	cd tests && $(abspath $(BIN))/python -m fuzz --minutes $(MINUTES) --native $(abspath build/fuzz)
+
+# The documentation as a site in build/site. Its packages are the extra [docs] alone: the pages about the code are read
+# from the sources, so nothing has to be compiled.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+$(VENV)/.docs: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install -q $$($(BIN)/python docs/site_packages.py)
+	touch $@
 
 # The wire format of Chakra, compiled.
 chakra-descriptor: $(VENV)/.installed

@@ -1,20 +1,27 @@
 """Writes the generated parts of the documentation from the tables in the code.
 
-python docs/generate.py            rewrite docs/settings.md and the tables of docs/format.md
+python docs/generate.py            rewrite the tables of docs/settings.md, docs/format.md and docs/events.md
 python docs/generate.py --check    exit 1 if one of them is not fresh
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 from dftracer._config import SETTINGS, Setting
 from dftracer.format.records import ARGS, FIELDS, METADATA
+from dftracer.python import DFTracerAI, ai
 
 HERE = Path(__file__).resolve().parent
+IO_CALLS = HERE.parent / "native" / "format" / "io_hooks.def"
 
-PAGES = {"settings.md": ("settings",), "format.md": ("fields", "args", "metadata")}
+PAGES = {
+    "settings.md": ("settings",),
+    "format.md": ("fields", "args", "metadata"),
+    "events.md": ("vocabulary", "io_calls"),
+}
 KINDS = {"bool": "switch", "int": "number", "size": "size", "path": "path", "dirs": "paths"}
 
 
@@ -37,6 +44,29 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def _vocabulary() -> list[str]:
+    rows: list[str] = []
+
+    def walk(node: DFTracerAI, path: str) -> None:
+        rows.append(f"| `{path}` | `{node.cat}` | `{node.name}` |")
+        for attribute, child in vars(node).items():
+            if isinstance(child, DFTracerAI):
+                walk(child, f"{path}.{attribute}")
+
+    for attribute, branch in vars(ai).items():
+        if isinstance(branch, DFTracerAI):
+            walk(branch, f"ai.{attribute}")
+    return rows
+
+
+def _io_calls() -> list[str]:
+    calls: dict[tuple[str, str], list[str]] = {}
+    text = IO_CALLS.read_text(encoding="utf-8")
+    for category, name, role in re.findall(r"^IO_CALL\((\w+), (\w+), (\w+)", text, re.MULTILINE):
+        calls.setdefault((category, role), []).append(f"`{name}`")
+    return [f"| `{category}` | {role} | {' '.join(names)} |" for (category, role), names in calls.items()]
+
+
 def tables() -> dict[str, str]:
     """The generated tables, by the name of their marker."""
     settings = [
@@ -49,6 +79,8 @@ def tables() -> dict[str, str]:
         "settings": "\n".join(["| variable | value | default | meaning |", "|---|---|---|---|", *settings]),
         "fields": "\n".join(["| field | type | in | meaning |", "|---|---|---|---|", *fields]),
         "args": "\n".join(["| argument | type | in | meaning |", "|---|---|---|---|", *args]),
+        "vocabulary": "\n".join(["| annotation | `cat` | `name` |", "|---|---|---|", *_vocabulary()]),
+        "io_calls": "\n".join(["| `cat` | counts as | `name` |", "|---|---|---|", *_io_calls()]),
         "metadata": "\n".join(["| `name` | `args.name` | `args.value` |", "|---|---|---|", *kinds]),
     }
 

@@ -18,7 +18,7 @@ progress and no notes, `-v/--verbose` say more, `--json` machine-readable output
 | exit code | meaning |
 |---:|---|
 | 0 | done |
-| 1 | done, and what was looked at has problems (`validate`, `doctor`) |
+| 1 | done, and what was looked at has problems (`validate`, `doctor`, `check`) |
 | 2 | bad usage or input (no such file, no trace record in it, an output that exists): the message says what to do |
 | 3 | a package is missing: the message names the extra to install |
 | 130 | interrupted |
@@ -44,9 +44,11 @@ def page() -> str:
     parts = [_HEAD]
     for name in verb_names():
         verb = load_verb(name)
-        parts.append(f"\n## {name}\n\n{verb.HELP}\n\n    {verb.EXAMPLE}\n")
+        examples = "\n".join(f"    {line}" for line in verb.EXAMPLE.splitlines())
+        written = f"\n`-o` (default: {getattr(verb, 'OUTPUT', 'the terminal')}).\n"
+        parts.append(f"\n## {name}\n\n{verb.HELP}\n\n{examples}\n{written}")
         rows = [
-            f"| {_what(a).replace('|', chr(92) + '|')} | {a.help or ''} |"
+            f"| {_what(a).replace('|', chr(92) + '|')} | {(a.help or '').replace(chr(37) * 2, chr(37))} |"
             for a in verbs.choices[name]._actions
             if not _COMMON.intersection(a.option_strings)
         ]

@@ -1,80 +1,125 @@
-"""Makes the pictures of the README: a demo run's report in a real browser, light and dark.
+"""Makes the pictures of the documentation from real runs, in a real browser.
 
-python docs/screenshots.py [REPORT.html]
+python docs/screenshots.py [NAME ...]      report, loop, huggingface, lightning; all without a name
+
+The runs are the programs and commands of the tutorials themselves, and examples/train.py for the README.
 """
 
 from __future__ import annotations
 
+import html
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import sync_playwright
+from rich.ansi import AnsiDecoder
+from rich.console import Console
 
-from dftracer.analyze import analyze
-from dftracer.load.synthetic import Process
-from dftracer.report import html_page
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+IMAGES = DOCS / "images"
+TERMINAL_COLUMNS = 96
 
-IMAGES = Path(__file__).parent / "images"
-MS = 1000
+sys.path.insert(0, str(ROOT / "tests"))
+from docs.snippets import blocks_of  # noqa: E402 - the one reader of our code blocks
 
-
-def example(directory: Path) -> Path:
-    """Four ranks with two workers each; rank 2 is slow, one file is slow, and there are checkpoints."""
-    for rank in range(4):
-        main = Process(100 * (rank + 1), rank=rank, world_size=4)
-        workers = [Process(main.pid + 1 + w, ppid=main.pid) for w in range(2)]
-        t = 0
-        for i in range(120):
-            epoch = i // 40
-            file = f"/data/train/shard-{(i * 7 + rank) % 24:03d}.tar"
-            load = (
-                (9 if epoch == 0 else 6) * MS
-                + (i * 37 % 11) * 150
-                + (12 * MS if file.endswith("005.tar") else 0)
-            )
-            wait = max(400, load - 5 * MS)
-            forward = (5 if rank == 2 else 3) * MS + i * 13 % 7 * 60
-            body = forward + 8 * MS + (0 if rank == 2 else 2 * MS)
-            main.step(i + 1, t, wait, body, epoch=epoch, step=i)
-            main.span("device", "transfer", t + wait, 500)
-            main.span("compute", "forward", t + wait + 500, forward)
-            main.span("compute", "backward", t + wait + 500 + forward, body - forward - 1200)
-            main.span("comm", "all_reduce", t + wait + forward + 4 * MS, body - forward - 5 * MS)
-            main.span("compute", "step", t + wait + body - 600, 500)
-            w = workers[i % 2]
-            w.span("data", "item", t, load, epoch=epoch, step=i)
-            w.io("open", t + 50, 200, file, ret=5)
-            w.io("read", t + 300, load // 2, file, ret=1 << 20, count=1 << 20)
-            w.span("data", "preprocess", t + 400 + load // 2, load // 2 - 600)
-            w.span("data", "preprocess.collate", t + load, 700)
-            t += wait + body
-            if i % 40 == 39:
-                main.span("checkpoint", "capture", t, 60 * MS)
-                main.io("write", t + MS, 50 * MS, f"/ckpt/{epoch}.pt", ret=1 << 26, count=1 << 26)
-                t += 60 * MS
-        for p in (main, *workers):
-            p.write(directory)
-    page = directory / "report.html"
-    page.write_text(html_page(analyze(directory)), encoding="utf-8")
-    return page
+Shoot = Callable[..., None]
 
 
-def main() -> int:
+def _environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def _run(command: str, folder: Path) -> None:
+    subprocess.run(["bash", "-ec", command], cwd=folder, env=_environment(), check=True)
+
+
+def _tutorial(name: str, folder: Path) -> None:
+    """Its files and its first command."""
+    blocks = blocks_of(DOCS / f"tutorial-{name}.md")
+    for block in blocks:
+        if block.title:
+            (folder / block.title).write_text(block.text, encoding="utf-8")
+    command = next(b for b in blocks if b.language == "console").text.splitlines()[0]
+    _run(command.removeprefix("$ "), folder)
+
+
+def _terminal(command: str, folder: Path) -> str:
+    """What a command prints to a terminal, as a page."""
+    environment = {
+        **_environment(),
+        "COLUMNS": str(TERMINAL_COLUMNS),
+        "FORCE_COLOR": "1",
+        "TERM": "xterm-256color",
+    }
+    done = subprocess.run(
+        ["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, check=True
+    )
+    console = Console(record=True, width=TERMINAL_COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
+    text = done.stdout.decode().partition("Files (")[0]  # paths of this machine are of no interest
+    for line in AnsiDecoder().decode(f"$ {command}\n{text}"):
+        console.print(line, highlight=False)
+    style = "body{margin:0} pre{font:14px/1.35 monospace;padding:14px;margin:0;display:inline-block}"
+    code = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+    head = f"<!doctype html><meta charset=utf-8><title>{html.escape(command)}</title><style>{style}</style>"
+    return head + code
+
+
+def report(folder: Path, shoot: Shoot) -> None:
+    """The README's: the run of `make demo`, light and dark."""
+    program = ROOT / "examples" / "train.py"
+    _run(f"dftracer run -q -o traces --html report.html -- python {program} --directory data", folder)
+    for scheme in ("light", "dark"):
+        shoot(folder / "report.html", f"report-{scheme}", height=1500, scheme=scheme)
+
+
+def loop(folder: Path, shoot: Shoot) -> None:
+    _tutorial("loop", folder)
+    shoot(folder / "before.html", "tutorial-loop", height=1000)
+    page = folder / "terminal.html"
+    page.write_text(_terminal("dftracer report before", folder), encoding="utf-8")
+    shoot(page, "tutorial-terminal", element="pre")
+
+
+def huggingface(folder: Path, shoot: Shoot) -> None:
+    _tutorial("huggingface", folder)
+    shoot(folder / "report.html", "tutorial-huggingface", height=1000)
+
+
+def lightning(folder: Path, shoot: Shoot) -> None:
+    _tutorial("lightning", folder)
+    shoot(folder / "report.html", "tutorial-lightning", height=1000)
+
+
+PICTURES = {f.__name__: f for f in (report, loop, huggingface, lightning)}
+
+
+def main(names: list[str]) -> int:
     browser_path = next(b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b)
     IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
-        page_file = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else example(Path(folder))
+    with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        for scheme in ("light", "dark"):
-            page = browser.new_page(viewport={"width": 1200, "height": 1500}, color_scheme=scheme)
-            page.goto(page_file.as_uri())
-            page.wait_for_selector("html[data-ready]")
-            page.screenshot(path=IMAGES / f"report-{scheme}.png")
+
+        def shoot(file: Path, name: str, height: int = 900, scheme: Any = "light", element: str = "") -> None:
+            page = browser.new_page(viewport={"width": 1200, "height": height}, color_scheme=scheme)
+            page.goto(file.as_uri())
+            page.wait_for_selector(element or "html[data-ready]")
+            target = page.locator(element) if element else page
+            target.screenshot(path=IMAGES / f"{name}.png")
+
+        for name in names or PICTURES:
+            with tempfile.TemporaryDirectory() as folder:
+                PICTURES[name](Path(folder), shoot)
         browser.close()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

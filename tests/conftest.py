@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,3 +50,11 @@ def no_rings_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     for ring in _core.rings([]):
         if ring["state"] == "dead" and ring["trace"].startswith(base + "/"):
             _core.discard_ring(ring["ring"])
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """A test leaves this process as it found it: a session would follow it into later children."""
+    yield
+    core = sys.modules.get("dftracer._core")
+    assert core is None or not core.active(), "the test left a recording session in the process of all tests"

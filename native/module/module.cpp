@@ -3,10 +3,10 @@
 #include "module/immediate.hpp"
 #include "module/loop.hpp"
 #include "module/node.hpp"
+#include "module/node_use.hpp"
 #include "module/profiler_window.hpp"
 #include "module/session_api.hpp"
 #include "module/step_rule.hpp"
-#include "module/use.hpp"
 #include "module/word.hpp"
 #include "module/wrapped.hpp"
 

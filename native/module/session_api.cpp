@@ -1,10 +1,13 @@
 #include "module/session_api.hpp"
 
+#include <optional>
+
 #include "format/md5.hpp"
 #include "intercept/intercept.hpp"
 #include "module/node.hpp"
 #include "session/environment.hpp"
 #include "session/left_rings.hpp"
+#include "session/peek_ring.hpp"
 #include "session/run.hpp"
 #include "session/session.hpp"
 
@@ -227,6 +230,22 @@ PyObject* py_rings(PyObject*, PyObject* directories) {
   return out.release();
 }
 
+// ring_paths(directories): where rings of this user are, none of them looked at.
+PyObject* py_ring_paths(PyObject*, PyObject* directories) {
+  Ref places(PySequence_Fast(directories, "a list of directories"));
+  if (!places) return nullptr;
+  std::vector<std::string> more;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(places.get()); ++i)
+    if (!path_argument(PySequence_Fast_GET_ITEM(places.get(), i), &more.emplace_back())) return nullptr;
+  auto found = without_gil([&] { return ring_paths(more); });
+  Ref out(PyList_New(0));
+  for (const auto& r : found) {
+    Ref path(path_text(r));
+    if (!path || PyList_Append(out.get(), path.get()) < 0) return nullptr;
+  }
+  return out.release();
+}
+
 // recover_ring(ring, trace, apart, surely_dead) -> (outcome, why, events)
 PyObject* py_recover_ring(PyObject*, PyObject* args) {
   PyObject *ring_object, *trace_object;
@@ -247,6 +266,22 @@ PyObject* py_ring_belongs_to(PyObject*, PyObject* args) {
   std::string ring, trace;
   if (!path_argument(ring_object, &ring) || !path_argument(trace_object, &trace)) return nullptr;
   return PyBool_FromLong(without_gil([&] { return ring_belongs_to(ring, trace); }));
+}
+
+// peek_ring(ring) -> what a process has recorded and not finished writing, or None where it cannot be seen.
+PyObject* py_peek_ring(PyObject*, PyObject* ring) {
+  std::string path;
+  if (!path_argument(ring, &path)) return nullptr;
+  std::optional<PeekedRing> seen = without_gil([&] { return peek_ring(path); });
+  if (!seen) Py_RETURN_NONE;
+  Ref trace(path_text(seen->trace));
+  if (!trace) return nullptr;
+  return Py_BuildValue("{s:O,s:I,s:s,s:K,s:K,s:y#,s:y#,s:K,s:K,s:K,s:O,s:O}", "trace", trace.get(), "pid", seen->pid,
+                       "state", seen->state.c_str(), "final", seen->final_size, "size", seen->size, "tail",
+                       seen->tail.data(), Py_ssize_t(seen->tail.size()), "text", seen->text.data(),
+                       Py_ssize_t(seen->text.size()), "records", seen->records, "lost", seen->lost, "dropped",
+                       seen->dropped, "refusing", seen->refusing ? Py_True : Py_False, "steady",
+                       seen->steady ? Py_True : Py_False);
 }
 
 PyObject* py_discard_ring(PyObject*, PyObject* ring) {
@@ -364,6 +399,8 @@ PyMethodDef g_session_functions[] = {
     {"recover_ring", py_recover_ring, METH_VARARGS, nullptr},
     {"ring_belongs_to", py_ring_belongs_to, METH_VARARGS, nullptr},
     {"discard_ring", py_discard_ring, METH_O, nullptr},
+    {"peek_ring", py_peek_ring, METH_O, nullptr},
+    {"ring_paths", py_ring_paths, METH_O, nullptr},
     {"time_ns", py_time_ns, METH_NOARGS, nullptr},
     {"enter_event", py_enter_event, METH_NOARGS, nullptr},
     {"exit_event", py_exit_event, METH_NOARGS, nullptr},

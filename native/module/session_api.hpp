@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "module/python.hpp"
+#include "module/seam.hpp"
 #include "record/engine.hpp"
 
 namespace dft::py {

@@ -1,7 +1,7 @@
 // The usual course of a training loop, as the step rule of dftracer/auto/_training.py sees it, without Python.
 #pragma once
 
-#include "module/python.hpp"
+#include "module/seam.hpp"
 
 namespace dft::py {
 

@@ -7,7 +7,7 @@
 
 #include "format/json.hpp"
 #include "module/boundary.hpp"
-#include "module/python.hpp"
+#include "module/seam.hpp"
 #include "module/values.hpp"
 
 namespace dft::py {

@@ -336,6 +336,11 @@ bool is_trace_of(const DeadRing& ring, const std::string& path) {
   return is;
 }
 
+RingText text_in(const DeadRing& ring) {
+  Rest rest = take_rest(ring);
+  return {std::move(rest.text), rest.records, rest.lost};
+}
+
 uint64_t records_in(const DeadRing& ring) {
   uint64_t n = 0;
   for_each_record(ring, ring.names().size(), [&n](const Record&, int64_t) { ++n; });

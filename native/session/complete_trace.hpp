@@ -21,6 +21,13 @@ Completion write_apart(const DeadRing& ring, const std::string& path);
 
 // Whether the file is the one that the dead process wrote.
 bool is_trace_of(const DeadRing& ring, const std::string& path);
+// What is in no file yet, as lines of text.
+struct RingText {
+  std::string text;
+  uint64_t records = 0;
+  uint64_t lost = 0;  // too large for the ring: only the process itself has them
+};
+RingText text_in(const DeadRing& ring);
 // How many records wait in the ring.
 uint64_t records_in(const DeadRing& ring);
 

@@ -46,12 +46,13 @@ DeadRing::~DeadRing() {
   if (fd_ >= 0) close(fd_);
 }
 
-DeadRing::Opened DeadRing::open(const std::string& path) {
+DeadRing::Opened DeadRing::open(const std::string& path, To purpose) {
   // Looked at before it is opened: to open what is no plain file can do things of its own.
   struct stat st;
   if (lstat(path.c_str(), &st) != 0) return Opened::kGone;
   if (!is_private_file(st)) return Opened::kNotOurs;
-  fd_ = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+  int mode = purpose == To::kLook ? O_RDONLY : O_RDWR;
+  fd_ = ::open(path.c_str(), mode | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
   if (fd_ < 0) return Opened::kGone;
   if (fstat(fd_, &st) != 0 || !is_private_file(st)) return Opened::kNotOurs;
   path_ = path;
@@ -62,6 +63,17 @@ DeadRing::Opened DeadRing::open(const std::string& path) {
   if (memcmp(header_->magic, FileHeader::kMagic, 8) != 0 || header_->layout != ring_layout())
     return Opened::kOtherVersion;
   return got == sizeof(FileHeader) && is_sound() ? Opened::kYes : Opened::kNotARing;
+}
+
+bool DeadRing::read_header() {
+  struct stat st;
+  if (fstat(fd_, &st) != 0) return false;
+  size_ = uint64_t(st.st_size);
+  auto now = std::make_unique<FileHeader>();
+  if (read_fully(fd_, now.get(), sizeof(FileHeader), 0) != sizeof(FileHeader)) return false;
+  bool same = memcmp(now->magic, header_->magic, sizeof now->magic) == 0 && now->layout == header_->layout;
+  header_ = std::move(now);
+  return same && is_sound();
 }
 
 bool DeadRing::is_sound() const {

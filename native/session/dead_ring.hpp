@@ -21,7 +21,10 @@ class DeadRing {
   ~DeadRing();
 
   enum class Opened { kYes, kGone, kNotOurs, kNotARing, kOtherVersion };
-  Opened open(const std::string& path);
+  enum class To { kComplete, kLook };  // to look, it is opened for reading alone
+  Opened open(const std::string& path, To purpose = To::kComplete);
+  // The head of the file once more, as it is now; false if it is no longer what it was.
+  bool read_header();
 
   enum class Life { kDead, kAlive, kUnknown };
   Life life() const;

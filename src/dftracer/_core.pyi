@@ -285,6 +285,12 @@ def recover_ring(ring: str, trace: str, apart: bool, surely_dead: bool) -> tuple
 def ring_belongs_to(ring: str, trace: str) -> bool:
     """Whether the process of this ring wrote that trace."""
 
+def peek_ring(ring: str) -> dict[str, Any] | None:
+    """What the process of a ring has recorded and not finished writing; nothing is written or locked."""
+
+def ring_paths(directories: Sequence[str]) -> list[str]:
+    """Where rings of this user are."""
+
 def discard_ring(ring: str) -> bool:
     """Give up what a ring of an ended process holds."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "count_text", "plural", "seconds_text"]
+__all__ = ["bytes_text", "count_text", "counted", "plural", "seconds_text"]
 
 
 def seconds_text(s: float) -> str:
@@ -21,6 +21,11 @@ def seconds_text(s: float) -> str:
 def plural(n: int, noun: str, many: str | None = None) -> str:
     """`1 file`, `2 files`."""
     return f"{n} {noun}" if n == 1 else f"{n} {many or noun + 's'}"
+
+
+def counted(n: int, noun: str, many: str | None = None) -> str:
+    """`1 event`, `12 345 events`."""
+    return f"{count_text(n)} {noun if n == 1 else many or noun + 's'}"
 
 
 def bytes_text(n: float) -> str:

@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import Any, overload
 
 from dftracer import _config
+from dftracer._units import plural
 from dftracer.format import reader
 from dftracer.format.files import find_traces, is_trace_name
 from dftracer.format.records import RESERVED_ARGS
@@ -126,7 +127,9 @@ class Capture(Sequence[Event]):
         found = self.named(name)
         if len(found) != 1:
             recorded = self.tree() or "(nothing)"
-            raise AssertionError(f"{len(found)} events named {name!r}, expected one; recorded:\n{recorded}")
+            raise AssertionError(
+                f"{plural(len(found), 'event')} named {name!r}, expected one; recorded:\n{recorded}"
+            )
         return found[0]
 
     def roots(self) -> list[Event]:
@@ -158,7 +161,7 @@ class Capture(Sequence[Event]):
         return self._events[index]
 
     def __repr__(self) -> str:
-        return f"<Capture of {len(self)} events>\n{self.tree()}"
+        return f"<Capture of {plural(len(self), 'event')}>\n{self.tree()}"
 
     def _show(self, files: list[str], by_file: list[list[reader.Record]], problems: reader.Problems) -> None:
         self._trace = reader.TraceText(files, [record for part in by_file for record in part], problems)

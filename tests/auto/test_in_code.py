@@ -61,6 +61,13 @@ def loader(**options: Any) -> Any:
     return torch.utils.data.DataLoader(Numbers(), batch_size=2, **options)
 
 
+@pytest.fixture(autouse=True)
+def recorded_apart() -> Iterator[None]:
+    """What is installed begins a session; it ends with the test, in a directory that nobody else uses."""
+    with capture():
+        yield
+
+
 @pytest.fixture
 def watched() -> Iterator[None]:
     assert auto.install()

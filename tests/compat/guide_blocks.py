@@ -1,4 +1,4 @@
-"""The code blocks of the AI guide: of the original where it lies beside the repository, else of our own."""
+"""The code blocks of the original AI guide; our record of its calls where it is not at hand."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["GUIDE", "NAMES", "SEEDS", "Block", "as_python", "guide_blocks", "plain_text_rest", "rst_blocks"]
+__all__ = [
+    "CALLS",
+    "NAMES",
+    "SEEDS",
+    "Block",
+    "as_python",
+    "plain_text_rest",
+    "recorded_blocks",
+    "rst_blocks",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = ROOT / "docs" / "guide-ai.md"
+CALLS = ROOT / "tests" / "compat" / "documented_calls.md"
 SEEDS = ROOT.parent / "shared" / "seeds"
 
 # In the order in which both guides show them.
@@ -78,9 +87,9 @@ def rst_blocks(path: Path) -> list[Block]:
     return [Block(name, *rest) for name, rest in zip(NAMES, found, strict=True)]
 
 
-def guide_blocks() -> list[Block]:
-    """Every named fence of our own guide."""
-    text = GUIDE.read_text(encoding="utf-8")
+def recorded_blocks() -> list[Block]:
+    """Every named fence of our record."""
+    text = CALLS.read_text(encoding="utf-8")
     fences = re.findall(r"<!-- block: ([\w-]+) -->\n```(\w+)\n(.*?)^```$", text, re.S | re.M)
     assert text.count("\n```") == 2 * len(fences), "a fence without a name"
     return [Block(*fence) for fence in fences]
@@ -101,7 +110,7 @@ def plain_text_rest(path: Path, blocks: list[Block]) -> str:
 def as_python(block: Block) -> str:
     """The block as a program.
 
-    The one text that is not Python in either guide is the `...` in `def __init__(self, ...)`: it stands for
+    The one text that is not Python is the `...` in `def __init__(self, ...)`: it stands for
     "any further parameters", which Python spells `*_, **__`. Nothing else is replaced.
     """
     source = block.text.replace("(self, ...)", "(self, *_, **__)")

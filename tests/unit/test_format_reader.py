@@ -142,7 +142,7 @@ def test_bad_lines_are_skipped_and_counted_by_reason(tmp_path: Path) -> None:
         "no name": 1,
         "a field is not a number": 1,
     }
-    assert any("lines skipped: unknown phase" in line for line in text.problems.lines())
+    assert any("1 line skipped: unknown phase" in line for line in text.problems.lines())
 
 
 def test_a_cut_last_line_is_said(tmp_path: Path) -> None:

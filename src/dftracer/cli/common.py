@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dftracer._encoding import has_unicode
 from dftracer._terminal import safe_console
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import check_output
@@ -28,9 +29,13 @@ __all__ = [
     "output_path",
     "print_json",
     "progress",
+    "refuse_empty_selection",
     "span",
     "time_range",
 ]
+
+
+_FILTERS = ("ranks", "pids", "cat", "name", "steps", "epochs", "time")
 
 
 def add_paths(parser: argparse.ArgumentParser, what: str = "trace files or directories") -> None:
@@ -61,13 +66,21 @@ def _numbers(text: str) -> list[int]:
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     g = parser.add_argument_group("which events")
-    g.add_argument("--ranks", type=_numbers, metavar="LIST", help="ranks, e.g. 0,2,5-7")
-    g.add_argument("--pids", type=_numbers, metavar="LIST", help="process ids")
-    g.add_argument("--cat", action="append", metavar="CATEGORY", help="a category (may be repeated)")
-    g.add_argument("--name", action="append", metavar="NAME", help="an event name (may be repeated)")
-    g.add_argument("--steps", type=span, metavar="FROM:TO", help="values of the `step` argument")
-    g.add_argument("--epochs", type=span, metavar="FROM:TO", help="values of the `epoch` argument")
-    g.add_argument("--time", metavar="FROM:TO", help="seconds from the start of the trace")
+    g.add_argument("--ranks", type=_numbers, metavar="LIST", help="ranks, e.g. 0,2,5-7 (default: all)")
+    g.add_argument("--pids", type=_numbers, metavar="LIST", help="process ids (default: all)")
+    g.add_argument(
+        "--cat", action="append", metavar="CATEGORY", help="a category, may be repeated (default: all)"
+    )
+    g.add_argument(
+        "--name", action="append", metavar="NAME", help="an event name, may be repeated (default: all)"
+    )
+    g.add_argument(
+        "--steps", type=span, metavar="FROM:TO", help="values of the `step` argument (default: all)"
+    )
+    g.add_argument(
+        "--epochs", type=span, metavar="FROM:TO", help="values of the `epoch` argument (default: all)"
+    )
+    g.add_argument("--time", metavar="FROM:TO", help="seconds from the start of the trace (default: all)")
 
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:
@@ -83,17 +96,30 @@ def filters(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_trace(args: argparse.Namespace, **more: Any) -> Any:
-    """The trace the arguments mean, filtered as they say."""
-    from dftracer.load import Trace
+    """The trace the arguments mean, filtered as they say; traces of killed processes are completed first."""
+    from dftracer.load import Trace, recover
 
     wanted = {**filters(args), **more} if hasattr(args, "ranks") else more
     try:
+        recover(args.paths)
         trace = Trace(args.paths, **wanted)
     except NoTraces as e:
         raise CommandError(str(e)) from None
     if getattr(args, "time", None):
         trace = trace.select(time=time_range(args, trace.processes))
     return trace
+
+
+def refuse_empty_selection(args: argparse.Namespace, trace: Any = None) -> None:
+    """Nothing passed the filters: say so, and what there is to ask for."""
+    given = [f"--{name.replace('_', '-')}" for name in _FILTERS if getattr(args, name, None) is not None]
+    if not given:
+        return
+    told = f"no event passes {' and '.join(given)}"
+    known = sorted({p.rank for p in trace.processes if p.rank is not None}) if trace is not None else []
+    if args.ranks is not None and known:
+        told += f"; ranks: {', '.join(map(str, known))}"
+    raise CommandError(f"{told}; `dftracer report` without them shows what there is")
 
 
 def time_range(args: argparse.Namespace, processes: Iterable[ProcessInfo]) -> tuple[int, int] | None:
@@ -116,7 +142,7 @@ def output_path(args: argparse.Namespace, default: str | os.PathLike[str]) -> Pa
 
 
 def print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=1, ensure_ascii=False, default=str)
+    json.dump(value, sys.stdout, indent=1, ensure_ascii=not has_unicode(sys.stdout), default=str)
     sys.stdout.write("\n")
 
 

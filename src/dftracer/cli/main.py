@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
-import io
 import os
 import pkgutil
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from dftracer import __version__
+from dftracer._encoding import fit_streams
 from dftracer._terminal import shown_output
 from dftracer.cli import commands
 
@@ -50,7 +50,7 @@ class CommandError(Exception):
 
 
 class Verb(Protocol):
-    """What a module of `dftracer.cli.commands` offers."""
+    """What a module of `dftracer.cli.commands` offers; `OUTPUT`, where it has one, is the default of -o."""
 
     HELP: str
     EXAMPLE: str
@@ -76,11 +76,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
 
 
-def _common() -> _Parser:
+def _common(output: str) -> _Parser:
     """The options that mean the same everywhere."""
     p = _Parser(add_help=False)
     g = p.add_argument_group("common options")
-    g.add_argument("-o", "--output", metavar="FILE", help="where to write (default: see the verb)")
+    g.add_argument("-o", "--output", metavar="FILE", help=f"where to write (default: {output})")
     g.add_argument("-f", "--force", action="store_true", help="overwrite what exists")
     g.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
     g.add_argument("-v", "--verbose", action="store_true", help="say more")
@@ -97,31 +97,48 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dftracer {__version__}")
-    common = _common()
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     for name in verb_names():
         verb = load_verb(name)
         sub = verbs.add_parser(
             name,
-            parents=[common],
+            parents=[_common(getattr(verb, "OUTPUT", "the terminal"))],
             help=verb.HELP,
             description=verb.HELP,
-            epilog=f"example: {verb.EXAMPLE}",
+            epilog=_examples(verb.EXAMPLE),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         verb.add_arguments(sub)
+        _tell_defaults(sub)
         sub.set_defaults(run_verb=verb.run)
     return parser
 
 
+def _examples(text: str) -> str:
+    first, *more = text.splitlines()
+    return "\n".join([f"example: {first}", *(f"         {line}" for line in more)])
+
+
+def _tell_defaults(parser: argparse.ArgumentParser) -> None:
+    """Every option says what holds without it."""
+    for action in parser._actions:
+        if not action.option_strings or action.help is argparse.SUPPRESS or "default" in (action.help or ""):
+            continue
+        if isinstance(action, argparse._HelpAction):
+            continue
+        value = action.default
+        words = "off" if value is False else "on" if value is True else "none" if value is None else value
+        action.help = f"{action.help or ''} (default: {str(words).replace('%', '%%')})".strip()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
+    fit_streams()
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.verb is None:
         parser.print_help()
         return EXIT_BAD_INPUT
-    _print_any_name()
     with shown_output():
         return _run(args)
 
@@ -155,10 +172,7 @@ def _explained(e: Exception) -> tuple[str, int]:
     if isinstance(e, CommandError):
         return str(e), EXIT_BAD_INPUT
     if isinstance(e, ImportError):
-        if type(e).__name__ == "MissingExtra":
-            return str(e), EXIT_MISSING_EXTRA
-        missing = (e.name or "a package").partition(".")[0]
-        return f"{missing} is not installed: pip install 'pydftracer[analysis]'", EXIT_MISSING_EXTRA
+        return _import_explained(e), EXIT_MISSING_EXTRA
     if isinstance(e, OSError):
         where = f"{os.fsdecode(e.filename)}: " if isinstance(e.filename, (str, bytes)) else ""
         return f"{where}{e.strerror or e}", EXIT_BAD_INPUT
@@ -166,11 +180,15 @@ def _explained(e: Exception) -> tuple[str, int]:
     return f"this is a mistake in dftracer, please report it ({told}); -v shows where", _EXIT_BUG
 
 
-def _print_any_name() -> None:
-    """File names need not be text in the terminal's encoding; they are shown escaped, not refused."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+def _import_explained(e: ImportError) -> str:
+    if type(e).__name__ == "MissingExtra":
+        return str(e)
+    if isinstance(e, ModuleNotFoundError) and e.name is not None:
+        from dftracer._packages import advice, install_name
+
+        missing = install_name(e.name)
+        return f"{missing} is not installed: {advice(missing)}"
+    return f"a package does not load: {e}; `dftracer doctor` says more"
 
 
 def _say(args: argparse.Namespace, text: str, code: int) -> int:

@@ -46,7 +46,9 @@ def add_program(parser: argparse.ArgumentParser) -> None:
 def add_io(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Which I/O is traced."""
     parser.add_argument(
-        "--data-dir", metavar="DIRS", help="trace I/O below these directories only (colon list)"
+        "--data-dir",
+        metavar="DIRS",
+        help="trace I/O below these directories only, a colon list (default: everywhere)",
     )
     parser.add_argument("--no-io", action="store_true", help="no interception of I/O calls")
 

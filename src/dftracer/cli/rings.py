@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dftracer._units import plural
 from dftracer.cli.common import print_json
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 
@@ -97,7 +98,7 @@ def _recover(ring: dict[str, Any], moved: dict[str, list[Path]], args: argparse.
 def _line(row: dict[str, Any]) -> str:
     what = f"{row['ring']}: "
     if row["trace"]:
-        what += f"process {row['pid']}, trace {row['trace']}, {row['records']} records waiting: "
+        what += f"process {row['pid']}, trace {row['trace']}, {plural(row['records'], 'record')} waiting: "
     if row["outcome"] == "recovered":
         return what + f"recovered into {row['to']}"
     if row["outcome"] == "kept":

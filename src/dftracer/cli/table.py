@@ -1,23 +1,52 @@
-"""A table of plain text."""
+"""A table of plain text, as wide as the terminal allows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
 
-__all__ = ["print_table"]
+from dftracer._columns import Column, fit
+
+__all__ = ["print_table", "print_wrapped", "room"]
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> None:
-    """Columns as wide as their longest entry; those named in `right` end at one edge."""
+def room() -> int | None:
+    """The width to keep to; a pipe has none, unless COLUMNS says one."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as their longest entry; where they do not fit, see `dftracer._columns`."""
     # A name may hold line breaks or escape sequences of its own.
     shown = [[_printable(text) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(columns, *shown, strict=True)]
-    for row in (columns, *shown):
-        cells = [
-            text.rjust(width) if name in right else text.ljust(width)
-            for name, text, width in zip(columns, row, widths, strict=True)
-        ]
-        print("  ".join(cells).rstrip())
+    table = fit(columns, shown, room())
+    for row in (table.head, *table.rows):
+        for line in table.lines(row):
+            texts = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in line]
+            print("  ".join(texts).rstrip())
+    if table.dropped:
+        print(f"(no room for: {', '.join(table.dropped)})")
+
+
+def print_wrapped(text: str, indent: int = 0) -> None:
+    """A sentence in lines that fit; what follows the first line is indented."""
+    width = room()
+    if width is None or len(text) <= width:
+        print(text)
+        return
+    for line in textwrap.wrap(
+        text,
+        max(width, indent + 20),
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    ):
+        print(line)
 
 
 def _printable(text: str) -> str:

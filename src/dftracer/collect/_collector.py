@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import dftracer
+from dftracer._units import plural
 from dftracer.collect import _card, _clock, _identity, _manifest, _nsys
 from dftracer.collect._comms import Comms
 from dftracer.collect._finisher import Finisher
@@ -25,7 +26,7 @@ from dftracer.collect._options import Options
 from dftracer.collect._plugin import Context
 from dftracer.collect._plugins import Plugins
 from dftracer.collect._recording import Recording
-from dftracer.collect._report import Report
+from dftracer.collect._report import CollectReport
 from dftracer.collect._schedule import Place, Schedule
 from dftracer.collect._signals import Termination
 from dftracer.collect._window import Window
@@ -159,7 +160,8 @@ class Collector:
         self._foreign.unwatch()
         if not self._windows:
             first = self.options.skip_first + self.options.wait + self.options.warmup
-            self._health.warn(f"no window: {self._step} steps were made, the first window begins at {first}")
+            made = plural(self._step, "step was", "steps were")
+            self._health.warn(f"no window: {made} made, the first window begins at {first}")
         with self._health.guard("finishing"), self.recording.hidden():
             self._finisher.collect_done(wait=True)
         self._clock["end"] = _clock.anchor()
@@ -183,12 +185,12 @@ class Collector:
             _manifest.merge_at_end(self.names.directory, self.names.rank, self.names.world_size)
 
     @property
-    def report(self) -> Report:
+    def report(self) -> CollectReport:
         """What has been collected so far."""
         if not hasattr(self, "_step_start"):  # it never began
-            return Report(self.options.directory, 0, 1, warnings=list(self._health.warnings))
+            return CollectReport(self.options.directory, 0, 1, warnings=list(self._health.warnings))
         content = self._manifest()
-        return Report(
+        return CollectReport(
             directory=content["directory"],
             rank=content["rank"],
             world_size=content["world_size"],
@@ -303,8 +305,9 @@ class Collector:
             entry["coverage"] = entry["joined"] / entry["et_nodes"]
             entry["name_agreement"] = entry["joined"] / result["matched"] if result["matched"] else None
             if entry["coverage"] < 0.998:
+                whole = plural(entry["et_nodes"], "operator")
                 self._health.warn(
-                    f"window {entry['index']}: {entry['joined']} of {entry['et_nodes']} operators of the "
+                    f"window {entry['index']}: {entry['joined']} of {whole} of the "
                     "execution trace are in Kineto's trace too"
                     + ("" if self.options.threads == "all" else "; threads='all' takes in other threads")
                 )

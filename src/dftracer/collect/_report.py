@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Report"]
+from dftracer._units import plural
+
+__all__ = ["CollectReport"]
 
 
 @dataclass
-class Report:
+class CollectReport:
     """The manifest of this rank so far; complete once the `with` block has ended."""
 
     directory: str
@@ -29,15 +31,16 @@ class Report:
         return joined / nodes if nodes else None
 
     def __str__(self) -> str:
-        lines = [f"rank {self.rank} of {self.world_size}: {len(self.windows)} windows in {self.directory}"]
+        windows = plural(len(self.windows), "window")
+        lines = [f"rank {self.rank} of {self.world_size}: {windows} in {self.directory}"]
         for window in self.windows:
             first, last = window["steps"]
             what = f"  window {window['index']}, steps {first} to {last}"
             if window["et_nodes"]:
-                what += f": {window['joined']} of {window['et_nodes']} operators joined"
+                what += f": {window['joined']} of {plural(window['et_nodes'], 'operator')} joined"
                 if window["coverage"] is not None:
                     what += f" ({100 * window['coverage']:.2f} %)"
             lines.append(what)
-        lines += [f"  {entry['name']}: {entry['bytes']} bytes" for entry in self.files]
+        lines += [f"  {entry['name']}: {plural(entry['bytes'], 'byte')}" for entry in self.files]
         lines += [f"  warning: {text}" for text in self.warnings]
         return "\n".join(lines)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
+from dftracer._units import plural
 from dftracer.format import members
 from dftracer.format import records as fmt
 from dftracer.format.files import find_traces
@@ -71,7 +72,9 @@ class Problems:
 
     def lines(self) -> list[str]:
         """One sentence per kind of problem, for people."""
-        said = [f"{count} lines skipped: {reason}" for reason, count in sorted(self.skipped.items())]
+        said = [
+            f"{plural(count, 'line')} skipped: {reason}" for reason, count in sorted(self.skipped.items())
+        ]
         for what, files in (
             ("the last line is cut", self.cut_last_line),
             ("the last gzip member is truncated", self.truncated_gzip),

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dftracer._units import plural
+
 __all__ = ["ItemReader", "Repairs", "read_blocks"]
 
 BLOCK = 1 << 20
@@ -38,9 +40,11 @@ class Repairs:
         if self.truncated:
             out.append("truncated: the process ended while it was written; the complete items were read")
         if self.repaired:
-            out.append(f"{self.repaired} items were no valid JSON (names not escaped) and were repaired")
+            broken = plural(self.repaired, "item was", "items were")
+            out.append(f"{broken} no valid JSON (names not escaped), now repaired")
         if self.dropped:
-            out.append(f"{self.dropped} items could not be read and are left out")
+            lost = plural(self.dropped, "item is", "items are")
+            out.append(f"{lost} left out: not readable")
         return out
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dftracer._units import plural
 from dftracer.link.activity import ActivityTable
 from dftracer.link.discover import Found, RankFiles, Source, discover, read_manifest
 from dftracer.link.execution_trace import ExecutionTrace, read_execution_trace
@@ -134,6 +135,7 @@ def _join_problems(name: str, found: Join) -> list[str]:
     for reason, n in found.reasons.items():
         advice = _ADVICE.get(reason)
         out.append(
-            f"{name}: {n} of {found.et_nodes} nodes not joined: {reason}" + (f"; {advice}" if advice else "")
+            f"{name}: {n} of {plural(found.et_nodes, 'node')} not joined: {reason}"
+            + (f"; {advice}" if advice else "")
         )
     return out

@@ -12,6 +12,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from dftracer._units import plural
+
 __all__ = ["Clock", "Member", "align", "arrivals", "match"]
 
 # In these nobody can leave before everybody has come.
@@ -106,8 +108,9 @@ def match(members: list[Member], warnings: list[str]) -> dict[str, list[Member]]
         for p in parts:
             p.matched = len(parts)
     if wrong:
+        these = plural(wrong, "collective has", "collectives have")
         warnings.append(
-            f"{wrong} collectives have different types on different ranks and were not matched:"
+            f"{these} different types on different ranks, not matched:"
             " the ranks' windows do not cover the same steps"
         )
     return out

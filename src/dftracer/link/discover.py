@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dftracer._units import plural
 from dftracer.format.records import MOST_RANKS
 from dftracer.link._json_stream import Repairs, read_blocks
 
@@ -125,7 +126,7 @@ def discover(directory: Path) -> Found:
     found_all = Found(directory, ranks, world, warnings)
     if found_all.missing:
         listed = ", ".join(map(str, found_all.missing[:20]))
-        warnings.append(f"{len(found_all.missing)} of {world} ranks have no trace here: {listed}")
+        warnings.append(f"{len(found_all.missing)} of {plural(world, 'rank')} have no trace here: {listed}")
     return found_all
 
 
@@ -218,13 +219,12 @@ def _kineto_head(source: Source, head: bytes, events: int) -> None:
 
 
 def _our_traces(directory: Path) -> list[Any]:
-    from dftracer.load.files import NoTraces, find_files, recover_left_behind  # noqa: PLC0415
+    from dftracer.load.files import NoTraces, find_files, recover  # noqa: PLC0415
     from dftracer.load.process import assign_ranks, peek  # noqa: PLC0415
 
     try:
+        recover(directory)
         files = find_files(directory)
-        if recover_left_behind(files):
-            files = find_files(directory)
     except NoTraces:
         return []
     processes = [peek(f) for f in files]

@@ -196,7 +196,7 @@ def _window(
     if edges.against:
         told = ", ".join(f"{n} {t}" for t, n in edges.against.items())
         summary.warnings.append(
-            f"rank {files.rank} window {window}: left out, as the clock contradicts them: {told} edges"
+            f"rank {files.rank} window {window}: left out, as the clock contradicts them: edges {told}"
         )
     spans = read_spans(files.traces, activity.span) if len(activity) else read_spans([], (0, 0))
     labels = label(

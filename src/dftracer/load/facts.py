@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dftracer._units import plural
 from dftracer.load._scan import Scanner, extent
 from dftracer.load.process import ProcessInfo, as_integer
 
@@ -31,20 +32,20 @@ def file_facts(process: ProcessInfo) -> dict[str, Any]:
     end = process.end
     problems = []
     if c["members_cut"]:
-        problems.append(f"{c['members_cut']} gzip members cut or damaged")
+        problems.append(f"{plural(c['members_cut'], 'gzip member')} cut or damaged")
     if c["cut_lines"]:
         problems.append("the last line is cut")
     if c["bad_lines"]:
-        problems.append(f"{c['bad_lines']} lines are no records")
+        problems.append(plural(c["bad_lines"], "line is no record", "lines are no records"))
     if dangling:
-        problems.append(f"{dangling} events end before they begin")
+        problems.append(plural(dangling, "event ends before it begins", "events end before they begin"))
     if end is None:
         problems.append("no end record: killed, or still running")
     elif end.get("recovered"):
         problems.append("completed after the process had died")
     dropped = as_integer(end.get("dropped"), 0) or 0 if end else 0
     if dropped:
-        problems.append(f"{dropped} events dropped by the tracer")
+        problems.append(f"{plural(dropped, 'event')} dropped by the tracer")
     return {
         "file": str(process.file),
         "rank": process.rank,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dftracer._units import bytes_text, count_text, seconds_text
+from dftracer._columns import Column
+from dftracer._units import bytes_text, count_text, counted, plural, seconds_text
 from dftracer.analyze import Analysis
 from dftracer.analyze.device import device_account, device_document
 from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
-from dftracer.load._need import need
+from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,6 +41,21 @@ _WORDS = {
     "unknown": "idle: cannot be told",
 }
 _KERNELS = 8
+_PART_COLUMNS = (
+    Column("time", lead=True),
+    Column("seconds", right=True),
+    Column("share", right=True),
+    Column("", drop=1),
+)
+_KERNEL_COLUMNS = (
+    Column("kernel", lead=True),
+    Column("kind", drop=2),
+    Column("count", right=True),
+    Column("total", right=True),
+    Column("share", right=True),
+    Column("phase", drop=3),
+    Column("operator", drop=1),
+)
 
 
 def _parts(a: DeviceAccount) -> dict[str, float]:
@@ -51,14 +67,13 @@ def _parts(a: DeviceAccount) -> dict[str, float]:
 
 def _about(a: DeviceAccount) -> str:
     if a.source == "profiler":
-        n = len(a.windows)
-        said = f"{'1 profiler window' if n == 1 else f'{n} profiler windows'}, {seconds_text(a.observed_s)}"
+        said = f"{plural(len(a.windows), 'profiler window')}, {seconds_text(a.observed_s)}"
         if a.launches:
-            said += f"; {count_text(a.launches)} launches"
+            said += f"; {counted(a.launches, 'launch', 'launches')}"
         if a.launch_delay_us is not None:
             said += f", {seconds_text(a.launch_delay_us / 1e6)} from call to start (median)"
         if a.graph_replays:
-            said += f"; {a.graph_replays} graph replays"
+            said += f"; {plural(a.graph_replays, 'graph replay')}"
         return said
     said = f"events at phase boundaries, {seconds_text(a.observed_s)}; busy time is an upper bound"
     return said if a.error_us is None else f"{said}; clock within {seconds_text(a.error_us / 1e6)}"
@@ -83,38 +98,23 @@ def print_device(con: Console, a: Analysis) -> None:
     if found is None:
         return
     number, d = found
-    text, table, box = need("rich.text"), need("rich.table"), need("rich.box")
-    look: dict[str, Any] = {
-        "title_justify": "left",
-        "title_style": "bold",
-        "box": box.SIMPLE_HEAD,
-        "pad_edge": False,
-        "padding": (0, 1, 0, 0),
-    }
-    t = table.Table(title=f"The device of rank {number}", **look)
-    for name, justify in (("time", "left"), ("seconds", "right"), ("share", "right"), ("", "left")):
-        t.add_column(name, justify=justify, no_wrap=True)
     whole = d.observed_s or 1.0
-    for part, seconds in _parts(d).items():
-        bar = text.Text("█" * round(30 * seconds / whole) or "▏", style=DEVICE_COLOURS[part])
-        t.add_row(_WORDS[part], f"{seconds:.3f}", f"{100 * seconds / whole:.1f} %", bar)
-    con.print()
-    con.print(t)
+    parts = _parts(d)
+    longest = bar_room(con, 22 + max((len(_WORDS[p]) for p in parts), default=0))
+    rows: list[list[Any]] = [
+        [
+            _WORDS[part],
+            f"{seconds:.3f}",
+            f"{100 * seconds / whole:.1f} %",
+            bar(longest * seconds / whole, DEVICE_COLOURS[part]),
+        ]
+        for part, seconds in parts.items()
+    ]
+    print_table(con, f"The device of rank {number}", _PART_COLUMNS, rows)
     con.print(_about(d), style="dim")
     if d.top:
-        k = table.Table(title="Kernels", **look)
-        for name, justify in (
-            ("kernel", "left"),
-            ("kind", "left"),
-            ("count", "right"),
-            ("total", "right"),
-            ("share", "right"),
-            ("phase", "left"),
-            ("operator", "left"),
-        ):
-            k.add_column(name, justify=justify, no_wrap=True)
-        for row in d.top[:_KERNELS]:
-            k.add_row(
+        rows = [
+            [
                 short_name(row["name"]),
                 row["kind"],
                 count_text(row["count"]),
@@ -122,8 +122,10 @@ def print_device(con: Console, a: Analysis) -> None:
                 f"{100 * row['share']:.1f} %",
                 row["phase"] or "-",
                 row["operator"] or "-",
-            )
-        con.print(k)
+            ]
+            for row in d.top[:_KERNELS]
+        ]
+        print_table(con, "Kernels", _KERNEL_COLUMNS, rows)
 
 
 def model_line(a: Analysis) -> str:

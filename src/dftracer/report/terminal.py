@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dftracer._columns import Column, shortened
 from dftracer._terminal import safe_console
-from dftracer._units import bytes_text, count_text, plural, seconds_text
+from dftracer._units import bytes_text, count_text, counted, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, views
 from dftracer.load._need import need
 from dftracer.report.device import print_device
 from dftracer.report.head import PHASE_WORDS, culprit, head, notes
+from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +33,31 @@ COLOURS = {
     "other": "#8b8d98",
     "unexplained": "#c9cbd3",
 }
+_SHARES = (Column("seconds", right=True), Column("share", right=True))
+_WORKER_COLUMNS = (
+    Column("rank", right=True),
+    Column("worker", right=True),
+    Column("pid", right=True, drop=1),
+    Column("busy", right=True),
+    Column("read", right=True),
+    Column("prepare", right=True),
+    Column("items", right=True, drop=2),
+    Column("item p50", right=True),
+    Column("item p99", right=True),
+)
+_EVENT_COLUMNS = (
+    Column("event", lead=True),
+    *(Column(name, right=True) for name in ("count", "total", "self")),
+    Column("median", right=True, drop=2),
+    Column("p99", right=True, drop=1),
+    Column("max", right=True, drop=3),
+)
+_FILE_COLUMNS = (
+    Column("path", lead=True, tail=True),
+    Column("opens", right=True, drop=1),
+    Column("reads", right=True, drop=2),
+    *(Column(name, right=True) for name in ("read", "written", "time", "rate/s")),
+)
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
 
 
@@ -49,25 +76,8 @@ def print_report(
     _files(con, analysis)
 
 
-def _table(title: str, *columns: tuple[str, str]) -> Any:
-    box, table = need("rich.box"), need("rich.table")
-    t = table.Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for name, justify in columns:
-        # Numbers must stay whole on a narrow terminal; names may be cut.
-        wide = {"left": None, "right": len(name), "amount": 7}[justify]
-        t.add_column(name, justify="left" if justify == "left" else "right", no_wrap=True, min_width=wide)
-    return t
-
-
 def _head(con: Console, a: Analysis) -> None:
-    t = a.trace
+    t = a.trace_facts
     panel, text = need("rich.panel"), need("rich.text")
     verdict, why, advice = head(a)
     lines = text.Text(verdict, style="bold")
@@ -77,7 +87,7 @@ def _head(con: Console, a: Analysis) -> None:
     for line in notes(a):
         con.print(line, style="yellow")
     said = [
-        f"{count_text(t['events'])} events",
+        counted(t["events"], "event"),
         plural(t["processes"], "process", "processes"),
         plural(t["ranks"], "rank"),
         f"{seconds_text(t['span_s'])} of time",
@@ -121,25 +131,26 @@ def _ledger(con: Console, a: Analysis) -> None:
     if not ranks:
         return
     text = need("rich.text")
-    con.print()
-    t = _table(
-        "Where the step time goes", ("stage", "left"), ("seconds", "right"), ("share", "right"), ("", "left")
-    )
     slowest = a.job.slowest
     assert slowest is not None
     wall = max(1.0, float(slowest.wall_us.sum()))
     blamed = culprit(a)
+    longest = bar_room(con, 36)
+    rows: list[list[Any]] = []
     for stage in STAGES:
         us = float(slowest.stage_us(stage).sum())
         if us <= 0:
             continue
-        bar = text.Text("█" * round(30 * us / wall) or "▏", style=COLOURS[stage])
+        drawn = bar(longest * us / wall, COLOURS[stage])
         if stage == blamed:
-            bar.append(" ◀", style="bold red")
-        t.add_row(stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", bar)
+            drawn.append(" ◀", style="bold red")
+        rows.append([stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", drawn])
     n = plural(len(slowest.main.steps), "step")
-    t.add_row("all", f"{wall / 1e6:.3f}", "100 %", text.Text(f"{n} of rank {slowest.number}", style="dim"))
-    con.print(t)
+    rows.append(
+        ["all", f"{wall / 1e6:.3f}", "100 %", text.Text(f"{n} of rank {slowest.number}", style="dim")]
+    )
+    columns = (Column("stage", whole=True), *_SHARES, Column("", drop=1))
+    print_table(con, "Where the step time goes", columns, rows)
     _phases(con, a)
     if len(ranks) > 1:
         _ranks(con, a)
@@ -147,49 +158,39 @@ def _ledger(con: Console, a: Analysis) -> None:
 
 def _phases(con: Console, a: Analysis) -> None:
     """The run in pieces; the steps alone where there is nothing else to tell."""
-    rows = [(name, row) for name, row in a.phases.items() if name == "steady" or row["share"] >= 0.001]
-    if len(rows) < 2:
+    pieces = [(name, row) for name, row in a.phases.items() if name == "steady" or row["share"] >= 0.001]
+    if len(pieces) < 2:
         return
     text = need("rich.text")
-    t = _table("The whole run", ("part", "left"), ("seconds", "right"), ("share", "right"), ("", "left"))
-    for name, row in rows:
+    rows = []
+    for name, row in pieces:
         mark = text.Text("◀" if name == culprit(a) else "", style="bold red")
-        t.add_row(PHASE_WORDS[name], f"{row['seconds']:.3f}", f"{100 * row['share']:.1f} %", mark)
-    t.add_row("run", f"{a.run_s:.3f}", "100 %", "")
-    con.print(t)
+        rows.append([PHASE_WORDS[name], f"{row['seconds']:.3f}", f"{100 * row['share']:.1f} %", mark])
+    rows.append(["run", f"{a.run_s:.3f}", "100 %", text.Text()])
+    print_table(con, "The whole run", (Column("part", whole=True), *_SHARES, Column("")), rows)
 
 
 def _ranks(con: Console, a: Analysis) -> None:
     text = need("rich.text")
     ranks = sorted(a.job.ranks, key=lambda r: -int(r.wall_us.sum()))
-    t = _table("Ranks, slowest first", ("rank", "right"), ("step time", "right"), ("stages", "left"))
     longest = max(1.0, float(ranks[0].wall_us.sum()))
+    room = min(40, con.width - 20)
+    rows = []
     for r in ranks[:16]:
-        bar = text.Text()
+        drawn = text.Text()
         for stage in STAGES:
-            bar.append("█" * round(40 * float(r.stage_us(stage).sum()) / longest), style=COLOURS[stage])
-        t.add_row(str(r.number), seconds_text(float(r.wall_us.sum()) / 1e6), bar)
-    con.print(t)
+            drawn.append("█" * round(room * float(r.stage_us(stage).sum()) / longest), style=COLOURS[stage])
+        rows.append([str(r.number), seconds_text(float(r.wall_us.sum()) / 1e6), drawn])
+    columns = (Column("rank", right=True), Column("step time", right=True), Column("stages", drop=1))
+    print_table(con, "Ranks, slowest first", columns, rows)
 
 
 def _workers(con: Console, a: Analysis) -> None:
     table = views.workers(a.job)
     if table.height == 0:
         return
-    t = _table(
-        "Loader workers",
-        ("rank", "right"),
-        ("worker", "right"),
-        ("pid", "right"),
-        ("busy", "right"),
-        ("read", "amount"),
-        ("prepare", "amount"),
-        ("items", "right"),
-        ("item p50", "amount"),
-        ("item p99", "amount"),
-    )
-    for w in table.head(16).iter_rows(named=True):
-        t.add_row(
+    rows = [
+        [
             str(w["rank"]),
             str(w["worker"]),
             str(w["pid"]),
@@ -198,55 +199,39 @@ def _workers(con: Console, a: Analysis) -> None:
             seconds_text(w["preprocess_s"] + w["collate_s"]),
             str(w["items"]),
             *("-" if w[k] is None else seconds_text(w[k] / 1e6) for k in ("item_p50_us", "item_p99_us")),
-        )
-    con.print(t)
+        ]
+        for w in table.head(16).iter_rows(named=True)
+    ]
+    print_table(con, "Loader workers", _WORKER_COLUMNS, rows)
 
 
 def _names(con: Console, a: Analysis, most: int) -> None:
-    t = _table(
-        "Events",
-        ("event", "left"),
-        ("count", "right"),
-        ("total", "amount"),
-        ("self", "amount"),
-        ("median", "amount"),
-        ("p99", "amount"),
-        ("max", "amount"),
-    )
-    for r in a.names.head(most).iter_rows(named=True):
-        t.add_row(
+    rows = [
+        [
             f"{r['cat']}: {r['name']}",
             count_text(r["count"]),
             seconds_text(r["total_s"]),
             seconds_text(r["self_s"]),
             *(seconds_text(r[k] / 1e6) for k in ("p50_us", "p99_us", "max_us")),
-        )
-    con.print(t)
+        ]
+        for r in a.name_table.head(most).iter_rows(named=True)
+    ]
+    print_table(con, "Events", _EVENT_COLUMNS, rows)
 
 
 def _files(con: Console, a: Analysis) -> None:
-    if a.files is None:
+    if a.file_table is None:
         return
-    t = _table(
-        f"Files ({a.files.height})",
-        ("path", "left"),
-        ("opens", "right"),
-        ("reads", "right"),
-        ("read", "amount"),
-        ("written", "amount"),
-        ("time", "amount"),
-        ("rate/s", "amount"),
-    )
-    for r in a.files.head(8).iter_rows(named=True):
-        path = r["path"] if len(r["path"]) <= 40 else "…" + r["path"][-39:]
-        rate = "-" if r["read_mb_s"] is None else bytes_text(r["read_mb_s"] * 1e6)
-        t.add_row(
-            path,
+    rows = [
+        [
+            shortened(r["path"], 40, tail=True),
             str(r["opens"]),
             str(r["reads"]),
             bytes_text(r["read_bytes"]),
             bytes_text(r["write_bytes"]),
             seconds_text(r["time_s"]),
-            rate,
-        )
-    con.print(t)
+            "-" if r["read_mb_s"] is None else bytes_text(r["read_mb_s"] * 1e6),
+        ]
+        for r in a.file_table.head(8).iter_rows(named=True)
+    ]
+    print_table(con, f"Files ({a.file_table.height})", _FILE_COLUMNS, rows)

@@ -10,37 +10,41 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dftracer._units import plural
 from dftracer.cli.main import CommandError
 from dftracer.cli.program import add_io, add_program, command_of, preload_library, wait_for
 from dftracer.cli.program import environment as recorder_environment
 
 HELP = "Run a training program and collect its execution trace, Kineto trace, our trace and metrics per rank."
-EXAMPLE = (
-    "dftracer collect -o out train.py --epochs 3   (also: -- torchrun --nproc-per-node 2 train.py, or"
-    " torchrun ... -m dftracer.cli collect -o out train.py)"
-)
+EXAMPLE = """\
+dftracer collect -o out train.py --epochs 3
+dftracer collect -o out -- torchrun --nproc-per-node 2 train.py
+torchrun --nproc-per-node 2 -m dftracer.cli collect -o out train.py"""
+OUTPUT = "collected/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     g = parser.add_argument_group("when")
     for name, what in (
-        ("wait", "steps of each cycle that pass untouched (1)"),
-        ("warmup", "steps that warm the profiler up (1)"),
-        ("active", "steps that are recorded (2)"),
-        ("repeat", "number of windows, 0 for ever (1)"),
-        ("skip-first", "steps before the first cycle (0)"),
-        ("et-windows", "windows with an execution trace; later ones time with Kineto alone (all)"),
+        ("wait", "steps of each cycle that pass untouched (default: 1)"),
+        ("warmup", "steps that warm the profiler up (default: 1)"),
+        ("active", "steps that are recorded (default: 2)"),
+        ("repeat", "number of windows, 0 for ever (default: 1)"),
+        ("skip-first", "steps before the first cycle (default: 0)"),
+        ("et-windows", "windows with an execution trace; later ones time with Kineto alone (default: all)"),
     ):
         g.add_argument(f"--{name}", type=int, metavar="N", help=what)
     g.add_argument(
-        "--steps", choices=("auto", "optimizer", "loader"), help="whose calls are the steps (auto)"
+        "--steps", choices=("auto", "optimizer", "loader"), help="whose calls are the steps (default: auto)"
     )
     g = parser.add_argument_group("what")
-    g.add_argument("--traces", metavar="LIST", help="of pfw,et,kineto,nsys (pfw,et,kineto)")
-    g.add_argument("--plugins", metavar="LIST", help="of comms,memory,nvml (all)")
+    g.add_argument("--traces", metavar="LIST", help="of pfw,et,kineto,nsys (default: pfw,et,kineto)")
+    g.add_argument("--plugins", metavar="LIST", help="of comms,memory,nvml (default: all)")
     g.add_argument("--no-compress", action="store_true", help="write .json instead of .json.gz")
     g.add_argument(
-        "--threads", choices=("all", "main"), help="whose operators Kineto records (all Python threads)"
+        "--threads",
+        choices=("all", "main"),
+        help="whose operators Kineto records (default: all, those of Python)",
     )
     g.add_argument("--memory", action="store_true", help="memory events in Kineto's trace (implies main)")
     g.add_argument("--stack", action="store_true", help="Python stacks in Kineto's trace")
@@ -148,7 +152,7 @@ def _tell(args: argparse.Namespace, directory: Path, before: dict[Path, int]) ->
         windows = rank["windows"]
         nodes = sum(w["et_nodes"] or 0 for w in windows)
         joined = sum(w["joined"] or 0 for w in windows)
-        told = f"rank {rank['rank']}: {len(windows)} windows in {rank['steps']} steps"
+        told = f"rank {rank['rank']}: {plural(len(windows), 'window')} in {plural(rank['steps'], 'step')}"
         if nodes:
-            told += f", {joined} of {nodes} operators joined"
+            told += f", {joined} of {plural(nodes, 'operator')} joined"
         print(f"dftracer collect: {told}", file=sys.stderr)

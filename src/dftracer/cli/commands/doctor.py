@@ -16,23 +16,18 @@ from typing import Any
 
 from dftracer import __version__
 from dftracer.cli.common import print_json
+from dftracer.cli.extras import look_at_extras
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS
+from dftracer.cli.table import print_wrapped
 
 HELP = "Say what is installed and what works here."
-EXAMPLE = "dftracer doctor"
+EXAMPLE = "dftracer doctor --directory /scratch/traces"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--directory", default=".", metavar="DIR", help="where traces will be written (default: here)"
     )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _recorder() -> tuple[bool, str]:
@@ -71,26 +66,41 @@ def _interception() -> tuple[bool, str]:
 
 
 def _other_packages() -> tuple[bool, str]:
-    """Other distributions whose files lie where ours do: the last one installed has overwritten the rest."""
-    ours: set[str] = set()
-    others: dict[str, set[str]] = {}
+    """Other distributions with files in a folder `dftracer/`: ours, or one that hides ours."""
+    ours: set[Path] = set()
+    others: dict[str, set[Path]] = {}
     for distribution in metadata.distributions():
         name = str(distribution.metadata["Name"])
-        files = {str(f) for f in distribution.files or () if str(f).startswith("dftracer/")}
+        files = {
+            Path(str(distribution.locate_file(f))).resolve()
+            for f in distribution.files or ()
+            if str(f).startswith("dftracer/")
+        }
         if name == "pydftracer" and distribution.version == __version__:
             ours |= files
         elif files:
             others[f"{name} {distribution.version}"] = files
+    home = Path(__file__).resolve().parents[2]
     # Without a list of our own files (a checkout), what makes the package itself counts.
-    ours = ours or {"dftracer/__init__.py", "dftracer/python/__init__.py"}
+    ours = ours or {home / "__init__.py", home / "python" / "__init__.py"}
     clash = sorted(name for name, files in others.items() if files & ours)
-    if not clash:
-        return True, "no other distribution owns files of dftracer/"
-    names = " ".join(name.split()[0] for name in clash)
-    return False, (
-        f"{', '.join(clash)} owns files of dftracer/ too, and the one installed last has won:"
-        f" pip uninstall {names}, then install pydftracer again"
-    )
+    if clash:
+        names = " ".join(name.split()[0] for name in clash)
+        return False, (
+            f"{_listed(clash)} files of dftracer/ too, and the one installed last has won:"
+            f" pip uninstall {names}, then install pydftracer again"
+        )
+    hiding = sorted(n for n, files in others.items() if any(f.name == "__init__.py" for f in files))
+    if hiding:
+        return False, (
+            f"{_listed(hiding)} a folder dftracer/ elsewhere, and the first on sys.path wins"
+            f" (here {home}): pip uninstall {' '.join(name.split()[0] for name in hiding)}"
+        )
+    return True, "no other distribution owns files of dftracer/"
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names)} {'owns' if len(names) == 1 else 'own'}"
 
 
 def _disk(directory: str) -> tuple[bool, str]:
@@ -123,7 +133,12 @@ def run(args: argparse.Namespace) -> int:
     checks: list[dict[str, Any]] = []
 
     def check(name: str, result: tuple[bool, str], needed: bool = True) -> None:
-        checks.append({"check": name, "ok": result[0], "needed": needed, "text": result[1]})
+        ok, text = result
+        checks.append({"check": name, "ok": ok, "needed": needed, "text": text})
+        if not args.json:
+            mark = "ok  " if ok else "FAIL" if needed else "no  "
+            print_wrapped(f"{mark} {name:<16} {text}", 22)
+            sys.stdout.flush()  # the extras take a while
 
     check(
         "python", (sys.version_info >= (3, 10), f"Python {platform.python_version()}, dftracer {__version__}")
@@ -135,27 +150,16 @@ def run(args: argparse.Namespace) -> int:
     check("interception", _interception(), needed=False)
     check("trace directory", _disk(args.directory))
     check("shared memory", _shared_memory(), needed=False)
-    for extra, packages in {
-        "analysis": ("numpy", "polars", "pyarrow", "duckdb", "rich"),
-        "dask": ("distributed",),
-        "torch": ("torch",),
-    }.items():
-        found = {p: _version(p) for p in packages}
-        missing = [p for p, v in found.items() if v is None]
-        listed = ", ".join(f"{p} {v}" for p, v in found.items() if v is not None)
-        text = listed if not missing else f"{', '.join(missing)} missing: pip install 'pydftracer[{extra}]'"
-        check(f"extra {extra}", (not missing, text), needed=False)
     on = {k: v for k, v in sorted(os.environ.items()) if k.startswith("DFTRACER_")}
     check(
         "settings",
         (True, ", ".join(f"{k}={v}" for k, v in on.items()) or "no DFTRACER_ variable is set"),
         needed=False,
     )
+    for extra in look_at_extras():
+        check(f"extra {extra.name}", (extra.ok, extra.text), needed=False)
+        checks[-1]["packages"] = extra.packages
     bad = [c for c in checks if c["needed"] and not c["ok"]]
     if args.json:
         print_json({"ok": not bad, "checks": checks})
-    else:
-        for c in checks:
-            mark = "ok  " if c["ok"] else "FAIL" if c["needed"] else "no  "
-            print(f"{mark} {c['check']:<16} {c['text']}")
     return EXIT_PROBLEMS if bad else EXIT_OK

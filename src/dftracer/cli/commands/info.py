@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from dftracer._columns import Column
 from dftracer._units import bytes_text, count_text, seconds_text
 from dftracer.cli.common import add_paths, print_json
 from dftracer.cli.heads import processes_of
@@ -12,9 +13,20 @@ from dftracer.cli.main import EXIT_OK
 from dftracer.cli.table import print_table
 
 HELP = "List the files of a trace: who wrote them, how much is in them, how they ended."
-EXAMPLE = "dftracer info traces/"
-_COLUMNS = ("rank", "pid", "parent", "host", "events", "size", "time", "state", "file")
-_NUMBERS = ("rank", "pid", "parent", "events", "size", "time")
+EXAMPLE = """\
+dftracer info traces/
+dftracer info traces/ --json"""
+_COLUMNS = (
+    Column("rank", right=True),
+    Column("pid", right=True),
+    Column("parent", right=True, drop=1),
+    Column("host", drop=2),
+    Column("events", right=True),
+    Column("size", right=True),
+    Column("time", right=True),
+    Column("state"),
+    Column("file", lead=True, whole=True),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"files": rows})
         return EXIT_OK
-    print_table(_COLUMNS, [_texts(r) for r in rows], right=_NUMBERS)
+    print_table(_COLUMNS, [_texts(r) for r in rows])
     if args.verbose:
         for r in rows:
             print(f"{r['file']}: {r['command'] or 'command unknown'}; end: {r['end']}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from dftracer._units import plural
 from dftracer.cli.common import print_json
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 
@@ -12,6 +13,7 @@ HELP = (
     "Join execution traces, profiler traces and our trace of all ranks; write Chakra, Parquet and a timeline."
 )
 EXAMPLE = "dftracer link out -o linked --min-coverage 0.99"
+OUTPUT = "DIR/linked/"
 
 
 def _part(text: str) -> float:
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-coverage",
         type=_part,
         metavar="PART",
-        help="exit code 1 if a rank joins less of its nodes, e.g. 0.99",
+        help="exit code 1 if a rank joins less of its nodes, e.g. 0.99 (default: any will do)",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes to use (default: one a core)")
 
@@ -52,9 +54,10 @@ def run(args: argparse.Namespace) -> int:
         for r in report.ranks:
             covered = "no execution trace"
             if r["coverage"] is not None:
-                covered = f"{r['joined']} of {r['et_nodes']} nodes joined ({r['coverage']:.2%})"
+                covered = f"{r['joined']} of {plural(r['et_nodes'], 'node')} joined ({r['coverage']:.2%})"
             edges = sum(r["edges"].values())
-            print(f"rank {r['rank']}: {covered}, {edges} edges, {r['collectives']} collectives")
+            more = f"{plural(edges, 'edge')}, {plural(r['collectives'], 'collective')}"
+            print(f"rank {r['rank']}: {covered}, {more}")
             for reason, n in report.reasons.get(r["rank"], {}).items():
                 print(f"  {n} not joined: {reason}")
             clock = report.clocks.get(r["rank"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from dftracer._units import plural
 from dftracer.cli.common import add_paths, print_json
 from dftracer.cli.copying import copied_lines, input_files
 from dftracer.cli.main import EXIT_OK, CommandError
@@ -15,6 +16,7 @@ from dftracer.format.writer import TraceWriter, maker_of
 
 HELP = "Put many trace files into one."
 EXAMPLE = "dftracer merge traces/ -o all.pfw.gz"
+OUTPUT = "merged.pfw.gz"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
         print_json({"file": str(out), "files": len(files), "records": writer.records, "left_out": bad})
     elif not args.quiet:
         print(
-            f"{out}: {writer.records} records of {len(files)} files"
-            + (f", {bad} broken lines left out" if bad else "")
+            f"{out}: {plural(writer.records, 'record')} of {plural(len(files), 'file')}"
+            + (f", {plural(bad, 'broken line')} left out" if bad else "")
         )
     return EXIT_OK
 

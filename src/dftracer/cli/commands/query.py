@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dftracer.cli.common import add_filters, open_trace, output_path, print_json
+from dftracer._encoding import in_stream_encoding
+from dftracer.cli.common import add_filters, open_trace, output_path, print_json, refuse_empty_selection
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing
 
 HELP = "Run SQL over the events (tables: events, processes)."
-EXAMPLE = 'dftracer query "select name, count(*) n, sum(dur)/1e6 s from events group by all" traces/'
+EXAMPLE = """\
+dftracer query "select name, count(*) n, sum(dur)/1e6 s from events group by all" traces/
+dftracer query "select path, sum(size) from events group by 1 order by 2 desc" traces/ -o files.csv"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
 
     duckdb = need("duckdb")
     trace = open_trace(args, cache=not args.no_cache)
+    if not trace.filter.empty and not any(chunk.rows for _, _, chunk in trace.chunks()):
+        refuse_empty_selection(args, trace)
     try:
         frame = trace.sql(args.sql)
     except duckdb.Error as e:
@@ -39,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.json:
         print_json(frame.to_dicts())
     elif not sys.stdout.isatty():
-        sys.stdout.write(frame.write_csv())
+        sys.stdout.write(in_stream_encoding(frame.write_csv(), sys.stdout))
     else:
         import polars as pl
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dftracer._units import plural
 from dftracer.cli.common import print_json
 from dftracer.cli.copying import copied_lines, input_files
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
@@ -18,7 +19,10 @@ from dftracer.format.reader import Problems
 from dftracer.format.writer import TraceWriter
 
 HELP = "Make clean copies of cut or half-written traces: whole records only, properly closed."
-EXAMPLE = "dftracer repair traces/ -o repaired/"
+EXAMPLE = """\
+dftracer repair traces/ -o repaired/
+dftracer repair --rings"""
+OUTPUT = "none: say where, or --in-place"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         for d in done:
             print(
-                f"{d['to']}: {d['records']} records"
-                + (f", {d['left_out']} broken lines left out" if d["left_out"] else "")
+                f"{d['to']}: {plural(d['records'], 'record')}"
+                + (f", {plural(d['left_out'], 'broken line')} left out" if d["left_out"] else "")
                 + (f"; the damaged file is kept as {d['kept']}" if d.get("kept") else "")
             )
     if not args.json:

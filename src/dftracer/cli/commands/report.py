@@ -9,9 +9,18 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from dftracer._encoding import has_unicode
 from dftracer._terminal import safe_console
-from dftracer.cli.common import add_filters, add_paths, console, open_trace, output_path, progress
-from dftracer.cli.main import EXIT_OK
+from dftracer.cli.common import (
+    add_filters,
+    add_paths,
+    console,
+    open_trace,
+    output_path,
+    progress,
+    refuse_empty_selection,
+)
+from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing, check_output
 from dftracer.format.files import NoTraces, find_files
 
@@ -19,7 +28,13 @@ if TYPE_CHECKING:
     from dftracer.analyze import Analysis
 
 HELP = "Say where the time went, what is to blame and what would help."
-EXAMPLE = "dftracer report traces/ --html report.html"
+EXAMPLE = """\
+dftracer report traces/
+dftracer report traces/ -o report.html
+dftracer report traces/ --ranks 0,1 --json"""
+OUTPUT = "the terminal; .html, .md, .json and .txt choose the format"
+
+_ENDINGS = (".html", ".md", ".json", ".txt")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,21 +45,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--run", metavar="ID|all", help="the run to report, of several; `all` files as one (default: newest)"
     )
     parser.add_argument(
-        "--dask", metavar="ADDRESS", help="analyse on a Dask cluster: tcp://host:port or 'local'"
+        "--dask",
+        metavar="ADDRESS",
+        help="analyse on a Dask cluster, tcp://host:port or 'local' (default: in this process)",
     )
     parser.add_argument(
-        "--flops", type=float, metavar="N", help="FLOP of one step of one rank, for FLOP/s and MFU"
+        "--flops",
+        type=float,
+        metavar="N",
+        help="FLOP of one step of one rank, for FLOP/s and MFU (default: what the trace says)",
     )
     add_filters(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    _choose_format(args)
     _check_page(args)
     from dftracer.analyze import analyze
 
     trace = open_trace(args, torch=True)
     with progress(args, "reading") as bar:
         analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
+    if not analysis.trace_facts["events"]:
+        refuse_empty_selection(args, trace)
     analysis.flops = args.flops
     _write_text(args, analysis)
     if args.html:
@@ -57,6 +80,33 @@ def run(args: argparse.Namespace) -> int:
             where = sys.stderr if args.json or args.md else sys.stdout
             print(f"HTML report: {Path(args.html).resolve()}", file=where)
     return EXIT_OK
+
+
+def _choose_format(args: argparse.Namespace) -> None:
+    """What the ending of -o means; an ending that means nothing is a mistake, not a text file."""
+    if not args.output:
+        return
+    path = Path(args.output)
+    asked = [kind for kind, on in ((".json", args.json), (".md", args.md)) if on]
+    if asked and (path.suffix in (asked[0], "") or path.suffix not in _ENDINGS):
+        return
+    if asked:
+        raise CommandError(
+            f"{path} ends in {path.suffix} and --{asked[0][1:]} asks for {asked[0]}: which one?"
+        )
+    if path.suffix not in _ENDINGS and not _is_device(path):
+        raise CommandError(f"{path}: end the name in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}")
+    args.json, args.md = path.suffix == ".json", path.suffix == ".md"
+    if path.suffix == ".html":
+        if args.html:
+            raise CommandError("-o and --html both name a page: name one")
+        args.html, args.output = args.output, None
+        args.only_page = True
+
+
+def _is_device(path: Path) -> bool:
+    """A pipe or a terminal: its name says nothing of what is wanted."""
+    return path.exists() and not path.is_file()
 
 
 def _check_page(args: argparse.Namespace) -> None:
@@ -82,6 +132,8 @@ def _is_report(page: Path) -> bool:
 
 def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
     """The report as JSON, as Markdown or for the terminal; to a file where -o names one."""
+    if getattr(args, "only_page", False):
+        return
     if args.quiet and args.html and not (args.json or args.md or args.output):
         return
     from dftracer.report import document, markdown, print_report
@@ -94,7 +146,7 @@ def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
         if args.md:
             out.write(markdown(analysis))
         elif args.json:
-            json.dump(document(analysis), out, indent=1, ensure_ascii=False)
+            json.dump(document(analysis), out, indent=1, ensure_ascii=not has_unicode(out))
             out.write("\n")
         else:
             print_report(analysis, safe_console(file=out, width=120) if args.output else console())

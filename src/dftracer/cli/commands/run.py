@@ -21,7 +21,11 @@ from dftracer.cli.program import (
 from dftracer.cli.run_files import stems_in, traces_of_run
 
 HELP = "Run a program under the tracer, with all its children; its exit code is passed through."
-EXAMPLE = "dftracer run -- python train.py --epochs 3   (also: script.py, -m module, torchrun ...)"
+EXAMPLE = """\
+dftracer run -- python train.py --epochs 3
+dftracer run -o traces --report train.py
+dftracer run -- torchrun --nproc-per-node 2 train.py"""
+OUTPUT = "traces/RUN/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any
 
-from dftracer.cli.common import add_filters, add_paths, print_json, time_range
+from dftracer._units import plural
+from dftracer.cli.common import add_filters, add_paths, print_json, refuse_empty_selection, time_range
 from dftracer.cli.copying import copied_lines, input_files, whole_number
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output
@@ -17,7 +19,10 @@ from dftracer.load.process import ProcessInfo, assign_ranks, peek
 
 HELP = "Cut a part out of a trace: some steps, ranks, a span of time, some categories."
 Window = tuple[int, int]
-EXAMPLE = "dftracer slice traces/ --steps 100:120 --ranks 0 -o part/"
+EXAMPLE = """\
+dftracer slice traces/ --steps 100:120 --ranks 0 -o part/
+dftracer slice traces/ --time 10:12.5 --cat POSIX -o io/"""
+OUTPUT = "slice/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +52,15 @@ def run(args: argparse.Namespace) -> int:
         kept = _slice(args, process, allowed, time, out)
         if kept:
             done.append({"file": str(out), "events": kept})
+    if not done:
+        with contextlib.suppress(OSError):  # not empty: it was there before
+            target.rmdir()
+        refuse_empty_selection(args)
     if args.json:
         print_json({"directory": str(target), "files": done})
     elif not args.quiet:
-        print(f"{target}: {sum(d['events'] for d in done)} events in {len(done)} files")
+        events = sum(d["events"] for d in done)
+        print(f"{target}: {plural(events, 'event')} in {plural(len(done), 'file')}")
     return EXIT_OK
 
 
@@ -108,6 +118,9 @@ def _windows(
     if not out:
         low, high = args.steps
         raise CommandError(f"no step in {low}:{high}; `dftracer report --json` lists the steps")
+    if all(p.rank is None for p in processes):
+        # The analysis gives programs that are no ranks a number; their files have none.
+        out[None] = (min(first for first, _ in out.values()), max(last for _, last in out.values()))
     return out
 
 
@@ -116,7 +129,7 @@ def _analyzed_windows(files: list[Path], steps: Window) -> dict[int | None, Wind
     from dftracer.load import Trace
 
     out: dict[int | None, Window] = {}
-    for rank in analyze(Trace(files, recover=False)).job.ranks:
+    for rank in analyze(Trace(files)).job.ranks:
         table = rank.main.steps
         inside = (table.step >= steps[0]) & (table.step <= steps[1])
         if not inside.any():

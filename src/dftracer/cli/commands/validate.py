@@ -6,15 +6,19 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dftracer._units import plural
 from dftracer.cli.common import add_paths, print_json
 from dftracer.cli.heads import processes_of
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
+from dftracer.cli.table import print_wrapped
 
 if TYPE_CHECKING:
     from dftracer.link.checks import Checked
 
 HELP = "Check every record of a trace and every file of a collected directory; exit code 1 if one is wrong."
-EXAMPLE = "dftracer validate traces/ && echo complete"
+EXAMPLE = """\
+dftracer validate traces/ && echo complete
+dftracer validate collected/ --json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,16 +40,19 @@ def run(args: argparse.Namespace) -> int:
         print_json(told)
         return EXIT_OK if ok else EXIT_PROBLEMS
     for r in bad:
-        print(f"{r['file']}: {'; '.join(r['problems'])}")
+        print_wrapped(f"{r['file']}: {'; '.join(r['problems'])}", 2)
     for checked in collected:
         _print_collected(checked, args.quiet)
     if missing:
-        print(f"ranks without a trace: {', '.join(map(str, missing))}")
+        print_wrapped(
+            f"{'rank' if len(missing) == 1 else 'ranks'} without a trace: {', '.join(map(str, missing))}", 2
+        )
     if not args.quiet and (rows or not collected):
         records = sum(r["records"] for r in rows)
-        print(f"{len(rows)} files, {records} records, {len(bad)} files with problems")
+        files, faulty = plural(len(rows), "file"), plural(len(bad), "file")
+        print_wrapped(f"{files}, {plural(records, 'record')}, {faulty} with problems")
         if bad:
-            print(
+            print_wrapped(
                 "`dftracer repair` makes clean copies; events that were never written cannot be brought back."
             )
     return EXIT_OK if ok else EXIT_PROBLEMS
@@ -56,7 +63,7 @@ def _our_traces(args: argparse.Namespace, others: bool) -> tuple[list[dict[str, 
     from dftracer.load.facts import file_facts
 
     try:
-        processes = processes_of(args, recover=False)
+        processes = processes_of(args, recovered=False)
     except CommandError:
         if others:
             return [], []
@@ -87,9 +94,10 @@ def _collected(paths: list[str]) -> list[Checked]:
 
 def _print_collected(checked: Checked, quiet: bool) -> None:
     for problem in checked.problems:
-        print(problem)
+        print_wrapped(problem, 2)
     for r in checked.ranks:
         for problem in r["problems"]:
-            print(f"rank {r['rank']}: {problem}")
+            print_wrapped(f"rank {r['rank']}: {problem}", 2)
         if not quiet and r["coverage"] is not None:
-            print(f"rank {r['rank']}: {r['joined']} of {r['et_nodes']} nodes joined ({r['coverage']:.2%})")
+            nodes = plural(r["et_nodes"], "node")
+            print(f"rank {r['rank']}: {r['joined']} of {nodes} joined ({r['coverage']:.2%})")

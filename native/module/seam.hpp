@@ -1,0 +1,70 @@
+// What the recorder's module needs of the C API beside what all modules share.
+#pragma once
+
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "python.hpp"
+
+namespace dft::py {
+
+// Keeps a pending exception out of the way of our own calls, whatever they do.
+class KeepError {
+ public:
+  KeepError() { PyErr_Fetch(&type_, &value_, &trace_); }
+  ~KeepError() { PyErr_Restore(type_, value_, trace_); }
+  KeepError(const KeepError&) = delete;
+  KeepError& operator=(const KeepError&) = delete;
+
+ private:
+  PyObject *type_, *value_, *trace_;
+};
+
+// The Python function, generator or coroutine that runs now: an address that is its own as long as it lives, also
+// while it is suspended or its greenlet is switched out. Only compared, never followed.
+inline const void* running_frame(const PyThreadState* thread) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return thread->current_frame;
+#elif PY_VERSION_HEX >= 0x030B0000
+  return thread->cframe->current_frame;
+#else
+  return thread->frame;
+#endif
+}
+
+// Runs code that may need memory which C++ does not get: an exception of its kind must not pass through C. An event
+// goes without its argument, or is not recorded; both are counted. What the program asked for fails as Python code
+// would.
+void count_lost_event();
+void count_lost_value();
+template <typename F>
+inline void recording(F f) {
+  try {
+    f();
+  } catch (const std::bad_alloc&) {
+    count_lost_event();
+  }
+}
+template <typename F>
+inline void formatting(F f) {
+  try {
+    f();
+  } catch (const std::bad_alloc&) {
+    count_lost_value();
+  }
+}
+template <typename F>
+inline bool possible(F f) {
+  try {
+    f();
+    return true;
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+    return false;
+  }
+}
+
+bool add_type(PyObject* module, const char* name, PyTypeObject* type);
+
+}  // namespace dft::py

@@ -1,0 +1,127 @@
+"""Tables that fit a width: numbers stay whole, text gives way first, then columns that matter least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["Column", "Fitted", "fit", "shortened"]
+
+_LEAST_TEXT = 14
+
+
+class Column(NamedTuple):
+    """One column: how it is aligned and what may happen to it where room is short."""
+
+    name: str
+    right: bool = False  # a number: never cut
+    lead: bool = False  # names the row; goes to a line of its own rather than be cut too far
+    tail: bool = False  # of a text that is cut, the end is kept (paths)
+    whole: bool = False  # text that is never cut
+    drop: int = 0  # left out where nothing else helps, the lowest number first; 0: never
+
+
+class Fitted(NamedTuple):
+    """The table as it is to be shown: a head, rows of one line or two, and what is not shown."""
+
+    columns: tuple[Column, ...]
+    widths: tuple[int, ...]
+    rows: list[list[Any]]
+    lead: int | None  # the column that has lines of its own
+    dropped: tuple[str, ...]
+
+    def lines(self, row: Sequence[Any]) -> list[list[tuple[Any, int, bool]]]:
+        """A row as lines of (cell, width, right)."""
+        cells = [
+            (cell, width, column.right)
+            for cell, width, column in zip(row, self.widths, self.columns, strict=True)
+        ]
+        if self.lead is None:
+            return [cells]
+        alone = cells.pop(self.lead)
+        return [[(alone[0], 0, False)], [("", 0, False), *cells]]
+
+    @property
+    def head(self) -> list[str]:
+        return [c.name for c in self.columns]
+
+
+def _length(cell: Any) -> int:
+    return cell.cell_len if hasattr(cell, "cell_len") else len(cell)
+
+
+def shortened(text: str, width: int, tail: bool = False) -> str:
+    """`text` within `width`, with a mark where something was cut."""
+    if len(text) <= width:
+        return text
+    return "…" + text[len(text) - width + 1 :] if tail else text[: width - 1] + "…"
+
+
+def fit(columns: Sequence[Column], rows: Sequence[Sequence[Any]], room: int | None, gap: int = 2) -> Fitted:
+    """Lay a table out in `room` characters; None is as wide as it needs."""
+    kept = list(range(len(columns)))
+    dropped: list[str] = []
+    while True:
+        fitted = _fit(columns, rows, kept, room, gap, tuple(dropped))
+        can_go = [i for i in kept if columns[i].drop]
+        if fitted is not None:
+            return fitted
+        if not can_go:
+            made = _fit(columns, rows, kept, None, gap, tuple(dropped))
+            assert made is not None
+            return made
+        least = min(can_go, key=lambda i: columns[i].drop)
+        kept.remove(least)
+        dropped.append(columns[least].name)
+
+
+def _fit(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Any]],
+    kept: list[int],
+    room: int | None,
+    gap: int,
+    dropped: tuple[str, ...],
+) -> Fitted | None:
+    """One try with these columns: as they are, with text cut, with the lead on lines of its own."""
+    own = tuple(columns[i] for i in kept)
+    cells = [[row[i] for i in kept] for row in rows]
+    widths = [max(map(_length, (c.name, *column))) for c, *column in zip(own, *cells, strict=True)]
+    if room is None or sum(widths) + gap * (len(widths) - 1) <= room:
+        return Fitted(own, tuple(widths), cells, None, dropped)
+    cut = _cut(own, widths, room - gap * (len(widths) - 1))
+    if cut is not None:
+        return Fitted(own, tuple(cut), _shortened(own, cells, cut), None, dropped)
+    lead = next((i for i, c in enumerate(own) if c.lead), None)
+    if lead is None or len(own) == 1:
+        return None
+    rest = [c for i, c in enumerate(own) if i != lead]
+    below = [w for i, w in enumerate(widths) if i != lead]
+    least = _cut(rest, below, room - gap * len(rest))
+    if least is None:
+        return None
+    least.insert(lead, room)
+    texts = _shortened(own, cells, least) if own[lead].tail else cells
+    return Fitted(own, tuple(least), texts, lead, dropped)
+
+
+def _cut(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int] | None:
+    """The widths with the widest text cut until all fit; None where that is not enough."""
+    out = list(widths)
+    may = [i for i, c in enumerate(columns) if not (c.right or c.whole)]
+    while sum(out) > room:
+        widest = max(may, key=lambda i: out[i], default=None)
+        if widest is None or out[widest] <= _LEAST_TEXT:
+            return None
+        out[widest] -= 1
+    return out
+
+
+def _shortened(columns: Sequence[Column], rows: list[list[Any]], widths: Sequence[int]) -> list[list[Any]]:
+    return [
+        [
+            shortened(cell, width, column.tail) if isinstance(cell, str) and not column.right else cell
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ]
+        for row in rows
+    ]

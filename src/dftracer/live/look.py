@@ -1,0 +1,139 @@
+"""One moment of every trace file: what is settled in it, what its process has recorded beyond that."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from dftracer import _core
+from dftracer.format.files import Paths, find_traces
+from dftracer.format.members import member_index
+
+__all__ = ["LiveFile", "look"]
+
+_HEAD = 64
+_STATES = {"running": "running", "dead": "killed"}
+# Small members of an open tail are joined into one within this time (and a flush, and a slow disk).
+_SETTLED_US = 15_000_000
+_END = b'"name":"end","cat":"dftracer"'
+
+
+class LiveFile(NamedTuple):
+    """A trace file and its process at one moment."""
+
+    path: Path
+    pid: int | None  # of a process whose ring is here
+    state: str
+    final: int
+    size: int  # of the file, as far as it counts; None of it is there before the first flush
+    tail: bytes = b""  # the file between `final` and `size`, as it is: members or plain text
+    text: bytes = b""  # lines that are in no file yet
+    dropped: int = 0  # events lost so far, of a process whose ring is here
+    refusing: bool = False  # the disk takes nothing at the moment
+    steady: bool = True  # all of it was taken at one moment; else the last lines may be there twice
+
+    @property
+    def packed(self) -> bool:
+        return self.path.suffix == ".gz"
+
+    def rest(self) -> bytes:
+        """All lines after `final`."""
+        return (_inflated(self.tail) if self.packed else self.tail) + self.text
+
+
+def look(paths: Paths) -> list[LiveFile]:
+    """All trace files under `paths`, and those that running or killed processes have only begun."""
+    given = [Path(p) for p in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    found: dict[str, LiveFile] = {}
+    # Listed before the rings are read: a file that gets its name in between is then found under the new one
+    # alone, as the old one is gone.
+    names = find_traces([p for p in given if p.exists()])
+    for ring in _core.ring_paths([str(p) for p in given if p.is_dir()]):
+        seen = _core.peek_ring(ring)
+        if seen is None or not _is_meant(Path(seen["trace"]), given):
+            continue
+        file = LiveFile(
+            Path(seen["trace"]),
+            seen["pid"],
+            _STATES.get(seen["state"], "unknown"),
+            seen["final"],
+            seen["size"],
+            seen["tail"],
+            seen["text"],
+            seen["dropped"],
+            seen["refusing"],
+            seen["steady"],
+        )
+        found[os.path.realpath(file.path)] = file
+    for name in names:
+        real = os.path.realpath(name)
+        other = None if real in found else _without_ring(Path(name))
+        if other is not None:
+            found[real] = other
+    return sorted(found.values(), key=lambda f: f.path)
+
+
+def _is_meant(trace: Path, given: Iterable[Path]) -> bool:
+    real = Path(os.path.realpath(trace))
+    return any(real == where or where in real.parents for where in (Path(os.path.realpath(p)) for p in given))
+
+
+def _without_ring(path: Path) -> LiveFile | None:
+    """A file whose process has ended, or is of another host or user: its own members say how far it is."""
+    try:
+        with path.open("rb", buffering=0) as f:
+            size = os.fstat(f.fileno()).st_size
+            if path.suffix != ".gz":
+                return _plain(path, f.fileno(), size)
+            members = _members(f.fileno(), size)
+            if not members:
+                return LiveFile(path, None, "finished" if size else "unknown", size, size)
+            whole = sum(members[-1][:2])
+            last = os.pread(f.fileno(), members[-1][1], members[-1][0])
+            if _END in _inflated(last):
+                return LiveFile(path, None, "finished", size, size)
+            newest = max(last_ts for _, _, last_ts in members)
+            final = next((at for at, _, ts in members if ts > newest - _SETTLED_US), whole)
+            return LiveFile(path, None, "cut", final, whole, os.pread(f.fileno(), whole - final, final))
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return LiveFile(path, None, "unknown", 0, 0)
+
+
+def _plain(path: Path, descriptor: int, size: int) -> LiveFile:
+    last = os.pread(descriptor, 1 << 16, max(0, size - (1 << 16)))
+    if _END in last:
+        return LiveFile(path, None, "finished", size, size)
+    whole = size - len(last) + last.rfind(b"\n") + 1
+    return LiveFile(path, None, "cut", whole, whole)
+
+
+def _members(descriptor: int, size: int) -> list[tuple[int, int, int]]:
+    """(offset, size, last time) of the whole members that a file begins with."""
+    out = []
+    at = 0
+    while at < size:
+        index = member_index(os.pread(descriptor, _HEAD, at))
+        if index is None or at + index.member_size > size:
+            break
+        out.append((at, index.member_size, index.last_ts))
+        at += index.member_size
+    return out
+
+
+def _inflated(members: bytes) -> bytes:
+    parts = []
+    while members:
+        decoder = zlib.decompressobj(wbits=31)
+        try:
+            parts.append(decoder.decompress(members))
+        except zlib.error:
+            break
+        if not decoder.eof:
+            break
+        members = decoder.unused_data
+    return b"".join(parts)

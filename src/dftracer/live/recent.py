@@ -1,0 +1,193 @@
+"""The last seconds of a run as small files of their own: as much to read however long the run has lasted."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dftracer.format.files import Paths
+from dftracer.format.members import member_index
+from dftracer.live.copies import rest_member
+from dftracer.live.look import LiveFile, look
+from dftracer.load._scan import Scanner
+from dftracer.load.process import ProcessInfo, assign_ranks
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Recent"]
+
+_HEAD = 64
+_PLAIN_HEAD, _PLAIN_TAIL = 1 << 16, 32 << 20
+# Names of files stand where a file was first opened: old members are read for them, a bit at each look.
+_NAMES_AT_ONCE = 32 << 20
+_NO_EVENTS = ("\0",)
+
+
+class _Known:
+    """What is known of one trace file so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.info = ProcessInfo(path)
+        self.members: list[tuple[int, int, int]] = []  # offset, size, last time
+        self.walked = 0
+        self.unread: list[tuple[int, int]] = []  # members not yet read for names
+        self.last_us = 0
+
+    def walk(self, file: LiveFile) -> None:
+        """Learn of the members that are new in the settled part."""
+        if file.final <= self.walked:
+            return
+        with file.path.open("rb", buffering=0) as f:
+            while self.walked < file.final:
+                index = member_index(os.pread(f.fileno(), _HEAD, self.walked))
+                if index is None:
+                    break
+                self.members.append((self.walked, index.member_size, index.last_ts))
+                self.unread.append((self.walked, self.walked + index.member_size))
+                self.walked += index.member_size
+                self.last_us = max(self.last_us, index.last_ts)
+
+    def learn_names(self, budget: int) -> int:
+        """Read some of the unread members for their metadata, the newest first; what is left of `budget`."""
+        while self.unread and budget > 0:
+            first, last = self.unread.pop(0 if not self.info.start_us else -1)
+            for raw in Scanner(self.info.file, 1, 1 << 20, cats=_NO_EVENTS, span=(first, last)):
+                self.info.take(raw["meta"])
+            budget -= last - first
+        return budget
+
+
+class Recent:
+    """Copies of the last `seconds` of the traces under `paths`, made anew by `refresh`; a context manager.
+
+    `directory` holds them, `start_us` is where they begin. `processes` are the facts of all files.
+    """
+
+    def __init__(self, paths: Paths, seconds: float = 30.0) -> None:
+        self.paths = paths
+        self.seconds = seconds
+        self.start_us = 0
+        self.now_us = 0
+        self.files: list[LiveFile] = []
+        self._known: dict[Path, _Known] = {}
+        self._place = tempfile.TemporaryDirectory(prefix="dftracer-top-")
+        self.directory = Path(self._place.name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the copies."""
+        self._place.cleanup()
+
+    @property
+    def processes(self) -> dict[Path, ProcessInfo]:
+        """By trace file, with ranks."""
+        found = {path: known.info for path, known in self._known.items()}
+        assign_ranks(list(found.values()))
+        return found
+
+    def last_us(self, file: LiveFile) -> int:
+        """When the last event of a file began."""
+        known = self._known.get(file.path)
+        return 0 if known is None else known.last_us
+
+    def refresh(self) -> list[Path]:
+        """Look again; the copies of the files that have something to show."""
+        self.files = look(self.paths)
+        rests: dict[Path, bytes] = {}
+        budget = _NAMES_AT_ONCE
+        for file in self.files:
+            known = self._known.setdefault(file.path, _Known(file.path))
+            try:
+                if file.packed:
+                    known.walk(file)
+                    budget = known.learn_names(budget)
+            except OSError:  # gone since it was found
+                continue
+            rests[file.path] = rest = self._rest(file)
+            known.last_us = max(known.last_us, _last_time(rest))
+        running = any(f.state == "running" for f in self.files)
+        newest = max((k.last_us for k in self._known.values()), default=0)
+        self.now_us = max(newest, time.time_ns() // 1000) if running else newest
+        self.start_us = self.now_us - int(self.seconds * 1e6)
+        return self._write(rests)
+
+    def trace(self, copies: list[Path]) -> Any:
+        """The copies as a `Trace` of the last seconds, with all the names of files that are known."""
+        from dftracer.load import Trace  # noqa: PLC0415 - needs the extra `analysis`
+
+        trace = Trace(copies, cache=False, threads=1)
+        by_name = {_name_of(path): known.info for path, known in self._known.items()}
+        for process in trace.processes:
+            known = by_name.get(process.file.name)
+            if known is not None:
+                process.paths.update(known.paths)
+                process.strings.update(known.strings)
+        return trace.select(time=(self.start_us, 1 << 62))
+
+    def _rest(self, file: LiveFile) -> bytes:
+        if file.packed:
+            return file.rest()
+        # Without members there is no index: the end of the file, as much as seconds may hold.
+        try:
+            with file.path.open("rb") as f:
+                first = max(0, file.final - _PLAIN_TAIL)
+                f.seek(first)
+                text = f.read(file.final - first)
+                if first:
+                    f.seek(0)
+                    head = f.read(_PLAIN_HEAD)
+                    text = head[: head.rfind(b"\n") + 1] + text[text.find(b"\n") + 1 :]
+        except OSError:
+            text = b""
+        return text + file.rest()
+
+    def _write(self, rests: dict[Path, bytes]) -> list[Path]:
+        out: list[Path] = []
+        for file in self.files:
+            known = self._known[file.path]
+            rest = rests.get(file.path)
+            if rest is None or known.last_us < self.start_us:
+                continue
+            wanted = [(at, size) for at, size, last in known.members if last >= self.start_us or at == 0]
+            place = self.directory / _name_of(file.path)
+            try:
+                with place.open("wb") as copy:
+                    if file.packed:
+                        with file.path.open("rb", buffering=0) if wanted else open(os.devnull, "rb") as f:
+                            for at, size in wanted:
+                                copy.write(os.pread(f.fileno(), size, at))
+                        copy.write(rest_member(rest) if rest else b"")
+                    else:
+                        copy.write(rest)
+            except OSError:
+                continue
+            out.append(place)
+        return out
+
+
+def _name_of(path: Path) -> str:
+    """Of files with equal names in several folders each gets its own."""
+    return f"{abs(hash(str(path.parent))):x}-{path.name}"
+
+
+def _last_time(text: bytes) -> int:
+    """The latest start of an event in the last lines of a text."""
+    found = 0
+    for line in text[-(1 << 16) :].splitlines()[-200:]:
+        _, key, rest = line.partition(b',"ts":')
+        if key:
+            digits = rest[:20].split(b",")[0]
+            found = max(found, int(digits) if digits.isdigit() else 0)
+    return found
