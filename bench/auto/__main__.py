@@ -13,7 +13,8 @@ nothing else disturbed.
 On a CPU, what is compared is CPU time of the training thread: everything of a step of a small model, from
 asking for the batch to the end of the optimizer. Matrix products after it make the step as long as `--ms`
 asks and leave the caches as a real model does; they are not in the compared time, because from block to block
-they differ by more than tracing costs.
+they differ by more than tracing costs. Where other programs use the same caches, that is not enough;
+`--bare` leaves them out.
 
 On a GPU (`--device cuda --ms 10`) the model is as large as `--ms` asks, a step ends with a synchronisation of
 the program's own, and the whole step is compared, on the clock.
@@ -57,7 +58,7 @@ class Block:
         self.on_cpu = args.device == "cpu"
         self.step = Step(args.device, args.width, 2 if self.on_cpu else size)
         self.loader = self.step.loader(args.steps + _UNCOUNTED, args.batch)
-        self.size = size
+        self.size = 0 if args.bare else size
         self.factor = torch.randn(args.width, args.width)
 
     def fill(self) -> None:
@@ -134,7 +135,7 @@ def sized(args: argparse.Namespace) -> Block:
         block = Block(args, size)
         block()
         took = 1000 * block()[1]
-        if took >= 0.8 * args.ms or size > 4000:
+        if took >= 0.8 * args.ms or size > 4000 or (args.bare and args.device == "cpu"):
             return block
         size = max(size + 1, min(4 * size, int(size * args.ms / took)))
 
@@ -174,6 +175,7 @@ def main() -> int:
     parser.add_argument("--ms", type=float, default=5.0)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--bare", action="store_true", help="on a CPU: no matrix products, warm caches")
     parser.add_argument("--alone", action="store_true", help="without the rivals")
     args = parser.parse_args()
     if args.alone:
@@ -181,6 +183,8 @@ def main() -> int:
             del SIDES[name]
     torch.set_num_threads(1)
     longer, quiet, step = measured(sized(args), args.rounds)
+    if args.bare and args.device == "cpu":
+        step = args.ms / 1000
     found: dict[str, Any] = {
         "step_ms": round(1000 * step, 3),
         "device": args.device if args.device == "cpu" else torch.cuda.get_device_name(),

@@ -109,18 +109,18 @@ PROGRAMS: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def watched() -> Iterator[None]:
-    auto.install()
-    yield
-    auto.uninstall()
+@pytest.fixture(autouse=True)
+def recorded_apart() -> Iterator[None]:
+    """What is installed begins a session; it ends with the test, in a directory that nobody else uses."""
+    with capture():
+        yield
 
 
 def _said(program: Any) -> list[tuple[Any, ...]]:
+    auto.install()
     with capture() as events:
         program()
         auto.uninstall()
-    auto.install()
     keys = ("step", "epoch", "batch", "worker", "pass", "error")
     mine = [e for e in events if e.args.get("auto") and e.cat in ("dataloader", "compute", "pipeline")]
     ordered = sorted(mine, key=lambda e: (e.ts + e.dur, e.name))
@@ -144,7 +144,7 @@ def _rule_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_native_and_rule_say_the_same(name: str, watched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_and_rule_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = _said(PROGRAMS[name])
     _rule_alone(monkeypatch)
     by_rule = _said(PROGRAMS[name])
@@ -152,7 +152,8 @@ def test_native_and_rule_say_the_same(name: str, watched: None, monkeypatch: pyt
     assert any(event[0] == "backward" for event in quick)
 
 
-def test_the_usual_course_is_native(watched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_usual_course_is_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto.install()
     from dftracer.auto import _training
 
     asked: list[str] = []
@@ -166,6 +167,7 @@ def test_the_usual_course_is_native(watched: None, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(_training.Training, name, counting)
     with capture():
         plain()
+        auto.uninstall()
     # The first step of each pass is what the rule decides about; the rest follows.
     assert asked.count("fetched") == 2
     assert asked.count("backward_begins") == 2
