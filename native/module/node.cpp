@@ -15,6 +15,7 @@ bool g_tracing = false;
 namespace {
 
 PyObject* g_decorator = nullptr;
+PyObject* g_waiting = nullptr;  // told of what is decorated while tracing is off
 
 // The keywords all uses and updates share.
 struct Option {
@@ -97,11 +98,19 @@ bool close_span(Node* n, uint32_t must_flags) {
   return true;
 }
 
-PyObject* off_enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
-  return new_ref(reinterpret_cast<PyObject*>(reinterpret_cast<Bound*>(self)->node));
+// Nodes made while tracing was off stay as cheap as that until it is switched on.
+PyObject* off_enter_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  auto* b = reinterpret_cast<Bound*>(self);
+  if (DFT_LIKELY(!g_tracing)) return new_ref(reinterpret_cast<PyObject*>(b->node));
+  b->call = enter_call;
+  return enter_call(self, args, nargsf, names);
 }
 
-PyObject* off_exit_call(PyObject*, PyObject* const*, size_t, PyObject*) { Py_RETURN_NONE; }
+PyObject* off_exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  if (DFT_LIKELY(!g_tracing)) Py_RETURN_NONE;
+  reinterpret_cast<Bound*>(self)->call = exit_call;
+  return exit_call(self, args, nargsf, names);
+}
 
 int bound_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(reinterpret_cast<PyObject*>(reinterpret_cast<Bound*>(self)->node));
@@ -545,8 +554,18 @@ PyObject* set_decorator(PyObject*, PyObject* callable) {
   Py_RETURN_NONE;
 }
 
+PyObject* set_waiting(PyObject*, PyObject* callable) {
+  PyObject* old = g_waiting;
+  g_waiting = new_ref(callable);
+  Py_XDECREF(old);
+  Py_RETURN_NONE;
+}
+
 PyObject* decorate(PyObject* span, PyObject* target) {
-  if (!g_tracing) return new_ref(target);
+  if (!g_tracing) {
+    if (g_waiting && !Ref(PyObject_CallFunctionObjArgs(g_waiting, span, target, nullptr))) PyErr_Clear();
+    return new_ref(target);
+  }
   if (!g_decorator) {
     PyErr_SetString(PyExc_RuntimeError, "dftracer.python is not imported");
     return nullptr;
