@@ -18,7 +18,7 @@ progress and no notes, `-v/--verbose` say more, `--json` machine-readable output
 | exit code | meaning |
 |---:|---|
 | 0 | done |
-| 1 | done, and what was looked at has problems (`validate`, `doctor`) |
+| 1 | done, and what was looked at has problems (`validate`, `doctor`, `check`) |
 | 2 | bad usage or input (no such file, no trace record in it, an output that exists): the message says what to do |
 | 3 | a package is missing: the message names the extra to install |
 | 130 | interrupted |

@@ -3,9 +3,9 @@
 #include "module/immediate.hpp"
 #include "module/loop.hpp"
 #include "module/node.hpp"
+#include "module/node_use.hpp"
 #include "module/profiler_window.hpp"
 #include "module/session_api.hpp"
-#include "module/use.hpp"
 #include "module/wrapped.hpp"
 
 namespace dft::py {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import NoReturn
 
-    from dftracer._rank import Rank
+    from dftracer._rank import RankInfo
 
 __all__ = [
     "SETTINGS",
@@ -418,7 +418,7 @@ def load_settings(environ: Mapping[str, str] | None = None, **explicit: object) 
     return settings
 
 
-def rank_info(environ: Mapping[str, str] | None = None) -> Rank:
+def rank_info(environ: Mapping[str, str] | None = None) -> RankInfo:
     """This process's rank as its launcher tells it."""
     from dftracer import _rank  # noqa: PLC0415 - needed with tracing on only
 

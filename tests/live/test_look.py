@@ -137,7 +137,7 @@ def test_a_killed_process_is_seen_and_left_for_those_who_recover_it(tmp_path: Pa
     assert _steps(file) == list(range(500))
     copy = tmp_path / "copy.pfw.gz"
     whole_copy(file, copy)
-    assert Trace(copy, recover=False).polars().filter(name="forward").height == 500
+    assert Trace(copy).polars().filter(name="forward").height == 500
     assert _state(tmp_path / "t", rings) == before
     assert list(rings.iterdir())
     # Whoever reads it next completes it, as if nobody had looked.

@@ -30,7 +30,7 @@ from dftracer.load.chunk import MISSING, Chunk, Ints
 from dftracer.load.process import MetaRow, ProcessInfo
 from dftracer.load.trace import Filter, scan_file
 
-__all__ = ["BIN_US_SHIFT", "Digest", "Digester", "SpanDigest", "by_process", "digest_span"]
+__all__ = ["BIN_US_SHIFT", "Digest", "Digester", "SpanDigest", "by_process", "bytes_moved", "digest_span"]
 
 BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
 
@@ -123,7 +123,7 @@ class Digester:
             place = at[opens] if isinstance(rows, slice) else rows[at[opens]]
             kind[opens[opens_to_write(chunk, place)]] = IO_OPEN_TO_WRITE
         out.to_write = at[kind == IO_OPEN_TO_WRITE]
-        moved = _bytes_moved(chunk, rows, at, kind, self.pairs.returns_items[out.pair[at]])
+        moved = bytes_moved(chunk, rows, at, kind, self.pairs.returns_items[out.pair[at]])
         size_bin = np.zeros(at.size, dtype=np.uint8)
         some = moved > 0
         size_bin[some] = np.floor(np.log2(moved[some])).astype(np.uint8) + 1
@@ -229,7 +229,7 @@ def _trailing_number(name: str) -> int:
     return int(digits) if digits.isdigit() else MISSING
 
 
-def _bytes_moved(
+def bytes_moved(
     chunk: Chunk, rows: Any, at: Any, kind: npt.NDArray[np.uint8], items: npt.NDArray[np.bool_]
 ) -> Ints:
     """Bytes a call moved: what it returned, else what it was asked for."""

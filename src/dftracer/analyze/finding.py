@@ -12,7 +12,7 @@ from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.parts import View
 from dftracer.analyze.thresholds import FINDING_SHARE, HIGH_PERCENT, LOW_PERCENT, MAJORITY, MEDIUM_PERCENT
 
-__all__ = ["Context", "Finding", "Findings", "ordered", "severity_of", "sureness"]
+__all__ = ["Context", "Finding", "Findings", "confidence", "ordered", "severity_of"]
 
 _KIND = {k.id: k for k in KINDS}
 
@@ -103,7 +103,7 @@ class Context:
         return seconds if self.view is None else min(seconds, self.view.input_s)
 
 
-def sureness(n: int) -> float:
+def confidence(n: int) -> float:
     """Confidence from the number of steps (or items) behind a statement."""
     return 0.3 if n < 5 else 0.6 if n < 20 else 0.8 if n < 100 else 0.95
 

@@ -41,6 +41,22 @@ class SelfTime:
 
 def extent(ts: _AnyBuffer, dur: _AnyBuffer, /) -> tuple[int, int, int]: ...
 def nest(tid: _AnyBuffer, ts: _AnyBuffer, dur: _AnyBuffer, /) -> tuple[Buffer, Buffer]: ...
+def pixels(
+    start: _AnyBuffer,
+    end: _AnyBuffer,
+    pair: _AnyBuffer,
+    class_of_pair: _AnyBuffer,
+    classes: _AnyBuffer,
+    sums: _AnyBuffer,
+    block: int,
+    visible: _AnyBuffer,
+    t0: int,
+    t1: int,
+    width: int,
+    steps: int,
+    /,
+) -> tuple[Buffer, Buffer]: ...
+def stack(lane: _AnyBuffer, start: _AnyBuffer, end: _AnyBuffer, slack: int, /) -> Buffer: ...
 def timeline(
     ts: _AnyBuffer, dur: _AnyBuffer, cls: _AnyBuffer, rule: _AnyBuffer, stages: int, none: int, /
 ) -> tuple[Buffer, Buffer, Buffer]: ...

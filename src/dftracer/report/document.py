@@ -6,8 +6,9 @@ from typing import Any
 
 from dftracer.analyze import Analysis, views
 from dftracer.analyze.device import device_document
+from dftracer.analyze.steady_steps import steady_steps
 
-__all__ = ["SCHEMA", "document"]
+__all__ = ["SCHEMA", "comparable", "document"]
 
 SCHEMA = "dftracer.report/1"
 _MOST_FILES = 1000
@@ -17,30 +18,68 @@ def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
 
 
-def document(analysis: Analysis) -> dict[str, Any]:
-    """Everything a program may want to know; keys are added over time, never renamed."""
-    files = analysis.files
-    phases = analysis.phases
-    nothing = {"seconds": 0.0, "share": 0.0}
+_IO_SUMS = (
+    "ops",
+    "opens",
+    "reads",
+    "writes",
+    "read_bytes",
+    "write_bytes",
+    "time_s",
+    "read_s",
+    "write_s",
+    "small_reads",
+)
+
+
+def _io(analysis: Analysis) -> dict[str, Any] | None:
+    """All files together; None where no I/O was traced."""
+    files = analysis.file_table
+    if files is None:
+        return None
+    sums = {k: files[k].sum() for k in _IO_SUMS}
+    return {"files": files.height, **_rounded([sums])[0]}
+
+
+def comparable(analysis: Analysis) -> dict[str, Any]:
+    """The part of the document that runs are compared by."""
     return {
         "schema": SCHEMA,
-        "trace": analysis.trace,
         "verdict": analysis.verdict,
-        "head": list(analysis.head),
         "bound": None if analysis.bound is None else analysis.bound.to_json(),
         "run": analysis.run,
         "run_s": round(analysis.run_s, 6),
-        **{k: phases.get(k, nothing) for k in ("steady", "startup", "evaluation", "outside", "profiled")},
         "au": analysis.au,
         "samples_per_s": analysis.samples_per_s,
+        "steady_steps": steady_steps(analysis.job),
+        "io": _io(analysis),
+        "findings": [f.to_json() for f in analysis.findings],
+        "model": analysis.model,
+        "device": device_document(analysis.job),
+    }
+
+
+def document(analysis: Analysis) -> dict[str, Any]:
+    """Everything a program may want to know; keys are added over time, never renamed."""
+    files = analysis.file_table
+    phases = analysis.phases
+    nothing = {"seconds": 0.0, "share": 0.0}
+    told = comparable(analysis)
+    return {
+        "schema": SCHEMA,
+        "trace": analysis.trace_facts,
+        "verdict": told.pop("verdict"),
+        "head": list(analysis.head),
+        "bound": told.pop("bound"),
+        "run": told.pop("run"),
+        "run_s": told.pop("run_s"),
+        **{k: phases.get(k, nothing) for k in ("steady", "startup", "evaluation", "outside", "profiled")},
+        **told,
         "ranks": analysis.ranks,
         "ledger": analysis.ledger,
         "overlap": analysis.overlap,
-        "findings": [f.to_json() for f in analysis.findings],
-        "names": _rounded(analysis.names.to_dicts()),
+        "names": _rounded(analysis.name_table.to_dicts()),
         "files": [] if files is None else _rounded(files.head(_MOST_FILES).to_dicts()),
         "files_total": 0 if files is None else files.height,
-        "model": analysis.model,
-        "device": device_document(analysis.job),
         "workers": _rounded(views.workers(analysis.job).to_dicts()),
     }

@@ -22,7 +22,7 @@ _SEVERITY = {"high": "#e5484d", "medium": "#f76b15", "low": "#3e63dd", "info": "
 def analysis_fragment(a: Analysis) -> str:
     """Verdict, why, what to try, the step time by stage, findings; events and files folded away."""
     verdict, why, advice = head(a)
-    t = a.trace
+    t = a.trace_facts
     said = [
         counted(t["events"], "event"),
         plural(t["processes"], "process", "processes"),
@@ -95,13 +95,13 @@ def _names(a: Analysis) -> str:
             *(seconds_text(r[k]) for k in ("total_s", "self_s")),
             seconds_text(r["p50_us"] / 1e6),
         ]
-        for r in a.names.head(_ROWS).iter_rows(named=True)
+        for r in a.name_table.head(_ROWS).iter_rows(named=True)
     ]
     return _table(("event", "count", "total", "self", "median"), rows)
 
 
 def _files(a: Analysis) -> str:
-    if a.files is None:
+    if a.file_table is None:
         return ""
     rows = [
         [
@@ -111,7 +111,7 @@ def _files(a: Analysis) -> str:
             bytes_text(r["write_bytes"]),
             seconds_text(r["time_s"]),
         ]
-        for r in a.files.head(_ROWS).iter_rows(named=True)
+        for r in a.file_table.head(_ROWS).iter_rows(named=True)
     ]
     return _table(("path", "opens", "read", "written", "time"), rows)
 

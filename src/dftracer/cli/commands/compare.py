@@ -1,0 +1,80 @@
+"""`dftracer compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from dftracer._terminal import safe_console
+from dftracer.cli.common import console, print_json
+from dftracer.cli.main import EXIT_OK, CommandError
+from dftracer.cli.outputs import appearing, check_output
+from dftracer.cli.sides import input_files, open_side
+
+HELP = "Compare runs: what changed, by how much, and how sure that is."
+EXAMPLE = """\
+dftracer compare traces/before traces/after
+dftracer compare before.json after.json -o compare.html
+dftracer compare traces/a traces/b traces/c --json"""
+OUTPUT = "the terminal; .html, .md, .json and .txt choose the format"
+
+_ENDINGS = (".html", ".md", ".json", ".txt")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="trace files, directories or saved `report --json`; each is compared with the first",
+    )
+    parser.add_argument("--md", action="store_true", help="print Markdown")
+
+
+def run(args: argparse.Namespace) -> int:
+    if len(args.runs) < 2:
+        raise CommandError("give two runs or more: dftracer compare BEFORE AFTER")
+    kind = _kind(args)
+    if args.output:
+        check_output(Path(args.output), input_files(args.runs), force=args.force)
+    from dftracer.compare import compare_all, html_page, markdown, print_comparison, to_json
+
+    comparisons = compare_all([open_side(args, path) for path in args.runs])
+    if not args.output:
+        if kind == ".json":
+            print_json(to_json(comparisons))
+        elif kind == ".md":
+            print(markdown(comparisons), end="")
+        else:
+            print_comparison(comparisons, console())
+        return EXIT_OK
+    with (
+        appearing(Path(args.output)) as place,
+        place.open("w", encoding="utf-8", errors="backslashreplace") as out,
+    ):
+        if kind == ".json":
+            json.dump(to_json(comparisons), out, indent=1, ensure_ascii=False)
+            out.write("\n")
+        elif kind == ".md":
+            out.write(markdown(comparisons))
+        elif kind == ".html":
+            out.write(html_page(comparisons, f"dftracer: {' and '.join(args.runs)}"))
+        else:
+            print_comparison(comparisons, safe_console(file=out, width=120))
+    return EXIT_OK
+
+
+def _kind(args: argparse.Namespace) -> str:
+    """What to write, by the options or by the ending of -o."""
+    asked = ".json" if args.json else ".md" if args.md else ""
+    if not args.output:
+        return asked or ".txt"
+    ending = Path(args.output).suffix
+    if asked and ending in _ENDINGS and ending != asked:
+        raise CommandError(f"{args.output} ends in {ending} and --{asked[1:]} asks for {asked}: which one?")
+    if asked:
+        return asked
+    if ending not in _ENDINGS:
+        raise CommandError(f"{args.output}: end the name in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}")
+    return ending

@@ -1,0 +1,36 @@
+// Asking the server. Every request carries the token of this page.
+const token = document.documentElement.dataset.token;
+
+export function address(path, query = {}) {
+  const params = new URLSearchParams({token});
+  for (const [key, value] of Object.entries(query)) {
+    if (value === null || value === undefined) continue;
+    if (Array.isArray(value)) for (const each of value) params.append(key, each);
+    else params.set(key, value);
+  }
+  return `/api/${path}?${params}`;
+}
+
+async function ask(path, query, signal) {
+  const answer = await fetch(address(path, query), {signal});
+  if (!answer.ok) throw new Error(await answer.text());
+  return answer;
+}
+
+export async function json(path, query, signal) {
+  return (await ask(path, query, signal)).json();
+}
+
+const KINDS = {start: Float64Array, length: Float64Array, span: Uint32Array, name: Uint32Array, row: Uint16Array,
+  part: Uint16Array, bin_x: Uint16Array, bin_width: Uint16Array, bin_row: Uint16Array, cls: Uint8Array,
+  bin_cls: Uint8Array, bin_fill: Uint8Array};
+
+// A picture: a header in JSON, then columns of numbers, each at a multiple of 8 bytes.
+export async function picture(query, signal) {
+  const bytes = await (await ask("picture", query, signal)).arrayBuffer();
+  const size = Number(new DataView(bytes).getBigUint64(0, true));
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 8, size)));
+  const out = {names: head.names, full: head.full};
+  for (const [name, [at, count]] of Object.entries(head.columns)) out[name] = new KINDS[name](bytes, 8 + size + at, count);
+  return out;
+}

@@ -1,0 +1,122 @@
+"""What the server shows: runs read in the background, again and again while a job is followed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from dftracer.load.files import NoTraces
+from dftracer.view.live import live_numbers
+from dftracer.view.part import Part
+from dftracer.view.run import Run
+from dftracer.view.source import Source
+
+__all__ = ["Session", "Shown"]
+
+_LEAST_WAIT_S = 1.0
+_WAIT_FACTOR = 4  # reading again takes at most a fifth of one core
+
+
+@dataclass
+class Shown:
+    """One run and how far reading it has come."""
+
+    source: Source
+    run: Run | None = None
+    steps: Part | None = None
+    done: int = 0
+    total: int = 0
+    error: str | None = None
+    generation: int = 0  # grows whenever there is something new to draw
+    stamp: str = ""
+    live: dict[str, Any] = field(default_factory=dict)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "title": self.source.title,
+            "ready": self.run is not None,
+            "steps": self.steps is not None,
+            "done": self.done,
+            "total": self.total,
+            "error": self.error,
+            "generation": self.generation,
+            "notes": self.source.notes,
+            "live": self.live,
+        }
+
+
+class Session:
+    """Reads the runs in a thread of its own, one after the other."""
+
+    def __init__(self, sources: list[Source], follow: bool = False) -> None:
+        self.shown = [Shown(s) for s in sources]
+        self.follow = follow
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="dftracer-view", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def state(self) -> dict[str, Any]:
+        return {"follow": self.follow, "runs": [s.state() for s in self.shown]}
+
+    def _work(self) -> None:
+        began = time.monotonic()
+        for shown in self.shown:
+            self._load(shown)
+        for shown in self.shown:
+            self._find_steps(shown)
+        while self.follow:
+            took = time.monotonic() - began
+            if self._stop.wait(max(_LEAST_WAIT_S, _WAIT_FACTOR * took)):
+                return
+            began = time.monotonic()
+            for shown in self.shown:
+                self._refresh(shown)
+
+    def _refresh(self, shown: Shown) -> None:
+        try:
+            shown.source.reopen()
+        except (NoTraces, OSError) as e:
+            shown.error = str(e)
+            return
+        if shown.source.stamp() != shown.stamp:
+            self._load(shown)
+            self._find_steps(shown)
+
+    def _load(self, shown: Shown) -> None:
+        def progress(done: int, total: int) -> None:
+            shown.done, shown.total = done, total
+            if self._stop.is_set():
+                raise _Stopped
+
+        stamp = shown.source.stamp()
+        try:
+            run = shown.source.load(progress)
+            shown.live = live_numbers(run) if self.follow else {}
+            shown.run, shown.error, shown.stamp = run, None, stamp
+            shown.generation += 1
+        except _Stopped:
+            pass
+        except Exception as e:  # the page must say it; the thread has nobody else to tell
+            shown.error = str(e) or type(e).__name__
+
+    def _find_steps(self, shown: Shown) -> None:
+        if shown.run is None or self._stop.is_set():
+            return
+        try:
+            shown.steps = shown.source.steps()
+            shown.generation += 1
+        except Exception as e:
+            note = f"steps are not shown: {e}"
+            if note not in shown.source.notes:
+                shown.source.notes.append(note)
+
+
+class _Stopped(Exception):
+    """The server ends."""

@@ -1,0 +1,182 @@
+"""`dftracer compare` from traces to every form of output."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dftracer.analyze import analyze
+from dftracer.analyze.steady_steps import MOST_STEPS
+from dftracer.compare import compare, side_of
+from dftracer.load.synthetic import Process
+from dftracer.report import document
+from support.noisy_runs import noisy_times
+
+
+def write_run(
+    folder: Path,
+    seed: int,
+    slower: dict[str, float] | None = None,
+    steps: int = 120,
+    late_rank: int | None = None,
+    ranks: int = 1,
+) -> Path:
+    """A trace of noisy steps; with several ranks they meet at the end of each backward pass."""
+    folder.mkdir(parents=True)
+    times = [
+        {
+            k: np.round(1e6 * v).astype(int)
+            for k, v in noisy_times(
+                10 * seed + r, steps, "in_a_row", slower if late_rank in (None, r) else None
+            ).items()
+        }
+        for r in range(ranks)
+    ]
+    record = {"value": f"run-{seed}", "start": 1_760_000_000_000_000 + seed, "command": "python train.py"}
+    mains = [
+        Process(100 + r, rank=r, world_size=ranks, run={**record, "host": "node0", "version": "3.0.0"})
+        for r in range(ranks)
+    ]
+    t = 0
+    for i in range(steps):
+        own = [{k: int(v[i]) for k, v in x.items()} for x in times]
+        before = [x["fetch_wait"] + x["read"] + x["preprocess"] + x["forward"] for x in own]
+        met = max(b + x["backward"] for b, x in zip(before, own, strict=True))
+        for main, x, done in zip(mains, own, before, strict=True):
+            backward = met - done
+            body = done - x["fetch_wait"] + backward + x["optimizer"]
+            main.step(i + 1, t, x["fetch_wait"], body, epoch=0, step=i)
+            at = t + x["fetch_wait"]
+            main.io("read", at, x["read"], "/data/</script><script>alert(1)</script>", ret=1 << 20)
+            at += x["read"]
+            main.span("data", "preprocess", at, x["preprocess"])
+            main.span("compute", "forward", at + x["preprocess"], x["forward"])
+            main.span("compute", "backward", t + done, backward)
+            main.span("compute", "step", t + met, x["optimizer"])
+        t += met + max(x["optimizer"] for x in own)
+    for main in mains:
+        main.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("runs")
+    return {
+        "a": write_run(base / "a", 1),
+        "same": write_run(base / "same", 2),
+        "slow": write_run(base / "slow", 3, {"preprocess": 1.5}),
+        "short": write_run(base / "short", 4, steps=6),
+    }
+
+
+def dftracer(*args: object, ok: int = 0, **env: str) -> str:
+    command = [sys.executable, "-m", "dftracer.cli", *map(str, args)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **env})
+    assert ran.returncode == ok, ran.stdout + ran.stderr
+    return ran.stderr if ok == 2 else ran.stdout
+
+
+def test_equal_runs_and_a_slower_stage(runs: dict[str, Path]) -> None:
+    same = json.loads(dftracer("compare", runs["a"], runs["same"], "--json"))
+    assert same["difference"] is False
+    assert same["changed"] == []
+    assert "No difference: " in dftracer("compare", runs["a"], runs["same"])
+    slow = json.loads(dftracer("compare", runs["a"], runs["slow"], "--json"))
+    assert slow["difference"] is True
+    assert slow["changed"] == ["preprocess"]
+    for entry in (slow["step"], *slow["stages"].values()):
+        assert set(entry) == {"a_s", "b_s", "change", "interval"}
+    low, high = slow["stages"]["preprocess"]["interval"]
+    assert low < 0.5 < high
+    steps = analyze(runs["a"]).job.ranks[0]
+    steady = steps.main.steps.steady
+    assert slow["step"]["a_s"] == pytest.approx(np.median(steps.wall_us[steady]) / 1e6)
+    assert slow["stages"]["forward"]["a_s"] == pytest.approx(
+        np.median(steps.stage_us("forward")[steady]) / 1e6
+    )
+    text = dftracer("compare", runs["a"], runs["slow"], COLUMNS="60")
+    assert "B is slower by " in text
+    assert max(map(len, text.splitlines())) <= 60
+    assert slow["io"]["read_bytes_per_step"] == {"a": 1 << 20, "b": 1 << 20, "change": 0.0}
+
+
+def test_a_saved_report_says_the_same_as_its_trace(runs: dict[str, Path], tmp_path: Path) -> None:
+    saved = tmp_path / "a.json"
+    dftracer("report", runs["a"], "-o", saved)
+    by_trace = json.loads(dftracer("compare", runs["a"], runs["slow"], "--json"))
+    by_report = json.loads(dftracer("compare", saved, runs["slow"], "--json"))
+    for each in (by_trace, by_report):
+        each["runs"][0].pop("path")
+    assert by_report == by_trace
+    assert dftracer("compare", runs["a"], runs["slow"], "--json") == dftracer(
+        "compare", runs["a"], runs["slow"], "--json"
+    )
+
+
+def test_what_cannot_be_compared_is_said(runs: dict[str, Path], tmp_path: Path) -> None:
+    told = document(analyze(runs["a"]))
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps({k: v for k, v in told.items() if k != "steady_steps"}))
+    assert "was saved by an older dftracer" in dftracer("compare", old, runs["a"], ok=2)
+    later = tmp_path / "later.json"
+    later.write_text(json.dumps({**told, "schema": "dftracer.report/9"}))
+    assert "a report of another version (dftracer.report/9)" in dftracer("compare", later, runs["a"], ok=2)
+    cut = tmp_path / "cut.json"
+    cut.write_text(json.dumps(told)[:2000])
+    assert "is cut or damaged" in dftracer("compare", cut, runs["a"], ok=2)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    Process(5).write(empty)
+    assert "has no training step" in dftracer("compare", empty, runs["a"], ok=2)
+    assert "give two runs" in dftracer("compare", runs["a"], ok=2)
+    assert "end the name in" in dftracer("compare", runs["a"], runs["same"], "-o", tmp_path / "x.pdf", ok=2)
+    few = json.loads(dftracer("compare", runs["a"], runs["short"], "--json"))
+    assert few["enough_steps"] is False
+
+
+def test_every_form_of_output(runs: dict[str, Path], tmp_path: Path) -> None:
+    for ending, expected in (
+        (".html", "<h1>B is slower by"),
+        (".md", "**B is slower by"),
+        (".json", '"changed": ['),
+        (".txt", "B is slower by"),
+    ):
+        out = tmp_path / f"compare{ending}"
+        dftracer("compare", runs["a"], runs["slow"], "-o", out)
+        text = out.read_text(encoding="utf-8")
+        assert expected in text
+        assert "<script" not in text or ending != ".html"
+    assert "exists; use -f" in dftracer(
+        "compare", runs["a"], runs["slow"], "-o", tmp_path / "compare.md", ok=2
+    )
+    assert "**preprocess**" in dftracer("compare", runs["a"], runs["slow"], "--md")
+
+
+def test_a_straggler_is_named_by_its_own_stage(tmp_path: Path) -> None:
+    """Ranks that wait for the late one spend longer in their backward pass; that is not what changed."""
+    a = write_run(tmp_path / "a", 5, ranks=3)
+    same = write_run(tmp_path / "same", 6, ranks=3)
+    late = write_run(tmp_path / "late", 7, {"forward": 2.0}, ranks=3, late_rank=2)
+    sides = [side_of(p.name, document(analyze(p))) for p in (a, same, late)]
+    assert compare(sides[0], sides[1]).changed == []
+    assert compare(sides[0], sides[2]).changed[0] == "forward"
+
+
+def test_a_long_run_is_kept_small(tmp_path: Path) -> None:
+    """Of many steps a choice is kept, the same each time."""
+    run = write_run(tmp_path / "long", 8, steps=MOST_STEPS + 500)
+    told = document(analyze(run))
+    kept = told["steady_steps"]
+    assert kept["steps"] == MOST_STEPS + 499
+    assert len(kept["wall_us"]) == len(kept["index"]) == MOST_STEPS
+    assert sorted(set(kept["index"])) == kept["index"]
+    assert document(analyze(run))["steady_steps"] == kept
+    whole = analyze(run).job.ranks[0].wall_us
+    assert np.median(kept["wall_us"]) == pytest.approx(np.median(whole), rel=0.01)

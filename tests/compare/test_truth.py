@@ -1,0 +1,148 @@
+"""What a comparison says of runs whose truth is known: no alarm for equal ones, the slower stage is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dftracer.compare import compare, compare_all, side_of, to_json
+from dftracer.compare.statistics import t_quantile
+from support.noisy_runs import KINDS, noisy_run, noisy_times, told
+
+
+def test_equal_noisy_runs_give_at_most_5_false_alarms_in_100() -> None:
+    alarms = []
+    for i in range(100):
+        kind, n = KINDS[i % 4], (60, 100, 150, 300, 800)[i % 5]
+        c = compare(noisy_run(2 * i, n, kind), noisy_run(2 * i + 1, n, kind))
+        alarms += [(i, kind, n, c.changed)] if c.difference else []
+    assert len(alarms) <= 5, alarms
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stage_that_is_10_percent_slower_is_found(kind: str) -> None:
+    found = []
+    for i in range(20):
+        a = noisy_run(1000 + i, 300, kind)
+        b = noisy_run(2000 + i, 300, kind, {"preprocess": 1.1})
+        found.append("preprocess" in compare(a, b).changed)
+    assert sum(found) >= 18
+
+
+def test_the_slower_stage_and_no_other_is_named() -> None:
+    a, b = noisy_run(1, 400, "independent"), noisy_run(2, 400, "independent", {"backward": 1.2})
+    c = compare(a, b)
+    assert c.changed == ["backward"]
+    assert c.step_changed
+    low, high = c.stages["backward"].interval or (0, 0)
+    assert low < 0.2 < high
+    # The other way round it is the same change.
+    back = compare(b, a)
+    assert back.changed == ["backward"]
+    assert back.stages["backward"].interval == pytest.approx((1 / (1 + high) - 1, 1 / (1 + low) - 1))
+
+
+def test_intervals_hold_the_true_change() -> None:
+    truth = {"preprocess": 0.1, "forward": -0.05}
+    missed = 0
+    for i in range(60):
+        a = noisy_run(3000 + i, 150, "in_a_row")
+        b = noisy_run(4000 + i, 150, "in_a_row", {k: 1 + v for k, v in truth.items()})
+        c = compare(a, b)
+        for stage, change in c.stages.items():
+            low, high = change.interval or (0, 0)
+            if not low <= truth.get(stage, 0.0) <= high:
+                missed += 1
+                break
+    assert missed <= 3
+
+
+def test_identical_runs_and_exact_changes() -> None:
+    steady = {"forward": np.full(50, 0.010), "backward": np.full(50, 0.020)}
+    a = side_of("a", told(steady))
+    same = to_json([compare(a, side_of("b", told(steady)))])
+    assert same["difference"] is False
+    assert same["changed"] == []
+    assert same["step"] == {"a_s": 0.03, "b_s": 0.03, "change": 0.0, "interval": [0.0, 0.0]}
+    slower = to_json([compare(a, side_of("b", told({**steady, "forward": np.full(50, 0.011)})))])
+    assert slower["difference"] is True
+    assert slower["changed"] == ["forward"]
+    assert slower["stages"]["forward"] == {
+        "a_s": 0.01,
+        "b_s": 0.011,
+        "change": 0.1,
+        "interval": [0.1, 0.1],
+    }
+    # 0.9 % of the step is no change.
+    little = compare(a, side_of("b", told({**steady, "forward": np.full(50, 0.01027)})))
+    assert not little.difference
+
+
+def test_a_stage_that_was_not_there_before() -> None:
+    steady = {"forward": np.full(50, 0.010), "checkpoint": np.zeros(50)}
+    a = side_of("a", told(steady))
+    b = side_of("b", told({**steady, "checkpoint": np.full(50, 0.002)}))
+    c = to_json([compare(a, b)])
+    assert c["changed"] == ["checkpoint"]
+    assert c["stages"]["checkpoint"] == {"a_s": 0.0, "b_s": 0.002, "change": None, "interval": [None, None]}
+    assert c["differences"]["checkpoint"] == {"seconds": 0.002, "interval_s": [0.002, 0.002], "of_step": 0.2}
+    gone = to_json([compare(b, a)])
+    assert gone["changed"] == ["checkpoint"]
+    assert gone["stages"]["checkpoint"]["change"] == -1.0
+
+
+def test_a_stage_that_one_run_could_not_see_is_not_compared() -> None:
+    steady = {"forward": np.full(50, 0.010)}
+    blind = told(steady)
+    blind["steady_steps"]["not_seen"] = ["collate"]
+    seen = told({**steady, "collate": np.full(50, 0.001)})
+    c = to_json([compare(side_of("a", blind), side_of("b", seen))])
+    assert "collate" not in c["changed"]
+    assert c["stages"]["collate"] == {"a_s": None, "b_s": 0.001, "change": None, "interval": [None, None]}
+    assert "collate was not seen in a, so it is not compared." in c["notes"]
+
+
+def test_waiting_that_comes_in_few_steps_is_compared_by_its_mean() -> None:
+    def run(wait: float, seed: int) -> dict[str, np.ndarray]:
+        times = noisy_times(seed, 400, "independent")
+        times["fetch_wait"] = np.where(np.arange(400) % 4 == 0, wait, 0.0001) * (
+            1 + 0.05 * np.random.default_rng(seed).normal(size=400)
+        )
+        return times
+
+    c = compare(side_of("a", told(run(0.060, 1))), side_of("b", told(run(0.080, 2))))
+    assert c.changed_in_bursts == ["fetch_wait"]
+    assert c.difference
+    assert c.bursts["fetch_wait"].relative == pytest.approx(1 / 3, abs=0.05)
+    same = compare(side_of("a", told(run(0.060, 1))), side_of("b", told(run(0.060, 2))))
+    assert not same.difference
+
+
+def test_too_few_steps_say_what_cannot_be_told() -> None:
+    c = to_json([compare(noisy_run(1, 5, "independent", name="short"), noisy_run(2, 100, "independent"))])
+    assert c["difference"] is False
+    assert c["enough_steps"] is False
+    assert c["step"]["interval"] == [None, None]
+    assert c["verdict"] == (
+        "It cannot be told whether A and B differ: short has 5 steady steps, and it takes 8."
+    )
+
+
+def test_more_runs_are_each_compared_with_the_first() -> None:
+    sides = [
+        noisy_run(i, 300, "independent", {"forward": f}, name=f"run{i}")
+        for i, f in ((1, 1.0), (2, 1.0), (3, 1.3))
+    ]
+    c = to_json(compare_all(sides))
+    assert c["difference"] is False
+    assert [r["name"] for r in c["runs"]] == ["A", "B", "C"]
+    assert c["others"][0]["name"] == "C"
+    assert c["others"][0]["changed"] == ["forward"]
+
+
+@pytest.mark.parametrize(
+    ("freedom", "alpha", "expected"),
+    [(1, 0.05, 12.7062), (5, 0.01, 4.0321), (11, 0.004, 3.6229), (22, 0.05, 2.0739), (3.5, 0.05, 2.9416)],
+)
+def test_quantiles_are_those_of_the_tables(freedom: float, alpha: float, expected: float) -> None:
+    assert t_quantile(freedom, alpha) == pytest.approx(expected, rel=2e-3)

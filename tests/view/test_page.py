@@ -1,0 +1,394 @@
+"""The page in a real browser: what people do with it, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dftracer.load.synthetic import Process
+
+playwright = pytest.importorskip("playwright.sync_api")
+BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+
+READY = "html[data-ready]"
+HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=document.title='broken'>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as p:
+        started = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+class Tab:
+    """A page; whatever it complains about or fetches elsewhere fails the test."""
+
+    def __init__(self, browser: Any, url: str, **options: Any) -> None:
+        self.page = browser.new_page(viewport={"width": 1280, "height": 800}, **options)
+        self.noise: list[str] = []
+        host = url.partition("?")[0]
+        self.page.on("console", lambda m: self._hear(m) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda e: self.noise.append(str(e)))
+        self.page.on(
+            "request", lambda r: None if r.url.startswith((host, "data:")) else self.noise.append(r.url)
+        )
+        self.page.goto(url)
+        self.page.wait_for_selector(READY, timeout=60_000)
+        self.settled()
+
+    def _hear(self, message: Any) -> None:
+        if "willReadFrequently" not in message.text:  # about this test's own reading of the canvas
+            self.noise.append(message.text)
+
+    def _see(self, url: str, host: str) -> None:
+        if not url.startswith((host, "data:")):
+            self.noise.append(url)
+
+    def settled(self) -> None:
+        """Wait until the picture is that of the view."""
+        self.page.wait_for_function(
+            "() => dftracerView.panes.every((p) => !p.asking && !p.again && !p.dirty && p.sheet"
+            " && Math.abs(p.sheet.about.from - (p.view.t0 - p.view.span / 2)) <= 1)",
+            timeout=30_000,
+        )
+
+    def look(self) -> tuple[float, float]:
+        t0, t1 = self.page.evaluate("[dftracerView.view.t0, dftracerView.view.t1]")
+        return t0, t1
+
+    def press(self, key: str) -> None:
+        self.page.keyboard.press(key)
+        self.settled()
+
+    def colours(self, pane: int = 0) -> int:
+        """How many different colours the timeline shows."""
+        return int(
+            self.page.evaluate(
+                """(n) => { const c = document.querySelectorAll('.pane canvas')[n];
+                const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();
+                for (let i = 0; i < d.length; i += 4) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]);
+                return seen.size; }""",
+                pane,
+            )
+        )
+
+    def span(self, name: str, nth: int = 0) -> tuple[float, float]:
+        """Where on the screen a span of that name is drawn."""
+        x, y = self.page.evaluate(
+            """([name, nth]) => { const p = dftracerView.panes[0], d = p.sheet.drawn;
+            const found = [...d.start.keys()].filter((i) => d.names[d.name[i]] === name
+              && p.x(d.start[i]) > 0 && p.x(d.start[i] + d.length[i]) < p.width)[nth];
+            const box = p.canvas.getBoundingClientRect();
+            return [box.left + p.x(d.start[found] + d.length[found] / 2),
+              box.top + p.top + p.sheet.ys[d.row[found]] + 8]; }""",
+            [name, nth],
+        )
+        return x, y
+
+    def close(self) -> None:
+        self.page.close()
+        assert self.noise == []
+
+
+@pytest.fixture
+def tab(browser: Any, server: Any) -> Iterator[Tab]:
+    opened = Tab(browser, server.url)
+    yield opened
+    opened.close()
+
+
+def test_it_opens_and_draws(tab: Tab) -> None:
+    page = tab.page
+    assert page.title() == "job: dftracer view"
+    labels = page.locator(".labels button").all_inner_texts()
+    assert labels[:5] == ["rank 0 stages", "rank 0", "stream 7", "stream 13 (nccl)", "loader worker 0"]
+    assert tab.colours() > 8
+    assert "40 steps of rank 0" in page.inner_text("#step-about")
+
+
+def test_keys_zoom_and_move(tab: Tab) -> None:
+    t0, t1 = tab.look()
+    tab.press("w")
+    closer = tab.look()
+    assert closer[1] - closer[0] < t1 - t0
+    tab.press("d")
+    assert tab.look()[0] > closer[0]
+    tab.press("a")
+    assert tab.look() == pytest.approx(closer)
+    tab.press("s")
+    assert tab.look() == pytest.approx((t0, t1))
+    tab.press("0")
+    assert tab.look() == pytest.approx((t0, t1))
+
+
+def test_wheel_zooms_at_the_pointer_and_drag_moves(tab: Tab) -> None:
+    page = tab.page
+    box = page.locator(".pane canvas").bounding_box()
+    x = box["x"] + box["width"] * 0.25
+    under = (
+        "(x) => { const p = dftracerView.panes[0]; return p.t(x - p.canvas.getBoundingClientRect().left); }"
+    )
+    before = page.evaluate(under, x)
+    page.mouse.move(x, box["y"] + 100)
+    page.mouse.wheel(0, -400)
+    tab.settled()
+    t0, t1 = tab.look()
+    assert page.evaluate(under, x) == pytest.approx(before, rel=1e-6)
+    page.mouse.down()
+    page.mouse.move(x + 200, box["y"] + 100, steps=5)
+    page.mouse.up()
+    tab.settled()
+    assert tab.look()[0] < t0
+    assert tab.look()[1] - tab.look()[0] == pytest.approx(t1 - t0)
+
+
+def test_search_lists_marks_and_walks(tab: Tab) -> None:
+    page = tab.page
+    page.keyboard.press("/")
+    page.keyboard.type("shard-0003")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.getElementById('found').textContent.startsWith('60 events for')")
+    assert page.locator("#found tbody tr").count() == 60
+    page.wait_for_function("() => !document.getElementById('found').textContent.includes('looking through')")
+    page.keyboard.press("Escape")
+    page.keyboard.press("n")
+    page.wait_for_function("() => dftracerView.panes[0].details?.path === '/data/train/shard-0003.tar'")
+    first = page.evaluate("dftracerView.panes[0].details.part")
+    page.keyboard.press("n")  # both ranks do the same at the same time
+    page.wait_for_function("(p) => dftracerView.panes[0].details.part !== p", arg=first)
+    page.fill("#search", "worker_pid=4002")
+    page.press("#search", "Enter")
+    page.wait_for_function("() => document.getElementById('found').textContent.startsWith('13 events for')")
+
+
+def test_a_click_tells_everything_about_an_event(tab: Tab) -> None:
+    page = tab.page
+    page.fill("#step", "7")
+    page.press("#step", "Enter")
+    page.wait_for_function("() => dftracerView.view.span < 2e7")
+    tab.settled()
+    page.mouse.click(*tab.span("flash_fwd_kernel"))
+    page.wait_for_function("() => dftracerView.panes[0].details?.name === 'flash_fwd_kernel'")
+    text = page.inner_text("#event")
+    for expected in ("kernel", "600.0 µs", "stream 7", "correlation", "aten::scaled_dot_product_attention"):
+        assert expected in text
+    page.click("#event button:has-text('aten::scaled_dot_product_attention')")
+    page.wait_for_function(
+        "() => dftracerView.panes[0].details?.name === 'aten::scaled_dot_product_attention'"
+    )
+    text = page.inner_text("#event")
+    assert "On the device: 1 operation" in text
+    assert "forward" in text
+
+
+def test_arrows_join_items_batches_and_steps(tab: Tab) -> None:
+    page = tab.page
+    page.keyboard.press("]")
+    tab.settled()
+    page.wait_for_function("() => dftracerView.panes[0].arrows.length > 0")
+    kinds = page.evaluate("[...new Set(dftracerView.panes[0].arrows.map((a) => a.kind))].sort()")
+    assert kinds == ["batch", "item", "launch"]
+    with_arrows = page.locator(".pane canvas").screenshot()
+    page.keyboard.press("g")
+    page.wait_for_function("() => dftracerView.panes[0].arrows.length === 0")
+    tab.settled()
+    page.wait_for_timeout(100)
+    assert page.locator(".pane canvas").screenshot() != with_arrows
+    page.mouse.click(*tab.span("collate"))
+    page.wait_for_function("() => dftracerView.panes[0].details?.name === 'collate'")
+    assert "from 4 items" in page.inner_text("#event")
+    assert "fetch.iter at" in page.inner_text("#event")
+
+
+def test_a_range_by_mouse_and_by_key(tab: Tab) -> None:
+    page = tab.page
+    box = page.locator("#axis").bounding_box()
+    page.mouse.move(box["x"] + 300, box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 700, box["y"] + 10, steps=4)
+    page.mouse.up()
+    page.wait_for_selector("#range table")
+    text = page.inner_text("#range")
+    assert "Where the time of rank 0 went" in text
+    assert "/data/train/shard-0003.tar" in text
+    assert page.locator("#tab-range").get_attribute("aria-selected") == "true"
+    page.keyboard.press("Escape")
+    assert page.evaluate("dftracerView.view.range") is None
+    page.keyboard.press("r")
+    page.wait_for_selector("#range table")
+    assert page.inner_text("#range h2").endswith(" ms from 0, 4,484 events")
+
+
+def test_filters_by_category_rank_and_step(tab: Tab) -> None:
+    page = tab.page
+    before = tab.colours()
+    page.click("#cats summary")
+    page.uncheck("#cats input[value=PP]")
+    page.uncheck("#cats input[value=data]")
+    page.keyboard.press("Escape")
+    tab.settled()
+    page.wait_for_timeout(100)
+    assert tab.colours() < before
+    page.click("#ranks summary")
+    page.uncheck("#ranks input[value='0']")
+    assert page.locator(".labels button").all_inner_texts()[0] == "rank 1 stages"
+    page.check("#ranks input[value='0']")
+    page.fill("#step", "25")
+    page.press("#step", "Enter")
+    page.wait_for_function("() => dftracerView.view.span < 3e7")
+    tab.settled()
+    names = page.evaluate("dftracerView.panes[0].sheet.drawn.names")
+    assert "capture" in names
+    assert page.evaluate("dftracerView.panes[0].sheet.drawn.start.length") < 200
+
+
+def test_the_step_navigator(tab: Tab) -> None:
+    page = tab.page
+    page.keyboard.press("]")
+    tab.settled()
+    assert page.inner_text("#step-about").startswith("step ")
+    page.click("#tab-steps")
+    assert page.locator("#steps tbody tr").count() == 40
+    page.click("#steps button:text-is('25')")
+    tab.settled()
+    assert page.inner_text("#step-about").startswith("step 25: 1")
+    page.keyboard.press("]")
+    tab.settled()
+    assert page.inner_text("#step-about").startswith("step 26")
+    page.select_option("#steps select", "1")
+    page.wait_for_function(
+        "() => document.querySelector('#steps table').getAttribute('aria-label') === 'Steps of rank 1'"
+    )
+
+
+def test_a_link_is_a_view(tab: Tab, browser: Any) -> None:
+    page = tab.page
+    for _ in range(4):
+        tab.press("w")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("() => dftracerView.panes[0].details")
+    page.keyboard.press("r")
+    page.wait_for_selector("#range table")
+    page.keyboard.press("t")
+    page.wait_for_timeout(400)
+    copy = Tab(browser, page.url)
+    state = "JSON.stringify([dftracerView.view.selected, dftracerView.view.tab, dftracerView.view.range])"
+    assert copy.page.evaluate(state) == page.evaluate(state)
+    assert copy.look() == pytest.approx(tab.look(), abs=2)
+    assert copy.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    copy.close()
+
+
+def test_everything_by_keyboard(tab: Tab) -> None:
+    page = tab.page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "skip"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#table table")
+    assert page.locator("#table tbody tr").count() == 200
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => dftracerView.panes[0].details")
+    page.locator(".pane").focus()
+    start = page.evaluate("dftracerView.panes[0].details.span")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("(s) => dftracerView.panes[0].details.span !== s", arg=start)
+    assert page.inner_text("#say") != ""
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#help").is_visible()
+    first = page.locator(".labels button").nth(1)
+    first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".labels button").nth(1).get_attribute("aria-expanded") == "false"
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('button, input, select, canvas:not([aria-hidden]), [role]')]
+        .filter((e) => !(e.getAttribute('aria-label') || e.getAttribute('aria-labelledby')
+          || e.textContent.trim() || e.closest('label') || ['say', 'live', 'tip'].includes(e.id)))
+        .map((e) => e.outerHTML.slice(0, 80))"""
+    )
+    assert nameless == []
+
+
+def test_light_and_dark_follow_the_system(browser: Any, server: Any) -> None:
+    dark = Tab(browser, server.url, color_scheme="dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert dark.page.evaluate(background) == "rgb(17, 17, 19)"
+    dark.press("t")
+    assert dark.page.evaluate(background) == "rgb(251, 251, 252)"
+    dark.close()
+
+
+def test_nothing_is_cut_off_at_1280(tab: Tab) -> None:
+    page = tab.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    for selector in ("header button", "header summary", "header input", "#tabs button", "#step-about"):
+        for each in page.locator(selector).all():
+            if each.is_visible():
+                box = each.bounding_box()
+                assert box["x"] >= 0
+                assert box["x"] + box["width"] <= 1280
+                assert box["height"] > 10
+
+
+def test_two_runs_side_by_side(browser: Any, start: Callable[..., Any], job: Path, slower_job: Path) -> None:
+    server = start(job, slower_job).ready(steps=True)
+    tab = Tab(browser, server.url)
+    page = tab.page
+    assert page.locator(".run-name").all_inner_texts() == ["A: job", "B: slower"]
+    assert tab.colours(0) > 8
+    assert tab.colours(1) > 8
+    page.keyboard.press("r")
+    page.wait_for_function("() => document.querySelectorAll('#range table').length >= 4")
+    heads = page.locator("#range h2").all_inner_texts()
+    assert heads[0].startswith("A: ")
+    assert heads[1].startswith("B: ")
+    tab.press("w")
+    assert page.evaluate("dftracerView.panes.map((p) => p.sheet.about.from)[1]") == page.evaluate(
+        "dftracerView.panes[0].sheet.about.from"
+    )
+    tab.close()
+
+
+def test_markup_in_names_stays_text(browser: Any, start: Callable[..., Any], tmp_path: Path) -> None:
+    odd = Process(50, rank=0)
+    odd.span("<b>cat</b>", HOSTILE, 0, 1000, note=HOSTILE, **{"<i>key</i>": "'\"><script>1</script>"})
+    odd.io("read", 1200, 300, f"/data/{HOSTILE}", ret=10)
+    odd.step(1, 2000, 100, 500)
+    odd.write(tmp_path)
+    tab = Tab(browser, start(tmp_path).ready(steps=True).url)
+    page = tab.page
+    page.mouse.click(*tab.span(HOSTILE[:96]))
+    page.wait_for_function("() => dftracerView.panes[0].details")
+    assert HOSTILE in page.inner_text("#event")
+    page.keyboard.press("r")
+    page.wait_for_selector("#range table")
+    assert HOSTILE in page.inner_text("#range")
+    page.keyboard.press("l")
+    page.wait_for_selector("#table table")
+    page.fill("#search", "onerror")
+    page.press("#search", "Enter")
+    page.wait_for_selector("#found table")
+    page.wait_for_timeout(300)
+    assert page.locator("main script, main img, #event b, #event i").count() == 0
+    assert "broken" not in page.title()
+    tab.close()
+
+
+def test_a_page_without_a_trace_to_read_says_why(
+    browser: Any, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "none.pfw").write_text("[\n]\n")
+    server = start(tmp_path)
+    page = browser.new_page()
+    page.goto(server.url)
+    page.wait_for_function("() => document.getElementById('title').textContent.includes('no events')")
+    page.close()
