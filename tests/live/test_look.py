@@ -18,7 +18,7 @@ import pytest
 from dftracer import _core
 from dftracer.format.members import inflate
 from dftracer.live import LiveFile, look, running_directories, traces_of_process, whole_copy
-from dftracer.load import Trace
+from dftracer.load import Trace, recover
 from support.process import clean_environment
 
 JOB = """
@@ -142,7 +142,8 @@ def test_a_killed_process_is_seen_and_left_for_those_who_recover_it(
     assert Trace(copy).polars().filter(name="forward").height == 500
     assert _state(tmp_path / "t", rings) == before
     assert list(rings.iterdir())
-    # Whoever reads it next completes it, as if nobody had looked.
+    # Whoever recovers it completes it, as if nobody had looked.
+    recover(tmp_path / "t")
     assert Trace(tmp_path / "t").polars().filter(name="forward").height == 500
     assert not list(rings.iterdir())
     (file,) = look(tmp_path / "t")
