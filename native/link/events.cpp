@@ -4,12 +4,12 @@ namespace dft::link {
 namespace {
 
 // Lanes may be named by texts: "stream 7", "Spans".
-bool lane(Cursor& c, std::int64_t& out) {
+bool lane(Cursor& c, int64_t& out) {
   if (!c.peek('"')) return c.integer(out);
   std::string_view text;
   if (!c.string(text)) return false;
   out = -1;
-  for (std::size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] < '0' || text[i] > '9') continue;
     if (text.size() - i > 18) return false;
     out = 0;
@@ -21,8 +21,8 @@ bool lane(Cursor& c, std::int64_t& out) {
 
 struct Event {
   std::string_view ph, name, cat;
-  std::int64_t pid = -1, tid = -1, ts = 0, dur = 0, rf = -1, external = -1, correlation = -1, seq = -1, fw_tid = -1,
-               device = -1, stream = -1;
+  int64_t pid = -1, tid = -1, ts = 0, dur = 0, rf = -1, external = -1, correlation = -1, seq = -1, fw_tid = -1,
+          device = -1, stream = -1;
   std::string_view args;
 };
 
@@ -53,7 +53,7 @@ bool read_args(Cursor& c, Event& e) {
     }
     return c.skip();
   });
-  e.args = {begin, static_cast<std::size_t>(c.at() - begin)};
+  e.args = {begin, size_t(c.at() - begin)};
   return good;
 }
 }  // namespace
@@ -75,7 +75,7 @@ bool parse_events(std::string_view text, Events& out) {
     });
     if (!good) return false;
     const auto begin = e.args.empty() ? 0 : e.args.data() - text.data();
-    const auto end = begin + static_cast<std::int64_t>(e.args.size());
+    const auto end = begin + int64_t(e.args.size());
     if (e.ph == "X") {
       out.name.push_back(out.names.code(e.name));
       out.cat.push_back(out.cats.code(e.cat));

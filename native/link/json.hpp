@@ -18,8 +18,8 @@ class Cursor {
 
   const char* at() const { return p_; }
   bool done() const { return p_ >= end_; }
-  void jump(std::size_t bytes) { p_ += bytes; }
-  std::size_t left() const { return static_cast<std::size_t>(end_ - p_); }
+  void jump(size_t bytes) { p_ += bytes; }
+  size_t left() const { return size_t(end_ - p_); }
 
   void blanks() {
     while (p_ < end_ && (*p_ == ' ' || *p_ == '\n' || *p_ == '\t' || *p_ == '\r')) ++p_;
@@ -41,42 +41,42 @@ class Cursor {
     const char* begin = p_;
     while (true) {
       const void* found = std::memchr(p_, '"', left());
-      if (found == nullptr) return false;
+      if (!found) return false;
       const char* quote = static_cast<const char*>(found);
       const char* back = quote;
       while (back > begin && back[-1] == '\\') --back;
       p_ = quote + 1;
       if (((quote - back) & 1) == 0) {
-        out = {begin, static_cast<std::size_t>(quote - begin)};
+        out = {begin, size_t(quote - begin)};
         return true;
       }
     }
   }
 
   // A whole number; the largest unsigned ones, which torch writes for "none", are -1.
-  bool integer(std::int64_t& out) {
+  bool integer(int64_t& out) {
     blanks();
     const bool negative = p_ < end_ && *p_ == '-';
     if (negative) ++p_;
     const char* begin = p_;
-    std::uint64_t value = 0;
-    while (p_ < end_ && *p_ >= '0' && *p_ <= '9') value = value * 10 + static_cast<std::uint64_t>(*p_++ - '0');
+    uint64_t value = 0;
+    while (p_ < end_ && *p_ >= '0' && *p_ <= '9') value = value * 10 + uint64_t(*p_++ - '0');
     if (p_ == begin || p_ - begin > 20 || (p_ < end_ && (*p_ == '.' || *p_ == 'e' || *p_ == 'E'))) return false;
-    if (p_ - begin == 20 || value > static_cast<std::uint64_t>(INT64_MAX)) {
+    if (p_ - begin == 20 || value > uint64_t(INT64_MAX)) {
       out = -1;
     } else {
-      out = negative ? -static_cast<std::int64_t>(value) : static_cast<std::int64_t>(value);
+      out = negative ? -int64_t(value) : int64_t(value);
     }
     return true;
   }
 
   // A decimal number times 1000, rounded: microseconds as nanoseconds, exactly.
-  bool thousandths(std::int64_t& out) {
+  bool thousandths(int64_t& out) {
     blanks();
     const bool negative = p_ < end_ && *p_ == '-';
     if (negative) ++p_;
     const char* begin = p_;
-    std::int64_t value = 0;
+    int64_t value = 0;
     while (p_ < end_ && *p_ >= '0' && *p_ <= '9' && p_ - begin < 17) value = value * 10 + (*p_++ - '0');
     if (p_ == begin || p_ - begin > 16 || value > 9'000'000'000'000'000) return false;
     int digits = 0;
@@ -100,7 +100,7 @@ class Cursor {
     blanks();
     const char* begin = p_;
     if (!skip()) return false;
-    out = {begin, static_cast<std::size_t>(p_ - begin)};
+    out = {begin, size_t(p_ - begin)};
     return true;
   }
 
@@ -157,39 +157,39 @@ class Cursor {
 // Numbers for texts, in the order of their first appearance.
 class Texts {
  public:
-  std::int32_t code(std::string_view text) {
-    const auto [found, fresh] = codes_.try_emplace(text, static_cast<std::int32_t>(list.size()));
+  int32_t code(std::string_view text) {
+    const auto [found, fresh] = codes_.try_emplace(text, int32_t(list.size()));
     if (fresh) list.push_back(text);
     return found->second;
   }
   std::vector<std::string_view> list;
 
  private:
-  std::unordered_map<std::string_view, std::int32_t> codes_;
+  std::unordered_map<std::string_view, int32_t> codes_;
 };
 
 struct Blob {
   std::string text;
-  std::vector<std::int64_t> ends;
+  std::vector<int64_t> ends;
   void add(std::string_view piece) {
     text.append(piece);
-    ends.push_back(static_cast<std::int64_t>(text.size()));
+    ends.push_back(int64_t(text.size()));
   }
 };
 
 struct Tensors {
-  std::vector<std::int64_t> node, tensor, storage, elements, item;
+  std::vector<int64_t> node, tensor, storage, elements, item;
 };
 
 struct Side {
   Blob values;
-  std::vector<std::int32_t> kind;  // shapes and types together
+  std::vector<int32_t> kind;  // shapes and types together
   Tensors tensors;
 };
 
 struct Nodes {
-  std::vector<std::int64_t> id, parent, rf, fw_parent, seq;
-  std::vector<std::int32_t> name, rest;
+  std::vector<int64_t> id, parent, rf, fw_parent, seq;
+  std::vector<int32_t> name, rest;
   Texts names, rests, kinds;
   std::vector<std::string_view> kind_shapes, kind_types;
   std::vector<std::string> kind_keys;  // owns the texts of `kinds`
@@ -197,11 +197,10 @@ struct Nodes {
 };
 
 struct Events {
-  std::vector<std::int64_t> pid, tid, ts, dur, rf, external, correlation, seq, fw_tid, device, stream, args_begin,
-      args_end;
-  std::vector<std::int32_t> name, cat;
+  std::vector<int64_t> pid, tid, ts, dur, rf, external, correlation, seq, fw_tid, device, stream, args_begin, args_end;
+  std::vector<int32_t> name, cat;
   Texts names, cats;
-  std::vector<std::int64_t> thread_tid, thread_begin, thread_end;  // names of threads
+  std::vector<int64_t> thread_tid, thread_begin, thread_end;  // names of threads
 };
 
 // The items of a list, without its brackets. False: some item is unusual or no JSON.

@@ -6,14 +6,14 @@ namespace dft::link {
 namespace {
 
 // `[tensor, storage, offset, elements, item size, "device"]`, at any depth of a list of values.
-void find_tensors(std::string_view values, std::int64_t node, Tensors& out) {
+void find_tensors(std::string_view values, int64_t node, Tensors& out) {
   const char* p = values.data();
   const char* end = p + values.size();
   while (p < end) {
     if (*p == '"') {  // inside a text nothing is a tensor
       do {
-        const void* quote = std::memchr(p + 1, '"', static_cast<std::size_t>(end - p - 1));
-        if (quote == nullptr) return;
+        const void* quote = std::memchr(p + 1, '"', size_t(end - p - 1));
+        if (!quote) return;
         p = static_cast<const char*>(quote);
         const char* back = p;
         while (back[-1] == '\\') --back;
@@ -27,19 +27,18 @@ void find_tensors(std::string_view values, std::int64_t node, Tensors& out) {
       continue;
     }
     const char* q = p + 1;
-    std::int64_t numbers[5];
+    int64_t numbers[5];
     int n = 0;
     while (n < 5) {
       while (q < end && *q == ' ') ++q;
       const char* begin = q;
-      std::uint64_t value = 0;
-      while (q < end && *q >= '0' && *q <= '9' && q - begin < 19)
-        value = value * 10 + static_cast<std::uint64_t>(*q++ - '0');
+      uint64_t value = 0;
+      while (q < end && *q >= '0' && *q <= '9' && q - begin < 19) value = value * 10 + uint64_t(*q++ - '0');
       if (q == begin) break;
       while (q < end && *q == ' ') ++q;
       if (q >= end || *q != ',') break;
       ++q;
-      numbers[n++] = static_cast<std::int64_t>(value);
+      numbers[n++] = int64_t(value);
     }
     while (q < end && *q == ' ') ++q;
     if (n == 5 && q < end && *q == '"') {
@@ -76,7 +75,7 @@ class Reader {
       return c.skip();
     });
     if (!good || !has_id || !has_name || !has_attrs) return false;
-    const auto row = static_cast<std::int64_t>(out_.id.size());
+    const auto row = int64_t(out_.id.size());
     out_.id.push_back(id_);
     out_.parent.push_back(parent_);
     out_.name.push_back(out_.names.code(name));
@@ -141,12 +140,12 @@ class Reader {
       if (!c.peek('{') || !c.skip()) return false;
     } while (c.take(','));
     if (!c.take(']')) return false;
-    usual = {begin, static_cast<std::size_t>(c.at() - begin)};
+    usual = {begin, size_t(c.at() - begin)};
     rest_ = rests_[begin] = out_.rests.code(usual);
     return true;
   }
 
-  void add(const Span& span, Side& side, std::int64_t row) {
+  void add(const Span& span, Side& side, int64_t row) {
     side.values.add(span.values);
     find_tensors(span.values, row, side.tensors);
     key_.assign(span.shapes).append(1, '\0').append(span.types);
@@ -155,7 +154,7 @@ class Reader {
       side.kind.push_back(known->second);
       return;
     }
-    const auto code = static_cast<std::int32_t>(out_.kind_shapes.size());
+    const auto code = int32_t(out_.kind_shapes.size());
     kind_codes_.emplace(key_, code);
     out_.kind_shapes.push_back(span.shapes);
     out_.kind_types.push_back(span.types);
@@ -163,13 +162,13 @@ class Reader {
   }
 
   Nodes& out_;
-  std::int64_t id_ = -1, parent_ = -1, numbers_[3] = {};
-  std::int32_t rest_ = 0;
+  int64_t id_ = -1, parent_ = -1, numbers_[3] = {};
+  int32_t rest_ = 0;
   Span sides_[2];
   std::string key_;
-  std::unordered_map<std::string, std::int32_t> kind_codes_;
+  std::unordered_map<std::string, int32_t> kind_codes_;
   std::unordered_map<std::string_view, std::string_view> usual_;
-  std::unordered_map<const char*, std::int32_t> rests_;
+  std::unordered_map<const char*, int32_t> rests_;
 };
 }  // namespace
 

@@ -5,20 +5,20 @@
 namespace dft::load {
 namespace {
 
-constexpr std::size_t kGrain = std::size_t{64} << 10, kLine = 64;
+constexpr size_t kGrain = size_t{64} << 10, kLine = 64;
 
 // Memory given back: a reader that lets chunks go as it reads uses the same pages over and over.
 struct Spare {
   char* data;
-  std::size_t size;
+  size_t size;
 };
-constexpr std::size_t kMostSpare = 4;
+constexpr size_t kMostSpare = 4;
 std::mutex spare_mutex;
 auto& spare = *new std::vector<Spare>;  // never destroyed: threads may still read at exit
 
 }  // namespace
 
-Memory::Memory(std::size_t size) : size_((size + kGrain - 1) / kGrain * kGrain) {
+Memory::Memory(size_t size) : size_((size + kGrain - 1) / kGrain * kGrain) {
   {
     const std::scoped_lock lock(spare_mutex);
     for (auto it = spare.begin(); it != spare.end(); ++it)
@@ -30,11 +30,11 @@ Memory::Memory(std::size_t size) : size_((size + kGrain - 1) / kGrain * kGrain) 
       }
   }
   data_ = static_cast<char*>(std::aligned_alloc(kLine, size_));
-  if (data_ == nullptr) throw std::bad_alloc();
+  if (!data_) throw std::bad_alloc();
 }
 
 Memory::~Memory() {
-  if (data_ == nullptr) return;
+  if (!data_) return;
   char* oldest = nullptr;
   {
     const std::scoped_lock lock(spare_mutex);
@@ -47,15 +47,15 @@ Memory::~Memory() {
   std::free(oldest);
 }
 
-void Columns::reserve_rows(std::size_t n) {
+void Columns::reserve_rows(size_t n) {
   if (n <= capacity_) return;
-  std::size_t at = 0;
-  const auto room = [&](std::size_t width) {
-    const std::size_t from = at;
+  size_t at = 0;
+  const auto room = [&](size_t width) {
+    const size_t from = at;
     at += (n * width + kLine - 1) / kLine * kLine;
     return from;
   };
-#define X(c) const std::size_t at_##c = room(sizeof(*c.data()));
+#define X(c) const size_t at_##c = room(sizeof(*c.data()));
   X(ph)
   X(args_end)
   DFT_CODE_COLUMNS(X)

@@ -14,8 +14,8 @@
 
 namespace dft::load {
 
-inline constexpr std::int64_t kMissing = std::numeric_limits<std::int64_t>::min();
-inline constexpr std::int32_t kNoCode = -1;
+inline constexpr int64_t kMissing = std::numeric_limits<int64_t>::min();
+inline constexpr int32_t kNoCode = -1;
 
 // A growable text that does not clear what it hands out.
 class Bytes {
@@ -35,29 +35,29 @@ class Bytes {
   }
   ~Bytes() { std::free(data_); }
 
-  void reserve(std::size_t n) {
+  void reserve(size_t n) {
     if (n <= capacity_) return;
     auto* grown = static_cast<char*>(std::realloc(data_, n));
-    if (grown == nullptr) throw std::bad_alloc();
+    if (!grown) throw std::bad_alloc();
     data_ = grown;
     capacity_ = n;
   }
-  void append(const char* p, std::size_t n) {
+  void append(const char* p, size_t n) {
     if (size_ + n > capacity_) reserve(std::max(size_ + n, capacity_ * 2));
     if (n != 0) std::memcpy(data_ + size_, p, n);
     size_ += n;
   }
   void clear() noexcept { size_ = 0; }
-  void resize_down(std::size_t n) noexcept { size_ = n; }  // also up, within the capacity
+  void resize_down(size_t n) noexcept { size_ = n; }  // also up, within the capacity
   char* data() noexcept { return data_; }
   const char* data() const noexcept { return data_; }
-  std::size_t size() const noexcept { return size_; }
-  std::size_t capacity() const noexcept { return capacity_; }
+  size_t size() const noexcept { return size_; }
+  size_t capacity() const noexcept { return capacity_; }
 
  private:
   char* data_ = nullptr;
-  std::size_t size_ = 0;
-  std::size_t capacity_ = 0;
+  size_t size_ = 0;
+  size_t capacity_ = 0;
 };
 
 // A column of a chunk: it is filled up to the last row that has a value, and catches up when a later one has.
@@ -65,28 +65,28 @@ template <class T>
 class Column {
  public:
   void put(T v) noexcept { data_[size_++] = v; }
-  void set(std::size_t row, T v, T none) noexcept {
+  void set(size_t row, T v, T none) noexcept {
     if (size_ < row) [[unlikely]]
       fill(row, none);
     data_[size_++] = v;
   }
-  void fill(std::size_t rows, T none) noexcept {
+  void fill(size_t rows, T none) noexcept {
     gaps_ = gaps_ || size_ < rows;
     while (size_ < rows) data_[size_++] = none;
   }
-  void cut(std::size_t rows) noexcept { size_ = std::min(size_, rows); }
+  void cut(size_t rows) noexcept { size_ = std::min(size_, rows); }
   // Where its values are from now on; those it has are copied there.
   void move_to(T* place) noexcept {
     if (size_ != 0) std::memcpy(place, data_, size_ * sizeof(T));
     data_ = place;
   }
   const T* data() const noexcept { return data_; }
-  std::size_t size() const noexcept { return size_; }
+  size_t size() const noexcept { return size_; }
   bool gaps() const noexcept { return gaps_; }
 
  private:
   T* data_ = nullptr;
-  std::size_t size_ = 0;
+  size_t size_ = 0;
   bool gaps_ = false;
 };
 
@@ -94,7 +94,7 @@ class Column {
 class Memory {
  public:
   Memory() = default;
-  explicit Memory(std::size_t size);
+  explicit Memory(size_t size);
   Memory(Memory&& o) noexcept : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
   Memory& operator=(Memory&& o) noexcept {
     std::swap(data_, o.data_);
@@ -106,7 +106,7 @@ class Memory {
 
  private:
   char* data_ = nullptr;
-  std::size_t size_ = 0;
+  size_t size_ = 0;
 };
 
 // X(name): 64-bit integers, kMissing when absent. Those that whole traces lack come last: their memory, at the end of
@@ -118,51 +118,51 @@ class Memory {
 #define DFT_CODE_COLUMNS(X) X(name) X(cat) X(hhash) X(fhash)
 
 // One bit per column: which of a row's values are there.
-enum Field : std::uint32_t {
+enum Field : uint32_t {
 #define X(n) f_##n,
   DFT_INT_COLUMNS(X) DFT_CODE_COLUMNS(X)
 #undef X
 };
 
 struct Row {
-#define X(n) std::int64_t n;
+#define X(n) int64_t n;
   DFT_INT_COLUMNS(X)
 #undef X
-#define X(n) std::int32_t n;
+#define X(n) int32_t n;
   DFT_CODE_COLUMNS(X)
 #undef X
-  std::uint32_t has;  // values outside are left over from earlier rows
-  std::int8_t ph;
+  uint32_t has;  // values outside are left over from earlier rows
+  int8_t ph;
 
   bool have(Field f) const noexcept { return (has >> f & 1) != 0; }
   // The value of an integer column: they come first, in order.
-  std::int64_t& slot(Field f) noexcept {
-    return *reinterpret_cast<std::int64_t*>(reinterpret_cast<char*>(this) + f * sizeof(std::int64_t));
+  int64_t& slot(Field f) noexcept {
+    return *reinterpret_cast<int64_t*>(reinterpret_cast<char*>(this) + f * sizeof(int64_t));
   }
 };
-static_assert(f_id == 0 && f_errno_ + 1 == f_name && offsetof(Row, errno_) == f_errno_ * sizeof(std::int64_t));
+static_assert(f_id == 0 && f_errno_ + 1 == f_name && offsetof(Row, errno_) == f_errno_ * sizeof(int64_t));
 
 // A metadata record, or one of the two events by which a process reports itself (start, end).
 struct Meta {
   std::string kind, key, value, rest;
-  std::int64_t pid, tid, ts;
+  int64_t pid, tid, ts;
 };
 
 // The rows of one chunk, in the order of the text. A column in which no row has a value is empty.
 struct Columns {
-#define X(n) Column<std::int64_t> n;
+#define X(n) Column<int64_t> n;
   DFT_INT_COLUMNS(X)
 #undef X
-#define X(n) Column<std::int32_t> n;
+#define X(n) Column<int32_t> n;
   DFT_CODE_COLUMNS(X)
 #undef X
-  Column<std::int8_t> ph;
-  Column<std::int32_t> args_end;  // end of each row's text in args_text
-  Bytes args_text;                // what no column holds, as JSON objects; empty when nothing is left
+  Column<int8_t> ph;
+  Column<int32_t> args_end;  // end of each row's text in args_text
+  Bytes args_text;           // what no column holds, as JSON objects; empty when nothing is left
   std::vector<Meta> meta;
-  std::size_t rows = 0;
+  size_t rows = 0;
 
-  void reserve_rows(std::size_t n);
+  void reserve_rows(size_t n);
   void push(const Row& r) {
     if (rows == capacity_) [[unlikely]]
       reserve_rows(rows == 0 ? 4096 : rows * 2);
@@ -176,11 +176,11 @@ struct Columns {
     DFT_CODE_COLUMNS(X)
 #undef X
     ph.put(r.ph);
-    args_end.put(static_cast<std::int32_t>(args_text.size()));
+    args_end.put(int32_t(args_text.size()));
     ++rows;
   }
   // Forget rows from `n` on.
-  void cut(std::size_t n) noexcept {
+  void cut(size_t n) noexcept {
 #define X(c) c.cut(n);
     DFT_INT_COLUMNS(X)
     DFT_CODE_COLUMNS(X)
@@ -203,7 +203,7 @@ struct Columns {
 
  private:
   Memory memory_;
-  std::size_t capacity_ = 0;
+  size_t capacity_ = 0;
 };
 
 }  // namespace dft::load

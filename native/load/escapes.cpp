@@ -5,21 +5,21 @@
 namespace dft::load {
 namespace {
 
-void append_utf8(std::string& out, std::uint32_t c) {
+void append_utf8(std::string& out, uint32_t c) {
   if (c < 0x80) {
-    out += static_cast<char>(c);
+    out += char(c);
   } else if (c < 0x800) {
-    out += static_cast<char>(0xC0 | (c >> 6));
-    out += static_cast<char>(0x80 | (c & 63));
+    out += char(0xC0 | (c >> 6));
+    out += char(0x80 | (c & 63));
   } else if (c < 0x10000) {
-    out += static_cast<char>(0xE0 | (c >> 12));
-    out += static_cast<char>(0x80 | ((c >> 6) & 63));
-    out += static_cast<char>(0x80 | (c & 63));
+    out += char(0xE0 | (c >> 12));
+    out += char(0x80 | ((c >> 6) & 63));
+    out += char(0x80 | (c & 63));
   } else {
-    out += static_cast<char>(0xF0 | (c >> 18));
-    out += static_cast<char>(0x80 | ((c >> 12) & 63));
-    out += static_cast<char>(0x80 | ((c >> 6) & 63));
-    out += static_cast<char>(0x80 | (c & 63));
+    out += char(0xF0 | (c >> 18));
+    out += char(0x80 | ((c >> 12) & 63));
+    out += char(0x80 | ((c >> 6) & 63));
+    out += char(0x80 | (c & 63));
   }
 }
 
@@ -64,12 +64,12 @@ void unescape(std::string_view raw, std::string& out) {
           break;
         }
         p += 4;
-        auto code = static_cast<std::uint32_t>(u);
+        auto code = uint32_t(u);
         if (code >= 0xD800 && code < 0xE000) {
           const int low = (code < 0xDC00 && end - p >= 6 && p[0] == '\\' && p[1] == 'u') ? hex4(p + 2, end) : -1;
           if (low >= 0xDC00 && low < 0xE000) {
             p += 6;
-            code = 0x10000 + ((code - 0xD800) << 10) + (static_cast<std::uint32_t>(low) - 0xDC00);
+            code = 0x10000 + ((code - 0xD800) << 10) + (uint32_t(low) - 0xDC00);
           } else {
             code = 0xFFFD;
           }

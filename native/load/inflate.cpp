@@ -6,14 +6,13 @@
 #include "line.hpp"
 
 namespace dft::load {
-static_assert(WholeInflate::kSlack <= kPadding);
 
 // A member in one go, if it is just what its index says and unharmed.
-bool MemberInflater::whole(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out) {
-  const std::size_t head = deflate_begins({reinterpret_cast<const char*>(p), n});
+bool MemberInflater::whole(const uint8_t* p, size_t n, size_t text_size, Bytes& out) {
+  const size_t head = deflate_begins({reinterpret_cast<const char*>(p), n});
   if (head == 0 || n < head + kMemberTrailerSize) return false;
-  auto* text = reinterpret_cast<std::uint8_t*>(out.data());
-  const std::size_t used = decoder_.decode(p + head, n - head - kMemberTrailerSize, text, text_size);
+  auto* text = reinterpret_cast<uint8_t*>(out.data());
+  const size_t used = decoder_.decode(p + head, n - head - kMemberTrailerSize, text, text_size);
   if (used == 0 || head + used + kMemberTrailerSize != n) return false;
   if (!trailer_matches(p + n - kMemberTrailerSize, {out.data(), text_size})) return false;
   out.resize_down(text_size);
@@ -21,7 +20,7 @@ bool MemberInflater::whole(const std::uint8_t* p, std::size_t n, std::size_t tex
   return true;
 }
 
-bool MemberInflater::inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out) {
+bool MemberInflater::inflate(const uint8_t* p, size_t n, size_t text_size, Bytes& out) {
   out.clear();
   // A damaged index must not make us ask for gigabytes: deflate cannot expand more than about 1032 times.
   text_size = std::min({text_size, n * 1040 + 1024, kLargestMember});
@@ -29,8 +28,8 @@ bool MemberInflater::inflate(const std::uint8_t* p, std::size_t n, std::size_t t
   if (whole(p, n, text_size, out)) return true;
   out.clear();
   StreamInflater slow;
-  const std::uint8_t* at = p;
-  std::size_t left = n;
+  const uint8_t* at = p;
+  size_t left = n;
   for (;;) {
     const auto state = slow.step(at, left, out, out.capacity() - kPadding);
     if (state == StreamInflater::State::more_room) {
@@ -51,7 +50,7 @@ StreamInflater::StreamInflater() {
 }
 StreamInflater::~StreamInflater() { inflateEnd(&z_); }
 
-StreamInflater::State StreamInflater::step(const std::uint8_t*& p, std::size_t& n, Bytes& out, std::size_t limit) {
+StreamInflater::State StreamInflater::step(const uint8_t*& p, size_t& n, Bytes& out, size_t limit) {
   while (n > 0) {
     if (between_) {
       inflateReset(&z_);
@@ -62,8 +61,8 @@ StreamInflater::State StreamInflater::step(const std::uint8_t*& p, std::size_t& 
       }
     }
     if (out.size() >= limit) return State::more_room;
-    const auto in = static_cast<uInt>(std::min<std::size_t>(n, 1u << 30));
-    const auto room = static_cast<uInt>(std::min<std::size_t>(limit - out.size(), 1u << 30));
+    const auto in = static_cast<uInt>(std::min<size_t>(n, 1u << 30));
+    const auto room = static_cast<uInt>(std::min<size_t>(limit - out.size(), 1u << 30));
     z_.next_in = const_cast<Bytef*>(p);
     z_.avail_in = in;
     z_.next_out = reinterpret_cast<Bytef*>(out.data() + out.size());

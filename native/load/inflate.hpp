@@ -13,15 +13,15 @@
 namespace dft::load {
 
 // A member with more text is read as a stream, a piece at a time; one whose index promised less is damaged.
-inline constexpr std::size_t kLargestMember = std::size_t{64} << 20;
+inline constexpr size_t kLargestMember = size_t{64} << 20;
 
 class MemberInflater {
  public:
   // The member's text, replacing `out`; false when it is damaged, `out` then holds what could be had.
-  bool inflate(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out);
+  bool inflate(const uint8_t* p, size_t n, size_t text_size, Bytes& out);
 
  private:
-  bool whole(const std::uint8_t* p, std::size_t n, std::size_t text_size, Bytes& out);
+  bool whole(const uint8_t* p, size_t n, size_t text_size, Bytes& out);
 
   WholeInflate decoder_;
 };
@@ -36,7 +36,7 @@ class StreamInflater {
 
   enum class State { more_input, more_room, damaged };
   // Takes from [p, p+n) (advancing both), appends to `out` up to its capacity less the padding.
-  State step(const std::uint8_t*& p, std::size_t& n, Bytes& out, std::size_t limit);
+  State step(const uint8_t*& p, size_t& n, Bytes& out, size_t limit);
   bool between_members() const noexcept { return between_; }
 
  private:

@@ -12,17 +12,17 @@
 
 namespace dft::load {
 
-inline std::uint64_t hash_text(const char* s, std::size_t n) noexcept {
-  std::uint64_t h = 0x9E3779B97F4A7C15ull ^ (n * 0xff51afd7ed558ccdull);
+inline uint64_t hash_text(const char* s, size_t n) noexcept {
+  uint64_t h = 0x9E3779B97F4A7C15ull ^ (n * 0xff51afd7ed558ccdull);
   while (n >= 8) {
-    std::uint64_t w;
+    uint64_t w;
     std::memcpy(&w, s, 8);
     h = (h ^ w) * 0xff51afd7ed558ccdull;
     h ^= h >> 32;
     s += 8;
     n -= 8;
   }
-  std::uint64_t w = 0;
+  uint64_t w = 0;
   if (n != 0) std::memcpy(&w, s, n);
   h = (h ^ w) * 0xc4ceb9fe1a85ec53ull;
   return h ^ (h >> 29);
@@ -34,15 +34,15 @@ class CodeTable {
   CodeTable() : slots_(256) {}
 
   // The code of `s`, or -1.
-  std::int32_t find(std::uint64_t h, std::string_view s) const noexcept {
-    for (std::size_t i = h & (slots_.size() - 1);; i = (i + 1) & (slots_.size() - 1)) {
+  int32_t find(uint64_t h, std::string_view s) const noexcept {
+    for (size_t i = h & (slots_.size() - 1);; i = (i + 1) & (slots_.size() - 1)) {
       const Slot& slot = slots_[i];
       if (slot.code < 0) return -1;
       if (slot.hash == h && slot.text == s) return slot.code;
     }
   }
 
-  void add(std::uint64_t h, std::string_view s, std::int32_t code) {
+  void add(uint64_t h, std::string_view s, int32_t code) {
     if ((used_ + 1) * 2 > slots_.size()) grow();
     place(Slot{h, s, code});
     ++used_;
@@ -50,12 +50,12 @@ class CodeTable {
 
  private:
   struct Slot {
-    std::uint64_t hash = 0;
+    uint64_t hash = 0;
     std::string_view text;
-    std::int32_t code = -1;
+    int32_t code = -1;
   };
   void place(const Slot& slot) {
-    std::size_t i = slot.hash & (slots_.size() - 1);
+    size_t i = slot.hash & (slots_.size() - 1);
     while (slots_[i].code >= 0) i = (i + 1) & (slots_.size() - 1);
     slots_[i] = slot;
   }
@@ -66,31 +66,31 @@ class CodeTable {
       if (s.code >= 0) place(s);
   }
   std::vector<Slot> slots_;
-  std::size_t used_ = 0;
+  size_t used_ = 0;
 };
 
 // The dictionary of one column: append-only, so a code stays valid for the life of the scan.
 class Dictionary {
  public:
   struct Entry {
-    std::int32_t code;
+    int32_t code;
     std::string_view text;
   };
 
-  Entry intern(std::uint64_t h, std::string_view s) {
+  Entry intern(uint64_t h, std::string_view s) {
     const std::scoped_lock lock(mutex_);
-    const std::int32_t known = table_.find(h, s);
-    if (known >= 0) return {known, strings_[static_cast<std::size_t>(known)]};
+    const int32_t known = table_.find(h, s);
+    if (known >= 0) return {known, strings_[size_t(known)]};
     strings_.emplace_back(s);
-    const auto code = static_cast<std::int32_t>(strings_.size() - 1);
+    const auto code = int32_t(strings_.size() - 1);
     table_.add(h, strings_.back(), code);
     return {code, strings_.back()};
   }
-  std::size_t size() const {
+  size_t size() const {
     const std::scoped_lock lock(mutex_);
     return strings_.size();
   }
-  std::string_view at(std::size_t i) const {
+  std::string_view at(size_t i) const {
     const std::scoped_lock lock(mutex_);
     return strings_[i];
   }
@@ -106,19 +106,19 @@ class Interner {
  public:
   explicit Interner(Dictionary& shared) : shared_(&shared) {}
 
-  std::int32_t operator()(std::string_view s) {
+  int32_t operator()(std::string_view s) {
     if (s == last_text_) return last_code_;
-    const std::uint64_t h = hash_text(s.data(), s.size());
-    std::int32_t code = table_.find(h, s);
+    const uint64_t h = hash_text(s.data(), s.size());
+    int32_t code = table_.find(h, s);
     if (code < 0) {
       const Dictionary::Entry e = shared_->intern(h, s);
       table_.add(h, e.text, e.code);
       code = e.code;
-      texts_.resize(std::max<std::size_t>(texts_.size(), static_cast<std::size_t>(code) + 1));
-      texts_[static_cast<std::size_t>(code)] = e.text;
+      texts_.resize(std::max<size_t>(texts_.size(), size_t(code) + 1));
+      texts_[size_t(code)] = e.text;
     }
     last_code_ = code;
-    last_text_ = texts_[static_cast<std::size_t>(code)];
+    last_text_ = texts_[size_t(code)];
     return code;
   }
 
@@ -127,7 +127,7 @@ class Interner {
   CodeTable table_;
   std::vector<std::string_view> texts_;
   std::string_view last_text_{"\xff\xff impossible", 13};
-  std::int32_t last_code_ = -1;
+  int32_t last_code_ = -1;
 };
 
 }  // namespace dft::load

@@ -9,19 +9,17 @@
 
 #include "columns.hpp"
 #include "intern.hpp"
+#include "json_text.hpp"
 #include "shape.hpp"
 
 namespace dft::load {
 
 // No recorder writes a longer line; without a limit 3 MB of gzip could ask for 3 GB of memory. The Python readers have
 // the same (dftracer/format/text.py).
-inline constexpr std::size_t kLineLimit = std::size_t{16} << 20;
+inline constexpr size_t kLineLimit = size_t{16} << 20;
 
 // Times beyond are damage: their sums would not fit.
-inline constexpr std::int64_t kTimeLimit = std::int64_t{1} << 62;
-
-// Text handed to the scanner must be readable this far past its end.
-inline constexpr std::size_t kPadding = 64;
+inline constexpr int64_t kTimeLimit = int64_t{1} << 62;
 
 struct Dictionaries {
 #define X(n) Dictionary n;
@@ -30,21 +28,21 @@ struct Dictionaries {
 };
 
 struct Filter {
-  std::int64_t ts_min = std::numeric_limits<std::int64_t>::min();
-  std::int64_t ts_max = std::numeric_limits<std::int64_t>::max();
-  std::int64_t step_min = kMissing, step_max = std::numeric_limits<std::int64_t>::max();
-  std::int64_t epoch_min = kMissing, epoch_max = std::numeric_limits<std::int64_t>::max();
+  int64_t ts_min = std::numeric_limits<int64_t>::min();
+  int64_t ts_max = std::numeric_limits<int64_t>::max();
+  int64_t step_min = kMissing, step_max = std::numeric_limits<int64_t>::max();
+  int64_t epoch_min = kMissing, epoch_max = std::numeric_limits<int64_t>::max();
   std::vector<std::string> names, cats;
-  std::unordered_set<std::int64_t> pids;
+  std::unordered_set<int64_t> pids;
   bool any = false;
 };
 
 struct LineCounts {
-  std::uint64_t lines = 0;     // lines that held an object or tried to
-  std::uint64_t events = 0;    // rows kept
-  std::uint64_t filtered = 0;  // rows left out by the filter
-  std::uint64_t meta = 0;
-  std::uint64_t bad = 0;  // not a record: skipped
+  uint64_t lines = 0;     // lines that held an object or tried to
+  uint64_t events = 0;    // rows kept
+  uint64_t filtered = 0;  // rows left out by the filter
+  uint64_t meta = 0;
+  uint64_t bad = 0;  // not a record: skipped
 };
 
 // Scans blocks of text on one thread.
@@ -54,24 +52,30 @@ class LineScanner {
 
   // All records of [text, text+size) into `out`. Returns the bytes of a last line without its newline
   // that does not hold a whole record (0 if none).
-  std::size_t scan(const char* text, std::size_t size, Columns& out);
+  size_t scan(const char* text, size_t size, Columns& out);
 
   LineCounts counts;
 
  private:
-  struct Text {
-    std::string_view raw;
-    bool escaped;
-  };
+  struct Learner;
   void take(Field f) noexcept { row_.has |= 1u << f; }
+  void clear_row() noexcept {
+    row_.has = 0;
+    row_.ph = 0;
+    rest_.clear();
+  }
   bool object(const char*& p, const char* end, Columns& out);
+  // `late_args`: where arguments begin that have to wait, because `ph` decides how they are read and comes after them.
+  bool any_object(const char*& p, const char* end, const char*& late_args);
+  bool member(const Text& k, const char* key_at, const char*& p, const char* end, const char*& late_args);
   bool arguments(const char*& p, const char* end);
-  bool more_arguments(const char*& p, const char* end, Shape* shape, std::size_t n);
+  bool argument(const Text& k, const char*& p, const char* end, const Learner& learn);
+  bool number(const char*& p, const char* end, const Learner& learn, int64_t& slot, Field field);
+  bool other_argument(const char*& p, const char* end, const Learner& learn);
+  bool more_arguments(const char*& p, const char* end, Shape* shape, size_t n);
   bool known_arguments(const char*& p, const char* end, Shape& shape);
-  bool string(const char*& p, const char* end, Text& out);
-  bool skip(const char*& p, const char* end, int depth);
-  bool integer_or_rest(const char*& p, const char* end, const char* key_at, std::int64_t& out, Field field);
-  bool text_code(const char*& p, const char* end, Interner& in, std::int32_t& out, Field field);
+  bool integer_or_rest(const char*& p, const char* end, const char* key_at, int64_t& out, Field field);
+  bool text_code(const char*& p, const char* end, Interner& in, int32_t& out, Field field);
   bool usual_head(const char*& p, const char* end, Shape*& shape);
   bool learn_head(const char* s, const char* end, Shape& shape);
   bool finish_row(const char* late_args, const char* end, Columns& out);
@@ -84,18 +88,17 @@ class LineScanner {
   DFT_CODE_COLUMNS(X)
 #undef X
   Dictionaries* dictionaries_;
-  std::vector<std::int8_t> name_ok_, cat_ok_;  // by code: 0 unknown, 1 kept, 2 left out
+  std::vector<int8_t> name_ok_, cat_ok_;  // by code: 0 unknown, 1 kept, 2 left out
   Row row_{};
   Text meta_key_{}, meta_value_{};
-  Text name_text_{};
   std::string rest_, buffer_;
   Shapes shapes_;
   // What the previous row had, and nearly always this one has too: the text around its host, and its file.
   char last_host_[45] = {};
-  std::int32_t last_host_code_ = kNoCode;
+  int32_t last_host_code_ = kNoCode;
   char last_file_[16] = {};
-  std::int32_t last_file_code_ = kNoCode;
-  std::int32_t start_code_, end_code_, tracer_code_;
+  int32_t last_file_code_ = kNoCode;
+  int32_t start_code_, end_code_, tracer_code_;
 };
 
 }  // namespace dft::load

@@ -9,27 +9,27 @@ namespace dft::load {
 
 struct PixelRow {
   // Disjoint spans in the order of time, and the class of each (by its pair).
-  const std::int64_t* start;
-  const std::int64_t* end;
-  const std::int32_t* pair;
-  std::size_t n;
-  const std::uint8_t* class_of_pair;
-  std::size_t pairs;
+  const int64_t* start;
+  const int64_t* end;
+  const int32_t* pair;
+  size_t n;
+  const uint8_t* class_of_pair;
+  size_t pairs;
   // The classes that occur, and the time of each up to every `block` spans: sums[(i / block) * classes + k].
-  const std::uint8_t* classes;
-  std::size_t class_count;
-  const std::int64_t* sums;
-  std::size_t block;
+  const uint8_t* classes;
+  size_t class_count;
+  const int64_t* sums;
+  size_t block;
 
-  std::uint8_t class_of(std::size_t i) const {
-    const auto p = static_cast<std::size_t>(pair[i]);
+  uint8_t class_of(size_t i) const {
+    const auto p = size_t(pair[i]);
     return p < pairs ? class_of_pair[p] : 0;
   }
 };
 
 // For each pixel the class with most time (of those with `visible[class]`) and how full it is, 0 to `steps`. Spans
 // without length count as the least.
-void fill_pixels(const PixelRow& row, const std::uint8_t* visible, std::int64_t t0, std::int64_t t1, std::size_t width,
-                 unsigned steps, std::uint8_t* cls, std::uint8_t* fill);
+void fill_pixels(const PixelRow& row, const uint8_t* visible, int64_t t0, int64_t t1, size_t width, unsigned steps,
+                 uint8_t* cls, uint8_t* fill);
 
 }  // namespace dft::load

@@ -13,15 +13,15 @@
 
 namespace dft::load {
 namespace {
-constexpr std::size_t kBlockText = 4u << 20;  // text per block where the file has no members of its own
-constexpr std::size_t kStreamInput = 256u << 10;
-constexpr std::size_t kHeader = 64;
+constexpr size_t kBlockText = 4u << 20;  // text per block where the file has no members of its own
+constexpr size_t kStreamInput = 256u << 10;
+constexpr size_t kHeader = 64;
 
 // A line is hardly ever shorter: no index makes us ask for more rows than the text can hold.
-constexpr std::size_t kShortLine = 32;
+constexpr size_t kShortLine = 32;
 
 // Text buffers outlive their scanner: the next file finds them grown and their pages in place.
-constexpr std::size_t kMostSpare = 8;
+constexpr size_t kMostSpare = 8;
 std::mutex spare_mutex;
 auto& spare = *new std::vector<Bytes>;  // never destroyed: threads may still read at exit
 
@@ -47,9 +47,9 @@ struct FileScanner::Worker {
   Bytes text;
 };
 
-FileScanner::FileScanner(const std::string& path, unsigned threads, std::size_t chunk_text, Filter filter, Span span)
+FileScanner::FileScanner(const std::string& path, unsigned threads, size_t chunk_text, Filter filter, Span span)
     : threads_(std::max(1u, threads)),
-      chunk_text_(std::max<std::size_t>(chunk_text, 1u << 16)),
+      chunk_text_(std::max<size_t>(chunk_text, 1u << 16)),
       filter_(std::move(filter)),
       dictionaries_(std::make_unique<Dictionaries>()) {
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait for its writer
@@ -60,7 +60,7 @@ FileScanner::FileScanner(const std::string& path, unsigned threads, std::size_t 
     ::close(fd_);
     throw std::system_error(failed, std::generic_category(), path);
   }
-  size_ = std::min(static_cast<std::uint64_t>(st.st_size), span.to);
+  size_ = std::min(uint64_t(st.st_size), span.to);
   offset_ = std::min(span.from, size_);
   counts_.file_bytes = size_ - offset_;
   for (unsigned i = 0; i < threads_; ++i) workers_.push_back(std::make_unique<Worker>(*dictionaries_, filter_));
@@ -70,21 +70,21 @@ FileScanner::~FileScanner() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-std::size_t FileScanner::read_at(std::uint64_t offset, void* to, std::size_t n) {
-  std::size_t got = 0;
+size_t FileScanner::read_at(uint64_t offset, void* to, size_t n) {
+  size_t got = 0;
   while (got < n) {
     const ssize_t r = ::pread(fd_, static_cast<char*>(to) + got, n - got, static_cast<off_t>(offset + got));
     if (r < 0 && errno == EINTR) continue;
     if (r < 0) throw std::system_error(errno, std::generic_category(), "read");
     if (r == 0) break;
-    got += static_cast<std::size_t>(r);
+    got += size_t(r);
   }
   return got;
 }
 
 void FileScanner::find_kind() {
-  std::uint8_t head[kHeader];
-  const std::size_t n = offset_ < size_ ? read_at(offset_, head, sizeof head) : 0;
+  uint8_t head[kHeader];
+  const size_t n = offset_ < size_ ? read_at(offset_, head, sizeof head) : 0;
   if (n == 0) {
     kind_ = Kind::end;
   } else if (n >= 2 && head[0] == 0x1f && head[1] == 0x8b) {
@@ -96,10 +96,10 @@ void FileScanner::find_kind() {
 
 // Whole members, hopping from index to index; a member without one starts a stream.
 bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
-  std::size_t text = 0;
+  size_t text = 0;
   while (offset_ < size_ && text < chunk_text_ * threads_) {
-    std::uint8_t head[kHeader];
-    const std::size_t n = read_at(offset_, head, sizeof head);
+    uint8_t head[kHeader];
+    const size_t n = read_at(offset_, head, sizeof head);
     const auto index = read_member_index({reinterpret_cast<const char*>(head), n});
     if (!index) {
       const bool member = n >= 18 && head[0] == 0x1f && head[1] == 0x8b;
@@ -117,8 +117,7 @@ bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
     }
     ++counts_.members;
     const bool timed = index->facts.first_ts != 0 || index->facts.last_ts != 0;
-    const auto from = static_cast<std::int64_t>(index->facts.first_ts),
-               to = static_cast<std::int64_t>(index->facts.last_ts);
+    const auto from = int64_t(index->facts.first_ts), to = int64_t(index->facts.last_ts);
     // A metadata-only member has no time and is always read; so is the first, which says who the process is.
     if (timed && filter_.any && (from > filter_.ts_max || to < filter_.ts_min) && offset_ != 0) {
       ++counts_.members_skipped;
@@ -127,10 +126,10 @@ bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
     }
     Block b;
     b.text_size = index->text_size;
-    const std::uint64_t left = size_ - offset_;
+    const uint64_t left = size_ - offset_;
     b.cut = index->member_size > left;
     b.lines = index->facts.lines;
-    b.packed.reserve(static_cast<std::size_t>(std::min<std::uint64_t>(index->member_size, left)));
+    b.packed.reserve(size_t(std::min<uint64_t>(index->member_size, left)));
     b.packed.resize_down(read_at(offset_, b.packed.data(), b.packed.capacity()));
     offset_ += index->member_size;
     text += index->text_size;
@@ -142,12 +141,12 @@ bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
 }
 
 // Appends text up to `room` bytes; 0 at the end of the file.
-std::size_t FileScanner::refill(Bytes& text, std::size_t room) {
-  const std::size_t before = text.size();
-  const std::size_t limit = before + room;
+size_t FileScanner::refill(Bytes& text, size_t room) {
+  const size_t before = text.size();
+  const size_t limit = before + room;
   text.reserve(limit + kPadding);
   if (kind_ == Kind::plain) {
-    const std::size_t n = read_at(offset_, text.data() + before, room);
+    const size_t n = read_at(offset_, text.data() + before, room);
     offset_ += n;
     text.resize_down(before + n);
     return n;
@@ -167,8 +166,8 @@ std::size_t FileScanner::refill(Bytes& text, std::size_t room) {
         break;
       }
     }
-    const std::uint8_t* p = packed_.data() + packed_at_;
-    std::size_t n = packed_.size() - packed_at_;
+    const uint8_t* p = packed_.data() + packed_at_;
+    size_t n = packed_.size() - packed_at_;
     const auto state = stream_->step(p, n, text, limit);
     packed_at_ = packed_.size() - n;
     if (state == StreamInflater::State::damaged) {
@@ -187,14 +186,14 @@ std::size_t FileScanner::refill(Bytes& text, std::size_t room) {
 }
 
 // Moves to the next place at or after `from` where a member may begin; false, and to the end, where none does.
-bool FileScanner::find_member(std::uint64_t from) {
+bool FileScanner::find_member(uint64_t from) {
   std::vector<char> window(kStreamInput);
   for (offset_ = from; offset_ < size_; offset_ += window.size() - 2) {
-    const std::size_t n = read_at(offset_, window.data(), window.size());
+    const size_t n = read_at(offset_, window.data(), window.size());
     constexpr char kMagic[] = {'\x1f', '\x8b', '\x08'};
     const void* const found = ::memmem(window.data(), n, kMagic, sizeof kMagic);
-    if (found != nullptr) {
-      offset_ += static_cast<std::uint64_t>(static_cast<const char*>(found) - window.data());
+    if (found) {
+      offset_ += uint64_t(static_cast<const char*>(found) - window.data());
       return true;
     }
     if (n < window.size()) break;
@@ -205,24 +204,24 @@ bool FileScanner::find_member(std::uint64_t from) {
 
 // Appends text until it has a line's end, and says where the last one is; false at the end of the file. A line beyond
 // the limit is passed over.
-bool FileScanner::refill_to_line_end(Bytes& text, std::size_t& after_last) {
-  std::size_t searched = 0;
+bool FileScanner::refill_to_line_end(Bytes& text, size_t& after_last) {
+  size_t searched = 0;
   bool skipping = false;
   while (refill(text, kBlockText) != 0) {
     if (skipping) {
       const auto* const end = static_cast<const char*>(std::memchr(text.data(), '\n', text.size()));
-      if (end == nullptr) {
+      if (!end) {
         text.clear();
         continue;
       }
-      const auto rest = text.size() - static_cast<std::size_t>(end + 1 - text.data());
+      const auto rest = text.size() - size_t(end + 1 - text.data());
       std::memmove(text.data(), end + 1, rest);
       text.resize_down(rest);
       skipping = false;
     }
     const auto* const last = static_cast<const char*>(memrchr(text.data() + searched, '\n', text.size() - searched));
-    if (last != nullptr) {
-      after_last = static_cast<std::size_t>(last + 1 - text.data());
+    if (last) {
+      after_last = size_t(last + 1 - text.data());
       return true;
     }
     searched = text.size();
@@ -239,12 +238,12 @@ bool FileScanner::refill_to_line_end(Bytes& text, std::size_t& after_last) {
 
 // Text without members of known size: blocks cut at line ends.
 bool FileScanner::collect_text(std::deque<Block>& blocks) {
-  std::size_t total = 0;
+  size_t total = 0;
   while (total < chunk_text_ * threads_) {
     Block b;
     b.text = std::move(carry_);
     carry_ = Bytes();
-    std::size_t keep = 0;
+    size_t keep = 0;
     b.ends_file = !refill_to_line_end(b.text, keep);
     if (!b.ends_file) {
       carry_.append(b.text.data() + keep, b.text.size() - keep);
@@ -270,23 +269,23 @@ bool FileScanner::collect(std::deque<Block>& blocks) {
   return false;
 }
 
-std::unique_ptr<Columns> FileScanner::work(Worker& w, std::deque<Block>& blocks, std::size_t from, std::size_t to) {
+std::unique_ptr<Columns> FileScanner::work(Worker& w, std::deque<Block>& blocks, size_t from, size_t to) {
   auto out = std::make_unique<Columns>();
-  std::size_t rows = 0;
-  for (std::size_t i = from; i < to; ++i) rows += std::min(blocks[i].lines, blocks[i].text_size / kShortLine + 16);
+  size_t rows = 0;
+  for (size_t i = from; i < to; ++i) rows += std::min(blocks[i].lines, blocks[i].text_size / kShortLine + 16);
   // An index may lie: rows beyond are made room for as they come.
-  out->reserve_rows(std::min<std::size_t>(rows, 1u << 20));
-  for (std::size_t i = from; i < to; ++i) {
+  out->reserve_rows(std::min<size_t>(rows, 1u << 20));
+  for (size_t i = from; i < to; ++i) {
     Block& b = blocks[i];
     Bytes* text = &b.text;
     if (b.packed.size() != 0) {
-      const auto* packed = reinterpret_cast<const std::uint8_t*>(b.packed.data());
+      const auto* packed = reinterpret_cast<const uint8_t*>(b.packed.data());
       if (!w.inflater.inflate(packed, b.packed.size(), b.text_size, w.text)) b.cut = true;
       text = &w.text;
     }
     b.text_size = text->size();
     b.tail = w.lines.scan(text->data(), text->size(), *out);
-    for (std::size_t k = text->size(); k > 0 && b.last == 0; --k) {
+    for (size_t k = text->size(); k > 0 && b.last == 0; --k) {
       const char c = text->data()[k - 1];
       if (c != '\n' && c != ' ' && c != '\r') b.last = c;
     }
@@ -299,26 +298,26 @@ std::unique_ptr<Columns> FileScanner::work(Worker& w, std::deque<Block>& blocks,
 void FileScanner::read_ahead() {
   std::deque<Block> blocks;
   if (!collect(blocks)) return;
-  const std::size_t active = std::min<std::size_t>(threads_, blocks.size());
+  const size_t active = std::min<size_t>(threads_, blocks.size());
   std::vector<std::thread> threads;
   threads.reserve(active);
   std::vector<std::exception_ptr> errors(active);
   std::vector<std::unique_ptr<Columns>> parts(active);
-  const auto share = [&](std::size_t i) {
+  const auto share = [&](size_t i) {
     try {
       parts[i] = work(*workers_[i], blocks, blocks.size() * i / active, blocks.size() * (i + 1) / active);
     } catch (...) {
       errors[i] = std::current_exception();
     }
   };
-  std::size_t started = 1;
+  size_t started = 1;
   try {
     for (; started < active; ++started) threads.emplace_back(share, started);
   } catch (const std::system_error&) {
     // No more threads are to be had: this one does the rest.
   }
   share(0);
-  for (std::size_t i = started; i < active; ++i) share(i);
+  for (size_t i = started; i < active; ++i) share(i);
   for (std::thread& t : threads) t.join();
   for (const std::exception_ptr& e : errors)
     if (e) std::rethrow_exception(e);

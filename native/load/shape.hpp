@@ -16,14 +16,14 @@
 namespace dft::load {
 
 // Whether [a, a+n) and [b, b+n) are equal, for n >= 16; without the cost of a call.
-inline bool equal_long(const char* a, const char* b, std::size_t n) {
+inline bool equal_long(const char* a, const char* b, size_t n) {
 #if defined(__SSE2__)
-  const auto differ = [&](std::size_t at) {
+  const auto differ = [&](size_t at) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a + at));
     const __m128i y = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + at));
     return _mm_movemask_epi8(_mm_cmpeq_epi8(x, y)) != 0xffff;
   };
-  for (std::size_t at = 0; at + 16 < n; at += 16)
+  for (size_t at = 0; at + 16 < n; at += 16)
     if (differ(at)) return false;
   return !differ(n - 16);
 #else
@@ -33,11 +33,11 @@ inline bool equal_long(const char* a, const char* b, std::size_t n) {
 
 // An argument: its key as it is written, and where its value goes.
 struct Argument {
-  enum class Kind : std::uint8_t { number, quoted_number, file, other };
-  static constexpr std::size_t kLongest = 16;
+  enum class Kind : uint8_t { number, quoted_number, file, other };
+  static constexpr size_t kLongest = 16;
 
   char text[kLongest];  // `"key":`, with the quote that opens a quoted value
-  std::uint8_t size;
+  uint8_t size;
   Kind kind;
   Field field;
 
@@ -45,7 +45,7 @@ struct Argument {
 #if defined(__SSE2__)
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     const __m128i y = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text));
-    const auto same = static_cast<unsigned>(_mm_movemask_epi8(_mm_cmpeq_epi8(x, y)));
+    const auto same = unsigned(_mm_movemask_epi8(_mm_cmpeq_epi8(x, y)));
     return (~same & ((1u << size) - 1)) == 0;
 #else
     return std::memcmp(p, text, size) == 0;
@@ -54,25 +54,25 @@ struct Argument {
 };
 
 struct Shape {
-  static constexpr std::size_t kLongestHead = 160, kMostArguments = 12;
+  static constexpr size_t kLongestHead = 160, kMostArguments = 12;
 
   char head[kLongestHead];  // from the name up to the value of `tid`
-  std::size_t head_size = 0;
-  std::int32_t name = 0, cat = 0;
-  std::int64_t pid = 0;
+  size_t head_size = 0;
+  int32_t name = 0, cat = 0;
+  int64_t pid = 0;
   std::array<Argument, kMostArguments> arguments;
-  std::size_t known = 0;  // of them
+  size_t known = 0;  // of them
 
   bool at(const char* p, const char* end) const {
-    return head_size != 0 && static_cast<std::size_t>(end - p) >= head_size && equal_long(p, head, head_size);
+    return head_size != 0 && size_t(end - p) >= head_size && equal_long(p, head, head_size);
   }
   // The argument after the first `n` is this one; what was known from there on is not so any more.
-  void learn(std::size_t n, const char* key, std::size_t size, Argument::Kind kind, Field field) {
+  void learn(size_t n, const char* key, size_t size, Argument::Kind kind, Field field) {
     known = n;
     if (n == kMostArguments || size > Argument::kLongest) return;
     Argument& a = arguments[known++];
     std::memcpy(a.text, key, size);
-    a.size = static_cast<std::uint8_t>(size);
+    a.size = uint8_t(size);
     a.kind = kind;
     a.field = field;
   }
@@ -83,7 +83,7 @@ class Shapes {
  public:
   // The place for rows whose name begins at p (16 readable bytes).
   Shape& of(const char* p) {
-    std::uint64_t a, b;
+    uint64_t a, b;
     std::memcpy(&a, p, 8);
     std::memcpy(&b, p + 8, 8);
     return all_[((a ^ (b * 0x9E3779B97F4A7C15ull)) * 0xff51afd7ed558ccdull) >> 58];

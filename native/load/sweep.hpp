@@ -1,6 +1,7 @@
 // Interval sweeps that an analysis needs per event: self time, and who owns each instant of a thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -11,31 +12,28 @@ namespace dft::load {
 // chunks of a file is enough and only open parents are remembered.
 class SelfTime {
  public:
-  void update(const std::int64_t* id, const std::int64_t* parent, const std::int64_t* dur, std::size_t n,
-              std::int64_t* self);
+  void update(const int64_t* id, const int64_t* parent, const int64_t* dur, size_t n, int64_t* self);
 
  private:
-  std::unordered_map<std::int64_t, std::int64_t> pending_;
+  std::unordered_map<int64_t, int64_t> pending_;
 };
 
 // Self time and level by time alone (dialects without p_idx). Any order of rows.
-void nest(const std::int64_t* tid, const std::int64_t* ts, const std::int64_t* dur, std::size_t n,
-          std::int64_t* parent_row, std::int64_t* self);
+void nest(const int64_t* tid, const int64_t* ts, const int64_t* dur, size_t n, int64_t* parent_row, int64_t* self);
 
 // For each span the row of its lane on which it is drawn: below the spans that hold it, and on no row two that overlap.
 // Spans come lane by lane in the order of their start, an outer one first. Overlaps of up to `slack` count as none: the
 // ends of neighbours may differ by the unit of the clock.
-void stack(const std::int64_t* lane, const std::int64_t* start, const std::int64_t* end, std::size_t n,
-           std::int64_t slack, std::int32_t* row);
+void stack(const int64_t* lane, const int64_t* start, const int64_t* end, size_t n, int64_t slack, int32_t* row);
 
 struct Segments {
-  std::vector<std::int64_t> from, to;
-  std::vector<std::uint8_t> stage;
+  std::vector<int64_t> from, to;
+  std::vector<uint8_t> stage;
 };
 
 // The exclusive timeline of one thread: at each instant the innermost open event decides.
 // `rule[class * stages + stage of the parent]` gives an event's stage; `none` is the stage outside of all.
-Segments timeline(const std::int64_t* ts, const std::int64_t* dur, const std::uint8_t* cls, std::size_t n,
-                  const std::uint8_t* rule, std::size_t stages, std::uint8_t none);
+Segments timeline(const int64_t* ts, const int64_t* dur, const uint8_t* cls, size_t n, const uint8_t* rule,
+                  size_t stages, uint8_t none);
 
 }  // namespace dft::load

@@ -1,6 +1,6 @@
 #include "module/activity.hpp"
 
-#include "module/use.hpp"
+#include "module/node_use.hpp"
 #include "session/session.hpp"
 
 namespace dft::py {

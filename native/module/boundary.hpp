@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "module/python.hpp"
+#include "module/seam.hpp"
 #include "record/engine.hpp"
 
 namespace dft::py {

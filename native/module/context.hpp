@@ -1,7 +1,7 @@
 // Open events per contextvars.Context, so that tasks interleaving on one thread keep their own nesting.
 #pragma once
 
-#include "module/python.hpp"
+#include "module/seam.hpp"
 #include "record/engine.hpp"
 
 namespace dft::py {

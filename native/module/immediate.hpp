@@ -1,7 +1,7 @@
 // An awaitable that is done already: `async with` on spans never waits.
 #pragma once
 
-#include "module/python.hpp"
+#include "module/seam.hpp"
 
 namespace dft::py {
 

@@ -1,7 +1,7 @@
 #include "module/loop.hpp"
 
 #include "format/json.hpp"
-#include "module/use.hpp"
+#include "module/node_use.hpp"
 
 namespace dft::py {
 namespace {

@@ -3,9 +3,9 @@
 #include "module/immediate.hpp"
 #include "module/loop.hpp"
 #include "module/node.hpp"
+#include "module/node_use.hpp"
 #include "module/profiler_window.hpp"
 #include "module/session_api.hpp"
-#include "module/use.hpp"
 #include "module/wrapped.hpp"
 
 namespace dft::py {
@@ -18,6 +18,7 @@ namespace {
 
 PyMethodDef g_functions[] = {
     {"set_decorator", set_decorator, METH_O, nullptr},
+    {"set_waiting", set_waiting, METH_O, nullptr},
     {"set_traceable_call", set_traceable_call, METH_O, nullptr},
     {"wrap", wrap, METH_VARARGS, nullptr},
     {"disguise", disguise, METH_VARARGS, nullptr},

@@ -2,10 +2,11 @@
 
 #include <structmember.h>
 
-#include "format/json.hpp"
 #include "module/activity.hpp"
+#include "module/enter_exit.hpp"
 #include "module/immediate.hpp"
-#include "module/use.hpp"
+#include "module/node_options.hpp"
+#include "module/node_use.hpp"
 
 namespace dft::py {
 
@@ -15,30 +16,7 @@ bool g_tracing = false;
 namespace {
 
 PyObject* g_decorator = nullptr;
-
-// The keywords all uses and updates share.
-struct Option {
-  enum Kind { kValue, kArgs, kEnable } kind;
-  const char* name;
-  const char* key;
-  PyObject* interned;
-};
-Option g_options[] = {
-    {Option::kArgs, "args", nullptr, nullptr},
-    {Option::kValue, "epoch", "\"epoch\":", nullptr},
-    {Option::kValue, "step", "\"step\":", nullptr},
-    {Option::kEnable, "enable", nullptr, nullptr},
-    {Option::kValue, "image_idx", "\"image_idx\":", nullptr},
-    {Option::kValue, "image_size", "\"image_size\":", nullptr},
-};
-
-const Option* find_option(PyObject* key) {
-  for (const Option& o : g_options)
-    if (o.interned == key) return &o;
-  for (const Option& o : g_options)
-    if (PyUnicode_CompareWithASCIIString(key, o.name) == 0) return &o;
-  return nullptr;
-}
+PyObject* g_waiting = nullptr;  // told of what is decorated while tracing is off
 uint64_t g_args_clock = 0;
 
 // The use whose start() opened the frame, if it was one.
@@ -54,36 +32,6 @@ Use* take_started(Node* n, const Frame& f) {
   return nullptr;
 }
 
-// Enter and exit ------------------------------------------------------------------------------
-
-PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
-  Node* n = reinterpret_cast<Bound*>(self)->node;
-  const void* owner;
-  boundary(n->phase, true);
-  if (DFT_LIKELY(n->on || recording_thread()))
-    if (ThreadState* t = thread_in_context(&owner)) {
-      ++n->uses;
-      push_frame(t, n, muted_unless(n->on), owner);
-    }
-  return new_ref(reinterpret_cast<PyObject*>(n));
-}
-
-PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
-  Node* n = reinterpret_cast<Bound*>(self)->node;
-  uint64_t end = ticks();
-  const void* owner;
-  ThreadState* t = thread_in_context(&owner);
-  Frame f;
-  if (DFT_UNLIKELY(!t || !take_own_frame(t, n, owner, &f) || f.flags & kMuted)) Py_RETURN_NONE;
-  if (DFT_LIKELY(PyVectorcall_NARGS(nargsf) == 0 || args[0] == Py_None)) {
-    emit_span(t, n->name_id, f, end, fragment_of(n));
-  } else {
-    emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(args[0]));
-  }
-  boundary(n->phase, false);
-  Py_RETURN_NONE;
-}
-
 // Ends the newest open event of the node, whoever opened it.
 bool close_span(Node* n, uint32_t must_flags) {
   uint64_t end = ticks();
@@ -95,76 +43,6 @@ bool close_span(Node* n, uint32_t must_flags) {
   emit_merged(t, n, f, end, use ? &reinterpret_cast<Use*>(use.get())->args : nullptr, {});
   boundary(n->phase, false);
   return true;
-}
-
-PyObject* off_enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
-  return new_ref(reinterpret_cast<PyObject*>(reinterpret_cast<Bound*>(self)->node));
-}
-
-PyObject* off_exit_call(PyObject*, PyObject* const*, size_t, PyObject*) { Py_RETURN_NONE; }
-
-int bound_traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(reinterpret_cast<PyObject*>(reinterpret_cast<Bound*>(self)->node));
-  return 0;
-}
-
-int bound_clear(PyObject* self) {
-  // A call after this finds no node; only the collector gets here, when nobody can call any more.
-  auto* b = reinterpret_cast<Bound*>(self);
-  Node* n = b->node;
-  b->node = nullptr;
-  Py_XDECREF(reinterpret_cast<PyObject*>(n));
-  return 0;
-}
-
-void bound_dealloc(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  bound_clear(self);
-  PyObject_GC_Del(self);
-}
-
-PyTypeObject g_bound_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._Bound", sizeof(Bound)};
-
-Bound* make_bound(Node* n, vectorcallfunc call) {
-  Bound* b = PyObject_GC_New(Bound, &g_bound_type);
-  if (!b) return nullptr;
-  b->call = call;
-  b->node = n;
-  Py_INCREF(reinterpret_cast<PyObject*>(n));
-  PyObject_GC_Track(b);
-  return b;
-}
-
-// The descriptor behind Node.__enter__ and Node.__exit__.
-struct Prebound {
-  PyObject_HEAD
-  bool is_enter;
-};
-
-PyObject* prebound_get(PyObject* self, PyObject* object, PyObject*) {
-  if (!object || object == Py_None) return new_ref(self);
-  auto* n = reinterpret_cast<Node*>(object);
-  return new_ref(reinterpret_cast<PyObject*>(reinterpret_cast<Prebound*>(self)->is_enter ? n->enter : n->exit));
-}
-
-// Node.__enter__(node), as contextlib.ExitStack calls it: through the type.
-PyObject* prebound_call(PyObject* self, PyObject* args, PyObject*) {
-  if (PyTuple_GET_SIZE(args) < 1 || !PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), &g_node_type)) {
-    PyErr_SetString(PyExc_TypeError, "a Node is needed");
-    return nullptr;
-  }
-  auto* n = reinterpret_cast<Node*>(PyTuple_GET_ITEM(args, 0));
-  auto* b = reinterpret_cast<Prebound*>(self)->is_enter ? n->enter : n->exit;
-  Ref rest(PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args)));
-  return rest ? PyObject_Call(reinterpret_cast<PyObject*>(b), rest.get(), nullptr) : nullptr;
-}
-
-PyTypeObject g_prebound_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._Prebound", sizeof(Prebound)};
-
-PyObject* make_prebound(bool is_enter) {
-  Prebound* p = PyObject_New(Prebound, &g_prebound_type);
-  if (p) p->is_enter = is_enter;
-  return reinterpret_cast<PyObject*>(p);
 }
 
 // Life ----------------------------------------------------------------------------------------
@@ -180,8 +58,8 @@ PyObject* node_new(PyTypeObject* type, PyObject*, PyObject*) {
     return nullptr;
   }
   n->on = true;
-  n->enter = make_bound(n, g_tracing ? enter_call : off_enter_call);
-  n->exit = make_bound(n, g_tracing ? exit_call : off_exit_call);
+  n->enter = make_enter(n);
+  n->exit = make_exit(n);
   if (!n->enter || !n->exit) {
     Py_DECREF(n);
     return nullptr;
@@ -482,62 +360,6 @@ void rebuild_args(Node* n) {
   });
 }
 
-std::string error_fragment(PyObject* exception_type) {
-  std::string out;
-  if (!exception_type || exception_type == Py_None) return out;
-  formatting([&] {
-    out = ",\"error\":";
-    if (PyExceptionClass_Check(exception_type)) {
-      const char* name = PyExceptionClass_Name(exception_type);
-      const char* dot = strrchr(name, '.');
-      append_json_string(out, dot ? dot + 1 : name);
-    } else {
-      out += "\"exception\"";
-    }
-  });
-  return out;
-}
-
-bool parse_options(PyObject* kwargs, UseOptions* out, bool allow_enable) {
-  if (!kwargs) return true;
-  PyObject *key, *value;
-  Py_ssize_t at = 0;
-  PyObject* args = nullptr;
-  while (PyDict_Next(kwargs, &at, &key, &value)) {
-    const Option* option = find_option(key);
-    if (!option || (option->kind == Option::kEnable && !allow_enable)) {
-      PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R", key);
-      return false;
-    }
-    if (value == Py_None || !g_tracing) continue;
-    if (option->kind == Option::kArgs) {
-      args = value;
-    } else if (option->kind == Option::kEnable) {
-      out->enable = PyObject_IsTrue(value) > 0;
-      forgive();
-    } else {
-      formatting([&] { out->args.set(option->key, value); });
-    }
-  }
-  if (args) formatting([&] { out->args.set_all(args); });
-  return !raise_kept();
-}
-
-bool parse_update(PyObject* args, PyObject* kwargs, UseOptions* out) {
-  static const char* names[] = {"epoch", "step", "image_idx", "image_size", "args"};
-  Py_ssize_t given = PyTuple_GET_SIZE(args);
-  if (given > 5) {
-    PyErr_SetString(PyExc_TypeError, "update() takes epoch, step, image_idx, image_size and args");
-    return false;
-  }
-  if (!given) return parse_options(kwargs, out, false);
-  Ref all(kwargs ? PyDict_Copy(kwargs) : PyDict_New());
-  if (!all) return false;
-  for (Py_ssize_t i = 0; i < given; ++i)
-    if (PyDict_SetItemString(all.get(), names[i], PyTuple_GET_ITEM(args, i)) < 0) return false;
-  return parse_options(all.get(), out, false);
-}
-
 PyObject* set_decorator(PyObject*, PyObject* callable) {
   PyObject* old = g_decorator;
   g_decorator = new_ref(callable);
@@ -545,8 +367,18 @@ PyObject* set_decorator(PyObject*, PyObject* callable) {
   Py_RETURN_NONE;
 }
 
+PyObject* set_waiting(PyObject*, PyObject* callable) {
+  PyObject* old = g_waiting;
+  g_waiting = new_ref(callable);
+  Py_XDECREF(old);
+  Py_RETURN_NONE;
+}
+
 PyObject* decorate(PyObject* span, PyObject* target) {
-  if (!g_tracing) return new_ref(target);
+  if (!g_tracing) {
+    if (g_waiting && !Ref(PyObject_CallFunctionObjArgs(g_waiting, span, target, nullptr))) PyErr_Clear();
+    return new_ref(target);
+  }
   if (!g_decorator) {
     PyErr_SetString(PyExc_RuntimeError, "dftracer.python is not imported");
     return nullptr;
@@ -555,18 +387,7 @@ PyObject* decorate(PyObject* span, PyObject* target) {
 }
 
 bool init_nodes(PyObject* module) {
-  for (Option& o : g_options) o.interned = PyUnicode_InternFromString(o.name);
-  g_bound_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
-  g_bound_type.tp_vectorcall_offset = offsetof(Bound, call);
-  g_bound_type.tp_call = PyVectorcall_Call;
-  g_bound_type.tp_traverse = bound_traverse;
-  g_bound_type.tp_clear = bound_clear;
-  g_bound_type.tp_dealloc = bound_dealloc;
-  g_prebound_type.tp_flags = Py_TPFLAGS_DEFAULT;
-  g_prebound_type.tp_descr_get = prebound_get;
-  g_prebound_type.tp_call = prebound_call;
-  if (PyType_Ready(&g_bound_type) < 0 || PyType_Ready(&g_prebound_type) < 0) return false;
-
+  init_options();
   PyTypeObject& t = g_node_type;
   t.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
   t.tp_doc = "A named span: context manager and decorator.";
@@ -582,10 +403,7 @@ bool init_nodes(PyObject* module) {
   t.tp_getset = g_node_getset;
   t.tp_weaklistoffset = offsetof(Node, weakrefs);
   if (PyType_Ready(&t) < 0) return false;
-  Ref enter(make_prebound(true)), exit(make_prebound(false));
-  if (!enter || !exit || PyDict_SetItemString(t.tp_dict, "__enter__", enter.get()) < 0 ||
-      PyDict_SetItemString(t.tp_dict, "__exit__", exit.get()) < 0)
-    return false;
+  if (!add_enter_and_exit(t.tp_dict)) return false;
   PyType_Modified(&t);
   return add_type(module, "Node", &t);
 }

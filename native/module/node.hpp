@@ -8,7 +8,7 @@
 
 #include "module/boundary.hpp"
 #include "module/context.hpp"
-#include "module/python.hpp"
+#include "module/seam.hpp"
 #include "module/values.hpp"
 
 namespace dft::py {
@@ -75,18 +75,10 @@ inline std::string_view fragment_of(Node* n) { return args_of(n).text(); }
 std::string error_fragment(PyObject* exception_type);
 bool init_nodes(PyObject* module);
 PyObject* set_decorator(PyObject*, PyObject* callable);
+PyObject* set_waiting(PyObject*, PyObject* callable);
 // The Python side's rules for decorating: span (Node or Use), what is decorated.
 PyObject* decorate(PyObject* span, PyObject* target);
 
-// The special arguments all uses share: epoch, step, image_idx, image_size, args, enable.
-struct UseOptions {
-  Args args;
-  int enable = -1;  // -1: not given
-};
-// With tracing off the keywords are checked and nothing is formatted.
-bool parse_options(PyObject* kwargs, UseOptions* out, bool allow_enable);
-// The arguments of update(), given by position or by name.
-bool parse_update(PyObject* args, PyObject* kwargs, UseOptions* out);
 // start() of a node, or of a use of it.
 void start_span(Node* n, Use* use, bool on);
 void stop_span(Node* n);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "module/profiler_table.hpp"
-#include "module/python.hpp"
+#include "module/seam.hpp"
 
 namespace dft::py {
 

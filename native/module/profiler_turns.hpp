@@ -6,7 +6,7 @@
 
 #include <exception>
 
-#include "module/python.hpp"
+#include "module/seam.hpp"
 #include "record/clock.hpp"
 
 namespace dft::py {

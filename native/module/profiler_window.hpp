@@ -1,7 +1,7 @@
 // A profiler window becomes events, in one call: only the getters of its activities need the interpreter lock.
 #pragma once
 
-#include "module/python.hpp"
+#include "module/seam.hpp"
 
 namespace dft::py {
 

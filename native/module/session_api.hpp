@@ -1,7 +1,7 @@
 // The session and the records that come from elsewhere, as module functions.
 #pragma once
 
-#include "module/python.hpp"
+#include "module/seam.hpp"
 
 namespace dft::py {
 

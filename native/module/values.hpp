@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "module/python.hpp"
+#include "module/seam.hpp"
 
 namespace dft::py {
 

@@ -1,6 +1,6 @@
 #include "module/wrapped.hpp"
 
-#include "module/use.hpp"
+#include "module/node_use.hpp"
 
 // Private but exported by every CPython we support: a lookup that neither runs __getattr__ nor builds an error.
 extern "C" PyObject* _PyObject_GenericGetAttrWithDict(PyObject*, PyObject*, PyObject*, int);

@@ -1,7 +1,7 @@
 // Wrapped: a traced plain function that passes for the function it wraps.
 #pragma once
 
-#include "module/python.hpp"
+#include "module/seam.hpp"
 
 namespace dft::py {
 

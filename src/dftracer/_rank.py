@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     Names: TypeAlias = tuple[str, ...]
 
-__all__ = ["LAUNCHERS", "Rank", "detect"]
+__all__ = ["LAUNCHERS", "RankInfo", "detect"]
 
 # (launcher, rank, local rank, world size, job); the first whose rank is set wins. Slurm comes last because
 # its variables are also set, all 0, in a batch script that starts the ranks by other means.
@@ -65,7 +65,7 @@ LAUNCHERS: tuple[tuple[str, Names, Names, Names, tuple[Names, ...]], ...] = (
 )
 
 
-class Rank:
+class RankInfo:
     """A process's place in its job; None is what the launcher does not say."""
 
     __slots__ = ("local_rank", "rank", "source", "world_size")
@@ -82,23 +82,23 @@ class Rank:
         return self.rank, self.local_rank, self.world_size, self.source
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rank) and self._key() == other._key()
+        return isinstance(other, RankInfo) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash(self._key())
 
     def __repr__(self) -> str:
         rank, local_rank, world_size, source = self._key()
-        return f"Rank(rank={rank}, local_rank={local_rank}, world_size={world_size}, source={source!r})"
+        return f"RankInfo(rank={rank}, local_rank={local_rank}, world_size={world_size}, source={source!r})"
 
 
-def detect(environ: Mapping[str, str]) -> Rank:
+def detect(environ: Mapping[str, str]) -> RankInfo:
     """The rank that the first launcher of the list that left one gives."""
     for source, rank_names, local_names, size_names, _ in LAUNCHERS:
         rank = _number(environ, rank_names)
         if rank is not None:
-            return Rank(rank, _number(environ, local_names), _number(environ, size_names), source)
-    return Rank(None, None, None, None)
+            return RankInfo(rank, _number(environ, local_names), _number(environ, size_names), source)
+    return RankInfo(None, None, None, None)
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:

@@ -161,8 +161,8 @@ def test_ledger_names_and_files_agree_with_the_naive_ones(p: Process) -> None:
         a = analyze(file)
         naive = _naive_ledger(file)
         assert [{s: round(v * 1e6) for s, v in row["stages"].items()} for row in a.ledger["steps"]] == naive
-        _check_names(a.names, _records(file))
-        _check_files(a.files, _records(file))
+        _check_names(a.name_table, _records(file))
+        _check_files(a.file_table, _records(file))
 
 
 def _check_names(table: Any, records: list[dict[str, Any]]) -> None:

@@ -19,8 +19,9 @@ from dftracer.analyze.digest import digest_span
 from dftracer.analyze.job import build_job
 from dftracer.analyze.partial import join_spans
 from dftracer.format.members import member_spans
-from dftracer.load import Filter, Trace
+from dftracer.load import Trace
 from dftracer.load.synthetic import training_run
+from dftracer.load.trace import Filter
 from dftracer.report import document
 
 pytest.importorskip("distributed")

@@ -81,8 +81,8 @@ def test_fully_overlapped_reading_counts_as_hidden(tmp_path: Path) -> None:
     a = analyze(tmp_path)
     assert a.overlap["0"]["percent"] == 100
     assert "input_bound" not in _ids(a)
-    assert a.trace["ranks"] == 1
-    assert a.trace["processes"] == 2
+    assert a.trace_facts["ranks"] == 1
+    assert a.trace_facts["processes"] == 2
 
 
 def test_ranks_that_start_apart_are_no_stragglers(tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_one_slow_file_is_named(tmp_path: Path) -> None:
     a = analyze(tmp_path)
     assert _finding(a, "slow_file").evidence["path"] == "/data/part3.npy"
     assert _finding(a, "input_bound").evidence["stage"] == "read"
-    assert a.files is not None
-    top = a.files.row(0, named=True)
+    assert a.file_table is not None
+    top = a.file_table.row(0, named=True)
     assert (top["path"], top["opens"], top["reads"], top["read_bytes"]) == ("/data/part3.npy", 4, 4, 4 << 20)
 
 
@@ -307,7 +307,7 @@ def test_too_little_evidence_is_said_and_not_guessed(tmp_path: Path) -> None:
     a = analyze(tmp_path)
     assert _ids(a) == {"incomplete_trace", "not_enough_evidence"}
     assert a.verdict == "No training step can be seen in this trace."
-    assert a.trace["processes_without_end"] == [10]
+    assert a.trace_facts["processes_without_end"] == [10]
 
 
 def test_names_have_exact_percentiles_and_self_time(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_names_have_exact_percentiles_and_self_time(tmp_path: Path) -> None:
         p.span("user", "inner", t + 5, d)
         t += d + 20
     p.write(tmp_path)
-    rows = {r["name"]: r for r in analyze(tmp_path).names.iter_rows(named=True)}
+    rows = {r["name"]: r for r in analyze(tmp_path).name_table.iter_rows(named=True)}
     inner, outer = rows["inner"], rows["outer"]
     assert (inner["count"], inner["p50_us"], inner["p90_us"], inner["p99_us"]) == (10, 2, 7000, 80000)
     assert (inner["min_us"], inner["max_us"]) == (1, 80000)
@@ -336,7 +336,7 @@ def test_bytes_are_what_calls_returned_and_items_count_with_their_size(tmp_path:
     p.io("fwrite", 40, 5, "/b", cat="STDIO", size=1, count=10, ret=10)
     p.io("stat", 50, 5, "/b", ret=0)
     p.write(tmp_path)
-    files = analyze(tmp_path).files
+    files = analyze(tmp_path).file_table
     assert files is not None
     rows = {r["path"]: (r["read_bytes"], r["write_bytes"], r["ops"]) for r in files.iter_rows(named=True)}
     assert rows == {"/a": (150, 0, 3), "/b": (32, 10, 3)}
@@ -350,7 +350,7 @@ def test_starting_and_awaiting_processes_is_no_reading(tmp_path: Path) -> None:
         p.span("POSIX", "waitpid", i * 1000 + 600, 100, ret=5)
     p.write(tmp_path)
     a = analyze(tmp_path)
-    assert a.files is None
+    assert a.file_table is None
     assert a.ledger["total"]["read"] == 0
     assert a.ledger["total"]["fetch_wait"] == pytest.approx(0.0015)
     assert a.ledger["total"]["other"] == pytest.approx(0.0003)

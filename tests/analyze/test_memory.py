@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dftracer.analyze import analyze
+from dftracer.analyze.lane_store import LaneStore
 from dftracer.analyze.lanes import Lane, Lanes
-from dftracer.analyze.shelf import Shelf
 from dftracer.load import Trace
 from dftracer.load.synthetic import training_run
 from dftracer.report import document
@@ -21,12 +21,12 @@ def _lanes(n: int) -> Lanes:
 
 
 @pytest.mark.parametrize("limit", [0, 500, 1 << 30])
-def test_a_shelf_gives_back_what_was_put_on_it(limit: int) -> None:
-    with Shelf(limit) as shelf:
+def test_a_store_gives_back_what_was_put_in(limit: int) -> None:
+    with LaneStore(limit) as store:
         for n in (10, 20, 30):
-            shelf.put(n, _lanes(n))
+            store.put(n, _lanes(n))
         for n in (30, 10, 20):
-            got = shelf.take(n)
+            got = store.take(n)
             assert got.paths == [str(n)]
             assert got.lanes[0].end.tolist() == list(range(1, n + 1))
             assert got.io_ts.tolist() == list(range(n))

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from dftracer.analyze import analyze
+from dftracer.load import Trace, recover
+
+pytestmark = pytest.mark.alone
 
 LOOP = """
 import json, sys, time
@@ -66,7 +69,7 @@ def test_a_loop_of_known_sleeps_is_told_to_one_percent(tmp_path: Path) -> None:
     for stage, seconds in truth.items():
         assert ledger[stage] == pytest.approx(seconds, rel=0.01), stage
     assert len(a.ledger["steps"]) == 20
-    assert a.trace["coverage"] > 0.98
+    assert a.trace_facts["coverage"] > 0.98
 
 
 KILLED = """
@@ -81,13 +84,20 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_a_killed_process_left_is_read(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_read_once_it_is_recovered(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     env = {**{k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}, "DFTRACER_ENABLE": "1"}
     ran = subprocess.run([sys.executable, script, tmp_path], env=env, check=False)
     assert ran.returncode == -9
+    before = {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()}
+    as_left = Trace(tmp_path, names=["forward"]).arrow().num_rows  # making and reading it writes nothing
+    assert {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()} == before
+    assert as_left < 50
+    assert recover(tmp_path) == [str(f) for f in before if f.suffix == ".gz"]
+    assert Trace(tmp_path, names=["forward"]).arrow().num_rows == 50
+    assert recover(tmp_path) == []
     a = analyze(tmp_path)
-    assert {r["name"]: r["count"] for r in a.names.iter_rows(named=True)}["forward"] == 50
-    assert a.trace["recovered_processes"] or a.trace["processes_without_end"]
+    assert {r["name"]: r["count"] for r in a.name_table.iter_rows(named=True)}["forward"] == 50
+    assert a.trace_facts["recovered_processes"] or a.trace_facts["processes_without_end"]
     assert "incomplete_trace" in {f.id for f in a.findings}

@@ -529,9 +529,9 @@ def test_opening_to_write_is_no_reading(tmp_path: Path) -> None:
     a = _checked(analyze(tmp_path))
     assert a.ledger["total"]["read"] == pytest.approx(0.15)
     assert a.ledger["total"]["other"] == pytest.approx(0.45)
-    assert a.files is not None
-    assert a.files["opens"].sum() == 60
-    assert a.files["opens_to_write"].sum() == 30
+    assert a.file_table is not None
+    assert a.file_table["opens"].sum() == 60
+    assert a.file_table["opens_to_write"].sum() == 30
 
 
 def test_the_window_of_a_profiler_is_not_the_run(tmp_path: Path) -> None:

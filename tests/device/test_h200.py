@@ -12,8 +12,8 @@ import pytest
 from dftracer.analyze import analyze
 from dftracer.analyze.device import device_document
 from dftracer.cli.main import main
-from dftracer.load.synthetic import _EPOCH_US as EPOCH_US
 from dftracer.load.synthetic import Process
+from dftracer.load.synthetic._lines import EPOCH_US
 
 DATA = Path(__file__).parents[1] / "data" / "h200"
 

@@ -115,7 +115,7 @@ def damaged_sidecar(rng: random.Random) -> str | None:
 
     def place(folder: Path) -> None:
         trace = shutil.copy(rng.choice(seeds), folder)
-        Trace(trace, recover=False).lazy()
+        Trace(trace).lazy()
         (made,) = (folder / ".dftracer-cache").iterdir()
         made.write_bytes(mutated(made.read_bytes(), rng))
 

@@ -39,10 +39,10 @@ def _text(path: Path) -> None:
 
 
 def _loader(path: Path) -> None:
-    for process in Trace(path, cache=False, recover=False).processes:
+    for process in Trace(path, cache=False).processes:
         file_facts(process)
     read_through(path)
-    for batch in Trace(path, cache=False, recover=False).batches():
+    for batch in Trace(path, cache=False).batches():
         batch.validate(full=True)
 
 

@@ -243,6 +243,30 @@ def test_filters_reach_the_reader_and_skip_whole_members(tmp_path: Path) -> None
     assert scanner.counts()["members_skipped"] > 0
 
 
+def test_a_selection_narrows(tmp_path: Path) -> None:
+    run = training_run(tmp_path, events=5_000, ranks=2, workers=1, steps_per_epoch=20)
+    everything = Trace(run.directory, cache=False)
+    rank0 = everything.select(ranks=[0])
+    some = rank0.select(cats=["compute"], steps=(2, 6)).select(steps=(4, 9))
+    truth = everything.polars().filter(
+        (pl.col("rank") == 0) & (pl.col("cat") == "compute") & pl.col("step").is_between(4, 6)
+    )
+    assert some.polars().height == truth.height > 0
+    assert some.select().polars().height == truth.height
+    for nothing in (
+        rank0.select(ranks=[1]),
+        some.select(cats=["dataloader"]),
+        some.select(steps=(7, 9)),
+        everything.select(names=[]),
+        everything.select(pids=[]),
+        everything.select(time=(5, 6)).select(time=(7, 8)),
+    ):
+        assert nothing.polars().height == 0, nothing.filter
+        assert nothing.lazy().collect().height == 0, nothing.filter
+    with pytest.raises(TypeError):
+        everything.select(rank=[0])  # type: ignore[call-arg] # the mistake is what is tested
+
+
 def test_an_empty_file_and_a_missing_one(tmp_path: Path) -> None:
     (tmp_path / "e.pfw").write_bytes(b"")
     assert Trace(tmp_path, cache=False).arrow().num_rows == 0

@@ -70,6 +70,6 @@ def test_views_are_tables_that_agree(analysis: Analysis) -> None:
     )
     assert files["ops"].sum() == over_time["ops"].sum()
     assert views.workers(job).height == 4
-    assert views.threads(job)["events"].sum() == analysis.trace["events"] - 2 * 6  # less start and end
+    assert views.threads(job)["events"].sum() == analysis.trace_facts["events"] - 2 * 6  # less start and end
     busy = views.concurrency(job, 50)
     assert busy["worker"].max() <= 4 + 1e-9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,49 +14,17 @@ import pytest
 
 from support.process import clean_environment
 
-FROZEN: dict[str, Any] = json.loads((Path(__file__).parent / "public_api.json").read_text())
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
+FILE = Path(__file__).parent / "public_api.json"
+FROZEN: dict[str, Any] = json.loads(FILE.read_text())
 
-LIST = """
-import importlib, inspect, json, sys
-out = {}
-for module in json.loads(sys.argv[1]):
-    try:
-        out[module] = sorted(importlib.import_module(module).__all__)
-    except Exception as error:
-        out[module] = repr(error)
-from dftracer.python import DFTracerAI, ai, dft_fn, dftracer
-def methods(obj):
-    return sorted(n for n in dir(obj) if not n.startswith("_"))
-members = {"dftracer": methods(dftracer.get_instance()), "dft_fn": methods(dft_fn("c")),
-           "ai.compute.forward": methods(ai.compute.forward)}
-signatures = {}
-for name, function in {
-    "dftracer.initialize_log": dftracer.initialize_log,
-    "dftracer.log_event": dftracer.get_instance().log_event,
-    "dftracer.log_metadata_event": dftracer.get_instance().log_metadata_event,
-    "dft_fn": dft_fn,
-    "DFTracerAI": DFTracerAI,
-    "dft_fn.iter": dft_fn("c").iter,
-    "dft_fn.update": dft_fn("c").update,
-    "node.iter": ai.compute.iter,
-    "node.derive": ai.compute.derive,
-    "node.update": ai.compute.update,
-    "node.start": ai.compute.start,
-    "node.stop": ai.compute.stop,
-}.items():
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError as error:
-        signatures[name] = [[str(error), ""]]
-        continue
-    signatures[name] = [(p.name, repr(p.default) if p.default is not p.empty else "-") for p in parameters]
-print(json.dumps({"modules": out, "members": members, "signatures": signatures}))
-"""
+SCRIPT = Path(__file__).parent / "public_surface.py"
 
 
 def _surface(enable: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", LIST, json.dumps(sorted(FROZEN["modules"]))],
+        [sys.executable, str(SCRIPT)],
         env=clean_environment(DFTRACER_ENABLE=enable),
         capture_output=True,
         text=True,
@@ -72,29 +41,30 @@ def surface(request: pytest.FixtureRequest) -> dict[str, Any]:
     return _surface(request.param)
 
 
-@pytest.mark.parametrize("module", sorted(FROZEN["modules"]))
-def test_exports(module: str, surface: dict[str, Any]) -> None:
-    """`__all__` of each public module is the frozen list."""
-    assert surface["modules"][module] == FROZEN["modules"][module]
+@pytest.mark.parametrize("kind", ["modules", "members", "signatures"])
+def test_frozen(kind: str, surface: dict[str, Any]) -> None:
+    """Modules with their `__all__`, classes with their members, parameters with their defaults."""
+    found, frozen = surface[kind], FROZEN[kind]
+    wrong = [n for n in sorted({*found, *frozen}) if found.get(n) != frozen.get(n)]
+    assert not wrong, (
+        f"{', '.join(wrong)}: the public surface changed. If that is meant, say so in CHANGELOG.md and run"
+        f" `python {SCRIPT.relative_to(Path(__file__).parents[2])} > {FILE.name}`:"
+        f" { {n: (frozen.get(n), found.get(n)) for n in wrong} }"
+    )
 
 
-@pytest.mark.parametrize("name", sorted(FROZEN["members"]))
-def test_documented_members(name: str, surface: dict[str, Any]) -> None:
-    """Every documented method is there, on and off."""
-    assert set(FROZEN["members"][name]) <= set(surface["members"][name])
+IMPORT = re.compile(r"^\s*from (dftracer[\w.]*) import ([\w, ]+)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", sorted(FROZEN["signatures"]))
-def test_documented_parameters(name: str, surface: dict[str, Any]) -> None:
-    """Documented parameters in their order, with their defaults."""
-    frozen = FROZEN["signatures"][name]
-    found = surface["signatures"][name][: len(frozen)]
-    # `*`: a parameter that is documented by its place only.
-    found = [
-        [expected if expected == "*" else p, default]
-        for (p, default), (expected, _) in zip(found, frozen, strict=True)
-    ]
-    assert found == frozen
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_pages_import_only_what_is_public(page: Path) -> None:
+    """What the documentation and the examples import is frozen too."""
+    for module, names in IMPORT.findall(page.read_text()):
+        if module.startswith("dftracer.cli"):
+            continue
+        for name in filter(None, (n.strip().split(" as ")[0] for n in names.split(","))):
+            submodule = f"{module}.{name}" in FROZEN["modules"]
+            assert submodule or name in FROZEN["modules"].get(module, []), f"{module}.{name}"
 
 
 def test_package_has_type_information() -> None:

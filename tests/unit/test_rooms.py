@@ -21,7 +21,11 @@ def _room(path: Path) -> str:
 
 
 def _sources() -> list[Path]:
-    return sorted(p for p in NATIVE.rglob("*") if p.suffix in {".cpp", ".hpp", ".def"})
+    return sorted(p for p in NATIVE.rglob("*") if p.suffix in {".cpp", ".hpp", ".def"} and not _foreign(p))
+
+
+def _foreign(path: Path) -> bool:
+    return "third_party" in path.relative_to(NATIVE).parts
 
 
 def _included(source: Path) -> list[Path]:
@@ -43,4 +47,17 @@ def test_includes_go_left(source: Path) -> None:
 
 
 def test_every_folder_is_a_room() -> None:
-    assert {p.name for p in NATIVE.iterdir() if p.is_dir()} == {*FLOW[1:], *READERS}
+    assert {p.name for p in NATIVE.iterdir() if p.is_dir()} == {*FLOW[1:], *READERS, "third_party"}
+
+
+def test_one_style() -> None:
+    """Integers without `std::`, casts between numbers like constructors, nullptr for null."""
+    numbers = r"size_t|u?int\d+_t|int|unsigned|char|double|Py_ssize_t"
+    unlike = re.compile(rf"std::(?:size_t|u?int\d+_t)\b|static_cast<(?:{numbers})>|\W(?:NULL|typedef)\b")
+    found = {str(s.relative_to(NATIVE)): unlike.findall(s.read_text()) for s in _sources()}
+    assert {name: hits for name, hits in found.items() if hits} == {}
+
+
+def test_python_is_seen_through_one_header() -> None:
+    seen = [str(s.relative_to(NATIVE)) for s in _sources() if "<Python.h>" in s.read_text()]
+    assert seen == ["python.hpp"]

@@ -8,24 +8,24 @@ from typing import Any
 
 import polars as pl
 
-from dftracer._units import plural
+from dftracer._units import counted, plural
 from dftracer.analyze import rules_input, rules_io, rules_job, rules_steps, trust, views
 from dftracer.analyze.bound import Bound, find_bound
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.explain import explain
-from dftracer.analyze.finding import Context, Finding, ordered
+from dftracer.analyze.finding import Context, Findings, ordered
 from dftracer.analyze.job import Job, build_job
+from dftracer.analyze.lane_store import LaneStore
 from dftracer.analyze.ledger import ledger, phase_rows
 from dftracer.analyze.model_figures import model_figures
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
 from dftracer.analyze.parts import view_of
 from dftracer.analyze.peers import scores
 from dftracer.analyze.rates import accelerator_utilisation, samples_per_second
-from dftracer.analyze.shelf import Shelf
 from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
 from dftracer.analyze.verdict import Head, head
 from dftracer.format.files import part_of
-from dftracer.load.files import NoTraces
+from dftracer.load.files import NoTraces, recover
 from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import Run, run_identity
 from dftracer.load.trace import Trace
@@ -41,22 +41,33 @@ class Analysis:
     def __init__(self, job: Job, other_runs: list[Run] | None = None) -> None:
         self.job = job
         self._other_runs = other_runs or []
-        self.trace = trust.statement(job)
-        self.names: pl.DataFrame = views.names(job)
-        self.files: pl.DataFrame | None = views.files(job)
+        self.trace_facts: dict[str, Any] = trust.statement(job)
+        self.name_table: pl.DataFrame = views.names(job)
+        self.file_table: pl.DataFrame | None = views.files(job)
         view = view_of(job)
         self.view = view
         run_us = job.last_us - job.first_us if view is None else view.rank.main.phases.run_us
         self.run_s = run_us / 1e6
         self.bound: Bound | None = find_bound(view)
-        context = Context(job, self.names, self.files, self.run_s, view, self.bound)
+        context = Context(job, self.name_table, self.file_table, self.run_s, view, self.bound)
         found = [f for rule in _RULES for f in rule(context)]
-        self.findings: list[Finding] = [*ordered(found), *trust.evidence_findings(context, self.trace)]
+        told = [*ordered(found), *trust.evidence_findings(context, self.trace_facts)]
+        self.findings: Findings = Findings(told)
         self.head: Head = head(context, self.findings)
         self.au = accelerator_utilisation(job)
         self.samples_per_s = samples_per_second(job)
         self.flops: float | None = None  # of one step of one rank, where the user knows it
         self._ledger: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        t = self.trace_facts
+        size = f"{counted(t['events'], 'event')}, {plural(t['processes'], 'process', 'processes')}"
+        return f"<Analysis of {size}, {plural(t['ranks'], 'rank')}: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        from dftracer.report.fragment import analysis_fragment  # noqa: PLC0415 - only where it is shown
+
+        return analysis_fragment(self)
 
     @property
     def ledger(self) -> dict[str, Any]:
@@ -142,9 +153,12 @@ def analyze(
 ) -> Analysis:
     """Analyse one run: the newest of those in `trace`, the one with the id `run`, or `all` files as one.
 
+    Given paths instead of a `Trace`, it first completes the traces of killed processes, as `recover` does.
     `dask` is a scheduler address, "local", or a `distributed.Client`.
     """
     if not isinstance(trace, Trace):
+        trace = [trace] if isinstance(trace, str | os.PathLike) else [*trace]
+        recover(trace)
         trace = Trace(trace, torch=True)
     others: list[Run] = []
     if run is not None:
@@ -161,7 +175,7 @@ def analyze(
         from dftracer.analyze.cluster import analyze_on_cluster  # noqa: PLC0415 - needs the extra `dask`
 
         return _checked(Analysis(analyze_on_cluster(trace, dask, progress), others))
-    with Shelf(trace.memory_limit) as shelf:
+    with LaneStore(trace.memory_limit) as store:
         partials: list[Partial] = []
         sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
         for i, unit in enumerate(units):
@@ -169,18 +183,18 @@ def analyze(
             for partial, lanes in analyze_files(
                 unit, trace.filter, trace.threads, 2 * trace.chunk_text, tick, files
             ):
-                shelf.put(id(partial), lanes)
+                store.put(id(partial), lanes)
                 partials.append(partial)
             if progress is not None:
                 progress(sum(sizes[: i + 1]), sum(sizes))
         for process in alone:
             partial, lanes = analyze_torch(process)
-            shelf.put(id(partial), lanes)
+            store.put(id(partial), lanes)
             partials.append(partial)
         job = build_job(partials)
         for rank in job.ranks:
             for i, member in enumerate(rank.members):
-                rank.explanations[i] = explain(shelf.take(id(member)), rank.question(member))
+                rank.explanations[i] = explain(store.take(id(member)), rank.question(member))
     return _checked(Analysis(job, others))
 
 

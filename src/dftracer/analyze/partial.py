@@ -80,6 +80,34 @@ class Partial:
     awaited: Ints = field(default_factory=lambda: np.empty((len(AWAITED), 0), np.int64))  # waits, by batch
 
 
+def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
+    """Which stages the events show, and whether compute has names of its own."""
+    present = np.zeros(len(CLASSES), dtype=bool)
+    present[cls] = True
+    shown = np.flatnonzero(present).tolist()
+    named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
+    out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
+    out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
+
+
+def _lane_row(lane: Lane, name: str, items: Ints) -> dict[str, Any]:
+    """What a report says of one thread; `items` are the marks of the samples it made."""
+    busy = lane.busy()
+    return {
+        "tid": lane.tid,
+        "name": name,
+        "events": lane.events,
+        "first_us": int(lane.start[0]) if lane.start.size else None,
+        "last_us": int(lane.end[-1]) if lane.end.size else None,
+        "busy_us": total(busy),
+        "stages": by_stage(lane),
+        "profile": profile(busy),
+        "strip": strip(lane),
+        "items": int(items.shape[1]),
+        "item_us": np.sort(items[2]),
+    }
+
+
 class _Analyzer:
     """Puts the digests of one process together, in the order of its files."""
 
@@ -188,12 +216,7 @@ class _Analyzer:
         out.epochs = [
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
-        present = np.zeros(len(CLASSES), dtype=bool)
-        present[cls] = True
-        shown = np.flatnonzero(present).tolist()
-        named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
-        out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
-        out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
+        _note_what_is_seen(out, cls)
         is_compute = _is_one_of(_COMPUTE_CLASSES)[cls]
         out.compute = union(ts[is_compute], end[is_compute])
         is_comm = cls == CLASSES.index("comm")
@@ -212,23 +235,8 @@ class _Analyzer:
             out.covered_us = total(union(np.concatenate(starts), np.concatenate(ends)))
             del starts, ends
         for lane in lanes:
-            busy = lane.busy()
-            mine = items[:, items[0] == lane.tid]
-            out.lanes.append(
-                {
-                    "tid": lane.tid,
-                    "name": self.process.threads.get(lane.tid, ""),
-                    "events": lane.events,
-                    "first_us": int(lane.start[0]) if lane.start.size else None,
-                    "last_us": int(lane.end[-1]) if lane.end.size else None,
-                    "busy_us": total(busy),
-                    "stages": by_stage(lane),
-                    "profile": profile(busy),
-                    "strip": strip(lane),
-                    "items": int(mine.shape[1]),
-                    "item_us": np.sort(mine[2]),
-                }
-            )
+            name = self.process.threads.get(lane.tid, "")
+            out.lanes.append(_lane_row(lane, name, items[:, items[0] == lane.tid]))
         if len(steps):
             self._ledger(out, lanes)
         out.devices = self.devices.sides(self.process, lanes, steps)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Straggler", "find_straggler", "mark_waiting", "scores"]
 
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 _MEETING = ("comm", "backward")  # where ranks meet; waiting is taken from the first as far as it goes
 _TOGETHER = 0.05  # step times of ranks that synchronise differ by less
@@ -80,49 +81,67 @@ def find_straggler(ranks: list[Rank]) -> Straggler | None:
     away = waiting if together else np.stack([r.stage_us("comm")[:n] for r in known]).astype(float)
     work = wall - away
     i = int(np.argmax(np.round(work[:, steady].sum(axis=1), -3)))
-    others = np.delete(work, i, axis=0)
-    typical = np.median(others, axis=0)
-    excess = work[i] - typical
-    late = steady & (np.argmax(work, axis=0) == i) & (excess > LATE_STEP * np.maximum(typical, 1))
+    typical = np.median(np.delete(work, i, axis=0), axis=0)
+    late = steady & (np.argmax(work, axis=0) == i) & (work[i] - typical > LATE_STEP * np.maximum(typical, 1))
     if not late.any():
         return None
-    if together:
-        lost_by = np.delete(waiting, i, axis=0)[:, late].sum(axis=1)
-        lost, own_wait = float(np.median(lost_by)), float(waiting[i][steady].sum())
-        if own_wait > ONE_SIDED * float(np.median(np.delete(waiting, i, axis=0)[:, steady].sum(axis=1))):
-            return None
-        all_lost = float(lost_by.sum())
-    else:
-        lost = float(excess[late].sum())
-        before = np.maximum(np.delete(work, i, axis=0) - work[i], 0)[:, steady].sum(axis=1)
-        if float(np.median(before)) > ONE_SIDED * lost:
-            return None
-        all_lost = lost * (len(known) - 1)
+    lost = _lost_waiting(waiting, i, late, steady) if together else _lost_apart(work, i, late, steady)
+    if lost is None:
+        return None
     accounts = np.stack([r.main.account[:n] for r in known]).astype(float)
-    accounts[:, :, STAGE_INDEX["backward"]] -= np.minimum(
-        np.maximum(away - accounts[:, :, STAGE_INDEX["comm"]], 0), accounts[:, :, STAGE_INDEX["backward"]]
-    )
-    own = accounts[i][late].mean(axis=0)
-    median = np.median(np.delete(accounts, i, axis=0), axis=0)[late].mean(axis=0)
-    difference = own - median
-    difference[STAGE_INDEX["comm"]] = -np.inf
-    if difference[:NONE].max() > 0:
-        difference[NONE] = -np.inf
-    s = int(np.argmax(difference))
+    s, own_us, median_us = _stage_behind(accounts, away, i, late)
     share = float(late.sum()) / float(steady.sum())
     return Straggler(
         known[i],
         STAGES[s],
-        float(own[s]) / 1e6,
-        float(median[s]) / 1e6,
-        lost / 1e6,
-        all_lost / 1e6,
+        own_us / 1e6,
+        median_us / 1e6,
+        lost[0] / 1e6,
+        lost[1] / 1e6,
         int(late.sum()),
         n,
         int(np.flatnonzero(late)[0]),
         share >= CHRONIC_SHARE,
         {r.number: float(w[steady].mean()) / 1e6 for r, w in zip(known, work, strict=True)},
     )
+
+
+def _lost_waiting(waiting: Floats, i: int, late: Flags, steady: Flags) -> tuple[float, float] | None:
+    """What the others waited for rank `i` when it was late: the median of them, and all together.
+
+    None where it waits for them about as much.
+    """
+    others = np.delete(waiting, i, axis=0)
+    if float(waiting[i][steady].sum()) > ONE_SIDED * float(np.median(others[:, steady].sum(axis=1))):
+        return None
+    lost_by = others[:, late].sum(axis=1)
+    return float(np.median(lost_by)), float(lost_by.sum())
+
+
+def _lost_apart(work: Floats, i: int, late: Flags, steady: Flags) -> tuple[float, float] | None:
+    """The same by their work alone, for ranks that run apart."""
+    others = np.delete(work, i, axis=0)
+    lost = float((work[i] - np.median(others, axis=0))[late].sum())
+    before = np.maximum(others - work[i], 0)[:, steady].sum(axis=1)
+    if float(np.median(before)) > ONE_SIDED * lost:
+        return None
+    return lost, lost * len(others)
+
+
+def _stage_behind(accounts: Floats, away: Floats, i: int, late: Flags) -> tuple[int, float, float]:
+    """The stage in which rank `i` spends most more than the median rank when it is late, with both times."""
+    backward, comm = STAGE_INDEX["backward"], STAGE_INDEX["comm"]
+    # Waiting beyond what communication accounts for is hidden in backward.
+    hidden = np.maximum(away - accounts[:, :, comm], 0)
+    accounts[:, :, backward] -= np.minimum(hidden, accounts[:, :, backward])
+    own = accounts[i][late].mean(axis=0)
+    median = np.median(np.delete(accounts, i, axis=0), axis=0)[late].mean(axis=0)
+    difference = own - median
+    difference[comm] = -np.inf
+    if difference[:NONE].max() > 0:
+        difference[NONE] = -np.inf
+    s = int(np.argmax(difference))
+    return s, float(own[s]), float(median[s])
 
 
 def _median_stage(rank: Rank, rows: Ints) -> Floats:

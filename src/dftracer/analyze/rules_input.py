@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dftracer._units import plural
-from dftracer.analyze.finding import Context, Finding, sureness
+from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.parts import input_seconds
 from dftracer.analyze.stages import INPUT_STAGES
 from dftracer.analyze.thresholds import (
@@ -47,7 +47,7 @@ def input_bound(c: Context) -> Iterator[Finding]:
         "input_bound",
         f"{100 * share:.0f} % of {of} steady time waits for data{input_words(stages)}.",
         v.input_s,
-        sureness(int(steady.sum())),
+        confidence(int(steady.sum())),
         evidence={
             "rank": rank.number,
             "steps": int(steady.sum()),
@@ -79,7 +79,7 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
                 "too_few_workers",
                 "The main thread loads its data itself: no loader worker was seen.",
                 own,
-                sureness(n),
+                confidence(n),
                 evidence={"workers": 0, "loading_in_main_thread_s": round(own, 6)},
                 advice=f"Use loader workers (num_workers >= {min(needed, 64)} by the measured times) so that"
                 " loading runs beside compute.",
@@ -103,7 +103,7 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
         f"{plural(at_once, 'loader worker')} {verb} busy {100 * share:.0f} % of the time and cannot keep up;"
         f" about {needed} would.",
         wait,
-        sureness(n) * (0.9 if share > 0.85 else 0.7),
+        confidence(n) * (0.9 if share > 0.85 else 0.7),
         evidence={
             "rank": rank.number,
             "workers": at_once,
@@ -145,7 +145,7 @@ def straggler_worker(c: Context) -> Iterator[Finding]:
             f"{who}, {'always' if chronic else 'now and then'}: {short(mean[i] / 1e6)}, the others"
             f" {short(usual / 1e6)}.",
             min(lost, wait),
-            sureness(int(items[slow].min())),
+            confidence(int(items[slow].min())),
             evidence={
                 "rank": rank.number,
                 "worker": w.number,
@@ -184,7 +184,7 @@ def slow_items(c: Context) -> Iterator[Finding]:
         f"{'s' if tail.size == 1 else ''} up whole batches: {short(float(np.median(tail)) / 1e6)}, the median"
         f" item {short(p50 / 1e6)}.",
         seconds,
-        sureness(int(items.size)) * (0.8 if tail.size >= 3 else 0.5),
+        confidence(int(items.size)) * (0.8 if tail.size >= 3 else 0.5),
         evidence={
             "items": int(items.size),
             "p50_s": p50 / 1e6,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from dftracer._units import plural
-from dftracer.analyze.finding import Context, Finding, sureness
+from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.thresholds import (
     MANY_OPENS,
     OPENS_SHARE,
@@ -40,7 +40,7 @@ def small_reads(c: Context) -> Iterator[Finding]:
         f"{100 * small / n:.0f} % of {n} reads are smaller than {SMALL_READ >> 10} KiB and take"
         f" {small_time:.2f} s in all.",
         c.at_stake(small_time / _processes_with_io(c)),
-        sureness(small),
+        confidence(small),
         evidence={
             "reads": n,
             "small_reads": small,
@@ -67,7 +67,7 @@ def many_opens(c: Context) -> Iterator[Finding]:
         f"{opens} opens and other metadata calls take {100 * meta / time:.0f} % of the I/O time"
         + (f" ({per_item:.1f} opens per item)." if per_item is not None else "."),
         c.at_stake(meta / _processes_with_io(c)),
-        sureness(opens),
+        confidence(opens),
         evidence={
             "opens": opens,
             "reads": reads,
@@ -147,7 +147,7 @@ def slow_file(c: Context) -> Iterator[Finding]:
         f"{' first of all' if slow.height > 1 else ''} {first['path']}: {short(first['per_read'])} a read,"
         f" the median file {short(call)}.",
         c.at_stake(lost),
-        sureness(int(first["reads"])),
+        confidence(int(first["reads"])),
         evidence={
             "path": first["path"],
             "read_s": round(first["read_s"], 6),

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from dftracer.analyze.device_bound import device_shares
-from dftracer.analyze.finding import Context, Finding, sureness
+from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.intervals import total
 from dftracer.analyze.parts import user_event
 from dftracer.analyze.stages import STAGE_INDEX
@@ -31,7 +31,7 @@ def exposed_comm(c: Context) -> Iterator[Finding]:
         f"{100 * v.share(exposed):.0f} % of rank {v.rank.number}'s steady time is communication that"
         " nothing hides.",
         exposed,
-        sureness(int(v.rank.main.steps.steady.sum())),
+        confidence(int(v.rank.main.steps.steady.sum())),
         evidence={
             "rank": v.rank.number,
             "exposed_s": round(exposed, 6),
@@ -56,7 +56,7 @@ def transfer_bound(c: Context) -> Iterator[Finding]:
         f"{100 * v.share(seconds):.0f} % of the steady time moves data to or from the device:"
         f" {short(seconds / n)} of each {short(v.steady_s / n)} step.",
         seconds,
-        sureness(n),
+        confidence(n),
         evidence={
             "rank": v.rank.number,
             "transfer_s": round(seconds, 6),
@@ -77,7 +77,7 @@ def user_stage(c: Context) -> Iterator[Finding]:
         "user_stage",
         f"{100 * v.share(seconds):.0f} % of the steady time is spent {what}.",
         seconds,
-        sureness(int(v.rank.main.steps.steady.sum())),
+        confidence(int(v.rank.main.steps.steady.sum())),
         evidence={
             "rank": v.rank.number,
             "event": event,
@@ -172,7 +172,7 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
         f" {short(late.median_s)}, {how} (in {100 * share:.0f} % of the steps); the others lose"
         f" {short(late.all_lost_s)} waiting for it.",
         late.lost_s,
-        sureness(late.steps) * (0.9 if late.chronic or late.late >= 3 else 0.7),
+        confidence(late.steps) * (0.9 if late.chronic or late.late >= 3 else 0.7),
         evidence={
             "rank": late.rank.number,
             "stage": late.stage,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer._units import plural
-from dftracer.analyze.finding import Context, Finding, sureness
+from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.job import Rank
 from dftracer.analyze.parts import repeats, startup_stage
 from dftracer.analyze.stages import STAGES
@@ -74,7 +74,7 @@ def epoch_restarts(c: Context) -> Iterator[Finding]:
         "epoch_restarts",
         f"Each epoch begins with a slow step{where}: {short(first)}, the median step {short(usual)}.",
         seconds,
-        sureness(phases.epoch_starts * 3),
+        confidence(phases.epoch_starts * 3),
         evidence={
             "epochs": phases.epoch_starts + 1,
             "restarts": phases.restarts,
@@ -112,7 +112,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
         f"{which} {factor:.0f} times as long as the others ({stage_words(stage)}):"
         f" {short(float(np.median(wall[slow])) / 1e6)}, the median step {short(usual / 1e6)}.",
         lost,
-        sureness(int(wall.size)) * (0.9 if slow.size >= 3 else 0.6),
+        confidence(int(wall.size)) * (0.9 if slow.size >= 3 else 0.6),
         evidence={
             "steps": int(wall.size),
             "slow_steps": int(slow.size),
@@ -149,7 +149,7 @@ def cold_first_epoch(c: Context) -> Iterator[Finding]:
         f"Storage takes {short(io_first / 1e6)} per step in the first epoch, {short(io_later / 1e6)} later:"
         " the data was not cached.",
         extra,
-        sureness(int(min(first.sum(), rest.sum()))),
+        confidence(int(min(first.sum(), rest.sum()))),
         evidence={
             "first_epoch_io_s": round(io_first / 1e6, 6),
             "later_io_s": round(io_later / 1e6, 6),
@@ -205,7 +205,7 @@ def step_drift(c: Context) -> Iterator[Finding]:
         f"Steps get {way}: {short(tail / 1e6)} in the last quarter, {short(head / 1e6)} in the first (mostly"
         f" {stage_words(stage)}).",
         extra,
-        sureness(wall.size),
+        confidence(wall.size),
         severity=None if change > 0 else "info",
         evidence={
             "first_quarter_median_s": round(float(np.median(wall[:quarter])) / 1e6, 6),

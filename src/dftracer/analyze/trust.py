@@ -21,27 +21,12 @@ def statement(job: Job) -> dict[str, Any]:
     processes = [p.process for p in job.partials]
     ends = [p.end or {} for p in processes]
     span = max(0, job.last_us - job.first_us) / 1e6
-    dropped: dict[str, int] = {}
-    for end in ends:
-        for key, value in end.items():
-            if key.startswith("dropped_") and isinstance(value, int) and value:
-                dropped[key.removeprefix("dropped_")] = dropped.get(key.removeprefix("dropped_"), 0) + value
     counts = [p.counts for p in processes]
-    missing = [p.pid for p in processes if p.end is None]
     world = max((p.world_size or 0 for p in processes), default=0)
     seen = {p.rank for p in processes if p.rank is not None}
-    slowest = job.slowest
-    if slowest is not None and slowest.wall_us.sum() > 0:
-        coverage = 1 - float(slowest.stage_us("unexplained").sum()) / float(slowest.wall_us.sum())
-    elif span > 0 and job.partials:
-        longest = max(job.partials, key=lambda p: (p.last_us or 0) - (p.first_us or 0))
-        whole = (longest.last_us or 0) - (longest.first_us or 0)
-        coverage = longest.covered_us / whole if whole else 0.0
-    else:
-        coverage = 0.0
-    drift = [abs(e["clock_drift_ns"]) for e in ends if isinstance(e.get("clock_drift_ns"), int)]
-    writer = [e["writer_cpu_us"] for e in ends if isinstance(e.get("writer_cpu_us"), int)]
-    overhead = [e["overhead_us"] for e in ends if isinstance(e.get("overhead_us"), int)]
+    drift = _said(ends, "clock_drift_ns")
+    writer = _said(ends, "writer_cpu_us")
+    overhead = _said(ends, "overhead_us")
     return {
         "events": sum(p.events for p in job.partials),
         "processes": len(processes),
@@ -49,20 +34,45 @@ def statement(job: Job) -> dict[str, Any]:
         "hosts": len({p.host for p in processes}),
         "span_s": round(span, 6),
         "dropped": sum(int(e.get("dropped", 0) or 0) for e in ends),
-        "dropped_by_reason": dropped,
+        "dropped_by_reason": _dropped_by_reason(ends),
         "truncated_files": sum(1 for c in counts if c.get("members_cut") or c.get("cut_lines")),
         "bad_lines": sum(c.get("bad_lines", 0) for c in counts),
-        "processes_without_end": missing,
+        "processes_without_end": [p.pid for p in processes if p.end is None],
         "recovered_processes": [p.pid for p, e in zip(processes, ends, strict=True) if e.get("recovered")],
         "ranks_missing": sorted(set(range(world)) - seen) if world and seen else [],
-        "coverage": round(coverage, 4),
-        "clock_error_us": round(max(drift) / 1e3, 3) if drift else None,
+        "coverage": round(_coverage(job), 4),
+        "clock_error_us": round(max(map(abs, drift)) / 1e3, 3) if drift else None,
         "writer_cpu_s": round(sum(writer) / 1e6, 6) if writer else None,
         "overhead_s": round(sum(overhead) / 1e6, 6) if overhead else None,
         "bytes": sum(c.get("file_bytes", 0) for c in counts),
         "files": [str(p.file) for p in processes],
         "start_us": job.first_us,
     }
+
+
+def _said(ends: list[dict[str, Any]], key: str) -> list[int]:
+    """What the processes say of something in their `end` records."""
+    return [end[key] for end in ends if isinstance(end.get(key), int)]
+
+
+def _dropped_by_reason(ends: list[dict[str, Any]]) -> dict[str, int]:
+    dropped: dict[str, int] = {}
+    for end in ends:
+        for key, value in end.items():
+            if key.startswith("dropped_") and isinstance(value, int) and value:
+                reason = key.removeprefix("dropped_")
+                dropped[reason] = dropped.get(reason, 0) + value
+    return dropped
+
+
+def _coverage(job: Job) -> float:
+    """How much of the slowest rank's steps has a name; without steps, how much of the longest process."""
+    slowest = job.slowest
+    if slowest is not None and slowest.wall_us.sum() > 0:
+        return 1 - float(slowest.stage_us("unexplained").sum()) / float(slowest.wall_us.sum())
+    longest = max(job.partials, key=lambda p: (p.last_us or 0) - (p.first_us or 0), default=None)
+    whole = 0 if longest is None else (longest.last_us or 0) - (longest.first_us or 0)
+    return longest.covered_us / whole if longest is not None and whole else 0.0
 
 
 def _who_died(job: Job) -> list[dict[str, Any]]:

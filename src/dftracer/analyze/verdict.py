@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dftracer.analyze.bound import Bound
 from dftracer.analyze.device_bound import device_shares, used_unseen
-from dftracer.analyze.device_words import device_advice, device_reason, device_verdict
+from dftracer.analyze.device_verdict import device_advice, device_reason, device_verdict
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.parts import Part, View, input_seconds, repeats
 from dftracer.analyze.thresholds import BOUND_SHARE, MAJORITY, MENTION_SHARE

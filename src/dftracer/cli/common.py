@@ -96,11 +96,12 @@ def filters(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_trace(args: argparse.Namespace, **more: Any) -> Any:
-    """The trace the arguments mean, filtered as they say."""
-    from dftracer.load import Trace
+    """The trace the arguments mean, filtered as they say; traces of killed processes are completed first."""
+    from dftracer.load import Trace, recover
 
     wanted = {**filters(args), **more} if hasattr(args, "ranks") else more
     try:
+        recover(args.paths)
         trace = Trace(args.paths, **wanted)
     except NoTraces as e:
         raise CommandError(str(e)) from None

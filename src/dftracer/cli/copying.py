@@ -23,13 +23,12 @@ def input_files(paths: Iterable[str], not_below: Path | None = None) -> tuple[li
     What lies in the output folder `not_below` was written by an earlier run and is not read again, unless
     it is named itself.
     """
-    from dftracer.load.files import recover_left_behind
+    from dftracer.load.files import recover
 
     given = list(paths)
     try:
+        recovered = recover(given)
         files = find_files(given)
-        recovered = recover_left_behind(files)
-        files = find_files(given) if recovered else files
     except NoTraces as e:
         raise CommandError(str(e)) from None
     if not_below is not None:

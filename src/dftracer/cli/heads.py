@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 
 from dftracer.cli.main import CommandError
-from dftracer.load.files import NoTraces
+from dftracer.load.files import NoTraces, recover
 from dftracer.load.heads import processes_of as find_processes
 from dftracer.load.process import ProcessInfo
 
 __all__ = ["processes_of"]
 
 
-def processes_of(args: argparse.Namespace, recover: bool = True) -> list[ProcessInfo]:
-    """The processes that wrote the files the arguments mean."""
+def processes_of(args: argparse.Namespace, recovered: bool = True) -> list[ProcessInfo]:
+    """The processes that wrote the files the arguments mean, traces of killed ones completed first."""
     try:
-        return find_processes(args.paths, recover)
+        if recovered:
+            recover(args.paths)
+        return find_processes(args.paths)
     except NoTraces as e:
         raise CommandError(str(e)) from None

@@ -21,16 +21,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dftracer.collect._collector import Collector, collect
     from dftracer.collect._plugin import Context, Plugin
-    from dftracer.collect._report import Report
+    from dftracer.collect._report import CollectReport
 
-__all__ = ["Collector", "Context", "Plugin", "Report", "collect"]
+__all__ = ["CollectReport", "Collector", "Context", "Plugin", "collect"]
 
 # The switch is read when the annotations are imported. The rest is loaded on use: the process that finishes
 # files needs none of it.
 turn_tracing_on()
 
 _HOMES = {"Collector": "_collector", "collect": "_collector", "Context": "_plugin", "Plugin": "_plugin"}
-_HOMES["Report"] = "_report"
+_HOMES["CollectReport"] = "_report"
 
 
 def __getattr__(name: str) -> object:

@@ -26,7 +26,7 @@ from dftracer.collect._options import Options
 from dftracer.collect._plugin import Context
 from dftracer.collect._plugins import Plugins
 from dftracer.collect._recording import Recording
-from dftracer.collect._report import Report
+from dftracer.collect._report import CollectReport
 from dftracer.collect._schedule import Place, Schedule
 from dftracer.collect._signals import Termination
 from dftracer.collect._window import Window
@@ -185,12 +185,12 @@ class Collector:
             _manifest.merge_at_end(self.names.directory, self.names.rank, self.names.world_size)
 
     @property
-    def report(self) -> Report:
+    def report(self) -> CollectReport:
         """What has been collected so far."""
         if not hasattr(self, "_step_start"):  # it never began
-            return Report(self.options.directory, 0, 1, warnings=list(self._health.warnings))
+            return CollectReport(self.options.directory, 0, 1, warnings=list(self._health.warnings))
         content = self._manifest()
-        return Report(
+        return CollectReport(
             directory=content["directory"],
             rank=content["rank"],
             world_size=content["world_size"],

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from dftracer.collect._finish import finish
+from dftracer.collect._window_files import finish
 
 __all__ = ["Finisher"]
 
 _RUN = (
     "import sys; sys.path.insert(0, sys.argv[1]);"
-    " from dftracer.collect._finish import main; main(sys.argv[2])"
+    " from dftracer.collect._window_files import main; main(sys.argv[2])"
 )
 _LIMIT_S = 600
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from dftracer._units import plural
 
-__all__ = ["Report"]
+__all__ = ["CollectReport"]
 
 
 @dataclass
-class Report:
+class CollectReport:
     """The manifest of this rank so far; complete once the `with` block has ended."""
 
     directory: str

@@ -10,6 +10,7 @@ from pathlib import Path
 __all__ = [
     "SUFFIXES",
     "NoTraces",
+    "Paths",
     "find_files",
     "find_traces",
     "is_trace_name",

@@ -219,13 +219,12 @@ def _kineto_head(source: Source, head: bytes, events: int) -> None:
 
 
 def _our_traces(directory: Path) -> list[Any]:
-    from dftracer.load.files import NoTraces, find_files, recover_left_behind  # noqa: PLC0415
+    from dftracer.load.files import NoTraces, find_files, recover  # noqa: PLC0415
     from dftracer.load.process import assign_ranks, peek  # noqa: PLC0415
 
     try:
+        recover(directory)
         files = find_files(directory)
-        if recover_left_behind(files):
-            files = find_files(directory)
     except NoTraces:
         return []
     processes = [peek(f) for f in files]

@@ -169,19 +169,7 @@ class _Builder:
             self._details[self._count + row] = found
 
     def take(self, events: list[Any]) -> None:
-        kinds = self._kinds
-        kept = []
-        codes = []
-        for e in events:
-            if e.ph == "X":
-                kind = kinds.get(e.cat)
-                if kind is None:
-                    kind = kinds[e.cat] = _kind(e.cat or "")
-                if kind >= 0:
-                    kept.append(e)
-                    codes.append(kind)
-            elif e.ph == "M" and e.name == "thread_name" and e.args is not None:
-                self._threads[_number(e.tid)] = bytes(e.args.name).decode("utf-8", "replace").strip('"')
+        kept, codes = self._kept(events)
         args = [e.args for e in kept]
         blank = need("msgspec").convert({}, _args_type(events)) if None in args else None
         args = [a if a is not None else blank for a in args]
@@ -204,17 +192,36 @@ class _Builder:
         }
         for name, values in columns.items():
             self._parts.setdefault(name, []).append(values)
-        search = _COLLECTIVE.search
-        detailed: dict[int, bool] = {}
-        for row, (code, kind, a) in enumerate(zip(columns["name"].tolist(), codes, args, strict=True)):
-            wanted = detailed.get(code)
-            if wanted is None:
-                wanted = detailed[code] = search(kept[row].name or "") is not None
-            if wanted or kind in (MEMCPY, MEMSET, SYNC):
+        collective = self._collective_names([e.name or "" for e in kept])
+        for row, (kind, a) in enumerate(zip(codes, args, strict=True)):
+            if collective[row] or kind in (MEMCPY, MEMSET, SYNC):
                 found = {k: _plain(bytes(getattr(a, k))) for k in _DETAILS if bytes(getattr(a, k))}
                 if found:
                     self._details[self._count + row] = found
         self._count += len(kept)
+
+    @staticmethod
+    def _collective_names(names: list[str]) -> list[bool]:
+        """Whether each is the name of a collective; most names come again and again."""
+        known = {name: _COLLECTIVE.search(name) is not None for name in set(names)}
+        return [known[name] for name in names]
+
+    def _kept(self, events: list[Any]) -> tuple[list[Any], list[int]]:
+        """The spans that we know a use for, and the kind of each; names of threads are noted on the way."""
+        kinds = self._kinds
+        kept = []
+        codes = []
+        for e in events:
+            if e.ph == "X":
+                kind = kinds.get(e.cat)
+                if kind is None:
+                    kind = kinds[e.cat] = _kind(e.cat or "")
+                if kind >= 0:
+                    kept.append(e)
+                    codes.append(kind)
+            elif e.ph == "M" and e.name == "thread_name" and e.args is not None:
+                self._threads[_number(e.tid)] = bytes(e.args.name).decode("utf-8", "replace").strip('"')
+        return kept, codes
 
     def _column(self, name: str) -> Any:
         parts = self._parts.get(name)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,80 +89,66 @@ def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
     if not zero:
         repairs.notes.append("no start of the session in it: times count from its beginning")
     table = _Rows(texts, zero)
-    for start, end, thread, correlation, name in _rows(
-        base, "CUPTI_ACTIVITY_KIND_RUNTIME", "start", "end", "globalTid", "correlationId", "nameId"
-    ):
+    for take in (_take_runtime, _take_kernels, _take_copies, _take_memsets, _take_syncs, _take_ranges):
+        take(base, texts, table)
+    out = table.finish(path, repairs)
+    threads = _rows(base, "ThreadNames", "nameId", "globalTid")
+    out.threads = {_tid(t): str(texts.get(n, "")) for n, t in threads if t is not None}
+    return out
+
+
+def _on_device(base: sqlite3.Connection, kind: str, *more: str) -> Iterator[tuple[_Where, tuple[Any, ...]]]:
+    """The rows of a table of device activities: when and where each was, and its further columns."""
+    columns = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId")
+    for row in _rows(base, f"CUPTI_ACTIVITY_KIND_{kind}", *columns, *more):
+        start, end, process, device, stream, correlation = row[: len(columns)]
+        where = _Where(start, end, process, device, stream, correlation)
+        yield where, row[len(columns) :]
+
+
+def _take_runtime(base: sqlite3.Connection, texts: dict[int, str], table: _Rows) -> None:
+    columns = ("start", "end", "globalTid", "correlationId", "nameId")
+    for start, end, thread, correlation, name in _rows(base, "CUPTI_ACTIVITY_KIND_RUNTIME", *columns):
         # The names end in the version of the interface: cudaLaunchKernel_v7000.
         text = re.sub(r"_v\d+$", "", str(texts.get(name, "")))
-        table.add(RUNTIME, text, start, end, thread=thread, correlation=correlation)
-    for start, end, process, device, stream, correlation, demangled, short in _rows(
-        base, "CUPTI_ACTIVITY_KIND_KERNEL", "start", "end", "globalPid", "deviceId", "streamId",
-        "correlationId", "demangledName", "shortName",
-    ):  # fmt: skip
-        text = texts.get(demangled) or texts.get(short) or ""
-        table.add(
-            KERNEL,
-            str(text),
-            start,
-            end,
-            thread=process,
-            device=device,
-            stream=stream,
-            correlation=correlation,
-        )
-    for start, end, process, device, stream, correlation, size, kind in _rows(
-        base, "CUPTI_ACTIVITY_KIND_MEMCPY", "start", "end", "globalPid", "deviceId", "streamId",
-        "correlationId", "bytes", "copyKind",
-    ):  # fmt: skip
-        text = _COPIES.get(kind, "Memcpy")
-        row = table.add(
-            MEMCPY, text, start, end, thread=process, device=device, stream=stream, correlation=correlation
-        )
+        table.add(RUNTIME, text, _Where(start, end, thread, correlation=correlation))
+
+
+def _take_kernels(base: sqlite3.Connection, texts: dict[int, str], table: _Rows) -> None:
+    for where, (demangled, short) in _on_device(base, "KERNEL", "demangledName", "shortName"):
+        table.add(KERNEL, str(texts.get(demangled) or texts.get(short) or ""), where)
+
+
+def _take_copies(base: sqlite3.Connection, _: dict[int, str], table: _Rows) -> None:
+    for where, (size, kind) in _on_device(base, "MEMCPY", "bytes", "copyKind"):
+        row = table.add(MEMCPY, _COPIES.get(kind, "Memcpy"), where)
         table.details[row] = {"bytes": integer(size, 0)}
-    for start, end, process, device, stream, correlation, size in _rows(
-        base, "CUPTI_ACTIVITY_KIND_MEMSET", "start", "end", "globalPid", "deviceId", "streamId",
-        "correlationId", "bytes",
-    ):  # fmt: skip
-        row = table.add(
-            MEMSET,
-            "Memset",
-            start,
-            end,
-            thread=process,
-            device=device,
-            stream=stream,
-            correlation=correlation,
-        )
+
+
+def _take_memsets(base: sqlite3.Connection, _: dict[int, str], table: _Rows) -> None:
+    for where, (size,) in _on_device(base, "MEMSET", "bytes"):
+        row = table.add(MEMSET, "Memset", where)
         table.details[row] = {"bytes": integer(size, 0)}
-    for start, end, process, device, stream, correlation, kind in _rows(
-        base, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "start", "end", "globalPid", "deviceId", "streamId",
-        "correlationId", "syncType",
-    ):  # fmt: skip
+
+
+def _take_syncs(base: sqlite3.Connection, _: dict[int, str], table: _Rows) -> None:
+    for where, (kind,) in _on_device(base, "SYNCHRONIZATION", "syncType"):
         text = _SYNCS.get(kind, "Sync")
         # nsys writes the largest number where no stream is meant.
-        lane = integer(stream)
-        lane = -1 if lane >= 0xFFFFFFFF else lane
-        row = table.add(
-            SYNC, text, start, end, thread=process, device=device, stream=lane, correlation=correlation
-        )
+        lane = integer(where.stream)
+        row = table.add(SYNC, text, where._replace(stream=-1 if lane >= 0xFFFFFFFF else lane))
         table.details[row] = {"sync_kind": text}
-    for start, end, kind, text, text_id, thread in _rows(
-        base, "NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "globalTid"
-    ):
+
+
+def _take_ranges(base: sqlite3.Connection, texts: dict[int, str], table: _Rows) -> None:
+    columns = ("start", "end", "eventType", "text", "textId", "globalTid")
+    for start, end, kind, text, text_id, thread in _rows(base, "NVTX_EVENTS", *columns):
         if kind not in (_PUSH_POP, _START_END) or end is None:
             continue
         label = str(text if text is not None else texts.get(text_id, ""))
         seq = next((integer(m.group(1)) for m in _DECORATION.finditer(label) if m.group(1)), -1)
         name = _DECORATION.sub("", label)
-        table.add(OP if "::" in name else ANNOTATION, name, start, end, thread=thread, seq=seq)
-    names = {
-        _tid(t): str(texts.get(n, ""))
-        for n, t in _rows(base, "ThreadNames", "nameId", "globalTid")
-        if t is not None
-    }
-    out = table.finish(path, repairs)
-    out.threads = names
-    return out
+        table.add(OP if "::" in name else ANNOTATION, name, _Where(start, end, thread), seq=seq)
 
 
 def _pid(number: Any) -> int:
@@ -174,6 +161,17 @@ def _tid(number: Any) -> int:
     return -1 if whole == -1 else whole & 0xFFFFFF
 
 
+class _Where(NamedTuple):
+    """When and where something ran, as the export says it."""
+
+    start: Any
+    end: Any
+    thread: Any
+    device: Any = None
+    stream: Any = None
+    correlation: Any = None
+
+
 class _Rows:
     def __init__(self, texts: dict[int, str], zero: int) -> None:
         self._texts = texts
@@ -182,33 +180,22 @@ class _Rows:
         self._columns: dict[str, list[int]] = {c: [] for c in (*COLUMNS, "name")}
         self.details: dict[int, dict[str, Any]] = {}
 
-    def add(
-        self,
-        kind: int,
-        name: str,
-        start: Any,
-        end: Any,
-        *,
-        thread: Any,
-        device: Any = None,
-        stream: Any = None,
-        correlation: Any = None,
-        seq: int = -1,
-    ) -> int:
+    def add(self, kind: int, name: str, where: _Where, seq: int = -1) -> int:
+        start, thread = where.start, where.thread
         row = {
             "kind": kind,
             "pid": _pid(thread),
             "tid": _tid(thread),
             "start": self._zero + integer(start, 0),
-            "dur": max(integer(end, 0) - integer(start, 0), 0),
+            "dur": max(integer(where.end, 0) - integer(start, 0), 0),
             "rf": 0,
             "external": -1,
             # 0 where the runtime was not traced.
-            "correlation": integer(correlation) or -1,
+            "correlation": integer(where.correlation) or -1,
             "seq": seq,
             "fw_tid": -1,
-            "device": integer(device),
-            "stream": integer(stream),
+            "device": integer(where.device),
+            "stream": integer(where.stream),
             "name": self._names[name],
         }
         for column, value in row.items():

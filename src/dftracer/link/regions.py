@@ -76,9 +76,8 @@ def read_spans(files: Sequence[Path], window: tuple[int, int]) -> Spans:
     low, high = window[0] // 1000, -(-window[1] // 1000)
     both = tuple(c for name in AI_CATEGORIES for c in (name, name.upper()))
     if files:
-        regions = Trace(files, cats=both, threads=1, recover=False)
-        _collect(regions, texts, parts, low, high)
-        _collect(regions.select(cats=_IO_CATEGORIES, time=(low, high)), texts, parts, low, high)
+        _collect(Trace(files, cats=both, threads=1), texts, parts, low, high)
+        _collect(Trace(files, cats=_IO_CATEGORIES, time=(low, high), threads=1), texts, parts, low, high)
     columns = {c: np.concatenate(p) if p else np.zeros(0, dtype=np.int64) for c, p in parts.items()}
     order = np.lexsort((-columns["dur"], columns["start"]))
     columns = {c: v[order] for c, v in columns.items()}

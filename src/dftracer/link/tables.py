@@ -114,92 +114,155 @@ def _write(pa: Any, parquet: Any, tables: list[Any], path: Path) -> None:
 
 
 def _table(pa: Any, rank: int, part: TablePart, offset_ns: int) -> Any:
-    g, act, spans = part.graph, part.activity, part.spans
-    n, extra = len(g), len(spans)
-    total = n + extra
-    has_et = g.et >= 0
-    timed = g.timed
-    at = np.maximum(g.activity, 0)
+    rows = _Rows(part)
+    columns = {
+        "rank": numbers(np.full(rows.total, rank, dtype=np.int32)),
+        "window": numbers(np.full(rows.total, part.window, dtype=np.int32)),
+        **_what(rows),
+        **_where(pa, rows),
+        **_when(rows, offset_ns),
+        **_joined(rows),
+        **_operator(rows),
+        **_communication(rows),
+    }
+    return pa.table({name: columns[name] for name, _, _ in COLUMNS})
 
-    def ints(values: Ints, missing: Flags, own: Ints | None = None) -> Any:
+
+class _Rows:
+    """The rows of a table: the nodes of the graph, then those of our own trace (`spans`)."""
+
+    def __init__(self, part: TablePart) -> None:
+        self.part = part
+        self.nodes, self.extra = len(part.graph), len(part.spans)
+        self.total = self.nodes + self.extra
+        self.all = np.zeros(self.nodes, dtype=bool)  # of no node the value is missing
+        self.nothing = np.full(self.nodes, -1)
+        self.has_et = part.graph.et >= 0
+        self.untimed = ~part.graph.timed
+        self._activity_row = np.maximum(part.graph.activity, 0)
+        self._et_row = np.maximum(part.graph.et, 0)
+
+    def activity(self, column: Ints) -> Ints:
+        """A column of the activities, for each node."""
+        found: Ints = (
+            column[self._activity_row] if len(self.part.activity) else np.zeros(self.nodes, np.int64)
+        )
+        return found
+
+    def et(self, column: Any) -> Ints:
+        """A column of the execution trace, for each node; -1 where there is no such trace."""
+        found: Ints = column[self._et_row] if len(self.part.et) else self.nothing
+        return found
+
+    def ints(self, values: Ints, missing: Flags, own: Ints | None = None) -> Any:
         """Of nodes, then of our trace's rows (null without `own`)."""
-        tail = np.full(extra, NOTHING, dtype=np.int64) if own is None else own
+        tail = np.full(self.extra, NOTHING, dtype=np.int64) if own is None else own
         whole = np.concatenate([np.where(missing, NOTHING, values), tail])
-        null = whole == NOTHING
-        return numbers(whole, null)
+        return numbers(whole, whole == NOTHING)
 
-    def of_activity(column: Ints, own: Ints | None = None) -> Any:
-        values = column[at] if len(act) else np.zeros(n, dtype=np.int64)
-        return ints(values, ~timed | (values < 0), own)
+    def of_activity(self, column: Ints) -> Any:
+        values = self.activity(column)
+        return self.ints(values, self.untimed | (values < 0))
 
-    def of_et(column: Ints, missing: int) -> Any:
-        values = column[np.maximum(g.et, 0)] if len(part.et) else np.zeros(n, dtype=np.int64)
-        return ints(values, ~has_et | (values == missing))
+    def of_et(self, column: Ints, missing: int) -> Any:
+        values = self.et(column)
+        return self.ints(values, ~self.has_et | (values == missing))
 
-    def texts(codes: Any, listed: list[str], own: Any = None, own_listed: Sequence[str] = ()) -> Any:
-        tail = np.full(extra, -1) if own is None else np.where(own < 0, -1, own + len(listed))
+    def texts(self, codes: Any, listed: list[str], own: Any = None, own_listed: Sequence[str] = ()) -> Any:
+        tail = np.full(self.extra, -1) if own is None else np.where(own < 0, -1, own + len(listed))
         return dictionary(np.concatenate([codes, tail]), [*listed, *own_listed])
 
+    def ids(self, rows: Ints) -> Any:
+        """The ids of other nodes, -1: none."""
+        return self.ints(np.where(rows >= 0, self.part.graph.id[np.maximum(rows, 0)], 0), rows < 0)
+
+
+def _what(rows: _Rows) -> dict[str, Any]:
+    g, spans = rows.part.graph, rows.part.spans
     kind = np.concatenate([g.kind, np.where(spans.is_io, _IO, _REGION)])
-    none = np.zeros(n, dtype=bool)
-    nothing = np.full(n, -1)
-    untimed = ~timed
-    device = g.on_device
-    rest = part.et.rest[np.maximum(g.et, 0)] if len(part.et) else nothing
-    kinds = part.et.input_kinds[np.maximum(g.et, 0)] if len(part.et) else nothing
-    schemas, schema_of = _distinct([str(r.get("op_schema") or "") for r in part.et.rests])
-    shapes, shape_of = _distinct([k[0].decode("utf-8", "replace") for k in part.et.kinds])
-    types, type_of = _distinct([k[1].decode("utf-8", "replace") for k in part.et.kinds])
-    comm = _collective_columns(part, n)
-    bytes_ = comm["bytes"]
+    return {
+        "node": rows.ints(g.id, rows.all),
+        "parent": rows.ids(g.parent),
+        "kind": dictionary(kind, list(_KINDS)),
+        "name": rows.texts(g.name, g.names, spans.name, spans.texts),
+        "cat": rows.texts(rows.nothing, [], spans.cat, spans.texts),
+        "path": rows.texts(rows.nothing, [], spans.path, spans.texts),
+    }
+
+
+def _where(pa: Any, rows: _Rows) -> dict[str, Any]:
+    g, act, spans = rows.part.graph, rows.part.activity, rows.part.spans
+    pid = act.main_pid if act.main_pid is not None else rows.part.et.pid or 0
+    device = rows.activity(act.device) if len(act) else rows.nothing
+    stream = rows.activity(act.stream) if len(act) else rows.nothing
+    return {
+        "pid": rows.ints(np.full(rows.nodes, pid), rows.all, spans.pid),
+        "tid": rows.ints(g.tid, rows.untimed | g.on_device, spans.tid),
+        "device": rows.ints(device, ~g.on_device).cast(pa.int32()),
+        "stream": rows.ints(stream, ~g.on_device),
+    }
+
+
+def _when(rows: _Rows, offset_ns: int) -> dict[str, Any]:
+    g, labels, spans = rows.part.graph, rows.part.labels, rows.part.spans
+    return {
+        "start_ns": rows.ints(g.start + offset_ns, rows.untimed, spans.start + offset_ns),
+        "dur_ns": rows.ints(g.dur, rows.untimed, spans.dur),
+        "exclusive_ns": rows.ints(g.exclusive, rows.untimed),
+        "waiting_ns": rows.ints(g.waiting, rows.untimed),
+        "step": rows.ints(labels.step, rows.all, spans.step),
+        "epoch": rows.ints(labels.epoch, rows.all, spans.epoch),
+        "phase": rows.texts(labels.phase, labels.phases),
+    }
+
+
+def _joined(rows: _Rows) -> dict[str, Any]:
+    """What ties the rows of the different sources together."""
+    g, act, et = rows.part.graph, rows.part.activity, rows.part.et
+    how = rows.et(rows.part.join.how)
+    return {
+        "joined_by": rows.texts(
+            np.where(rows.has_et & (how > 0), how - 1, -1), [_HOW[BY_RF], _HOW[BY_ORDER]]
+        ),
+        "in_et": booleans(np.concatenate([rows.has_et, np.zeros(rows.extra, dtype=bool)])),
+        "rf_id": rows.of_et(et.rf, 0) if len(et) else rows.of_activity(act.rf),
+        "external_id": rows.of_activity(act.external),
+        "correlation": rows.of_activity(act.correlation),
+        "launched_by": rows.ids(g.launch),
+        "seq_id": rows.of_et(et.seq, -1) if len(et) else rows.of_activity(act.seq),
+    }
+
+
+def _operator(rows: _Rows) -> dict[str, Any]:
+    et = rows.part.et
+    rest, kinds = rows.et(et.rest), rows.et(et.input_kinds)
+    schemas, schema_of = _distinct([str(r.get("op_schema") or "") for r in et.rests])
+    shapes, shape_of = _distinct([k[0].decode("utf-8", "replace") for k in et.kinds])
+    types, type_of = _distinct([k[1].decode("utf-8", "replace") for k in et.kinds])
+    return {
+        "op_schema": rows.texts(np.where(rows.has_et, schema_of[rest], -1), schemas),
+        "input_shapes": rows.texts(np.where(rows.has_et, shape_of[kinds], -1), shapes),
+        "input_types": rows.texts(np.where(rows.has_et, type_of[kinds], -1), types),
+    }
+
+
+def _communication(rows: _Rows) -> dict[str, Any]:
+    act, spans = rows.part.activity, rows.part.spans
+    comm = _collective_columns(rows.part, rows.nodes)
     sizes = np.full(max(len(act), 1), NOTHING, dtype=np.int64)
     for row, detail in act.details.items():
         if isinstance(detail.get("bytes"), int):
             sizes[row] = detail["bytes"]
-    bytes_ = np.where(timed & (sizes[at] != NOTHING), sizes[at], bytes_)
-    parent = np.where(g.parent >= 0, g.id[np.maximum(g.parent, 0)], 0)
-    launched = np.where(g.launch >= 0, g.id[np.maximum(g.launch, 0)], 0)
-    how = part.join.how[np.maximum(g.et, 0)] if len(part.et) else nothing
-    columns = {
-        "rank": numbers(np.full(total, rank, dtype=np.int32)),
-        "window": numbers(np.full(total, part.window, dtype=np.int32)),
-        "node": ints(g.id, none),
-        "parent": ints(parent, g.parent < 0),
-        "kind": dictionary(kind, list(_KINDS)),
-        "name": texts(g.name, g.names, spans.name, spans.texts),
-        "cat": texts(nothing, [], spans.cat, spans.texts),
-        "pid": ints(
-            np.full(n, act.main_pid if act.main_pid is not None else part.et.pid or 0), none, spans.pid
-        ),
-        "tid": ints(g.tid, untimed | device, spans.tid),
-        "device": ints(act.device[at] if len(act) else nothing, ~device).cast(pa.int32()),
-        "stream": ints(act.stream[at] if len(act) else nothing, ~device),
-        "start_ns": ints(g.start + offset_ns, untimed, spans.start + offset_ns),
-        "dur_ns": ints(g.dur, untimed, spans.dur),
-        "exclusive_ns": ints(g.exclusive, untimed),
-        "waiting_ns": ints(g.waiting, untimed),
-        "step": ints(part.labels.step, none, spans.step),
-        "epoch": ints(part.labels.epoch, none, spans.epoch),
-        "phase": texts(part.labels.phase, part.labels.phases),
-        "joined_by": texts(np.where(has_et & (how > 0), how - 1, -1), [_HOW[BY_RF], _HOW[BY_ORDER]]),
-        "in_et": booleans(np.concatenate([has_et, np.zeros(extra, dtype=bool)])),
-        "rf_id": of_et(part.et.rf, 0) if len(part.et) else of_activity(act.rf),
-        "external_id": of_activity(act.external),
-        "correlation": of_activity(act.correlation),
-        "launched_by": ints(launched, g.launch < 0),
-        "seq_id": of_et(part.et.seq, -1) if len(part.et) else of_activity(act.seq),
-        "op_schema": texts(np.where(has_et, schema_of[rest], -1), schemas),
-        "input_shapes": texts(np.where(has_et, shape_of[kinds], -1), shapes),
-        "input_types": texts(np.where(has_et, type_of[kinds], -1), types),
-        "bytes": ints(bytes_, none, spans.bytes),
-        "path": texts(nothing, [], spans.path, spans.texts),
-        "collective": texts(comm["type"], comm["types"]),
-        "group": texts(comm["group"], comm["groups"]),
-        "collective_key": texts(comm["key"], comm["keys"]),
-        "arrival_ns": ints(comm["arrival"], none),
-        "skew_ns": ints(comm["skew"], none),
+    copied = sizes[np.maximum(rows.part.graph.activity, 0)]
+    bytes_ = np.where(~rows.untimed & (copied != NOTHING), copied, comm["bytes"])
+    return {
+        "bytes": rows.ints(bytes_, rows.all, spans.bytes),
+        "collective": rows.texts(comm["type"], comm["types"]),
+        "group": rows.texts(comm["group"], comm["groups"]),
+        "collective_key": rows.texts(comm["key"], comm["keys"]),
+        "arrival_ns": rows.ints(comm["arrival"], rows.all),
+        "skew_ns": rows.ints(comm["skew"], rows.all),
     }
-    return pa.table({name: columns[name] for name, _, _ in COLUMNS})
 
 
 def _distinct(texts: list[str]) -> tuple[list[str], Any]:

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.cli.chrome import assign_lanes
 from dftracer.link import wire
 from dftracer.link._columns import Ints, distinct
 from dftracer.link.activity import KIND_NAMES
 from dftracer.link.graph import nesting
 from dftracer.link.regions import NOTHING, Labels
 from dftracer.link.tables import TablePart
+from dftracer.load.lanes import assign_lanes
 
 __all__ = ["join_fragments", "write_fragment"]
 

@@ -127,7 +127,7 @@ class Recent:
         """The copies as a `Trace` of the last seconds, with all the names of files that are known."""
         from dftracer.load import Trace  # noqa: PLC0415 - needs the extra `analysis`
 
-        trace = Trace(copies, recover=False, cache=False, threads=1)
+        trace = Trace(copies, cache=False, threads=1)
         by_name = {_name_of(path): known.info for path, known in self._known.items()}
         for process in trace.processes:
             known = by_name.get(process.file.name)

@@ -9,16 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from dftracer.load._need import MissingExtra
-from dftracer.load.files import NoTraces, find_files
+from dftracer.load.files import NoTraces, find_files, recover
 from dftracer.load.process import ProcessInfo
 
 if TYPE_CHECKING:
-    from dftracer.load.trace import Filter, Trace
+    from dftracer.load.trace import Trace
 
-__all__ = ["Filter", "MissingExtra", "NoTraces", "ProcessInfo", "Trace", "find_files"]
+__all__ = ["MissingExtra", "NoTraces", "ProcessInfo", "Trace", "find_files", "recover"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Filter", "Trace"):
-        return getattr(importlib.import_module("dftracer.load.trace"), name)
+    if name == "Trace":
+        return importlib.import_module("dftracer.load.trace").Trace
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

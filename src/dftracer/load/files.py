@@ -1,27 +1,28 @@
-"""The trace files the user means, those of killed processes completed."""
+"""The trace files the user means, and the completion of those that killed processes left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+import os
 
-from dftracer.format.files import NoTraces, find_files
+from dftracer.format.files import NoTraces, Paths, find_files, find_traces
 
-__all__ = ["NoTraces", "find_files", "recover_left_behind"]
+__all__ = ["NoTraces", "find_files", "recover"]
 
 
-def recover_left_behind(files: Iterable[Path]) -> list[str]:
-    """Let the recorder complete the traces of killed processes; returns the files it completed.
+def recover(paths: Paths) -> list[str]:
+    """Complete the traces of killed processes from the rings they left; returns the completed files.
 
     Reading never depends on it: without the native recorder, or where the directory cannot be written,
-    what the files hold is what is read.
+    the files are read as they are.
     """
     try:
         from dftracer import _core  # noqa: PLC0415 - the recorder may be absent where only analysis is installed
     except ImportError:
         return []
     done: list[str] = []
-    for directory in dict.fromkeys(str(f.parent) for f in files):
+    for directory in dict.fromkeys(
+        os.path.dirname(f) or "." for f in find_traces(paths) if os.path.isfile(f)
+    ):
         try:
             done += _core.recover(directory)
         except Exception:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from pathlib import Path
 
+from dftracer.format.files import Paths
 from dftracer.load._scan import Scanner
-from dftracer.load.files import find_files, recover_left_behind
+from dftracer.load.files import find_files
 from dftracer.load.process import ProcessInfo, assign_ranks, peek, take_first_pid
 
 __all__ = ["processes_of", "read_through"]
 
 
-def processes_of(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], recover: bool = True
-) -> list[ProcessInfo]:
+def processes_of(paths: Paths) -> list[ProcessInfo]:
     """The processes of all files that `paths` mean, from the head of each file."""
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    files = find_files(given)
-    if recover and recover_left_behind(files):
-        files = find_files(given)
-    processes = [peek(f) for f in files]
+    processes = [peek(f) for f in find_files(paths)]
     assign_ranks(processes)
     return processes
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dftracer._units import bytes_text, plural
 from dftracer.load import sidecar
 from dftracer.load._need import need
 from dftracer.load._scan import Scanner
 from dftracer.load.arrow import BatchMaker, schema
 from dftracer.load.chunk import Chunk
-from dftracer.load.files import NoTraces, find_files, recover_left_behind
+from dftracer.load.files import NoTraces, find_files
 from dftracer.load.linked import linked_files
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
 from dftracer.load.runs import Run, find_runs
@@ -30,14 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["Filter", "Trace", "scan_file"]
 
 Range = tuple[int, int]
+_SHOWN = 20  # files in a notebook
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which events to read. Ranges include both ends; `time` is in us since the epoch, of an event's
-    start.
-    """
+    """Which events to read. Ranges include both ends; `time` is an event's start, in us since the epoch."""
 
     time: Range | None = None
     ranks: tuple[int, ...] | None = None
@@ -49,6 +50,9 @@ class Filter:
 
     def wants(self, process: ProcessInfo) -> bool:
         """Whether any event of the process's file can pass."""
+        # The scanner takes an empty list for no condition.
+        if () in (self.ranks, self.pids, self.cats, self.names):
+            return False
         return not process.alone or self.takes(process)
 
     def takes(self, process: ProcessInfo) -> bool:
@@ -57,9 +61,26 @@ class Filter:
             return False
         return self.pids is None or process.pid in self.pids
 
+    def narrowed(self, other: Filter) -> Filter:
+        """What passes both."""
+        both = {f.name: _both(getattr(self, f.name), getattr(other, f.name), f.name) for f in fields(self)}
+        return Filter(**both)
+
     @property
     def empty(self) -> bool:
         return self == Filter()
+
+
+_RANGES = frozenset(("time", "steps", "epochs"))
+
+
+def _both(mine: Any, more: Any, field: str) -> Any:
+    """What passes both conditions; a condition that is None lets everything pass."""
+    if mine is None or more is None:
+        return more if mine is None else mine
+    if field in _RANGES:
+        return max(mine[0], more[0]), min(mine[1], more[1])
+    return tuple(value for value in mine if value in more)
 
 
 def scan_file(
@@ -103,10 +124,9 @@ def _of_ranks(chunk: Chunk, process: ProcessInfo, ranks: tuple[int, ...]) -> Chu
 class Trace:
     """All events of the given files or directories.
 
-    Nothing is read until asked for. `batches()` streams under `memory_limit`; `lazy()` and `sql()` go
-    through the
-    columnar sidecar, so their memory does not grow with the trace either; `arrow()`, `polars()` and
-    `pandas()` hold
+    Nothing is read until asked for, and nothing is written: `recover(paths)` first completes the traces of
+    killed processes. `batches()` streams under `memory_limit`; `lazy()` and `sql()` go through the columnar
+    sidecar, so their memory does not grow with the trace either; `arrow()`, `polars()` and `pandas()` hold
     everything that passes the filter.
     """
 
@@ -125,7 +145,6 @@ class Trace:
         memory_limit: int = 1 << 30,
         cache: bool = True,
         progress: Progress | None = None,
-        recover: bool = True,
         torch: bool = False,
     ) -> None:
         given = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
@@ -134,8 +153,6 @@ class Trace:
         named = {f for found in self.torch_files for f in found}
         given = [p for p in given if Path(p) not in named]
         self.files: list[Path] = _files(given, bool(named))
-        if recover and recover_left_behind(self.files):
-            self.files = _files(given, bool(named))
         self.filter = Filter(time, _tuple(ranks), _tuple(pids), _tuple(cats), _tuple(names), steps, epochs)
         self.threads = threads or _cores()
         self.memory_limit = memory_limit
@@ -143,11 +160,29 @@ class Trace:
         self._progress = progress
         self._processes: list[ProcessInfo] | None = None
 
+    def __repr__(self) -> str:
+        files = plural(len(self.files), "file")
+        where = os.path.commonpath([f.absolute().parent for f in self.files]) if self.files else ""
+        size = bytes_text(sum(f.stat().st_size for f in self.files if f.exists()))
+        some = "" if self.filter.empty else ", filtered"
+        return f"<Trace of {files}, {size}, in {where}{some}>"
+
+    def _repr_html_(self) -> str:
+        names = ("rank", "pid", "host", "size", "file")
+        lines = []
+        for p in self.processes[:_SHOWN]:
+            size = bytes_text(p.file.stat().st_size) if p.file.exists() else "gone"
+            cells = ("-" if p.rank is None else p.rank, p.pid, p.host, size, p.file)
+            lines.append("".join(f"<td>{escape(str(c))}</td>" for c in cells))
+        more = len(self.files) - len(lines)
+        head = "".join(f"<th>{name}</th>" for name in names)
+        rows = "".join(f"<tr>{line}</tr>" for line in (head, *lines))
+        left = f"<p>and {plural(more, 'file')} more</p>" if more > 0 else ""
+        return f"<p>{escape(repr(self)[1:-1])}</p><table>{rows}</table>{left}"
+
     @property
     def chunk_text(self) -> int:
-        """Bytes of text per chunk: rows take about their text's size, and text, rows and copies exist at
-        once.
-        """
+        """Bytes of text per chunk: rows are about as large as their text; text, rows and copies coexist."""
         return max(1 << 20, min(8 << 20, self.memory_limit // 8))
 
     @property
@@ -181,9 +216,11 @@ class Trace:
     def _with(self, run: Run) -> Trace:
         if len(run.files) == len(self.files):
             return self
-        other = Trace(
-            run.files, threads=self.threads, memory_limit=self.memory_limit, cache=self.cache, recover=False
-        )
+        return self._like(run.files)
+
+    def _like(self, files: list[Path]) -> Trace:
+        """Some of the files, read in the same way."""
+        other = Trace(files, threads=self.threads, memory_limit=self.memory_limit, cache=self.cache)
         other.filter = self.filter
         other.torch_files = self.torch_files
         return other
@@ -267,15 +304,25 @@ class Trace:
         frame: pl.DataFrame = self.connection().sql(query).pl()
         return frame
 
-    def select(self, **changes: Any) -> Trace:
-        """The same files under another filter: `trace.select(ranks=[0], steps=(10, 20))`."""
-        other = Trace(
-            self.files, threads=self.threads, memory_limit=self.memory_limit, cache=self.cache, recover=False
-        )
-        fixed = {k: _tuple(v) if k in ("ranks", "pids", "cats", "names") else v for k, v in changes.items()}
-        other.filter = replace(self.filter, **fixed)
+    def select(
+        self,
+        *,
+        time: Range | None = None,
+        ranks: Sequence[int] | None = None,
+        pids: Sequence[int] | None = None,
+        cats: Sequence[str] | None = None,
+        names: Sequence[str] | None = None,
+        steps: Range | None = None,
+        epochs: Range | None = None,
+    ) -> Trace:
+        """Those of its events that also pass this: `trace.select(ranks=[0], steps=(10, 20))`.
+
+        A selection only narrows: `trace.select(ranks=[0]).select(ranks=[1])` is empty.
+        """
+        other = self._like(self.files)
+        more = Filter(time, _tuple(ranks), _tuple(pids), _tuple(cats), _tuple(names), steps, epochs)
+        other.filter = self.filter.narrowed(more)
         other._processes = self._processes
-        other.torch_files = self.torch_files
         return other
 
     def _sidecars(self, make: bool) -> list[Path] | None:

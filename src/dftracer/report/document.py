@@ -12,6 +12,7 @@ __all__ = ["SCHEMA", "comparable", "document"]
 
 SCHEMA = "dftracer.report/1"
 _MOST_FILES = 1000
+_PIECES = ("steady", "startup", "evaluation", "outside", "profiled")
 
 
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -34,7 +35,7 @@ _IO_SUMS = (
 
 def _io(analysis: Analysis) -> dict[str, Any] | None:
     """All files together; None where no I/O was traced."""
-    files = analysis.files
+    files = analysis.file_table
     if files is None:
         return None
     sums = {k: files[k].sum() for k in _IO_SUMS}
@@ -49,6 +50,7 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
         "bound": None if analysis.bound is None else analysis.bound.to_json(),
         "run": analysis.run,
         "run_s": round(analysis.run_s, 6),
+        **{k: analysis.phases.get(k, {"seconds": 0.0, "share": 0.0}) for k in _PIECES},
         "au": analysis.au,
         "samples_per_s": analysis.samples_per_s,
         "steady_steps": steady_steps(analysis.job),
@@ -61,24 +63,21 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
 
 def document(analysis: Analysis) -> dict[str, Any]:
     """Everything a program may want to know; keys are added over time, never renamed."""
-    files = analysis.files
-    phases = analysis.phases
-    nothing = {"seconds": 0.0, "share": 0.0}
+    files = analysis.file_table
     told = comparable(analysis)
     return {
         "schema": SCHEMA,
-        "trace": analysis.trace,
+        "trace": analysis.trace_facts,
         "verdict": told.pop("verdict"),
         "head": list(analysis.head),
         "bound": told.pop("bound"),
         "run": told.pop("run"),
         "run_s": told.pop("run_s"),
-        **{k: phases.get(k, nothing) for k in ("steady", "startup", "evaluation", "outside", "profiled")},
         **told,
         "ranks": analysis.ranks,
         "ledger": analysis.ledger,
         "overlap": analysis.overlap,
-        "names": _rounded(analysis.names.to_dicts()),
+        "names": _rounded(analysis.name_table.to_dicts()),
         "files": [] if files is None else _rounded(files.head(_MOST_FILES).to_dicts()),
         "files_total": 0 if files is None else files.height,
         "workers": _rounded(views.workers(analysis.job).to_dicts()),

@@ -70,7 +70,7 @@ def page_data(a: Analysis) -> dict[str, Any]:
     return {
         "stages": list(STAGES),
         "colours": [COLOURS[s] for s in STAGES],
-        "trace": {k: v for k, v in a.trace.items() if k != "files"},
+        "trace": {k: v for k, v in a.trace_facts.items() if k != "files"},
         "verdict": a.verdict,
         "head": list(head(a)),
         "notes": notes(a),
@@ -88,10 +88,10 @@ def page_data(a: Analysis) -> dict[str, Any]:
         if io is None
         else {k: _short(io[k].to_list()) for k in ("start_s", "width_s", "read_bytes", "write_bytes", "ops")},
         "workers": views.workers(job).head(_LANES).to_dicts(),
-        "names": _rows(a.names.head(_NAMES)),
-        "names_total": a.names.height,
-        "files": None if a.files is None else _rows(a.files.head(_FILES)),
-        "files_total": 0 if a.files is None else a.files.height,
+        "names": _rows(a.name_table.head(_NAMES)),
+        "names_total": a.name_table.height,
+        "files": None if a.file_table is None else _rows(a.file_table.head(_FILES)),
+        "files_total": 0 if a.file_table is None else a.file_table.height,
         "sizes": None if sizes is None else sizes.to_dicts(),
     }
 

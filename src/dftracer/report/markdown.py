@@ -12,7 +12,7 @@ __all__ = ["markdown"]
 
 def markdown(a: Analysis, findings: int = 5) -> str:
     """Verdict, findings, ledger."""
-    t = a.trace
+    t = a.trace_facts
     verdict, why, advice = head(a)
     lines = [
         f"**{verdict}**",

@@ -77,7 +77,7 @@ def print_report(
 
 
 def _head(con: Console, a: Analysis) -> None:
-    t = a.trace
+    t = a.trace_facts
     panel, text = need("rich.panel"), need("rich.text")
     verdict, why, advice = head(a)
     lines = text.Text(verdict, style="bold")
@@ -214,13 +214,13 @@ def _names(con: Console, a: Analysis, most: int) -> None:
             seconds_text(r["self_s"]),
             *(seconds_text(r[k] / 1e6) for k in ("p50_us", "p99_us", "max_us")),
         ]
-        for r in a.names.head(most).iter_rows(named=True)
+        for r in a.name_table.head(most).iter_rows(named=True)
     ]
     print_table(con, "Events", _EVENT_COLUMNS, rows)
 
 
 def _files(con: Console, a: Analysis) -> None:
-    if a.files is None:
+    if a.file_table is None:
         return
     rows = [
         [
@@ -232,6 +232,6 @@ def _files(con: Console, a: Analysis) -> None:
             seconds_text(r["time_s"]),
             "-" if r["read_mb_s"] is None else bytes_text(r["read_mb_s"] * 1e6),
         ]
-        for r in a.files.head(8).iter_rows(named=True)
+        for r in a.file_table.head(8).iter_rows(named=True)
     ]
-    print_table(con, f"Files ({a.files.height})", _FILE_COLUMNS, rows)
+    print_table(con, f"Files ({a.file_table.height})", _FILE_COLUMNS, rows)

@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace {
 
-constexpr std::size_t kLargest = 1 << 18;
+constexpr size_t kLargest = 1 << 18;
 const char* const kTokens[] = {"null",
                                "[]",
                                "{}",
@@ -45,32 +45,32 @@ const char* const kTokens[] = {"null",
 
 class Damage {
  public:
-  explicit Damage(std::uint64_t seed) : random_(seed) {}
+  explicit Damage(uint64_t seed) : random_(seed) {}
 
   std::string operator()(const std::vector<std::string>& corpus) {
     std::string data = corpus[at(corpus.size())];
     if (at(8) == 0) data += corpus[at(corpus.size())];
-    for (std::size_t n = 1 + at(6); n > 0; --n) injure(data);
+    for (size_t n = 1 + at(6); n > 0; --n) injure(data);
     if (data.size() > kLargest) data.resize(kLargest);
     return data;
   }
 
  private:
-  std::size_t at(std::size_t n) { return n == 0 ? 0 : static_cast<std::size_t>(random_() % n); }
+  size_t at(size_t n) { return n == 0 ? 0 : size_t(random_() % n); }
 
   void injure(std::string& data) {
-    const std::size_t where = at(data.size() + 1), size = std::size_t{1} << at(9);
+    const size_t where = at(data.size() + 1), size = size_t{1} << at(9);
     switch (at(8)) {
       case 0:
-        if (where < data.size()) data[where] = static_cast<char>(data[where] ^ (1 << at(8)));
+        if (where < data.size()) data[where] = char(data[where] ^ (1 << at(8)));
         break;
       case 1:
-        if (where < data.size()) data[where] = static_cast<char>(at(256));
+        if (where < data.size()) data[where] = char(at(256));
         break;
       case 2: data.erase(where, size); break;
       case 3: data.insert(where, data.substr(at(data.size() + 1), size)); break;
       case 4: data.resize(where); break;
-      case 5: data.insert(where, size, static_cast<char>(at(256))); break;
+      case 5: data.insert(where, size, char(at(256))); break;
       default: {
         const std::string token = kTokens[at(std::size(kTokens))];
         if (at(2) == 0) data.erase(where, at(12));
@@ -101,12 +101,12 @@ int main(int argc, char** argv) {
   Damage damage(std::strtoull(argv[2], nullptr, 10));
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::seconds(std::strtol(argv[1], nullptr, 10));
-  std::uint64_t runs = 0;
+  uint64_t runs = 0;
   do {
     const std::string data = damage(corpus);
     std::memcpy(kept, data.data(), data.size());
     // An allocation of its own size: the sanitizer sees a read one byte too far.
-    const std::vector<std::uint8_t> exact(data.begin(), data.end());
+    const std::vector<uint8_t> exact(data.begin(), data.end());
     LLVMFuzzerTestOneInput(exact.data(), exact.size());
     ++runs;
   } while (Clock::now() < end);

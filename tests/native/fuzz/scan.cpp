@@ -33,27 +33,26 @@ void put(std::string& to, T value) {
 std::string member(const std::string& text) {
   const std::string body = packed(text, -15);
   std::string out("\x1f\x8b\x08\x04\0\0\0\0\0\xff\x24\0DF\x20\0", 16);
-  put(out, static_cast<std::uint32_t>(56 + body.size()));
-  put(out, static_cast<std::uint32_t>(text.size()));
-  put(out, std::uint32_t{7});
-  put(out, std::uint32_t{0});
-  put(out, std::uint64_t{0});
-  put(out, std::uint64_t{0});
+  put(out, uint32_t(56 + body.size()));
+  put(out, uint32_t(text.size()));
+  put(out, uint32_t{7});
+  put(out, uint32_t{0});
+  put(out, uint64_t{0});
+  put(out, uint64_t{0});
   out += body;
-  put(out, static_cast<std::uint32_t>(
-               crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()))));
-  put(out, static_cast<std::uint32_t>(text.size()));
+  put(out, uint32_t(crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()))));
+  put(out, uint32_t(text.size()));
   return out;
 }
 
 void scan(const std::string& path, const dft::load::Filter& filter) {
   dft::load::FileScanner scanner(path, 2, 1 << 16, filter, {});
   while (const auto columns = scanner.next()) {
-    const std::size_t n = columns->rows;
+    const size_t n = columns->rows;
     if (columns->ts.size() != n || columns->dur.size() != n || columns->args_end.size() != n) std::abort();
-    if (n != 0 && static_cast<std::size_t>(columns->args_end.data()[n - 1]) > columns->args_text.size()) std::abort();
+    if (n != 0 && size_t(columns->args_end.data()[n - 1]) > columns->args_text.size()) std::abort();
     if (columns->tid.size() != n || n == 0) continue;
-    std::vector<std::int64_t> parent(n), self(n);
+    std::vector<int64_t> parent(n), self(n);
     dft::load::nest(columns->tid.data(), columns->ts.data(), columns->dur.data(), n, parent.data(), self.data());
   }
   (void)scanner.line_counts();
@@ -61,7 +60,7 @@ void scan(const std::string& path, const dft::load::Filter& filter) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::string path = [] {
     const char* folder = std::getenv("TMPDIR");
     return std::string(folder != nullptr ? folder : "/tmp") + "/dftracer-fuzz-" + std::to_string(getpid());

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     trace = open_trace(args, torch=True)
     with progress(args, "reading") as bar:
         analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
-    if not analysis.trace["events"]:
+    if not analysis.trace_facts["events"]:
         refuse_empty_selection(args, trace)
     analysis.flops = args.flops
     _write_text(args, analysis)

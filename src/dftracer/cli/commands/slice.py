@@ -129,7 +129,7 @@ def _analyzed_windows(files: list[Path], steps: Window) -> dict[int | None, Wind
     from dftracer.load import Trace
 
     out: dict[int | None, Window] = {}
-    for rank in analyze(Trace(files, recover=False)).job.ranks:
+    for rank in analyze(Trace(files)).job.ranks:
         table = rank.main.steps
         inside = (table.step >= steps[0]) & (table.step <= steps[1])
         if not inside.any():

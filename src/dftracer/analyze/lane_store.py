@@ -8,10 +8,10 @@ from typing import IO
 
 from dftracer.analyze.lanes import Lanes, packed, unpacked
 
-__all__ = ["Shelf"]
+__all__ = ["LaneStore"]
 
 
-class Shelf:
+class LaneStore:
     """The lanes of every process: in memory while they are small, the rest in a file without a name."""
 
     def __init__(self, limit: int) -> None:
@@ -21,7 +21,7 @@ class Shelf:
         self._bases: dict[int, int] = {}  # the time from which those of each are kept
         self._file: IO[bytes] | None = None
 
-    def __enter__(self) -> Shelf:
+    def __enter__(self) -> LaneStore:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -43,7 +43,7 @@ class Shelf:
         pickle.dump(lanes, self._file, protocol=5)
 
     def take(self, key: int) -> Lanes:
-        """The lanes put under `key`, which the shelf gives up."""
+        """The lanes put under `key`, which the store gives up."""
         place, base = self._places.pop(key), self._bases.pop(key)
         if isinstance(place, Lanes):
             self._held -= place.nbytes

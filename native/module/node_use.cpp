@@ -1,7 +1,8 @@
-#include "module/use.hpp"
+#include "module/node_use.hpp"
 
 #include "module/activity.hpp"
 #include "module/immediate.hpp"
+#include "module/node_options.hpp"
 
 namespace dft::py {
 

@@ -1,0 +1,151 @@
+#include "module/enter_exit.hpp"
+
+#include "format/json.hpp"
+
+namespace dft::py {
+namespace {
+
+PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
+  Node* n = reinterpret_cast<Bound*>(self)->node;
+  const void* owner;
+  boundary(n->phase, true);
+  if (DFT_LIKELY(n->on || recording_thread()))
+    if (ThreadState* t = thread_in_context(&owner)) {
+      ++n->uses;
+      push_frame(t, n, muted_unless(n->on), owner);
+    }
+  return new_ref(reinterpret_cast<PyObject*>(n));
+}
+
+PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
+  Node* n = reinterpret_cast<Bound*>(self)->node;
+  uint64_t end = ticks();
+  const void* owner;
+  ThreadState* t = thread_in_context(&owner);
+  Frame f;
+  if (DFT_UNLIKELY(!t || !take_own_frame(t, n, owner, &f) || f.flags & kMuted)) Py_RETURN_NONE;
+  if (DFT_LIKELY(PyVectorcall_NARGS(nargsf) == 0 || args[0] == Py_None)) {
+    emit_span(t, n->name_id, f, end, fragment_of(n));
+  } else {
+    emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(args[0]));
+  }
+  boundary(n->phase, false);
+  Py_RETURN_NONE;
+}
+
+// Nodes made while tracing was off stay as cheap as that until it is switched on.
+PyObject* off_enter_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  auto* b = reinterpret_cast<Bound*>(self);
+  if (DFT_LIKELY(!g_tracing)) return new_ref(reinterpret_cast<PyObject*>(b->node));
+  b->call = enter_call;
+  return enter_call(self, args, nargsf, names);
+}
+
+PyObject* off_exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  if (DFT_LIKELY(!g_tracing)) Py_RETURN_NONE;
+  reinterpret_cast<Bound*>(self)->call = exit_call;
+  return exit_call(self, args, nargsf, names);
+}
+
+int bound_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(reinterpret_cast<PyObject*>(reinterpret_cast<Bound*>(self)->node));
+  return 0;
+}
+
+int bound_clear(PyObject* self) {
+  // A call after this finds no node; only the collector gets here, when nobody can call any more.
+  auto* b = reinterpret_cast<Bound*>(self);
+  Node* n = b->node;
+  b->node = nullptr;
+  Py_XDECREF(reinterpret_cast<PyObject*>(n));
+  return 0;
+}
+
+void bound_dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  bound_clear(self);
+  PyObject_GC_Del(self);
+}
+
+PyTypeObject g_bound_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._Bound", sizeof(Bound)};
+
+Bound* make_bound(Node* n, vectorcallfunc call) {
+  Bound* b = PyObject_GC_New(Bound, &g_bound_type);
+  if (!b) return nullptr;
+  b->call = call;
+  b->node = n;
+  Py_INCREF(reinterpret_cast<PyObject*>(n));
+  PyObject_GC_Track(b);
+  return b;
+}
+
+// The descriptor behind Node.__enter__ and Node.__exit__.
+struct Prebound {
+  PyObject_HEAD
+  bool is_enter;
+};
+
+PyObject* prebound_get(PyObject* self, PyObject* object, PyObject*) {
+  if (!object || object == Py_None) return new_ref(self);
+  auto* n = reinterpret_cast<Node*>(object);
+  return new_ref(reinterpret_cast<PyObject*>(reinterpret_cast<Prebound*>(self)->is_enter ? n->enter : n->exit));
+}
+
+// Node.__enter__(node), as contextlib.ExitStack calls it: through the type.
+PyObject* prebound_call(PyObject* self, PyObject* args, PyObject*) {
+  if (PyTuple_GET_SIZE(args) < 1 || !PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), &g_node_type)) {
+    PyErr_SetString(PyExc_TypeError, "a Node is needed");
+    return nullptr;
+  }
+  auto* n = reinterpret_cast<Node*>(PyTuple_GET_ITEM(args, 0));
+  auto* b = reinterpret_cast<Prebound*>(self)->is_enter ? n->enter : n->exit;
+  Ref rest(PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args)));
+  return rest ? PyObject_Call(reinterpret_cast<PyObject*>(b), rest.get(), nullptr) : nullptr;
+}
+
+PyTypeObject g_prebound_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._Prebound", sizeof(Prebound)};
+
+PyObject* make_prebound(bool is_enter) {
+  Prebound* p = PyObject_New(Prebound, &g_prebound_type);
+  if (p) p->is_enter = is_enter;
+  return reinterpret_cast<PyObject*>(p);
+}
+
+}  // namespace
+
+Bound* make_enter(Node* n) { return make_bound(n, g_tracing ? enter_call : off_enter_call); }
+Bound* make_exit(Node* n) { return make_bound(n, g_tracing ? exit_call : off_exit_call); }
+
+std::string error_fragment(PyObject* exception_type) {
+  std::string out;
+  if (!exception_type || exception_type == Py_None) return out;
+  formatting([&] {
+    out = ",\"error\":";
+    if (PyExceptionClass_Check(exception_type)) {
+      const char* name = PyExceptionClass_Name(exception_type);
+      const char* dot = strrchr(name, '.');
+      append_json_string(out, dot ? dot + 1 : name);
+    } else {
+      out += "\"exception\"";
+    }
+  });
+  return out;
+}
+
+bool add_enter_and_exit(PyObject* type_dict) {
+  g_bound_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  g_bound_type.tp_vectorcall_offset = offsetof(Bound, call);
+  g_bound_type.tp_call = PyVectorcall_Call;
+  g_bound_type.tp_traverse = bound_traverse;
+  g_bound_type.tp_clear = bound_clear;
+  g_bound_type.tp_dealloc = bound_dealloc;
+  g_prebound_type.tp_flags = Py_TPFLAGS_DEFAULT;
+  g_prebound_type.tp_descr_get = prebound_get;
+  g_prebound_type.tp_call = prebound_call;
+  if (PyType_Ready(&g_bound_type) < 0 || PyType_Ready(&g_prebound_type) < 0) return false;
+  Ref enter(make_prebound(true)), exit(make_prebound(false));
+  return enter && exit && PyDict_SetItemString(type_dict, "__enter__", enter.get()) == 0 &&
+         PyDict_SetItemString(type_dict, "__exit__", exit.get()) == 0;
+}
+
+}  // namespace dft::py

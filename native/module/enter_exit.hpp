@@ -1,0 +1,13 @@
+// `node.__enter__` and `node.__exit__`: the hot path of a `with`.
+#pragma once
+
+#include "module/node.hpp"
+
+namespace dft::py {
+
+Bound* make_enter(Node* n);
+Bound* make_exit(Node* n);
+// Puts both into the dictionary of the type Node.
+bool add_enter_and_exit(PyObject* type_dict);
+
+}  // namespace dft::py

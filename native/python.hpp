@@ -1,0 +1,142 @@
+// The seam to CPython: what the extension modules share. Every file that sees Python.h sees it from here.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <exception>
+#include <initializer_list>
+#include <new>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace dft::py {
+
+// A strong reference that lets go by itself.
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(PyObject* owned) : p_(owned) {}
+  Ref(Ref&& o) noexcept : p_(o.p_) { o.p_ = nullptr; }
+  Ref(const Ref&) = delete;
+  Ref& operator=(Ref&& o) noexcept {
+    std::swap(p_, o.p_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(p_); }
+  PyObject* get() const { return p_; }
+  PyObject* release() {
+    PyObject* p = p_;
+    p_ = nullptr;
+    return p;
+  }
+  explicit operator bool() const { return p_ != nullptr; }
+
+ private:
+  PyObject* p_ = nullptr;
+};
+
+inline PyObject* new_ref(PyObject* o) {
+  Py_INCREF(o);
+  return o;
+}
+
+inline PyObject* text_object(std::string_view s) {
+  return PyUnicode_DecodeUTF8(s.data(), Py_ssize_t(s.size()), "replace");
+}
+
+// The C++ exception that is being handled, as Python's.
+inline void raise_current() {
+  try {
+    throw;
+  } catch (const std::system_error& e) {
+    errno = e.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+}
+
+// A function of a module whose C++ exceptions become Python's.
+template <PyObject* (*function)(PyObject*, PyObject*)>
+PyObject* guarded(PyObject* self, PyObject* args) {
+  try {
+    return function(self, args);
+  } catch (...) {
+    raise_current();
+    return nullptr;
+  }
+}
+
+// The interpreter's lock given back for the life of the object, also when an exception ends it.
+class WithoutLock {
+ public:
+  WithoutLock() : state_(PyEval_SaveThread()) {}
+  ~WithoutLock() { PyEval_RestoreThread(state_); }
+  WithoutLock(const WithoutLock&) = delete;
+  WithoutLock& operator=(const WithoutLock&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// Runs `f` without the interpreter's lock. False, with an exception of Python's set, where it threw one.
+template <class F>
+bool released_lock(F f) {
+  try {
+    const WithoutLock released;
+    f();
+    return true;
+  } catch (...) {
+    raise_current();
+    return false;
+  }
+}
+
+// The memory of an object that offers a buffer, held as long as this lives.
+class View {
+ public:
+  View() = default;
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  ~View() {
+    if (held_) PyBuffer_Release(&buffer_);
+  }
+  // False, with an exception set, where the object offers none.
+  bool take(PyObject* o) {
+    held_ = PyObject_GetBuffer(o, &buffer_, PyBUF_C_CONTIGUOUS) == 0;
+    return held_;
+  }
+  size_t size() const { return size_t(buffer_.len); }
+  size_t count(size_t width) const { return size() / width; }
+  template <class T>
+  const T* as() const {
+    return static_cast<const T*>(buffer_.buf);
+  }
+  std::string_view text() const { return {as<char>(), size()}; }
+
+ private:
+  Py_buffer buffer_{};
+  bool held_ = false;
+};
+
+// A dictionary that is filled with new references; nothing once one of them could not be made.
+class Dict {
+ public:
+  Dict() : dict_(PyDict_New()) {}
+  void add(const char* key, PyObject* owned) {
+    Ref value(owned);
+    if (!dict_ || !value || PyDict_SetItemString(dict_.get(), key, value.get()) != 0) dict_ = Ref();
+  }
+  PyObject* release() { return dict_.release(); }
+
+ private:
+  Ref dict_;
+};
+
+}  // namespace dft::py

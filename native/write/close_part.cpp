@@ -1,0 +1,122 @@
+// How a trace file ends: the closing record, and the next part of a rotated trace.
+#include "format/envelope.hpp"
+#include "format/json.hpp"
+#include "record/engine.hpp"
+#include "record/self_cost.hpp"
+#include "write/writer.hpp"
+
+namespace dft {
+namespace {
+
+void add_arg(std::string& out, const char* key, int64_t value) {
+  out += ",\"";
+  out += key;
+  out += "\":";
+  append_int(out, value);
+}
+
+void add_arg(std::string& out, const char* key, std::string_view value) {
+  out += ",\"";
+  out += key;
+  out += "\":";
+  append_json_string(out, value);
+}
+
+}  // namespace
+
+bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
+  FileHeader* h = rings_.header();
+  uint64_t ring_full = h->dropped[int(Drop::kRingFull)].load();
+  uint64_t disk = h->dropped[int(Drop::kDisk)].load();
+  uint64_t limit = h->dropped[int(Drop::kSizeLimit)].load();
+  uint64_t in_signal = h->dropped[int(Drop::kInSignal)].load();
+  uint64_t memory = h->dropped[int(Drop::kMemory)].load();
+  Anchor now = take_anchor();
+  clock_.add(now);
+  uint64_t mapped = clock_.to_epoch_ns(now.ticks);
+  std::string args;
+  add_arg(args, "num_events", int64_t(records_in_file_));
+  add_arg(args, "dropped", int64_t(ring_full + disk + limit + in_signal + memory));
+  add_arg(args, "dropped_ring_full", int64_t(ring_full));
+  add_arg(args, "dropped_disk", int64_t(disk));
+  add_arg(args, "dropped_size_limit", int64_t(limit));
+  if (in_signal) add_arg(args, "dropped_in_signal", int64_t(in_signal));
+  if (memory) add_arg(args, "dropped_memory", int64_t(memory));
+  if (uint64_t cut = g_cut_values.load()) add_arg(args, "values_cut", int64_t(cut));
+  add_arg(args, "bytes", int64_t(bytes()));
+  add_arg(args, "members", int64_t(members_));
+  uint64_t cost = measure_event_cost();
+  add_arg(args, "writer_cpu_us", int64_t(own_cpu_ns / 1000));
+  add_arg(args, "event_cost_ns", int64_t(cost / 100));
+  add_arg(args, "overhead_us", int64_t(h->events.load() * cost / 100000));
+  add_arg(args, "clock", clock_source());
+  add_arg(args, "clock_start_ns", int64_t(clock_.first().mono_ns + clock_.epoch_offset()));
+  add_arg(args, "clock_end_ns", int64_t(mapped));
+  // How far the wall clock has moved against ours since the start (NTP steps, slewing).
+  add_arg(args, "clock_drift_ns", int64_t(realtime_ns()) - int64_t(mapped));
+  add_arg(args, "compression", settings_.compress ? Gzip::backend() : "none");
+  add_arg(args, "recoverable", rings_.recoverable() ? 1 : 0);
+  if (part_ > 1 || !last) add_arg(args, "part", part_);
+  if (!last) add_arg(args, "continues", 1);
+  if (closing_facts_) closing_facts_(&args);
+  uint64_t ts = mapped / 1000;
+  std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "end", ts, args);
+  text += envelope::kLastLine;
+  MemberFacts facts;
+  facts.count(ts);
+  facts.count(0);  // the bracket
+  MemberFacts before = new_facts_;
+  append(text, facts);
+  closing_ = true;
+  bool written = cut_member(slots_);
+  closing_ = false;
+  if (!written) {
+    // More may come before the next try.
+    spool_used_ -= text.size();
+    new_facts_ = before;
+  }
+  return written;
+}
+
+bool Writer::rotate() {
+  if (!write_closing(0, false)) return false;
+  earlier_parts_ += file_size_;
+  earlier_files_.emplace_back(file_.path(), file_.id());
+  file_.close();
+  ++part_;
+  remove_oldest_parts();
+  std::string part = "-part" + std::to_string(part_);
+  requested_path_ = with_suffix(stem_ + part, settings_.compress);
+  fallback_path_ = with_suffix(fallback_stem_ + part, settings_.compress);
+  return ensure_open();
+}
+
+void Writer::remove_oldest_parts() {
+  if (settings_.rotate_keep == 0) earlier_files_.clear();
+  while (settings_.rotate_keep && earlier_files_.size() >= settings_.rotate_keep) {
+    const auto& [path, file] = earlier_files_.front();
+    remove_if_same(path, file);
+    earlier_files_.erase(earlier_files_.begin());
+  }
+}
+
+void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
+  slots_ = slots;
+  complete_ = pump(slots, true);
+  if (!complete_ || !file_.is_open()) return;
+  last_part_ = true;
+  complete_ = cut_member(slots);
+  size_before_closing_ = complete_ ? file_size_ : 0;
+  complete_ = complete_ && write_closing(own_cpu_ns, true);
+}
+
+void Writer::reopen() {
+  last_part_ = false;
+  if (!file_.is_open() || size_before_closing_ == 0) return;
+  rings_.header()->closed_at.store(0);
+  file_.truncate(size_before_closing_);
+  file_size_ = size_before_closing_;
+  set_commit(file_size_, kIdle);
+}
+
+}  // namespace dft

@@ -1,0 +1,224 @@
+// The writer's way from the rings to the spool.
+#include <algorithm>
+#include <new>
+
+#include "format/io_calls.hpp"
+#include "record/large_payloads.hpp"
+#include "record/warn_once.hpp"
+#include "write/writer.hpp"
+
+namespace dft {
+namespace {
+
+constexpr uint64_t kCutSize = 256 * 1024;  // enough text for a member of its own
+constexpr uint64_t kTailAge = 1000000000;  // small members are joined after a second
+constexpr uint64_t kMillisecond = 1000000;
+
+void release_payload(const Record& r) {
+  if (!(r.flags & kOnHeap)) return;
+  std::string_view payload = payload_of(r);
+  release_large_payload(const_cast<char*>(payload.data()), payload.size());
+}
+
+}  // namespace
+
+bool Writer::take_large(RingSlot* slot, const Record& r, int64_t tid) {
+  // Larger than the spool: a member of its own, straight from the heap. A new part has its first lines to write.
+  if (!cut_member(slots_) || !cut_member(slots_) || spool_used_ > 0) return false;
+  LineFormatter::Line line;
+  std::string text;
+  std::string_view encoded;
+  try {
+    text.resize(lines_.bound(r));
+    char* end = lines_.write(r, tid, clock_, text.data(), &line);
+    text.resize(size_t(end - text.data()));
+    MemberFacts facts;
+    facts.count(line.ts);
+    encoded = encode(text, facts);
+  } catch (const std::bad_alloc&) {
+    rings_.header()->dropped[int(Drop::kMemory)].fetch_add(1, std::memory_order_relaxed);
+    slot->read += r.size;
+    release_payload(r);
+    return true;
+  }
+  // Once committed, the record's place is the producer's again.
+  Record head = r;
+  char payload[sizeof(HeapPayload)];
+  bool on_heap = r.flags & kOnHeap;
+  if (on_heap) memcpy(payload, r.payload(), sizeof payload);
+  slot->read += head.size;
+  if (!commit_bytes(slots_, file_size_, encoded, false)) {
+    slot->read -= head.size;
+    return false;
+  }
+  if (on_heap) {
+    HeapPayload heap;
+    memcpy(&heap, payload, sizeof heap);
+    release_large_payload(heap.data, heap.size);
+  }
+  count_taken(line);
+  publish_count();
+  return true;
+}
+
+void Writer::count_taken(const LineFormatter::Line& line) {
+  ++records_in_file_;
+  ++taken_in_part_;
+  events_taken_ += line.event;
+}
+
+// Seldom: the threads take their ids from the same cache line.
+void Writer::publish_count() {
+  if (events_taken_) rings_.header()->events.fetch_add(events_taken_, std::memory_order_relaxed);
+  events_taken_ = 0;
+}
+
+void Writer::name_thread(RingSlot* slot, int64_t tid) {
+  slot->named_tid = tid;
+  slot->named_part = part_;
+  FileHeader* h = rings_.header();
+  if (tid == int64_t(h->pid)) return;  // the prelude has it
+  std::string text =
+      lines_.metadata_line(h->next_id.fetch_add(1), tid, "thread_name", std::to_string(tid), "thread_name");
+  if (spool_used_ + text.size() > h->spool_capacity) return;
+  MemberFacts facts;
+  facts.count(0);
+  append(text, facts);
+  ++records_in_file_;
+}
+
+void Writer::name_files(const Record& r, int64_t tid) {
+  IoPayload io;
+  memcpy(&io, r.payload(), sizeof io);
+  name_file(io.file, tid);
+  for (uint32_t i = 0; i < io.values && i < 4; ++i) {
+    uint64_t value;
+    memcpy(&value, r.payload() + sizeof io + i * sizeof value, sizeof value);
+    if (std::string_view(kCalls[io.call].keys[i]).ends_with("hash")) name_file(value, tid);
+  }
+}
+
+// In a later part of a rotated trace: the file was named in an earlier one.
+void Writer::name_file(uint64_t hash, int64_t tid) {
+  constexpr size_t kLongestName = 32 * 1024;  // a path of 4 KiB, all of it escaped
+  FileHeader* h = rings_.header();
+  if (spool_used_ + kLongestName > h->spool_capacity) return;  // next time: the spool is about to be emptied
+  std::string_view path = names_.missing(hash);
+  if (path.empty()) return;
+  char hex[17];
+  snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash));
+  std::string text = lines_.metadata_line(h->next_id.fetch_add(1), tid, "FH", path, hex);
+  MemberFacts facts;
+  facts.count(0);
+  append(text, facts);
+  ++records_in_file_;
+}
+
+// False when the spool is full or the disk refuses before `head` is reached.
+bool Writer::take(RingSlot* slot, uint64_t head) {
+  FileHeader* h = rings_.header();
+  uint64_t mask = slot->map.capacity - 1;
+  int64_t tid = slot->map.header->tid.load(std::memory_order_relaxed);
+  bool room = true;
+  if (slot->read < head && (slot->named_tid != tid || slot->named_part != part_)) name_thread(slot, tid);
+  while (slot->read < head) {
+    const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (slot->read & mask));
+    if (r.kind == Kind::kMetadata && names_.has(r)) {
+      slot->read += r.size;
+      continue;
+    }
+    if (r.kind == Kind::kIo && settings_.rotate_size) name_files(r, tid);
+    size_t bound = lines_.bound(r);
+    if (spool_used_ + bound > h->spool_capacity) {
+      if (spool_used_ > 0 || bound <= h->spool_capacity) {
+        room = false;
+        break;
+      }
+      if (!take_large(slot, r, tid)) {
+        room = false;
+        break;
+      }
+      continue;
+    }
+    char* start = rings_.spool() + spool_used_;
+    LineFormatter::Line line;
+    char* end = lines_.write(r, tid, clock_, start, &line);
+    spool_used_ += size_t(end - start);
+    new_facts_.count(line.ts);
+    if (r.kind == Kind::kMetadata) names_.note(r);
+    count_taken(line);
+    release_payload(r);
+    slot->read += r.size;
+    if (spool_used_ >= settings_.member_size) {
+      room = false;
+      break;
+    }
+  }
+  publish_count();
+  return room;
+}
+
+void Writer::discard(const std::vector<RingSlot*>& slots) {
+  FileHeader* h = rings_.header();
+  for (RingSlot* s : slots) {
+    uint64_t head = s->map.header->head.load(std::memory_order_acquire);
+    uint64_t n = 0;
+    for (; s->read < head; ++n) {
+      const auto& r = *reinterpret_cast<const Record*>(s->map.data + (s->read & (s->map.capacity - 1)));
+      release_payload(r);
+      s->read += r.size;
+    }
+    s->map.header->tail.store(s->read, std::memory_order_release);
+    h->dropped[int(Drop::kSizeLimit)].fetch_add(n, std::memory_order_relaxed);
+  }
+}
+
+bool Writer::drain(const std::vector<RingSlot*>& slots) {
+  // Up to the heads seen now: a producer that never pauses must not keep us here. By turns: of many full rings each
+  // is to get some room soon.
+  constexpr uint64_t kTurn = 64 << 10;
+  heads_.clear();
+  for (RingSlot* s : slots) heads_.push_back(s->map.header->head.load(std::memory_order_acquire));
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      RingSlot* s = slots[i];
+      uint64_t upto = std::min(heads_[i], s->read + kTurn);
+      while (s->read < upto && !take(s, upto)) {
+        if (failing_ || !cut_member(slots)) return false;
+        if (over_limit()) return true;
+      }
+      more |= s->read < heads_[i];
+    }
+  }
+  return true;
+}
+
+bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
+  slots_ = slots;
+  uint64_t commits_before = commits_.load(std::memory_order_relaxed);
+  bool nothing = true;
+  for (RingSlot* s : slots) nothing &= s->map.header->head.load(std::memory_order_acquire) == s->read;
+  if (nothing && !file_.is_open()) return true;  // a process without records leaves no file
+  if (nothing && uncommitted() == 0 && tail_committed_ == 0) return true;
+  if (!ensure_open()) return false;
+  if (over_limit()) {
+    warn_once("the trace has reached DFTRACER_MAX_SIZE; further events are dropped and counted");
+    if (uncommitted() && !commit_tail(slots)) return false;
+    discard(slots);
+    return true;
+  }
+  failing_ = false;
+  if (!drain(slots)) return false;
+  uint64_t now = monotonic_ns();
+  if (spool_used_ >= kCutSize && !cut_member(slots)) return false;
+  bool due = now - last_commit_ns_ >= settings_.flush_ms * kMillisecond / 2;
+  if (uncommitted() && (force || due) && !commit_tail(slots)) return false;
+  if (tail_committed_ && now - tail_since_ns_ > kTailAge && !cut_member(slots)) return false;
+  // Only where something was written: the number is known to be ours then, and not one that the program is reusing.
+  if (commits_.load(std::memory_order_relaxed) != commits_before && file_.vanished())
+    warn_once("the trace file " + file_.path() + " was removed; its events are lost");
+  return true;
+}
+
+}  // namespace dft

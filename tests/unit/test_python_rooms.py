@@ -1,0 +1,74 @@
+"""The Python rooms form one flow: a module imports only from its own room and those it may use."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "src" / "dftracer"
+
+# The private modules beside the rooms: settings, the session, the native recorder.
+BASE = {"", "format"}
+# Inside the user's job. `compat` holds the old names of `python`: the two are one room.
+RECORDER = BASE | {"python", "compat"}
+# Readers of finished traces know nothing of the recorder's Python.
+ANALYSIS = BASE | {"load", "link", "analyze"}
+MAY_USE = {
+    "": BASE,
+    "format": BASE,
+    "python": RECORDER,
+    "compat": RECORDER,
+    "hooks": RECORDER | {"hooks"},
+    "auto": RECORDER | {"auto"},
+    "collect": RECORDER | {"collect"},
+    "load": BASE | {"load"},
+    "link": BASE | {"load", "link"},
+    "analyze": ANALYSIS,
+}
+# What shows results (report, view, ...) uses the analysis; the command line uses everything.
+SHOWING = ANALYSIS | {"report"}
+# Doors to the package that have to bear these names.
+DOORS = {"__main__.py", "dftracer.py", "dftracer_dbg.py", "logger.py", "preload.py", "testing.py"}
+
+
+def _room(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def _imported(source: Path) -> set[str]:
+    """Full names of the modules of this package that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{source.relative_to(PACKAGE)}: write whole names of modules"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.startswith("dftracer.")}
+
+
+def _room_of_import(name: str) -> str:
+    first = name.split(".")[1]
+    return first if (PACKAGE / first).is_dir() else ""
+
+
+def _sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def test_imports_go_left() -> None:
+    wrong = {}
+    for source in _sources():
+        room = _room(source)
+        if room != "cli" and not (room == "" and source.name in DOORS):
+            allowed = MAY_USE.get(room, SHOWING | {room})
+            bad = sorted(name for name in _imported(source) if _room_of_import(name) not in allowed)
+            wrong.update({str(source.relative_to(PACKAGE)): bad} if bad else {})
+    assert wrong == {}
+
+
+def test_the_product_does_not_need_the_generator_of_traces() -> None:
+    outside = [s for s in _sources() if s.parent.name != "synthetic"]
+    users = [s.name for s in outside if any(".synthetic" in name for name in _imported(s))]
+    assert users == []
