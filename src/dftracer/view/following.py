@@ -31,7 +31,7 @@ class FollowedSource(Source):
         places = [self._readable(file) for file in self._files]
         if not places:
             raise NoTraces(f"{self.paths[0]} holds no trace yet")
-        trace = Trace(places, recover=False, cache=False)
+        trace = Trace(places, cache=False)
         trace.torch_files = find_torch_files(self.paths)
         return self._chosen(trace)
 

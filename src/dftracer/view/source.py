@@ -9,7 +9,7 @@ from typing import Any
 from dftracer.analyze.analysis import units_of
 from dftracer.analyze.torch_files import read_torch_files
 from dftracer.load._need import MissingExtra
-from dftracer.load.files import NoTraces
+from dftracer.load.files import NoTraces, recover
 from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import run_identity
 from dftracer.load.trace import Trace
@@ -51,6 +51,7 @@ class Source:
         return self._opened
 
     def _open(self) -> Trace:
+        recover(self.paths)
         return self._chosen(Trace(self.paths, torch=True))
 
     def _chosen(self, trace: Trace) -> Trace:
