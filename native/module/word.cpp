@@ -90,6 +90,12 @@ PyObject* say_ends(PyObject* self, PyObject*) {
 
 PyObject* word_by_hand(PyObject* self, PyObject*) { return PyBool_FromLong(ask_twins(word_of(self))); }
 
+PyObject* word_begin_anew(PyObject* self, PyObject*) {
+  ask_twins(word_of(self));
+  word_of(self)->silent = false;
+  Py_RETURN_NONE;
+}
+
 bool all_nodes(PyObject* twins) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(twins); ++i) {
     if (PyObject_TypeCheck(PyTuple_GET_ITEM(twins, i), &g_node_type)) continue;
@@ -146,6 +152,7 @@ PyMethodDef g_word_methods[] = {
     {"begins", say_begins, METH_NOARGS, nullptr},
     {"ends", say_ends, METH_NOARGS, nullptr},
     {"by_hand", word_by_hand, METH_NOARGS, nullptr},
+    {"begin_anew", word_begin_anew, METH_NOARGS, nullptr},
     {},
 };
 

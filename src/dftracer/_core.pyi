@@ -124,6 +124,9 @@ def wrap(
 def disguise(function: Callable[..., Any], body: Callable[..., Any], attributes: dict[str, Any]) -> Wrapped:
     """An object that calls `body` and otherwise passes for `function`."""
 
+def set_waiting(remember: Callable[[Node | Use, Any], Any]) -> None:
+    """Tell of every target that is decorated while tracing is off."""
+
 def set_decorator(decorate: Callable[[Node | Use, Any], Any]) -> None:
     """What calling a Node or Use with something to decorate does."""
 
@@ -158,6 +161,8 @@ class Word:
         """It ends now."""
     def by_hand(self) -> bool:
         """Whether the program has said it itself since this was last asked."""
+    def begin_anew(self) -> None:
+        """What was said by hand until now does not count."""
     def log(self, start_ns: int, end_ns: int, /, *pairs: Any) -> int:
         """One event with these keys and values in turns, unless the program writes its own.
 
@@ -233,9 +238,7 @@ class StateFields:
     def optimizer_began(self, optimizer: Any, /) -> bool: ...
     def optimizer_ended(self, optimizer: Any, /) -> bool: ...
 
-def step_rule(
-    block: Word, fetch: Word, forward: Word, backward: Word, step: Word, tensor: type, /
-) -> None:
+def step_rule(block: Word, fetch: Word, forward: Word, backward: Word, step: Word, tensor: type, /) -> None:
     """The words that the usual course says, and the type of tensors."""
 
 def items(word: Word, dataset: Any, indices: Iterable[Any], batch: int | None, restarts: int, /) -> list[Any]:

@@ -22,11 +22,19 @@ __all__ = [
     "TRAIN",
     "TRANSFER",
     "Word",
+    "begin_anew",
     "now",
 ]
 
 now = _core.time_ns
 Word = _core.Word
+
+
+def begin_anew() -> None:
+    """What was said by hand until now does not count."""
+    for word in WORDS:
+        word.begin_anew()
+
 
 _fetch, _pipeline = ai.dataloader.fetch, ai.pipeline
 
@@ -49,3 +57,4 @@ EPOCH = Word(
     (_pipeline.epoch, _pipeline.epoch._named("epoch.block"), _pipeline.epoch.derive("block")),
 )
 EVALUATE = Word("evaluate", "pipeline", (_pipeline.evaluate, _pipeline.test))
+WORDS = [word for word in globals().values() if isinstance(word, Word)]
