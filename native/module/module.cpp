@@ -18,6 +18,7 @@ namespace {
 
 PyMethodDef g_functions[] = {
     {"set_decorator", set_decorator, METH_O, nullptr},
+    {"set_waiting", set_waiting, METH_O, nullptr},
     {"set_traceable_call", set_traceable_call, METH_O, nullptr},
     {"wrap", wrap, METH_VARARGS, nullptr},
     {"disguise", disguise, METH_VARARGS, nullptr},

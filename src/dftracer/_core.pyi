@@ -124,6 +124,9 @@ def wrap(
 def disguise(function: Callable[..., Any], body: Callable[..., Any], attributes: dict[str, Any]) -> Wrapped:
     """An object that calls `body` and otherwise passes for `function`."""
 
+def set_waiting(remember: Callable[[Node | Use, Any], Any]) -> None:
+    """Tell of every target that is decorated while tracing is off."""
+
 def set_decorator(decorate: Callable[[Node | Use, Any], Any]) -> None:
     """What calling a Node or Use with something to decorate does."""
 

@@ -24,6 +24,7 @@ __all__ = [
     "TRAIN",
     "TRANSFER",
     "Word",
+    "begin_anew",
     "now",
 ]
 
@@ -92,6 +93,13 @@ class Word:
         _log_automatic(self.name, self.cat, start, end, "step", step, "epoch", epoch)
 
 
+def begin_anew() -> None:
+    """What was said by hand until now does not count."""
+    for word in WORDS:
+        word.by_hand()
+        word._silent = False
+
+
 _fetch, _pipeline = ai.dataloader.fetch, ai.pipeline
 
 FETCH = Word("fetch.iter", "dataloader", _fetch._named("fetch.iter"), _fetch.derive("iter"), phase=1)
@@ -115,3 +123,4 @@ EPOCH = Word(
     _pipeline.epoch.derive("block"),
 )
 EVALUATE = Word("evaluate", "pipeline", _pipeline.evaluate, _pipeline.test)
+WORDS = [word for word in globals().values() if isinstance(word, Word)]

@@ -36,6 +36,8 @@ def install() -> bool:
     if _patches is not None:
         return True
     _session.arm()
+    if "dftracer.python" in sys.modules:  # annotations of an earlier session say nothing of this one
+        importlib.import_module("dftracer.auto._events").begin_anew()
     _patches = Patches()
     _imports.when_imported("torch", _torch_is_there)
     # Not after torch: a framework that imports it is in the middle of its own import then.
