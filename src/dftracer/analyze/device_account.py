@@ -13,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.device_host import functions_during, innermost, io_during
 from dftracer.analyze.device_kinds import KERNEL_KINDS, kernel_kind
 from dftracer.analyze.device_rows import HOST, KERNEL, LAUNCH, MEMCPY, MODULE, DeviceRows
+from dftracer.analyze.host_work import HostWork
 from dftracer.analyze.intervals import EMPTY, Intervals, clip, difference, intersection, measure, total, union
 from dftracer.analyze.stages import NONE, STAGES
 from dftracer.analyze.steps import StepTable
@@ -27,7 +29,6 @@ __all__ = [
     "account_of_rows",
     "find_windows",
     "idle_class_of_stage",
-    "innermost",
 ]
 
 IDLE_CLASSES: Final = ("input", "host", "dependency", "launch", "comm", "checkpoint", "unknown")
@@ -104,6 +105,7 @@ class DeviceAccount:
     streams: list[dict[str, Any]] = field(default_factory=list)
     host_phases: dict[str, float] = field(default_factory=dict)  # where the host was while the device idled
     host_functions: dict[str, float] = field(default_factory=dict)
+    host_io: dict[str, float] = field(default_factory=dict)  # the same, by call and file
     steps: list[dict[str, Any]] = field(default_factory=list)
     top: list[dict[str, Any]] = field(default_factory=list)
     over_time: list[dict[str, Any]] = field(default_factory=list)
@@ -168,7 +170,7 @@ def find_windows(rows: DeviceRows) -> list[tuple[int, int]]:
     return list(zip(merged[0].tolist(), merged[1].tolist(), strict=True))
 
 
-def account_of_rows(rows: DeviceRows, host: HostSide) -> DeviceAccount | None:
+def account_of_rows(rows: DeviceRows, host: HostSide, work: HostWork) -> DeviceAccount | None:
     """The whole account; None where nothing ran on a device."""
     device = rows.take(np.flatnonzero(rows.on_device))
     if len(device) == 0:
@@ -185,12 +187,12 @@ def account_of_rows(rows: DeviceRows, host: HostSide) -> DeviceAccount | None:
     hidden = 0.0
     for number in np.unique(device.device).tolist():
         mine = device.device == number
-        work = intersection(union(device.start[mine], device.end[mine]), windows)
-        busy.append(work)
+        ran = intersection(union(device.start[mine], device.end[mine]), windows)
+        busy.append(ran)
         out.observed_s += total(windows) / 1e9
-        out.busy_s += total(work) / 1e9
+        out.busy_s += total(ran) / 1e9
         hidden += _overlaps(out, device, kinds, mine)
-        gaps = difference(windows, work)
+        gaps = difference(windows, ran)
         for name, time in _idle(gaps, device.start[mine], launched[mine], host, at_work).items():
             idle[name].append(time)
             out.idle[name] += total(time) / 1e9
@@ -204,7 +206,7 @@ def account_of_rows(rows: DeviceRows, host: HostSide) -> DeviceAccount | None:
     out.overlap_share = hidden / moved if moved else None
     _launches(out, rows, device, launched)
     waiting = [idle[c] for c in ("host", "launch")]
-    _where_the_host_was(out, rows, host, [t for times in waiting for t in times])
+    _where_the_host_was(out, rows, host, [t for times in waiting for t in times], work)
     out.steps = _steps(device, launched, host.steps, windows)
     when = np.where(launched == MISSING, device.start, launched)
     out.top = _top(device, kinds, when, host.stage_of_calls(when, callers), rows)
@@ -327,8 +329,10 @@ def _launches(out: DeviceAccount, rows: DeviceRows, device: DeviceRows, launched
         out.graph_replays = int(np.isin(rows.name[calls], list(graph)).sum())
 
 
-def _where_the_host_was(out: DeviceAccount, rows: DeviceRows, host: HostSide, idle: list[Intervals]) -> None:
-    """Phases and functions of the host during idle time that it is to blame for."""
+def _where_the_host_was(
+    out: DeviceAccount, rows: DeviceRows, host: HostSide, idle: list[Intervals], work: HostWork
+) -> None:
+    """Phases, functions and I/O of the host during idle time that it is to blame for."""
     if not idle:
         return
     time = _joined(*idle)
@@ -341,37 +345,8 @@ def _where_the_host_was(out: DeviceAccount, rows: DeviceRows, host: HostSide, id
     seen = sum(out.host_phases.values())
     if total(time) / 1e9 - seen > 1e-6:
         out.host_phases["between phases"] = total(time) / 1e9 - seen
-    on = np.flatnonzero((rows.kind == HOST) | (rows.kind == LAUNCH))
-    if host.steps.tid:
-        on = on[rows.tid[on] == host.steps.tid]
-    inner = innermost(rows.start[on], rows.end[on], (time[0] + time[1]) // 2)
-    length = time[1] - time[0]
-    sums: dict[int, int] = {}
-    for row, ns in zip(inner.tolist(), length.tolist(), strict=True):
-        if row >= 0:
-            name = int(rows.name[on[row]])
-            if not rows.names[name].startswith("ProfilerStep"):
-                sums[name] = sums.get(name, 0) + ns
-    most = sorted(sums.items(), key=lambda s: (-s[1], rows.names[s[0]]))[:8]
-    out.host_functions = {rows.names[n]: ns / 1e9 for n, ns in most}
-
-
-def innermost(start: npt.NDArray[Any], end: npt.NDArray[Any], times: npt.NDArray[Any]) -> Ints:
-    """For nested spans in the order of their start: the innermost one around each time, -1 without any."""
-    parent = np.full(start.size, -1, np.int64)
-    stack: list[int] = []
-    ends = end.tolist()
-    for i, s in enumerate(start.tolist()):
-        while stack and ends[stack[-1]] <= s:
-            stack.pop()
-        parent[i] = stack[-1] if stack else -1
-        stack.append(i)
-    at: Ints = np.searchsorted(start, times, side="right").astype(np.int64) - 1
-    while True:
-        over = (at >= 0) & (end[np.maximum(at, 0)] <= times)
-        if not over.any():
-            return at
-        at[over] = parent[at[over]]
+    out.host_functions = functions_during(time, rows, work, host.steps.tid)
+    out.host_io = io_during(time, work, host.steps.tid)
 
 
 def _steps(device: DeviceRows, launched: Ints, steps: StepTable, windows: Intervals) -> list[dict[str, Any]]:

@@ -10,14 +10,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.host_work import LONG_US
 from dftracer.load.chunk import Chunk, Ints
 
 if TYPE_CHECKING:
     from dftracer.link.activity import ActivityTable
 
-__all__ = ["HOST", "KERNEL", "LAUNCH", "MEMCPY", "MEMSET", "MODULE", "DeviceRows", "joined", "rows_of_chunk"]
+__all__ = [
+    "FUNCTION",
+    "HOST",
+    "KERNEL",
+    "LAUNCH",
+    "MEMCPY",
+    "MEMSET",
+    "MODULE",
+    "DeviceRows",
+    "joined",
+    "rows_of_chunk",
+]
 
-HOST, LAUNCH, KERNEL, MEMCPY, MEMSET, MODULE = range(6)
+HOST, LAUNCH, KERNEL, MEMCPY, MEMSET, MODULE, FUNCTION = range(7)
 _TYPES = {
     b"kernel": KERNEL,
     b"gpu_memcpy": MEMCPY,
@@ -95,7 +107,9 @@ def rows_of_chunk(chunk: Chunk, rows: npt.NDArray[np.intp], names: list[str]) ->
         if known is not None:
             kind[np.searchsorted(ends, match.start(), side="right")] = known
     module = np.array([n.startswith("nn.Module") for n in names], dtype=bool)
-    keep = np.flatnonzero((kind >= 0) & ((kind != MODULE) | module))
+    long = chunk.ints("dur")[rows] >= LONG_US
+    kind[(kind == MODULE) & ~module] = FUNCTION
+    keep = np.flatnonzero((kind >= 0) & ((kind != FUNCTION) | long))
     if keep.size == 0:
         return None
     columns = {c: np.full(rows.size, -1, np.int64) for c in _NUMBERS}
