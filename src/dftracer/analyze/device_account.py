@@ -137,14 +137,12 @@ def find_windows(rows: DeviceRows) -> list[tuple[int, int]]:
         return list(zip(start.tolist(), end.tolist(), strict=True))
     if len(rows) == 0:
         return []
-    host = np.flatnonzero(rows.kind == HOST)
     names = rows.names
-    numbered = [
-        (int(digits), int(i))
-        for i in host.tolist()
-        if names[rows.name[i]].startswith("ProfilerStep#")
-        and (digits := names[rows.name[i]].rpartition("#")[2]).isdigit()
+    steps = [
+        i for i, n in enumerate(names) if n.startswith("ProfilerStep#") and n.rpartition("#")[2].isdigit()
     ]
+    found = np.flatnonzero((rows.kind == HOST) & np.isin(rows.name, steps))
+    numbered = [(int(names[rows.name[i]].rpartition("#")[2]), i) for i in found.tolist()]
     if numbered:
         numbered.sort(key=lambda n: int(rows.start[n[1]]))
         windows: list[list[int]] = []
@@ -161,11 +159,9 @@ def find_windows(rows: DeviceRows) -> list[tuple[int, int]]:
     on = rows.on_device
     begins = np.array([w[0] for w in windows], np.int64)
     where = np.maximum(np.searchsorted(begins, rows.start[on], side="right") - 1, 0)
-    for i, (s, e) in zip(
-        where.tolist(), zip(rows.start[on].tolist(), rows.end[on].tolist(), strict=True), strict=True
-    ):
-        windows[i][0], windows[i][1] = min(windows[i][0], s), max(windows[i][1], e)
     first, last = (np.array(c, np.int64) for c in zip(*windows, strict=True))
+    np.minimum.at(first, where, rows.start[on])
+    np.maximum.at(last, where, rows.end[on])
     merged = union(first, last)
     return list(zip(merged[0].tolist(), merged[1].tolist(), strict=True))
 
@@ -320,7 +316,8 @@ def _host_at_work(rows: DeviceRows) -> Intervals:
 
 def _launches(out: DeviceAccount, rows: DeviceRows, device: DeviceRows, launched: Ints) -> None:
     known = launched != MISSING
-    out.launches = int(np.unique(device.correlation[known]).size)
+    correlations = np.sort(device.correlation[known])
+    out.launches = int(np.count_nonzero(np.diff(correlations))) + bool(correlations.size)
     if known.any():
         out.launch_delay_us = float(np.median((device.start - launched)[known])) / 1e3
     calls = rows.kind == LAUNCH

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from dftracer.analyze.device_rows import FUNCTION, HOST, LAUNCH, MODULE, DeviceRows
 from dftracer.analyze.host_work import HostWork
 from dftracer.analyze.intervals import Intervals
-from dftracer.load.chunk import Ints
+from dftracer.load._scan import nest
+from dftracer.load.chunk import Ints, int64s
 
 __all__ = ["functions_during", "innermost", "io_during"]
 
@@ -50,7 +51,8 @@ def _seconds(time: Intervals, start: Ints, end: Ints, name: Ints, names: list[st
     start, end, name = start[inside], end[inside], name[inside]
     order = np.lexsort((-end, start))
     start, end, name = start[order], end[order], name[order]
-    edges = np.unique(np.concatenate((start, end, *time)))
+    edges = np.sort(np.concatenate((start, end, *time)))
+    edges = edges[np.concatenate(([True], np.diff(edges) > 0))]
     middle = (edges[:-1] + edges[1:]) // 2
     gap = np.searchsorted(time[0], middle, side="right") - 1
     idle = (gap >= 0) & (middle < time[1][np.maximum(gap, 0)])
@@ -63,14 +65,8 @@ def _seconds(time: Intervals, start: Ints, end: Ints, name: Ints, names: list[st
 
 def innermost(start: npt.NDArray[Any], end: npt.NDArray[Any], times: npt.NDArray[Any]) -> Ints:
     """For nested spans in the order of their start: the innermost one around each time, -1 without any."""
-    parent = np.full(start.size, -1, np.int64)
-    stack: list[int] = []
-    ends = end.tolist()
-    for i, s in enumerate(start.tolist()):
-        while stack and ends[stack[-1]] <= s:
-            stack.pop()
-        parent[i] = stack[-1] if stack else -1
-        stack.append(i)
+    start, end = np.ascontiguousarray(start, np.int64), np.ascontiguousarray(end, np.int64)
+    parent = int64s(nest(np.zeros_like(start), start, end - start)[0])
     at: Ints = np.searchsorted(start, times, side="right").astype(np.int64) - 1
     while True:
         over = (at >= 0) & (end[np.maximum(at, 0)] <= times)

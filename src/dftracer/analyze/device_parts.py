@@ -85,11 +85,13 @@ def device_parts(chunk: Chunk, rows: Any, pair: Any, keys: list[tuple[str, str]]
         at = np.flatnonzero(wanted[pair])
         if at.size == 0:
             continue
-        names = [keys[p][1] for p in pair[at].tolist()]
         if is_phase:
-            out.phases.append(phases_of_chunk(chunk, place[at], names))
+            out.phases.append(phases_of_chunk(chunk, place[at], [keys[p][1] for p in pair[at].tolist()]))
         else:
-            found = rows_of_chunk(chunk, place[at], names)
+            used = np.flatnonzero(wanted & (np.bincount(pair[at], minlength=len(keys)) > 0))
+            number = np.full(len(keys), -1, np.int64)
+            number[used] = np.arange(used.size)
+            found = rows_of_chunk(chunk, place[at], number[pair[at]], [keys[p][1] for p in used.tolist()])
             if found is not None:
                 out.rows.append(found)
     return out
