@@ -50,7 +50,8 @@ class DeviceParts:
         }
         out = DeviceSides(names)
         if self.rows:
-            rows = joined(self.rows)
+            parts, self.rows = self.rows, []
+            rows = joined(parts)
             out.profiler = account_of_rows(rows, _host_side(rows, lanes, steps), work)
         if self.phases:
             out.events = account_of_phases(joined_phases(self.phases), steps, steps.steady)

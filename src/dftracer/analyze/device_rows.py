@@ -46,7 +46,18 @@ _NUMBERS = {
     "device": b'"device_index":',
     "stream": b'"stream":',
 }
-_COLUMNS = ("kind", "name", "op", "start", "end", "tid", "device", "stream", "correlation")
+# In as little memory as they fit: there are as many of them as profiler events.
+_COLUMNS = {
+    "kind": np.int8,
+    "name": np.int32,
+    "op": np.int32,
+    "start": np.int64,
+    "end": np.int64,
+    "tid": np.int64,
+    "device": np.int32,
+    "stream": np.int64,
+    "correlation": np.int64,
+}
 
 
 def _none() -> Ints:
@@ -76,6 +87,12 @@ class DeviceRows:
         """Some of the rows."""
         columns = {c: getattr(self, c)[rows] for c in _COLUMNS}
         return DeviceRows(self.names, **columns, windows=self.windows)
+
+    def compact(self) -> DeviceRows:
+        """The same in less memory."""
+        for column, dtype in _COLUMNS.items():
+            setattr(self, column, getattr(self, column).astype(dtype, copy=False))
+        return self
 
     @property
     def on_device(self) -> npt.NDArray[np.bool_]:
@@ -131,7 +148,7 @@ def rows_of_chunk(
         columns["stream"],
         columns["correlation"],
     )
-    return out.take(keep)
+    return out.take(keep).compact()
 
 
 def rows_of_activities(table: ActivityTable) -> DeviceRows:
@@ -178,23 +195,18 @@ def rows_of_activities(table: ActivityTable) -> DeviceRows:
 
 
 def joined(parts: Iterable[DeviceRows]) -> DeviceRows:
-    """All parts as one, in the order of their start."""
+    """All parts as one, in the order of their start; the parts are empty after it."""
     parts = list(parts)
-    if len(parts) == 1:
-        only = parts[0]
-        return only.take(np.argsort(only.start, kind="stable"))
     table = _Names()
-    columns: dict[str, list[Any]] = {c: [] for c in _COLUMNS}
-    windows: list[tuple[int, int]] = []
-    for part in parts:
-        renumber = np.array([*(table.number(n) for n in part.names), -1], np.int64)
-        for column in _COLUMNS:
-            values = getattr(part, column)
-            columns[column].append(renumber[values] if column in ("name", "op") else values)
-        windows += part.windows
-    merged = DeviceRows(
-        table.names,
-        **{c: np.concatenate(v) if v else _none() for c, v in columns.items()},
-        windows=windows,
-    )
-    return merged.take(np.argsort(merged.start, kind="stable"))
+    numbers = [np.array([*(table.number(n) for n in part.names), -1], np.int32) for part in parts]
+    out = DeviceRows(table.names, windows=[w for part in parts for w in part.windows])
+    order: Any = np.argsort(np.concatenate([_none(), *(part.start for part in parts)]), kind="stable")
+    for column, dtype in _COLUMNS.items():
+        values: list[Any] = []
+        for part, number in zip(parts, numbers, strict=True):
+            value = getattr(part, column)
+            values.append(number[value] if column in ("name", "op") else value.astype(dtype, copy=False))
+            setattr(part, column, _none())
+        if values:
+            setattr(out, column, np.concatenate(values)[order])
+    return out
