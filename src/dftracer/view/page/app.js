@@ -5,7 +5,7 @@ import {at, chip, showEvent, showFound, showRange, showTable} from "view/drawer.
 import {Navigator} from "view/navigator.js";
 import {Pane} from "view/pane.js";
 import {View} from "view/view.js";
-import {bytes, count, element, percent, plural, time} from "view/words.js";
+import {bytes, count, element, percent, plural, tail, time} from "view/words.js";
 
 const view = new View();
 const panes = [];
@@ -174,7 +174,7 @@ function fillMenus() {
     view.changed("filter");
   });
   at("ranks").hidden = ranks.length < 2;
-  const kinds = new Set(about.flatMap((a) => a.classes.map((c) => a.kinds[c.kind])));
+  const kinds = new Set(about.flatMap((a) => a.classes.filter((c) => c.used).map((c) => a.kinds[c.kind])));
   const used = about[0].kinds.filter((k) => kinds.has(k));
   at("legend").replaceChildren(...used.map((k) => element("span", {class: "chip"}, chip(k), k)));
 }
@@ -273,8 +273,10 @@ function showLive() {
     ...(live.running !== undefined ? [pair("processes", `${live.running} running`)] : []),
     ...(live.dropped ? [pair("dropped", count(live.dropped))] : []),
     ...(live.window_s ? [pair(`last ${live.window_s.toFixed(0)} s: steps/s`, live.steps_per_s === null ? "–" : live.steps_per_s.toFixed(2)),
-      pair("waiting for the loader", live.fetch_wait === null ? "–" : percent(live.fetch_wait)), pair("read", `${bytes(live.read_per_s)}/s`),
-      pair("written", `${bytes(live.written_per_s)}/s`), pair("events", `${count(live.events_per_s)}/s`)] : []));
+      pair("waiting for the loader", live.fetch_wait === null ? "–" : percent(live.fetch_wait)), ...(live.device_busy === null ? [] : [pair("device busy", percent(live.device_busy))]),
+      ...(live.samples_per_s ? [pair("samples/s", live.samples_per_s.toFixed(1))] : []), pair("read", `${bytes(live.read_per_s)}/s`),
+      pair("written", `${bytes(live.written_per_s)}/s`), pair("events", `${count(live.events_per_s)}/s`),
+      ...(live.hottest ? [pair("hottest file", tail(live.hottest.path, 36))] : [])] : []));
 }
 
 async function poll() {
