@@ -18,8 +18,8 @@ _KIND = {k.id: k for k in KINDS}
 
 @dataclass
 class Finding:
-    """One statement about the run. `seconds` is what a perfect cure would save, `percent` its share of the
-    run.
+    """One statement about the run. `seconds` is what a perfect cure
+    would save, `percent` its share of the run.
     """
 
     id: str

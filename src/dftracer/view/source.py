@@ -8,7 +8,7 @@ from pathlib import Path
 from dftracer.analyze.analysis import units_of
 from dftracer.analyze.torch_files import read_torch_files
 from dftracer.load._need import MissingExtra
-from dftracer.load.files import NoTraces
+from dftracer.load.files import NoTraces, recover
 from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import run_identity
 from dftracer.load.trace import Trace
@@ -50,6 +50,7 @@ class Source:
         return self._opened
 
     def _open(self) -> Trace:
+        recover(self.paths)
         trace = Trace(self.paths, torch=True)
         if self._run is not None:
             return trace.of_run(self._run)
