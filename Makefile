@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
+# Many tests wait for processes that they started: more of them at once than there are cores.
+TESTS_AT_ONCE ?= 4
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
 .PHONY: demo test native-test lint docs fuzz chakra-descriptor bench bench-rivals clean
@@ -25,7 +27,8 @@ $(VENV)/.torch: $(BIN)/python
 	touch $@
 
 test: $(VENV)/.torch $(VENV)/.installed $(VENV)/.system lint native-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 # What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for
 # the instruction budgets. Without the right to install them those tests say that they were skipped.

@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, save `bench/results.json`, write `docs/performance.md`."""
+"""`python -m bench`: measure, save the results, write `docs/performance.md` and the figures of the README."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bench.rounds import ROOT, Bench
 from bench.subjects import decorator, import_time, loop, off, others, size, soak, span, throughput, update
 
 RESULTS = ROOT / "bench" / "results.json"
+README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "performance.md"
 
 SUBJECTS: dict[str, Callable[[Bench], list[Row]]] = {
@@ -86,7 +87,10 @@ def main(argv: list[str]) -> int:
             measured.sort(list(SUBJECTS))
         measured.save(arguments.json)
     arguments.page.parent.mkdir(parents=True, exist_ok=True)
-    arguments.page.write_text(report.markdown(Results.load(arguments.json)))
+    results = Results.load(arguments.json)
+    arguments.page.write_text(report.markdown(results))
+    if arguments.page == PAGE:
+        README.write_text(report.with_figures(README.read_text(), results))
     return 0
 
 

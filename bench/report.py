@@ -1,4 +1,4 @@
-"""Writes docs/performance.md from the results."""
+"""Writes docs/performance.md, and the figures of the README, from the results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.results import Goal, Results, Row
 
-__all__ = ["markdown"]
+__all__ = ["markdown", "with_figures"]
 
 _HEAD = """# Performance
 
@@ -74,6 +74,31 @@ def _table(rows: list[Row]) -> list[str]:
         cells = (row.what, _value(row.ours, row.unit), _value(row.rival, row.unit), _ratio(row), goals)
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _figures(results: Results) -> list[str]:
+    rows = {row.what: row for row in results.rows}
+    span = rows["`with ai.compute.forward:`, epoch and step set"]
+    off = rows["tracing off: `@ai.compute.forward` over the plain call"]
+    rate = rows["sustained, 2 threads, gzip, nothing dropped"]
+    empty = span.baselines["empty Python context manager"]
+    return [
+        "| | pydftracer | DFTracer |",
+        "|---|---|---|",
+        f"| `with ai.compute.forward:` | {_value(span.ours, 'ns')} (an empty Python context manager:"
+        f" {_value(empty, 'ns')}) | {_value(span.rival, 'ns')} |",
+        f"| tracing off, decorated function | the function itself | {_value(off.rival, 'ns')} more a call |",
+        f"| written, 2 threads, gzip, nothing dropped | {_value(rate.ours, rate.unit)[:-2]} events/s"
+        f" | {_value(rate.rival, rate.unit)[:-2]} events/s |",
+        "| killed with `kill -9` | every recorded event recovered | nothing left |",
+    ]
+
+
+def with_figures(readme: str, results: Results) -> str:
+    """The README with fresh figures."""
+    begin, end = "<!-- figures: made by `make bench` -->\n", "\n<!-- end -->"
+    head, _, rest = readme.partition(begin)
+    return head + begin + "\n".join(_figures(results)) + rest[rest.index(end) :]
 
 
 def markdown(results: Results) -> str:

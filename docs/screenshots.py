@@ -1,8 +1,9 @@
 """Makes the pictures of the documentation from real runs, in a real browser.
 
-python docs/screenshots.py [NAME ...]      report, loop, huggingface, lightning; all without a name
+python docs/screenshots.py [NAME ...]      report, loop, huggingface, lightning, view; all without a name
 
-The runs are the programs and commands of the tutorials themselves, and examples/train.py for the README.
+The runs are the programs and commands of the tutorials themselves, and examples/train.py for the README; the
+viewer shows the made-up job of its tests, which has a GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ TERMINAL_COLUMNS = 96
 
 sys.path.insert(0, str(ROOT / "tests"))
 from docs.snippets import blocks_of  # noqa: E402 - the one reader of our code blocks
+from support.view_trace import training_job  # noqa: E402
 
 Shoot = Callable[..., None]
 
@@ -98,7 +100,34 @@ def lightning(folder: Path, shoot: Shoot) -> None:
     shoot(folder / "report.html", "tutorial-lightning", height=1000)
 
 
-PICTURES = {f.__name__: f for f in (report, loop, huggingface, lightning)}
+def view(folder: Path, shoot: Shoot) -> None:
+    """One step with its arrows, and two runs."""
+    before = training_job(folder / "before")
+    after = training_job(folder / "after", seed=2, slower=1.6)
+    for name, paths, scheme, keys in (
+        ("view-light", [before], "light", [*"]]]]", "ArrowDown", "ArrowDown", "ArrowRight"]),
+        ("view-dark", [before, after], "dark", ["w", "r"]),
+    ):
+        command = [
+            sys.executable,
+            "-m",
+            "dftracer.cli",
+            "view",
+            *map(str, paths),
+            "--no-open",
+            "-q",
+            "--no-cache",
+        ]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        try:
+            shoot(server.stdout.readline().strip(), name, height=800, scheme=scheme, keys=keys)
+        finally:
+            server.terminate()
+            server.wait()
+
+
+PICTURES = {f.__name__: f for f in (report, loop, huggingface, lightning, view)}
 
 
 def main(names: list[str]) -> int:
@@ -107,10 +136,21 @@ def main(names: list[str]) -> int:
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
 
-        def shoot(file: Path, name: str, height: int = 900, scheme: Any = "light", element: str = "") -> None:
+        def shoot(
+            place: Path | str,
+            name: str,
+            height: int = 900,
+            scheme: Any = "light",
+            element: str = "",
+            keys: Iterable[str] = (),
+        ) -> None:
             page = browser.new_page(viewport={"width": 1200, "height": height}, color_scheme=scheme)
-            page.goto(file.as_uri())
+            page.goto(place if isinstance(place, str) else place.as_uri())
             page.wait_for_selector(element or "html[data-ready]")
+            for key in keys:
+                page.wait_for_timeout(500)  # what a key asks for arrives
+                page.keyboard.press(key)
+            page.wait_for_timeout(1500 if keys else 0)
             target = page.locator(element) if element else page
             target.screenshot(path=IMAGES / f"{name}.png")
 

@@ -33,11 +33,19 @@ PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObje
   Py_RETURN_NONE;
 }
 
-PyObject* off_enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
-  return new_ref(reinterpret_cast<PyObject*>(reinterpret_cast<Bound*>(self)->node));
+// Nodes made while tracing was off stay as cheap as that until it is switched on.
+PyObject* off_enter_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  auto* b = reinterpret_cast<Bound*>(self);
+  if (DFT_LIKELY(!g_tracing)) return new_ref(reinterpret_cast<PyObject*>(b->node));
+  b->call = enter_call;
+  return enter_call(self, args, nargsf, names);
 }
 
-PyObject* off_exit_call(PyObject*, PyObject* const*, size_t, PyObject*) { Py_RETURN_NONE; }
+PyObject* off_exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  if (DFT_LIKELY(!g_tracing)) Py_RETURN_NONE;
+  reinterpret_cast<Bound*>(self)->call = exit_call;
+  return exit_call(self, args, nargsf, names);
+}
 
 int bound_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(reinterpret_cast<PyObject*>(reinterpret_cast<Bound*>(self)->node));

@@ -16,6 +16,7 @@ bool g_tracing = false;
 namespace {
 
 PyObject* g_decorator = nullptr;
+PyObject* g_waiting = nullptr;  // told of what is decorated while tracing is off
 uint64_t g_args_clock = 0;
 
 // The use whose start() opened the frame, if it was one.
@@ -366,8 +367,18 @@ PyObject* set_decorator(PyObject*, PyObject* callable) {
   Py_RETURN_NONE;
 }
 
+PyObject* set_waiting(PyObject*, PyObject* callable) {
+  PyObject* old = g_waiting;
+  g_waiting = new_ref(callable);
+  Py_XDECREF(old);
+  Py_RETURN_NONE;
+}
+
 PyObject* decorate(PyObject* span, PyObject* target) {
-  if (!g_tracing) return new_ref(target);
+  if (!g_tracing) {
+    if (g_waiting && !Ref(PyObject_CallFunctionObjArgs(g_waiting, span, target, nullptr))) PyErr_Clear();
+    return new_ref(target);
+  }
   if (!g_decorator) {
     PyErr_SetString(PyExc_RuntimeError, "dftracer.python is not imported");
     return nullptr;

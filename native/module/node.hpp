@@ -75,6 +75,7 @@ inline std::string_view fragment_of(Node* n) { return args_of(n).text(); }
 std::string error_fragment(PyObject* exception_type);
 bool init_nodes(PyObject* module);
 PyObject* set_decorator(PyObject*, PyObject* callable);
+PyObject* set_waiting(PyObject*, PyObject* callable);
 // The Python side's rules for decorating: span (Node or Use), what is decorated.
 PyObject* decorate(PyObject* span, PyObject* target);
 

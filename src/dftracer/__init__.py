@@ -2,16 +2,26 @@
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from dftracer._running import start, stop
     from dftracer._version import __version__
+    from dftracer.notebook import load_ipython_extension
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "load_ipython_extension", "start", "stop"]
+
+# Found when asked for: programs that only annotate need none of them.
+_LATER = {
+    "__version__": "dftracer._version",  # written by the build from pyproject.toml
+    "start": "dftracer._running",
+    "stop": "dftracer._running",
+    "load_ipython_extension": "dftracer.notebook",
+}
 
 
-def __getattr__(name: str) -> str:
-    if name == "__version__":
-        # Written by the build from pyproject.toml; programs that only annotate never need it.
-        from dftracer._version import __version__  # noqa: PLC0415
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        from importlib import import_module  # noqa: PLC0415
 
-        globals()["__version__"] = __version__
-        return __version__
+        value = getattr(import_module(_LATER[name]), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

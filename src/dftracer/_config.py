@@ -25,10 +25,12 @@ __all__ = [
     "BadValue",
     "Setting",
     "Settings",
+    "is_told_off",
     "load_settings",
     "rank_info",
     "set_data_dir",
     "switched_on_since",
+    "turn_back",
     "turn_on",
 ]
 
@@ -417,9 +419,13 @@ def rank_info(environ: Mapping[str, str] | None = None) -> RankInfo:
     return _rank.detect(os.environ if environ is None else environ)
 
 
-def turn_on() -> None:
-    """Have tracing on in this process, if it has not read its settings yet, and in its children."""
+def turn_on() -> str | None:
+    """Have tracing on in this process, if it has not read its settings yet, and in its children; gives what
+    the environment said before.
+    """
+    before = os.environ.get("DFTRACER_ENABLE")
     os.environ["DFTRACER_ENABLE"] = "1"
+    return before
 
 
 def set_data_dir(directories: object) -> str | None:
@@ -431,6 +437,23 @@ def set_data_dir(directories: object) -> str | None:
         return None
     os.environ["DFTRACER_DATA_DIR"] = text
     return text
+
+
+def is_told_off() -> bool:
+    """Whether somebody has said no to tracing; or this is one of many ranks, of which the first speaks."""
+    if "DFTRACER_ENABLE" in os.environ or os.environ.get("DFTRACER_CONFIGURATION"):
+        return True
+    return any(
+        os.environ.get(name, "0") != "0" for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "PMI_RANK")
+    )
+
+
+def turn_back(before: str | None) -> None:
+    """Put DFTRACER_ENABLE back, for processes started from now on."""
+    if before is None:
+        os.environ.pop("DFTRACER_ENABLE", None)
+    else:
+        os.environ["DFTRACER_ENABLE"] = before
 
 
 def switched_on_since() -> bool:

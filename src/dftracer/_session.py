@@ -9,7 +9,7 @@ import dftracer
 from dftracer import _config, _core, _messages
 from dftracer._before_finalize import run_before_finalize
 
-__all__ = ["SETTINGS", "arm", "begin", "end"]
+__all__ = ["SETTINGS", "arm", "begin", "end", "switch_on"]
 
 SETTINGS = _config.load_settings()
 
@@ -87,11 +87,7 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     """Record from now on, into `path`, with the I/O of `data_dir`. A second call changes nothing."""
     global _joined  # noqa: PLW0603
     if not SETTINGS.enable:
-        if _config.switched_on_since():
-            _messages.always(
-                "tracing was switched on after dftracer had been imported; nothing is recorded "
-                "(set DFTRACER_ENABLE=1 before the program starts)"
-            )
+        _say_that_it_is_off()
         return
     name: str | None = None
     if path is not None:
@@ -123,6 +119,37 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
         from dftracer import _counters  # noqa: PLC0415 - off for nearly everybody
 
         _counters.start(SETTINGS.counter_ms)
+
+
+def _say_that_it_is_off() -> None:
+    """A program that wants to record and does not is told so, unless somebody has said no to tracing."""
+    if _config.switched_on_since():
+        _messages.always(
+            "tracing was switched on after dftracer had been imported; nothing is recorded "
+            "(set DFTRACER_ENABLE=1 before the program starts, or call dftracer.start())"
+        )
+    elif not _config.is_told_off() and not _is_multiprocessing_child():
+        _messages.always(
+            "tracing is off, nothing is recorded: set DFTRACER_ENABLE=1 before the program starts, "
+            "or call dftracer.start(); DFTRACER_ENABLE=0 says no without this line"
+        )
+
+
+def switch_on() -> None:
+    """Have tracing on from now on, in this process and in those it starts: what was imported, decorated or
+    looped over before is as if it had always been.
+    """
+    global SETTINGS  # noqa: PLW0603 - one session per process
+    if SETTINGS.enable:
+        return
+    _config.turn_on()
+    SETTINGS = _config.load_settings(enable=True)
+    _configure()
+    _config.announce_run(_core.run_id())
+    if "dftracer.python" in sys.modules:
+        from dftracer.python import _decorate, _waiting  # noqa: F401, PLC0415
+
+        _waiting.activate()
 
 
 def _stem(given: str | None) -> str | None:

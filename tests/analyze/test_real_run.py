@@ -13,6 +13,8 @@ import pytest
 from dftracer.analyze import analyze
 from dftracer.load import Trace, recover
 
+pytestmark = pytest.mark.alone
+
 LOOP = """
 import json, sys, time
 from dftracer.python import ai, dftracer

@@ -20,6 +20,7 @@ from dftracer.analyze import Analysis, analyze
 from dftracer.report import document, head
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.alone
 PROGRAMS = Path(__file__).with_name("verdict_programs.py")
 CASES = re.findall(r"^@case\([^)]*\)\ndef (\w+)", PROGRAMS.read_text(), re.MULTILINE)
 

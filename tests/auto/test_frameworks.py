@@ -11,6 +11,8 @@ import pytest
 
 from dftracer.testing import Capture, read
 
+pytestmark = pytest.mark.alone
+
 HERE = Path(__file__).parent
 SLACK_US = 2_000
 

@@ -8,6 +8,8 @@ import pytest
 
 from auto.conftest import RUNS, Nursery
 
+pytestmark = pytest.mark.alone
+
 # Training steps that a run has; where it fails, those that it completed.
 STEPS = {
     "plain": 24,

@@ -97,14 +97,14 @@ def test_the_environment_alone(tmp_path: Path) -> None:
     assert len(events.named("train")) == 1
 
 
-def test_without_torch_nothing_of_it_is_loaded() -> None:
+def test_without_torch_nothing_of_it_is_loaded(tmp_path: Path) -> None:
     code = (
         "import sys, dftracer.auto as a; assert a.installed();"
         "assert not any(m.split('.')[0] in ('torch', 'numpy') for m in sys.modules);"
         "assert 'dftracer.python' not in sys.modules"
     )
     env = environment(DFTRACER_ENABLE="1", DFTRACER_AUTO="torch")
-    subprocess.run([sys.executable, "-c", code], env=env, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, timeout=60, check=True)
 
 
 def test_interpreters_that_are_not_asked_load_nothing() -> None:

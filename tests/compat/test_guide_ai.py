@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -66,6 +67,23 @@ def test_the_block_that_names_its_trace(block: Block, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "block.py"], cwd=tmp_path, env=clean_environment(), check=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ai_trace.pfw.gz", "block.py"]
     assert [e.name for e in read_directory(tmp_path).events] == ["forward"]
+
+
+def test_the_commands_that_count_events(tmp_path: Path) -> None:
+    """The first block of the page, on the program below it that is simplest."""
+    commands = next(b for b in BLOCKS if b.language == "sh")
+    (tmp_path / "block.py").write_text(SAYS[0].text)
+    environment = clean_environment()
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", commands.text],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "compute,forward,1" in done.stdout
 
 
 def test_blocks_run_with_tracing_off(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ pytest.importorskip("mkdocstrings")
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
+REFERENCED = [f"dftracer.{name}" for name in ("analyze", "auto", "hooks", "link", "load", "report")]
 FETCHED = {"src", "srcset", "poster", "data", "action"}
 
 
@@ -68,6 +70,17 @@ def test_no_page_asks_for_anything_outside_of_the_site(site: Path) -> None:
         text = sheet.read_text(encoding="utf-8")
         outside += [f"{sheet.name}: {u}" for u in re.findall(r"url\([\"']?(https?:[^)]*)", text)]
     assert outside == []
+
+
+def test_the_reference_has_every_public_function_and_class(site: Path) -> None:
+    ids = re.findall(r'id="([\w.]+)"', (site / "api.html").read_text(encoding="utf-8"))
+    shown = {name.rpartition(".")[2] for name in ids}
+    missing = []
+    for name in REFERENCED:
+        module = importlib.import_module(name)
+        public = [n for n in module.__all__ if callable(getattr(module, n))]
+        missing += [f"{name}.{n}" for n in public if n not in shown]
+    assert missing == []
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")

@@ -36,5 +36,6 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     for block in blocks_of(page):
         assert block.language, f"{block}: no language"
         assert block.language in (*RUNNABLE, "text", "json", "yaml", "toml"), f"{block}: {block.language}"
+        assert not (block.runnable and "pip install" in block.text), f"{block}: would install packages"
         if block.title:
             assert text.count(block.title.split("/")[-1]) > 1, f"{block}: nothing uses {block.title}"

@@ -88,7 +88,7 @@ def test_every_call_works(program: Callable[..., Run]) -> None:
         except KeyError as e: assert e.args == ("x",)
         log.finalize()
         """,
-        enable=False,
+        env={"DFTRACER_ENABLE": "0"},
     )
     assert run.written == []
     assert run.stderr == ""
@@ -164,3 +164,29 @@ def test_nothing_is_started_or_opened(program: Callable[..., Run]) -> None:
         """,
         enable=False,
     )
+
+
+def test_off_without_a_word_is_said_once(program: Callable[..., Run]) -> None:
+    """Nobody has said no: a program that wants to record is told that it does not, and how it would."""
+    run = program(
+        """
+        import multiprocessing
+        from dftracer.python import ai, dftracer
+        def work():
+            dftracer.initialize_log()
+        if __name__ == "__main__":
+            dftracer.initialize_log()
+            with ai.compute: pass
+            dftracer.initialize_log("x.pfw")
+            for method in ("fork", "spawn"):
+                child = multiprocessing.get_context(method).Process(target=work)
+                child.start()
+                child.join()
+        """,
+        enable=False,
+    )
+    assert run.written == []
+    (line,) = run.stderr.splitlines()
+    assert "tracing is off" in line
+    assert "DFTRACER_ENABLE=1" in line
+    assert "dftracer.start()" in line

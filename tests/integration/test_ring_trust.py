@@ -296,8 +296,11 @@ def test_two_users_beside_each_other(tmp_path: Path) -> None:
     states = {r["ring"]: r["state"] for r in listed}
     assert states[str(their_ring)] == "of another user"
     assert _forwards(ours) == list(range(300)), "and recovers its own by hand"
-    # The next traced program of that user completes the trace beside its own.
-    assert as_user(ATTACKER, ["cat", "/etc/hostname"], env).returncode == 0
+    # The next traced programs of that user complete the trace, as far as their patience goes.
+    for _ in range(50):
+        assert as_user(ATTACKER, ["cat", "/etc/hostname"], env).returncode == 0
+        if not their_ring.exists():
+            break
     assert not their_ring.exists()
     assert any(f.end_record.args.get("recovered") for f in read_directory(theirs))
 

@@ -121,15 +121,17 @@ def _state(*places: Path) -> dict[str, tuple[int, int, bytes]]:
     return {str(p): (p.stat().st_mtime_ns, p.stat().st_size, p.read_bytes()) for p in files}
 
 
-def test_a_killed_process_is_seen_and_left_for_those_who_recover_it(tmp_path: Path) -> None:
+def test_a_killed_process_is_seen_and_left_for_those_who_recover_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rings = tmp_path / "rings"
     rings.mkdir()
+    monkeypatch.setenv("DFTRACER_RING_DIR", str(rings))  # readers look there as well
     with job(tmp_path / "t", 500, pause=0.001, end="kill", DFTRACER_RING_DIR=str(rings)) as child:
         assert child.stdout.readline() == "made\n"
         child.stdin.write("\n")
         child.stdin.flush()
         assert child.wait() == -signal.SIGKILL
-    # The link in this user's own place leads to it; of nothing that is there a byte changes.
     before = _state(tmp_path / "t", rings)
     (file,) = look(tmp_path / "t")
     assert file.state == "killed"

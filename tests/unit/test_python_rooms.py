@@ -26,7 +26,7 @@ MAY_USE = {
     "analyze": ANALYSIS,
 }
 # What shows results (report, view, ...) uses the analysis; the command line uses everything.
-SHOWING = ANALYSIS | {"report"}
+SHOWING = ANALYSIS | {"live", "report"}
 # Doors to the package that have to bear these names.
 DOORS = {"__main__.py", "dftracer.py", "dftracer_dbg.py", "logger.py", "preload.py", "testing.py"}
 

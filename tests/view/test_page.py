@@ -131,7 +131,7 @@ def test_keys_zoom_and_move(tab: Tab) -> None:
 def test_wheel_zooms_at_the_pointer_and_drag_moves(tab: Tab) -> None:
     page = tab.page
     box = page.locator(".pane canvas").bounding_box()
-    x = box["x"] + box["width"] * 0.25
+    x = box["x"] + round(box["width"] * 0.25)
     under = (
         "(x) => { const p = dftracerView.panes[0]; return p.t(x - p.canvas.getBoundingClientRect().left); }"
     )

@@ -8,11 +8,12 @@ from typing import Any
 
 import polars as pl
 
+from dftracer._units import counted, plural
 from dftracer.analyze import rules_input, rules_io, rules_job, rules_steps, trust, views
 from dftracer.analyze.bound import Bound, find_bound
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.explain import explain
-from dftracer.analyze.finding import Context, Finding, ordered
+from dftracer.analyze.finding import Context, Findings, ordered
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.lane_store import LaneStore
 from dftracer.analyze.ledger import ledger, phase_rows
@@ -50,12 +51,23 @@ class Analysis:
         self.bound: Bound | None = find_bound(view)
         context = Context(job, self.name_table, self.file_table, self.run_s, view, self.bound)
         found = [f for rule in _RULES for f in rule(context)]
-        self.findings: list[Finding] = [*ordered(found), *trust.evidence_findings(context, self.trace_facts)]
+        told = [*ordered(found), *trust.evidence_findings(context, self.trace_facts)]
+        self.findings: Findings = Findings(told)
         self.head: Head = head(context, self.findings)
         self.au = accelerator_utilisation(job)
         self.samples_per_s = samples_per_second(job)
         self.flops: float | None = None  # of one step of one rank, where the user knows it
         self._ledger: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        t = self.trace_facts
+        size = f"{counted(t['events'], 'event')}, {plural(t['processes'], 'process', 'processes')}"
+        return f"<Analysis of {size}, {plural(t['ranks'], 'rank')}: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        from dftracer.report.fragment import analysis_fragment  # noqa: PLC0415 - only where it is shown
+
+        return analysis_fragment(self)
 
     @property
     def ledger(self) -> dict[str, Any]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from dftracer._units import seconds_text
 from dftracer.analyze.bound import Bound
 from dftracer.analyze.catalog import KINDS, specificity
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.parts import View
 from dftracer.analyze.thresholds import FINDING_SHARE, HIGH_PERCENT, LOW_PERCENT, MAJORITY, MEDIUM_PERCENT
 
-__all__ = ["Context", "Finding", "confidence", "ordered", "severity_of"]
+__all__ = ["Context", "Finding", "Findings", "confidence", "ordered", "severity_of"]
 
 _KIND = {k.id: k for k in KINDS}
 
 
-@dataclass
+@dataclass(repr=False)
 class Finding:
     """One statement about the run. `seconds` is what a perfect cure
     would save, `percent` its share of the run.
@@ -34,6 +35,13 @@ class Finding:
     def __post_init__(self) -> None:
         self.advice = self.advice or _KIND[self.id].advice
 
+    def __repr__(self) -> str:
+        cost = f", {seconds_text(self.seconds)}, {self.percent:.1f} %" if self.seconds else ""
+        return f"<Finding {self.id} [{self.severity}{cost}]: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        return Findings([self])._repr_html_()
+
     def to_json(self) -> dict[str, Any]:
         return {
             "id": self.id,
@@ -45,6 +53,15 @@ class Finding:
             "evidence": self.evidence,
             "advice": self.advice,
         }
+
+
+class Findings(list[Finding]):
+    """Findings in the order they are told."""
+
+    def _repr_html_(self) -> str:
+        from dftracer.report.fragment import findings_fragment  # noqa: PLC0415 - only where it is shown
+
+        return findings_fragment(self) or "<p>No findings.</p>"
 
 
 def severity_of(percent: float) -> str:

@@ -36,6 +36,8 @@ def install() -> bool:
     if _patches is not None:
         return True
     _session.arm()
+    if "dftracer.python" in sys.modules:  # annotations of an earlier session say nothing of this one
+        importlib.import_module("dftracer.auto._events").begin_anew()
     _patches = Patches()
     _imports.when_imported("torch", _torch_is_there)
     # Not after torch: a framework that imports it is in the middle of its own import then.
@@ -103,13 +105,13 @@ def _by_adapter(ours: str) -> Any:
 
 
 def _finish() -> None:
-    trainings: Any = sys.modules.get("dftracer.auto._training")
+    trainings: Any = sys.modules.get("dftracer.auto._threads")
     if trainings is not None:
         failure = getattr(sys, "last_value", None)
         trainings.finish_all(None if failure is None else type(failure).__name__)
 
 
 def _forked() -> None:
-    trainings: Any = sys.modules.get("dftracer.auto._training")
+    trainings: Any = sys.modules.get("dftracer.auto._threads")
     if trainings is not None:
         trainings.forget_all()

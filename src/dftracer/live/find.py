@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dftracer import _core
 from dftracer.format.files import SUFFIXES
+from dftracer.live.look import requested_places
 
 __all__ = ["running_directories", "traces_of_process"]
 
@@ -16,7 +17,7 @@ _NAMES = ("DFTRACER_SESSION", "DFTRACER_LOG_FILE")
 def running_directories() -> list[Path]:
     """Where processes of this user write traces now, those of the youngest first."""
     found: dict[Path, int] = {}
-    for ring in _core.ring_paths([]):
+    for ring in _core.ring_paths(requested_places()):
         seen = _core.peek_ring(ring)
         if seen is not None and seen["state"] == "running":
             folder = Path(seen["trace"]).parent
@@ -28,7 +29,7 @@ def traces_of_process(pid: int) -> list[Path]:
     """The directories that a process and those it started write traces to; empty where none is known."""
     family = _family(pid)
     folders: dict[Path, None] = {}
-    for ring in _core.ring_paths([]):
+    for ring in _core.ring_paths(requested_places()):
         seen = _core.peek_ring(ring)
         if seen is not None and seen["pid"] in family:
             folders[Path(seen["trace"]).parent] = None

@@ -12,7 +12,7 @@ from dftracer import _core
 from dftracer.format.files import Paths, find_traces
 from dftracer.format.members import member_index
 
-__all__ = ["LiveFile", "look"]
+__all__ = ["LiveFile", "look", "requested_places"]
 
 _HEAD = 64
 _STATES = {"running": "running", "dead": "killed"}
@@ -51,7 +51,7 @@ def look(paths: Paths) -> list[LiveFile]:
     # Listed before the rings are read: a file that gets its name in between is then found under the new one
     # alone, as the old one is gone.
     names = find_traces([p for p in given if p.exists()])
-    for ring in _core.ring_paths([str(p) for p in given if p.is_dir()]):
+    for ring in _core.ring_paths([*(str(p) for p in given if p.is_dir()), *requested_places()]):
         seen = _core.peek_ring(ring)
         if seen is None or not _is_meant(Path(seen["trace"]), given):
             continue
@@ -74,6 +74,12 @@ def look(paths: Paths) -> list[LiveFile]:
         if other is not None:
             found[real] = other
     return sorted(found.values(), key=lambda f: f.path)
+
+
+def requested_places() -> list[str]:
+    """Where the user has wanted rings to be."""
+    place = os.environ.get("DFTRACER_RING_DIR")
+    return [place] if place else []
 
 
 def _is_meant(trace: Path, given: Iterable[Path]) -> bool:

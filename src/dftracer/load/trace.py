@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dftracer._units import bytes_text, plural
 from dftracer.load import sidecar
 from dftracer.load._need import need
 from dftracer.load._scan import Scanner
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Filter", "Trace", "scan_file"]
 
 Range = tuple[int, int]
+_SHOWN = 20  # files in a notebook
 Progress = Callable[[int, int], None]
 
 
@@ -156,6 +159,26 @@ class Trace:
         self.cache = cache
         self._progress = progress
         self._processes: list[ProcessInfo] | None = None
+
+    def __repr__(self) -> str:
+        files = plural(len(self.files), "file")
+        where = os.path.commonpath([f.absolute().parent for f in self.files]) if self.files else ""
+        size = bytes_text(sum(f.stat().st_size for f in self.files if f.exists()))
+        some = "" if self.filter.empty else ", filtered"
+        return f"<Trace of {files}, {size}, in {where}{some}>"
+
+    def _repr_html_(self) -> str:
+        names = ("rank", "pid", "host", "size", "file")
+        lines = []
+        for p in self.processes[:_SHOWN]:
+            size = bytes_text(p.file.stat().st_size) if p.file.exists() else "gone"
+            cells = ("-" if p.rank is None else p.rank, p.pid, p.host, size, p.file)
+            lines.append("".join(f"<td>{escape(str(c))}</td>" for c in cells))
+        more = len(self.files) - len(lines)
+        head = "".join(f"<th>{name}</th>" for name in names)
+        rows = "".join(f"<tr>{line}</tr>" for line in (head, *lines))
+        left = f"<p>and {plural(more, 'file')} more</p>" if more > 0 else ""
+        return f"<p>{escape(repr(self)[1:-1])}</p><table>{rows}</table>{left}"
 
     @property
     def chunk_text(self) -> int:

@@ -75,6 +75,8 @@ DFTRACER_LOG_LEVEL: str = _session.SETTINGS.log_level
 
 if DFTRACER_ENABLE:
     from dftracer.python import _decorate  # noqa: F401 - tells the core how to decorate
+else:
+    from dftracer.python import _waiting  # noqa: F401 - is told what to trace once tracing is on
 
 __all__ = [
     "AI",

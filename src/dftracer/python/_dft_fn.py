@@ -17,7 +17,6 @@ __all__ = ["dft_fn"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_TRACING = _session.SETTINGS.enable
 _YIELD_NAME = "yield"
 _Source = TypeVar("_Source")
 _USED, _GENERATED, _BETWEEN_ENTITIES = 0, 1, 16
@@ -41,7 +40,7 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         self.update(epoch, step, image_idx, image_size)
         if not enable:
             self.set_enabled(False)
-        self._since = _core.time_ns() if _TRACING else 0
+        self._since = _core.time_ns() if _session.SETTINGS.enable else 0
         self._relations: dict[int, list[int]] = {}
 
     @overload
@@ -52,8 +51,14 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         """Decorator: an event per call, named after the function or `name`."""
         if func is None:
             return lambda fn: self.log(fn, name)
-        if not _TRACING:
+        if not _session.SETTINGS.enable:
+            from dftracer.python._waiting import remember  # noqa: PLC0415 - needed with tracing off only
+
+            remember(func, lambda function: self._logged(function, name))
             return func
+        return self._logged(func, name)
+
+    def _logged(self, func: Any, name: str | None) -> Any:
         from dftracer.python._decorate import decorate, wrap  # noqa: PLC0415 - needed with tracing on only
 
         label = name or getattr(func, "__qualname__", None) or type(func).__name__
@@ -87,7 +92,10 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
     ) -> _Source:
         from dftracer.python._iterables import looped  # noqa: PLC0415 - for those who loop
 
-        return looped(func, (*self._loop(name), iter_name, False, use) if _TRACING else None)
+        def spec() -> Any:
+            return (*self._loop(name), iter_name, False, use)
+
+        return looped(func, spec()) if _session.SETTINGS.enable else looped(func, None, spec)
 
     def _loop(self, name: str) -> tuple[_core.Node, _core.Node]:
         if name not in self._loops:
@@ -143,8 +151,16 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
 
             self.forget_args(list(relation_args(self._relations)))
             self._relations.clear()
-        self._since = _core.time_ns() if _TRACING else 0
+        self._since = _core.time_ns() if _session.SETTINGS.enable else 0
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dft_fn, (self.cat, self.name, None, None, None, None, self.enabled or not _TRACING)
+        return dft_fn, (
+            self.cat,
+            self.name,
+            None,
+            None,
+            None,
+            None,
+            self.enabled or not _session.SETTINGS.enable,
+        )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
-from dftracer import _core
+from dftracer import _core, _session
 
 __all__ = ["looped"]
 
@@ -27,8 +27,10 @@ _NOT_FORWARDED = frozenset(
 _stand_ins: WeakKeyDictionary[type, dict[tuple[int, int], type]] = WeakKeyDictionary()
 
 
-def looped(source: _Source, spec: Spec | None) -> _Source:
-    """`source` with the two events per item of `spec`; without one (tracing off) it only behaves the same."""
+def looped(source: _Source, spec: Spec | None, later: Callable[[], Spec] | None = None) -> _Source:
+    """`source` with the two events per item of `spec`; without one (tracing off) it only behaves the same,
+    and has those of `later` once tracing is on.
+    """
     cls = type(source)
     result: Any
     if hasattr(cls, "__next__"):
@@ -36,22 +38,23 @@ def looped(source: _Source, spec: Spec | None) -> _Source:
     elif hasattr(cls, "__anext__") and not hasattr(cls, "__iter__"):
         result = source if spec is None else _AsyncLoop(source, spec)
     else:
-        result = _stand_in_for(source, spec)
+        result = _stand_in_for(source, spec, later)
     return cast("_Source", result)
 
 
-def _stand_in_for(source: Any, spec: Spec | None) -> Any:
+def _stand_in_for(source: Any, spec: Spec | None, later: Callable[[], Spec] | None = None) -> Any:
     made: _StandIn = object.__new__(_stand_in_class(type(source), spec))
     _SOURCE.__set__(made, source)
     _SPEC.__set__(made, spec)
     _BEGUN.__set__(made, None)
+    _LATER.__set__(made, later)
     return made
 
 
 class _StandIn:
     """Passes for an iterable: iterated as often, as long, with all its attributes."""
 
-    __slots__ = ("__weakref__", "_begun", "_source", "_spec")
+    __slots__ = ("__weakref__", "_begun", "_later", "_source", "_spec")
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("__reduce__", "__reduce_ex__"):
@@ -106,10 +109,21 @@ class _Begun:
 _SOURCE: Any = _StandIn.__dict__["_source"]
 _SPEC: Any = _StandIn.__dict__["_spec"]
 _BEGUN: Any = _StandIn.__dict__["_begun"]
+_LATER: Any = _StandIn.__dict__["_later"]
+
+
+def _spec_of(stand_in: Any) -> Spec | None:
+    """The events of its loop; made now where tracing was switched on since."""
+    spec: Spec | None = _SPEC.__get__(stand_in)
+    later = _LATER.__get__(stand_in)
+    if spec is None and later is not None and _session.SETTINGS.enable:
+        spec = later()
+        _SPEC.__set__(stand_in, spec)
+    return spec
 
 
 def _begin(stand_in: _StandIn) -> Iterator[Any]:
-    source, spec = _SOURCE.__get__(stand_in), _SPEC.__get__(stand_in)
+    source, spec = _SOURCE.__get__(stand_in), _spec_of(stand_in)
     return iter(source) if spec is None else _core.loop(source, *spec)
 
 
@@ -153,7 +167,7 @@ def _forward(name: str) -> Callable[..., Any]:
 
 
 def _async_iteration(self: Any) -> Any:
-    source, spec = _SOURCE.__get__(self), _SPEC.__get__(self)
+    source, spec = _SOURCE.__get__(self), _spec_of(self)
     return source.__aiter__() if spec is None else _AsyncLoop(source.__aiter__(), spec)
 
 

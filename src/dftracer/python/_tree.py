@@ -37,7 +37,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_TRACING = _session.SETTINGS.enable
 _Source = TypeVar("_Source")
 
 # Marks in the path of a node: not of the tree (a plain one, one for storage, one with children of its own);
@@ -128,11 +127,22 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
     ) -> _Source:
         from dftracer.python._iterables import looped  # noqa: PLC0415 - for those who loop
 
-        if not _TRACING:
-            return looped(iterator, None)
+        if not _session.SETTINGS.enable:
+            later = (self, use, include_block, include_iter, iter_name, block_name)
+            return looped(iterator, None, lambda: later[0]._spec(*later[1:]))
+        return looped(iterator, self._spec(use, include_block, include_iter, iter_name, block_name))
+
+    def _spec(
+        self,
+        use: _core.Use | None,
+        include_block: bool,
+        include_iter: bool,
+        iter_name: str | None,
+        block_name: str | None,
+    ) -> Any:
         wait = self._named(iter_name or _iter_name(self.name)) if include_iter else None
         body = self._named(block_name or _block_name(self.name)) if include_block else None
-        return looped(iterator, (wait, body, ITER_COUNT_NAME, True, use))
+        return (wait, body, ITER_COUNT_NAME, True, use)
 
     def _named(self, name: str) -> DFTracerAI:
         node = self._derived.get("\0" + name)

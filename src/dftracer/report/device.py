@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVICE_COLOURS", "device_lines", "device_page", "print_device"]
 
+# Where a class is what a stage of the ledger is, it has the stage's colour, and no other has it.
 DEVICE_COLOURS = {
-    "busy": "#30a46c",
-    "paced": "#a3cfb5",
-    "copies": "#c9a98b",
+    "busy": "#4d7c0f",
+    "paced": "#a3b97c",
+    "copies": "#cdd8b5",
     "input": "#e5484d",
-    "host": "#f76b15",
-    "dependency": "#8e4ec6",
-    "launch": "#ffb224",
+    "host": "#155e75",
+    "dependency": "#67a9bd",
+    "launch": "#b6d7e1",
     "comm": "#e93d82",
     "checkpoint": "#ad7f58",
-    "unknown": "#8b8d98",
+    "unknown": "#c9cbd3",
 }
 _WORDS = {
     "busy": "busy",

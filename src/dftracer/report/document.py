@@ -12,6 +12,7 @@ __all__ = ["SCHEMA", "comparable", "document"]
 
 SCHEMA = "dftracer.report/1"
 _MOST_FILES = 1000
+_PIECES = ("steady", "startup", "evaluation", "outside", "profiled")
 
 
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -49,6 +50,7 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
         "bound": None if analysis.bound is None else analysis.bound.to_json(),
         "run": analysis.run,
         "run_s": round(analysis.run_s, 6),
+        **{k: analysis.phases.get(k, {"seconds": 0.0, "share": 0.0}) for k in _PIECES},
         "au": analysis.au,
         "samples_per_s": analysis.samples_per_s,
         "steady_steps": steady_steps(analysis.job),
@@ -62,8 +64,6 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
 def document(analysis: Analysis) -> dict[str, Any]:
     """Everything a program may want to know; keys are added over time, never renamed."""
     files = analysis.file_table
-    phases = analysis.phases
-    nothing = {"seconds": 0.0, "share": 0.0}
     told = comparable(analysis)
     return {
         "schema": SCHEMA,
@@ -73,7 +73,6 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "bound": told.pop("bound"),
         "run": told.pop("run"),
         "run_s": told.pop("run_s"),
-        **{k: phases.get(k, nothing) for k in ("steady", "startup", "evaluation", "outside", "profiled")},
         **told,
         "ranks": analysis.ranks,
         "ledger": analysis.ledger,

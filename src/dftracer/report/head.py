@@ -9,7 +9,7 @@ from dftracer.analyze.ledger import unseen_stages
 from dftracer.analyze.stages import INPUT_STAGES, STAGE_INDEX
 from dftracer.analyze.wording import stage_words
 
-__all__ = ["PHASE_WORDS", "culprit", "head", "notes"]
+__all__ = ["PHASE_WORDS", "culprit", "head", "identity_rows", "notes"]
 
 PHASE_WORDS = {
     "steady": "steps",
@@ -59,11 +59,32 @@ def notes(a: Analysis) -> list[str]:
     return out
 
 
+def identity_rows(a: Analysis) -> list[tuple[str, str]]:
+    """Which run this is: what is known of command, place, time, versions and id."""
+    run = a.run
+    hosts = a.trace_facts["hosts"]
+    more = f" and {hosts - 1} more" if isinstance(hosts, int) and hosts > 1 else ""
+    versions = [
+        f"{what} {run[key]}"
+        for what, key in (("dftracer", "version"), ("Python", "python"))
+        if run[key] is not None
+    ]
+    rows = [
+        ("command", run["command"]),
+        ("host", f"{run['host']}{more}" if run["host"] else None),
+        ("date", _when(run["start"])),
+        ("versions", ", ".join(versions)),
+        ("run", run["id"]),
+        ("launcher", run["launcher"]),
+    ]
+    return [(name, str(value)) for name, value in rows if value]
+
+
+def _when(start: object) -> str | None:
+    if not isinstance(start, int):
+        return None
+    return datetime.fromtimestamp(start / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def _run_words(run: dict[str, object]) -> str:
-    start = run["start"]
-    when = (
-        datetime.fromtimestamp(start / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-        if isinstance(start, int)
-        else "unknown time"
-    )
-    return f"{run['id'] or 'files without a run id'} ({when})"
+    return f"{run['id'] or 'files without a run id'} ({_when(run['start']) or 'unknown time'})"

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from dftracer.analyze import STAGES, Analysis, Rank, views
+from dftracer.analyze.ledger import unseen_stages
 from dftracer.report.device import device_page
-from dftracer.report.head import PHASE_WORDS, culprit, head, notes
+from dftracer.report.evidence import evidence_rows
+from dftracer.report.head import PHASE_WORDS, culprit, head, identity_rows, notes
 from dftracer.report.terminal import COLOURS
 
 __all__ = ["html_page", "page_data"]
@@ -26,6 +28,7 @@ _RANK_ROWS = 256
 _NAMES = 400
 _FILES = 200
 _IO_SLOTS = 480
+_WRITTEN = "#5b7083"  # no stage has it: writing is not only checkpointing
 
 
 def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
@@ -70,14 +73,17 @@ def page_data(a: Analysis) -> dict[str, Any]:
     return {
         "stages": list(STAGES),
         "colours": [COLOURS[s] for s in STAGES],
+        "written_colour": _WRITTEN,
         "trace": {k: v for k, v in a.trace_facts.items() if k != "files"},
+        "run": identity_rows(a),
         "verdict": a.verdict,
         "head": list(head(a)),
         "notes": notes(a),
         "culprit": culprit(a),
         "phases": [[PHASE_WORDS[k], row["seconds"], row["share"]] for k, row in a.phases.items()],
         "run_s": a.run_s,
-        "findings": [f.to_json() for f in a.findings],
+        "not_seen": [] if a.view is None else unseen_stages(a.view.rank),
+        "findings": [{**f.to_json(), "evidence": evidence_rows(f.evidence)} for f in a.findings],
         "ranks": [_rank(r) for r in ranks],
         "ranks_left_out": len(job.ranks) - len(ranks),
         "slowest": None if job.slowest is None else job.slowest.number,
@@ -134,14 +140,29 @@ def _rank(rank: Rank) -> dict[str, Any]:
     }
 
 
+def _thread_words(owner: str, lane: dict[str, Any], pid: int) -> str:
+    """Whose thread it is, and which."""
+    if lane["name"]:
+        return f"{owner}, {lane['name']}"
+    return f"{owner}, main thread" if lane["tid"] == pid else f"{owner}, thread {lane['tid']}"
+
+
 def _lanes(a: Analysis) -> list[dict[str, Any]]:
     """The timeline overview: each lane as two strings of digits (stage
     and how full), at one resolution that zooms.
     """
     mains = {(id(r.main), r.main.steps.tid): r.number for r in a.job.ranks}
     workers = {(id(w.partial), w.lane["tid"]): (r.number, w.number) for r in a.job.ranks for w in r.workers}
+    owners = {
+        id(w.partial): f"rank {r.number} loader worker {w.number}"
+        for r in a.job.ranks
+        for w in r.workers
+        if not w.thread
+    }
     out: list[dict[str, Any]] = []
     for p in a.job.partials:
+        rank_of = p.process.rank
+        owner = owners.get(id(p), f"rank {rank_of}" if rank_of is not None else f"process {p.process.pid}")
         for lane in p.lanes:
             strip = lane["strip"]
             if strip is None:
@@ -151,14 +172,10 @@ def _lanes(a: Analysis) -> list[dict[str, Any]]:
                 role, label, order = "main", f"rank {mains[key]}", (mains[key], 0, 0)
             elif key in workers:
                 rank, number = workers[key]
-                role, label, order = "worker", f"rank {rank} worker {number}", (rank, 1, number)
+                role, label, order = "worker", f"rank {rank} loader worker {number}", (rank, 1, number)
             else:
-                rank = p.process.rank if p.process.rank is not None else 1 << 30
-                role, label, order = (
-                    "other",
-                    f"{lane['name'] or 'thread'} {lane['tid']}",
-                    (rank, 2, lane["tid"]),
-                )
+                role, label = "other", _thread_words(owner, lane, p.process.pid)
+                order = (1 << 30 if rank_of is None else rank_of, 2, lane["tid"])
             out.append(
                 {
                     "role": role,

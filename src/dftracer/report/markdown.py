@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dftracer._units import count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis
+from dftracer.analyze.ledger import unseen_stages
 from dftracer.report.device import device_lines
+from dftracer.report.evidence import evidence_line
 from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 
 __all__ = ["markdown"]
+
+_FACTS = 4  # of the evidence of a finding
 
 
 def markdown(a: Analysis, findings: int = 5) -> str:
@@ -29,6 +33,8 @@ def markdown(a: Analysis, findings: int = 5) -> str:
     for f in a.findings[:findings]:
         cost = f" ({seconds_text(f.seconds)}, {f.percent:.0f} %)" if f.seconds else ""
         lines.append(f"- **{f.id}** [{f.severity}]: {f.title}{cost} {f.advice}")
+        facts = evidence_line(f.evidence, _FACTS)
+        lines += [f"  - {facts}"] if facts else []
     slowest = a.job.slowest
     if slowest is not None:
         wall = max(1.0, float(slowest.wall_us.sum()))
@@ -42,6 +48,7 @@ def markdown(a: Analysis, findings: int = 5) -> str:
             if us > 0:
                 name = f"**{stage}**" if stage == culprit(a) else stage
                 lines.append(f"| {name} | {us / 1e6:.3f} | {100 * us / wall:.1f} |")
+        lines += [f"| {stage} | not seen | |" for stage in unseen_stages(slowest)]
         lines.append(f"| all | {wall / 1e6:.3f} | 100 |")
         pieces = [(k, row) for k, row in a.phases.items() if k != "steady" and row["share"] >= 0.001]
         if pieces:

@@ -22,6 +22,37 @@
   };
   const count = (n) => n.toLocaleString("en-US").replaceAll(",", "\u202f");
   const label = (s) => s.replaceAll("_", " ");
+  // Labels of one axis: one unit, and as many digits as make them differ.
+  const distinct = (values, text) => {
+    for (let digits = 0; digits < 7; digits++) {
+      const out = values.map((v) => text(v, digits));
+      if (new Set(out).size === new Set(values).size) return out;
+    }
+    return values.map((v) => text(v, 7));
+  };
+  const times = (values) => {
+    const most = Math.max(...values.map(Math.abs)), [unit, scale] = most >= 1 ? ["s", 1] : most >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6];
+    return distinct(values, (v, d) => (v * scale).toFixed(d) + " " + unit);
+  };
+  const sizes = (values, after) => {
+    const u = ["B", "KiB", "MiB", "GiB", "TiB"], most = Math.max(...values);
+    let i = 0;
+    while (most >= 1024 ** (i + 1) && i < 4) i++;
+    return distinct(values, (v, d) => (v / 1024 ** i).toFixed(d) + " " + u[i] + after);
+  };
+  // Black or white, whichever can be read on a colour.
+  const inkOn = (hex) => {
+    const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+    return .299 * r + .587 * g + .114 * b > 140 ? "#1c2024" : "#ffffff";
+  };
+  // A path keeps its end: the beginning is what most paths share.
+  const path = (text, room) => {
+    const box = el("span", "path"), last = Math.max(text.length - room, 0), slash = text.indexOf("/", last);
+    const cut = last === 0 ? 0 : slash >= 0 && slash < text.length - 1 ? slash : last;
+    box.title = text;
+    box.append(el("span", "head", text.slice(0, cut)), el("span", "tail", text.slice(cut)));
+    return box;
+  };
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   const tip = $("tip");
@@ -52,19 +83,25 @@
     const b = $(id).getBoundingClientRect();
     return [e.clientX - b.left, e.clientY - b.top];
   };
-  const axis = (g, w, h, left, most, unit) => {
+  const axis = (g, w, h, left, most, texts) => {
     g.fillStyle = css("--soft");
     g.strokeStyle = css("--line");
     g.textAlign = "right";
+    const said = texts([0, 1, 2, 3].map((i) => most * i / 3));
     for (let i = 0; i <= 3; i++) {
       const y = h - 18 - (h - 28) * i / 3;
       g.beginPath(); g.moveTo(left, y + .5); g.lineTo(w, y + .5); g.stroke();
-      g.fillText(unit(most * i / 3), left - 6, y + 4);
+      g.fillText(said[i], left - 6, y + 4);
     }
   };
 
   // Head ------------------------------------------------------------------------------------------
   const T = D.trace;
+  for (const [k, v] of D.run) {
+    const d = el("div");
+    d.append(el("dt", "", k), el("dd", "", v));
+    $("run").append(d);
+  }
   $("verdict").textContent = D.verdict;
   $("why").textContent = D.head[1];
   $("try").textContent = "Try: " + D.head[2];
@@ -88,21 +125,20 @@
   if (T.overhead_s !== null) chip("recording cost", sec(T.overhead_s));
 
   // Findings --------------------------------------------------------------------------------------
-  const flat = (v) => v === null ? "none" : Array.isArray(v) ? v.map(flat).join(", ")
-    : typeof v === "object" ? Object.entries(v).map(([k, x]) => k + ": " + flat(x)).join(", ") : String(v);
   const cards = D.findings.map((f) => {
     const d = el("details", "finding " + f.severity), s = el("summary");
     s.append(el("span", "sev", f.severity), el("b", "", f.title));
     s.append(el("span", "cost", f.seconds ? sec(f.seconds) + " · " + f.percent.toFixed(1) + " %" : ""));
     d.append(s, el("p", "", f.advice + " (confidence " + f.confidence + ")"));
     const t = el("table", "ev");
-    for (const [k, v] of Object.entries(f.evidence)) {
-      const r = el("tr");
-      r.append(el("th", "", label(k)), el("td", "", flat(v)));
+    for (const [k, v] of f.evidence) {
+      const r = el("tr"), h = el("th", "", k);
+      h.scope = "row";
+      r.append(h, el("td", "", v));
       t.append(r);
     }
     d.append(t);
-    d.open = f.severity === "high";
+    d.open = true;
     $("findings").append(d);
     return d;
   });
@@ -139,13 +175,22 @@
     };
     $("legend").append(b);
   });
-  const stack = (values, scale, name) => {
+  for (const s of D.not_seen) {
+    const item = el("span", "unseen");
+    item.append(el("i"), label(s) + ": not seen");
+    $("legend").append(item);
+  }
+  const stack = (values, scale, name, room) => {
     const box = el("div", "stack");
     values.forEach((v, i) => {
       if (!v || !shown[i]) return;
       const p = el("span");
       p.style.width = 100 * v / scale + "%";
       p.style.background = C[i];
+      p.style.color = inkOn(C[i]);
+      // A number where it fits, with its name where that fits too.
+      const px = room * v / scale, share = Math.round(100 * v / scale) + " %";
+      if (px >= 34) p.textContent = px >= 7.5 * (label(S[i]).length + share.length + 2) ? label(S[i]) + " " + share : share;
       hover(p, () => name + "\n" + label(S[i]) + ": " + sec(v) + " (" + (100 * v / scale).toFixed(1) + " %)");
       box.append(p);
     });
@@ -158,7 +203,7 @@
     for (const r of D.ranks.slice(0, 32)) {
       const row = el("div", "row");
       row.append(el("span", "lab", "rank " + r.rank + (r.rank === D.slowest && D.ranks.length > 1 ? " (slowest)" : "")));
-      row.append(stack(r.total_s, most, "rank " + r.rank));
+      row.append(stack(r.total_s, most, "rank " + r.rank, $("ledger").clientWidth - 240));
       row.append(el("span", "num", sec(sum(r.total_s))));
       $("ledger").append(row);
     }
@@ -186,8 +231,8 @@
     const tops = r.stages_ms.map((row) => relative ? 1 : sum(row.filter((_, i) => shown[i])));
     const ordered = [...tops].sort((a, b) => a - b);
     // One long first step must not flatten all others.
-    const most = relative ? 1 : Math.min(ordered[ordered.length - 1], 2.5 * ordered[Math.floor(ordered.length * .95)]) || 1;
-    axis(g, w, h, LEFT, most, (v) => relative ? Math.round(100 * v) + " %" : sec(v / 1e3));
+    const most = relative ? 1 : Math.min(ordered[ordered.length - 1], 2.5 * ordered[Math.floor((ordered.length - 1) * .95)]) || 1;
+    axis(g, w, h, LEFT, most, (v) => relative ? distinct(v, (x, d) => (100 * x).toFixed(d) + " %") : times(v.map((x) => x / 1e3)));
     const bw = (w - LEFT) / r.stages_ms.length;
     r.stages_ms.forEach((row, k) => {
       let y = h - 18;
@@ -200,6 +245,27 @@
         y -= px;
       });
     });
+    // A bar that does not fit ends in a gap and an arrow, and says how long it is.
+    let clipped = 0, free = 0;
+    tops.forEach((top, k) => {
+      if (top <= most * 1.0001) return;
+      clipped++;
+      const x = LEFT + k * bw, middle = x + bw / 2;
+      g.fillStyle = css("--card");
+      g.fillRect(x, 11, Math.max(bw, 1), 3);
+      g.fillStyle = css("--ink");
+      g.beginPath(); g.moveTo(middle - 4, 9); g.lineTo(middle + 4, 9); g.lineTo(middle, 2); g.fill();
+      const text = sec(top / 1e3), wide = g.measureText(text).width;
+      if (middle + 7 < free || middle + 7 + wide > w) return;
+      g.fillStyle = css("--card");
+      g.fillRect(middle + 5, 0, wide + 4, 11);
+      g.fillStyle = css("--ink");
+      g.textAlign = "left";
+      g.fillText(text, middle + 7, 10);
+      free = middle + wide + 14;
+    });
+    $("clipped").hidden = !clipped;
+    $("clipped").textContent = (clipped === 1 ? "1 bar is" : clipped + " bars are") + " longer than the axis: clipped, and marked with ▲ and the time.";
     g.fillStyle = css("--soft");
     g.textAlign = "left";
     let last = null, end = 0;
@@ -232,14 +298,16 @@
   const everything = D.ranks.flatMap((r) => r.mean_ms).sort((a, b) => a - b);
   const middle = everything[Math.floor(everything.length / 2)] || 1;
   const rowH = Math.max(3, Math.min(22, 360 / Math.max(D.ranks.length, 1)));
+  // From the background (twice as fast) to the ink (twice as slow): colours mean stages.
   const heat = (x) => {
     const v = Math.max(-1, Math.min(1, Math.log2(Math.max(x, 1e-9)))), dark = css("--bg").startsWith("#1");
-    const mid = dark ? [46, 49, 53] : [236, 238, 242], hot = [229, 72, 77], cold = [0, 145, 255];
+    const mid = dark ? [66, 69, 75] : [200, 204, 212], hot = dark ? [245, 246, 248] : [20, 24, 28], cold = dark ? [34, 36, 40] : [242, 243, 246];
     const to = v > 0 ? hot : cold, a = Math.abs(v);
     return "rgb(" + mid.map((m, i) => Math.round(m + (to[i] - m) * a)).join(",") + ")";
   };
   const widest = Math.max(...D.ranks.map((r) => r.mean_ms.length), 1);
   draws.push(() => {
+    $("map-key").textContent = css("--bg").startsWith("#1") ? "brighter is slower." : "darker is slower.";
     const [g, w] = canvas("map", rowH * Math.max(D.ranks.length, 1) + 4);
     const bw = (w - LEFT) / widest;
     D.ranks.forEach((r, j) => {
@@ -264,7 +332,14 @@
 
   // Timeline --------------------------------------------------------------------------------------
   let view = [0, T.span_s || 1], drag = null;
-  const TL = 150, TH = 18;
+  const TH = 18, TL = Math.min(230, Math.max(90, innerWidth / 5));
+  // Names keep their end, which tells one thread from another.
+  const fitted = (g, text, room) => {
+    if (g.measureText(text).width <= room) return text;
+    let from = 1;
+    while (from < text.length && g.measureText("…" + text.slice(from)).width > room) from++;
+    return "…" + text.slice(from);
+  };
   const lanes = () => D.lanes.filter((l) => !$("role").value || l.role === $("role").value);
   const drawTime = () => {
     const rows = lanes(), [g, w, h] = canvas("time", rows.length * TH + 26);
@@ -272,7 +347,7 @@
     rows.forEach((l, j) => {
       g.fillStyle = css("--soft");
       g.textAlign = "right";
-      g.fillText(l.label.slice(0, 24), TL - 8, j * TH + 13);
+      g.fillText(fitted(g, l.label, TL - 12), TL - 8, j * TH + 13);
       g.fillStyle = css("--none");
       g.fillRect(TL, j * TH + 2, w - TL, TH - 4);
       const n = l.stage.length, step = (l.last_s - l.first_s) / n;
@@ -288,7 +363,11 @@
     });
     g.fillStyle = css("--soft");
     g.textAlign = "center";
-    for (let i = 0; i <= 6; i++) g.fillText(sec(from + (to - from) * i / 6), TL + (w - TL - 30) * i / 6 + 12, h - 6);
+    const marks = w < 700 ? 2 : 6, said = times(Array.from({ length: marks + 1 }, (_, i) => from + (to - from) * i / marks));
+    said.forEach((text, i) => {
+      g.textAlign = i === 0 ? "left" : i === marks ? "right" : "center";
+      g.fillText(text, TL + (w - TL) * i / marks, h - 6);
+    });
     if (drag) {
       g.fillStyle = css("--accent") + "33";
       g.fillRect(Math.min(...drag), 0, Math.abs(drag[1] - drag[0]), h - 22);
@@ -320,15 +399,22 @@
   });
 
   // I/O -------------------------------------------------------------------------------------------
+  const READ = C[S.indexOf("read")], WRITTEN = D.written_colour, REST = C[S.indexOf("other")];
   if (D.io) {
+    for (const [name, colour] of [["read", READ], ["written", WRITTEN]]) {
+      const item = el("span", "key"), dot = el("i");
+      dot.style.background = colour;
+      item.append(dot, name);
+      $("io-legend").append(item);
+    }
     const P = D.io, n = P.start_s.length, width = P.width_s[0] || 1;
     const span = Math.max(P.start_s[n - 1] + width, width);
     draws.push(() => {
       const [g, w, h] = canvas("io", 180);
       const most = Math.max(...P.read_bytes, ...P.write_bytes, 1) / width;
-      axis(g, w, h, LEFT + 14, most, (v) => size(Math.round(v)) + "/s");
+      axis(g, w, h, LEFT + 14, most, (v) => sizes(v, "/s"));
       const x = (s) => LEFT + 14 + (w - LEFT - 14) * s / span, bw = Math.max(x(width) - x(0), 1);
-      for (const [key, colour] of [["read_bytes", C[1]], ["write_bytes", C[9]]]) {
+      for (const [key, colour] of [["read_bytes", READ], ["write_bytes", WRITTEN]]) {
         g.fillStyle = colour;
         P[key].forEach((v, k) => {
           const px = (h - 28) * v / width / most;
@@ -346,16 +432,23 @@
       const k = P.start_s.findIndex((s) => t >= s && t < s + width);
       return k < 0 ? "" : sec(P.start_s[k]) + "\nread " + size(Math.round(P.read_bytes[k] / width)) + "/s\nwritten " + size(Math.round(P.write_bytes[k] / width)) + "/s\n" + count(P.ops[k]) + " calls";
     });
+    // Classes end below twice the size they begin with, and are named in the unit of their beginning.
+    const upTo = (n) => {
+      const u = ["B", "KiB", "MiB", "GiB", "TiB"], i = Math.min(4, Math.floor(Math.log2(n) / 10));
+      return 2 * n / 1024 ** i + " " + u[i];
+    };
     if (D.sizes && D.sizes.length) {
       const top = Math.max(...D.sizes.map((s) => s.calls));
       $("sizes").append(el("p", "note", "Transfers by size"));
       for (const s of D.sizes) {
         const row = el("div", "row"), box = el("div", "stack"), p = el("span");
         p.style.width = 100 * s.calls / top + "%";
-        p.style.background = s.op === "read" ? C[1] : C[9];
+        p.style.background = s.op === "read" ? READ : WRITTEN;
         box.append(p);
-        row.append(el("span", "lab", s.op + " ≥ " + size(s.from_bytes)), box, el("span", "num", count(s.calls)));
-        hover(row, () => s.op + " of " + size(s.from_bytes) + " and more: " + count(s.calls) + " calls, " + size(s.bytes) + ", " + sec(s.time_s));
+        const range = s.from_bytes ? sizes([s.from_bytes], "")[0].replace(/ (.*)/, "") + " to " + upTo(s.from_bytes) : "0 B";
+        row.append(el("span", "lab", s.op + " " + range), box, el("span", "num", count(s.calls)));
+        row.firstChild.title = s.op + " " + range;
+        hover(row, () => s.op + " of " + range + ": " + count(s.calls) + " calls, " + size(s.bytes) + ", " + sec(s.time_s));
         $("sizes").append(row);
       }
     }
@@ -368,65 +461,89 @@
       for (const w of D.workers) {
         const row = el("div", "row"), busy = w.busy_share, span = w.life_s;
         const values = S.map((s) => w[s + "_s"] || 0);
-        row.append(el("span", "lab", "rank " + w.rank + " worker " + w.worker), stack(values, Math.max(span, sum(values)), "pid " + w.pid), el("span", "num", Math.round(100 * busy) + " % busy"));
+        row.append(el("span", "lab", "rank " + w.rank + " loader worker " + w.worker), stack(values, Math.max(span, sum(values)), "pid " + w.pid, $("workers").clientWidth - 240), el("span", "num", Math.round(100 * busy) + " % busy"));
         $("workers").append(row);
       }
     });
   } else $("s-workers").hidden = true;
 
   // Tables ----------------------------------------------------------------------------------------
-  const table = (host, data, filterId, texts, total, format) => {
+  const table = (host, data, filterId, texts, total, format, name) => {
     let key = null, down = true;
+    const box = el("div", "scroll"), t = el("table"), head = el("tr"), thead = el("thead"), body = el("tbody");
+    // A region that can be reached and scrolled by keyboard.
+    box.tabIndex = 0;
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", name);
     const draw = () => {
       const want = $(filterId).value.toLowerCase();
       let rows = data.rows.filter((r) => texts.some((i) => String(r[i]).toLowerCase().includes(want)));
       if (key !== null) rows = [...rows].sort((a, b) => (a[key] > b[key] ? 1 : a[key] < b[key] ? -1 : 0) * (down ? -1 : 1));
-      const t = el("table"), head = el("tr");
-      data.columns.forEach((c, i) => {
-        const h = el("th", texts.includes(i) ? "l" : "", label(c.replace(/(?<!mb)_(s|us)$/, "")).replace(" mb s", " MB/s"));
-        h.onclick = () => { down = key === i ? !down : true; key = i; draw(); };
-        head.append(h);
+      [...head.children].forEach((h, i) => {
+        if (i === key) h.setAttribute("aria-sort", down ? "descending" : "ascending");
+        else h.removeAttribute("aria-sort");
       });
-      t.append(head);
-      for (const r of rows) {
+      body.replaceChildren(...rows.map((r) => {
         const tr = el("tr");
         r.forEach((v, i) => {
-          const td = el("td", texts.includes(i) ? "l" : "", format(data.columns[i], v));
-          if (texts.includes(i)) td.title = v;
+          const isPath = data.columns[i] === "path";
+          const td = el("td", texts.includes(i) ? "l" : "", isPath ? undefined : format(data.columns[i], v));
+          if (isPath) td.append(path(v, 32));
+          else if (texts.includes(i)) td.title = v;
           tr.append(td);
         });
-        t.append(tr);
-      }
-      const box = el("div", "scroll");
-      box.append(t);
-      host.replaceChildren(box);
-      if (total > data.rows.length) host.append(el("p", "note", "The first " + data.rows.length + " of " + count(total) + "."));
+        return tr;
+      }));
     };
+    data.columns.forEach((c, i) => {
+      const h = el("th", texts.includes(i) ? "l" : ""), b = el("button", "", label(c.replace(/(?<!mb)_(s|us)$/, "")).replace(" mb s", " MB/s"));
+      h.scope = "col";
+      b.type = "button";
+      b.title = "sort by " + b.textContent;
+      b.onclick = () => { down = key === i ? !down : true; key = i; draw(); };
+      h.append(b);
+      head.append(h);
+    });
+    thead.append(head);
+    t.append(thead, body);
+    box.append(t);
+    host.replaceChildren(box);
+    if (total > data.rows.length) host.append(el("p", "note", "The first " + data.rows.length + " of " + count(total) + "."));
     $(filterId).oninput = draw;
     draw();
-    return draw;
   };
   const format = (column, v) => v === null ? "" : typeof v === "string" ? v : column.endsWith("_s") && !column.includes("mb") ? sec(v)
     : column.endsWith("_us") ? sec(v / 1e6) : column.endsWith("bytes") ? size(v) : column.includes("mb_s") ? v.toFixed(1) : count(v);
-  table($("names"), D.names, "name-filter", [0, 1], D.names_total, format);
+  table($("names"), D.names, "name-filter", [0, 1], D.names_total, format, "events");
   if (D.files) {
     const col = Object.fromEntries(D.files.columns.map((c, i) => [c, i]));
-    const bars = el("div", "files"), hottest = Math.max(...D.files.rows.map((r) => r[col.opens]), 1);
+    const bars = el("div", "files");
     const longest = Math.max(...D.files.rows.map((r) => r[col.time_s]), 1e-9);
+    const kinds = [["read_s", READ, "reading"], ["write_s", WRITTEN, "writing"], ["meta_s", REST, "opening, closing and the like"]];
     for (const r of D.files.rows.slice(0, 20)) {
-      const row = el("div", "row"), box = el("div", "stack"), p = el("span");
-      p.style.width = 100 * r[col.time_s] / longest + "%";
-      p.style.background = "color-mix(in srgb, #ffb224, #e5484d " + Math.round(100 * r[col.opens] / hottest) + "%)";
-      box.append(p);
-      const lab = el("span", "lab", r[col.path].length > 52 ? "…" + r[col.path].slice(-51) : r[col.path]);
+      const row = el("div", "row"), box = el("div", "stack");
+      for (const [key, colour] of kinds) {
+        const p = el("span");
+        p.style.width = 100 * r[col[key]] / longest + "%";
+        p.style.background = colour;
+        box.append(p);
+      }
+      const lab = path(r[col.path], 32);
       row.append(lab, box, el("span", "num", sec(r[col.time_s]) + ", " + size(r[col.read_bytes] + r[col.write_bytes])));
       hover(row, () => r[col.path] + "\n" + count(r[col.ops]) + " calls, " + count(r[col.opens]) + " opens\nread " + size(r[col.read_bytes]) + ", written " + size(r[col.write_bytes]));
       bars.append(row);
     }
     $("s-files").insertBefore(bars, $("s-files").querySelector(".controls"));
-    $("s-files").insertBefore(el("p", "note", "Longest time first; the redder, the more often opened."), bars);
+    const fileKey = el("div", "legend");
+    for (const [, colour, words] of kinds) {
+      const item = el("span", "key"), dot = el("i");
+      dot.style.background = colour;
+      item.append(dot, words);
+      fileKey.append(item);
+    }
+    $("s-files").insertBefore(fileKey, bars);
     const keep = ["path", "ops", "opens", "reads", "writes", "read_bytes", "write_bytes", "time_s", "read_s", "meta_s", "read_mb_s", "ranks"].map((c) => col[c]);
-    table($("files"), { columns: keep.map((i) => D.files.columns[i]), rows: D.files.rows.map((r) => keep.map((i) => r[i])) }, "file-filter", [0], D.files_total, format);
+    table($("files"), { columns: keep.map((i) => D.files.columns[i]), rows: D.files.rows.map((r) => keep.map((i) => r[i])) }, "file-filter", [0], D.files_total, format, "files");
   } else $("s-files").hidden = true;
   // Device ----------------------------------------------------------------------------------------
   if (D.device) {
@@ -440,6 +557,8 @@
         const p = el("span");
         p.style.width = 100 * v / bar.whole + "%";
         p.style.background = V.colours[k];
+        p.style.color = inkOn(V.colours[k]);
+        if (($("ledger").clientWidth - 240) * v / bar.whole >= 34) p.textContent = Math.round(100 * v / bar.whole) + " %";
         hover(p, () => name + "\n" + V.words[k] + ": " + sec(v) + " (" + (100 * v / bar.whole).toFixed(1) + " %)");
         box.append(p);
       }
@@ -458,16 +577,16 @@
     });
     const seen = parts.filter((k) => Object.values(V.bars).some((b) => b.parts[k]));
     for (const k of seen) {
-      const item = el("span"), dot = el("i");
+      const item = el("span", "key"), dot = el("i");
       dot.style.background = V.colours[k];
-      item.append(dot, " " + V.words[k]);
+      item.append(dot, V.words[k]);
       $("device-legend").append(item);
     }
     if (V.over_time.length) {
       const slots = V.over_time.map((w) => w.shares.busy.length), all = sum(slots);
       draws.push(() => {
         const [g, w, h] = canvas("device-time", 150);
-        axis(g, w, h, LEFT, 1, (v) => Math.round(100 * v) + " %");
+        axis(g, w, h, LEFT, 1, (v) => v.map((x) => Math.round(100 * x) + " %"));
         const bw = (w - LEFT) / all;
         let x = LEFT;
         V.over_time.forEach((part, i) => {
@@ -511,7 +630,7 @@
       row.append(el("span", "lab", p.phase), el("span", "", "device " + sec(p.median_us / 1e6) + ", lag " + sec(p.lag_us / 1e6) + " at its beginning, " + sec(p.end_lag_us / 1e6) + " at its end (medians)" + (p.memory_bytes ? ", memory " + size(p.memory_bytes) : "")), el("span", "num", count(p.count)));
       $("device-kinds").append(row);
     }
-    if (V.kernels.rows.length) table($("kernels"), V.kernels, "kernel-filter", [0, 1, 6, 7, 8], V.kernels.rows.length, format);
+    if (V.kernels.rows.length) table($("kernels"), V.kernels, "kernel-filter", [0, 1, 6, 7, 8], V.kernels.rows.length, format, "kernels");
     else $("kernel-filter").parentElement.hidden = true;
   } else $("s-device").hidden = true;
   if (!D.ranks.length) for (const id of ["s-ledger", "s-steps", "s-map"]) $(id).hidden = true;

@@ -8,8 +8,10 @@ from dftracer._columns import Column, shortened
 from dftracer._terminal import safe_console
 from dftracer._units import bytes_text, count_text, counted, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, views
+from dftracer.analyze.ledger import unseen_stages
 from dftracer.load._need import need
 from dftracer.report.device import print_device
+from dftracer.report.evidence import evidence_line
 from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 from dftracer.report.tables import bar, bar_room, print_table
 
@@ -58,6 +60,7 @@ _FILE_COLUMNS = (
     Column("reads", right=True, drop=2),
     *(Column(name, right=True) for name in ("read", "written", "time", "rate/s")),
 )
+_FACTS = 6  # of the evidence of a finding
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
 
 
@@ -122,6 +125,9 @@ def _findings(con: Console, a: Analysis, most: int) -> None:
             )
         con.print(head)
         con.print(text.Text(f.advice, style="dim"), soft_wrap=False)
+        facts = evidence_line(f.evidence, _FACTS)
+        if facts:
+            con.print(text.Text(facts, style="dim"), soft_wrap=False)
     if len(a.findings) > most:
         con.print(f" ... and {len(a.findings) - most} more (--json has all)", style="dim")
 
@@ -145,6 +151,10 @@ def _ledger(con: Console, a: Analysis) -> None:
         if stage == blamed:
             drawn.append(" ◀", style="bold red")
         rows.append([stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", drawn])
+    for stage in unseen_stages(slowest):
+        rows.append(
+            [text.Text(stage.replace("_", " "), style="dim"), text.Text("not seen", style="dim"), "", ""]
+        )
     n = plural(len(slowest.main.steps), "step")
     rows.append(
         ["all", f"{wall / 1e6:.3f}", "100 %", text.Text(f"{n} of rank {slowest.number}", style="dim")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,7 +68,16 @@ def find_lanes(parts: list[Part]) -> list[Lane]:
     _number_workers(processes, parts)
     lanes = [lane for p in processes for lane in _lanes_of(p, parts)]
     lanes.sort(key=lambda lane: lane.order)
+    _tell_apart(lanes)
     return lanes
+
+
+def _tell_apart(lanes: list[Lane]) -> None:
+    """Each epoch may start new workers with the numbers of the old ones: those get their pid."""
+    count = Counter((lane.group, lane.label) for lane in lanes)
+    for lane in lanes:
+        if lane.role == "worker" and count[lane.group, lane.label] > 1:
+            lane.label += f" ({lane.detail.partition(',')[0]})"
 
 
 def _processes(parts: list[Part]) -> list[_Process]:

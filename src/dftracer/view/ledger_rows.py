@@ -34,7 +34,9 @@ def ledger_part(part: Part) -> Part | None:
     start, end, stage = overlay(mine, [lane for lane in lanes if lane.tid != main])
     told = stage != NONE
     start, end, stage = start[told], end[told], stage[told]
-    pairs = [(LEDGER, s, KIND_INDEX.get(_KIND.get(s, s), KIND_INDEX["other"])) for s in STAGES]
+    pairs = [
+        (LEDGER, s.replace("_", " "), KIND_INDEX.get(_KIND.get(s, s), KIND_INDEX["other"])) for s in STAGES
+    ]
     n = start.size
     spans = Spans(
         np.full(n, main, np.int64),

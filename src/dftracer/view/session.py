@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from dftracer.load.files import NoTraces
 from dftracer.view.live import live_numbers
 from dftracer.view.part import Part
 from dftracer.view.run import Run
@@ -61,6 +60,10 @@ class Session:
 
     def stop(self) -> None:
         self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+        for shown in self.shown:
+            shown.source.close()
 
     def state(self) -> dict[str, Any]:
         return {"follow": self.follow, "runs": [s.state() for s in self.shown]}
@@ -82,9 +85,11 @@ class Session:
     def _refresh(self, shown: Shown) -> None:
         try:
             shown.source.reopen()
-        except (NoTraces, OSError) as e:
-            shown.error = str(e)
+        except Exception as e:  # the page must say it; the next look may be better
+            shown.error = str(e) or type(e).__name__
             return
+        if shown.live:
+            shown.live = {**shown.live, **shown.source.facts()}
         if shown.source.stamp() != shown.stamp:
             self._load(shown)
             self._find_steps(shown)
@@ -98,7 +103,7 @@ class Session:
         stamp = shown.source.stamp()
         try:
             run = shown.source.load(progress)
-            shown.live = live_numbers(run) if self.follow else {}
+            shown.live = {**live_numbers(run), **shown.source.facts()} if self.follow else {}
             shown.run, shown.error, shown.stamp = run, None, stamp
             shown.generation += 1
         except _Stopped:

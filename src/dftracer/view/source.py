@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dftracer.analyze.analysis import units_of
 from dftracer.analyze.torch_files import read_torch_files
@@ -51,7 +52,9 @@ class Source:
 
     def _open(self) -> Trace:
         recover(self.paths)
-        trace = Trace(self.paths, torch=True)
+        return self._chosen(Trace(self.paths, torch=True))
+
+    def _chosen(self, trace: Trace) -> Trace:
         if self._run is not None:
             return trace.of_run(self._run)
         return trace.newest_run() if len(trace.runs) > 1 else trace
@@ -102,11 +105,12 @@ class Source:
         held = self._held.get(key)
         if held is not None and held[0] == stamp:
             return held[1]
-        parts = store.find(key, stamp) if self._cache else None
+        keeps = self._keeps(files)
+        parts = store.find(key, stamp) if keeps else None
         if parts is None:
             parts = make()
             # What grew meanwhile would be stale from the start.
-            if self._cache and store.stamp_of(files) == stamp and store.keep(key, stamp, parts):
+            if keeps and store.stamp_of(files) == stamp and store.keep(key, stamp, parts):
                 parts = store.find(key, stamp) or parts
         self._held[key] = (stamp, parts)
         return parts
@@ -132,6 +136,17 @@ class Source:
             for p in found
             if p.info["pid"] not in told and not (p.info["source"] == "ledger" and p.info["pid"] in trained)
         ]
+
+    def _keeps(self, files: list[Path]) -> bool:
+        """Whether what is made of some files may be kept for later looks."""
+        return self._cache and bool(files)
+
+    def facts(self) -> dict[str, Any]:
+        """What is known of the processes beside their events."""
+        return {}
+
+    def close(self) -> None:
+        """Give back what was taken."""
 
     def steps(self) -> Part:
         """The steps, and what the analysis says; this reads the whole trace once more."""

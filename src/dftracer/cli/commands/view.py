@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.load._need import need
@@ -53,15 +52,14 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("nothing is written; `dftracer report -o page.html` makes a page to keep")
     if len(args.paths) > 2:
         raise CommandError("give one trace, or two to see them side by side")
+    from dftracer.view.following import FollowedSource
     from dftracer.view.server import PortTaken, serve
     from dftracer.view.session import Session
     from dftracer.view.source import Source
 
     try:
-        sources = [
-            Source([p], args.run, cache=not args.no_cache, wait=args.follow and Path(p).is_dir())
-            for p in args.paths
-        ]
+        kind = FollowedSource if args.follow else Source
+        sources = [kind([p], args.run, cache=not args.no_cache) for p in args.paths]
         serve(Session(sources, follow=args.follow), args.port, not args.no_open, args.quiet)
     except (NoTraces, PortTaken) as e:
         raise CommandError(str(e)) from None

@@ -240,6 +240,8 @@ function showLive() {
   const pair = (name, value) => element("span", {}, `${name} `, element("b", {text: value}));
   at("live").replaceChildren(element("span", {}, element("span", {class: old ? "dot old" : "dot", text: "●"}),
     run.error ? ` ${run.error}` : age === null ? " waiting for events" : old ? ` last event ${time(age * 1e9)} ago` : " following"),
+    ...(live.running !== undefined ? [pair("processes", `${live.running} running`)] : []),
+    ...(live.dropped ? [pair("dropped", count(live.dropped))] : []),
     ...(live.window_s ? [pair(`last ${live.window_s.toFixed(0)} s: steps/s`, live.steps_per_s === null ? "–" : live.steps_per_s.toFixed(2)),
       pair("waiting for the loader", live.fetch_wait === null ? "–" : percent(live.fetch_wait)), pair("read", `${bytes(live.read_per_s)}/s`),
       pair("written", `${bytes(live.written_per_s)}/s`), pair("events", `${count(live.events_per_s)}/s`)] : []));

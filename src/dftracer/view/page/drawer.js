@@ -55,7 +55,8 @@ export function showEvent(d, go) {
     ["lane", d.lane], ["process", `pid ${d.pid}, tid ${d.tid}${d.host ? `, ${d.host}` : ""}`],
     ["file", d.path], ["bytes", d.bytes === null ? null : `${bytes(d.bytes)} (${count(d.bytes)})`],
   ]));
-  if (args.length) first.append(element("h3", {text: "Arguments"}), facts(args));
+  const columns = [first];
+  if (args.length) columns.push(element("div", {}, element("h3", {text: "Arguments"}), facts(args)));
   const second = element("div", {});
   if (d.parents.length) second.append(element("h3", {text: "Inside"}), eventList(d.parents, go));
   if (d.children.length) second.append(element("h3", {text: `Holds ${plural(d.children_total, "event")}`}), eventList(d.children, go, d.children_total));
@@ -74,7 +75,8 @@ export function showEvent(d, go) {
     third.append(element("h3", {text: "Arrows"}), element("ul", {class: "list"}, ...arrows.slice(0, 20).map((f) =>
       element("li", {}, link({...f.from, length: 0}, go, f.from.name), "→", link({...f.to, length: 0}, go, f.to.name)))));
   }
-  host.replaceChildren(element("div", {class: "columns"}, first, second, third));
+  columns.push(...[second, third].filter((c) => c.childElementCount));
+  host.replaceChildren(element("div", {class: "columns"}, ...columns));
 }
 
 function stageBar(stages, ns, whole) {

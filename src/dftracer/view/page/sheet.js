@@ -3,6 +3,12 @@ import {colour, inkOn} from "view/palette.js";
 
 const ROW = 18, LETTER = 6.1, LEAST_LABEL = 26;
 
+// A colour as the four bytes of a pixel.
+function asPixel(hex) {
+  const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+  return new Uint32Array(new Uint8Array([r, g, b, 255]).buffer)[0];
+}
+
 export class Sheet {
   constructor(drawn, about, pane) {
     Object.assign(this, {drawn, about, pane});
@@ -24,20 +30,8 @@ export class Sheet {
     const colours = pane.classKind.map(colour);
     const tall = Math.round((ROW - 2) * ratio);
     const y = this.ys.map((v) => Math.round((v - this.low) * ratio));
-    // Pixels that are not full are lower, like the bars of a chart; a change of colour costs, so go by colour.
-    const order = new Map();
-    for (let i = 0; i < drawn.bin_x.length; i++) {
-      const key = drawn.bin_cls[i];
-      if (!order.has(key)) order.set(key, []);
-      order.get(key).push(i);
-    }
-    for (const [key, list] of order) {
-      c.fillStyle = colours[key];
-      for (const i of list) {
-        const h = Math.max(2, Math.round(tall * drawn.bin_fill[i] / drawn.full));
-        c.fillRect(drawn.bin_x[i], y[drawn.bin_row[i]] + tall - h, drawn.bin_width[i], h);
-      }
-    }
+    if (drawn.bin_x.length) this.renderBins(c, colours, y, tall);
+    // A change of colour costs, so go by colour.
     const by = new Map();
     for (let i = 0; i < drawn.start.length; i++) {
       const key = drawn.cls[i];
@@ -53,6 +47,22 @@ export class Sheet {
         if (w > least / 3) this.wide.push(i);
       }
     }
+  }
+
+  // Bins by the pixel: there may be tens of thousands. Those that are not full are lower, like the bars of a chart.
+  renderBins(c, colours, y, tall) {
+    const {drawn} = this, {width, height} = this.canvas;
+    const image = c.createImageData(width, height), pixels = new Uint32Array(image.data.buffer);
+    const tints = colours.map(asPixel);
+    for (let i = 0; i < drawn.bin_x.length; i++) {
+      const tint = tints[drawn.bin_cls[i]], bottom = y[drawn.bin_row[i]] + tall;
+      const first = bottom - Math.max(2, Math.round(tall * drawn.bin_fill[i] / drawn.full));
+      for (let line = first; line < bottom; line++) {
+        const at = line * width + drawn.bin_x[i];
+        pixels.fill(tint, at, at + drawn.bin_width[i]);
+      }
+    }
+    c.putImageData(image, 0, 0);
   }
 
   paint(c, top) {

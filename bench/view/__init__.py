@@ -1,0 +1,1 @@
+"""How fast `dftracer view` is."""

@@ -1,0 +1,166 @@
+"""`dftracer check`: exit 0 or 1 with the reasons, and what CI systems read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from dftracer.compare import compare, side_of
+from dftracer.compare.checks import against_baseline, check_limit
+from dftracer.compare.limits import BadLimit, parse_limit, parse_share, read_limits
+from support.noisy_runs import noisy_run, told
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Reports of runs with a known truth: steps of 10 + 30 ms, and the same with a part 20 % slower."""
+    folder = tmp_path_factory.mktemp("saved")
+    noise = 1 + 0.02 * np.random.default_rng(1).normal(size=(4, 200))
+    runs = {
+        "base": {"fetch_wait": 0.010 * noise[0], "forward": 0.030 * noise[1]},
+        "same": {"fetch_wait": 0.010 * noise[2], "forward": 0.030 * noise[3]},
+        "slow": {"fetch_wait": 0.010 * noise[2], "forward": 0.036 * noise[3]},
+        "short": {"fetch_wait": 0.010 * noise[2, :5], "forward": 0.036 * noise[3, :5]},
+    }
+    out = {}
+    for name, times in runs.items():
+        out[name] = folder / f"{name}.json"
+        out[name].write_text(json.dumps(told(times, au=75.0, samples_per_s=800.0)))
+    return out
+
+
+def check(*args: object) -> tuple[int, str]:
+    command = [sys.executable, "-m", "dftracer.cli", "check", *map(str, args)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def test_a_slower_run_fails_with_the_reason(saved: dict[str, Path]) -> None:
+    code, said = check(saved["same"], "--baseline", saved["base"], "--max-regression", "5%")
+    assert code == 0, said
+    code, said = check(saved["slow"], "--baseline", saved["base"], "--max-regression", "5%")
+    assert code == 1, said
+    assert "step is slower by more than 5.0 %" in said
+    assert "forward: " in said
+    code, said = check(saved["slow"], "--baseline", saved["base"], "--max-regression", "25%")
+    assert code == 0, said
+    code, said = check(saved["base"], "--baseline", saved["slow"])
+    assert code == 0, said
+    code, said = check(saved["short"], "--baseline", saved["base"])
+    assert code == 1
+    assert "too few steps" in said
+
+
+def test_limits_of_a_file_and_of_the_command_line(saved: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text('[limits]\n"fetch_wait.share" = "< 0.3"\nstep.p95 = "< 0.5"\nau = "> 0.7"\n')
+    code, said = check(saved["base"], "--limits", file)
+    assert code == 0, said
+    file.write_text('limits = ["fetch_wait.share < 0.1", "step.p95 < 500 ms", "au > 0.9"]\n')
+    code, said = check(saved["base"], "--limits", file, "--json")
+    assert code == 1, said
+    answer = json.loads(said)
+    assert [(c["name"], c["ok"]) for c in answer["checks"]] == [
+        ("fetch_wait.share < 0.1", False),
+        ("step.p95 < 500 ms", True),
+        ("au > 0.9", False),
+    ]
+    assert answer["checks"][0]["value"] == pytest.approx(0.25, abs=0.005)
+    assert answer["checks"][2]["value"] == 0.75
+    file.write_text(f'baseline = "{saved["base"]}"\nmax_regression = "5%"\n')
+    code, said = check(saved["slow"], "--limits", file)
+    assert code == 1, said
+    code, said = check(saved["base"], "--limit", "samples_per_s > 900", "--limit", "forward.median < 31 ms")
+    assert code == 1
+    assert "FAILED  samples_per_s is 800" in said
+    assert "ok      forward.median is 29.9 ms, the limit is < 31.0 ms" in said
+
+
+def test_what_ci_reads(saved: dict[str, Path], tmp_path: Path) -> None:
+    summary, junit = tmp_path / "summary.md", tmp_path / "check.xml"
+    summary.touch()  # as a job summary is before the job
+    code, _ = check(
+        saved["slow"],
+        "--baseline",
+        saved["base"],
+        "--limit",
+        "au > 70%",
+        "--markdown",
+        summary,
+        "--junit",
+        junit,
+    )
+    assert code == 1
+    assert summary.read_text().startswith("### ❌ ")
+    assert "| ✅ | au > 70% |" in summary.read_text().replace("\\", "")
+    suite = ElementTree.parse(junit).getroot().find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    failed = [c.get("name") for c in suite.findall("testcase") if c.find("failure") is not None]
+    assert failed == ["step"]
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ((), "nothing to check"),
+        (("--max-regression", "5%"), "needs a --baseline"),
+        (("--limit", "fetch_wait.share"), "is no limit"),
+        (("--limit", "speed > 3"), "is no figure of a run"),
+        (("--limit", "step.p95 < 3 parsecs"), "unknown unit"),
+        (("--baseline", "none", "--max-regression", "5"), "is that percent?"),
+        (("--limits", "missing.toml"), "missing.toml"),
+        (("--baseline", "missing"), "missing"),
+    ],
+)
+def test_mistakes_are_told_from_failures(
+    saved: dict[str, Path], args: tuple[str, ...], expected: str
+) -> None:
+    code, said = check(saved["base"], *args)
+    assert code == 2, said
+    assert expected in said
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    for text, expected in (
+        ("[limits]\nstep.p95 = 0.5\n", "more or less"),
+        ("[limit]\nstep.p95 = '< 0.5'\n", "unknown key 'limit'"),
+        ("limits = [\n", "limits.toml"),
+        ("max_regression = 'much'\n", "is no share"),
+    ):
+        file.write_text(text)
+        with pytest.raises(BadLimit, match=expected):
+            read_limits(str(file))
+    assert parse_share("5%") == parse_share(0.05) == 0.05
+
+
+def test_a_figure_that_is_not_known_is_not_kept() -> None:
+    run = side_of("run", told({"forward": np.full(20, 0.01)}))
+    for text in ("au > 0.9", "device.busy_share > 0.5", "tokens_per_s > 1"):
+        assert not check_limit(run, parse_limit(text)).ok
+        assert "cannot be told" in check_limit(run, parse_limit(text)).reason
+    assert check_limit(run, parse_limit("checkpoint.share < 0.1")).ok
+    assert check_limit(run, parse_limit("findings.input_bound < 5%")).ok
+    assert check_limit(run, parse_limit("step.max <= 10 ms")).value == pytest.approx(0.01)
+
+
+def test_equal_noisy_runs_pass() -> None:
+    """The step may look 5 % slower by chance; it then is no more than it varies."""
+    failed = 0
+    for i in range(40):
+        pair = [noisy_run(5000 + 2 * i + k, 60, ("in_a_row", "drifting")[i % 2]) for k in (0, 1)]
+        failed += not all(c.ok for c in against_baseline(compare(*pair), 0.0))
+    assert failed <= 2
+
+
+def test_each_stage_can_have_a_limit() -> None:
+    a, b = noisy_run(1, 300, "independent"), noisy_run(2, 300, "independent", {"read": 1.3})
+    checks = against_baseline(compare(a, b), 0.10, 0.10)
+    assert [c.name for c in checks if not c.ok] == ["read"]
