@@ -145,7 +145,9 @@ def switch_on() -> None:
     _config.turn_on()
     SETTINGS = _config.load_settings(enable=True)
     _configure()
-    _config.announce_run(_core.run_id())
+    from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
+
+    _inherited.announce_run(_core.run_id())
     if "dftracer.python" in sys.modules:
         from dftracer.python import _decorate, _waiting  # noqa: F401, PLC0415
 
