@@ -90,7 +90,10 @@ def _other_packages() -> tuple[bool, str]:
             f"{_listed(clash)} files of dftracer/ too, and the one installed last has won:"
             f" pip uninstall {names}, then install pydftracer again"
         )
-    hiding = sorted(n for n, files in others.items() if any(f.name == "__init__.py" for f in files))
+    # One that only adds a folder of its own, dftracer/utils, hides nothing.
+    hiding = sorted(
+        n for n, files in others.items() if any(f.parts[-2:] == ("dftracer", "__init__.py") for f in files)
+    )
     if hiding:
         return False, (
             f"{_listed(hiding)} a folder dftracer/ elsewhere, and the first on sys.path wins"
