@@ -26,6 +26,11 @@ EXAMPLE = "dftracer doctor --directory /scratch/traces"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="only look whether the packages of the extras are installed, do not load them",
+    )
+    parser.add_argument(
         "--directory", default=".", metavar="DIR", help="where traces will be written (default: here)"
     )
 
@@ -159,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
         (True, ", ".join(f"{k}={v}" for k, v in on.items()) or "no DFTRACER_ variable is set"),
         needed=False,
     )
-    for extra in look_at_extras():
+    for extra in look_at_extras(load=not args.quick):
         check(f"extra {extra.name}", (extra.ok, extra.text), needed=False)
         checks[-1]["packages"] = extra.packages
     bad = [c for c in checks if c["needed"] and not c["ok"]]
