@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["Unavailable", "count", "flavour"]
+__all__ = ["ROOT", "Unavailable", "count", "flavour", "sections"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -68,7 +68,8 @@ def _program(cases: dict[str, str], *, traced: bool) -> list[str]:
     return labels
 
 
-def _sections(directory: Path, labels: list[str]) -> dict[str, int]:
+def sections(directory: Path, labels: list[str]) -> dict[str, int]:
+    """Instructions of the main thread by label; a section without one is not wanted."""
     found = {}
     for position, label in enumerate(labels, start=1):
         dump = directory / f"callgrind.{position}-01"
@@ -117,13 +118,13 @@ def _measure(python: Path, cases: dict[str, str], *, traced: bool) -> dict[str, 
         )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-4000:]}")
-        sections = _sections(directory, json.loads(done.stdout.splitlines()[-1]))
+        found = sections(directory, json.loads(done.stdout.splitlines()[-1]))
     short, long = _LENGTHS
     result: dict[str, dict[str, float]] = {}
-    for label in sections:
+    for label in found:
         case, kind, length = label.split("/")
         if int(length) == long:
-            grown = sections[label] - sections[f"{case}/{kind}/{short}"]
+            grown = found[label] - found[f"{case}/{kind}/{short}"]
             result.setdefault(case, {})[kind] = grown / (long - short)
     return result
 

@@ -21,9 +21,9 @@ What `dftracer report` can say about a run. This page is made from the catalogue
 
 `seconds` of a finding is what a perfect cure would save; its share of the run sets the severity: `high` from
 {HIGH_PERCENT:.0f} %, `medium` from {MEDIUM_PERCENT:.0f} %, `low` from {LOW_PERCENT:.0f} %, else `info`. What costs less
-than {100 * FINDING_SHARE:.0f} % of the run is not said. The costliest comes first; seconds are compared by two digits,
-and of about equal ones the more specific goes first, in the order of this page. A specific finding that explains most
-of a general one stands before it. Few steps or items lower the confidence.
+than {100 * FINDING_SHARE:.0f} % of the run is not reported. The costliest comes first. Seconds are compared with two digits; of
+about equal findings the more specific comes first, in the order of this page, and so does a specific finding that
+explains most of a general one. Few steps or items lower the confidence.
 """
 
 

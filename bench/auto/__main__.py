@@ -1,16 +1,24 @@
 """What automatic tracing costs a training step, beside torch.profiler and VizTracer. One command:
 
-    python -m bench.auto [--rounds 40] [--steps 20] [--device cpu] [--ms 5]
+    python -m bench.auto [--rounds 60] [--steps 30] [--device cpu] [--ms 5]
 
-One process trains the same model in blocks of steps, in turns: untraced, with automatic tracing installed,
-and under each rival that is installed. A block is a pass over a `DataLoader`; what is compared is the median
-step of a block with that of the untraced block beside it, so that the machine's mood cancels out. The table
-has the median of the ratios over all rounds and the interval that holds it with 95 % confidence; the exit
-code goes by the median. Where other work takes turns on the cores that interval is wide, and the last
-column says more: the CPU time of the training thread in the quietest tenth of the steps of the quietest
-block, traced less untraced. The step is made as long as `--ms` asks by repeating the model's layer.
+One process trains the same model in short blocks of steps, in turns: untraced, with automatic tracing
+installed, and, in every tenth round, under each rival that is installed. A block is a pass over a loader in
+the main process, 16 items a batch; its first 20 steps are not counted. What is compared is the median
+step of a block with that of the untraced block beside it, and which of the two comes first changes, so that
+the machine's mood cancels out. The table has the median of these differences over all rounds and the interval
+that holds it with 95 % confidence, and the difference of the quickest twentieth of all steps: those that
+nothing else disturbed.
 
-On a GPU (`--device cuda --ms 10`) a step ends with a synchronisation, of the program's own.
+On a CPU, what is compared is CPU time of the training thread: everything of a step of a small model, from
+asking for the batch to the end of the optimizer. Matrix products after it make the step as long as `--ms`
+asks and leave the caches as a real model does; they are not in the compared time, because from block to block
+they differ by more than tracing costs. Where other programs use the same caches, that is not enough;
+`--bare` leaves them out.
+
+On a GPU (`--device cuda --ms 10`) the model is as large as `--ms` asks, a step ends with a synchronisation of
+the program's own, and the whole step is compared, on the clock.
+`python -m bench.auto.instructions` counts instructions instead.
 """
 
 from __future__ import annotations
@@ -34,52 +42,47 @@ os.environ["DFTRACER_LOG_FILE"] = os.path.join(_PLACE, "trace")
 
 import torch  # noqa: E402 - the switch is read first
 
+from bench.auto.step import Step  # noqa: E402
 from dftracer import auto  # noqa: E402
 
 BUDGET = 1.0  # percent of a step
+OURS = "automatic tracing"
+_UNCOUNTED = 20  # the interpreter finds its short cuts anew after a switch
+_RIVALS_EVERY = 10  # rounds
 
 
-class Data(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """Batches that cost next to nothing, so that the step is the model's."""
+class Block:
+    """A pass over some batches, and how long its steps take."""
 
-    def __init__(self, n: int, width: int) -> None:
-        self.batch = torch.randn(n, width)
+    def __init__(self, args: argparse.Namespace, size: int) -> None:
+        self.on_cpu = args.device == "cpu"
+        self.step = Step(args.device, args.width, 2 if self.on_cpu else size)
+        self.loader = self.step.loader(args.steps + _UNCOUNTED, args.batch)
+        self.size = 0 if args.bare else size
+        self.factor = torch.randn(args.width, args.width)
 
-    def __len__(self) -> int:
-        return len(self.batch)
+    def fill(self) -> None:
+        """The rest of a step on a CPU."""
+        for _ in range(self.size):
+            torch.mm(self.factor, self.factor)
 
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return self.batch[index]
-
-
-class Training:
-    """A stack of layers, and how long its steps take."""
-
-    def __init__(self, device: str, width: int, layers: int, steps: int) -> None:
-        torch.manual_seed(0)
-        self.device = device
-        stack = [m for _ in range(layers) for m in (torch.nn.Linear(width, width), torch.nn.ReLU())]
-        self.model = torch.nn.Sequential(*stack).to(device)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
-        self.loader = torch.utils.data.DataLoader(Data(16 * steps, width), batch_size=16)
-
-    def block(self) -> tuple[float, float]:
-        """Of one pass over the data, in s: the median step, and the CPU time of an undisturbed one."""
-        times, cpu = [], []
-        last, last_cpu = time.perf_counter(), time.thread_time()
+    def __call__(self) -> tuple[list[float], float]:
+        """In s: what is compared, of each step in order of length, and the median of whole steps."""
+        times, whole = [], []
+        clock = time.thread_time if self.on_cpu else time.perf_counter
+        begin = clock()
         for batch in self.loader:
-            x = batch.to(self.device)
-            self.optimizer.zero_grad()
-            loss = self.model(x).pow(2).mean()
-            loss.backward()
-            self.optimizer.step()
-            if self.device != "cpu":
+            self.step(batch)
+            if self.on_cpu:
+                times.append(clock() - begin)
+                self.fill()
+            else:
                 torch.cuda.synchronize()
-            now, now_cpu = time.perf_counter(), time.thread_time()
-            times.append(now - last)
-            cpu.append(now_cpu - last_cpu)
-            last, last_cpu = now, now_cpu
-        return statistics.median(times[1:]), sorted(cpu[1:])[len(cpu) // 10]
+                times.append(clock() - begin)
+            end = clock()
+            whole.append(end - begin)
+            begin = end
+        return sorted(times[_UNCOUNTED:]), statistics.median(whole[_UNCOUNTED:])
 
 
 @contextlib.contextmanager
@@ -111,7 +114,7 @@ def viztracer() -> Iterator[None]:
         tracer.clear()
 
 
-SIDES: dict[str, Any] = {"automatic tracing": automatic, "torch.profiler": torch_profiler}
+SIDES: dict[str, Any] = {OURS: automatic, "torch.profiler": torch_profiler}
 if importlib.util.find_spec("viztracer") is not None:
     SIDES["VizTracer"] = viztracer
 
@@ -125,70 +128,88 @@ def median_and_interval(values: list[float]) -> tuple[float, float, float]:
     return statistics.median(values), values[low], values[high]
 
 
-def sized(args: argparse.Namespace) -> Training:
-    """A model whose untraced step takes about the asked time."""
-    layers = 2
+def sized(args: argparse.Namespace) -> Block:
+    """A step that takes about the asked time, untraced."""
+    size = 2
     while True:
-        training = Training(args.device, args.width, layers, args.steps)
-        training.block()
-        took = 1000 * training.block()[0]
-        if took >= 0.8 * args.ms or layers > 4000:
-            return training
-        layers = max(layers + 1, min(4 * layers, int(layers * args.ms / took)))
+        block = Block(args, size)
+        block()
+        took = 1000 * block()[1]
+        if took >= 0.8 * args.ms or size > 4000 or (args.bare and args.device == "cpu"):
+            return block
+        size = max(size + 1, min(4 * size, int(size * args.ms / took)))
+
+
+def measured(block: Block, rounds: int) -> tuple[dict[str, list[float]], dict[str, float], float]:
+    """In s: by side, how much longer a traced step took than an untraced one, by round and undisturbed.
+
+    Last, a whole step.
+    """
+    longer: dict[str, list[float]] = {name: [] for name in SIDES}
+    steps: dict[tuple[str, bool], list[float]] = {}
+    whole = []
+    for turn in range(rounds):
+        for name, side in SIDES.items():
+            if name != OURS and turn % _RIVALS_EVERY:
+                continue
+            times: dict[bool, float] = {}
+            for traced in (turn % 2 == 0, turn % 2 == 1):
+                with side() if traced else contextlib.nullcontext():
+                    each, all_of_it = block()
+                times[traced] = statistics.median(each)
+                steps.setdefault((name, traced), []).extend(each)
+                if not traced:
+                    whole.append(all_of_it)
+            longer[name].append(times[True] - times[False])
+    quiet = {key: sorted(each)[len(each) // 20] for key, each in steps.items()}
+    return longer, {name: quiet[name, True] - quiet[name, False] for name in longer}, statistics.median(whole)
 
 
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--ms", type=float, default=5.0)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--bare", action="store_true", help="on a CPU: no matrix products, warm caches")
+    parser.add_argument("--alone", action="store_true", help="without the rivals")
     args = parser.parse_args()
+    if args.alone:
+        for name in [name for name in SIDES if name != OURS]:
+            del SIDES[name]
     torch.set_num_threads(1)
-    training = sized(args)
-    ratios: dict[str, list[float]] = {name: [] for name in SIDES}
-    extra: dict[str, list[float]] = {name: [] for name in SIDES}
-    least = {name: {True: math.inf, False: math.inf} for name in SIDES}
-    plain: list[float] = []
-    for turn in range(args.rounds):
-        for name, side in SIDES.items():
-            # Which of the two is first changes from round to round.
-            times: dict[bool, float] = {}
-            for traced in (turn % 2 == 0, turn % 2 == 1):
-                with side() if traced else contextlib.nullcontext():
-                    times[traced], cpu = training.block()
-                least[name][traced] = min(least[name][traced], cpu)
-            ratios[name].append(100 * (times[True] / times[False] - 1))
-            extra[name].append(1e6 * (times[True] - times[False]))
-            plain.append(times[False])
-    found = {
-        "step_ms": round(1000 * statistics.median(plain), 3),
+    longer, quiet, step = measured(sized(args), args.rounds)
+    if args.bare and args.device == "cpu":
+        step = args.ms / 1000
+    found: dict[str, Any] = {
+        "step_ms": round(1000 * step, 3),
         "device": args.device if args.device == "cpu" else torch.cuda.get_device_name(),
-        **{
-            name: {
-                "percent": [round(v, 2) for v in median_and_interval(ratios[name])],
-                "us": round(statistics.median(extra[name]), 1),
-                "least_cpu_us": round(1e6 * (least[name][True] - least[name][False]), 1),
-            }
-            for name in SIDES
-        },
     }
+    for name, each in longer.items():
+        us = median_and_interval([1e6 * seconds for seconds in each])
+        found[name] = {
+            "us": [round(v, 1) for v in us],
+            "percent": [round(v / (1e4 * step), 2) for v in us],
+            "quiet_us": round(1e6 * quiet[name], 1),
+            "rounds": len(each),
+        }
     if args.json:
         print(json.dumps(found))
     else:
         print(f"an untraced step takes {found['step_ms']} ms on {found['device']}\n")
-        print("| traced by | the step is longer by | 95 % | us a step | us of CPU, undisturbed |")
-        print("|---|---|---|---|---|")
+        print("| traced by | us a step | 95 % | of the step | 95 % | us a step, undisturbed |")
+        print("|---|---|---|---|---|---|")
         for name in SIDES:
-            median, low, high = found[name]["percent"]
+            (us, us_low, us_high), (share, low, high) = found[name]["us"], found[name]["percent"]
             print(
-                f"| {name} | {median:.2f} % | {low:.2f} to {high:.2f} % | {found[name]['us']:.0f} "
-                f"| {found[name]['least_cpu_us']:.0f} |"
+                f"| {name} | {us:.0f} | {us_low:.0f} to {us_high:.0f} "
+                f"| {share:.2f} % | {low:.2f} to {high:.2f} % | {found[name]['quiet_us']:.0f} |"
             )
-    median, low, high = found["automatic tracing"]["percent"]
+    median, low, high = found[OURS]["percent"]
     within = median <= BUDGET
     print(
         f"goal: at most {BUDGET:g} % of a step; {'met' if within else 'missed'} by the median, "

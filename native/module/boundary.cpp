@@ -39,13 +39,6 @@ void tell_boundary(Phase phase, bool begins) {
   Py_CLEAR(g_hook);
 }
 
-PyObject* boundary_passed(PyObject*, PyObject* code) {
-  long number = PyLong_AsLong(code);
-  if (number < 0) PyErr_Clear();
-  if (number >= 2 * kFetch && number < 2 * (kCheckpoint + 1)) boundary(Phase(number / 2), number % 2 == 0);
-  Py_RETURN_NONE;
-}
-
 PyObject* set_boundary_hook(PyObject*, PyObject* args) {
   PyObject* callable;
   unsigned unsaid = 0;

@@ -25,8 +25,6 @@ inline void boundary(Phase phase, bool begins) {
   tell_boundary(phase, begins);
 }
 
-// The same from Python: automatic tracing knows boundaries that no node stands at.
-PyObject* boundary_passed(PyObject*, PyObject* code);
 PyObject* set_boundary_hook(PyObject*, PyObject* args);
 
 }  // namespace dft::py

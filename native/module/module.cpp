@@ -6,6 +6,8 @@
 #include "module/node_use.hpp"
 #include "module/profiler_window.hpp"
 #include "module/session_api.hpp"
+#include "module/step_rule.hpp"
+#include "module/word.hpp"
 #include "module/wrapped.hpp"
 
 namespace dft::py {
@@ -24,7 +26,7 @@ PyMethodDef g_functions[] = {
     {"disguise", disguise, METH_VARARGS, nullptr},
     {"loop", loop, METH_VARARGS, nullptr},
     {"set_boundary_hook", set_boundary_hook, METH_VARARGS, nullptr},
-    {"boundary", boundary_passed, METH_O, nullptr},
+    {"items", reinterpret_cast<PyCFunction>(items), METH_FASTCALL, nullptr},
     {},
 };
 
@@ -40,7 +42,7 @@ PyMODINIT_FUNC PyInit__core() {
   bool ok = PyModule_AddFunctions(module, g_session_functions) == 0 &&
             PyModule_AddFunctions(module, g_profiler_functions) == 0 && init_contexts() && init_immediate() &&
             init_nodes(module) && init_uses(module) && init_activities(module) && init_wrapped(module) &&
-            init_loops(module);
+            init_loops(module) && init_words(module) && init_step_rule(module);
   if (!ok) {
     Py_DECREF(module);
     return nullptr;

@@ -16,6 +16,39 @@ namespace dft::py {
 void count_lost_event() { count_lost(Drop::kMemory); }
 void count_lost_value() { count_cut_value(); }
 
+Frame frame_for_event(ThreadState* t, bool other_lane) {
+  if (other_lane) {
+    Frame f{};
+    f.parent = -1;
+    f.level = 1;
+    f.id = new_id(t);
+    return f;
+  }
+  Stack* s = t->stack;
+  Frame* top = s->size ? &s->frames[s->size - 1] : nullptr;
+  if (top && (top->flags & (kAnonymous | kNamed)) == kAnonymous) {
+    top->flags |= kNamed;
+    return *top;
+  }
+  return unopened_frame(t);
+}
+
+uint64_t clamp_ns(PyObject* value) {
+  double approximate = 0;
+  if (PyLong_Check(value)) {
+    int overflow = 0;
+    long long v = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (!overflow) return v < 0 ? 0 : uint64_t(v);
+    return 0;
+  }
+  approximate = PyFloat_AsDouble(value);
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    return 0;
+  }
+  return approximate > 0 && approximate < 9e18 ? uint64_t(approximate) : 0;
+}
+
 namespace {
 
 template <typename F>
@@ -275,39 +308,6 @@ PyObject* py_exit_event(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-Frame frame_for_event(ThreadState* t, bool other_lane) {
-  if (other_lane) {
-    Frame f{};
-    f.parent = -1;
-    f.level = 1;
-    f.id = new_id(t);
-    return f;
-  }
-  Stack* s = t->stack;
-  Frame* top = s->size ? &s->frames[s->size - 1] : nullptr;
-  if (top && (top->flags & (kAnonymous | kNamed)) == kAnonymous) {
-    top->flags |= kNamed;
-    return *top;
-  }
-  return unopened_frame(t);
-}
-
-uint64_t clamp_ns(PyObject* value) {
-  double approximate = 0;
-  if (PyLong_Check(value)) {
-    int overflow = 0;
-    long long v = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (!overflow) return v < 0 ? 0 : uint64_t(v);
-    return 0;
-  }
-  approximate = PyFloat_AsDouble(value);
-  if (PyErr_Occurred()) {
-    PyErr_Clear();
-    return 0;
-  }
-  return approximate > 0 && approximate < 9e18 ? uint64_t(approximate) : 0;
-}
-
 PyObject* py_log_event(PyObject*, PyObject* args) {
   PyObject *name, *cat, *start, *duration, *mapping = Py_None, *tid = Py_None;
   if (!PyArg_ParseTuple(args, "OOOO|OO", &name, &cat, &start, &duration, &mapping, &tid)) return nullptr;
@@ -329,40 +329,6 @@ PyObject* py_log_event(PyObject*, PyObject* args) {
   PyErr_Clear();
   if (raise_kept()) return nullptr;
   Py_RETURN_NONE;
-}
-
-std::string_view view_of(PyObject* text) {
-  Py_ssize_t size = 0;
-  const char* data = PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : nullptr;
-  return data ? std::string_view(data, size_t(size)) : std::string_view();
-}
-
-// log_automatic(name, cat, start, end, key, value, ...): what automatic tracing writes in every step, without a dict.
-// The keys are its own words. An end of 0 is now; gives the end.
-PyObject* py_log_automatic(PyObject*, PyObject* const* values, Py_ssize_t n) {
-  if (n < 4 || n % 2) {
-    PyErr_SetString(PyExc_TypeError, "log_automatic() takes name, cat, start, end and pairs of key and value");
-    return nullptr;
-  }
-  uint64_t start = clamp_ns(values[2]), end = clamp_ns(values[3]);
-  if (!end) end = now_epoch_ns();
-  recording([&] {
-    std::string pairs;
-    pairs.reserve(96);
-    for (Py_ssize_t i = 4; i < n; i += 2) {
-      pairs.append(",\"").append(view_of(values[i])).append("\":");
-      append_value(pairs, values[i + 1]);
-    }
-    pairs.append(",\"auto\":1");
-    ThreadState* t = g_tracing ? thread_in_context() : nullptr;
-    if (!t) return;
-    Frame f = frame_for_event(t, false);
-    f.start = start;
-    emit_strings(t, Kind::kEvent, kAbsoluteTime, f, end, 0, view_of(values[0]), view_of(values[1]), pairs);
-  });
-  PyErr_Clear();
-  if (raise_kept()) return nullptr;
-  return PyLong_FromUnsignedLongLong(end);
 }
 
 PyObject* py_log_counter(PyObject*, PyObject* args) {
@@ -439,7 +405,6 @@ PyMethodDef g_session_functions[] = {
     {"enter_event", py_enter_event, METH_NOARGS, nullptr},
     {"exit_event", py_exit_event, METH_NOARGS, nullptr},
     {"log_event", py_log_event, METH_VARARGS, nullptr},
-    {"log_automatic", reinterpret_cast<PyCFunction>(py_log_automatic), METH_FASTCALL, nullptr},
     {"log_counter", py_log_counter, METH_VARARGS, nullptr},
     {"log_metadata", py_log_metadata, METH_VARARGS, nullptr},
     {"string_hash", py_string_hash, METH_O, nullptr},

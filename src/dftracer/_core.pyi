@@ -147,8 +147,102 @@ def loop(
     count_as_string: bool,
     use: Use | None = None,
 ) -> LoopIterator[_T]: ...
-def boundary(code: int, /) -> None:
-    """A phase begins or ends here: what a node at this place would tell the hook."""
+
+@final
+class Word:
+    """One kind of automatic event, and the nodes that say the same by hand: they silence it."""
+
+    twins: tuple[Node, ...]
+    def __new__(cls, name: str, cat: str, twins: tuple[Node, ...], phase: int = 0) -> Self:
+        """`phase`: as native/module/boundary.hpp numbers them; 0: no phase of a device."""
+    def begins(self) -> None:
+        """It begins now: devices are asked how far they are."""
+    def ends(self) -> None:
+        """It ends now."""
+    def by_hand(self) -> bool:
+        """Whether the program has said it itself since this was last asked."""
+    def begin_anew(self) -> None:
+        """What was said by hand until now does not count."""
+    def log(self, start_ns: int, end_ns: int, /, *pairs: Any) -> int:
+        """One event with these keys and values in turns, unless the program writes its own.
+
+        An end of 0 is now; gives the end.
+        """
+    def write(self, start_ns: int, end_ns: int, args: dict[str, Any], /) -> None:
+        """The same with a dict."""
+
+class PassFields:
+    """One pass over a loader; what the usual course of a loop looks at."""
+
+    iterator: Any
+    workers: Any
+    fetches: int
+    died: int
+    trains: bool
+
+class StepFields:
+    """A step that is going on."""
+
+    passes: list[Any]
+    stepped_by: dict[int, int]
+    next_fetch: tuple[int, int, Any] | None
+    start: int
+    body: int
+    last_end: int
+    backward: bool
+    stepped: bool
+
+class StateFields:
+    """What the step rule remembers, and the usual course of a loop.
+
+    The methods give whether the course is the usual one; if it is not, they have changed nothing.
+    """
+
+    step: Any
+    epoch: int | None
+    _epoch_pass: Any
+    evaluation: tuple[int, Any] | None
+    _loaders: dict[int, bool]
+    _leftover: tuple[int, int] | None
+    _marked_forward: int | None
+    _optimizers: list[tuple[int, int]]
+    scaling: int | None
+    batch: Sequence[int] | None
+    latest: Any
+    facts: tuple[Any, ...] | None
+    number: int
+    _free: int
+    _last: int
+    _first: int
+    _step_end: int
+    _epoch_start: int
+    _backwards: int
+    _depth: int
+    _backward_start: int
+    _backward_end: int
+    _forward_done: int
+    fetch_end: int
+    _optimizer: int
+    _optimizer_start: int
+    _counts: bool
+    _framework_steps: bool
+    _framework_evaluates: bool
+    fetching: bool
+    scaled: bool
+    def asks(self) -> int:
+        """A batch is asked for; gives when."""
+    def got(self, iterator: Any, batch: Any, start_ns: int, /) -> bool:
+        """A batch has come; `fetch_end` then says when, `batch` its tensors (ids) or None."""
+    def backward_began(self) -> bool: ...
+    def backward_ended(self) -> bool: ...
+    def optimizer_began(self, optimizer: Any, /) -> bool: ...
+    def optimizer_ended(self, optimizer: Any, /) -> bool: ...
+
+def step_rule(block: Word, fetch: Word, forward: Word, backward: Word, step: Word, tensor: type, /) -> None:
+    """The words that the usual course says, and the type of tensors."""
+
+def items(word: Word, dataset: Any, indices: Iterable[Any], batch: int | None, restarts: int, /) -> list[Any]:
+    """`[dataset[i] for i in indices]`, with an event for each item."""
 
 def set_boundary_hook(hook: Callable[[int], None] | None, unsaid: int = 0, /) -> None:
     """Call `hook` where a phase of training begins or ends (native/module/boundary.hpp has the codes).
@@ -219,9 +313,6 @@ def log_event(
     tid: int | None = None,
 ) -> None:
     """One complete event. A `tid` places it on another lane, outside the caller's nesting."""
-
-def log_automatic(name: str, cat: str, start_ns: int, end_ns: int, /, *pairs: Any) -> int:
-    """One event with `auto` and these keys and values in turns; an end of 0 is now. Gives the end."""
 
 def log_counter(name: str, cat: str, values: Mapping[str, float], ts_ns: int | None = None) -> None: ...
 def log_metadata(

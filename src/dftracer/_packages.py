@@ -9,7 +9,7 @@ from typing import NamedTuple
 __all__ = ["Requirement", "advice", "extra_of", "extras", "install_name", "module_of"]
 
 _OURS = "pydftracer"
-_FOR_DEVELOPERS = {"test", "dev"}
+_FOR_DEVELOPERS = {"docs", "test", "dev"}
 # Where the name to import is not the name to install.
 _INSTALLED_AS = {
     "google": "protobuf",

@@ -25,7 +25,7 @@ def _child(task: dict[str, Any], out: int, err: int) -> None:
     if task["both"]:  # what is said by hand and what is deduced, of one and the same run
         for word in (*vars(_events).values(), *_comm._WORDS.values()):
             if isinstance(word, _events.Word):
-                word._twins = ()
+                word.twins = ()
     os.environ["DFTRACER_LOG_FILE"] = task["trace"]
     dftracer.get_instance().finalize()  # the nursery's session; this one is named anew, for its children too
     dftracer.initialize_log(task["trace"] + ".pfw")

@@ -11,9 +11,11 @@ if sys.version_info < (3, 11):
     pytest.skip("budgets are read with tomllib, part of Python 3.11", allow_module_level=True)
 
 from bench import gate, instructions
+from bench.auto import instructions as traced_step
 
 BUDGETS = gate.budgets()
 EXACT = BUDGETS["instructions"].get(instructions.flavour(), {})
+A_STEP = BUDGETS["instructions_of_a_traced_step"].get(instructions.flavour(), {})
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,23 @@ def test_instructions_per_operation_stay_within_budget(
 ) -> None:
     cost = counted[operation]["op"] - counted[operation]["plain"]
     assert cost <= EXACT[operation], f"{operation}: {cost:.0f} instructions"
+
+
+@pytest.fixture(scope="module")
+def counted_steps() -> dict[int, float]:
+    pytest.importorskip("torch")
+    try:
+        return traced_step.count(Path(sys.executable))
+    except instructions.Unavailable as reason:
+        pytest.skip(f"instructions cannot be counted here: {reason}")
+
+
+@pytest.mark.parametrize("items", A_STEP)
+def test_instructions_of_automatic_tracing_a_step_stay_within_budget(
+    items: str, counted_steps: dict[int, float]
+) -> None:
+    cost = counted_steps[int(items)]
+    assert cost <= A_STEP[items], f"{items} items a batch: {cost:.0f} instructions a step"
 
 
 @pytest.mark.parametrize("operation", BUDGETS["instructions_over_empty_manager"])

@@ -18,7 +18,9 @@ pytest.importorskip("mkdocstrings")
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
-REFERENCED = [f"dftracer.{name}" for name in ("analyze", "auto", "hooks", "link", "load", "report")]
+REFERENCED = [
+    f"dftracer.{name}" for name in ("analyze", "auto", "compare", "hooks", "link", "load", "report")
+]
 FETCHED = {"src", "srcset", "poster", "data", "action"}
 
 

@@ -165,6 +165,13 @@ def test_bad_questions_get_an_answer_not_an_error(server: Any) -> None:
         assert server.fetch(path, **query)[0] == expected, (path, query)
 
 
+def test_rows_can_be_asked_for_in_runs(server: Any) -> None:
+    window = {"t0": 0, "t1": 10**8, "w": 500}
+    one_by_one = server.fetch("api/picture", **window, rows="0,1,2,3,7,9,10")
+    assert one_by_one[0] == 200
+    assert server.fetch("api/picture", **window, rows="0-3,7,9-10") == one_by_one
+
+
 def test_names_that_are_no_text_reach_the_page(start: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "odd-0000000000000001-app.pfw"
     record = (

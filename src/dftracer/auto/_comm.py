@@ -13,13 +13,13 @@ from dftracer import _collective_calls as calls
 from dftracer import _messages
 from dftracer.auto._events import Word
 from dftracer.auto._patches import Patches
-from dftracer.auto._training import training
+from dftracer.auto._threads import training
 from dftracer.python import ai
 
 __all__ = ["install"]
 
 _WORDS = {
-    name: Word(name, "comm", getattr(ai.comm, name))
+    name: Word(name, "comm", (getattr(ai.comm, name),))
     for name in (
         "send",
         "receive",

@@ -9,7 +9,7 @@ from typing import Any
 
 from dftracer.auto._events import now
 from dftracer.auto._patches import Patches, failed, safely
-from dftracer.auto._training import training
+from dftracer.auto._threads import local, training
 
 __all__ = ["install_autograd", "install_optimizers", "install_scaler"]
 
@@ -23,9 +23,10 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
     def backward(*args: Any, **kwargs: Any) -> Any:
         if compiling():  # compilers see through to the original, which they know
             return original(*args, **kwargs)
-        here = training()
+        here = getattr(local, "training", None) or training()
         try:
-            here.backward_begins(now())
+            if not here.backward_began():
+                here.backward_begins(now())
         except Exception as error:
             failed("backward_begins", error)
         try:
@@ -34,7 +35,8 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
             safely(here.backward_ends, error)
             raise
         try:
-            here.backward_ends()
+            if not here.backward_ended():
+                here.backward_ends()
         except Exception as error:
             failed("backward_ends", error)
         return result
@@ -47,18 +49,28 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
     compiling = sys.modules["torch"].compiler.is_compiling
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not compiling():
-            here = training()
-            if here.scaling != id(optimizer):
-                safely(here.optimizer_begins, id(optimizer), now())
+        if compiling():
+            return
+        try:
+            here = getattr(local, "training", None) or training()
+            if not here.optimizer_began(optimizer) and here.scaling != id(optimizer):
+                here.optimizer_begins(id(optimizer), now())
+        except Exception as error:
+            failed("optimizer_begins", error)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not compiling():
-            here = training()
+        if compiling():
+            return
+        try:
+            here = getattr(local, "training", None) or training()
+            if here.optimizer_ended(optimizer):
+                return
             if here.scaling == id(optimizer):
                 here.scaled = True
             else:
-                safely(here.optimizer_ends, id(optimizer), now())
+                here.optimizer_ends(id(optimizer), now())
+        except Exception as error:
+            failed("optimizer_ends", error)
 
     patches.later(module.register_optimizer_step_pre_hook(before).remove)
     patches.later(module.register_optimizer_step_post_hook(after).remove)
@@ -88,7 +100,6 @@ def install_scaler(module: ModuleType, patches: Patches) -> None:
             return original(self, optimizer, *args, **kwargs)
         finally:
             here.scaling = None
-            facts = {} if here.scaled else {"skipped": 1}
-            safely(lambda: here.optimizer_ends(key, now(), **facts))
+            safely(here.optimizer_ends, key, now(), not here.scaled)
 
     patches.replace(owner, "step", step)

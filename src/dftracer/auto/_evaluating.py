@@ -8,7 +8,7 @@ from typing import Any
 
 from dftracer.auto._events import now
 from dftracer.auto._patches import safely
-from dftracer.auto._training import training
+from dftracer.auto._threads import training
 
 __all__ = ["evaluating"]
 

@@ -11,12 +11,13 @@ import weakref
 from types import ModuleType
 from typing import Any
 
+from dftracer._core import step_rule
 from dftracer.auto import _worker
-from dftracer.auto._events import FETCH, now
+from dftracer.auto._events import BACKWARD, BLOCK, FETCH, FORWARD, STEP, now
 from dftracer.auto._passes import Pass
 from dftracer.auto._patches import Patches, failed, safely
+from dftracer.auto._threads import local, training
 from dftracer.auto._told import tell
-from dftracer.auto._training import Training, training
 
 __all__ = ["install"]
 
@@ -27,12 +28,7 @@ _passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch `torch.utils.data.dataloader`."""
-    torch: Any = __import__("sys").modules["torch"]
-    grad_enabled = torch.is_grad_enabled
-    tensor_type = torch.Tensor
-    iterator_class: Any = module._BaseDataLoaderIter
     iter_original = module.DataLoader.__iter__
-    next_original = iterator_class.__next__
 
     @functools.wraps(iter_original)
     def loader_iter(self: Any) -> Any:
@@ -41,12 +37,26 @@ def install(module: ModuleType, patches: Patches) -> None:
         safely(_began, self, iterator, began)
         return iterator
 
+    patches.replace(module.DataLoader, "__iter__", loader_iter)
+    _watch_next(module, patches)
+    _watch_order(module, patches)
+    _worker.install(module, patches)
+
+
+def _watch_next(module: ModuleType, patches: Patches) -> None:
+    torch: Any = __import__("sys").modules["torch"]
+    grad_enabled = torch.is_grad_enabled
+    tensor = torch.Tensor
+    iterator_class: Any = module._BaseDataLoaderIter
+    next_original = iterator_class.__next__
+    step_rule(BLOCK, FETCH, FORWARD, BACKWARD, STEP, tensor)
+
     @functools.wraps(next_original)
     def iterator_next(self: Any) -> Any:
-        here = training()
+        here = getattr(local, "training", None) or training()
         if here.fetching:  # a data set that loads through a loader of its own
             return next_original(self)
-        start = here.fetch_begins()
+        start = here.asks()
         try:
             batch = next_original(self)
         except StopIteration:
@@ -58,18 +68,22 @@ def install(module: ModuleType, patches: Patches) -> None:
             here.fetching = False
             safely(here.fetch_failed, _pass_of(self), start, now(), error)
             raise
-        here.fetching = False
-        FETCH.ends()
         try:
-            _fetched(here, self, batch, start, now(), grad_enabled(), tensor_type)
+            if here.got(self, batch, start):  # the next batch of the pass that trains
+                return batch
+            if here.batch is None:
+                found: list[int] = []
+                _tensors(batch, tensor, found, 3)
+                here.batch = found
+            here.latest = of = _pass_of(self)
+            facts = ("batch", of.fetches) if of.workers is None else here.facts or ()
+            here.facts = None
+            here.fetched(of, start, here.fetch_end, grad_enabled(), facts)
         except Exception as error:
             failed("fetched", error)
         return batch
 
-    patches.replace(module.DataLoader, "__iter__", loader_iter)
     patches.replace(iterator_class, "__next__", iterator_next)
-    _watch_order(module, patches)
-    _worker.install(module, patches)
 
 
 def _began(loader: Any, iterator: Any, began: int) -> None:
@@ -81,7 +95,7 @@ def _began(loader: Any, iterator: Any, began: int) -> None:
         restarts = before.restarts + 1
     of = Pass(id(loader), began, now(), restarts)
     if getattr(loader, "persistent_workers", False):
-        of.iterator = weakref.ref(iterator)
+        of.of_iterator(iterator)
     else:
         of.follow(iterator)
     _passes[iterator] = of
@@ -95,40 +109,7 @@ def _pass_of(iterator: Any) -> Pass:
     return of
 
 
-def _fetched(
-    here: Training, iterator: Any, batch: Any, start: int, end: int, gradients: bool, tensor: type
-) -> None:
-    of = here.latest
-    if type(of) is not Pass or of.iterator is None or of.iterator() is not iterator:
-        here.latest = of = _pass_of(iterator)
-    if type(batch) is tensor:
-        here.batch = (id(batch),)
-    else:
-        found: list[int] = []
-        _tensors(batch, tensor, found, 3)
-        here.batch = found
-    here.fetched(of, start, end, gradients, _lineage(iterator, of))
-
-
-def _lineage(iterator: Any, of: Pass) -> dict[str, Any]:
-    """Which batch of the loader this is, and who made it."""
-    workers = getattr(iterator, "_workers", None)
-    if workers is None:
-        return {"batch": of.fetches}
-    facts: dict[str, Any] = {}
-    task = _tasks.get(iterator)
-    if task is not None:
-        facts["batch"], worker = task
-        if worker is not None:
-            facts["worker"] = worker
-            facts["worker_pid"] = workers[worker].pid
-    if of.restarts:
-        facts["pass"] = of.restarts
-    return facts
-
-
-# The task whose batch was handed out last: its number, and the worker that did it.
-_tasks: weakref.WeakKeyDictionary[Any, tuple[int, int | None]] = weakref.WeakKeyDictionary()
+# Of loaders that do not keep the order: the task that came last.
 _got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
@@ -139,13 +120,16 @@ def _watch_order(module: ModuleType, patches: Patches) -> None:
     @functools.wraps(get_original)
     def get_data(self: Any) -> Any:
         got = get_original(self)
-        if isinstance(got, tuple) and isinstance(got[0], int):
+        if not getattr(self, "_in_order", True) and isinstance(got, tuple) and isinstance(got[0], int):
             _got[self] = got[0]
         return got
 
     @functools.wraps(process_original)
     def process_data(self: Any, data: Any, *worker: Any) -> Any:
-        safely(_handed_out, self, worker[0] if worker else None)
+        try:
+            _handed_out(self, worker[0] if worker else None)
+        except Exception as error:
+            failed("handed_out", error)
         return process_original(self, data, *worker)
 
     patches.replace(owner, "_get_data", get_data)
@@ -153,9 +137,17 @@ def _watch_order(module: ModuleType, patches: Patches) -> None:
 
 
 def _handed_out(iterator: Any, worker: int | None) -> None:
-    in_order = getattr(iterator, "_in_order", True)
-    task = iterator._rcvd_idx - 1 if in_order else _got.get(iterator, 0)
-    _tasks[iterator] = (task, worker)
+    """Which task's batch `__next__` is about to give, and which worker made it: keys and values in turns."""
+    here = training()
+    of = here.latest
+    if of is None or of.iterator is None or of.iterator() is not iterator:
+        of = _pass_of(iterator)
+    task = iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else _got.get(iterator, 0)
+    if worker is None:
+        facts: tuple[Any, ...] = ("batch", task)
+    else:
+        facts = ("batch", task, "worker", worker, "worker_pid", iterator._workers[worker].pid)
+    here.facts = (*facts, "pass", of.restarts) if of.restarts else facts
 
 
 def _tensors(value: Any, tensor: type, found: list[int], depth: int) -> None:

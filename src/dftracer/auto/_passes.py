@@ -5,27 +5,23 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from dftracer._core import PassFields
 from dftracer.auto._events import now
 
 __all__ = ["Pass"]
 
 
-class Pass:
+class Pass(PassFields):
     """What is known of it. Whether it trains shows when a backward follows one of its batches."""
 
     __slots__ = (
         "__weakref__",
         "began",
-        "died",
         "ended",
-        "fetches",
         "first",
-        "iterator",
         "loader",
         "ready",
         "restarts",
-        "trains",
-        "worker",
     )
 
     def __init__(self, loader: int, began: int, ready: int, restarts: int = 0) -> None:
@@ -38,11 +34,17 @@ class Pass:
         self.trains = False
         self.ended = 0  # when it said that there are no more batches
         self.died = 0  # when nobody held its iterator any more
-        self.worker: int | None = None  # the worker that made the latest batch
-        self.iterator: Any = None
+        self.iterator = None
+        self.workers = None  # the iterator's, if it has any
+
+    def of_iterator(self, iterator: Any) -> None:
+        """The iterator whose pass it is; it is not kept alive by that."""
+        self.iterator = weakref.ref(iterator)
+        self.workers = getattr(iterator, "_workers", None)
 
     def follow(self, iterator: Any) -> None:
-        """Know when the program lets go of it: the end of a loop that was left early."""
+        """The same, and know when the program lets go of it: the end of a loop that was left early."""
+        self.of_iterator(iterator)
         seen = weakref.ref(self)
 
         def gone(_: object) -> None:

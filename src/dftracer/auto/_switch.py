@@ -105,13 +105,13 @@ def _by_adapter(ours: str) -> Any:
 
 
 def _finish() -> None:
-    trainings: Any = sys.modules.get("dftracer.auto._training")
+    trainings: Any = sys.modules.get("dftracer.auto._threads")
     if trainings is not None:
         failure = getattr(sys, "last_value", None)
         trainings.finish_all(None if failure is None else type(failure).__name__)
 
 
 def _forked() -> None:
-    trainings: Any = sys.modules.get("dftracer.auto._training")
+    trainings: Any = sys.modules.get("dftracer.auto._threads")
     if trainings is not None:
         trainings.forget_all()

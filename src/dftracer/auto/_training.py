@@ -6,17 +6,14 @@ Without a loader a step ends when an optimizer that has stepped already steps ag
 fetch with gradients off, or a loader that ends without any backward, is evaluation. Of nested spans (a
 closure given to `optimizer.step`, an optimizer inside backward) the innermost counts.
 
-Each thread that trains has a `Training` of its own. All times are those of the trace's clock, in ns.
+Each thread that trains has a `Training` of its own (_threads.py). All times are those of the trace's clock,
+in ns.
 """
 
 # ruff: noqa: PLR1730 - a comparison is half the price of max(), and every step passes here
 
 from __future__ import annotations
 
-import importlib
-import sys
-import threading
-from collections.abc import Sequence
 from typing import Any
 
 from dftracer.auto._events import (
@@ -34,45 +31,22 @@ from dftracer.auto._events import (
     now,
 )
 from dftracer.auto._passes import Pass
+from dftracer.auto._state import State
 from dftracer.auto._step import Step
 
-__all__ = ["Training", "all_trainings", "finish_all", "forget_all", "training"]
+__all__ = ["Training"]
 
 _JOINED = 10_000_000  # ns between iter(loader) and its first next() that are still one wait
 
 
-class Training:
-    """The state of one thread. The methods are called where the program crosses a boundary."""
+class Training(State):
+    """The methods are called where the program crosses a boundary.
 
-    def __init__(self) -> None:
-        self.step: Step | None = None
-        self.number = 0  # of the open step, or the next one
-        self.epoch: int | None = None
-        self._epoch_start = 0
-        self._epoch_pass: Pass | None = None
-        self.evaluation: tuple[int, Pass] | None = None
-        self._loaders: dict[int, bool] = {}  # loader -> whether it trains
-        self._free = 0  # since when the thread may be computing forward
-        self._last = 0  # the end of the latest event
-        self._first = 0  # the begin of the first step
-        self._step_end = 0  # of the latest step
-        # A thread that neither is the main one nor has trained only loads ahead for another.
-        self._counts = threading.current_thread() is threading.main_thread()
-        self._backwards = 0
-        self._depth = 0  # of nested backwards
-        self._backward_start = 0
-        self._backward_end = 0
-        self._optimizers: list[tuple[int, int]] = []
-        self._leftover: tuple[int, int] | None = None  # the last wait of a loader that has ended
-        self._marked_forward: int | None = None
-        self._forward_done = 0
-        self._framework_steps = False
-        self._framework_evaluates = False
-        self.fetching = False
-        self.scaling: int | None = None  # the optimizer that a gradient scaler is about to step
-        self.scaled = False  # and whether it did
-        self.batch: Sequence[int] = ()  # ids of the tensors of the latest batch
-        self.latest: Pass | None = None  # the pass that it came from
+    The usual course of a loop does not get here: native/module/step_rule.cpp has it. Both must say the same,
+    and what is said here holds.
+    """
+
+    __slots__ = ()
 
     # What every event says ------------------------------------------------------------------------
 
@@ -92,20 +66,12 @@ class Training:
             self._number(args)
             word.write(start, end, args)
         else:
-            word.write_in_step(start, end, self.number, self.epoch)
+            word.log(start, end, "step", self.number, "epoch", self.epoch)
 
     # Loader ---------------------------------------------------------------------------------------
 
-    def fetch_begins(self) -> int:
-        """A batch is asked for; gives when."""
-        if self.step is not None and self.step.stepped:
-            BLOCK.ends()
-        FETCH.begins()
-        self.fetching = True
-        return now()
-
-    def fetched(self, of: Pass, start: int, end: int, gradients: bool, facts: dict[str, Any]) -> None:
-        """A batch has come."""
+    def fetched(self, of: Pass, start: int, end: int, gradients: bool, facts: tuple[Any, ...]) -> None:
+        """A batch has come; `facts`: which one, and who made it."""
         if of.fetches == 0 and of.began:
             if start - of.ready <= _JOINED:
                 start = of.began
@@ -114,7 +80,7 @@ class Training:
             of.first = start
         of.fetches += 1
         if not self._counts and gradients:
-            AHEAD.write(start, end, facts)
+            AHEAD.log(start, end, *facts)
             return
         trains = of.trains or (gradients and self._loaders.get(of.loader) is not False)
         trains = trains and not self._framework_evaluates
@@ -126,9 +92,10 @@ class Training:
         self._marked_forward = None
         if end > self._last:
             self._last = end
+        numbers: dict[str, Any] = {}
         if of.trains:
-            self._number(facts)
-        FETCH.write(start, end, facts)
+            self._number(numbers)
+        FETCH.log(start, end, *facts, *(part for pair in numbers.items() for part in pair))
         if trains:
             FORWARD.begins()
 
@@ -195,7 +162,7 @@ class Training:
 
     def transferred(self, tensor: int, start: int, end: int, moved: int, kind: str) -> None:
         """A tensor has been copied; forward begins after the copies of the batch."""
-        if tensor in self.batch:
+        if self.batch and tensor in self.batch:
             self._free = end
         self.write(TRANSFER, start, end, bytes=moved, kind=kind)
 
@@ -220,6 +187,23 @@ class Training:
         self._backwards += 1
         self._backward_start = start
         step = self.step
+        if step is None or step.next_fetch is not None or self.evaluation is not None:
+            step = self._step_of_backward(step, start)
+        for of in step.passes:
+            if not of.trains:
+                of.trains = True
+                self._loaders[of.loader] = True
+        step.backward = True
+        FORWARD.ends()
+        BACKWARD.begins()
+        begun = self._marked_forward or self._free
+        if begun and start > begun and self._forward_done < begun:
+            self.write(FORWARD, begun, start)
+        self._marked_forward = None
+        return True
+
+    def _step_of_backward(self, step: Step | None, start: int) -> Step:
+        """Whether a batch trains shows only now."""
         if self.evaluation is not None:
             began, of = self.evaluation
             if of.over or (step is not None and step.opener is not None and not of.trains and step.stepped):
@@ -236,20 +220,7 @@ class Training:
             fetch_start, fetch_end, of = step.next_fetch
             self._close(step, fetch_start)
             step = self._open(fetch_start, fetch_end, of)
-        if step is None:
-            step = self._open_without_fetch(start)
-        for of in step.passes:
-            if not of.trains:
-                of.trains = True
-                self._loaders[of.loader] = True
-        step.backward = True
-        FORWARD.ends()
-        BACKWARD.begins()
-        begun = self._marked_forward or self._free
-        if begun and start > begun and self._forward_done < begun:
-            self.write(FORWARD, begun, start)
-        self._marked_forward = None
-        return True
+        return self._open_without_fetch(start) if step is None else step
 
     def backward_ends(self, error: BaseException | None = None) -> None:
         """The outermost one, or one inside it."""
@@ -259,13 +230,14 @@ class Training:
         self._depth = 0
         end = now()
         BACKWARD.ends()
+        step = self.step
         if error is None:
             self.write(BACKWARD, self._backward_start, end)
         else:
             self.write(BACKWARD, self._backward_start, end, error=type(error).__name__)
         self._free = self._backward_end = end
-        if self.step is not None and self.step.last_end > self._backward_start:
-            self.step.last_end = end  # an optimizer in backward
+        if step is not None and step.last_end > self._backward_start:
+            step.last_end = end  # an optimizer in backward
 
     def optimizer_made(self) -> None:
         """Before it there is no training: without a loader, the first forward begins after it."""
@@ -275,6 +247,7 @@ class Training:
 
     def optimizer_begins(self, key: int, start: int) -> None:
         """An optimizer step, or what stands around it (a gradient scaler)."""
+        self._no_longer_alone()
         if self._optimizers:  # one that raised did not say when it ended
             self._optimizers = [each for each in self._optimizers if each[0] != key]
         self._optimizers.append((key, start))
@@ -293,8 +266,9 @@ class Training:
         if self._depth == 0:
             self._free = start  # a closure computes forward inside
 
-    def optimizer_ends(self, key: int, end: int, **facts: Any) -> None:
+    def optimizer_ends(self, key: int, end: int, skipped: bool = False) -> None:
         """It is over; of a closure's forward and backward inside, only the rest is the optimizer's."""
+        self._no_longer_alone()
         start = None
         while self._optimizers:
             at, start = self._optimizers.pop()
@@ -307,10 +281,16 @@ class Training:
             if start < self._backward_end:
                 start = self._backward_end
             self._free = end
-        self.write(STEP, start, end, **facts)
-        if self.step is not None:
-            self.step.stepped = True
-            self.step.last_end = end
+        step = self.step
+        self.write(STEP, start, end, **({"skipped": 1} if skipped else {}))
+        if step is not None:
+            step.stepped = True
+            step.last_end = end
+
+    def _no_longer_alone(self) -> None:
+        if self._optimizer:
+            self._optimizers.append((self._optimizer, self._optimizer_start))
+            self._optimizer = 0
 
     def interrupt(self, start: int, end: int) -> None:
         """Something else took this time (a checkpoint): forward does not begin before its end."""
@@ -398,7 +378,7 @@ class Training:
         if self.epoch is None:
             BLOCK.write(step.body, end, {"step": self.number})
         else:
-            BLOCK.write_in_step(step.body, end, self.number, self.epoch)
+            BLOCK.log(step.body, end, "step", self.number, "epoch", self.epoch)
         self.number += 1
         self.step = None
 
@@ -443,47 +423,3 @@ def _without_loader(step: Step) -> bool:
     """No loader began it, or one that gave a single batch for all that follows."""
     opener = step.opener
     return opener is None or bool(opener.died and not opener.ended and opener.died < step.last_end)
-
-
-_local = threading.local()
-_all: list[Training] = []
-
-
-def training() -> Training:
-    """The training of this thread."""
-    found: Training | None = getattr(_local, "training", None)
-    if found is None:
-        # The autograd engine has threads of its own, on which an optimizer in backward steps.
-        found = next((t for t in _all if t._depth), None)
-        if found is None:
-            if not _all:
-                _see_to_the_end()
-            found = _local.training = Training()
-            _all.append(found)
-    return found
-
-
-def _see_to_the_end() -> None:
-    """Processes of multiprocessing leave without `atexit`."""
-    process: Any = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
-        util = importlib.import_module("multiprocessing.util")
-        util.Finalize(None, finish_all, exitpriority=0)
-
-
-def finish_all(error: str | None = None) -> None:
-    """Close what is open in all threads."""
-    for each in all_trainings():
-        each.finish(error)
-
-
-def all_trainings() -> list[Training]:
-    """Those of all threads."""
-    return list(_all)
-
-
-def forget_all() -> None:
-    """A child process begins without what its parent had open."""
-    global _local  # noqa: PLW0603 - the child has one thread, and it has done nothing yet
-    _local = threading.local()
-    _all.clear()

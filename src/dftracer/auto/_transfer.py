@@ -10,7 +10,7 @@ from typing import Any
 
 from dftracer.auto._events import TRANSFER, now
 from dftracer.auto._patches import Patches, safely
-from dftracer.auto._training import training
+from dftracer.auto._threads import training
 
 __all__ = ["install", "install_pinning"]
 
@@ -21,18 +21,27 @@ def install(torch: ModuleType, patches: Patches) -> None:
     dtype = torch.dtype
     compiling = torch.compiler.is_compiling
     for name in ("to", "cuda"):
-        original = getattr(owner, name)
+        patches.replace(owner, name, _timed(getattr(owner, name), dtype, compiling))
 
-        def copy(self: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            if (args and type(args[0]) is dtype) or compiling():
-                return _original(self, *args, **kwargs)
-            start = now()
-            result = _original(self, *args, **kwargs)
-            if result is not self and result.device != self.device:
-                safely(_copied, self, result, start, now())
-            return result
 
-        patches.replace(owner, name, functools.wraps(original)(copy))
+def _timed(original: Any, dtype: Any, compiling: Any) -> Any:
+    # One argument is the usual call, and passing it on as it came is half the price of a repacked list.
+    @functools.wraps(original)
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if (args and type(args[0]) is dtype) or compiling():
+            return original(self, *args, **kwargs)
+        start = now()
+        if len(args) == 1 and not kwargs:
+            result = original(self, args[0])
+            if result is self:
+                return result
+        else:
+            result = original(self, *args, **kwargs)
+        if result is not self and result.device != self.device:
+            safely(_copied, self, result, start, now())
+        return result
+
+    return copy
 
 
 def _copied(source: Any, result: Any, start: int, end: int) -> None:

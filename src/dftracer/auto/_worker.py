@@ -12,8 +12,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from dftracer._core import log_automatic
-from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, now
+from dftracer._core import items
+from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, Word, now
 from dftracer.auto._patches import Patches, failed, safely
 
 __all__ = ["in_worker", "install"]
@@ -38,16 +38,17 @@ def in_worker() -> bool:
     return _task.worker
 
 
-def _facts(**more: Any) -> dict[str, Any]:
-    if _task.batch is not None:
-        _add_task(more)
-    return more
-
-
-def _add_task(facts: dict[str, Any]) -> None:
-    facts["batch"] = _task.batch
-    if _task.restarts:
-        facts["pass"] = _task.restarts
+def _log(word: Word, start: int, *pairs: Any) -> None:
+    """An event that ends now, with the task it belongs to; a mistake costs the event, not the batch."""
+    try:
+        if _task.batch is None:
+            word.log(start, 0, *pairs)
+        elif _task.restarts:
+            word.log(start, 0, *pairs, "batch", _task.batch, "pass", _task.restarts)
+        else:
+            word.log(start, 0, *pairs, "batch", _task.batch)
+    except Exception as error:
+        failed("batch", error)
 
 
 class _Tasks:
@@ -73,45 +74,28 @@ class _Items:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-
         self._many = getattr(dataset, "__getitems__", None)
 
     def __getitem__(self, index: Any) -> Any:
         start = now()
         item = self._dataset[index]
-        safely(_item, start, index)
+        if isinstance(index, int):
+            _log(ITEM, start, "image_idx", index)
+        else:
+            _log(ITEM, start)
         return item
 
     def __getitems__(self, indices: Any) -> Any:
         """The items of a batch, as the fetcher itself would get them."""
+        if not self._many:
+            return items(ITEM, self._dataset, indices, _task.batch, _task.restarts)
         start = now()
-        if self._many:
-            found = self._many(indices)
-            safely(lambda: ITEM.write(start, now(), _facts(items=len(indices))))
-            return found
-        dataset, by_hand, items = self._dataset, ITEM.by_hand, []
-        quick = _task.batch is None
-        for index in indices:
-            items.append(dataset[index])
-            try:
-                if not quick or type(index) is not int:
-                    _item(start, index)
-                    start = now()
-                elif by_hand():
-                    start = now()
-                else:
-                    start = log_automatic("item", "data", start, 0, "image_idx", index)
-            except Exception as error:
-                failed("item", error)
-                start = now()
-        return items
+        found = self._many(indices)
+        _log(ITEM, start, "items", len(indices))
+        return found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)
-
-
-def _item(start: int, index: Any) -> None:
-    ITEM.write(start, now(), _facts(image_idx=index) if isinstance(index, int) else _facts())
 
 
 class _Stream:
@@ -126,10 +110,7 @@ class _Stream:
     def __next__(self) -> Any:
         start = now()
         item = next(self._iterator)
-        try:
-            ITEM.write(start, now(), _facts())
-        except Exception as error:
-            failed("item", error)
+        _log(ITEM, start)
         return item
 
     def __getattr__(self, name: str) -> Any:
@@ -145,10 +126,7 @@ class _Transform:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         start = now()
         result = self._transform(*args, **kwargs)
-        try:
-            PREPROCESS.write(start, now(), _facts())
-        except Exception as error:
-            failed("preprocess", error)
+        _log(PREPROCESS, start)
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -163,13 +141,17 @@ def _itself(value: Any) -> Any:
 
 
 def _timed_collate(collate: Any) -> Any:
+    log = COLLATE.log
+
     def timed(items: Any) -> Any:
         start = now()
         batch = collate(items)
-        try:
-            COLLATE.write(start, now(), _facts(items=len(items)) if isinstance(items, list) else _facts())
-        except Exception as error:
-            failed("collate", error)
+        if type(items) is list and _task.batch is None:
+            log(start, 0, "items", len(items))
+        elif isinstance(items, list):
+            _log(COLLATE, start, "items", len(items))
+        else:
+            _log(COLLATE, start)
         return batch
 
     return timed

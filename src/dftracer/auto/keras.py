@@ -36,7 +36,7 @@ __all__ = ["NAME", "DFTracerCallback", "install"]
 
 NAME = "Keras"
 
-_COMPUTE = Word("compute", "compute", ai.compute)
+_COMPUTE = Word("compute", "compute", (ai.compute,))
 
 
 class DFTracerCallback(Callback):
@@ -95,7 +95,7 @@ class _Deaf:
     """Takes the place of the step rule while Keras tells: its optimizers are not torch's."""
 
     fetching = False
-    scaling = None
+    scaling = step = latest = None
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **kwargs: 0
@@ -105,13 +105,13 @@ _outer = threading.local()
 
 
 def _quiet(on: bool) -> None:
-    from dftracer.auto import _training  # noqa: PLC0415 - only where torch may be watched
+    from dftracer.auto import _threads  # noqa: PLC0415 - only where torch may be watched
 
-    here = _training._local
+    here = _threads.local
     now = getattr(here, "training", None)
     if on and not isinstance(now, _Deaf):
         if now is not None and not now._backwards:
-            _training._all.remove(now)  # Keras looks at a batch before it trains; nothing else has happened
+            _threads._all.remove(now)  # Keras looks at a batch before it trains; nothing else has happened
             now = None
         _outer.training = now
         here.training = _Deaf()

@@ -53,7 +53,7 @@ _HOOKS = ("[Callback]", "[LightningModule]")
 def _here() -> Training | None:
     if not auto.installed():
         return None
-    from dftracer.auto._training import training  # noqa: PLC0415 - brings the recorder's nodes
+    from dftracer.auto._threads import training  # noqa: PLC0415 - brings the recorder's nodes
 
     return training()
 

@@ -13,7 +13,7 @@ from dftracer.format.files import Paths
 from dftracer.format.members import member_index
 from dftracer.live.copies import rest_member
 from dftracer.live.look import LiveFile, look
-from dftracer.load._scan import Scanner
+from dftracer.load._scan import Scanner, extent
 from dftracer.load.process import ProcessInfo, assign_ranks
 
 if TYPE_CHECKING:
@@ -46,11 +46,24 @@ class _Known:
             while self.walked < file.final:
                 index = member_index(os.pread(f.fileno(), _HEAD, self.walked))
                 if index is None:
+                    self._take_whole(file.final)
                     break
                 self.members.append((self.walked, index.member_size, index.last_ts))
                 self.unread.append((self.walked, self.walked + index.member_size))
                 self.walked += index.member_size
                 self.last_us = max(self.last_us, index.last_ts)
+
+    def _take_whole(self, size: int) -> None:
+        """The rest of a file that another program has packed: without an index it is read in one piece."""
+        last = self.last_us
+        for raw in Scanner(self.info.file, 1, 1 << 22, span=(self.walked, size)):
+            self.info.take(raw["meta"])
+            if raw["rows"]:
+                multiply, divide = self.info.time_unit
+                last = max(last, extent(raw["ts"], raw["dur"])[1] * multiply // divide)
+        self.members.append((self.walked, size - self.walked, last))
+        self.walked = size
+        self.last_us = last
 
     def learn_names(self, budget: int) -> int:
         """Read some of the unread members for their metadata, the newest first; what is left of `budget`."""
@@ -96,6 +109,10 @@ class Recent:
         found = {path: known.info for path, known in self._known.items()}
         assign_ranks(list(found.values()))
         return found
+
+    def copy_of(self, path: Path) -> Path:
+        """Where the copy of a trace file is."""
+        return self.directory / _name_of(path)
 
     def last_us(self, file: LiveFile) -> int:
         """When the last event of a file began."""
@@ -161,7 +178,7 @@ class Recent:
             if rest is None or known.last_us < self.start_us:
                 continue
             wanted = [(at, size) for at, size, last in known.members if last >= self.start_us or at == 0]
-            place = self.directory / _name_of(file.path)
+            place = self.copy_of(file.path)
             try:
                 with place.open("wb") as copy:
                     if file.packed:

@@ -26,7 +26,7 @@ from dftracer.view.steps import step_rows, step_window
 __all__ = ["make_app"]
 
 _WIDEST = 8192
-_MOST_ROWS = 2000
+_MOST_ROWS = 20_000
 _MOST_ARROWS = 400
 
 
@@ -99,8 +99,15 @@ def _window(request: Request) -> tuple[int, int]:
 
 
 def _numbers(request: Request, key: str) -> list[int]:
-    text = request.query_params.get(key, "")
-    return [int(n) for n in text.split(",") if n]
+    """`3-5,9`: numbers and runs of them, in their order."""
+    out: list[int] = []
+    for piece in request.query_params.get(key, "").split(","):
+        first, dash, last = piece.partition("-")
+        if dash:
+            out += range(int(first), min(int(last), int(first) + _MOST_ROWS) + 1)
+        elif piece:
+            out.append(int(piece))
+    return out
 
 
 def _hidden(request: Request) -> frozenset[str]:

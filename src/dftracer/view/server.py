@@ -60,6 +60,8 @@ def serve(session: Session, port: int, show: bool, quiet: bool = False) -> None:
         ws="none",
         server_header=False,
         timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=1 << 18,  # the rows of very many lanes are a long question
+        http="h11",
     )
     print(url, flush=True)
     if not quiet:

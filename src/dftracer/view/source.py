@@ -84,6 +84,8 @@ class Source:
             if progress is not None:
                 progress(done, total)
         parts += self._profiler_parts(parts)
+        if self._cache:
+            store.make_room()
         if not any(len(p) for p in parts):
             raise NoTraces(f"{self.paths[0]} holds no events yet: nothing was recorded")
         return Run(self.title, parts, run_identity(self.trace.processes))

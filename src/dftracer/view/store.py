@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 
 from dftracer.view.part import Part
 
-__all__ = ["VERSION", "cache_folder", "find", "keep", "key_of", "stamp_of"]
+__all__ = ["VERSION", "cache_folder", "find", "keep", "key_of", "make_room", "stamp_of"]
 
 VERSION = 1
 _MAGIC = b"dftracer view 1\n"
@@ -81,7 +82,6 @@ def keep(key: str, stamp: str, parts: list[Part]) -> bool:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    _make_room(folder)
     return True
 
 
@@ -108,7 +108,7 @@ def _mapped(whole: np.ndarray, begin: int, head: dict[str, Any]) -> Part:
     part = Part(head["info"], [(c, n, k) for c, n, k in head["pairs"]], head["paths"])
     for name, (at, kind, shape) in head["columns"].items():
         dtype = np.dtype(kind)
-        size = int(np.prod(shape)) * dtype.itemsize
+        size = math.prod(shape) * dtype.itemsize
         data = whole[begin + at : begin + at + size]
         if data.size != size:
             raise ValueError("cut short")
@@ -116,8 +116,11 @@ def _mapped(whole: np.ndarray, begin: int, head: dict[str, Any]) -> Part:
     return part
 
 
-def _make_room(folder: Path) -> None:
-    kept = []
+def make_room() -> None:
+    """Remove what has been unused longest, if all that is kept is too much."""
+    folder, kept = cache_folder(), []
+    if not folder.is_dir():
+        return
     for entry in os.scandir(folder):
         with contextlib.suppress(OSError):
             if entry.name.endswith(_SUFFIX):

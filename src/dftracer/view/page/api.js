@@ -11,6 +11,16 @@ export function address(path, query = {}) {
   return `/api/${path}?${params}`;
 }
 
+// A list of rows, short: 3,4,5,9 is 3-5,9.
+export function runs(rows) {
+  const out = [];
+  for (const row of rows) {
+    const last = out.at(-1);
+    if (last && last[1] === row - 1) last[1] = row; else out.push([row, row]);
+  }
+  return out.map(([a, b]) => (a === b ? a : `${a}-${b}`)).join(",");
+}
+
 async function ask(path, query, signal) {
   const answer = await fetch(address(path, query), {signal});
   if (!answer.ok) throw new Error(await answer.text());

@@ -1,5 +1,5 @@
 // The page: one view, a pane for each run, and what ties them together.
-import {json} from "view/api.js";
+import {json, runs} from "view/api.js";
 import {Axis} from "view/axis.js";
 import {at, chip, showEvent, showFound, showRange, showTable} from "view/drawer.js";
 import {Navigator} from "view/navigator.js";
@@ -143,7 +143,7 @@ function listEvents() {
   if (view.tab !== "table") return;
   tableTimer = setTimeout(async () => {
     const answers = await Promise.all(panes.map((p) => json("list", {run: p.number, t0: Math.round(view.t0), t1: Math.round(view.t1),
-      rows: p.bands.flatMap((b) => b.lane.rows).join(","), hide: [...view.hidden]}))).catch((e) => { failed(e); return []; });
+      rows: runs(p.bands.flatMap((b) => b.lane.rows)), hide: [...view.hidden]}))).catch((e) => { failed(e); return []; });
     const events = answers.flatMap((a, run) => a.events.map((e) => ({run, ...e, lane: several() ? `${"AB"[run]}: ${e.lane}` : e.lane})));
     events.sort((a, b) => a.start - b.start);
     showTable(events, answers.reduce((n, a) => n + a.total, 0), goTo);

@@ -1,5 +1,5 @@
 // One run: its lanes, and the picture of them that the server made.
-import {json, picture} from "view/api.js";
+import {json, picture, runs} from "view/api.js";
 import {Sheet} from "view/sheet.js";
 import {drawArrows} from "view/arrows.js";
 import {css} from "view/palette.js";
@@ -122,7 +122,7 @@ export class Pane {
       const [from, to] = [t0 - span * SIDE, t1 + span * SIDE].map(Math.round);
       const rows = this.visibleRows();
       const w = Math.min(8000, Math.round(this.width * (1 + 2 * SIDE) * this.ratio));
-      const query = {run: this.number, t0: from, t1: to, w, rows: rows.join(","), hide: [...this.view.hidden], step: this.view.step};
+      const query = {run: this.number, t0: from, t1: to, w, rows: runs(rows), hide: [...this.view.hidden], step: this.view.step};
       const drawn = await picture(query, this.asking.signal);
       this.sheet = new Sheet(drawn, {from, to, w, rows}, this);
       this.hooks.drawn(performance.now() - began);
@@ -137,7 +137,7 @@ export class Pane {
   async askArrows() {
     clearTimeout(this.arrowTimer);
     this.arrowTimer = setTimeout(async () => {
-      const query = {run: this.number, t0: Math.round(this.view.t0), t1: Math.round(this.view.t1), rows: this.visibleRows().join(",")};
+      const query = {run: this.number, t0: Math.round(this.view.t0), t1: Math.round(this.view.t1), rows: runs(this.visibleRows())};
       try {
         const found = this.view.flows ? await json("flows", query) : {arrows: [], total: 0};
         this.arrows = found.arrows;

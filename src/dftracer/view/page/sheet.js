@@ -3,6 +3,21 @@ import {colour, inkOn} from "view/palette.js";
 
 const ROW = 18, LETTER = 6.1, LEAST_LABEL = 26;
 
+// Kinds with very many names: neighbours get different shades of the one colour.
+const SHADED = new Set(["operator", "launch", "kernel", "other", "compile"]), SHADES = 4;
+
+function shadeOf(name) {
+  let sum = 0;
+  for (let i = 0; i < name.length; i++) sum = (sum * 31 + name.charCodeAt(i)) | 0;
+  return Math.abs(sum) % SHADES;
+}
+
+function shaded(hex, shade) {
+  if (!shade) return hex;
+  const by = [1, 0.88, 1.12, 0.78][shade];
+  return "#" + [1, 3, 5].map((i) => Math.min(255, Math.round(parseInt(hex.slice(i, i + 2), 16) * by)).toString(16).padStart(2, "0")).join("");
+}
+
 // A colour as the four bytes of a pixel.
 function asPixel(hex) {
   const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -33,14 +48,15 @@ export class Sheet {
     if (drawn.bin_x.length) this.renderBins(c, colours, y, tall);
     // A change of colour costs, so go by colour.
     const by = new Map();
+    const shades = drawn.names.map(shadeOf);
     for (let i = 0; i < drawn.start.length; i++) {
-      const key = drawn.cls[i];
+      const key = drawn.cls[i] * SHADES + (SHADED.has(pane.classKind[drawn.cls[i]]) ? shades[drawn.name[i]] : 0);
       if (!by.has(key)) by.set(key, []);
       by.get(key).push(i);
     }
     const least = LEAST_LABEL * ratio;
     for (const [key, list] of by) {
-      c.fillStyle = colours[key];
+      c.fillStyle = shaded(colours[Math.floor(key / SHADES)], key % SHADES);
       for (const i of list) {
         const x = (drawn.start[i] - about.from) * this.scale, w = drawn.length[i] * this.scale;
         c.fillRect(x, y[drawn.row[i]], Math.max(w > 4 ? w - 1 : w, 1), tall);

@@ -1,0 +1,93 @@
+// Word: one kind of automatic event, and the nodes that say the same by hand.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "format/json.hpp"
+#include "module/boundary.hpp"
+#include "module/seam.hpp"
+#include "module/values.hpp"
+
+namespace dft::py {
+
+struct Word {
+  PyObject_HEAD
+  PyObject* name;
+  PyObject* cat;
+  PyObject* twins;  // a tuple of nodes
+  uint64_t seen;    // how often they had been begun when this was last asked
+  Phase phase;
+  bool silent;
+};
+
+extern PyTypeObject g_word_type;
+
+std::string_view view_of(PyObject* text);
+
+// Keys and values in turns, in a buffer as long as they are what automatic tracing says in every step: words of its
+// own and numbers.
+class Pairs {
+ public:
+  void add(std::string_view key, int64_t number) {
+    if (DFT_LIKELY(fits(key))) {
+      at_ = put(put(put(at_, ",\""), key), "\":");
+      at_ = put_int(at_, number);
+    } else {
+      begin_long(key);
+      append_int(all_, number);
+    }
+  }
+  void add(std::string_view key, PyObject* value) {
+    int overflow = 1;
+    long long number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
+    if (DFT_LIKELY(!overflow)) {
+      add(key, int64_t(number));
+    } else {
+      begin_long(key);
+      append_value(all_, value);
+    }
+  }
+  std::string_view text() {
+    if (longer_) return all_.append(kAuto);
+    at_ = put(at_, kAuto);
+    return {buffer_, size_t(at_ - buffer_)};
+  }
+
+ private:
+  static constexpr std::string_view kAuto = ",\"auto\":1";
+  static constexpr size_t kRoom = 48;  // of the digits of a number, the marks around them and the last pair
+
+  bool fits(std::string_view key) const {
+    return !longer_ && size_t(buffer_ + sizeof buffer_ - at_) >= key.size() + kRoom;
+  }
+  void begin_long(std::string_view key) {
+    if (!longer_) all_.assign(buffer_, size_t(at_ - buffer_));
+    longer_ = true;
+    all_.append(",\"").append(key).append("\":");
+  }
+
+  char buffer_[256];
+  char* at_ = buffer_;
+  bool longer_ = false;
+  std::string all_;
+};
+
+// Whether the program has said it itself since this was last asked.
+bool ask_twins(Word* w);
+void emit(Word* w, uint64_t start, uint64_t end, std::string_view args);
+
+inline void word_begins(Word* w) {
+  if (w->phase != kNoPhase && !w->silent) boundary(w->phase, true);
+}
+inline void word_ends(Word* w) {
+  if (w->phase != kNoPhase && !w->silent) boundary(w->phase, false);
+}
+
+bool init_words(PyObject* module);
+
+// items(word, data set, indices, batch, pass): a list of the data set's items, an event for each.
+PyObject* items(PyObject*, PyObject* const* values, Py_ssize_t n);
+
+}  // namespace dft::py

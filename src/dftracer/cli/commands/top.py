@@ -1,0 +1,89 @@
+"""`dftracer top`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dftracer.cli.common import console, print_json
+from dftracer.cli.main import EXIT_OK, CommandError
+
+HELP = (
+    "Watch a run: phases of the last steps per rank, rates, loader wait, device, I/O, hottest files, drops."
+)
+EXAMPLE = """\
+dftracer top
+dftracer top traces/ --last 60
+dftracer top 12345
+dftracer top traces/ --once --json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="DIR|PID",
+        help="a directory of traces, or a process (default: where this user's programs record now)",
+    )
+    parser.add_argument("--once", action="store_true", help="print one frame and end, for scripts")
+    parser.add_argument(
+        "--last", type=_seconds, default=30.0, metavar="SECONDS", help="what the figures are of (default: 30)"
+    )
+    parser.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between two frames (default: 1)"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    if not 0.1 <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    paths = _paths(args.target)
+    from dftracer.format.files import NoTraces
+    from dftracer.live import Recent
+    from dftracer.top import print_frame, take_frame
+
+    with Recent(paths, args.last) as recent:
+        try:
+            if args.once or args.json or not sys.stdout.isatty():
+                frame = take_frame(recent)
+                if args.json:
+                    print_json(frame.to_json())
+                else:
+                    print_frame(frame, console())
+                return EXIT_OK
+            from dftracer.top.screen import run_screen
+
+            run_screen(lambda: take_frame(recent), args.interval)
+        except NoTraces as problem:
+            raise CommandError(f"{', '.join(map(str, paths))}: {problem}") from None
+    return EXIT_OK
+
+
+def _paths(target: str | None) -> list[Path]:
+    from dftracer.live import running_directories, traces_of_process
+
+    if target is None:
+        found = running_directories()[:1]
+        if found:
+            return found
+        here = [p for p in (Path("traces"), Path()) if p.is_dir()]
+        return here[:1]
+    if Path(target).exists():
+        return [Path(target)]
+    if target.isdigit():
+        folders = traces_of_process(int(target))
+        if not folders:
+            raise CommandError(
+                f"process {target} writes no trace that can be seen from here; is it running, and yours?"
+            )
+        return folders
+    raise CommandError(f"{target} is no directory and no number of a process")
