@@ -76,8 +76,8 @@ def _terminal(command: str, folder: Path) -> str:
 
 def report(folder: Path, shoot: Shoot) -> None:
     """The README's: the run of `make demo`, light and dark."""
-    program = ROOT / "examples" / "train.py"
-    _run(f"dftracer run -q -o traces --html report.html -- python {program} --directory data", folder)
+    shutil.copy(ROOT / "examples" / "train.py", folder)
+    _run("dftracer run -q -o traces --html report.html -- python train.py --directory data", folder)
     for scheme in ("light", "dark"):
         shoot(folder / "report.html", f"report-{scheme}", height=1500, scheme=scheme)
 

@@ -39,6 +39,7 @@ _LABELS = {
 _SECONDS = ("seconds", "idle")
 _TIMES = ("max_speedup", "times_slower_per_byte")
 _STAGES = ("stage", "stages_s", "idle")
+_NAMES = ("rank", "worker", "pid", "tid", "first_step_index", "change_point_step_index")  # no amounts
 _IN_TITLE = ("rank", "stage", "steps", "share_of_step_time", "kind", "path", "event")
 _MOST = 8  # entries of a list
 
@@ -64,6 +65,8 @@ def _number(key: str, value: float) -> str:
         return bytes_text(value)
     if key in _TIMES:
         return f"{value:.3g} times"
+    if key in _NAMES:
+        return str(value)
     return count_text(value) if isinstance(value, int) else f"{value:.4g}"
 
 

@@ -50,7 +50,11 @@
       r.append(h, el("td", "", v));
       t.append(r);
     }
-    d.append(t);
+    // What little costs need not prove at length.
+    const proof = el("details", "proof");
+    proof.append(el("summary", "", "evidence"), t);
+    proof.open = f.severity === "high" || f.severity === "medium";
+    if (f.evidence.length) d.append(proof);
     d.open = true;
     $("findings").append(d);
     return d;
