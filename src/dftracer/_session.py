@@ -46,15 +46,17 @@ def _is_multiprocessing_child() -> bool:
 
 def _join() -> None:
     """Record from the start in a process that a recording one has started."""
+    from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
+
     global _joined  # noqa: PLW0603 - one session per process
-    prefix = _config.announced_session()
+    prefix = _inherited.announced_session()
     _configure(prefix)
     if _core.active():
         _joined = True  # the preloaded library has begun already
     elif prefix or _is_multiprocessing_child():
         _joined = _core.initialize(None)
     # Also before there is a session: the processes started from here are all of one run.
-    _config.announce_run(_core.run_id())
+    _inherited.announce_run(_core.run_id())
     if _joined:
         _watch_device()
 
@@ -105,11 +107,13 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     else:
         _core.initialize(name)
         _joined = False
+    from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
+
     stem = _stem(name)
-    _config.announce_session(stem)
-    _config.announce_run(_core.run_id(), _core.given_names(name) if name is not None else None)
+    _inherited.announce_session(stem)
+    _inherited.announce_run(_core.run_id(), _core.given_names(name) if name is not None else None)
     if name is not None and stem is not None:
-        _config.report_stem(stem)
+        _inherited.report_stem(stem)
     _watch_device()
     if SETTINGS.counter_ms:
         from dftracer import _counters  # noqa: PLC0415 - off for nearly everybody
@@ -141,7 +145,9 @@ def switch_on() -> None:
     _config.turn_on()
     SETTINGS = _config.load_settings(enable=True)
     _configure()
-    _config.announce_run(_core.run_id())
+    from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
+
+    _inherited.announce_run(_core.run_id())
     if "dftracer.python" in sys.modules:
         from dftracer.python import _decorate, _waiting  # noqa: F401, PLC0415
 
@@ -160,9 +166,11 @@ def _stem(given: str | None) -> str | None:
 def end() -> None:
     """Write everything and close the trace."""
     if SETTINGS.enable:
+        from dftracer import _inherited  # noqa: PLC0415
+
         run_before_finalize()
         _name_device()
-        _config.announce_session(None)
+        _inherited.announce_session(None)
         if SETTINGS.counter_ms:
             from dftracer import _counters  # noqa: PLC0415
 

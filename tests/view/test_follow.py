@@ -117,6 +117,6 @@ def test_the_page_moves_along(
         length = page.evaluate("dftracerView.view.length")
         end = page.evaluate("dftracerView.view.t1")
         page.wait_for_function("(n) => dftracerView.view.length > n + 1e9", arg=length, timeout=120_000)
-        assert page.evaluate("dftracerView.view.t1") > end
+        page.wait_for_function("(t) => dftracerView.view.t1 > t", arg=end, timeout=120_000)
         assert noise == []
         browser.close()

@@ -150,8 +150,8 @@ def _thread_words(owner: str, lane: dict[str, Any], pid: int) -> str:
 
 
 def _lanes(a: Analysis) -> list[dict[str, Any]]:
-    """The timeline overview: each lane as two strings of digits (stage and how full), at one resolution
-    that zooms.
+    """The timeline overview: each lane as two strings of digits (stage
+    and how full), at one resolution that zooms.
     """
     mains = {(id(r.main), r.main.steps.tid): r.number for r in a.job.ranks}
     workers = {(id(w.partial), w.lane["tid"]): (r.number, w.number) for r in a.job.ranks for w in r.workers}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from dftracer.analyze.stages import STAGES
@@ -26,25 +27,29 @@ def range_facts(
     """All that is told of a range; events count that overlap it, with the time that lies in it."""
     low, high = max(0, window[0]), min(run.length, window[1])
     window = (low, max(high, low + 1))
-    frames, files = [], []
-    for part, spans, clipped in _parts_in(run, window, ranks, hidden):
+    of_parts = _pair_numbers(run)
+    names, files = [], []
+    for part, spans, inside in _parts_in(run, window, ranks, hidden):
+        # Summed up row by row: the same durations come again and again, so little is held.
         p = run.parts[part]
-        frames.append(pl.DataFrame({"pair": p.pair[spans], "us": clipped}).with_columns(part=pl.lit(part)))
+        pair = p.pair[spans]
+        names.append(
+            pl.DataFrame({"key": of_parts[part][pair], "ns": inside})
+            .group_by("key", "ns")
+            .agg(pl.len().alias("n"))
+        )
         path = p.path[spans]
         at = np.flatnonzero(path >= 0)
         if at.size:
-            kind = np.array([k for _, _, k in p.pairs], np.uint8)[p.pair[spans[at]]]
-            files.append(
-                pl.DataFrame(
-                    {"path": path[at], "ns": clipped[at], "bytes": p.moved[spans[at]], "kind": kind}
-                ).with_columns(part=pl.lit(part))
-            )
+            kind = np.array([k for _, _, k in p.pairs], np.uint8)[pair[at]]
+            moved = {"path": path[at], "ns": inside[at], "bytes": p.moved[spans[at]], "kind": kind}
+            files.append(_by_path(pl.DataFrame(moved)).with_columns(part=pl.lit(part)))
     return {
         "start": window[0],
         "end": window[1],
         "ledger": _ledger(run, window, ranks),
         "stages": list(STAGES),
-        **_statistics(run, frames),
+        **_statistics(run, names),
         **_files(run, files),
     }
 
@@ -81,66 +86,68 @@ def _ledger(run: Run, window: Window, ranks: frozenset[int] | None) -> list[dict
     return out
 
 
-def _statistics(run: Run, frames: list[pl.DataFrame]) -> dict[str, Any]:
-    if not frames:
+def _statistics(run: Run, rows: list[pl.DataFrame]) -> dict[str, Any]:
+    """Per name: count, time in the range, exact percentiles (nearest rank)."""
+    if not rows:
         return {"names": [], "names_total": 0, "events": 0}
-    table = _renumbered(run, pl.concat(frames))
-    ns = pl.col("us")
-    grouped = (
-        table.group_by("key")
+    ordered = (
+        pl.concat(rows)
+        .group_by("key", "ns")
+        .agg(pl.col("n").sum().cast(pl.Int64))
+        .sort("key", "ns")
+        .with_columns(
+            pl.col("n").cum_sum().over("key").alias("upto"), pl.col("n").sum().over("key").alias("all")
+        )
+    )
+
+    def at(part: float) -> pl.Expr:
+        return pl.col("ns").filter(pl.col("upto") >= (pl.col("all") * part).ceil()).first()
+
+    table = (
+        ordered.group_by("key")
         .agg(
-            pl.len().alias("count"),
-            ns.sum().alias("total"),
-            ns.quantile(0.5, "nearest").alias("p50"),
-            ns.quantile(0.99, "nearest").alias("p99"),
-            ns.max().alias("max"),
+            pl.col("n").sum().alias("count"),
+            (pl.col("ns") * pl.col("n")).sum().alias("total"),
+            at(0.5).alias("p50"),
+            at(0.99).alias("p99"),
+            pl.col("ns").max().alias("max"),
         )
         .sort("total", "key", descending=[True, False])
     )
     keys: list[tuple[str, str, int]] = run.memo["pairs"]
-    rows = [
-        {
-            "cat": keys[r["key"]][0],
-            "name": keys[r["key"]][1],
-            "kind": KINDS[keys[r["key"]][2]],
-            "count": r["count"],
-            "total": r["total"],
-            "p50": int(r["p50"]),
-            "p99": int(r["p99"]),
-            "max": r["max"],
-        }
-        for r in grouped.head(_MOST).to_dicts()
-    ]
-    return {"names": rows, "names_total": grouped.height, "events": table.height}
+    told = []
+    for row in table.head(_MOST).to_dicts():
+        cat, name, kind = keys[row.pop("key")]
+        told.append({"cat": cat, "name": name, "kind": KINDS[kind], **row})
+    return {"names": told, "names_total": table.height, "events": int(ordered["n"].sum())}
 
 
-def _renumbered(run: Run, table: pl.DataFrame) -> pl.DataFrame:
-    """The parts' own numbers of names to those of the run."""
-    if "pairs" not in run.memo:
+def _pair_numbers(run: Run) -> list[npt.NDArray[np.int32]]:
+    """For each part its own numbers of names to those of the run."""
+    if "pair_numbers" not in run.memo:
         numbers: dict[tuple[str, str, int], int] = {}
-        of_parts = [[numbers.setdefault(pair, len(numbers)) for pair in p.pairs] for p in run.parts]
-        run.memo["pair_numbers"] = of_parts
+        run.memo["pair_numbers"] = [
+            np.array([numbers.setdefault(pair, len(numbers)) for pair in p.pairs], np.int32)
+            for p in run.parts
+        ]
         run.memo["pairs"] = list(numbers)
-    of_parts = run.memo["pair_numbers"]
-    at = np.cumsum([0, *(len(t) for t in of_parts)])
-    flat = np.concatenate([np.array(t, np.int32) for t in of_parts])
-    key = flat[at[table["part"].to_numpy()] + table["pair"].to_numpy()]
-    return table.with_columns(pl.Series("key", key))
+    found: list[npt.NDArray[np.int32]] = run.memo["pair_numbers"]
+    return found
 
 
-def _files(run: Run, frames: list[pl.DataFrame]) -> dict[str, Any]:
-    if not frames:
-        return {"files": [], "files_total": 0}
-    table = (
-        pl.concat(frames)
-        .group_by("part", "path")
-        .agg(
-            pl.len().alias("calls"),
-            pl.col("ns").sum(),
-            pl.col("bytes").filter(pl.col("kind") == _READ).sum().alias("read"),
-            pl.col("bytes").filter(pl.col("kind") == _WRITE).sum().alias("written"),
-        )
+def _by_path(calls: pl.DataFrame) -> pl.DataFrame:
+    return calls.group_by("path").agg(
+        pl.len().cast(pl.Int64).alias("calls"),
+        pl.col("ns").sum(),
+        pl.col("bytes").filter(pl.col("kind") == _READ).sum().alias("read"),
+        pl.col("bytes").filter(pl.col("kind") == _WRITE).sum().alias("written"),
     )
+
+
+def _files(run: Run, rows: list[pl.DataFrame]) -> dict[str, Any]:
+    if not rows:
+        return {"files": [], "files_total": 0}
+    table = pl.concat(rows).group_by("part", "path").agg(pl.col("calls", "ns", "read", "written").sum())
     names = [run.parts[p].paths[f] for p, f in table.select("part", "path").iter_rows()]
     table = (
         table.with_columns(pl.Series("name", names, dtype=pl.String))
@@ -148,8 +155,6 @@ def _files(run: Run, frames: list[pl.DataFrame]) -> dict[str, Any]:
         .agg(pl.col("calls", "ns", "read", "written").sum())
         .sort("ns", "name", descending=[True, False])
     )
-    rows = [
-        {"path": name, "calls": calls, "total": ns, "read": read, "written": written}
-        for name, calls, ns, read, written in table.head(_MOST).iter_rows()
-    ]
-    return {"files": rows, "files_total": table.height}
+    columns = ("path", "calls", "total", "read", "written")
+    told = [dict(zip(columns, row, strict=True)) for row in table.head(_MOST).iter_rows()]
+    return {"files": told, "files_total": table.height}

@@ -42,9 +42,10 @@ class Run:
         numbers: dict[tuple[str, int], int] = {}
         self._to_class: list[npt.NDArray[np.uint8]] = []
         self._of_pair: list[npt.NDArray[np.uint8]] = []
-        for part in parts:
+        self._part_classes = [part.classes_of_pairs for part in parts]
+        for part, mine in zip(parts, self._part_classes, strict=True):
             table = []
-            for each in part.classes_of_pairs:
+            for each in mine:
                 numbers.setdefault(each, len(numbers))
                 table.append(min(numbers[each], 255))
             self._to_class.append(np.array(table, np.uint8))
@@ -89,15 +90,15 @@ class Run:
         t0, t1 = (self.base + t for t in window)
         spans: list[tuple[int, int, npt.NDArray[Any]]] = []
         bins: list[tuple[int, Any]] = []
-        visible = [
-            np.array([cat not in hidden for cat, _ in part.classes_of_pairs], bool) for part in self.parts
-        ]
+        visible: dict[int, npt.NDArray[np.bool_]] = {}
         for n, row in enumerate(rows):
             p, local = self.place(row)
             lane = self.lane_of(p, local)
             limit = only.get(lane.rank) if only and lane is not None and lane.rank is not None else None
             if only and limit is None:
                 continue
+            if p not in visible:
+                visible[p] = np.array([cat not in hidden for cat, _ in self._part_classes[p]], bool)
             drawn = draw_row(self.parts[p], local, t0, t1, width, visible[p], self._of_pair[p])
             if drawn.bins is not None:
                 b = drawn.bins
