@@ -7,24 +7,33 @@ TORCH ?= torch==2.13.0
 TESTS_AT_ONCE ?= 4
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test native-test lint docs fuzz chakra-descriptor bench bench-rivals clean
+.PHONY: demo test native-test lint tidy docs fuzz chakra-descriptor bench bench-rivals clean
 
 # Builds, traces a small training program that nobody annotated, and shows where its time went.
-demo: $(VENV)/.torch $(VENV)/.installed
-	rm -rf out/demo
+demo: $(VENV)/.torch $(VENV)/.demo
+	@echo "4/4 tracing examples/train.py"
+	@rm -rf out/demo
 	$(BIN)/dftracer run -o out/demo/traces --report --html out/demo/report.html -- $(BIN)/python examples/train.py
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo "1/4 an environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
 # The wheel, not the checkout, is what everything below uses.
 $(VENV)/.installed: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install -q ".[test,dev]"
-	touch $@
+	SKBUILD_CMAKE_DEFINE=DFTRACER_WERROR=ON $(BIN)/python -m pip install -q ".[test,dev]"
+	touch $@ $(VENV)/.demo
+
+# Without the packages of tests and linters.
+$(VENV)/.demo: $(BIN)/python $(SOURCES)
+	@echo "3/4 building and installing pydftracer (about 40 s on two cores)"
+	@$(BIN)/python -m pip install -q --progress-bar on ".[analysis]"
+	@touch $@
 
 $(VENV)/.torch: $(BIN)/python
-	$(BIN)/python -m pip install -q $(TORCH)
-	touch $@
+	@echo "2/4 $(TORCH) (downloaded once)"
+	@$(BIN)/python -m pip install -q --progress-bar on $(TORCH)
+	@touch $@
 
 test: $(VENV)/.torch $(VENV)/.installed $(VENV)/.system lint native-test
 	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile -m "not alone"
@@ -42,16 +51,25 @@ $(VENV)/.system: $(BIN)/python
 	touch $@
 
 CXX_FILES := $(shell find native tests/native -name '*.cpp' -o -name '*.hpp')
+# All of clang-tidy takes minutes (`make tidy`, in CI); while working, the files that are not committed as they are.
+CHANGED_CXX = $(shell git diff --name-only --diff-filter=d HEAD -- 'native/*.cpp' 2> /dev/null)
+TIDY = xargs -r -P 2 -n 4 $(BIN)/clang-tidy --quiet --extra-arg=-std=c++20 --extra-arg=-Inative \
+	--extra-arg=-Inative/third_party/libdeflate \
+	--extra-arg=-isystem$(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') --
 lint: $(VENV)/.installed
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/ruff format --check src tests bench examples
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	@echo $(CHANGED_CXX) | $(TIDY)
 	$(BIN)/mypy
+
+tidy: $(VENV)/.installed
+	@find native -name '*.cpp' | sort | $(TIDY)
 
 # The engine without Python: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer.
 NATIVE_SOURCES := $(shell find native tests/native -type f -not -path 'native/module/*') CMakeLists.txt
 NATIVE_BUILD = $(BIN)/cmake -S . -B $(@D) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-	-DDFTRACER_BUILD_TESTS=ON -DDFTRACER_BUILD_MODULE=OFF
+	-DDFTRACER_BUILD_TESTS=ON -DDFTRACER_BUILD_MODULE=OFF -DDFTRACER_WERROR=ON
 SANITIZED = -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1"
 NATIVE_RUN = $(BIN)/cmake --build $(@D) && $(BIN)/ctest --test-dir $(@D) --output-on-failure -j2 && touch $@
 

@@ -1,5 +1,5 @@
-"""`python -m bench.analyze [--events N ...]`: CPU, wall time and memory of `dftracer report`, whole
-command.
+"""`python -m bench.analyze [--events N ...]`: CPU, wall time and
+memory of `dftracer report`, whole command.
 """
 
 from __future__ import annotations

@@ -61,6 +61,44 @@ void doze(Session* s) {
   g_doze.store(0);
 }
 
+// Takes what the rings hold to the file; false while that refuses.
+bool write_round(Session* s, bool force) {
+  auto slots = slots_now(s);  // before the writer's lock: rename_session() takes the two in this order
+  extend_rings(s, slots);
+  std::lock_guard lock(s->writer_mutex);
+  s->clock.add(take_anchor());
+  s->header()->last_anchor = s->clock.last();
+  bool written = false;
+  try {
+    written = s->writer.pump(slots, force);
+  } catch (const std::bad_alloc&) {
+    // The next round tries again.
+  }
+  show(s);
+  return written;
+}
+
+void warn_of_missing_rings(Session* s) {
+  if (s->private_ring.load())
+    warn_once("no room for more rings in " + directory_of(s->rings.path()) +
+              "; new ones are in private memory, and their last events are lost if the process is killed");
+  if (s->no_ring.load()) warn_once("no memory for another thread's events; they are dropped and counted");
+}
+
+// The last records, and the end of the trace.
+void write_end(Session* s) {
+  auto slots = slots_now(s);
+  std::lock_guard lock(s->writer_mutex);
+  s->clock.add(take_anchor());
+  try {
+    s->writer.finish(slots, thread_cpu_ns());
+  } catch (const std::bad_alloc&) {
+    // What is missing waits in the ring for the next reader.
+  }
+  show(s);
+  s->written.store(s->writer.complete());
+}
+
 void* writer_main(void* p) {
   auto* s = static_cast<Session*>(p);
   pthread_setname_np(pthread_self(), "dftracer");
@@ -77,26 +115,9 @@ void* writer_main(void* p) {
     if (interception_on()) patch_new_objects();
     bool flushing = wanted != s->flush_done.load();
     bool news = anything_recorded(s);
-    bool timed_out = !s->woken_early;
-    bool written;
-    {
-      auto slots = slots_now(s);  // before the writer's lock: rename_session() takes the two in this order
-      extend_rings(s, slots);
-      std::lock_guard lock(s->writer_mutex);
-      s->clock.add(take_anchor());
-      s->header()->last_anchor = s->clock.last();
-      try {
-        written = s->writer.pump(slots, flushing || timed_out);
-      } catch (const std::bad_alloc&) {
-        written = false;  // the next round tries again
-      }
-      show(s);
-    }
+    bool written = write_round(s, flushing || !s->woken_early);
     s->written.store(written);
-    if (s->private_ring.load())
-      warn_once("no room for more rings in " + directory_of(s->rings.path()) +
-                "; new ones are in private memory, and their last events are lost if the process is killed");
-    if (s->no_ring.load()) warn_once("no memory for another thread's events; they are dropped and counted");
+    warn_of_missing_rings(s);
     recycle_released(s);
     answer_flush(s, wanted);
     idle = news || s->writer.has_open_tail() || !written ? 0 : idle + 1;
@@ -112,18 +133,7 @@ void* writer_main(void* p) {
     s->woken_early = s->wake.load() != seen;
     if (!s->woken_early) interval = std::min(interval * 2, s->settings.flush_ms);
   }
-  {
-    auto slots = slots_now(s);
-    std::lock_guard lock(s->writer_mutex);
-    s->clock.add(take_anchor());
-    try {
-      s->writer.finish(slots, thread_cpu_ns());
-    } catch (const std::bad_alloc&) {
-      // What is missing waits in the ring for the next reader.
-    }
-    show(s);
-    s->written.store(s->writer.complete());
-  }
+  write_end(s);
   answer_flush(s, s->flush_wanted.load());
   return nullptr;
 }

@@ -312,39 +312,53 @@ void LineDeflate::begin_block() {
   memset(distance_count_, 0, sizeof distance_count_);
 }
 
-void LineDeflate::write_block(std::vector<uint8_t>& out, bool last) {
-  uint8_t lengths[288 + 32], lengths_of_literals[288];
-  Code literal_codes[288], distance_codes[32];
-  ++literal_count_[256];
-  code_lengths(literal_count_, 286, 15, lengths);
-  memcpy(lengths_of_literals, lengths, sizeof lengths_of_literals);
-  unsigned literals = 286;
-  while (literals > 257 && !lengths[literals - 1]) --literals;
-  uint8_t distance_lengths[32];
-  code_lengths(distance_count_, 30, 15, distance_lengths);
-  unsigned distances = 30;
-  while (distances > 1 && !distance_lengths[distances - 1]) --distances;
-  assign_codes(lengths, 286, literal_codes);
-  assign_codes(distance_lengths, 30, distance_codes);
-  memcpy(lengths + literals, distance_lengths, distances);
+namespace {
 
-  // Run lengths of the code lengths, themselves Huffman coded.
+constexpr unsigned kLiterals = 286, kDistances = 30;
+
+// The lengths of a block's codes as its head has them: run lengths, themselves Huffman coded.
+class LengthRuns {
+ public:
+  LengthRuns(const uint8_t* lengths, unsigned total) {
+    for (unsigned i = 0; i < total;) {
+      unsigned n = 1;
+      while (i + n < total && lengths[i + n] == lengths[i]) ++n;
+      i += n;
+      add_run(lengths[i - 1], n);
+    }
+    code_lengths(counts_, 19, 7, code_lengths_);
+    assign_codes(code_lengths_, 19, codes_);
+    while (order_ > 4 && !code_lengths_[kOrder[order_ - 1]]) --order_;
+  }
+
+  void write(Bits& bits, unsigned literals, unsigned distances) const {
+    bits.put(literals - 257, 5);
+    bits.put(distances - 1, 5);
+    bits.put(order_ - 4, 4);
+    bits.flush();
+    for (unsigned i = 0; i < order_; ++i) {
+      bits.put(code_lengths_[kOrder[i]], 3);
+      bits.flush();
+    }
+    for (unsigned i = 0; i < count_; ++i) {
+      const Run& r = runs_[i];
+      bits.put(codes_[r.symbol].bits, codes_[r.symbol].length);
+      if (r.symbol >= 16) bits.put(r.extra, r.symbol == 16 ? 2 : r.symbol == 17 ? 3 : 7);
+      bits.flush();
+    }
+  }
+
+ private:
   struct Run {
     uint8_t symbol, extra;
   };
-  Run runs[320];
-  unsigned run_count = 0;
-  uint32_t run_counts[19] = {};
-  unsigned total = literals + distances;
-  for (unsigned i = 0; i < total;) {
-    unsigned n = 1;
-    while (i + n < total && lengths[i + n] == lengths[i]) ++n;
-    i += n;
-    uint8_t value = lengths[i - 1];
-    auto add = [&](uint8_t symbol, unsigned extra) {
-      runs[run_count++] = {symbol, uint8_t(extra)};
-      ++run_counts[symbol];
-    };
+  static constexpr uint8_t kOrder[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
+
+  void add(uint8_t symbol, unsigned extra) {
+    runs_[count_++] = {symbol, uint8_t(extra)};
+    ++counts_[symbol];
+  }
+  void add_run(uint8_t value, unsigned n) {
     if (value == 0) {
       for (; n >= 11; n -= std::min(n, 138u)) add(18, std::min(n, 138u) - 11);
       if (n >= 3) add(17, n - 3), n = 0;
@@ -359,56 +373,74 @@ void LineDeflate::write_block(std::vector<uint8_t>& out, bool last) {
     }
     for (; n; --n) add(value, 0);
   }
-  uint8_t run_lengths[19];
-  Code run_codes[19];
-  code_lengths(run_counts, 19, 7, run_lengths);
-  assign_codes(run_lengths, 19, run_codes);
-  static constexpr uint8_t kOrder[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
-  unsigned order = 19;
-  while (order > 4 && !run_lengths[kOrder[order - 1]]) --order;
 
-  uint64_t size = 0;
-  for (unsigned s = 0; s < 286; ++s) {
-    unsigned extra = s < 265 || s == 285 ? 0 : (s - 261) / 4;
-    size += uint64_t(literal_count_[s]) * (lengths_of_literals[s] + extra);
-  }
-  for (unsigned s = 0; s < 30; ++s)
-    size += uint64_t(distance_count_[s]) * (distance_lengths[s] + kTables.distance_extra[s]);
-  size_t start = out.size();
-  constexpr size_t kTablesAndSlack = 512;
-  out.resize(start + size / 8 + kTablesAndSlack);
-  Bits bits(out.data() + start, bits_, bits_used_);
-  bits.put(last, 1);
-  bits.put(2, 2);
-  bits.put(literals - 257, 5);
-  bits.put(distances - 1, 5);
-  bits.put(order - 4, 4);
-  bits.flush();
-  for (unsigned i = 0; i < order; ++i) {
-    bits.put(run_lengths[kOrder[i]], 3);
-    bits.flush();
-  }
-  for (unsigned i = 0; i < run_count; ++i) {
-    const Run& r = runs[i];
-    bits.put(run_codes[r.symbol].bits, run_codes[r.symbol].length);
-    if (r.symbol >= 16) bits.put(r.extra, r.symbol == 16 ? 2 : r.symbol == 17 ? 3 : 7);
-    bits.flush();
-  }
-  for (uint32_t token : tokens_) {
+  Run runs_[320];
+  unsigned count_ = 0;
+  uint32_t counts_[19] = {};
+  uint8_t code_lengths_[19];
+  Code codes_[19];
+  unsigned order_ = 19;
+};
+
+unsigned used(const uint8_t* lengths, unsigned n, unsigned least) {
+  while (n > least && !lengths[n - 1]) --n;
+  return n;
+}
+
+void write_tokens(Bits& bits, const std::vector<uint32_t>& tokens, const Code* literals, const Code* distances) {
+  for (uint32_t token : tokens) {
     if (token & kMatch) {
       const LengthCode& length = kTables.length[(token >> 16) & 0x7fff];
-      const Code& code = literal_codes[length.symbol];
+      const Code& code = literals[length.symbol];
       bits.put(code.bits | uint64_t(length.extra) << code.length, code.length + length.extra_bits);
       uint32_t distance = (token & 0xffff) + 1;
       unsigned symbol = kTables.distance_symbol(distance);
-      const Code& far = distance_codes[symbol];
+      const Code& far = distances[symbol];
       bits.put(far.bits | uint64_t(distance - kTables.distance_base[symbol]) << far.length,
                far.length + kTables.distance_extra[symbol]);
     } else {
-      bits.put(literal_codes[token].bits, literal_codes[token].length);
+      bits.put(literals[token].bits, literals[token].length);
     }
     bits.flush();
   }
+}
+
+}  // namespace
+
+// How many bits the tokens of the block take with codes of these lengths.
+uint64_t LineDeflate::token_bits(const uint8_t* literal_lengths, const uint8_t* distance_lengths) const {
+  uint64_t size = 0;
+  for (unsigned s = 0; s < kLiterals; ++s) {
+    unsigned extra = s < 265 || s == 285 ? 0 : (s - 261) / 4;
+    size += uint64_t(literal_count_[s]) * (literal_lengths[s] + extra);
+  }
+  for (unsigned s = 0; s < kDistances; ++s)
+    size += uint64_t(distance_count_[s]) * (distance_lengths[s] + kTables.distance_extra[s]);
+  return size;
+}
+
+void LineDeflate::write_block(std::vector<uint8_t>& out, bool last) {
+  uint8_t literal_lengths[288], distance_lengths[32];
+  Code literal_codes[288], distance_codes[32];
+  ++literal_count_[256];
+  code_lengths(literal_count_, kLiterals, 15, literal_lengths);
+  code_lengths(distance_count_, kDistances, 15, distance_lengths);
+  assign_codes(literal_lengths, kLiterals, literal_codes);
+  assign_codes(distance_lengths, kDistances, distance_codes);
+  unsigned literals = used(literal_lengths, kLiterals, 257), distances = used(distance_lengths, kDistances, 1);
+  uint8_t lengths[288 + 32];
+  memcpy(lengths, literal_lengths, literals);
+  memcpy(lengths + literals, distance_lengths, distances);
+  const LengthRuns runs(lengths, literals + distances);
+
+  size_t start = out.size();
+  constexpr size_t kTablesAndSlack = 512;
+  out.resize(start + token_bits(literal_lengths, distance_lengths) / 8 + kTablesAndSlack);
+  Bits bits(out.data() + start, bits_, bits_used_);
+  bits.put(last, 1);
+  bits.put(2, 2);
+  runs.write(bits, literals, distances);
+  write_tokens(bits, tokens_, literal_codes, distance_codes);
   bits.put(literal_codes[256].bits, literal_codes[256].length);
   bits.flush();
   size_t whole = size_t(bits.position() - out.data());

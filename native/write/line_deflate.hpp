@@ -26,6 +26,7 @@ class LineDeflate {
   void flush_match();
   void put_match(uint32_t length, uint32_t distance);
   void begin_block();
+  uint64_t token_bits(const uint8_t* literal_lengths, const uint8_t* distance_lengths) const;
   void write_block(std::vector<uint8_t>& out, bool last);
 
   std::vector<uint32_t> tokens_;  // literal, or kMatch | length << 16 | distance - 1

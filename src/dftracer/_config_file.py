@@ -1,8 +1,9 @@
-"""Settings from a YAML or TOML file: flat, under `dftracer:`, or in the sections of DFTracer's own files."""
+"""Settings from a TOML, YAML or JSON file: flat, under `dftracer`, or in the sections of DFTracer's files."""
 
 from __future__ import annotations
 
 import importlib
+import json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ def read(
         return
     try:
         document = parse(data.decode("utf-8"), path)
+    except _NoParser as error:
+        mistake(f"cannot read DFTRACER_CONFIGURATION={path}: {error}")
+        return
     except Exception as error:
         # Third-party parsers raise what they like, and no settings file may stop a training job.
         mistake(f"DFTRACER_CONFIGURATION={path} is malformed and ignored: {error}")
@@ -96,10 +100,16 @@ def read(
     yield from _Walk(path, names, mistake, note).settings(document)
 
 
+class _NoParser(ValueError):
+    """What has to be installed."""
+
+
 def parse(text: str, path: str) -> object:
-    """The document of a settings file, TOML or YAML by its extension, else by its content."""
+    """The document of a settings file, TOML, JSON or YAML by its extension, else by its content."""
     if _is_toml(text, path):
         return _toml(text)
+    if path.lower().endswith(".json"):
+        return json.loads(text)
     return _yaml(text)
 
 
@@ -118,28 +128,30 @@ def _is_toml(text: str, path: str) -> bool:
 
 
 def _toml(text: str) -> object:
-    # tomllib came with Python 3.11.
-    return _first_importable("tomllib", "tomli", "dftracer._toml_subset").loads(text)
+    for name in ("tomllib", "tomli"):
+        try:
+            return importlib.import_module(name).loads(text)
+        except ImportError:  # tomllib came with Python 3.11
+            continue
+    from dftracer import _toml_subset  # noqa: PLC0415
+
+    return _toml_subset.loads(text)
 
 
 def _yaml(text: str) -> object:
-    parser = _first_importable("yaml", "dftracer._yaml_subset")
-    if parser.__name__ != "yaml":
-        return parser.parse(text)
+    try:
+        parser: Any = importlib.import_module("yaml")
+    except ImportError:
+        if text.lstrip().startswith("{"):  # JSON is YAML, too
+            return json.loads(text)
+        raise _NoParser(
+            "YAML needs PyYAML, which is not installed: pip install PyYAML, or write the settings as TOML"
+        ) from None
     # A few nested aliases stand for billions of values; no setting needs one.
     if any(isinstance(token, parser.AliasToken) for token in parser.scan(text)):
         raise ValueError("aliases (*name) are not allowed")
     # Scalars stay text: what `on`, `010` or `1_000` mean is for the table of settings to say.
     return parser.load(text, Loader=parser.BaseLoader)
-
-
-def _first_importable(*names: str) -> Any:
-    for name in names[:-1]:
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    return importlib.import_module(names[-1])
 
 
 class _Walk:

@@ -46,15 +46,17 @@ def _is_multiprocessing_child() -> bool:
 
 def _join() -> None:
     """Record from the start in a process that a recording one has started."""
+    from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
+
     global _joined  # noqa: PLW0603 - one session per process
-    prefix = _config.announced_session()
+    prefix = _inherited.announced_session()
     _configure(prefix)
     if _core.active():
         _joined = True  # the preloaded library has begun already
     elif prefix or _is_multiprocessing_child():
         _joined = _core.initialize(None)
     # Also before there is a session: the processes started from here are all of one run.
-    _config.announce_run(_core.run_id())
+    _inherited.announce_run(_core.run_id())
     if _joined:
         _watch_device()
 
@@ -105,11 +107,13 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     else:
         _core.initialize(name)
         _joined = False
+    from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
+
     stem = _stem(name)
-    _config.announce_session(stem)
-    _config.announce_run(_core.run_id(), _core.given_names(name) if name is not None else None)
+    _inherited.announce_session(stem)
+    _inherited.announce_run(_core.run_id(), _core.given_names(name) if name is not None else None)
     if name is not None and stem is not None:
-        _config.report_stem(stem)
+        _inherited.report_stem(stem)
     _watch_device()
     if SETTINGS.counter_ms:
         from dftracer import _counters  # noqa: PLC0415 - off for nearly everybody
@@ -118,17 +122,29 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
 
 
 def _say_that_it_is_off() -> None:
-    """A program that wants to record and does not is told so, unless somebody has said no to tracing."""
+    """Who sits before a program that wants to record and does not is told so, unless tracing was refused.
+
+    Logs of programs that run without anybody looking stay as they are.
+    """
     if _config.switched_on_since():
         _messages.always(
             "tracing was switched on after dftracer had been imported; nothing is recorded "
             "(set DFTRACER_ENABLE=1 before the program starts, or call dftracer.start())"
         )
-    elif not _config.is_told_off() and not _is_multiprocessing_child():
+    elif _somebody_looks() and not _config.is_told_off() and not _is_multiprocessing_child():
         _messages.always(
             "tracing is off, nothing is recorded: set DFTRACER_ENABLE=1 before the program starts, "
             "or call dftracer.start(); DFTRACER_ENABLE=0 says no without this line"
         )
+
+
+def _somebody_looks() -> bool:
+    if hasattr(sys, "ps1"):  # an interactive interpreter, a notebook
+        return True
+    try:
+        return sys.stderr.isatty()
+    except Exception:  # whatever the program has put in its place
+        return False
 
 
 def switch_on() -> None:
@@ -141,7 +157,9 @@ def switch_on() -> None:
     _config.turn_on()
     SETTINGS = _config.load_settings(enable=True)
     _configure()
-    _config.announce_run(_core.run_id())
+    from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
+
+    _inherited.announce_run(_core.run_id())
     if "dftracer.python" in sys.modules:
         from dftracer.python import _decorate, _waiting  # noqa: F401, PLC0415
 
@@ -160,9 +178,11 @@ def _stem(given: str | None) -> str | None:
 def end() -> None:
     """Write everything and close the trace."""
     if SETTINGS.enable:
+        from dftracer import _inherited  # noqa: PLC0415
+
         run_before_finalize()
         _name_device()
-        _config.announce_session(None)
+        _inherited.announce_session(None)
         if SETTINGS.counter_ms:
             from dftracer import _counters  # noqa: PLC0415
 

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, overload
 
-from dftracer import _config
+from dftracer import _config, _inherited
 from dftracer._units import plural
 from dftracer.format import reader
 from dftracer.format.files import find_traces, is_trace_name
@@ -196,7 +196,7 @@ class _BlockCapture(Capture):
             from dftracer import _session  # noqa: PLC0415 - it was there on entry
 
             _session.end()
-            _config.set_log_file(self._log_file_before)
+            _inherited.set_log_file(self._log_file_before)
         with _own_io_hidden():
             found = self._look()
         self._own = {path: part for path, part in found.items() if part[0]["pid"] == os.getpid()}
@@ -248,7 +248,7 @@ class _BlockCapture(Capture):
         self._directory = tempfile.mkdtemp(prefix="dftracer-capture-")
         weakref.finalize(self, _remove, self._directory, os.getpid())
         prefix = os.path.join(self._directory, "capture")
-        self._log_file_before = _config.set_log_file(prefix)
+        self._log_file_before = _inherited.set_log_file(prefix)
         from dftracer import _session  # noqa: PLC0415 - reads the settings, which are complete only now
 
         _session.begin(prefix + ".pfw")

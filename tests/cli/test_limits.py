@@ -79,7 +79,7 @@ def test_a_line_without_end_is_passed_over(long_line: Path, tmp_path: Path, word
     told = json.loads(done.stdout)
     if words[0] == "info":
         assert told["files"][0]["events"] == 2
-        assert "1 line is no record" in told["files"][0]["problems"]
+        assert "1 line is not a record" in told["files"][0]["problems"]
     elif words[0] == "merge":
         assert (told["records"], told["left_out"]) == (2, 1)
     else:

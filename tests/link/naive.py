@@ -63,8 +63,8 @@ class Naive:
 
     @cache  # noqa: B019 - one object for each file
     def parent_and_exclusive(self) -> tuple[dict[int, dict[str, Any] | None], dict[int, int]]:
-        """For each host event (by `id()`) the innermost event around it, and the time not spent inside
-        others.
+        """For each host event (by `id()`) the innermost event around it,
+        and the time not spent inside others.
         """
         parent: dict[int, dict[str, Any] | None] = {}
         by_thread = defaultdict(list)

@@ -30,8 +30,8 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_times_parents_and_exclusive_times(both: tuple[Naive, Path]) -> None:
-    """Every joined node has its event's times, its parent by nesting, and what is left without inner
-    nodes.
+    """Every joined node has its event's times, its parent by
+    nesting, and what is left without inner nodes.
     """
     naive, out = both
     frame = pl.read_parquet(out / "linked_0.parquet").filter(
@@ -109,8 +109,8 @@ def test_launch_edges(both: tuple[Naive, Path]) -> None:
     st.lists(st.tuples(st.integers(1, 2), st.integers(0, 30), st.integers(0, 12)), max_size=40),
 )
 def test_nesting_of_random_spans(spans: list[tuple[int, int, int]]) -> None:
-    """The innermost earlier span of the thread that has not ended is the parent; its time is taken
-    from it once.
+    """The innermost earlier span of the thread that has not ended is
+    the parent; its time is taken from it once.
     """
     spans.sort(key=lambda s: (s[1], -s[2]))
     tid, start, dur = (np.array([s[i] for s in spans], dtype=np.int64) for i in range(3))

@@ -41,8 +41,8 @@ def _attributes(node: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("which", ["gloo", "nvidia"])
 def test_the_file_is_what_the_library_would_write(which: str, request: pytest.FixtureRequest) -> None:
-    """Each message read and written again by protobuf is the same bytes: nothing is unknown, nothing
-    out of order.
+    """Each message read and written again by protobuf is the same bytes:
+    nothing is unknown, nothing out of order.
     """
     path = request.getfixturevalue(which) / "chakra_0.et"
     head, nodes = read_chakra(path)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dftracer import _messages, _toml_subset, _yaml_subset
+from dftracer import _messages, _toml_subset
 from dftracer._config import Settings, load_settings
 
 YAML = """
@@ -74,11 +74,27 @@ def _fresh_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_messages, "_level", 0)
 
 
-@pytest.fixture(params=["installed parsers", "own parsers"])
+@pytest.fixture(params=["tomllib", "own reader of TOML"])
 def _parsers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "own parsers":
-        for module in ("yaml", "tomllib", "tomli"):
-            monkeypatch.setitem(sys.modules, module, None)
+    if request.param != "tomllib":
+        for module in ("tomllib", "tomli"):
+            monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type] # None: not importable
+
+
+def test_yaml_without_pyyaml_costs_one_line_that_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)  # type: ignore[arg-type] # None: not importable
+    assert same_but_for_the_path(load(tmp_path / "c.yaml", YAML), Settings())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"dftracer: cannot read DFTRACER_CONFIGURATION={tmp_path / 'c.yaml'}: YAML needs PyYAML, which is not"
+        " installed: pip install PyYAML, or write the settings as TOML"
+    )
+    assert same_but_for_the_path(load(tmp_path / "c.toml", TOML), EXPECTED)
+    for name in ("c.json", "noext"):
+        assert load(tmp_path / name, '{"dftracer": {"ring_size": "2M"}}').ring_size == 2 << 20
+    assert capsys.readouterr().err == ""
 
 
 def load(path: Path, text: str | bytes, **environ: str) -> Settings:
@@ -180,38 +196,6 @@ def test_a_file_is_not_read_when_the_environment_says_off(
     settings = load(tmp_path / "c.yaml", "enable: true\n: :\n", DFTRACER_ENABLE="0")
     assert settings.enable is False
     assert capsys.readouterr().err == ""
-
-
-KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
-TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]) | st.just(" "), max_size=12)
-TREES = st.recursive(
-    TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(KEYS, TREES, min_size=1, max_size=4), st.sampled_from([True, False, None]))
-def test_the_yaml_subset_reads_what_pyyaml_writes(tree: dict[str, object], flow: bool | None) -> None:
-    """Block style, flow style and mixed, with PyYAML's own choice of quotes."""
-    yaml = pytest.importorskip("yaml")
-    text = yaml.safe_dump(tree, default_flow_style=flow, width=10**9, allow_unicode=True)
-    assert _yaml_subset.parse(text) == tree
-
-
-@given(st.text(st.sampled_from("ab: -#'\"[]{},\n\\&*!|>%@`?\t~0.x")))
-def test_the_yaml_subset_agrees_with_pyyaml_or_refuses(text: str) -> None:
-    """It never reads a document in another sense, and never raises anything but its own error."""
-    yaml = pytest.importorskip("yaml")
-    try:
-        ours = _yaml_subset.parse(text)
-    except _yaml_subset.YamlError:
-        return
-    try:
-        theirs = yaml.load(text, Loader=yaml.BaseLoader)
-    except yaml.YAMLError:
-        return
-    assert ours == ("" if theirs is None else theirs)
 
 
 @given(st.text(st.sampled_from("ab=.[]{}\"'#, \n\\01_e+-tfrue")))

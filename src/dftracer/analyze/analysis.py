@@ -133,8 +133,8 @@ class Analysis:
 
 
 def units_of(trace: Trace) -> list[list[ProcessInfo]]:
-    """What is analysed as one: the files of a process, usually one, several where the recorder began new
-    parts.
+    """What is analysed as one: the files of a process, usually one,
+    several where the recorder began new parts.
     """
     units: dict[str, list[tuple[int, ProcessInfo]]] = {}
     for process in trace.processes:
@@ -215,9 +215,7 @@ def _checked(analysis: Analysis) -> Analysis:
     if any(p.counts.get(k) for p in processes for k in ("events", "meta", "filtered")):
         return analysis
     if any(p.counts.get(k) for p in processes for k in ("bad_lines", "cut_lines", "members_cut")):
-        raise NoTraces(
-            f"{processes[0].file} is no trace: no line of it is a trace record"
-            if len(processes) == 1
-            else f"none of the {plural(len(processes), 'file')} is a trace: no line is a trace record"
-        )
+        which = str(processes[0].file) if len(processes) == 1 else f"none of the {len(processes)} files"
+        verb = "is not" if len(processes) == 1 else "is"
+        raise NoTraces(f"{which} {verb} a dftracer trace: no line is a trace record")
     raise NoTraces(f"{processes[0].file} is empty: nothing was recorded, or the program was killed at once")

@@ -19,8 +19,8 @@ _KIND = {k.id: k for k in KINDS}
 
 @dataclass(repr=False)
 class Finding:
-    """One statement about the run. `seconds` is what a perfect cure would save, `percent` its share of the
-    run.
+    """One statement about the run. `seconds` is what a perfect cure
+    would save, `percent` its share of the run.
     """
 
     id: str

@@ -1,9 +1,7 @@
-"""Sets of time as sorted, disjoint intervals: union, intersection, difference, and how much falls in a
-window.
+"""Sets of time as sorted, disjoint intervals: union, intersection, difference, and parts in windows.
 
 An interval set is a pair of int64 arrays (start, end). Everything is a sort and a sweep, so a million
-intervals
-take a fraction of a second, and nothing is ever counted twice.
+intervals take a fraction of a second, and nothing is ever counted twice.
 """
 
 from __future__ import annotations

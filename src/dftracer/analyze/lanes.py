@@ -156,8 +156,8 @@ def profile(busy: Intervals) -> tuple[Ints, Ints]:
 
 
 def strip(lane: Lane) -> dict[str, Any] | None:
-    """The lane in a fixed number of pieces, for drawing: the stage that fills most of each, and how full
-    it is.
+    """The lane in a fixed number of pieces, for drawing: the stage
+    that fills most of each, and how full it is.
     """
     if lane.start.size == 0:
         return None

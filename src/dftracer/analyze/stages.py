@@ -1,10 +1,8 @@
 """What an event means for a training step: its stage, given what encloses it.
 
 Every event belongs to a class; the rule table says which stage a class takes inside which enclosing stage.
-So a
-`read` inside `checkpoint.capture` is checkpointing, the same call inside `data.item` is storage read, and
-a user's
-function inside `forward` stays forward.
+So a `read` inside `checkpoint.capture` is checkpointing, the same call inside `data.item` is storage read,
+and a user's function inside `forward` stays forward.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _problems(said: dict[str, Any], died: list[dict[str, Any]]) -> Iterator[str]
         yield f"{n} {of} never reported {'its' if n == 1 else 'their'} end"
     n = len(said["recovered_processes"])
     if n:
-        yield f"{n} {of} died without a word and left what is here"
+        yield f"{n} {of} ended without closing {'its' if n == 1 else 'their'} trace; all events recovered"
     if died:
         more = f" and {len(died) - 4} more" if len(died) > 4 else ""
         yield "these are " + ", ".join(_died_words(row) for row in died[:4]) + more

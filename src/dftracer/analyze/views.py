@@ -36,8 +36,8 @@ _SMALL_BIN = 17  # bins are floor(log2(bytes)) + 1, so below 17 means fewer than
 
 
 def names(job: Job) -> pl.DataFrame:
-    """Per category and name: count, total, self, mean, exact percentiles, extremes. Seconds and
-    microseconds.
+    """Per category and name: count, total, self, mean, exact
+    percentiles, extremes. Seconds and microseconds.
     """
     parts = [p.names for p in job.partials if p.names is not None and p.names.height]
     if not parts:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from dftracer import _config
+from dftracer import _config, _inherited
 from dftracer.cli.main import CommandError
 from dftracer.preload import settings_environment
 
@@ -79,11 +79,11 @@ def environment(
     """The child's environment: recording on, joined to one run, interception where this build has it."""
     # A settings file is for Python programs alone: its settings go into the environment of all.
     env = {**os.environ, **settings_environment(_config.load_settings())}
-    env.update(_config.run_environment(run or run_of(str(directory.resolve() / "trace")), stems_file))
+    env.update(_inherited.run_environment(run or run_of(str(directory.resolve() / "trace")), stems_file))
     prefix = str(directory.resolve() / "trace")
     env["DFTRACER_ENABLE"] = "1"
     env["DFTRACER_LOG_FILE"] = prefix
-    env[_config._SESSION] = prefix
+    env[_inherited.SESSION] = prefix
     if args.data_dir:
         env["DFTRACER_DATA_DIR"] = args.data_dir
     if args.no_io:

@@ -21,14 +21,13 @@ def open_side(args: argparse.Namespace, path: str) -> Side:
     """One run; a trace is analysed, a saved report read."""
     from dftracer.analyze import analyze
     from dftracer.compare import NotComparable, is_report, read_report, side_of
-    from dftracer.load import Trace
     from dftracer.report.document import comparable
 
     try:
         if is_report(path):
             return read_report(path)
         with progress(args, f"reading {path}") as bar:
-            return side_of(path, comparable(analyze(Trace([path], torch=True), progress=bar)))
+            return side_of(path, comparable(analyze(path, progress=bar)))
     except (NoTraces, NotComparable) as e:
         raise CommandError(str(e)) from None
 

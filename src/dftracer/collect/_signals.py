@@ -1,4 +1,4 @@
-"""SIGTERM ends a process without a word to anyone; a window that is open then is closed first.
+"""SIGTERM ends a process at once; a window that is open then is closed first.
 
 Only where nobody else handles the signal: the default action follows at once, with the same exit status.
 """

@@ -96,7 +96,7 @@ def read_report(path: str | os.PathLike[str]) -> Side:
     except ValueError as e:
         raise NotComparable(f"{name} is cut or damaged: {e}") from None
     if not isinstance(told, dict) or not str(told.get("schema", "")).startswith(_SCHEMA):
-        raise NotComparable(f"{name} is no report of dftracer")
+        raise NotComparable(f"{name} is not a dftracer report")
     if told["schema"] != _KNOWN:
         raise NotComparable(f"{name} is a report of another version ({told['schema']}): {_AGAIN}")
     return side_of(name, told)

@@ -51,8 +51,8 @@ COLUMNS = (
 
 @dataclass
 class ActivityTable:
-    """Activities of one process and its devices in the order of their start; an outer one before what
-    it holds.
+    """Activities of one process and its devices in the order of their
+    start; an outer one before what it holds.
     """
 
     path: Path | None

@@ -1,5 +1,5 @@
-"""Collective operations of a rank: type, bytes, group and when the rank came to them, whichever
-backend carried them.
+"""Collective operations of a rank: type, bytes, group and when the rank
+came to them, whichever backend carried them.
 """
 
 from __future__ import annotations
@@ -283,8 +283,8 @@ def _tensors(value: Any) -> list[list[int]]:
 
 
 def _name_groups(calls: list[Collective], activity: ActivityTable) -> None:
-    """Ranks and sizes of the groups that the profiler lists; a call of an unnamed group is of the only
-    one.
+    """Ranks and sizes of the groups that the profiler lists; a call
+    of an unnamed group is of the only one.
     """
     listed = {str(g.get("pg_name", "")): g for g in activity.groups}
     only = next(iter(listed)) if len(listed) == 1 else ""

@@ -1,5 +1,5 @@
-"""All ranks of a directory, in parallel: every rank is read and connected, then all clocks are known,
-then written.
+"""All ranks of a directory, in parallel: every rank is read and
+connected, then all clocks are known, then written.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def link(
     *,
     workers: int | None = None,
 ) -> LinkReport:
-    """Join all ranks' traces under `directory` and write the linked files to `output` (default
-    `<directory>/linked`).
+    """Join all ranks' traces under `directory` and write the linked files
+    to `output` (default `<directory>/linked`).
     """
     warm = _warm_workers(Path(directory), workers)
     try:

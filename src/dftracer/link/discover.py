@@ -1,5 +1,5 @@
-"""What a directory holds: the files of each rank, told by their names or, where names say nothing, by
-their content.
+"""What a directory holds: the files of each rank, told by their names
+or, where names say nothing, by their content.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Found:
 def discover(directory: Path) -> Found:
     """Look at the names and heads of all files."""
     if not directory.is_dir():
-        raise NothingToLink(f"{directory} is no directory")
+        raise NothingToLink(f"{directory} is not a directory")
     warnings: list[str] = []
     sources: list[Source] = []
     reports: list[Path] = []

@@ -160,7 +160,7 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
         if is_flat or not builder.take_text(text):
             (builder.take_flat if is_flat else builder.take)(reader.decode(text))
     if not reader.found:
-        reader.repairs.notes.append("no list of nodes in it: this is no execution trace")
+        reader.repairs.notes.append("no list of nodes in it: this is not an execution trace")
     return builder.finish(path, reader.head, reader.repairs)
 
 
@@ -197,8 +197,8 @@ class _Builder:
             self._parts.setdefault(name, []).append(integers(values))
 
     def take_text(self, text: bytes) -> bool:
-        """Nodes as torch writes them today; False, and nothing taken, where anything in the text is
-        unusual.
+        """Nodes as torch writes them today; False, and nothing taken,
+        where anything in the text is unusual.
         """
         found = parse_nodes(text)
         if found is None:

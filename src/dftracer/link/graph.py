@@ -1,5 +1,5 @@
-"""One table of all nodes of a rank's window: what the execution trace knows, with the times of the
-profiler.
+"""One table of all nodes of a rank's window: what the execution
+trace knows, with the times of the profiler.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Graph:
 
 
 def nesting(tid: Ints, start: Ints, dur: Ints) -> tuple[Ints, Ints]:
-    """Parent row (-1 at the top) and exclusive time; of equal spans of a thread the earlier row is the
-    outer.
+    """Parent row (-1 at the top) and exclusive time; of equal spans
+    of a thread the earlier row is the outer.
     """
     # The native sweep takes the later of two equal spans for the outer one.
     columns = (np.ascontiguousarray(c[::-1]) for c in (tid, start, dur))
@@ -169,8 +169,8 @@ def _parents(
 
 
 def _launches(activity: ActivityTable, row: Ints, kind: Ints, on_device: Flags, host: Flags) -> Ints:
-    """Device work to the call with its correlation; without such a call to the operator with its
-    external id.
+    """Device work to the call with its correlation; without such a
+    call to the operator with its external id.
     """
     n = row.size
     launch = np.full(n, -1, dtype=np.int64)

@@ -111,8 +111,8 @@ def _no_common_id(et: ExecutionTrace, activity: ActivityTable, host: Flags) -> s
 
 
 def _common_names(et: ExecutionTrace, activity: ActivityTable) -> tuple[Ints, Ints]:
-    """Codes of both tables' names in one numbering; what one side escapes and the other does not is
-    ignored.
+    """Codes of both tables' names in one numbering; what one side
+    escapes and the other does not is ignored.
     """
     numbers: dict[str, int] = {}
     both = []
@@ -173,8 +173,8 @@ def _by_order(
 
 
 def _align(a: list[int], b: list[int]) -> list[tuple[int, int]]:
-    """Pairs of equal items in order; where the lists differ, the shortest jump that makes two in a row
-    equal.
+    """Pairs of equal items in order; where the lists differ, the
+    shortest jump that makes two in a row equal.
     """
     pairs = []
     i = j = 0

@@ -1,5 +1,5 @@
-"""What our own trace says of a rank: `ai.*` regions and I/O, and in which step, epoch and phase a
-moment lies.
+"""What our own trace says of a rank: `ai.*` regions and I/O, and in
+which step, epoch and phase a moment lies.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def file_facts(process: ProcessInfo) -> dict[str, Any]:
     if c["cut_lines"]:
         problems.append("the last line is cut")
     if c["bad_lines"]:
-        problems.append(plural(c["bad_lines"], "line is no record", "lines are no records"))
+        problems.append(plural(c["bad_lines"], "line is not a record", "lines are not records"))
     if dangling:
         problems.append(plural(dangling, "event ends before it begins", "events end before they begin"))
     if end is None:

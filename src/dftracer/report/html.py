@@ -34,9 +34,11 @@ _WRITTEN = "#5b7083"  # no stage has it: writing is not only checkpointing
 def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
     """The whole page as text."""
     here = resources.files("dftracer.report")
-    page, style, script = (
-        (here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
+    page, style, tools, own = (
+        (here / name).read_text(encoding="utf-8")
+        for name in ("page.html", "page.css", "page_tools.js", "page.js")
     )
+    script = tools + own
     # A closing tag inside the data would end the script element.
     data = json.dumps(page_data(analysis), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     for mark, text in (
@@ -148,8 +150,8 @@ def _thread_words(owner: str, lane: dict[str, Any], pid: int) -> str:
 
 
 def _lanes(a: Analysis) -> list[dict[str, Any]]:
-    """The timeline overview: each lane as two strings of digits (stage and how full), at one resolution
-    that zooms.
+    """The timeline overview: each lane as two strings of digits (stage
+    and how full), at one resolution that zooms.
     """
     mains = {(id(r.main), r.main.steps.tid): r.number for r in a.job.ranks}
     workers = {(id(w.partial), w.lane["tid"]): (r.number, w.number) for r in a.job.ranks for w in r.workers}

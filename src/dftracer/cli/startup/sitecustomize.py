@@ -1,5 +1,5 @@
-"""Begins recording in every Python process under `dftracer run` and `dftracer collect`, then lets the user's
-own sitecustomize run.
+"""Begins recording in every Python process under `dftracer run` and `dftracer
+collect`, then lets the user's own sitecustomize run.
 """
 
 import os
