@@ -18,7 +18,7 @@ __all__ = ["FUNCTION", "IO", "LONG_US", "NEITHER", "HostWork", "WorkRows", "kind
 
 NEITHER, FUNCTION, IO = range(3)
 LONG_US: Final = 50
-_MOST = 200_000
+_MOST = 50_000
 _INHERIT = CLASSES.index("inherit")
 _COLUMNS = 5  # tid, ts, dur, pair, file
 
