@@ -40,7 +40,12 @@ def _environment() -> dict[str, str]:
 
 
 def _run(command: str, folder: Path) -> None:
-    subprocess.run(["bash", "-ec", command], cwd=folder, env=_environment(), check=True)
+    # Through a pipe: a log file would be among the files of the run.
+    done = subprocess.run(
+        ["bash", "-ec", command], cwd=folder, env=_environment(), capture_output=True, text=True, check=False
+    )
+    print(done.stdout, done.stderr, sep="\n")
+    done.check_returncode()
 
 
 def _tutorial(name: str, folder: Path) -> None:
@@ -76,8 +81,8 @@ def _terminal(command: str, folder: Path) -> str:
 
 def report(folder: Path, shoot: Shoot) -> None:
     """The README's: the run of `make demo`, light and dark."""
-    program = ROOT / "examples" / "train.py"
-    _run(f"dftracer run -q -o traces --html report.html -- python {program} --directory data", folder)
+    shutil.copy(ROOT / "examples" / "train.py", folder)
+    _run("dftracer run -q -o traces --html report.html -- python train.py --directory data", folder)
     for scheme in ("light", "dark"):
         shoot(folder / "report.html", f"report-{scheme}", height=1500, scheme=scheme)
 
@@ -155,7 +160,7 @@ def main(names: list[str]) -> int:
             target.screenshot(path=IMAGES / f"{name}.png")
 
         for name in names or PICTURES:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(prefix="run-") as folder:
                 PICTURES[name](Path(folder), shoot)
         browser.close()
     return 0

@@ -224,11 +224,17 @@ PyObject* use_getattro(PyObject* self, PyObject* name) {
   return PyObject_GetAttr(node_object(self), name);
 }
 
+PyObject* get_given(PyObject* self, void*) {
+  PyObject* given = reinterpret_cast<Use*>(self)->given;
+  return new_ref(given ? given : Py_None);
+}
+
 PyObject* use_repr(PyObject* self) { return PyUnicode_FromFormat("<use of %R>", node_object(self)); }
 
 void use_dealloc(PyObject* self) {
   auto* u = reinterpret_cast<Use*>(self);
   Py_XDECREF(reinterpret_cast<PyObject*>(u->node));
+  Py_XDECREF(u->given);
   u->args.~Args();
   PyObject_Free(self);
 }
@@ -254,9 +260,13 @@ PyMethodDef g_use_methods[] = {
 };
 
 PyGetSetDef g_use_getset[] = {
-    {"node", get_node, nullptr, nullptr, nullptr},       {"name", get_name, nullptr, nullptr, nullptr},
-    {"cat", get_cat, nullptr, nullptr, nullptr},         {"init", get_init, nullptr, nullptr, nullptr},
-    {"enabled", get_enabled, nullptr, nullptr, nullptr}, {},
+    {"node", get_node, nullptr, nullptr, nullptr},
+    {"name", get_name, nullptr, nullptr, nullptr},
+    {"cat", get_cat, nullptr, nullptr, nullptr},
+    {"init", get_init, nullptr, nullptr, nullptr},
+    {"enabled", get_enabled, nullptr, nullptr, nullptr},
+    {"_given", get_given, nullptr, nullptr, nullptr},
+    {},
 };
 
 }  // namespace
@@ -269,6 +279,7 @@ PyObject* make_use(Node* node, PyObject* kwargs) {
   u->node = reinterpret_cast<Node*>(new_ref(reinterpret_cast<PyObject*>(node)));
   new (&u->args) Args(std::move(options.args));
   u->on = options.enable < 0 ? node->on : options.enable != 0;
+  u->given = g_tracing || !kwargs ? nullptr : new_ref(kwargs);
   return reinterpret_cast<PyObject*>(u);
 }
 

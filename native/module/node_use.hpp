@@ -10,6 +10,7 @@ struct Use {
   Node* node;
   Args args;
   bool on;
+  PyObject* given;  // while tracing is off: the options as they were given, for when it is switched on
 };
 
 extern PyTypeObject g_use_type;

@@ -122,17 +122,29 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
 
 
 def _say_that_it_is_off() -> None:
-    """A program that wants to record and does not is told so, unless somebody has said no to tracing."""
+    """Who sits before a program that wants to record and does not is told so, unless tracing was refused.
+
+    Logs of programs that run without anybody looking stay as they are.
+    """
     if _config.switched_on_since():
         _messages.always(
             "tracing was switched on after dftracer had been imported; nothing is recorded "
             "(set DFTRACER_ENABLE=1 before the program starts, or call dftracer.start())"
         )
-    elif not _config.is_told_off() and not _is_multiprocessing_child():
+    elif _somebody_looks() and not _config.is_told_off() and not _is_multiprocessing_child():
         _messages.always(
             "tracing is off, nothing is recorded: set DFTRACER_ENABLE=1 before the program starts, "
             "or call dftracer.start(); DFTRACER_ENABLE=0 says no without this line"
         )
+
+
+def _somebody_looks() -> bool:
+    if hasattr(sys, "ps1"):  # an interactive interpreter, a notebook
+        return True
+    try:
+        return sys.stderr.isatty()
+    except Exception:  # whatever the program has put in its place
+        return False
 
 
 def switch_on() -> None:

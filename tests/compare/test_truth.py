@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -116,6 +118,51 @@ def test_waiting_that_comes_in_few_steps_is_compared_by_its_mean() -> None:
     assert c.bursts["fetch_wait"].relative == pytest.approx(1 / 3, abs=0.05)
     same = compare(side_of("a", told(run(0.060, 1))), side_of("b", told(run(0.060, 2))))
     assert not same.difference
+
+
+def test_figures_of_the_device_and_of_throughput() -> None:
+    def run(busy: float, rate: float) -> dict[str, Any]:
+        r = np.random.default_rng(int(1e4 * busy))
+        steps = [
+            {"rank": k, "step": i, "busy_s": busy * (1 + 0.02 * r.normal())}
+            for i in range(60)
+            for k in (0, 1)
+        ]
+        idle = {"input": 3.0, "host": 0.0}
+        account = {"source": "events", "observed_s": 10.0, "busy_s": 100 * busy, "idle": idle}
+        more = {"exposed_comm_s": None, "steady": {"observed_s": 8.0, "busy_s": 80 * busy, "idle": idle}}
+        return told(
+            {"forward": np.full(60, 0.1)},
+            samples_per_s=rate,
+            au=90.0,
+            model={"memory_peak_bytes": 1 << 30},
+            device={"source": "events", "ranks": {"0": {**account, **more}}, "steps": steps},
+            findings=[{"id": "device_idle", "title": "idle", "seconds": 1.0, "percent": 100 * busy}],
+        )
+
+    c = to_json([compare(side_of("a", run(0.05, 100.0)), side_of("b", run(0.06, 80.0)))])
+    assert c["device"]["busy_share"] == {"a": 0.5, "b": pytest.approx(0.6), "change": pytest.approx(0.2)}
+    assert c["device"]["idle.input"] == {"a": 0.375, "b": 0.375, "change": 0.0}
+    assert c["device"]["memory_peak_bytes"]["a"] == 1 << 30
+    low, high = c["device"]["busy_per_step"]["interval"]
+    assert 0 < low < 0.2 < high
+    assert c["throughput"]["samples_per_s"] == {"a": 100.0, "b": 80.0, "change": pytest.approx(-0.2)}
+    assert c["findings"] == {
+        "new": [],
+        "gone": [],
+        "both": [{"id": "device_idle", "title": "idle", "a_percent": 5.0, "b_percent": 6.0}],
+    }
+
+
+def test_runs_that_are_not_alike_are_told() -> None:
+    a = told({"forward": np.full(50, 0.01)}, run={"id": "a", "host": "node0", "others": [{"id": "old"}]})
+    b = told({"forward": np.full(50, 0.01)}, run={"id": "b", "host": "node1"})
+    b["steady_steps"]["ranks"] = 4
+    assert to_json([compare(side_of("a", a), side_of("b", b))])["notes"] == [
+        "a holds 1 other run too; the newest is compared.",
+        "The runs have 1 rank and 4 ranks.",
+        "The runs have different hosts: node0 and node1.",
+    ]
 
 
 def test_too_few_steps_say_what_cannot_be_told() -> None:

@@ -39,3 +39,27 @@ def test_every_block_says_what_it_is(page: Path) -> None:
         assert not (block.runnable and "pip install" in block.text), f"{block}: would install packages"
         if block.title:
             assert text.count(block.title.split("/")[-1]) > 1, f"{block}: nothing uses {block.title}"
+
+
+@pytest.mark.parametrize(
+    ("block", "noticed"),
+    [
+        ("```console\n$ echo took 3.25 s\ntook 17 ms\n```", False),
+        ("```console\n$ seq 3; echo end\n...\nend\n```", False),
+        ("```console\n$ echo something else\nsomething\n```", True),
+        ("```console\n$ false\n```", True),
+        ("```python\nimport no_such_module\n```", True),
+        (
+            "```sh\nexport A=b\n```\n\n```python\nimport os\n\nassert os.environ['A'] == 'b'\n```",
+            False,
+        ),
+        ("<!-- not run: for a test -->\n```sh\nfalse\n```", False),
+    ],
+)
+def test_a_block_that_does_not_do_what_it_shows_is_noticed(block: str, noticed: bool, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(f"# A page\n\n{block}\n")
+    if noticed:
+        with pytest.raises(AssertionError, match=r"page\.md:3"):
+            run_page(tmp_path / "page.md", tmp_path)
+    else:
+        run_page(tmp_path / "page.md", tmp_path)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from support.process import Run
+from support.process import Run, clean_environment
 
 HEAVY = [
     "torch",
@@ -88,7 +94,7 @@ def test_every_call_works(program: Callable[..., Run]) -> None:
         except KeyError as e: assert e.args == ("x",)
         log.finalize()
         """,
-        env={"DFTRACER_ENABLE": "0"},
+        enable=False,
     )
     assert run.written == []
     assert run.stderr == ""
@@ -166,27 +172,44 @@ def test_nothing_is_started_or_opened(program: Callable[..., Run]) -> None:
     )
 
 
-def test_off_without_a_word_is_said_once(program: Callable[..., Run]) -> None:
+OFF_PROGRAM = """
+import multiprocessing
+from dftracer.python import ai, dftracer
+def work():
+    dftracer.initialize_log()
+if __name__ == "__main__":
+    dftracer.initialize_log()
+    with ai.compute: pass
+    dftracer.initialize_log("x.pfw")
+    for method in ("fork", "spawn"):
+        child = multiprocessing.get_context(method).Process(target=work)
+        child.start()
+        child.join()
+"""
+
+
+def _on_a_terminal(path: Path, **settings: str) -> list[str]:
+    """What the program says to somebody who looks."""
+    (path / "off.py").write_text(OFF_PROGRAM)
+    ours, theirs = pty.openpty()
+    env = clean_environment(**settings)
+    done = subprocess.run([sys.executable, "off.py"], cwd=path, env=env, stderr=theirs, check=True)
+    assert done.returncode == 0
+    os.close(theirs)
+    told = b""
+    with contextlib.suppress(OSError):
+        while piece := os.read(ours, 65536):
+            told += piece
+    os.close(ours)
+    assert not list(path.glob("*.pfw*"))
+    return told.decode().splitlines()
+
+
+def test_off_is_said_once_to_whoever_looks(tmp_path: Path) -> None:
     """Nobody has said no: a program that wants to record is told that it does not, and how it would."""
-    run = program(
-        """
-        import multiprocessing
-        from dftracer.python import ai, dftracer
-        def work():
-            dftracer.initialize_log()
-        if __name__ == "__main__":
-            dftracer.initialize_log()
-            with ai.compute: pass
-            dftracer.initialize_log("x.pfw")
-            for method in ("fork", "spawn"):
-                child = multiprocessing.get_context(method).Process(target=work)
-                child.start()
-                child.join()
-        """,
-        enable=False,
-    )
-    assert run.written == []
-    (line,) = run.stderr.splitlines()
+    (line,) = _on_a_terminal(tmp_path)
     assert "tracing is off" in line
     assert "DFTRACER_ENABLE=1" in line
     assert "dftracer.start()" in line
+    assert _on_a_terminal(tmp_path, DFTRACER_ENABLE="0") == []
+    assert _on_a_terminal(tmp_path, RANK="1", LOCAL_RANK="1") == []

@@ -59,6 +59,9 @@ def test_what_was_made_before_is_recorded_from_then_on(program: Callable[..., Ru
         def items():
             yield 1
             yield 2
+        @ai.comm.gather(args={"kind": "mine"}, epoch=4)
+        def with_arguments():
+            return None
         @ai.comm.barrier
         async def meet():
             return "met"
@@ -82,6 +85,7 @@ def test_what_was_made_before_is_recorded_from_then_on(program: Callable[..., Ru
             assert Saver(3).a == 3 and logged(2) == 2 and list(items()) == [1, 2]
             assert asyncio.run(meet()) == "met" and twice() is None and len([1]) == 1
             assert list(mine) == [1, 2]
+            with_arguments()
             with node: pass
             with use: pass
             with ai.pipeline.train: pass
@@ -102,6 +106,8 @@ def test_what_was_made_before_is_recorded_from_then_on(program: Callable[..., Ru
         from dftracer.testing import read
         one, two = (Counter(e.name for e in read(p)) for p in (path, second))
         assert one == two, (one, two)
+        args = read(path).one("gather").args
+        assert args["kind"] == "mine" and args["epoch"] == 4, args
         print(sorted(one.items()))
         """
     )
@@ -119,6 +125,7 @@ def test_what_was_made_before_is_recorded_from_then_on(program: Callable[..., Ru
         "logged": 1,
         "item": 1,
         "barrier": 1,
+        "gather": 1,
         "send": 1,
         "receive": 1,
         "own.iter": 2,

@@ -16,6 +16,30 @@ STAGES_MS = {
     "backward": 16.0,
     "optimizer": 4.0,
 }
+# A real program with a known truth: what it sleeps. Its argument makes preprocessing longer.
+PROGRAM = """
+import sys
+import time
+
+from dftracer.python import ai
+
+SLOWER = float(sys.argv[1])
+
+
+def batches():
+    for i in range(50):
+        time.sleep(0.005)
+        yield i
+
+
+for batch in ai.dataloader.fetch.iter(batches()):
+    with ai.data.preprocess:
+        time.sleep(0.030 * SLOWER)
+    with ai.compute.forward:
+        time.sleep(0.020)
+    with ai.compute.backward:
+        time.sleep(0.025)
+"""
 KINDS = ("independent", "in_a_row", "drifting", "all_at_once")
 
 

@@ -42,13 +42,13 @@ class Extra(NamedTuple):
     packages: dict[str, dict[str, str | None]]
 
 
-def look_at_extras() -> list[Extra]:
-    """All extras of this installation; every package is loaded once, in another process."""
+def look_at_extras(load: bool = True) -> list[Extra]:
+    """All extras of this installation; every package is loaded once, in another process, if wanted."""
     wanted = extras()
     packages = list(dict.fromkeys(r for needs in wanted.values() for r in needs))
     found = {r: _installed(r) for r in packages}
     loadable = {module_of(r.name): r for r, look in found.items() if look["state"] == "ok"}
-    for module, why in _not_loading(list(loadable)).items():
+    for module, why in _not_loading(list(loadable) if load else []).items():
         found[loadable[module]] |= {"state": "broken", "why": why}
     return [_told(name, needs, found) for name, needs in wanted.items()]
 

@@ -7,7 +7,9 @@ import errno
 import importlib
 import os
 import pkgutil
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
@@ -104,7 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
             name,
             parents=[_common(getattr(verb, "OUTPUT", "the terminal"))],
             help=verb.HELP,
-            description=verb.HELP,
+            description=textwrap.fill(verb.HELP, shutil.get_terminal_size().columns - 2),
             epilog=_examples(verb.EXAMPLE),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -127,7 +129,8 @@ def _tell_defaults(parser: argparse.ArgumentParser) -> None:
         if isinstance(action, argparse._HelpAction):
             continue
         value = action.default
-        words = "off" if value is False else "on" if value is True else "none" if value is None else value
+        switch = {True: "on", False: "off"}.get(value) if isinstance(value, bool) else None
+        words = switch or ("none" if value in (None, "", []) else value)
         action.help = f"{action.help or ''} (default: {str(words).replace('%', '%%')})".strip()
 
 

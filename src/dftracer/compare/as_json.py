@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dftracer.compare.comparison import FALSE_ALARMS, Comparison
 from dftracer.compare.side import Side
 from dftracer.compare.statistics import Change
@@ -52,7 +54,7 @@ def _one(c: Comparison, name: str) -> dict[str, Any]:
     stages = {s: _change(x) for s, x in c.stages.items()}
     for stage in c.unseen:
         sides = [side.stage(stage) for side in (c.a, c.b)]
-        a, b = (None if x is None or not x.size else round(float(sorted(x)[x.size // 2]), 9) for x in sides)
+        a, b = (None if x is None or not x.size else round(float(np.median(x)), 9) for x in sides)
         stages[stage] = {"a_s": a, "b_s": b, "change": None, "interval": [None, None]}
     return {
         "difference": c.difference,

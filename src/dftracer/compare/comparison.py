@@ -110,10 +110,10 @@ def _middle(x: Floats) -> float:
 
 
 def _in_bursts(x: Floats, wall: Floats) -> bool:
-    if not x.size:
+    if x.size < FEWEST_STEPS:
         return False
-    mean = float(x.mean())
-    return mean > _BURST * _middle(x) and mean >= LEAST_MOVE * float(wall.mean())
+    mean = float(np.sort(x)[: -max(1, x.size // 100)].mean())  # an outlier or two are no bursts
+    return mean > _BURST * _middle(x) and mean >= LEAST_MOVE * float(np.median(wall))
 
 
 def _median_change(x: Floats, y: Floats, alpha: float) -> Change:

@@ -22,6 +22,8 @@ FEWEST_STEPS = 8  # below it nothing is said about differences
 _STRETCHES = 12
 _FEWEST_STRETCHES = 4
 _STEPS_PER_STRETCH = 3
+_BOUNDING_STRETCHES = 8
+_BEYOND = 1.25
 _MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _OUTLIER = 3.0
 _MOST_CORRELATED = 0.99
@@ -34,11 +36,14 @@ _DRIFT_WEIGHT = 1 / 9
 
 @dataclass(frozen=True)
 class Center:
-    """Where a series lies, how sure that is (a variance), and on how many independent pieces it rests."""
+    """Where a series lies, how sure that is (a variance), on how many independent pieces it rests, and
+    how far at most it can be from the truth: stretches that all lie here bound what their middle can be.
+    """
 
     value: float
     variance: float
     freedom: float
+    most: float
 
 
 @dataclass(frozen=True)
@@ -78,24 +83,30 @@ def median_of(x: Floats) -> Center:
     independent = _independent(x, middle, mad)
     by_steps = np.pi / 2 * mad**2 / max(independent, 1.0)
     pieces = _pieces(x)
-    by_stretches = _spread(np.array([float(np.median(p)) for p in pieces]))
+    medians = np.array([float(np.median(p)) for p in pieces])
+    by_stretches = _spread(medians)
     third = max(1, x.size // 3)
     drift = 1.5 * float(np.median(x[-third:]) - np.median(x[:third]))
     by_drift = max(drift**2 - _DRIFT_BY_NOISE * by_steps, 0.0) * _DRIFT_WEIGHT
     freedom = float(np.clip(independent - 1, 1, len(pieces) - 1))
-    return Center(middle, max(by_steps, by_stretches) + by_drift, freedom)
+    return Center(middle, max(by_steps, by_stretches) + by_drift, freedom, _most(medians))
 
 
 def mean_of(x: Floats) -> Center:
     """The mean, for what happens in few of the steps."""
     pieces = _pieces(x)
     means = np.array([float(np.mean(p)) for p in pieces])
-    return Center(float(np.mean(x)), _spread(means), float(len(pieces) - 1))
+    return Center(float(np.mean(x)), _spread(means), float(len(pieces) - 1), _most(means))
 
 
 def _pieces(x: Floats) -> list[Floats]:
     n = int(np.clip(x.size // _STEPS_PER_STRETCH, _FEWEST_STRETCHES, _STRETCHES))
     return np.array_split(x, n)
+
+
+def _most(values: Floats) -> float:
+    """Somewhat more than the range of the stretches; of few stretches the range says nothing."""
+    return _BEYOND * float(np.ptp(values)) if values.size >= _BOUNDING_STRETCHES else float("inf")
 
 
 def _spread(values: Floats) -> float:
@@ -128,12 +139,10 @@ def change_of(a: Center | None, b: Center | None, values: tuple[float, float], a
     relative = y / x - 1 if x > 0 else (0.0 if y == 0 else None)
     if a is None or b is None:
         return Change(x, y, y - x, None, relative, None)
-    low, high = _interval(y - x, a.variance, b.variance, a.freedom, b.freedom, alpha)
+    low, high = _interval(y - x, a, b, (1.0, 1.0), alpha)
     if x > 0 and y > 0:
         # By the logarithm: from b to a is then the same as from a to b.
-        ends = _interval(
-            float(np.log(y / x)), a.variance / x**2, b.variance / y**2, a.freedom, b.freedom, alpha
-        )
+        ends = _interval(float(np.log(y / x)), a, b, (1 / x, 1 / y), alpha)
         interval: tuple[float, float] | None = (_growth(ends[0]), _growth(ends[1]))
     elif x > 0:
         interval = (max(low / x, -1.0), high / x)
@@ -146,10 +155,14 @@ def _growth(log: float) -> float:
     return float(np.expm1(min(log, 700.0)))
 
 
-def _interval(middle: float, va: float, vb: float, fa: float, fb: float, alpha: float) -> tuple[float, float]:
+def _interval(
+    middle: float, a: Center, b: Center, scale: tuple[float, float], alpha: float
+) -> tuple[float, float]:
+    va, vb = a.variance * scale[0] ** 2, b.variance * scale[1] ** 2
     whole = va + vb
     if whole <= 0:
         return middle, middle
-    freedom = whole**2 / (va**2 / fa + vb**2 / fb)  # Welch and Satterthwaite
+    freedom = whole**2 / (va**2 / a.freedom + vb**2 / b.freedom)  # Welch and Satterthwaite
     reach = t_quantile(round(freedom, 2), alpha) * float(np.sqrt(whole))
+    reach = min(reach, float(np.hypot(a.most * scale[0], b.most * scale[1])))
     return middle - reach, middle + reach

@@ -120,6 +120,10 @@ def _few(c: Comparison) -> str:
 def notes(c: Comparison) -> list[str]:
     """What a reader must know: runs that are not alike, stages that only one of them shows."""
     out = [f"{stage} was not seen in {name}, so it is not compared." for stage, name in c.unseen.items()]
+    for side in (c.a, c.b):
+        others = len(side.run.get("others") or [])
+        if others:
+            out.append(f"{side.name} holds {plural(others, 'other run')} too; the newest is compared.")
     if c.a.ranks != c.b.ranks:
         out.append(f"The runs have {plural(c.a.ranks, 'rank')} and {plural(c.b.ranks, 'rank')}.")
     for key, words in (("host", "hosts"), ("command", "commands")):

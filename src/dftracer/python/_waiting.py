@@ -45,7 +45,9 @@ def _decorated(span: _core.Node | _core.Use, target: Any) -> None:
     def make(function: Any) -> Any:
         from dftracer.python._decorate import decorate  # noqa: PLC0415 - needed with tracing on only
 
-        return decorate(span, function)
+        # The arguments of a use made while tracing was off were not looked at.
+        given = span._given if isinstance(span, _core.Use) else None
+        return decorate(span.node(**given) if isinstance(span, _core.Use) and given else span, function)
 
     remember(target, make)
 

@@ -39,6 +39,7 @@ _LABELS = {
 _SECONDS = ("seconds", "idle")
 _TIMES = ("max_speedup", "times_slower_per_byte")
 _STAGES = ("stage", "stages_s", "idle")
+_NAMES = ("rank", "worker", "pid", "tid", "first_step_index", "change_point_step_index")  # no amounts
 _IN_TITLE = ("rank", "stage", "steps", "share_of_step_time", "kind", "path", "event")
 _MOST = 8  # entries of a list
 
@@ -54,17 +55,17 @@ def _seconds(value: float) -> str:
 
 
 def _number(key: str, value: float) -> str:
-    if key.endswith("_s") or key in _SECONDS:
-        return _seconds(value)
-    if key.endswith("_us"):
-        return _seconds(value / 1e6)
+    if key.endswith(("_s", "_us")) or key in _SECONDS:
+        return _seconds(value / 1e6 if key.endswith("_us") else value)
     if "share" in key or key == "change":
         return f"{_trimmed(f'{100 * value:.1f}')} %"
     if "bytes" in key:
         return bytes_text(value)
     if key in _TIMES:
         return f"{value:.3g} times"
-    return count_text(value) if isinstance(value, int) else f"{value:.4g}"
+    if key in _NAMES or not isinstance(value, int):
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return count_text(value)
 
 
 def _named(key: str, name: str) -> str:

@@ -34,9 +34,11 @@ _WRITTEN = "#5b7083"  # no stage has it: writing is not only checkpointing
 def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
     """The whole page as text."""
     here = resources.files("dftracer.report")
-    page, style, script = (
-        (here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
+    page, style, tools, own = (
+        (here / name).read_text(encoding="utf-8")
+        for name in ("page.html", "page.css", "page_tools.js", "page.js")
     )
+    script = tools + own
     # A closing tag inside the data would end the script element.
     data = json.dumps(page_data(analysis), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     for mark, text in (

@@ -26,6 +26,11 @@ EXAMPLE = "dftracer doctor --directory /scratch/traces"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="only look whether the packages of the extras are installed, do not load them",
+    )
+    parser.add_argument(
         "--directory", default=".", metavar="DIR", help="where traces will be written (default: here)"
     )
 
@@ -90,7 +95,10 @@ def _other_packages() -> tuple[bool, str]:
             f"{_listed(clash)} files of dftracer/ too, and the one installed last has won:"
             f" pip uninstall {names}, then install pydftracer again"
         )
-    hiding = sorted(n for n, files in others.items() if any(f.name == "__init__.py" for f in files))
+    # One that only adds a folder of its own, dftracer/utils, hides nothing.
+    hiding = sorted(
+        n for n, files in others.items() if any(f.parts[-2:] == ("dftracer", "__init__.py") for f in files)
+    )
     if hiding:
         return False, (
             f"{_listed(hiding)} a folder dftracer/ elsewhere, and the first on sys.path wins"
@@ -156,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
         (True, ", ".join(f"{k}={v}" for k, v in on.items()) or "no DFTRACER_ variable is set"),
         needed=False,
     )
-    for extra in look_at_extras():
+    for extra in look_at_extras(load=not args.quick):
         check(f"extra {extra.name}", (extra.ok, extra.text), needed=False)
         checks[-1]["packages"] = extra.packages
     bad = [c for c in checks if c["needed"] and not c["ok"]]
