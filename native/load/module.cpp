@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "args_text.hpp"
 #include "buffer.hpp"
 #include "pixels.hpp"
 #include "python.hpp"
@@ -202,7 +203,53 @@ PyObject* py_validity(PyObject*, PyObject* args) {
   return Py_BuildValue("(Nn)", vector_buffer(std::move(bits)), Py_ssize_t(missing));
 }
 
+PyObject* py_arg_numbers(PyObject*, PyObject* args) {
+  PyObject *a, *b;
+  const char* key;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "OOy#", &a, &b, &key, &size)) return nullptr;
+  View ends, text;
+  if (!ends.take(a) || !text.take(b)) return nullptr;
+  std::vector<int64_t> out(ends.count(8));
+  {
+    const WithoutLock released;
+    numbers_of_key(ends.as<int64_t>(), out.size(), {text.as<char>(), text.count(1)}, {key, size_t(size)}, out.data());
+  }
+  return vector_buffer(std::move(out));
+}
+
+PyObject* py_arg_texts(PyObject*, PyObject* args) {
+  PyObject *a, *b;
+  const char* key;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "OOy#", &a, &b, &key, &size)) return nullptr;
+  View ends, text;
+  if (!ends.take(a) || !text.take(b)) return nullptr;
+  std::vector<int64_t> out(ends.count(8));
+  std::vector<std::string_view> values;
+  {
+    const WithoutLock released;
+    texts_of_key(ends.as<int64_t>(), out.size(), {text.as<char>(), text.count(1)}, {key, size_t(size)}, out.data(),
+                 &values);
+  }
+  PyObject* list = PyList_New(Py_ssize_t(values.size()));
+  for (size_t i = 0; list && i < values.size(); ++i) {
+    PyObject* value = PyUnicode_DecodeUTF8(values[i].data(), Py_ssize_t(values[i].size()), "replace");
+    if (!value) {
+      Py_CLEAR(list);
+      break;
+    }
+    PyList_SET_ITEM(list, Py_ssize_t(i), value);
+  }
+  if (!list) return nullptr;
+  return Py_BuildValue("NN", vector_buffer(std::move(out)), list);
+}
+
 PyMethodDef functions[] = {
+    {"arg_numbers", guarded<py_arg_numbers>, METH_VARARGS,
+     "arg_numbers(ends, text, key) -> the number after `key` in each text, -1 where there is none"},
+    {"arg_texts", guarded<py_arg_texts>, METH_VARARGS,
+     "arg_texts(ends, text, key) -> (number, -1 where there is none; values) of the strings that `key` opens"},
     {"extent", py_extent, METH_VARARGS,
      "extent(ts, dur) -> (first begin, last end, events that end before they begin)"},
     {"nest", guarded<py_nest>, METH_VARARGS, "nest(tid, ts, dur) -> (parent row, self time) by time alone"},

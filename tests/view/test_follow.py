@@ -114,9 +114,14 @@ def test_the_page_moves_along(
         page.wait_for_selector("html[data-ready]", timeout=120_000)
         page.wait_for_function("() => document.getElementById('live').textContent.includes('steps/s')")
         assert "1 running" in page.inner_text("#live")
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("() => dftracerView.panes[0].details")
+        chosen = "[dftracerView.panes[0].details.name, dftracerView.panes[0].details.start]"
+        selected = page.evaluate(chosen)
         length = page.evaluate("dftracerView.view.length")
         end = page.evaluate("dftracerView.view.t1")
         page.wait_for_function("(n) => dftracerView.view.length > n + 1e9", arg=length, timeout=120_000)
         page.wait_for_function("(t) => dftracerView.view.t1 > t", arg=end, timeout=120_000)
+        assert page.evaluate(chosen) == selected  # though every number in the index is another one now
         assert noise == []
         browser.close()

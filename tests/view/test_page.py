@@ -283,6 +283,12 @@ def test_a_link_is_a_view(tab: Tab, browser: Any) -> None:
     assert copy.page.evaluate(state) == page.evaluate(state)
     assert copy.look() == pytest.approx(tab.look(), abs=2)
     assert copy.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    link = page.url.partition("#")[2]
+    again = Tab(browser, page.url.partition("#")[0])
+    again.page.evaluate("(link) => { location.hash = link; }", link)  # pasted into the same tab
+    again.page.wait_for_function("() => dftracerView.view.tab === 'range' && dftracerView.panes[0].details")
+    assert again.page.evaluate(state) == page.evaluate(state)
+    again.close()
     copy.close()
 
 

@@ -14,6 +14,7 @@ from dftracer.view.details import children_of, event_at, event_details, parents_
 from dftracer.view.flows import flows_between
 from dftracer.view.ledger_rows import LEDGER, ledger_between
 from dftracer.view.listing import list_events
+from dftracer.view.live import live_numbers
 from dftracer.view.part import Part, Spans, build_part
 from dftracer.view.picture import FILL_STEPS, draw_row
 from dftracer.view.ranges import range_facts
@@ -240,6 +241,22 @@ def test_steps_have_rows_and_places(job: Path) -> None:
     assert longest["step"] == 25
     assert window[0] == (longest["start"], longest["end"])
     assert step_window(steps, run.base, 999) == {}
+
+
+def test_the_last_moments_in_numbers(job: Path) -> None:
+    _, run = _load(job)
+    told = live_numbers(run, window=20_000_000)  # three steps
+    assert told["window_s"] == pytest.approx(0.02)
+    assert told["ranks"] == 2
+    assert 100 <= told["steps_per_s"] <= 250
+    assert 0 < told["fetch_wait"] < 0.3
+    assert 0.7 < told["device_busy"] < 1
+    assert told["read_per_s"] > 1e6
+    assert told["written_per_s"] == 0
+    whole = live_numbers(run, window=10**12)
+    most = range_facts(run, (0, run.length), None, frozenset())["files"][0]
+    assert whole["hottest"] == {"path": most["path"], "ns": most["total"]}
+    assert whole["written_per_s"] == pytest.approx(2 * 90_000_000 / (run.length / 1e9))
 
 
 def test_the_list_holds_what_is_in_view(job: Path) -> None:

@@ -93,6 +93,7 @@ def account_json(a: DeviceAccount) -> dict[str, Any]:
         out["launch_delay_us"] = None if a.launch_delay_us is None else round(a.launch_delay_us, 3)
         out["graph_replays"] = a.graph_replays
         out["host_functions"] = {k: _r(v) for k, v in a.host_functions.items()}
+        out["host_io"] = {k: _r(v) for k, v in a.host_io.items()}
         out["streams"] = [{k: _r(v) if isinstance(v, float) else v for k, v in s.items()} for s in a.streams]
         out["windows"] = [{"first_us": w[0] // 1000, "last_us": w[1] // 1000} for w in a.windows]
     else:

@@ -13,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.device_host import functions_during, innermost, io_during
 from dftracer.analyze.device_kinds import KERNEL_KINDS, kernel_kind
 from dftracer.analyze.device_rows import HOST, KERNEL, LAUNCH, MEMCPY, MODULE, DeviceRows
+from dftracer.analyze.host_work import HostWork
 from dftracer.analyze.intervals import EMPTY, Intervals, clip, difference, intersection, measure, total, union
 from dftracer.analyze.stages import NONE, STAGES
 from dftracer.analyze.steps import StepTable
@@ -27,7 +29,6 @@ __all__ = [
     "account_of_rows",
     "find_windows",
     "idle_class_of_stage",
-    "innermost",
 ]
 
 IDLE_CLASSES: Final = ("input", "host", "dependency", "launch", "comm", "checkpoint", "unknown")
@@ -104,6 +105,7 @@ class DeviceAccount:
     streams: list[dict[str, Any]] = field(default_factory=list)
     host_phases: dict[str, float] = field(default_factory=dict)  # where the host was while the device idled
     host_functions: dict[str, float] = field(default_factory=dict)
+    host_io: dict[str, float] = field(default_factory=dict)  # the same, by call and file
     steps: list[dict[str, Any]] = field(default_factory=list)
     top: list[dict[str, Any]] = field(default_factory=list)
     over_time: list[dict[str, Any]] = field(default_factory=list)
@@ -135,14 +137,12 @@ def find_windows(rows: DeviceRows) -> list[tuple[int, int]]:
         return list(zip(start.tolist(), end.tolist(), strict=True))
     if len(rows) == 0:
         return []
-    host = np.flatnonzero(rows.kind == HOST)
     names = rows.names
-    numbered = [
-        (int(digits), int(i))
-        for i in host.tolist()
-        if names[rows.name[i]].startswith("ProfilerStep#")
-        and (digits := names[rows.name[i]].rpartition("#")[2]).isdigit()
+    steps = [
+        i for i, n in enumerate(names) if n.startswith("ProfilerStep#") and n.rpartition("#")[2].isdigit()
     ]
+    found = np.flatnonzero((rows.kind == HOST) & np.isin(rows.name, steps))
+    numbered = [(int(names[rows.name[i]].rpartition("#")[2]), i) for i in found.tolist()]
     if numbered:
         numbered.sort(key=lambda n: int(rows.start[n[1]]))
         windows: list[list[int]] = []
@@ -159,16 +159,14 @@ def find_windows(rows: DeviceRows) -> list[tuple[int, int]]:
     on = rows.on_device
     begins = np.array([w[0] for w in windows], np.int64)
     where = np.maximum(np.searchsorted(begins, rows.start[on], side="right") - 1, 0)
-    for i, (s, e) in zip(
-        where.tolist(), zip(rows.start[on].tolist(), rows.end[on].tolist(), strict=True), strict=True
-    ):
-        windows[i][0], windows[i][1] = min(windows[i][0], s), max(windows[i][1], e)
     first, last = (np.array(c, np.int64) for c in zip(*windows, strict=True))
+    np.minimum.at(first, where, rows.start[on])
+    np.maximum.at(last, where, rows.end[on])
     merged = union(first, last)
     return list(zip(merged[0].tolist(), merged[1].tolist(), strict=True))
 
 
-def account_of_rows(rows: DeviceRows, host: HostSide) -> DeviceAccount | None:
+def account_of_rows(rows: DeviceRows, host: HostSide, work: HostWork) -> DeviceAccount | None:
     """The whole account; None where nothing ran on a device."""
     device = rows.take(np.flatnonzero(rows.on_device))
     if len(device) == 0:
@@ -185,12 +183,12 @@ def account_of_rows(rows: DeviceRows, host: HostSide) -> DeviceAccount | None:
     hidden = 0.0
     for number in np.unique(device.device).tolist():
         mine = device.device == number
-        work = intersection(union(device.start[mine], device.end[mine]), windows)
-        busy.append(work)
+        ran = intersection(union(device.start[mine], device.end[mine]), windows)
+        busy.append(ran)
         out.observed_s += total(windows) / 1e9
-        out.busy_s += total(work) / 1e9
+        out.busy_s += total(ran) / 1e9
         hidden += _overlaps(out, device, kinds, mine)
-        gaps = difference(windows, work)
+        gaps = difference(windows, ran)
         for name, time in _idle(gaps, device.start[mine], launched[mine], host, at_work).items():
             idle[name].append(time)
             out.idle[name] += total(time) / 1e9
@@ -204,7 +202,7 @@ def account_of_rows(rows: DeviceRows, host: HostSide) -> DeviceAccount | None:
     out.overlap_share = hidden / moved if moved else None
     _launches(out, rows, device, launched)
     waiting = [idle[c] for c in ("host", "launch")]
-    _where_the_host_was(out, rows, host, [t for times in waiting for t in times])
+    _where_the_host_was(out, rows, host, [t for times in waiting for t in times], work)
     out.steps = _steps(device, launched, host.steps, windows)
     when = np.where(launched == MISSING, device.start, launched)
     out.top = _top(device, kinds, when, host.stage_of_calls(when, callers), rows)
@@ -318,7 +316,8 @@ def _host_at_work(rows: DeviceRows) -> Intervals:
 
 def _launches(out: DeviceAccount, rows: DeviceRows, device: DeviceRows, launched: Ints) -> None:
     known = launched != MISSING
-    out.launches = int(np.unique(device.correlation[known]).size)
+    correlations = np.sort(device.correlation[known])
+    out.launches = int(np.count_nonzero(np.diff(correlations))) + bool(correlations.size)
     if known.any():
         out.launch_delay_us = float(np.median((device.start - launched)[known])) / 1e3
     calls = rows.kind == LAUNCH
@@ -327,8 +326,10 @@ def _launches(out: DeviceAccount, rows: DeviceRows, device: DeviceRows, launched
         out.graph_replays = int(np.isin(rows.name[calls], list(graph)).sum())
 
 
-def _where_the_host_was(out: DeviceAccount, rows: DeviceRows, host: HostSide, idle: list[Intervals]) -> None:
-    """Phases and functions of the host during idle time that it is to blame for."""
+def _where_the_host_was(
+    out: DeviceAccount, rows: DeviceRows, host: HostSide, idle: list[Intervals], work: HostWork
+) -> None:
+    """Phases, functions and I/O of the host during idle time that it is to blame for."""
     if not idle:
         return
     time = _joined(*idle)
@@ -341,37 +342,8 @@ def _where_the_host_was(out: DeviceAccount, rows: DeviceRows, host: HostSide, id
     seen = sum(out.host_phases.values())
     if total(time) / 1e9 - seen > 1e-6:
         out.host_phases["between phases"] = total(time) / 1e9 - seen
-    on = np.flatnonzero((rows.kind == HOST) | (rows.kind == LAUNCH))
-    if host.steps.tid:
-        on = on[rows.tid[on] == host.steps.tid]
-    inner = innermost(rows.start[on], rows.end[on], (time[0] + time[1]) // 2)
-    length = time[1] - time[0]
-    sums: dict[int, int] = {}
-    for row, ns in zip(inner.tolist(), length.tolist(), strict=True):
-        if row >= 0:
-            name = int(rows.name[on[row]])
-            if not rows.names[name].startswith("ProfilerStep"):
-                sums[name] = sums.get(name, 0) + ns
-    most = sorted(sums.items(), key=lambda s: (-s[1], rows.names[s[0]]))[:8]
-    out.host_functions = {rows.names[n]: ns / 1e9 for n, ns in most}
-
-
-def innermost(start: npt.NDArray[Any], end: npt.NDArray[Any], times: npt.NDArray[Any]) -> Ints:
-    """For nested spans in the order of their start: the innermost one around each time, -1 without any."""
-    parent = np.full(start.size, -1, np.int64)
-    stack: list[int] = []
-    ends = end.tolist()
-    for i, s in enumerate(start.tolist()):
-        while stack and ends[stack[-1]] <= s:
-            stack.pop()
-        parent[i] = stack[-1] if stack else -1
-        stack.append(i)
-    at: Ints = np.searchsorted(start, times, side="right").astype(np.int64) - 1
-    while True:
-        over = (at >= 0) & (end[np.maximum(at, 0)] <= times)
-        if not over.any():
-            return at
-        at[over] = parent[at[over]]
+    out.host_functions = functions_during(time, rows, work, host.steps.tid)
+    out.host_io = io_during(time, work, host.steps.tid)
 
 
 def _steps(device: DeviceRows, launched: Ints, steps: StepTable, windows: Intervals) -> list[dict[str, Any]]:

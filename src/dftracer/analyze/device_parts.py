@@ -10,6 +10,7 @@ import numpy as np
 from dftracer.analyze.device_account import DeviceAccount, HostSide, account_of_rows
 from dftracer.analyze.device_phases import PhaseRows, account_of_phases, joined_phases, phases_of_chunk
 from dftracer.analyze.device_rows import HOST, DeviceRows, joined, rows_of_chunk
+from dftracer.analyze.host_work import HostWork
 from dftracer.analyze.lanes import Lane
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.steps import StepTable
@@ -38,7 +39,9 @@ class DeviceParts:
         if rows is not None and not any(r.on_device.any() for r in self.rows):
             self.rows = [rows]
 
-    def sides(self, process: ProcessInfo, lanes: list[Lane], steps: StepTable) -> DeviceSides | None:
+    def sides(
+        self, process: ProcessInfo, lanes: list[Lane], steps: StepTable, work: HostWork
+    ) -> DeviceSides | None:
         """The accounts of the process; None where no device is in sight."""
         names = {
             key.split(".")[1]: value
@@ -47,8 +50,9 @@ class DeviceParts:
         }
         out = DeviceSides(names)
         if self.rows:
-            rows = joined(self.rows)
-            out.profiler = account_of_rows(rows, _host_side(rows, lanes, steps))
+            parts, self.rows = self.rows, []
+            rows = joined(parts)
+            out.profiler = account_of_rows(rows, _host_side(rows, lanes, steps), work)
         if self.phases:
             out.events = account_of_phases(joined_phases(self.phases), steps, steps.steady)
         return out if out.names or out.profiler or out.events else None
@@ -82,11 +86,13 @@ def device_parts(chunk: Chunk, rows: Any, pair: Any, keys: list[tuple[str, str]]
         at = np.flatnonzero(wanted[pair])
         if at.size == 0:
             continue
-        names = [keys[p][1] for p in pair[at].tolist()]
         if is_phase:
-            out.phases.append(phases_of_chunk(chunk, place[at], names))
+            out.phases.append(phases_of_chunk(chunk, place[at], [keys[p][1] for p in pair[at].tolist()]))
         else:
-            found = rows_of_chunk(chunk, place[at], names)
+            used = np.flatnonzero(wanted & (np.bincount(pair[at], minlength=len(keys)) > 0))
+            number = np.full(len(keys), -1, np.int64)
+            number[used] = np.arange(used.size)
+            found = rows_of_chunk(chunk, place[at], number[pair[at]], [keys[p][1] for p in used.tolist()])
             if found is not None:
                 out.rows.append(found)
     return out

@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.analyze.device_account import DeviceAccount, innermost
+from dftracer.analyze.device_account import DeviceAccount
+from dftracer.analyze.device_host import innermost
 from dftracer.analyze.steps import StepTable
 from dftracer.load.chunk import MISSING, Chunk, Ints
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,33 +9,55 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.load.chunk import Chunk, Ints
+from dftracer.analyze.host_work import LONG_US
+from dftracer.load._scan import arg_numbers, arg_texts
+from dftracer.load.chunk import Chunk, Ints, int64s
 
 if TYPE_CHECKING:
     from dftracer.link.activity import ActivityTable
 
-__all__ = ["HOST", "KERNEL", "LAUNCH", "MEMCPY", "MEMSET", "MODULE", "DeviceRows", "joined", "rows_of_chunk"]
+__all__ = [
+    "FUNCTION",
+    "HOST",
+    "KERNEL",
+    "LAUNCH",
+    "MEMCPY",
+    "MEMSET",
+    "MODULE",
+    "DeviceRows",
+    "joined",
+    "rows_of_chunk",
+]
 
-HOST, LAUNCH, KERNEL, MEMCPY, MEMSET, MODULE = range(6)
+HOST, LAUNCH, KERNEL, MEMCPY, MEMSET, MODULE, FUNCTION = range(7)
 _TYPES = {
-    b"kernel": KERNEL,
-    b"gpu_memcpy": MEMCPY,
-    b"gpu_memset": MEMSET,
-    b"cuda_runtime": LAUNCH,
-    b"cuda_driver": LAUNCH,
-    b"cpu_op": HOST,
-    b"user_annotation": HOST,
-    b"python_function": MODULE,
+    "kernel": KERNEL,
+    "gpu_memcpy": MEMCPY,
+    "gpu_memset": MEMSET,
+    "cuda_runtime": LAUNCH,
+    "cuda_driver": LAUNCH,
+    "cpu_op": HOST,
+    "user_annotation": HOST,
+    "python_function": MODULE,
 }
-_TYPE = re.compile(rb'"type":"([a-z_0-9]+)"')
 _NUMBERS = {
-    "dur_ns": re.compile(rb'"dur_ns":(\d+)'),
-    "correlation": re.compile(rb'"correlation":(\d+)'),
-    "device": re.compile(rb'"device_index":(\d+)'),
-    "stream": re.compile(rb'"stream":(\d+)'),
+    "dur_ns": b'"dur_ns":',
+    "correlation": b'"correlation":',
+    "device": b'"device_index":',
+    "stream": b'"stream":',
 }
-_OP = re.compile(rb'"op":"((?:[^"\\]|\\.)*)"')
-_COLUMNS = ("kind", "name", "op", "start", "end", "tid", "device", "stream", "correlation")
+# In as little memory as they fit: there are as many of them as profiler events.
+_COLUMNS = {
+    "kind": np.int8,
+    "name": np.int32,
+    "op": np.int32,
+    "start": np.int64,
+    "end": np.int64,
+    "tid": np.int64,
+    "device": np.int32,
+    "stream": np.int64,
+    "correlation": np.int64,
+}
 
 
 def _none() -> Ints:
@@ -67,6 +88,12 @@ class DeviceRows:
         columns = {c: getattr(self, c)[rows] for c in _COLUMNS}
         return DeviceRows(self.names, **columns, windows=self.windows)
 
+    def compact(self) -> DeviceRows:
+        """The same in less memory."""
+        for column, dtype in _COLUMNS.items():
+            setattr(self, column, getattr(self, column).astype(dtype, copy=False))
+        return self
+
     @property
     def on_device(self) -> npt.NDArray[np.bool_]:
         flags: npt.NDArray[np.bool_] = (self.kind >= KERNEL) & (self.kind <= MEMSET)
@@ -85,37 +112,35 @@ class _Names:
         return found
 
 
-def rows_of_chunk(chunk: Chunk, rows: npt.NDArray[np.intp], names: list[str]) -> DeviceRows | None:
-    """The profiler's events among some rows of a trace; `names` are those rows' event names."""
-    ends, text = chunk.args_of(rows)
-    blob = text.tobytes()
-    kind = np.full(rows.size, -1, np.int64)
-    for match in _TYPE.finditer(blob):
-        known = _TYPES.get(match.group(1))
-        if known is not None:
-            kind[np.searchsorted(ends, match.start(), side="right")] = known
-    module = np.array([n.startswith("nn.Module") for n in names], dtype=bool)
-    keep = np.flatnonzero((kind >= 0) & ((kind != MODULE) | module))
+def rows_of_chunk(
+    chunk: Chunk, rows: npt.NDArray[np.intp], name: Ints, names: list[str]
+) -> DeviceRows | None:
+    """The profiler's events among some rows of a trace; `name` are those rows' places in `names`."""
+    # Where most are wanted, reading all costs less than putting the texts of some together.
+    most = 2 * rows.size > chunk.rows
+    ends, text = chunk.args() if most else chunk.args_of(rows)
+    ends, mine = ends.astype(np.int64), rows if most else slice(None)
+    raw, types = arg_texts(ends, text, b'"type":"')
+    kind = np.array([*(_TYPES.get(t, -1) for t in types), -1], np.int64)[int64s(raw)[mine]]
+    module = np.array([n.startswith("nn.Module") for n in names], dtype=bool)[name]
+    kind[(kind == MODULE) & ~module] = FUNCTION
+    long = chunk.ints("dur")[rows] >= LONG_US
+    keep = np.flatnonzero((kind >= 0) & ((kind != FUNCTION) | long))
     if keep.size == 0:
         return None
-    columns = {c: np.full(rows.size, -1, np.int64) for c in _NUMBERS}
-    for column, pattern in _NUMBERS.items():
-        found = [(m.start(), int(m.group(1))) for m in pattern.finditer(blob)]
-        if found:
-            at, value = np.array(found, np.int64).T
-            columns[column][np.searchsorted(ends, at, side="right")] = value
+    columns = {column: int64s(arg_numbers(ends, text, key))[mine] for column, key in _NUMBERS.items()}
+    raw, ops = arg_texts(ends, text, b'"op":"')
+    op = int64s(raw)[mine]
     table = _Names()
-    op = np.full(rows.size, -1, np.int64)
-    for match in _OP.finditer(blob):
-        place = int(np.searchsorted(ends, match.start(), side="right"))
-        op[place] = table.number(match.group(1).decode("utf-8", "replace"))
+    called = np.array([table.number(n) for n in names] or [0], np.int64)
+    operators = np.array([*(table.number(n) for n in ops), -1], np.int64)
     start = chunk.ints("ts")[rows] * 1000
     length = np.where(columns["dur_ns"] >= 0, columns["dur_ns"], chunk.ints("dur")[rows] * 1000)
     out = DeviceRows(
         table.names,
         kind,
-        np.array([table.number(n) for n in names], np.int64),
-        op,
+        called[name],
+        operators[op],
         start,
         start + length,
         (chunk.ints("tid") if chunk.has("tid") else chunk.ints("pid"))[rows],
@@ -123,7 +148,7 @@ def rows_of_chunk(chunk: Chunk, rows: npt.NDArray[np.intp], names: list[str]) ->
         columns["stream"],
         columns["correlation"],
     )
-    return out.take(keep)
+    return out.take(keep).compact()
 
 
 def rows_of_activities(table: ActivityTable) -> DeviceRows:
@@ -170,23 +195,18 @@ def rows_of_activities(table: ActivityTable) -> DeviceRows:
 
 
 def joined(parts: Iterable[DeviceRows]) -> DeviceRows:
-    """All parts as one, in the order of their start."""
+    """All parts as one, in the order of their start; the parts are empty after it."""
     parts = list(parts)
-    if len(parts) == 1:
-        only = parts[0]
-        return only.take(np.argsort(only.start, kind="stable"))
     table = _Names()
-    columns: dict[str, list[Any]] = {c: [] for c in _COLUMNS}
-    windows: list[tuple[int, int]] = []
-    for part in parts:
-        renumber = np.array([*(table.number(n) for n in part.names), -1], np.int64)
-        for column in _COLUMNS:
-            values = getattr(part, column)
-            columns[column].append(renumber[values] if column in ("name", "op") else values)
-        windows += part.windows
-    merged = DeviceRows(
-        table.names,
-        **{c: np.concatenate(v) if v else _none() for c, v in columns.items()},
-        windows=windows,
-    )
-    return merged.take(np.argsort(merged.start, kind="stable"))
+    numbers = [np.array([*(table.number(n) for n in part.names), -1], np.int32) for part in parts]
+    out = DeviceRows(table.names, windows=[w for part in parts for w in part.windows])
+    order: Any = np.argsort(np.concatenate([_none(), *(part.start for part in parts)]), kind="stable")
+    for column, dtype in _COLUMNS.items():
+        values: list[Any] = []
+        for part, number in zip(parts, numbers, strict=True):
+            value = getattr(part, column)
+            values.append(number[value] if column in ("name", "op") else value.astype(dtype, copy=False))
+            setattr(part, column, _none())
+        if values:
+            setattr(out, column, np.concatenate(values)[order])
+    return out

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dftracer._units import plural
+from dftracer.analyze.device_account import DeviceAccount
 from dftracer.analyze.device_bound import DeviceShares, device_shares
 from dftracer.analyze.job import Rank
 from dftracer.analyze.thresholds import MAJORITY
 from dftracer.analyze.wording import input_words, stage_words
 
-__all__ = ["device_advice", "device_reason", "device_verdict"]
+__all__ = ["device_advice", "device_reason", "device_verdict", "host_whereabouts"]
 
 _TRY = {
     "device": "Give it less to do: lower precision (bf16, fp8), torch.compile to fuse small kernels, a better"
@@ -88,6 +89,20 @@ def _host(d: DeviceShares, share: float) -> str:
     )
 
 
+def host_whereabouts(a: DeviceAccount, most: int = 3) -> str:
+    """The functions, and the I/O, that the host was in while the device waited for it."""
+    told = [f"{_place(name)} {1e3 * s:.3g} ms" for name, s in [*a.host_functions.items()][:most]]
+    files = [f"{_place(name)} {1e3 * s:.3g} ms" for name, s in [*a.host_io.items()][:most]]
+    return " and ".join(
+        part for part in (", ".join(told), f"I/O: {', '.join(files)}" if files else "") if part
+    )
+
+
+def _place(name: str, most: int = 60) -> str:
+    """The end of a long name says more than its beginning."""
+    return name if len(name) <= most else "…" + name[1 - most :]
+
+
 def device_reason(rank: Rank, ident: str) -> str | None:
     """The evidence."""
     d = device_shares(rank)
@@ -97,10 +112,9 @@ def device_reason(rank: Rank, ident: str) -> str | None:
     if ident == "device" and a.top:
         told = [f"{short_kernel(t['name'])} {_percent(t['share'])}" for t in a.top[:3]]
         return f"Largest kernels: {', '.join(told)} of the kernel time."
-    if ident == "host" and a.host_functions:
-        told = [f"{name} {1e3 * s:.3g} ms" for name, s in [*a.host_functions.items()][:3]]
+    if ident == "host" and (where := host_whereabouts(a)):
         return (
-            f"While it idles the host is in {', '.join(told)}; {plural(a.launches, 'launch', 'launches')},"
+            f"While it idles the host is in {where}; {plural(a.launches, 'launch', 'launches')},"
             f" {a.launch_delay_us or 0:.3g} us each from call to start."
         )
     if ident in ("device", "host") and a.source == "events":

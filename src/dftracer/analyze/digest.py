@@ -15,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from dftracer.analyze.device_parts import DeviceParts, device_parts
+from dftracer.analyze.host_work import LONG_US, NEITHER, kind_of
 from dftracer.analyze.lineage import read_lineage
 from dftracer.analyze.pairs import (
     IO_NOT,
@@ -62,6 +63,7 @@ class Digest:
     auto: bool = False  # some of the steps were marked by automatic tracing
     lineage: dict[str, Ints] = field(default_factory=dict)  # waits and collations with their batches
     devices: DeviceParts | None = None  # profiler and device events
+    work: Ints | None = None  # long functions and I/O, as host_work.WorkRows has them
 
     def own(self) -> Digest:
         """The same without holding on to the chunk's memory."""
@@ -87,6 +89,7 @@ class Digester:
         self.source = Source()
         self.pairs = Pairs(self.source.keys)
         self.kinds: list[int] = []  # of mark, by pair
+        self.work: list[int] = []  # kind of work, by pair
 
     def digest(self, scanner: Scanner, chunk: Chunk) -> Digest:
         pair = self.pairs.of(scanner, chunk)
@@ -107,7 +110,21 @@ class Digester:
             self._io(out, scanner, chunk, rows)
             self._mark(out, chunk, rows)
             out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
+            self._work(out, chunk, rows)
         return out
+
+    def _work(self, out: Digest, chunk: Chunk, rows: Any) -> None:
+        """Keep what names the time in which a device waits for the host."""
+        keys = self.source.keys
+        self.work += [kind_of(*key) for key in keys[len(self.work) :]]
+        at = np.flatnonzero(out.dur >= LONG_US)
+        at = at[np.array(self.work, dtype=np.uint8)[out.pair[at]] != NEITHER]
+        if at.size:
+            file = chunk.codes("fhash")[rows][at]
+            out.work = np.stack(
+                [c[at].astype(np.int64) for c in (out.tid, out.ts, out.dur, out.pair)]
+                + [file.astype(np.int64)]
+            )
 
     def _io(self, out: Digest, scanner: Scanner, chunk: Chunk, rows: Any) -> None:
         kind = self.pairs.io_kinds[out.pair]

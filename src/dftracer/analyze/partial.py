@@ -17,6 +17,7 @@ from dftracer.analyze.device_parts import DeviceParts, DeviceSides
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
 from dftracer.analyze.folded import Rows, Sums
+from dftracer.analyze.host_work import HostWork, WorkRows
 from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, intersection, total, union
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
 from dftracer.analyze.lineage import AWAITED, Batches
@@ -135,6 +136,7 @@ class _Analyzer:
         self.lineage: dict[str, list[Ints]] = {}
         self.by_time = Rows("tid", "ts", "dur", "pair")
         self.devices = DeviceParts()
+        self.work = WorkRows()
         self.first: int | None = None
         self.last: int | None = None
 
@@ -169,6 +171,10 @@ class _Analyzer:
         self.auto = self.auto or d.auto
         self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, end)
         self.devices.add(d.devices)
+        if d.work is not None:
+            d.work[3] = _mapped(self.pair_map, d.work[3])
+            d.work[4] = _mapped(self.file_map, d.work[4])
+            self.work.add(d.work)
         for kind, rows in d.lineage.items():
             self.lineage.setdefault(kind, []).append(rows)
 
@@ -239,7 +245,8 @@ class _Analyzer:
             out.lanes.append(_lane_row(lane, name, items[:, items[0] == lane.tid]))
         if len(steps):
             self._ledger(out, lanes)
-        out.devices = self.devices.sides(self.process, lanes, steps)
+        work = HostWork.of(self.work, self.keys, paths) if self.devices.rows else HostWork()
+        out.devices = self.devices.sides(self.process, lanes, steps, work)
         return out, heavy
 
     def _ledger(self, out: Partial, lanes: list[Lane]) -> None:

@@ -85,6 +85,10 @@ class Chunk:
             raw["args_end"], raw["args_text"] = self.args_of(rows)
         return Chunk(raw)
 
+    def args(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+        """What no column holds of all rows, as one text and where each row's part of it ends."""
+        return np.frombuffer(self._raw["args_end"], dtype=np.int32), uint8s(self._raw["args_text"])
+
     def args_of(self, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
         """What no column holds of some rows, as one text and where each row's part of it ends."""
         end = np.frombuffer(self._raw["args_end"], dtype=np.int32).astype(np.int64)

@@ -9,6 +9,7 @@ from dftracer._units import bytes_text, count_text, counted, plural, seconds_tex
 from dftracer.analyze import Analysis
 from dftracer.analyze.device import device_account, device_document
 from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
+from dftracer.analyze.device_verdict import host_whereabouts
 from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
@@ -80,6 +81,12 @@ def _about(a: DeviceAccount) -> str:
     return said if a.error_us is None else f"{said}; clock within {seconds_text(a.error_us / 1e6)}"
 
 
+def _whereabouts(d: DeviceAccount) -> str:
+    """What the host did meanwhile; empty where that is not known."""
+    where = host_whereabouts(d, most=5)
+    return f"While the device waits for the host, that is in {where}" if where else ""
+
+
 def _rank(a: Analysis) -> tuple[int, DeviceAccount] | None:
     """The rank on the critical path where its device was seen, else the first one that was."""
     ranks = sorted(a.job.ranks, key=lambda r: r is not a.job.slowest)
@@ -113,6 +120,8 @@ def print_device(con: Console, a: Analysis) -> None:
     ]
     print_table(con, f"The device of rank {number}", _PART_COLUMNS, rows)
     con.print(_about(d), style="dim")
+    if where := _whereabouts(d):
+        con.print(where, style="dim")
     if d.top:
         rows = [
             [
@@ -167,6 +176,8 @@ def device_lines(a: Analysis) -> list[str]:
     whole = d.observed_s or 1.0
     lines = ["", f"| device of rank {number} ({_about(d)}) | s | % |", "|---|---:|---:|"]
     lines += [f"| {_WORDS[p]} | {s:.3f} | {100 * s / whole:.1f} |" for p, s in _parts(d).items()]
+    if where := _whereabouts(d):
+        lines += ["", where + "."]
     if d.top:
         lines += ["", "| kernel | kind | s | % | phase | operator |", "|---|---|---:|---:|---|---|"]
         lines += [
@@ -187,7 +198,7 @@ def device_page(a: Analysis) -> dict[str, Any] | None:
     accounts = {r.number: x for r in a.job.ranks if (x := device_account(r)) is not None}
     return {
         "rank": number,
-        "about": _about(d),
+        "about": ". ".join(part for part in (_about(d), _whereabouts(d)) if part),
         "colours": DEVICE_COLOURS,
         "words": _WORDS,
         "bars": {str(n): {"whole": x.observed_s, "parts": _parts(x)} for n, x in accounts.items()},

@@ -51,6 +51,9 @@ class Run:
             self._to_class.append(np.array(table, np.uint8))
             self._of_pair.append(part.class_of_pair())
         self.classes = list(numbers)
+        self._used: set[int] = set()  # the ledger knows classes that may not occur
+        for part, to in zip(parts, self._to_class, strict=True):
+            self._used |= set(to[np.unique(part.classes)].tolist())
 
     @cached_property
     def events(self) -> int:
@@ -75,7 +78,10 @@ class Run:
             "length": self.length,
             "events": self.events,
             "lanes": [lane.to_json(int(self.row_at[lane.part])) for lane in self.lanes],
-            "classes": [{"cat": cat, "kind": kind} for cat, kind in self.classes],
+            "classes": [
+                {"cat": cat, "kind": kind, "used": i in self._used}
+                for i, (cat, kind) in enumerate(self.classes)
+            ],
             "kinds": list(KINDS),
             "identity": self.identity,
         }

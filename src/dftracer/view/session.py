@@ -42,8 +42,13 @@ class Shown:
             "error": self.error,
             "generation": self.generation,
             "notes": self.source.notes,
-            "live": self.live,
+            "live": {**self.live, **self._samples()},
         }
+
+    def _samples(self) -> dict[str, Any]:
+        if not self.live or self.steps is None:
+            return {}
+        return {"samples_per_s": self.steps.info["samples_per_s"]}
 
 
 class Session:

@@ -5,7 +5,7 @@ import {at, chip, showEvent, showFound, showRange, showTable} from "view/drawer.
 import {Navigator} from "view/navigator.js";
 import {Pane} from "view/pane.js";
 import {View} from "view/view.js";
-import {bytes, count, element, percent, plural, time} from "view/words.js";
+import {bytes, count, element, percent, plural, tail, time} from "view/words.js";
 
 const view = new View();
 const panes = [];
@@ -174,7 +174,7 @@ function fillMenus() {
     view.changed("filter");
   });
   at("ranks").hidden = ranks.length < 2;
-  const kinds = new Set(about.flatMap((a) => a.classes.map((c) => a.kinds[c.kind])));
+  const kinds = new Set(about.flatMap((a) => a.classes.filter((c) => c.used).map((c) => a.kinds[c.kind])));
   const used = about[0].kinds.filter((k) => kinds.has(k));
   at("legend").replaceChildren(...used.map((k) => element("span", {class: "chip"}, chip(k), k)));
 }
@@ -204,7 +204,44 @@ function head() {
   document.title = `${about.map((a) => a.title).join(" and ")}: dftracer view`;
 }
 
+// Show what the address holds.
+async function restore() {
+  if (view.read()) view.look(view.t0, view.t1); else view.whole();
+  setTheme(view.theme);
+  at("flows").setAttribute("aria-pressed", String(view.flows));
+  at("step").value = view.step ?? "";
+  const {tab, query} = view;
+  fillMenus();
+  filterChanged();
+  if (view.range) await rangeDone(); else showRange(null);
+  at("search").value = query;
+  await search(query);
+  openTab(tab);
+  await selectionChanged(false);
+}
+
+// A run that was read again has other numbers for its events: the one that was selected is looked for by where it was.
+async function findAgain(marked) {
+  hits = []; hit = -1;
+  for (const p of panes) { p.hits = []; p.arrows = []; }
+  if (!marked) return;
+  const {run, key, depth, details} = marked, pane = panes[run];
+  const lane = pane.about.lanes.find((l) => pane.key(l) === key), row = lane?.rows[depth];
+  const middle = Math.round(details.start + details.length / 2);
+  const found = row === undefined ? null : await json("at", {run, row, t: middle, reach: 0}).catch(() => null);
+  if (found?.name === details.name && found.start === details.start) {
+    view.selected = {run, part: found.part, span: found.span};
+    await selectionChanged(false);
+  } else view.select(null);
+}
+
+function mark() {
+  const s = view.selected, pane = s && panes[s.run], details = pane?.details, place = details && pane.rowY?.get(details.row);
+  return place ? {run: s.run, details, key: pane.key(place.lane), depth: place.lane.rows.indexOf(details.row)} : null;
+}
+
 async function load() {
+  const marked = mark();
   about = await Promise.all(panes.map((p) => json("run", {run: p.number})));
   const followed = view.length > 1 && view.t1 >= view.length * 0.999;
   const before = view.length;
@@ -212,21 +249,14 @@ async function load() {
   about.forEach((a, i) => panes[i].setRun(a, several()));
   fillMenus();
   head();
-  await nav.load(about[0]);
+  await nav.load(about[0], several());
   if (before === 1) {
-    if (view.read()) view.look(view.t0, view.t1); else view.whole();
-    setTheme(view.theme);
-    at("flows").setAttribute("aria-pressed", String(view.flows));
-    at("step").value = view.step ?? "";
-    const {tab, query} = view;
-    fillMenus();
-    filterChanged();
-    if (view.range) await rangeDone();
-    if (query) { at("search").value = query; await search(query); }
-    openTab(tab);
-    await selectionChanged(false);
+    await restore();
     document.documentElement.dataset.ready = "1";
-  } else if (followed && states?.follow) {
+    return;
+  }
+  if (states?.follow) await findAgain(marked);
+  if (followed && states?.follow) {
     view.look(view.t0 + view.length - before, view.t1 + view.length - before);
   } else view.changed("look");
 }
@@ -243,8 +273,10 @@ function showLive() {
     ...(live.running !== undefined ? [pair("processes", `${live.running} running`)] : []),
     ...(live.dropped ? [pair("dropped", count(live.dropped))] : []),
     ...(live.window_s ? [pair(`last ${live.window_s.toFixed(0)} s: steps/s`, live.steps_per_s === null ? "–" : live.steps_per_s.toFixed(2)),
-      pair("waiting for the loader", live.fetch_wait === null ? "–" : percent(live.fetch_wait)), pair("read", `${bytes(live.read_per_s)}/s`),
-      pair("written", `${bytes(live.written_per_s)}/s`), pair("events", `${count(live.events_per_s)}/s`)] : []));
+      pair("waiting for the loader", live.fetch_wait === null ? "–" : percent(live.fetch_wait)), ...(live.device_busy === null ? [] : [pair("device busy", percent(live.device_busy))]),
+      ...(live.samples_per_s ? [pair("samples/s", live.samples_per_s.toFixed(1))] : []), pair("read", `${bytes(live.read_per_s)}/s`),
+      pair("written", `${bytes(live.written_per_s)}/s`), pair("events", `${count(live.events_per_s)}/s`),
+      ...(live.hottest ? [pair("hottest file", tail(live.hottest.path, 36))] : [])] : []));
 }
 
 async function poll() {
@@ -386,7 +418,7 @@ grip.addEventListener("keydown", (e) => {
   if (by) { e.preventDefault(); drawerTo(drawer.offsetHeight + by); }
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (!view.theme) setTheme(null); });
-addEventListener("hashchange", () => { if (about.length && view.read()) { view.changed("look"); selectionChanged(false); } });
+addEventListener("hashchange", () => { if (about.length) restore(); });
 
 document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 showEvent(null); showRange(null); showFound(null);

@@ -24,7 +24,8 @@ export class Navigator {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
-  async load(about) {
+  async load(about, several) {
+    this.several = several;
     this.ranks = (about.steps?.ranks ?? []).filter((r) => r.steps).map((r) => r.rank);
     if (!this.ranks.length) {
       this.answer = about.steps ? null : {pending: true, rows: [], total: 0};
@@ -100,6 +101,6 @@ export class Navigator {
     canvas.setAttribute("aria-valuemax", String(this.answer.total - 1));
     canvas.setAttribute("aria-valuenow", String(this.current ?? 0));
     const median = `median ${time(shape.median_us * 1000)}`;
-    this.about.textContent = row ? `step ${row.step ?? row.index}: ${time(row.wall_us * 1000)}, ${median}` : `${count(this.answer.total)} steps of rank ${this.rank}, ${median}`;
+    this.about.textContent = row ? `step ${row.step ?? row.index}: ${time(row.wall_us * 1000)}, ${median}` : `${count(this.answer.total)} steps of ${this.several ? "A, " : ""}rank ${this.rank}, ${median}`;
   }
 }
