@@ -41,7 +41,7 @@ def profiler_trace(directory: Path, events: int) -> int:
                 at, op = began + 2000 + k * _US, f"aten::op{k % 40}"
                 same = {"correlation": step * _KERNELS + k, "op": op}
                 out.write(_line(number, op, "PP", at, 8, type="cpu_op", dur_ns=8000))
-                call = {"type": "cuda_runtime", "dur_ns": 4000, **same}
+                call: dict[str, Any] = {"type": "cuda_runtime", "dur_ns": 4000, **same}
                 out.write(_line(number + 1, "cudaLaunchKernel", "PP", at + 2, 4, **call))
                 work = {"type": "kernel", "dur_ns": 4000, "device_index": 0, "stream": 7, **same}
                 out.write(_line(number + 2, f"kernel_{k % 40}", "PP", at + 5, 4, tid=_STREAM, **work))

@@ -9,7 +9,7 @@ import torch
 __all__ = ["Data", "Step"]
 
 
-class Data(torch.utils.data.Dataset):  # type: ignore[type-arg]
+class Data(torch.utils.data.Dataset):  # type: ignore[misc] # torch is Any
     """Items that cost next to nothing, so that the step is the model's."""
 
     def __init__(self, n: int, width: int) -> None:

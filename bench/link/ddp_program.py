@@ -69,7 +69,7 @@ def main() -> None:
         schedule=schedule(wait=1, warmup=1, active=args.steps, repeat=1),
         on_trace_ready=lambda prof: prof.export_chrome_trace(str(kineto)),
         record_shapes=True,
-        execution_trace_observer=window,  # type: ignore[arg-type]
+        execution_trace_observer=window,
     ) as prof:
         for step in range(args.steps + 3):
             ai.update(epoch=1, step=step)

@@ -31,6 +31,8 @@ APART_NS = 25_000  # beginning and end of a phase do not share an event
 class Event:
     __slots__ = ("at",)
 
+    at: int
+
     def query(self) -> bool:
         return True
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -40,9 +39,9 @@ if DEVICE == "cpu":  # to try the program out
 WIDTH, LAYERS, ROWS, SLEEP = SHAPES[options.case]
 
 
-class Items(Dataset[Any]):
+class Items(Dataset[Any]):  # type: ignore[misc] # torch is Any
     def __len__(self) -> int:
-        return options.steps * ROWS
+        return int(options.steps * ROWS)
 
     @ai.data.item
     def __getitem__(self, i: int) -> torch.Tensor:
@@ -108,4 +107,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

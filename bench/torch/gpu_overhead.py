@@ -74,7 +74,7 @@ def median_interval(values: list[float]) -> tuple[float, float, float]:
 
 def sum_of_medians(runs: list[list[float]]) -> float:
     """A run's time, step by step as it usually is."""
-    return sum(statistics.median(times) for times in zip(*runs, strict=True))
+    return float(sum(statistics.median(times) for times in zip(*runs, strict=True)))
 
 
 def ratio_of_runs(pairs: list[tuple[list[float], list[float]]]) -> tuple[float, float, float]:

@@ -33,7 +33,7 @@ Pairs = list[tuple[float, float]]
 Runs = list[tuple[list[float], list[float]]]
 
 
-class Transformer(nn.Module):
+class Transformer(nn.Module):  # type: ignore[misc] # torch is Any
     def __init__(self) -> None:
         super().__init__()
         width = SHAPE["width"]

@@ -20,56 +20,58 @@ import json, sys, time
 from dftracer.python import ai, dftracer
 
 log = dftracer.initialize_log(sys.argv[1] + "/t.pfw", None, -1)
-spent = dict.fromkeys(("fetch_wait", "transfer", "forward", "backward", "optimizer", "checkpoint"), 0.0)
+STAGES = ("fetch_wait", "transfer", "forward", "backward", "optimizer", "checkpoint")
+within = dict.fromkeys(STAGES, 0.0)   # what happened inside of the spans
+around = dict.fromkeys(STAGES, 0.0)   # the same with the way in and out
 
 def sleep(stage, seconds):
     began = time.perf_counter()
     time.sleep(seconds)
-    spent[stage] += time.perf_counter() - began
+    within[stage] += time.perf_counter() - began
+
+def stage(name, node, seconds):
+    began = time.perf_counter()
+    with node:
+        sleep(name, seconds)
+    around[name] += time.perf_counter() - began
 
 def loader():
     for i in range(20):
         sleep("fetch_wait", 0.020)
         yield i
 
+first = left = time.perf_counter()
 for i in ai.dataloader.fetch.iter(loader()):
+    around["fetch_wait"] += time.perf_counter() - left
     ai.update(step=i, epoch=0)
-    with ai.device.transfer:
-        sleep("transfer", 0.010)
-    with ai.compute.forward:
-        sleep("forward", 0.030)
-    with ai.compute.backward:
-        sleep("backward", 0.040)
-    with ai.compute.step:
-        sleep("optimizer", 0.010)
+    stage("transfer", ai.device.transfer, 0.010)
+    stage("forward", ai.compute.forward, 0.030)
+    stage("backward", ai.compute.backward, 0.040)
+    stage("optimizer", ai.compute.step, 0.010)
     if i % 10 == 9:
-        with ai.checkpoint.capture:
-            sleep("checkpoint", 0.050)
+        stage("checkpoint", ai.checkpoint.capture, 0.050)
+    left = time.perf_counter()
 log.finalize()
-print(json.dumps(spent))
+print(json.dumps([within, around, left - first]))
 """
 
 
-def test_a_loop_of_known_sleeps_is_told_to_one_percent(tmp_path: Path) -> None:
+def test_a_loop_of_known_sleeps_is_told(tmp_path: Path) -> None:
+    """Each stage takes no less than what happened in its spans, and no more than with the way in and out."""
     script = tmp_path / "loop.py"
     script.write_text(LOOP)
     env = {**{k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}, "DFTRACER_ENABLE": "1"}
-    for attempt in range(3):
-        traces = tmp_path / str(attempt)
-        traces.mkdir()
-        ran = subprocess.run(
-            [sys.executable, script, traces], env=env, check=True, capture_output=True, text=True
-        )
-        truth = json.loads(ran.stdout)
-        a = analyze(traces)
-        ledger = a.ledger["total"]
-        # A busy machine may take the CPU away between the program's clock and the span's: then once more.
-        if all(ledger[stage] == pytest.approx(seconds, rel=0.01) for stage, seconds in truth.items()):
-            break
-    for stage, seconds in truth.items():
-        assert ledger[stage] == pytest.approx(seconds, rel=0.01), stage
+    ran = subprocess.run(
+        [sys.executable, script, tmp_path], env=env, check=True, capture_output=True, text=True
+    )
+    within, around, elapsed = json.loads(ran.stdout)
+    a = analyze(tmp_path)
+    ledger = a.ledger["total"]
+    for stage, least in within.items():
+        # Two clocks, and times in whole microseconds.
+        assert least * 0.999 - 1e-3 <= ledger[stage] <= around[stage] * 1.001 + 1e-3, stage
     assert len(a.ledger["steps"]) == 20
-    assert a.trace_facts["coverage"] > 0.98
+    assert a.trace_facts["coverage"] >= sum(within.values()) / elapsed - 0.005
 
 
 KILLED = """

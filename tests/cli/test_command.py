@@ -170,7 +170,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     for more in ([], ["--json"], ["--md"]):
         told = dftracer("report", file, *more)
         assert told.returncode == 2
-        assert "no trace" in told.stderr or "is empty" in told.stderr
+        assert "is not a dftracer trace" in told.stderr or "is empty" in told.stderr
         assert told.stdout == ""
 
 

@@ -100,11 +100,14 @@ def test_tracer_threads_take_no_signals(traced: Callable[..., Run]) -> None:
     """The writer blocks every signal: they go to the program's threads."""
     traced(
         """
-        import os, time
+        import os
+        from dftracer import _core
         with ai.compute: pass
-        time.sleep(0.05)
-        for tid in os.listdir("/proc/self/task"):
-            if int(tid) == os.getpid(): continue
+        assert _core.flush()
+        tids = os.listdir("/proc/self/task")
+        ours = [tid for tid in tids if open(f"/proc/self/task/{tid}/comm").read() == "dftracer\\n"]
+        assert ours, tids
+        for tid in ours:
             status = open(f"/proc/self/task/{tid}/status").read()
             blocked = int(next(l for l in status.splitlines() if l.startswith("SigBlk")).split()[1], 16)
             for number in (1, 2, 3, 10, 12, 13, 14, 15, 17):
@@ -117,9 +120,11 @@ def test_the_writer_is_invisible_to_threading(traced: Callable[..., Run]) -> Non
     """No Python thread is started; `threading` sees only the program's own."""
     traced(
         """
-        import sys, threading, time
+        import os, sys, threading
+        from dftracer import _core
         with ai.compute: pass
-        time.sleep(0.05)
+        assert _core.flush()
+        assert len(os.listdir("/proc/self/task")) > 1
         assert threading.enumerate() == [threading.main_thread()]
         assert len(sys._current_frames()) == 1
         """

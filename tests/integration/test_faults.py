@@ -270,8 +270,10 @@ def test_ring_full(traced: Callable[..., Run]) -> None:
     assert run.stdout == "result\n"
     (file,) = run.trace.files
     dropped = _dropped(file)
-    assert set(dropped) <= {"ring_full"}
-    assert len(file.events) + dropped.get("ring_full", 0) == 12_000
+    # A ring holds 15 of these events, and threads write 3000 each without a pause.
+    assert set(dropped) == {"ring_full"}
+    assert dropped["ring_full"] > 0
+    assert len(file.events) + dropped["ring_full"] == 12_000
     counts = Counter((e.args["k"], e.args["i"]) for e in file.events)
     assert max(counts.values()) == 1
 

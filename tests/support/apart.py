@@ -59,7 +59,8 @@ def apart(test: Callable[..., None]) -> Callable[..., None]:
             said.seek(0)
             assert code == 0, said.read()
 
-    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined] - what pytest takes the fixtures from
+    # What pytest takes the fixtures from.
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined] # functions may have it
     return run
 
 

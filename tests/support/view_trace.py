@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 from dftracer.load.synthetic import Process
 
@@ -67,7 +68,7 @@ class _Rank:
         for operator, kernel in table:
             self.correlation += 1
             self.main.span("PP", operator, at + 20, 180, type="cpu_op")
-            launch = {"type": "cuda_runtime", "correlation": self.correlation}
+            launch: dict[str, Any] = {"type": "cuda_runtime", "correlation": self.correlation}
             self.main.span("PP", "cudaLaunchKernel", at + 120, 40, **launch)
             begins = max(self.device_free, at + 170)
             on_device = {"type": "kernel", "stream": 7, "device_index": 0, "correlation": self.correlation}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._units import plural
-from dftracer.cli.common import print_json
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
+from dftracer.cli.showing import print_json
 
 __all__ = ["add_ring_arguments", "look_after_rings"]
 

@@ -7,8 +7,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dftracer.cli.common import progress
 from dftracer.cli.main import CommandError
+from dftracer.cli.showing import progress
 from dftracer.format.files import NoTraces, find_files
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dftracer.cli.common import print_json
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.outputs import appearing, check_output
+from dftracer.cli.showing import print_json
 from dftracer.cli.sides import input_files, open_side
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 from dftracer._terminal import safe_console
-from dftracer.cli.common import console, print_json
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing, check_output
+from dftracer.cli.showing import console, print_json
 from dftracer.cli.sides import input_files, open_side
 
 HELP = "Compare runs: what changed, by how much, and how sure that is."

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from dftracer import __version__
-from dftracer.cli.common import print_json
 from dftracer.cli.extras import look_at_extras
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS
+from dftracer.cli.showing import print_json
 from dftracer.cli.table import print_wrapped
 
 HELP = "Say what is installed and what works here."

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._units import plural
-from dftracer.cli.common import (
+from dftracer.cli.main import EXIT_OK, CommandError
+from dftracer.cli.outputs import appearing
+from dftracer.cli.showing import print_json
+from dftracer.cli.trace_arguments import (
     add_filters,
     add_paths,
     open_trace,
     output_path,
-    print_json,
     refuse_empty_selection,
 )
-from dftracer.cli.main import EXIT_OK, CommandError
-from dftracer.cli.outputs import appearing
 from dftracer.format.files import is_trace_name
 
 HELP = "Write the events in another format: chrome (Perfetto), parquet, csv, arrow, or a folder for HTA."

@@ -7,10 +7,11 @@ from typing import Any
 
 from dftracer._columns import Column
 from dftracer._units import bytes_text, count_text, seconds_text
-from dftracer.cli.common import add_paths, print_json
 from dftracer.cli.heads import processes_of
 from dftracer.cli.main import EXIT_OK
+from dftracer.cli.showing import print_json
 from dftracer.cli.table import print_table
+from dftracer.cli.trace_arguments import add_paths
 
 HELP = "List the files of a trace: who wrote them, how much is in them, how they ended."
 EXAMPLE = """\

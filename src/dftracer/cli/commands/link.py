@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from dftracer._units import plural
-from dftracer.cli.common import print_json
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
+from dftracer.cli.showing import print_json
 
 HELP = (
     "Join execution traces, profiler traces and our trace of all ranks; write Chakra, Parquet and a timeline."

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 
 from dftracer._units import plural
-from dftracer.cli.common import add_paths, print_json
 from dftracer.cli.copying import copied_lines, input_files
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing, check_output, identity
+from dftracer.cli.showing import print_json
+from dftracer.cli.trace_arguments import add_paths
 from dftracer.format.files import SUFFIXES
 from dftracer.format.reader import Problems
 from dftracer.format.writer import TraceWriter, maker_of

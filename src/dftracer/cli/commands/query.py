@@ -6,9 +6,10 @@ import argparse
 import sys
 
 from dftracer._encoding import in_stream_encoding
-from dftracer.cli.common import add_filters, open_trace, output_path, print_json, refuse_empty_selection
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing
+from dftracer.cli.showing import print_json
+from dftracer.cli.trace_arguments import add_filters, open_trace, output_path, refuse_empty_selection
 
 HELP = "Run SQL over the events (tables: events, processes)."
 EXAMPLE = """\

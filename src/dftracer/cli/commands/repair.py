@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._units import plural
-from dftracer.cli.common import print_json
 from dftracer.cli.copying import copied_lines, input_files
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output
 from dftracer.cli.rings import add_ring_arguments, look_after_rings
+from dftracer.cli.showing import print_json
 from dftracer.format.reader import Problems
 from dftracer.format.writer import TraceWriter
 

@@ -11,17 +11,16 @@ from typing import IO, TYPE_CHECKING
 
 from dftracer._encoding import has_unicode
 from dftracer._terminal import safe_console
-from dftracer.cli.common import (
-    add_filters,
-    add_paths,
-    console,
-    open_trace,
-    output_path,
-    progress,
-    refuse_empty_selection,
-)
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing, check_output
+from dftracer.cli.showing import console, progress
+from dftracer.cli.trace_arguments import (
+    add_filters,
+    add_paths,
+    open_trace,
+    output_path,
+    refuse_empty_selection,
+)
 from dftracer.format.files import NoTraces, find_files
 
 if TYPE_CHECKING:

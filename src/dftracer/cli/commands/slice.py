@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._units import plural
-from dftracer.cli.common import add_filters, add_paths, print_json, refuse_empty_selection, time_range
 from dftracer.cli.copying import copied_lines, input_files, whole_number
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output
+from dftracer.cli.showing import print_json
+from dftracer.cli.trace_arguments import add_filters, add_paths, refuse_empty_selection, time_range
 from dftracer.format.reader import Problems
 from dftracer.format.writer import TraceWriter
 from dftracer.load.heads import read_through

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from dftracer.cli.common import console, print_json
 from dftracer.cli.main import EXIT_OK, CommandError
+from dftracer.cli.showing import console, print_json
 
 HELP = (
     "Watch a run: phases of the last steps per rank, rates, loader wait, device, I/O, hottest files, drops."

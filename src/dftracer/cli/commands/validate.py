@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dftracer._units import plural
-from dftracer.cli.common import add_paths, print_json
 from dftracer.cli.heads import processes_of
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
+from dftracer.cli.showing import print_json
 from dftracer.cli.table import print_wrapped
+from dftracer.cli.trace_arguments import add_paths
 
 if TYPE_CHECKING:
     from dftracer.link.checks import Checked

@@ -1,18 +1,13 @@
-"""What several verbs need: traces from arguments, output files, a progress bar."""
+"""The trace that the arguments of a verb mean, and where its output goes."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dftracer._encoding import has_unicode
-from dftracer._terminal import safe_console
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import check_output
 from dftracer.format.files import NoTraces, find_files
@@ -23,12 +18,9 @@ if TYPE_CHECKING:
 __all__ = [
     "add_filters",
     "add_paths",
-    "console",
     "filters",
     "open_trace",
     "output_path",
-    "print_json",
-    "progress",
     "refuse_empty_selection",
     "span",
     "time_range",
@@ -139,28 +131,3 @@ def output_path(args: argparse.Namespace, default: str | os.PathLike[str]) -> Pa
     """Where to write: not to an input, and not over what exists unless forced."""
     inputs = find_files(args.paths) if hasattr(args, "paths") else []
     return check_output(Path(args.output or default), inputs, force=args.force)
-
-
-def print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=1, ensure_ascii=not has_unicode(sys.stdout), default=str)
-    sys.stdout.write("\n")
-
-
-def console() -> Any:
-    """The terminal; a pipe has no width, so tables keep theirs."""
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    return safe_console(width=wide)
-
-
-@contextlib.contextmanager
-def progress(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr where someone is looking."""
-    if args.quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=safe_console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
