@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 TESTS_AT_ONCE ?= 4
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test native-test lint tidy docs fuzz chakra-descriptor bench bench-rivals clean
+.PHONY: demo test python-test native-test lint tidy docs fuzz chakra-descriptor bench bench-rivals clean
 
 # Builds, traces a small training program that nobody annotated, and shows where its time went.
 demo: $(VENV)/.torch $(VENV)/.demo
@@ -35,9 +35,13 @@ $(VENV)/.torch: $(BIN)/python
 	@$(BIN)/python -m pip install -q --progress-bar on $(TORCH)
 	@touch $@
 
-test: $(VENV)/.torch $(VENV)/.installed $(VENV)/.system lint native-test
-	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile -m "not alone"
+test: $(VENV)/.torch $(VENV)/.installed $(VENV)/.system $(VENV)/.cmake lint
+	@$(MAKE) --no-print-directory -j2 python-test native-test
 	$(BIN)/python -m pytest -m alone
+
+# All but the tests that measure times: they stand the native tests beside them.
+python-test: $(VENV)/.torch $(VENV)/.installed
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile -m "not alone"
 
 # What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for
 # the instruction budgets. Without the right to install them those tests say that they were skipped.

@@ -49,6 +49,8 @@ def _seconds(time: Intervals, start: Ints, end: Ints, name: Ints, names: list[st
     at = np.searchsorted(time[0], end, side="left")
     inside = (at > 0) & (start < time[1][np.maximum(at, 1) - 1])
     start, end, name = start[inside], end[inside], name[inside]
+    if start.size == 0:
+        return {}
     order = np.lexsort((-end, start))
     start, end, name = start[order], end[order], name[order]
     edges = np.sort(np.concatenate((start, end, *time)))
@@ -66,6 +68,8 @@ def _seconds(time: Intervals, start: Ints, end: Ints, name: Ints, names: list[st
 def innermost(start: npt.NDArray[Any], end: npt.NDArray[Any], times: npt.NDArray[Any]) -> Ints:
     """For nested spans in the order of their start: the innermost one around each time, -1 without any."""
     start, end = np.ascontiguousarray(start, np.int64), np.ascontiguousarray(end, np.int64)
+    if start.size == 0:
+        return np.full(len(times), -1, np.int64)
     parent = int64s(nest(np.zeros_like(start), start, end - start)[0])
     at: Ints = np.searchsorted(start, times, side="right").astype(np.int64) - 1
     while True:
