@@ -124,6 +124,13 @@ def _rows(frame: dict[str, Any]) -> dict[int, dict[str, Any]]:
     return {row["rank"]: row for row in frame["ranks"]}
 
 
+def test_files_without_members_say_whose_they_are(job: Any) -> None:
+    run = job(60, DFTRACER_TRACE_COMPRESSION="0")
+    frame = _frame_with(run.directory, lambda f: len(f["ranks"]) == 2 and all(r["steps"] for r in f["ranks"]))
+    assert {r["state"] for r in frame["ranks"]} == {"running"}
+    assert frame["run"]
+
+
 def test_a_run_from_its_first_steps_to_its_end(job: Any) -> None:
     run = job(60)
     frame = _frame_with(

@@ -14,7 +14,7 @@ from dftracer.format.members import member_index
 from dftracer.live.copies import rest_member
 from dftracer.live.look import LiveFile, look
 from dftracer.load._scan import Scanner, extent
-from dftracer.load.process import ProcessInfo, assign_ranks
+from dftracer.load.process import ProcessInfo, assign_ranks, peek
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,6 +33,7 @@ class _Known:
 
     def __init__(self, path: Path) -> None:
         self.info = ProcessInfo(path)
+        self.early: ProcessInfo | None = None  # while nothing but the copy says whose file it is
         self.members: list[tuple[int, int, int]] = []  # offset, size, last time
         self.walked = 0
         self.unread: list[tuple[int, int]] = []  # members not yet read for names
@@ -106,7 +107,7 @@ class Recent:
     @property
     def processes(self) -> dict[Path, ProcessInfo]:
         """By trace file, with ranks."""
-        found = {path: known.info for path, known in self._known.items()}
+        found = {path: known.early or known.info for path, known in self._known.items()}
         assign_ranks(list(found.values()))
         return found
 
@@ -138,7 +139,18 @@ class Recent:
         newest = max((k.last_us for k in self._known.values()), default=0)
         self.now_us = max(newest, time.time_ns() // 1000) if running else newest
         self.start_us = self.now_us - int(self.seconds * 1e6)
-        return self._write(rests)
+        copies = self._write(rests)
+        for path, known in self._known.items():
+            known.early = self._peek(path) if known.info.pid < 0 else None
+        return copies
+
+    def _peek(self, path: Path) -> ProcessInfo | None:
+        try:
+            info = peek(self.copy_of(path))
+        except OSError:  # there is no copy: it has nothing to show
+            return None
+        info.file = path
+        return info
 
     def trace(self, copies: list[Path]) -> Any:
         """The copies as a `Trace` of the last seconds, with all the names of files that are known."""
