@@ -1,4 +1,6 @@
 // How a trace file ends: the closing record, and the next part of a rotated trace.
+#include <algorithm>
+
 #include "format/envelope.hpp"
 #include "format/json.hpp"
 #include "record/engine.hpp"
@@ -103,6 +105,9 @@ void Writer::remove_oldest_parts() {
 void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
   slots_ = slots;
   complete_ = pump(slots, true);
+  // The limit may have been reached in the middle of that: what is left is dropped, counted and told.
+  auto left = [](RingSlot* s) { return s->map.header->head.load(std::memory_order_acquire) != s->read; };
+  if (complete_ && over_limit() && std::any_of(slots.begin(), slots.end(), left)) complete_ = pump(slots, true);
   if (!complete_ || !file_.is_open()) return;
   last_part_ = true;
   complete_ = cut_member(slots);

@@ -380,6 +380,23 @@ def test_size_limit(traced: Callable[..., Run]) -> None:
     assert len(file.events) + dropped["size_limit"] == 10_000
 
 
+def test_size_limit_reached_at_the_end(traced: Callable[..., Run]) -> None:
+    """The writer comes to the events at the end: those beyond the limit are counted and told too."""
+    run = traced(
+        INCOMPRESSIBLE + "burst(400)\n",
+        env={
+            "DFTRACER_MAX_SIZE": "20K",
+            "DFTRACER_WRITE_BUFFER_SIZE": "64K",
+            "DFTRACER_FLUSH_MS": "1000",
+        },
+    )
+    assert run.stderr.count("\n") == 1, run.stderr
+    (file,) = run.trace.files
+    dropped = _dropped(file)
+    assert set(dropped) == {"size_limit"}
+    assert len(file.events) + dropped["size_limit"] == 400
+
+
 def test_size_limit_over_all_parts(traced: Callable[..., Run]) -> None:
     """With rotation the limit holds for all parts together."""
     run = traced(
