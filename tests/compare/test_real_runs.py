@@ -16,6 +16,8 @@ from dftracer.report.document import comparable
 from support.noisy_runs import PROGRAM
 from support.process import clean_environment
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Side]]:
