@@ -3,11 +3,14 @@
     python -m bench.auto.instructions
 
 Times of a step differ by more from run to run, on a machine that others use too, than tracing costs; the
-number of instructions does not. Counting begins when torch has been imported and the loop is warm.
+number of instructions does not. Counting begins when torch has been imported and the loop is warm. The garbage
+collector rests meanwhile: when it runs depends on every object made since the start, so on the length of a path,
+and one of its rounds over torch's objects costs more than the steps that are counted.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -49,6 +52,8 @@ def _program() -> list[str]:
         auto.install()
         block(_WARM_UP, batch, marked=False)
         auto.uninstall()
+    gc.collect()
+    gc.disable()
     subprocess.run(
         ["callgrind_control", "--instr=on", str(os.getpid())], check=True, stdout=subprocess.DEVNULL
     )
