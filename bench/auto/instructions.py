@@ -3,9 +3,9 @@
     python -m bench.auto.instructions
 
 Times of a step differ by more from run to run, on a machine that others use too, than tracing costs; the
-number of instructions does not. Counting begins when torch has been imported and the loop is warm. The garbage
-collector rests meanwhile: when it runs depends on every object made since the start, so on the length of a path,
-and one of its rounds over torch's objects costs more than the steps that are counted.
+number of instructions does not. Counting begins when torch has been imported and the loop is warm. The
+garbage collector is off meanwhile: when it runs depends on every object made since the start, even on the
+length of a path, and one of its rounds over torch's objects costs more than the steps that are counted.
 """
 
 from __future__ import annotations

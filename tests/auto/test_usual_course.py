@@ -118,7 +118,7 @@ def recorded_apart() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_pause_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine iter(loader) and its first next() may lie apart; the rule then says one event more."""
+    """If a busy machine parts iter(loader) from its first next(), the rule says one event more."""
     monkeypatch.setattr("dftracer.auto._training._JOINED", 3_600_000_000_000)
 
 
