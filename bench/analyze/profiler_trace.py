@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
+
+from dftracer.format.lines import FIRST_LINE, LAST_LINE, event_line
 
 __all__ = ["profiler_trace"]
 
@@ -15,8 +16,7 @@ _STREAM = 16777223
 
 
 def _line(number: int, name: str, cat: str, ts: int, dur: int, tid: int = 1, **args: Any) -> str:
-    record = {"id": number, "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "ph": "X"}
-    return json.dumps({**record, "args": {"hhash": "a", "p_idx": -1, **args}}, separators=(",", ":")) + "\n"
+    return event_line(number, name, cat, 1, tid, ts, dur, {"hhash": "a", "p_idx": -1, **args})
 
 
 def profiler_trace(directory: Path, events: int) -> int:
@@ -25,7 +25,7 @@ def profiler_trace(directory: Path, events: int) -> int:
     number = 0
     body = _KERNELS * _US
     with gzip.open(directory / "profiler-0.pfw.gz", "wt", compresslevel=1) as out:
-        out.write("[\n")
+        out.write(FIRST_LINE)
         for step in range(max(events // (3 * _KERNELS), 1)):
             began = 1_700_000_000_000_000 + step * (body + 4000)
             spans = (
@@ -46,5 +46,5 @@ def profiler_trace(directory: Path, events: int) -> int:
                 work = {"type": "kernel", "dur_ns": 4000, "device_index": 0, "stream": 7, **same}
                 out.write(_line(number + 2, f"kernel_{k % 40}", "PP", at + 5, 4, tid=_STREAM, **work))
                 number += 3
-        out.write("]\n")
+        out.write(LAST_LINE)
     return number

@@ -21,7 +21,13 @@ inline constexpr std::string_view kEventArgs = ",\"ph\":\"X\",\"args\":{\"hhash\
 inline constexpr std::string_view kParent = "\",\"p_idx\":";
 inline constexpr std::string_view kLevel = ",\"level\":";
 inline constexpr std::string_view kEnd = "}}\n";
+inline constexpr std::string_view kEvent = ",\"ph\":\"X\"";
 inline constexpr std::string_view kEventWithoutArgs = ",\"ph\":\"X\"}\n";
+
+// The same around texts, for a reader that passes over them.
+inline constexpr std::string_view kNameText = ",\"name\":\"";
+inline constexpr std::string_view kCategoryAfterText = "\",\"cat\":\"";
+inline constexpr std::string_view kPidAfterText = "\",\"pid\":";
 
 // Arguments of traced calls.
 inline constexpr std::string_view kFileHash = ",\"fhash\":";
@@ -33,7 +39,13 @@ inline constexpr std::string_view kMetadataArgs = ",\"ph\":\"M\",\"args\":{\"hha
 inline constexpr std::string_view kMetadataName = "\",\"name\":";
 inline constexpr std::string_view kMetadataValue = ",\"value\":";
 
+// The tracer's own events.
 inline constexpr std::string_view kTracerCategory = "dftracer";
+inline constexpr std::string_view kStart = "start";
+inline constexpr std::string_view kEndOfTrace = "end";
+inline constexpr std::string_view kStartRecord = ",\"name\":\"start\",\"cat\":\"dftracer\"";
+inline constexpr std::string_view kEndRecord = ",\"name\":\"end\",\"cat\":\"dftracer\"";
+inline constexpr std::string_view kContinues = ",\"continues\":1";
 inline constexpr std::string_view kFirstLine = "[\n";
 inline constexpr std::string_view kLastLine = "]\n";
 

@@ -37,6 +37,8 @@ bool is_gzip(std::string_view bytes) { return bytes.size() >= kFixedSize && memc
 
 }  // namespace
 
+bool begins_as_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
+
 void write_member_header(uint8_t* out, size_t member_size, size_t text_size, const MemberFacts& facts) {
   memcpy(out, kFixed, sizeof kFixed);
   store(out + kFixedSize, uint16_t(kFieldHead + kIndexSize));

@@ -41,6 +41,8 @@ void write_member_header(uint8_t* out, size_t member_size, size_t text_size, con
 // Writes kMemberTrailerSize bytes.
 void write_member_trailer(uint8_t* out, std::string_view text);
 
+// Whether these bytes begin a gzip file, ours or another.
+bool begins_as_gzip(std::string_view bytes);
 // Whether these bytes, perhaps cut, are those that every member of ours begins with.
 bool begins_as_member(std::string_view bytes);
 // The index of the member that begins with these bytes; none if another program made it.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "format/arguments.hpp"
 #include "format/json.hpp"
 #include "intercept/data_dirs.hpp"
 #include "intercept/files.hpp"
@@ -89,21 +90,13 @@ bool interception_on() { return g_on; }
 void append_interception_facts(std::string* args) {
   if (!g_on) return;
   PatchFacts facts = patch_facts();
-  *args += ",\"io\":\"";
-  *args += g_posix && g_stdio ? "POSIX STDIO" : g_posix ? "POSIX" : "STDIO";
-  *args += "\",\"io_data_dir\":";
-  append_json_string(*args, settings().data_dir);
-  *args += ",\"io_patched_calls\":";
-  append_int(*args, facts.slots);
-  *args += ",\"io_patched_objects\":";
-  append_int(*args, facts.objects);
-  if (facts.refused) {
-    *args += ",\"io_refused_calls\":";
-    append_int(*args, facts.refused);
-  }
-  *args +=
-      ",\"io_invisible\":\"calls inside libc, raw system calls, io_uring, static programs, page faults of mapped "
-      "files, GPUDirect\"";
+  append_arg(*args, "io", g_posix && g_stdio ? "POSIX STDIO" : g_posix ? "POSIX" : "STDIO");
+  append_arg(*args, "io_data_dir", settings().data_dir);
+  append_arg(*args, "io_patched_calls", facts.slots);
+  append_arg(*args, "io_patched_objects", facts.objects);
+  if (facts.refused) append_arg(*args, "io_refused_calls", facts.refused);
+  append_arg(*args, "io_invisible",
+             "calls inside libc, raw system calls, io_uring, static programs, page faults of mapped files, GPUDirect");
 }
 
 }  // namespace dft

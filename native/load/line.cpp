@@ -9,6 +9,13 @@ namespace {
 constexpr const char* kHost = envelope::kEventArgs.data();
 constexpr size_t kHostSize = envelope::kEventArgs.size(), kHashSize = 16;
 
+// Moves over the text if it is at s.
+[[gnu::always_inline]] inline bool pass(const char*& s, std::string_view text) {
+  if (std::memcmp(s, text.data(), text.size()) != 0) return false;
+  s += text.size();
+  return true;
+}
+
 }  // namespace
 
 LineScanner::LineScanner(Dictionaries& d, const Filter& filter)
@@ -18,9 +25,9 @@ LineScanner::LineScanner(Dictionaries& d, const Filter& filter)
       hhash_(d.hhash),
       fhash_(d.fhash),
       dictionaries_(&d),
-      start_code_(name_("start")),
-      end_code_(name_("end")),
-      tracer_code_(cat_("dftracer")) {}
+      start_code_(name_(envelope::kStart)),
+      end_code_(name_(envelope::kEndOfTrace)),
+      tracer_code_(cat_(envelope::kTracerCategory)) {}
 
 // Arguments of a row that looks like the last of its kind; from the first difference on they are read one by one.
 inline bool LineScanner::known_arguments(const char*& p, const char* end, Shape& shape) {
@@ -105,18 +112,14 @@ bool LineScanner::wanted() {
 // A row as we write it: fixed keys in a fixed order, no blanks. False, and nothing taken, otherwise.
 inline bool LineScanner::usual_head(const char*& p, const char* end, Shape*& shape) {
   const char* s = p;
-  if (std::memcmp(s, "{\"id\":", 6) != 0) return false;
-  s += 6;
-  if (!integer(s, row_.id) || std::memcmp(s, ",\"name\":\"", 9) != 0) return false;
-  s += 9;
+  if (!pass(s, envelope::kId) || !integer(s, row_.id) || !pass(s, envelope::kNameText)) return false;
   shape = &shapes_.of(s);
   if (!shape->at(s, end) && !learn_head(s, end, *shape)) return false;
   s += shape->head_size;
   row_.name = shape->name;
   row_.cat = shape->cat;
   row_.pid = shape->pid;
-  if (!integer(s, row_.tid) || std::memcmp(s, ",\"ts\":", 6) != 0) return false;
-  s += 6;
+  if (!integer(s, row_.tid) || !pass(s, envelope::kTs)) return false;
   const int64_t high = eight_digits(s), low = eight_digits(s + 8);
   if (high >= 0 && low >= 0 && s[16] == ',') {
     row_.ts = high * 100000000 + low;
@@ -124,9 +127,7 @@ inline bool LineScanner::usual_head(const char*& p, const char* end, Shape*& sha
   } else if (!integer(s, row_.ts)) {
     return false;
   }
-  if (std::memcmp(s, ",\"dur\":", 7) != 0) return false;
-  s += 7;
-  if (!integer(s, row_.dur)) return false;
+  if (!pass(s, envelope::kDuration) || !integer(s, row_.dur)) return false;
   row_.ph = 'X';
   row_.has = 1u << f_id | 1u << f_name | 1u << f_cat | 1u << f_pid | 1u << f_tid | 1u << f_ts | 1u << f_dur;
   static_assert(sizeof last_host_ == kHostSize + kHashSize + 2);
@@ -157,12 +158,9 @@ bool LineScanner::learn_head(const char* s, const char* end, Shape& shape) {
     return true;
   };
   shape.head_size = shape.known = 0;
-  if (!text(name_, shape.name) || std::memcmp(s, "\",\"cat\":\"", 9) != 0) return false;
-  s += 9;
-  if (!text(cat_, shape.cat) || std::memcmp(s, "\",\"pid\":", 8) != 0) return false;
-  s += 8;
-  if (!integer(s, shape.pid) || std::memcmp(s, ",\"tid\":", 7) != 0) return false;
-  s += 7;
+  if (!text(name_, shape.name) || !pass(s, envelope::kCategoryAfterText)) return false;
+  if (!text(cat_, shape.cat) || !pass(s, envelope::kPidAfterText)) return false;
+  if (!integer(s, shape.pid) || !pass(s, envelope::kTid)) return false;
   const auto size = size_t(s - from);
   if (size > Shape::kLongestHead) return false;
   std::memcpy(shape.head, from, size);

@@ -1,5 +1,6 @@
 // Rows that are not written like the last of their kind: any order of keys, any spelling of values.
 #include "escapes.hpp"
+#include "format/keys.hpp"
 #include "line.hpp"
 
 namespace dft::load {
@@ -162,33 +163,36 @@ inline bool LineScanner::other_argument(const char*& p, const char* end, const L
 [[gnu::always_inline]] inline bool LineScanner::argument(const Text& k, const char*& p, const char* end,
                                                          const Learner& learn) {
   switch (key_of(k)) {
-    case key("hhash"): return text_code(p, end, hhash_, row_.hhash, f_hhash);
-    case key("fhash"): {
+    case key(keys::kHostHash): return text_code(p, end, hhash_, row_.hhash, f_hhash);
+    case key(keys::kFileHash): {
       const char* const value = p;
       const bool ok = text_code(p, end, fhash_, row_.fhash, f_fhash);
       if (*value == '"') learn(Argument::Kind::file, f_fhash, value + 1);
       return ok;
     }
-    case key("p_idx"): return number(p, end, learn, row_.p_idx, f_p_idx);
-    case key("level"): return number(p, end, learn, row_.level, f_level);
-    case key("epoch"): return number(p, end, learn, row_.epoch, f_epoch);
-    case key("step"): return number(p, end, learn, row_.step, f_step);
-    case key("count"): return number(p, end, learn, row_.count, f_count);
-    case key("size"): return number(p, end, learn, row_.size, f_size);
-    case key("offset"): return number(p, end, learn, row_.offset, f_offset);
-    case key("ret"): return number(p, end, learn, row_.ret, f_ret);
-    case key("errno"): return number(p, end, learn, row_.errno_, f_errno_);
-    case key("filename"):
-    case key("fname"): {
+    case key(keys::kParent): return number(p, end, learn, row_.p_idx, f_p_idx);
+    case key(keys::kLevel): return number(p, end, learn, row_.level, f_level);
+    case key(keys::kEpoch): return number(p, end, learn, row_.epoch, f_epoch);
+    case key(keys::kStep): return number(p, end, learn, row_.step, f_step);
+    case key(keys::kCount): return number(p, end, learn, row_.count, f_count);
+    case key(keys::kSize): return number(p, end, learn, row_.size, f_size);
+    case key(keys::kOffset): return number(p, end, learn, row_.offset, f_offset);
+    case key(keys::kReturn): return number(p, end, learn, row_.ret, f_ret);
+    case key(keys::kErrno): return number(p, end, learn, row_.errno_, f_errno_);
+    case key(keys::kFileName):
+    case key(keys::kShortFileName): {
       if (!row_.have(f_fhash) && *p == '"') return text_code(p, end, fhash_, row_.fhash, f_fhash);
       const bool ok = skip_value(p, end);
       rest(learn.key_at, p);
       return ok;
     }
-    case key("name"): return row_.ph == 'M' ? written_value(p, end, meta_key_) : other_argument(p, end, learn);
-    case key("value"): return row_.ph == 'M' ? written_value(p, end, meta_value_) : other_argument(p, end, learn);
+    case key(keys::kMetadataName):
+      return row_.ph == 'M' ? written_value(p, end, meta_key_) : other_argument(p, end, learn);
+    case key(keys::kMetadataValue):
+      return row_.ph == 'M' ? written_value(p, end, meta_value_) : other_argument(p, end, learn);
     default:
-      return k.raw == "image_idx" ? number(p, end, learn, row_.image_idx, f_image_idx) : other_argument(p, end, learn);
+      return k.raw == keys::kImageIndex ? number(p, end, learn, row_.image_idx, f_image_idx)
+                                        : other_argument(p, end, learn);
   }
 }
 
@@ -210,21 +214,21 @@ bool LineScanner::more_arguments(const char*& p, const char* end, Shape* shape, 
 [[gnu::always_inline]] inline bool LineScanner::member(const Text& k, const char* key_at, const char*& p,
                                                        const char* end, const char*& late_args) {
   switch (key_of(k)) {
-    case key("id"): return integer_or_rest(p, end, key_at, row_.id, f_id);
-    case key("pid"): return integer_or_rest(p, end, key_at, row_.pid, f_pid);
-    case key("tid"): return integer_or_rest(p, end, key_at, row_.tid, f_tid);
-    case key("ts"):
+    case key(keys::kId): return integer_or_rest(p, end, key_at, row_.id, f_id);
+    case key(keys::kPid): return integer_or_rest(p, end, key_at, row_.pid, f_pid);
+    case key(keys::kTid): return integer_or_rest(p, end, key_at, row_.tid, f_tid);
+    case key(keys::kTs):
       if (!time_value(p, row_.ts)) return skip_value(p, end);
       take(f_ts);
       return true;
-    case key("dur"):
+    case key(keys::kDuration):
       if (!time_value(p, row_.dur)) return skip_value(p, end);
       take(f_dur);
       return true;
-    case key("name"): return text_code(p, end, name_, row_.name, f_name);
-    case key("cat"): return text_code(p, end, cat_, row_.cat, f_cat);
-    case key("ph"): row_.ph = phase_value(p, end); return row_.ph != 0;
-    case key("args"):
+    case key(keys::kName): return text_code(p, end, name_, row_.name, f_name);
+    case key(keys::kCategory): return text_code(p, end, cat_, row_.cat, f_cat);
+    case key(keys::kPhase): row_.ph = phase_value(p, end); return row_.ph != 0;
+    case key(keys::kArgs):
       if (row_.ph != 0) return arguments(p, end);
       late_args = p;
       return skip_value(p, end);

@@ -37,6 +37,9 @@ void give_buffer(Bytes b) {
   const std::scoped_lock lock(spare_mutex);
   if (spare.size() < kMostSpare) spare.push_back(std::move(b));
 }
+
+std::string_view text_of(const uint8_t* bytes, size_t n) { return {reinterpret_cast<const char*>(bytes), n}; }
+
 }  // namespace
 
 struct FileScanner::Worker {
@@ -87,8 +90,8 @@ void FileScanner::find_kind() {
   const size_t n = offset_ < size_ ? read_at(offset_, head, sizeof head) : 0;
   if (n == 0) {
     kind_ = Kind::end;
-  } else if (n >= 2 && head[0] == 0x1f && head[1] == 0x8b) {
-    kind_ = read_member_index({reinterpret_cast<const char*>(head), n}) ? Kind::indexed : Kind::stream;
+  } else if (begins_as_gzip(text_of(head, n))) {
+    kind_ = read_member_index(text_of(head, n)) ? Kind::indexed : Kind::stream;
   } else {
     kind_ = Kind::plain;
   }
@@ -100,9 +103,9 @@ bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
   while (offset_ < size_ && text < chunk_text_ * threads_) {
     uint8_t head[kHeader];
     const size_t n = read_at(offset_, head, sizeof head);
-    const auto index = read_member_index({reinterpret_cast<const char*>(head), n});
+    const auto index = read_member_index(text_of(head, n));
     if (!index) {
-      const bool member = n >= 18 && head[0] == 0x1f && head[1] == 0x8b;
+      const bool member = n >= 18 && begins_as_gzip(text_of(head, n));
       if (!member) {  // the stump of a member that was being written, or damage with more behind it
         if (n > 0) ++counts_.members_cut;
         if (find_member(offset_ + 1)) continue;

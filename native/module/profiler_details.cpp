@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "format/arguments.hpp"
 #include "format/json.hpp"
 
 namespace dft::py {
@@ -179,12 +180,6 @@ std::string compact(string_view list) {
     if (quoted || list[i] != ' ') out += list[i];
   }
   return out;
-}
-
-void append_key(std::string& out, string_view name) {
-  out += ",\"";
-  out += name;
-  out += "\":";
 }
 
 void append_field(std::string& out, string_view name, string_view value, bool list_as_text) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "format/arguments.hpp"
 #include "format/json.hpp"
 #include "module/profiler_details.hpp"
 
@@ -53,22 +54,13 @@ int64_t field(string_view text, string_view label, int64_t fallback) {
   return at != string_view::npos && read_number(text, at + label.size(), &value, &end) ? value : fallback;
 }
 
-void pair(std::string& out, string_view key, int64_t value) {
-  out += ",\"";
-  out += key;
-  out += "\":";
-  append_int(out, value);
-}
-
 void known_pair(std::string& out, string_view key, int64_t value) {
-  if (value != kAbsent) pair(out, key, value);
+  if (value != kAbsent) append_arg(out, key, value);
 }
 
 void percent(std::string& out, string_view key, int64_t part, int64_t whole) {
   char buf[32];
-  out += ",\"";
-  out += key;
-  out += "\":";
+  append_key(out, key);
   // Four places, which integers give faster than a double does.
   auto parts = uint64_t(double(part) * 1e6 / double(whole) + 0.5);
   char* end = put_uint(buf, parts / 10000);
@@ -221,7 +213,7 @@ const std::string& Table::fragment(const Row& row, bool on_device) {
 void Table::finish(const Row& row, int64_t moment) {
   auto after = std::upper_bound(steps_.begin(), steps_.end(), moment,
                                 [](int64_t value, const Step& step) { return value < step.start; });
-  if (after != steps_.begin() && moment <= after[-1].end) pair(out_, "step", after[-1].number);
+  if (after != steps_.begin() && moment <= after[-1].end) append_arg(out_, "step", after[-1].number);
   out_ += ",\"type\":\"";
   out_ += sort_of(row).name;
   out_ += '"';
@@ -230,15 +222,15 @@ void Table::finish(const Row& row, int64_t moment) {
 void Table::memory_args(const Row& row) {
   bool on_device = row.more[4] == 1;
   out_ = on_device ? ",\"device\":1" : ",\"device\":0";
-  pair(out_, "cpu_memory", on_device ? 0 : row.more[0]);
+  append_arg(out_, "cpu_memory", on_device ? 0 : row.more[0]);
   out_ += ",\"is_remote\":0";
-  pair(out_, "device_memory_usage", on_device ? row.more[0] : 0);
+  append_arg(out_, "device_memory_usage", on_device ? row.more[0] : 0);
   out_ += ",\"input_size\":0,\"total_cpu_percent\":0.0,\"total_device_percent\":0.0,\"dur_ns\":0";
-  pair(out_, "bytes", row.more[0]);
+  append_arg(out_, "bytes", row.more[0]);
   known_pair(out_, "total_allocated", row.more[1]);
   known_pair(out_, "total_reserved", row.more[2]);
   known_pair(out_, "addr", row.more[3]);
-  pair(out_, "device_index", row.device);
+  append_arg(out_, "device_index", row.device);
   finish(row, row.start);
 }
 
@@ -257,22 +249,22 @@ void Table::host_args(const Row& row, size_t index) {
   }
   int64_t on_device = device_ns_.empty() ? 0 : device_ns_[index];
   out_ = ",\"device\":0";
-  pair(out_, "cpu_memory", host_bytes);
+  append_arg(out_, "cpu_memory", host_bytes);
   out_ += ",\"is_remote\":0";
-  pair(out_, "device_memory_usage", device_bytes);
+  append_arg(out_, "device_memory_usage", device_bytes);
   out_ += fragment(row, false);
   percent(out_, "total_cpu_percent", row.duration, window_ns_);
   percent(out_, "total_device_percent", on_device, window_ns_);
-  pair(out_, "dur_ns", row.duration);
-  if (on_device) pair(out_, "device_ns", on_device);
-  if (row.correlation) pair(out_, "external_id", row.correlation);
+  append_arg(out_, "dur_ns", row.duration);
+  if (on_device) append_arg(out_, "device_ns", on_device);
+  if (row.correlation) append_arg(out_, "external_id", row.correlation);
   if (!flops.empty()) {
     auto found = flops.find(row.correlation);
-    if (found != flops.end() && found->second) pair(out_, "flops", found->second);
+    if (found != flops.end() && found->second) append_arg(out_, "flops", found->second);
   }
-  if (row.sequence >= 0) pair(out_, "sequence", row.sequence);
-  if (row.record_function) pair(out_, "rf_id", row.record_function);
-  if (row.forward_thread) pair(out_, "forward_thread", row.forward_thread);
+  if (row.sequence >= 0) append_arg(out_, "sequence", row.sequence);
+  if (row.record_function) append_arg(out_, "rf_id", row.record_function);
+  if (row.forward_thread) append_arg(out_, "forward_thread", row.forward_thread);
   known_pair(out_, "python_id", row.more[0]);
   known_pair(out_, "python_parent_id", row.more[1]);
   known_pair(out_, "python_module_id", row.more[2]);
@@ -282,7 +274,7 @@ void Table::host_args(const Row& row, size_t index) {
 // Names the operator that launched this activity; returns its start, or the row's own.
 int64_t Table::add_operator(const Row& row) {
   if (!row.linked) return row.start;
-  pair(out_, "external_id", row.linked);
+  append_arg(out_, "external_id", row.linked);
   auto found = operators_.find(row.linked);
   if (found == operators_.end()) return row.start;
   const Row& launcher = rows[found->second];
@@ -295,8 +287,8 @@ void Table::launch_args(const Row& row) {
   out_ = ",\"device\":0,\"cpu_memory\":0,\"is_remote\":0,\"device_memory_usage\":0,\"input_size\":0";
   percent(out_, "total_cpu_percent", row.duration, window_ns_);
   out_ += ",\"total_device_percent\":0.0";
-  pair(out_, "dur_ns", row.duration);
-  if (row.correlation) pair(out_, "correlation", row.correlation);
+  append_arg(out_, "dur_ns", row.duration);
+  if (row.correlation) append_arg(out_, "correlation", row.correlation);
   out_ += fragment(row, true);
   add_operator(row);
   finish(row, row.start);
@@ -306,10 +298,10 @@ void Table::device_args(const Row& row) {
   out_ =
       ",\"device\":1,\"cpu_memory\":0,\"is_remote\":0,\"device_memory_usage\":0,\"input_size\":0,\"total_cpu_percent\":0.0";
   percent(out_, "total_device_percent", row.duration, window_ns_);
-  pair(out_, "dur_ns", row.duration);
-  pair(out_, "device_index", row.device);
-  pair(out_, "stream", row.tid);
-  if (row.correlation) pair(out_, "correlation", row.correlation);
+  append_arg(out_, "dur_ns", row.duration);
+  append_arg(out_, "device_index", row.device);
+  append_arg(out_, "stream", row.tid);
+  if (row.correlation) append_arg(out_, "correlation", row.correlation);
   out_ += fragment(row, true);
   finish(row, add_operator(row));
 }

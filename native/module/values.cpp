@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "format/json.hpp"
+#include "format/keys.hpp"
 #include "record/engine.hpp"
 
 namespace dft::py {
@@ -254,8 +255,7 @@ std::string text_of(PyObject* value) {
 
 std::string key_text(PyObject* key) {
   std::string name = text_of(key);
-  // The format's own keys are not the user's to overwrite.
-  if (name == "hhash" || name == "p_idx" || name == "level") name += '_';
+  if (keys::is_reserved(name)) name += '_';
   std::string out;
   append_json_string(out, name);
   out += ':';

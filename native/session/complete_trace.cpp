@@ -11,6 +11,7 @@
 #include <cstring>
 #include <optional>
 
+#include "format/arguments.hpp"
 #include "format/envelope.hpp"
 #include "format/json.hpp"
 #include "format/member.hpp"
@@ -47,13 +48,12 @@ void add_facts(std::string_view text, MemberFacts* facts) {
 
 // The numbers of the events in a text; its last line may be cut.
 void add_event_ids(std::string_view text, std::vector<uint64_t>* ids) {
-  constexpr std::string_view kEvent = ",\"ph\":\"X\"";  // within a string its quotes would be escaped
-  constexpr std::string_view kEndRecord = ",\"name\":\"end\",\"cat\":\"dftracer\"";
   while (!text.empty()) {
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    bool event = line.starts_with(envelope::kId) && line.find(kEvent) != line.npos;
-    if (event && line.find(kEndRecord) == line.npos)
+    // Within a string its quotes would be escaped.
+    bool event = line.starts_with(envelope::kId) && line.find(envelope::kEvent) != line.npos;
+    if (event && line.find(envelope::kEndRecord) == line.npos)
       ids->push_back(strtoull(line.data() + envelope::kId.size(), nullptr, 10));
   }
 }
@@ -115,19 +115,16 @@ void close_text(const DeadRing& ring, uint64_t before, Rest* rest) {
   const FileHeader& h = ring.header();
   std::vector<std::pair<std::string, std::string>> no_names;
   LineFormatter lines = formatter_of(ring, no_names);
-  std::string args = ",\"num_events\":";
-  append_int(args, int64_t(before + rest->facts.lines - 1));  // less the bracket
-  args += ",\"recovered\":true,\"recovered_events\":";
-  append_int(args, int64_t(rest->records));
-  args += ",\"dropped\":";
   uint64_t dropped = rest->lost;
   for (auto& d : h.dropped) dropped += d.load();
-  append_int(args, int64_t(dropped));
-  if (rest->lost) {
-    args += ",\"dropped_large\":";
-    append_int(args, int64_t(rest->lost));
-  }
-  rest->text += lines.event_line(h.next_id.load(), int64_t(h.pid), "end", rest->last_ts, args);
+  std::string args;
+  append_arg(args, "num_events", int64_t(before + rest->facts.lines - 1));  // less the bracket
+  append_key(args, "recovered");
+  args += "true";
+  append_arg(args, "recovered_events", int64_t(rest->records));
+  append_arg(args, "dropped", int64_t(dropped));
+  if (rest->lost) append_arg(args, "dropped_large", int64_t(rest->lost));
+  rest->text += lines.event_line(h.next_id.load(), int64_t(h.pid), envelope::kEndOfTrace, rest->last_ts, args);
   rest->text += envelope::kLastLine;
   rest->facts.count(rest->last_ts);
   rest->facts.count(0);  // the bracket
@@ -221,11 +218,17 @@ bool is_its_own(int fd, const DeadRing& ring, uint64_t size) {
   if (size == 0) return bytes.empty() || is_first_write(bytes, ring);
   if (h.compress && !begins_as_member(bytes)) return false;
   std::string text = h.compress ? first_member_text(bytes, kBeginning) : bytes;
-  std::string start = "\"name\":\"start\",\"cat\":\"dftracer\",\"pid\":";
-  size_t at = text.find(start);
-  start += std::to_string(h.pid) + ",\"tid\":" + std::to_string(h.pid) +
-           ",\"ts\":" + std::to_string((h.first_anchor.mono_ns + h.epoch_offset) / 1000) + ",";
-  return text.starts_with("[\n{") && at != text.npos && text.compare(at, start.size(), start) == 0;
+  size_t at = text.find(envelope::kStartRecord);
+  std::string start(envelope::kStartRecord);
+  start += envelope::kPid;
+  append_int(start, int64_t(h.pid));
+  start += envelope::kTid;
+  append_int(start, int64_t(h.pid));
+  start += envelope::kTs;
+  append_int(start, int64_t((h.first_anchor.mono_ns + h.epoch_offset) / 1000));
+  start += ',';
+  return text.starts_with(envelope::kFirstLine) && text.compare(envelope::kFirstLine.size(), 1, "{") == 0 &&
+         at != text.npos && text.compare(at, start.size(), start) == 0;
 }
 
 bool is_file_of_ours(const struct stat& st) { return S_ISREG(st.st_mode) && st.st_uid == geteuid(); }

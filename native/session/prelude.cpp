@@ -8,6 +8,8 @@
 #include <climits>
 #include <ctime>
 
+#include "format/arguments.hpp"
+#include "format/envelope.hpp"
 #include "format/json.hpp"
 #include "format/md5.hpp"
 #include "format/run_record.hpp"
@@ -109,14 +111,14 @@ Prelude make_prelude(Session* s) {
   tm local;
   localtime_r(&seconds, &local);
   strftime(date, sizeof date, "%a %b %e %H:%M:%S %Y", &local);
-  std::string args = ",\"cwd\":\"" + short_hash(cwd) + "\",\"cmd_hash\":\"" + short_hash(command) +
-                     "\",\"exec_hash\":\"" + short_hash(executable) + "\",\"version\":";
-  append_json_string(args, s->settings.version);
-  args += ",\"date\":";
-  append_json_string(args, date);
-  args += ",\"ppid\":";
-  append_int(args, getppid());
-  out.text += s->lines.event_line(h->next_id.fetch_add(1), pid, "start", start_us, args);
+  std::string args;
+  append_arg(args, "cwd", short_hash(cwd));
+  append_arg(args, "cmd_hash", short_hash(command));
+  append_arg(args, "exec_hash", short_hash(executable));
+  append_arg(args, "version", s->settings.version);
+  append_arg(args, "date", date);
+  append_arg(args, "ppid", getppid());
+  out.text += s->lines.event_line(h->next_id.fetch_add(1), pid, envelope::kStart, start_us, args);
   out.facts.count(start_us);
   ++out.records;
   return out;

@@ -1,31 +1,13 @@
 // How a trace file ends: the closing record, and the next part of a rotated trace.
 #include <algorithm>
 
+#include "format/arguments.hpp"
 #include "format/envelope.hpp"
-#include "format/json.hpp"
 #include "record/engine.hpp"
 #include "record/self_cost.hpp"
 #include "write/writer.hpp"
 
 namespace dft {
-namespace {
-
-void add_arg(std::string& out, const char* key, int64_t value) {
-  out += ",\"";
-  out += key;
-  out += "\":";
-  append_int(out, value);
-}
-
-void add_arg(std::string& out, const char* key, std::string_view value) {
-  out += ",\"";
-  out += key;
-  out += "\":";
-  append_json_string(out, value);
-}
-
-}  // namespace
-
 bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   FileHeader* h = rings_.header();
   uint64_t ring_full = h->dropped[int(Drop::kRingFull)].load();
@@ -37,32 +19,32 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   clock_.add(now);
   uint64_t mapped = clock_.to_epoch_ns(now.ticks);
   std::string args;
-  add_arg(args, "num_events", int64_t(records_in_file_));
-  add_arg(args, "dropped", int64_t(ring_full + disk + limit + in_signal + memory));
-  add_arg(args, "dropped_ring_full", int64_t(ring_full));
-  add_arg(args, "dropped_disk", int64_t(disk));
-  add_arg(args, "dropped_size_limit", int64_t(limit));
-  if (in_signal) add_arg(args, "dropped_in_signal", int64_t(in_signal));
-  if (memory) add_arg(args, "dropped_memory", int64_t(memory));
-  if (uint64_t cut = g_cut_values.load()) add_arg(args, "values_cut", int64_t(cut));
-  add_arg(args, "bytes", int64_t(bytes()));
-  add_arg(args, "members", int64_t(members_));
+  append_arg(args, "num_events", int64_t(records_in_file_));
+  append_arg(args, "dropped", int64_t(ring_full + disk + limit + in_signal + memory));
+  append_arg(args, "dropped_ring_full", int64_t(ring_full));
+  append_arg(args, "dropped_disk", int64_t(disk));
+  append_arg(args, "dropped_size_limit", int64_t(limit));
+  if (in_signal) append_arg(args, "dropped_in_signal", int64_t(in_signal));
+  if (memory) append_arg(args, "dropped_memory", int64_t(memory));
+  if (uint64_t cut = g_cut_values.load()) append_arg(args, "values_cut", int64_t(cut));
+  append_arg(args, "bytes", int64_t(bytes()));
+  append_arg(args, "members", int64_t(members_));
   uint64_t cost = measure_event_cost();
-  add_arg(args, "writer_cpu_us", int64_t(own_cpu_ns / 1000));
-  add_arg(args, "event_cost_ns", int64_t(cost / 100));
-  add_arg(args, "overhead_us", int64_t(h->events.load() * cost / 100000));
-  add_arg(args, "clock", clock_source());
-  add_arg(args, "clock_start_ns", int64_t(clock_.first().mono_ns + clock_.epoch_offset()));
-  add_arg(args, "clock_end_ns", int64_t(mapped));
+  append_arg(args, "writer_cpu_us", int64_t(own_cpu_ns / 1000));
+  append_arg(args, "event_cost_ns", int64_t(cost / 100));
+  append_arg(args, "overhead_us", int64_t(h->events.load() * cost / 100000));
+  append_arg(args, "clock", clock_source());
+  append_arg(args, "clock_start_ns", int64_t(clock_.first().mono_ns + clock_.epoch_offset()));
+  append_arg(args, "clock_end_ns", int64_t(mapped));
   // How far the wall clock has moved against ours since the start (NTP steps, slewing).
-  add_arg(args, "clock_drift_ns", int64_t(realtime_ns()) - int64_t(mapped));
-  add_arg(args, "compression", settings_.compress ? Gzip::backend() : "none");
-  add_arg(args, "recoverable", rings_.recoverable() ? 1 : 0);
-  if (part_ > 1 || !last) add_arg(args, "part", part_);
-  if (!last) add_arg(args, "continues", 1);
+  append_arg(args, "clock_drift_ns", int64_t(realtime_ns()) - int64_t(mapped));
+  append_arg(args, "compression", settings_.compress ? Gzip::backend() : "none");
+  append_arg(args, "recoverable", rings_.recoverable() ? 1 : 0);
+  if (part_ > 1 || !last) append_arg(args, "part", part_);
+  if (!last) append_arg(args, "continues", 1);
   if (closing_facts_) closing_facts_(&args);
   uint64_t ts = mapped / 1000;
-  std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "end", ts, args);
+  std::string text = lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), envelope::kEndOfTrace, ts, args);
   text += envelope::kLastLine;
   MemberFacts facts;
   facts.count(ts);

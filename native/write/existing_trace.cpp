@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "format/envelope.hpp"
 #include "format/member.hpp"
 #include "format/run_record.hpp"
 #include "record/process_owner.hpp"
@@ -30,8 +31,6 @@ std::string read_piece(int fd, uint64_t offset, size_t size) {
   out.resize(done);
   return out;
 }
-
-bool is_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
 // The text of the last member, or nothing where the members do not lead to the end of the file.
 std::string last_member_text(int fd, uint64_t size) {
@@ -64,8 +63,8 @@ void read_head(std::string_view text, ExistingTrace* out) {
 void read_tail(std::string_view text, ExistingTrace* out) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
   out->closed = text.ends_with("\n]");
-  size_t end = text.rfind("\"name\":\"end\",\"cat\":\"dftracer\"");
-  out->continues = end != text.npos && text.substr(end).find(",\"continues\":1") != text.npos;
+  size_t end = text.rfind(envelope::kEndRecord);
+  out->continues = end != text.npos && text.substr(end).find(envelope::kContinues) != text.npos;
 }
 
 }  // namespace
@@ -88,7 +87,7 @@ ExistingTrace look_at(const std::string& path) {
   out.modified_s = st.st_mtime;
   uint64_t size = uint64_t(st.st_size);
   std::string head = read_piece(fd, 0, kHead);
-  if (is_gzip(head)) {
+  if (begins_as_gzip(head)) {
     read_head(first_member_text(head, kHead), &out);
     if (out.kind == ExistingTrace::kTrace) read_tail(last_member_text(fd, size), &out);
   } else {

@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "format/arguments.hpp"
 #include "format/envelope.hpp"
 #include "format/io_calls.hpp"
 #include "format/json.hpp"
@@ -115,7 +116,7 @@ const CallKeys* call_keys() {
     auto* keys = new CallKeys[std::size(kCalls)];
     for (size_t call = 0; call < std::size(kCalls); ++call) {
       for (int i = 0; i < 4 && kCalls[call].keys[i]; ++i) {
-        keys[call].text[i] = std::string(",\"") + kCalls[call].keys[i] + "\":";
+        append_key(keys[call].text[i], kCalls[call].keys[i]);
         keys[call].is_hash[i] = std::string_view(kCalls[call].keys[i]).ends_with("hash");
       }
     }

@@ -34,7 +34,7 @@ from dftracer import _config, _inherited
 from dftracer._units import plural
 from dftracer.format import reader
 from dftracer.format.files import find_traces, is_trace_name
-from dftracer.format.records import RESERVED_ARGS
+from dftracer.format.records import RESERVED_ARGS, is_own_event
 
 __all__ = ["Capture", "Event", "capture", "read"]
 
@@ -43,7 +43,6 @@ if "dftracer.python" not in sys.modules:
     _config.turn_on()
 
 _ATTEMPTS, _PAUSE = 20, 0.01
-_OWN = frozenset({"start", "end"})  # names of the tracer's own events
 
 
 class Event:
@@ -312,7 +311,7 @@ def _recover(directory: str) -> None:
 def _linked(events_by_file: Iterable[list[reader.Record]]) -> list[Event]:
     """Events with their parents, which lie in the same file or in another part of the process's trace."""
     files = [
-        [Event(record) for record in records if record["ph"] == "X" and not _is_own(record)]
+        [Event(record) for record in records if record["ph"] == "X" and not is_own_event(record)]
         for records in events_by_file
     ]
     by_process = {(_host(event), event.pid, event.id): event for events in files for event in events}
@@ -330,10 +329,6 @@ def _linked(events_by_file: Iterable[list[reader.Record]]) -> list[Event]:
         if event.parent is not None:
             event.parent.children.append(event)
     return everything
-
-
-def _is_own(record: reader.Record) -> bool:
-    return record["cat"] == "dftracer" and record["name"] in _OWN
 
 
 def _host(event: Event) -> Any:

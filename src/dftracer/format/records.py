@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 __all__ = [
     "ARGS",
@@ -20,6 +21,8 @@ __all__ = [
     "Arg",
     "Field",
     "MetadataKind",
+    "is_metadata",
+    "is_own_event",
 ]
 
 
@@ -131,3 +134,13 @@ INTEGER_ARGS = frozenset({arg.name for arg in ARGS if arg.type == "int"}) | {
 
 # DFTracer 2.x may write other units than us and says so in a `CM` record `time_metric`: (multiply, divide).
 TIME_UNITS: dict[str, tuple[int, int]] = {"NS": (1, 1000), "US": (1, 1), "MS": (1000, 1), "S": (1_000_000, 1)}
+
+
+def is_metadata(record: Mapping[str, Any]) -> bool:
+    """Whether it says something of the process rather than what happened in it."""
+    return record.get("ph") in ("M", 4)
+
+
+def is_own_event(record: Mapping[str, Any]) -> bool:
+    """Whether it is the `start` or the `end` of the tracer itself."""
+    return record.get("cat") == "dftracer" and record.get("name") in ("start", "end")

@@ -10,6 +10,7 @@ from typing import Any
 
 from dftracer.format.members import gzip_member
 from dftracer.format.reader import Problems, text_lines
+from dftracer.format.records import is_metadata
 from dftracer.format.text import parse_line, stripped
 
 __all__ = ["MADE_BY", "TraceWriter", "is_trace", "maker_of"]
@@ -39,7 +40,7 @@ class TraceWriter:
         self._size += len(text) + 1
         self.records += 1
         ts = record.get("ts")
-        if type(ts) is int and ts > 0 and record.get("ph") not in ("M", 4):
+        if type(ts) is int and ts > 0 and not is_metadata(record):
             self._first = min(self._first, ts) if self._first else ts
             self._last = max(self._last, ts)
         if self._size >= _MEMBER_TEXT:

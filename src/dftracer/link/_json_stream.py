@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dftracer._units import plural
+from dftracer.format.members import MAGIC
 
 __all__ = ["ItemReader", "Repairs", "read_blocks"]
 
@@ -51,7 +52,7 @@ class Repairs:
 def read_blocks(path: Path, repairs: Repairs, size: int = BLOCK) -> Iterator[bytes]:
     """The bytes of a file, inflated if need be; a cut or damaged end is noted, not raised."""
     with path.open("rb") as f:
-        if f.read(2) != b"\x1f\x8b":
+        if f.read(2) != MAGIC[:2]:
             f.seek(0)
             while block := f.read(size):
                 yield block

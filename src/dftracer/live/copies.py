@@ -6,12 +6,13 @@ import re
 import shutil
 from pathlib import Path
 
+from dftracer.format.lines import TIME
 from dftracer.format.members import gzip_member
 from dftracer.live.look import LiveFile
 
 __all__ = ["rest_member", "whole_copy"]
 
-_TS = re.compile(rb',"ts":(\d+)')
+_TS = re.compile(TIME + rb"(\d+)")
 
 
 def rest_member(text: bytes) -> bytes:

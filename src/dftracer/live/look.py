@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dftracer import _core
 from dftracer.format.files import Paths, find_traces
+from dftracer.format.lines import END_RECORD
 from dftracer.format.members import member_index
 
 __all__ = ["LiveFile", "look", "requested_places"]
@@ -18,7 +19,6 @@ _HEAD = 64
 _STATES = {"running": "running", "dead": "killed"}
 # Small members of an open tail are joined into one within this time (and a flush, and a slow disk).
 _SETTLED_US = 15_000_000
-_END = b'"name":"end","cat":"dftracer"'
 
 
 class LiveFile(NamedTuple):
@@ -99,7 +99,7 @@ def _without_ring(path: Path) -> LiveFile | None:
                 return LiveFile(path, None, "finished" if size else "unknown", size, size)
             whole = sum(members[-1][:2])
             last = os.pread(f.fileno(), members[-1][1], members[-1][0])
-            if _END in _inflated(last):
+            if END_RECORD in _inflated(last):
                 return LiveFile(path, None, "finished", size, size)
             newest = max(last_ts for _, _, last_ts in members)
             final = next((at for at, _, ts in members if ts > newest - _SETTLED_US), whole)
@@ -112,7 +112,7 @@ def _without_ring(path: Path) -> LiveFile | None:
 
 def _plain(path: Path, descriptor: int, size: int) -> LiveFile:
     last = os.pread(descriptor, 1 << 16, max(0, size - (1 << 16)))
-    if _END in last:
+    if END_RECORD in last:
         return LiveFile(path, None, "finished", size, size)
     whole = size - len(last) + last.rfind(b"\n") + 1
     return LiveFile(path, None, "cut", whole, whole)

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dftracer.format.files import Paths
+from dftracer.format.lines import TIME
 from dftracer.format.members import member_index
 from dftracer.live.copies import rest_member
 from dftracer.live.look import LiveFile, look
@@ -215,7 +216,7 @@ def _last_time(text: bytes) -> int:
     """The latest start of an event in the last lines of a text."""
     found = 0
     for line in text[-(1 << 16) :].splitlines()[-200:]:
-        _, key, rest = line.partition(b',"ts":')
+        _, key, rest = line.partition(TIME)
         if key:
             digits = rest[:20].split(b",")[0]
             found = max(found, int(digits) if digits.isdigit() else 0)

@@ -14,6 +14,7 @@ from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_out
 from dftracer.cli.showing import print_json
 from dftracer.cli.trace_arguments import add_filters, add_paths, refuse_empty_selection, time_range
 from dftracer.format.reader import Problems
+from dftracer.format.records import is_metadata, is_own_event
 from dftracer.format.writer import TraceWriter
 from dftracer.load.heads import read_through
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
@@ -80,9 +81,7 @@ def _slice(
             pid = whole_number(record.get("pid", process.pid))
             if pid is None or pid not in allowed:
                 continue
-            if record.get("ph") in ("M", 4) or (
-                record.get("cat") == "dftracer" and record["name"] in ("start", "end")
-            ):
+            if is_metadata(record) or is_own_event(record):
                 writer.add(text, record)
             elif _wanted(record, args, (time, allowed[pid])):
                 writer.add(text, record)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from dftracer.format.hashes import string_hash
+from dftracer.format.lines import FIRST_LINE, LAST_LINE, TRACER, arguments, event_line, metadata_line
 from dftracer.format.members import gzip_member
 
 __all__ = ["EPOCH_US", "MadeFile"]
@@ -29,7 +29,7 @@ class MadeFile:
         self._size = 0
         self._first = 0
         self._last = 0
-        self.add("[\n")
+        self.add(FIRST_LINE)
         self.meta("HH", host, self.hhash)
 
     def add(self, lines: str, *begins: int) -> None:
@@ -45,26 +45,18 @@ class MadeFile:
     def meta(self, kind: str, key: str, value: str, **more: Any) -> None:
         """Add a metadata record."""
         self.ids += 1
-        args = {"hhash": self.hhash, "name": key, "value": value, **more}
-        head = {"id": self.ids, "name": kind, "cat": "dftracer", "pid": self.pid, "tid": self.pid}
-        self.add(_dump({**head, "ph": "M", "args": args}))
+        self.add(metadata_line(self.ids, kind, self.pid, self.hhash, key, value, more))
 
     def own_event(self, name: str, ts: int, **args: Any) -> None:
         """Add `start` or `end`, the tracer's own events."""
         self.ids += 1
-        full = {"hhash": self.hhash, "p_idx": -1, **args, "level": 1}
-        self.add(self.event_line(self.ids, name, "dftracer", self.pid, ts, 0, full), ts)
-
-    def event_line(
-        self, ident: int, name: str, cat: str, tid: int, ts: int, dur: int, args: dict[str, Any]
-    ) -> str:
-        head = {"id": ident, "name": name, "cat": cat, "pid": self.pid, "tid": tid, "ts": ts, "dur": dur}
-        return _dump({**head, "ph": "X", "args": args})
+        full = arguments(self.hhash, -1, args, 1)
+        self.add(event_line(self.ids, name, TRACER, self.pid, self.pid, ts, 0, full), ts)
 
     def end(self, ts: int, **facts: Any) -> None:
         """Close the trace as the recorder does."""
         self.own_event("end", ts, **{"num_events": self.ids + 1, "dropped": 0, **facts})
-        self.add("]\n")
+        self.add(LAST_LINE)
 
     def close(self) -> None:
         self._cut()
@@ -78,7 +70,3 @@ class MadeFile:
         self._file.write(member)
         self._parts.clear()
         self._size = self._first = self._last = 0
-
-
-def _dump(record: dict[str, Any]) -> str:
-    return json.dumps(record, separators=(",", ":"), ensure_ascii=False) + "\n"

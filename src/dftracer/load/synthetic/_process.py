@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dftracer.format.hashes import string_hash
+from dftracer.format.lines import arguments, event_line
 from dftracer.load.synthetic._lines import EPOCH_US, MadeFile
 
 __all__ = ["Process"]
@@ -99,8 +100,8 @@ class Process:
                     out.meta("FH", file, args["fhash"])
                     out.ids += 1
             above = stack[-1][1] if stack else -1
-            full = {"hhash": out.hhash, "p_idx": above, **args, "level": len(stack) + 1}
-            line = out.event_line(out.ids, s.name, s.cat, s.tid, EPOCH_US + s.start, s.dur, full)
+            full = arguments(out.hhash, above, args, len(stack) + 1)
+            line = event_line(out.ids, s.name, s.cat, out.pid, s.tid, EPOCH_US + s.start, s.dur, full)
             stack.append((s.end, out.ids))
             ended.append((s.end, -out.ids, line, s.start))
         for _, _, line, begin in sorted(ended):

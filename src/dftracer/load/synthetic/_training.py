@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dftracer.format.hashes import string_hash
+from dftracer.format.lines import FILE_KEY, event_text
 from dftracer.load.synthetic._lines import EPOCH_US, MadeFile
 
 __all__ = ["Run", "training_run"]
 
 _HOST = "node0"
 _HHASH = string_hash(_HOST)
-# Between the duration of an event and the id of the one around it.
-_ARGS = f',"ph":"X","args":{{"hhash":"{_HHASH}","p_idx":'
-_LEVEL = ',"level":'
 _STEP_EVENTS = 7  # of a main process
 
 
@@ -120,7 +118,6 @@ def _close(job: _Job, out: MadeFile) -> int:
 
 def _write_worker(job: _Job, out: MadeFile, number: int) -> int:
     """The batches of one loader worker; gives how many events they are."""
-    who = f'"pid":{out.pid},"tid":{out.pid},"ts":'
     count = 0
     for step in range(number, job.steps, job.workers):
         labels = job.labels(step)
@@ -128,50 +125,41 @@ def _write_worker(job: _Job, out: MadeFile, number: int) -> int:
         batch_id = out.ids
         at = EPOCH_US + step * job.step_us
         for place in range(job.batch):
-            at = _write_item(job, out, who, step, place, batch_id, at)
-        out.add(
-            f'{{"id":{batch_id},"name":"preprocess.collate","cat":"data",{who}{at},"dur":150{_ARGS}-1,'
-            f"{labels}{_LEVEL}1}}}}\n",
-            at,
-        )
+            at = _write_item(job, out, step, place, batch_id, at)
+        collate = event_text(batch_id, "preprocess.collate", "data", out.pid, at, 150, _HHASH, -1, labels, 1)
+        out.add(collate, at)
         count += job.batch * job.item_events + 1
     return count
 
 
-def _write_item(job: _Job, out: MadeFile, who: str, step: int, place: int, batch_id: int, began: int) -> int:
+def _write_item(job: _Job, out: MadeFile, step: int, place: int, batch_id: int, began: int) -> int:
     """One sample of a batch, from its file; gives when it is ready."""
     file = (step * job.batch + place) * 7919 % len(job.paths)
     item = out.ids + 1
     out.ids += job.item_events
     labels = job.labels(step)
-    args = f'{_ARGS}{item},"fhash":"{job.hashes[file]}"'
+    hashed = f'{FILE_KEY}"{job.hashes[file]}"'
+
+    def line(ident: int, name: str, cat: str, ts: int, dur: int, args: str) -> str:
+        return event_text(ident, name, cat, out.pid, ts, dur, _HHASH, item, args, 3)
+
     dur = 20 + file % 7
-    lines = [
-        f'{{"id":{item + 1},"name":"open","cat":"POSIX",{who}{began + 2},"dur":{dur}{args},'
-        f'"flags":0,"ret":{5 + place}{_LEVEL}3}}}}\n'
-    ]
+    opened = f'{hashed},"flags":0,"ret":{5 + place}'
+    lines = [line(item + 1, "open", "POSIX", began + 2, dur, opened)]
     at = began + dur + 3
     for number in range(job.reads):
         dur = 40 + (file * 31 + number * 17 + step) % 60
-        lines.append(
-            f'{{"id":{item + 2 + number},"name":"read","cat":"POSIX",{who}{at},"dur":{dur}{args},'
-            f'"count":131072,"ret":131072{_LEVEL}3}}}}\n'
-        )
+        read = f'{hashed},"count":131072,"ret":131072'
+        lines.append(line(item + 2 + number, "read", "POSIX", at, dur, read))
         at += dur + 1
-    lines.append(
-        f'{{"id":{item + 2 + job.reads},"name":"close","cat":"POSIX",{who}{at},"dur":3{args},'
-        f'"ret":0{_LEVEL}3}}}}\n'
-    )
+    lines.append(line(item + 2 + job.reads, "close", "POSIX", at, 3, f'{hashed},"ret":0'))
     dur = 200 + (file * 13 + step) % 90
-    lines.append(
-        f'{{"id":{item + 3 + job.reads},"name":"preprocess","cat":"data",{who}{at + 4},"dur":{dur}'
-        f"{_ARGS}{item},{labels}{_LEVEL}3}}}}\n"
-    )
+    lines.append(line(item + 3 + job.reads, "preprocess", "data", at + 4, dur, labels))
     at += 4 + dur
     item_began = at - dur - 400
+    indexed = f'{labels},"image_idx":{file}'
     lines.append(
-        f'{{"id":{item},"name":"item","cat":"data",{who}{item_began},"dur":{dur + 400}'
-        f'{_ARGS}{batch_id},{labels},"image_idx":{file}{_LEVEL}2}}}}\n'
+        event_text(item, "item", "data", out.pid, item_began, dur + 400, _HHASH, batch_id, indexed, 2)
     )
     out.add("".join(lines), min(began, item_began), at)
     return at
@@ -179,7 +167,6 @@ def _write_item(job: _Job, out: MadeFile, who: str, step: int, place: int, batch
 
 def _write_main(job: _Job, out: MadeFile) -> int:
     """The steps of one rank; gives how many events they are."""
-    who = f'"pid":{out.pid},"tid":{out.pid},"ts":'
     for step in range(job.steps):
         start = EPOCH_US + step * job.step_us
         wait = 600 + step * 7 % 200
@@ -197,15 +184,14 @@ def _write_main(job: _Job, out: MadeFile) -> int:
             ("step", "compute", at + 3830, 300, optimizer, block, 2),
         )
         text = "".join(
-            f'{{"id":{ident},"name":"{name}","cat":"{cat}",{who}{ts},"dur":{dur}{_ARGS}{above},'
-            f"{labels}{_LEVEL}{level}}}}}\n"
+            event_text(ident, name, cat, out.pid, ts, dur, _HHASH, above, labels, level)
             for name, cat, ts, dur, ident, above, level in stages
         )
-        item = f'{_ARGS}-1,"count":"{step + 1}",{labels}{_LEVEL}1}}}}\n'
-        text += f'{{"id":{fetch},"name":"fetch.iter","cat":"dataloader",{who}{start},"dur":{wait}{item}'
-        text += (
-            f'{{"id":{block},"name":"fetch.block","cat":"dataloader",{who}{at},'
-            f'"dur":{job.step_us - wait}{item}'
-        )
+        counted = f'"count":"{step + 1}",{labels}'
+        for ident, name, ts, dur in (
+            (fetch, "fetch.iter", start, wait),
+            (block, "fetch.block", at, job.step_us - wait),
+        ):
+            text += event_text(ident, name, "dataloader", out.pid, ts, dur, _HHASH, -1, counted, 1)
         out.add(text, start, at + 3830)
     return _STEP_EVENTS * job.steps
