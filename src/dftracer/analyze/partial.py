@@ -209,7 +209,10 @@ class _Analyzer:
         del tid, dur, counts  # at this point most is held; nothing stays a moment longer than it is needed
         out = Partial(self.process, events=self.rows, first_us=self.first, last_us=self.last, steps=steps)
         whole = self.ai_span or (self.first or 0, self.last or 0)
-        out.phases = find_phases(steps, phase_marks(self.marks, steps.tid, whole), loops)
+        marks = phase_marks(self.marks, steps.tid, whole)
+        if self.auto:  # evaluations are marked; a forward without a backward is one that failed
+            marks.forward = EMPTY
+        out.phases = find_phases(steps, marks, loops)
         out.auto = self.auto
         out.batches = self.marks.of("body", steps.tid).shape[1]
         out.names = self._names_frame()

@@ -161,5 +161,6 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
         seen = f"Only {plural(n, 'step was', 'steps were')} recorded: too few to judge the run."
         title = seen if n else "No training step can be seen in this trace."
         evidence = {"steps": n, "events": said["events"]}
-        out.append(Finding("not_enough_evidence", title, 0.0, 0.0, "info", 1.0, evidence))
+        advice = f"Let it run for {FEW_STEPS} steps or more." if n else ""
+        out.append(Finding("not_enough_evidence", title, 0.0, 0.0, "info", 1.0, evidence, advice=advice))
     return out

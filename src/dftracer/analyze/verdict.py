@@ -45,7 +45,7 @@ _TRY = {
     "between_steps": "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, a function of yours).",
     "other": "Move it out of the step, or run it beside compute.",
     "unseen": "Annotate more of the step (ai.compute.*, ai.device.transfer, ai.comm.*), or trace with"
-    " `dftracer run --auto`.",
+    " `dftracer run`.",
 }
 
 
