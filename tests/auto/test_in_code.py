@@ -14,12 +14,13 @@ import pytest
 from dftracer.testing import Capture, capture
 
 torch = pytest.importorskip("torch")
+Dataset: Any = torch.utils.data.Dataset
 
 from dftracer import _core, auto  # noqa: E402
 from dftracer.python import ai  # noqa: E402
 
 
-class Numbers(torch.utils.data.Dataset):
+class Numbers(Dataset):
     def __init__(self, transform: Any = None) -> None:
         self.transform = transform
 
