@@ -395,4 +395,4 @@ def test_too_few_steps_ask_for_more_of_them(tmp_path: Path) -> None:
     p.write(tmp_path)
     told = document(analyze(tmp_path))
     assert told["head"][0] == "Only 1 step was recorded: too few to judge the run."
-    assert told["head"][2] == "Let it run for 3 steps or more."
+    assert told["head"][2] == "Let it run for more steps."

@@ -1,4 +1,4 @@
-"""Can this trace be trusted? What it says of itself, and what is missing from it."""
+"""Can this trace be trusted? What it says about itself, and what is missing from it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def statement(job: Job) -> dict[str, Any]:
 
 
 def _said(ends: list[dict[str, Any]], key: str) -> list[int]:
-    """What the processes say of something in their `end` records."""
+    """A value from the processes' `end` records."""
     return [end[key] for end in ends if isinstance(end.get(key), int)]
 
 
@@ -66,7 +66,7 @@ def _dropped_by_reason(ends: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _coverage(job: Job) -> float:
-    """How much of the slowest rank's steps has a name; without steps, how much of the longest process."""
+    """How much of the slowest rank's steps is annotated; without steps, how much of the longest process."""
     slowest = job.slowest
     if slowest is not None and slowest.wall_us.sum() > 0:
         return 1 - float(slowest.stage_us("unexplained").sum()) / float(slowest.wall_us.sum())
@@ -76,7 +76,7 @@ def _coverage(job: Job) -> float:
 
 
 def _who_died(job: Job) -> list[dict[str, Any]]:
-    """The processes that did not end, what they were to the training, and the last step they saw."""
+    """The processes that did not end, their role in the training, and their last step."""
     mains = {id(r.main): r for r in job.ranks}
     feeding = {id(w.partial): (r, w.number) for r in job.ranks for w in r.workers if not w.thread}
     out: list[dict[str, Any]] = []
@@ -103,8 +103,10 @@ def _died_words(row: dict[str, Any]) -> str:
         if row["worker"] is not None
         else f"rank {row['rank']}"
         if row["last_step"] is not None
-        else "a process"
+        else ""
     )
+    if not role:
+        return f"pid {row['pid']}"
     last = "" if row["last_step"] is None else f", last step {row['last_step']}"
     return f"{role} (pid {row['pid']}{last})"
 
@@ -119,10 +121,14 @@ def _problems(said: dict[str, Any], died: list[dict[str, Any]]) -> Iterator[str]
         yield f"{n} {of} ended without closing {'its' if n == 1 else 'their'} trace; all events recovered"
     if died:
         more = f" and {len(died) - 4} more" if len(died) > 4 else ""
-        yield "these are " + ", ".join(_died_words(row) for row in died[:4]) + more
+        yield (
+            ("it is " if len(died) == 1 else "these are ")
+            + ", ".join(_died_words(row) for row in died[:4])
+            + more
+        )
     n = said["truncated_files"]
     if n:
-        yield f"{plural(n, 'file is', 'files are')} cut"
+        yield f"{plural(n, 'file is', 'files are')} truncated"
     n = said["dropped"]
     if n:
         yield f"{plural(n, 'event was', 'events were')} dropped"
@@ -161,6 +167,6 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
         seen = f"Only {plural(n, 'step was', 'steps were')} recorded: too few to judge the run."
         title = seen if n else "No training step can be seen in this trace."
         evidence = {"steps": n, "events": said["events"]}
-        advice = f"Let it run for {FEW_STEPS} steps or more." if n else ""
-        out.append(Finding("not_enough_evidence", title, 0.0, 0.0, "info", 1.0, evidence, advice=advice))
+        advice = "Let it run for more steps." if n else ""
+        out.append(Finding("not_enough_evidence", title, 0.0, 0.0, "info", 1.0, evidence, advice))
     return out
