@@ -126,3 +126,23 @@ def shifted(record: dict[str, Any], first: int) -> str:
     if "ts" in record:
         record["ts"] += first - EPOCH_US
     return json.dumps(record, separators=(",", ":"))
+
+
+def test_operators_of_the_profiler_are_no_work_of_the_user() -> None:
+    titles = [f.title for f in analyze(DATA / "kineto_trace_0_w0.json.gz").findings]
+    assert not any("aten::" in t for t in titles), titles
+
+
+@pytest.mark.parametrize(("case", "row"), [("device", "busy "), ("input", "idle: waits for data")])
+def test_the_row_of_the_culprit_is_marked(case: str, row: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "-q", str(DATA / "cases" / case)]) == 0
+    told = capsys.readouterr().out.partition("The device of rank 0")[2]
+    (marked,) = [line for line in told.splitlines() if "◀" in line]
+    assert marked.startswith(row)
+    assert main(["report", "-q", "--md", str(DATA / "cases" / case)]) == 0
+    assert f"**{row.strip()}**" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("case", ["device", "input"])
+def test_launching_is_no_utilisation_of_the_accelerator(case: str) -> None:
+    assert analyze(DATA / "cases" / case).au is None

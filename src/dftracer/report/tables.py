@@ -22,9 +22,10 @@ def bar_room(con: Console, beside: int) -> int:
     return max(4, min(_LONGEST_BAR, con.width - beside))
 
 
-def bar(length: float, style: str) -> Any:
-    """A bar; what there is of something is never shown as nothing."""
-    return need("rich.text").Text("█" * round(length) or "▏", style=style)
+def bar(length: float, style: str, blamed: bool = False) -> Any:
+    """A bar; what there is of something is never shown as nothing. `blamed`: its row is the culprit's."""
+    drawn = need("rich.text").Text("█" * round(length) or "▏", style=style)
+    return drawn.append(" ◀", style="bold red") if blamed else drawn
 
 
 def print_table(con: Console, title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
