@@ -14,6 +14,7 @@ from dftracer.analyze.device import device_document
 from dftracer.cli.main import main
 from dftracer.load.synthetic import Process
 from dftracer.load.synthetic._lines import EPOCH_US
+from dftracer.report.device import _WORDS
 
 DATA = Path(__file__).parents[1] / "data" / "h200"
 
@@ -133,14 +134,14 @@ def test_operators_of_the_profiler_are_no_work_of_the_user() -> None:
     assert not any("aten::" in t for t in titles), titles
 
 
-@pytest.mark.parametrize(("case", "row"), [("device", "busy "), ("input", "idle: waits for data")])
+@pytest.mark.parametrize(("case", "row"), [("device", "busy"), ("input", "input")])
 def test_the_row_of_the_culprit_is_marked(case: str, row: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "-q", str(DATA / "cases" / case)]) == 0
     told = capsys.readouterr().out.partition("The device of rank 0")[2]
     (marked,) = [line for line in told.splitlines() if "◀" in line]
-    assert marked.startswith(row)
+    assert marked.startswith(f"{_WORDS[row]} ")
     assert main(["report", "-q", "--md", str(DATA / "cases" / case)]) == 0
-    assert f"**{row.strip()}**" in capsys.readouterr().out
+    assert f"**{_WORDS[row]}**" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("case", ["device", "input"])
