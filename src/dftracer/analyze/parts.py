@@ -1,6 +1,6 @@
-"""The parts of a run that compete for being its bottleneck, each with its seconds.
+"""The parts of a run that compete to be its bottleneck, each with its seconds.
 
-A new kind of part joins by one more function in `PROVIDERS`.
+To add a kind of part, add a function to `PROVIDERS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dftracer.analyze.device_bound import device_shares, used_unseen
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.peers import Straggler, find_straggler
 from dftracer.analyze.stages import CLASSES, COMPUTE_STAGES, INPUT_STAGES, STAGE_INDEX, STAGES, class_of
-from dftracer.analyze.thresholds import SHORT_RUN
+from dftracer.analyze.thresholds import MAJORITY, SHORT_RUN
+from dftracer.format.io_calls import is_process
 
 __all__ = [
     "PROVIDERS",
@@ -26,13 +27,14 @@ __all__ = [
     "repeats",
     "startup_stage",
     "user_event",
+    "user_words",
     "view_of",
 ]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the run. Its share is of the steady steps, or, where `of_run`, of the whole run."""
+    """A part of the run. Its share is of the steady steps, or, if `of_run`, of the whole run."""
 
     id: str
     stage: str | None
@@ -48,7 +50,7 @@ class Part:
 
 @dataclass
 class View:
-    """The run as the rank on the critical path sees it; its stages are without waiting for other ranks."""
+    """The run from the view of the rank on the critical path; stages exclude waiting for other ranks."""
 
     job: Job
     rank: Rank
@@ -74,7 +76,7 @@ class View:
 
 
 def _steady_stages(rank: Rank) -> tuple[dict[str, float], float]:
-    """Seconds per stage in the steady steps less waiting for others, and that waiting."""
+    """Seconds per stage in the steady steps without waiting for others, and that waiting."""
     steady = rank.main.steps.steady
     account = rank.main.account[steady].sum(axis=0).astype(float)
     waiting = left = float(rank.waiting_us[steady].sum())
@@ -86,7 +88,7 @@ def _steady_stages(rank: Rank) -> tuple[dict[str, float], float]:
 
 
 def view_of(job: Job) -> View | None:
-    """None where no step was seen."""
+    """None if there are no steps."""
     rank = job.slowest
     if rank is None:
         return None
@@ -97,7 +99,7 @@ def view_of(job: Job) -> View | None:
 
 
 def input_seconds(rank: Rank) -> dict[str, float]:
-    """Input time of the steady steps by stage: the main thread's own, and the wait as workers explain it."""
+    """Input time of the steady steps by stage: the main thread's, and the wait as explained by workers."""
     steady = rank.main.steps.steady
     out = {s: float(rank.stage_us(s)[steady].sum()) / 1e6 for s in ("read", "preprocess", "collate")}
     wait = float(rank.stage_us("fetch_wait")[steady].sum()) / 1e6
@@ -111,7 +113,7 @@ def input_seconds(rank: Rank) -> dict[str, float]:
 
 
 def _input_stage(rank: Rank) -> str | None:
-    """The stage that loading spends most in; None where most of it cannot be seen."""
+    """The stage that loading spends most time in; None if most of it cannot be seen."""
     stages = input_seconds(rank)
     if not stages:
         return None
@@ -119,20 +121,38 @@ def _input_stage(rank: Rank) -> str | None:
     return None if worst in {"unseen", "fetch_wait"} else worst
 
 
-def user_event(rank: Rank) -> str | None:
-    """The user's own event that the main process spent most time in."""
+def user_events(rank: Rank) -> dict[str, float]:
+    """User-defined events with their share of the time in all of them, the largest first.
+
+    Events of the profiler and starting processes are not among them.
+    """
     names = rank.main.names
     if names is None or not names.height:
-        return None
+        return {}
     sums: dict[str, int] = {}
     for cat, name, us in names.group_by("cat", "name").agg(pl.col("self").sum()).iter_rows():
-        if CLASSES[class_of(cat, name)] in {"inherit", "io_write"}:
+        if CLASSES[class_of(cat, name)] not in {"inherit", "io_write"}:
+            continue
+        if cat.lower() not in {"pp", "kineto"} and not is_process(name):
             sums[name] = sums.get(name, 0) + int(us)
-    return max(sums, key=lambda n: (sums[n], n)) if sums else None
+    whole = max(1, sum(sums.values()))
+    return {n: sums[n] / whole for n in sorted(sums, key=lambda n: (-sums[n], n)) if sums[n] > 0}
+
+
+def user_event(rank: Rank) -> str | None:
+    """The one that the main process spent most time in."""
+    return next(iter(user_events(rank)), None)
+
+
+def user_words(rank: Rank) -> str | None:
+    """Its name, and that of the next where it is not most of them."""
+    events = user_events(rank)
+    alone = events and next(iter(events.values())) > MAJORITY
+    return " and ".join([*events][: 1 if alone else 2]) or None
 
 
 def _in_steps(v: View) -> Iterator[Part]:
-    """Loading as one part; the parts of compute each for itself."""
+    """Loading as one part; the parts of compute separately."""
     yield Part("input", _input_stage(v.rank), v.input_s, v.share(v.input_s))
     for stage in COMPUTE_STAGES:
         seconds = v.stages_s[stage]
@@ -149,7 +169,7 @@ def _in_steps(v: View) -> Iterator[Part]:
 
 
 def _device(v: View) -> Iterator[Part]:
-    """What the device lost, and to whom; it takes the place of the host's stages."""
+    """What the device lost, and why; this replaces the host's stages."""
     d = device_shares(v.rank)
     if d is None:
         return
@@ -170,7 +190,7 @@ def _device(v: View) -> Iterator[Part]:
 
 
 def _launching(v: View) -> Iterator[Part]:
-    """A device was used and nothing is known of it: time in compute is launching, not computing."""
+    """A device was used but nothing is known about it: time in compute is launching, not computing."""
     for part in _in_steps(v):
         if part.id not in {"compute", "unseen"}:
             yield part
@@ -179,7 +199,7 @@ def _launching(v: View) -> Iterator[Part]:
 
 
 def _checkpoints(v: View) -> Iterator[Part]:
-    """In steps and outside of them."""
+    """Inside and outside steps."""
     inside = v.stages_s["checkpoint"]
     outside = float(v.rank.main.outside[STAGE_INDEX["checkpoint"]]) / 1e6
     seconds = inside + outside
@@ -188,7 +208,7 @@ def _checkpoints(v: View) -> Iterator[Part]:
 
 
 def _outside(v: View) -> Iterator[Part]:
-    """What runs in no step."""
+    """Time outside steps."""
     phases = v.rank.main.phases
     seconds = phases.evaluation_us / 1e6
     yield Part("evaluation", None, seconds, v.of_run(seconds), True)
@@ -201,7 +221,7 @@ def _outside(v: View) -> Iterator[Part]:
 
 
 def _startup(v: View) -> Iterator[Part]:
-    """Paid once, it matters in short runs only; paid in each epoch, always."""
+    """If it happens once, it matters only in short runs; if it recurs in each epoch, always."""
     phases = v.rank.main.phases
     if not (len(v.rank.main.steps) < SHORT_RUN or repeats(v.rank)):
         return
@@ -216,7 +236,7 @@ def repeats(rank: Rank) -> bool:
 
 
 def startup_stage(rank: Rank) -> str | None:
-    """The stage that makes the first steps long; None where most lies before them or in no stage."""
+    """The stage that makes the first steps long; None if most is before them or in no stage."""
     steps = rank.main.steps
     begins = steps.first.copy()
     begins[:1] = True
@@ -231,7 +251,7 @@ def startup_stage(rank: Rank) -> str | None:
 
 
 def _stragglers(v: View) -> Iterator[Part]:
-    """The late rank, where the others lose more by it than to any stage of their own."""
+    """The late rank, if the others lose more to it than to any stage of their own."""
     late = v.straggler
     if late is None:
         return

@@ -1,4 +1,4 @@
-"""The records of a trace: the one description that the documentation and every reader share."""
+"""The records of a trace: the single description shared by the documentation and every reader."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Field(NamedTuple):
 
     name: str
     type: str
-    records: str  # the phases it stands in
+    records: str  # the phases it occurs in
     doc: str
 
 
@@ -53,12 +53,12 @@ class MetadataKind(NamedTuple):
 
 
 FIELDS: tuple[Field, ...] = (
-    Field("id", "int", "X M C", "number of the record in its process, from 1"),
+    Field("id", "int", "X M C", "number of the record within its process, from 1"),
     Field("name", "str", "X M C", "name of the event, kind of the metadata, name of the counter"),
     Field("cat", "str", "X M C", "category; `dftracer` on the tracer's own records"),
     Field("pid", "int", "X M C", "process id"),
     Field("tid", "int", "X M C", "thread id of the operating system"),
-    Field("ts", "int", "X C", "begin, us since the epoch"),
+    Field("ts", "int", "X C", "start, in us since the epoch"),
     Field("dur", "int", "X", "duration in us"),
     Field("ph", "str", "X M C", "phase: `X` complete event, `M` metadata, `C` counter"),
     Field("args", "object", "X M C", "the tracer's own arguments (below) and the user's"),
@@ -72,7 +72,7 @@ ARGS: tuple[Arg, ...] = (
         "count",
         "int",
         "`*.iter`, `*.block`, I/O",
-        "number of the iteration (written as a string), or bytes asked for",
+        "number of the iteration (written as a string), or bytes requested",
     ),
     Arg("fhash", "hash", "I/O", "file, named by an `FH` record"),
     Arg("cwd", "hash", "`start`", "working directory, named by an `FH` record"),
@@ -80,28 +80,33 @@ ARGS: tuple[Arg, ...] = (
     Arg("exec_hash", "hash", "`start`", "executable, named by an `SH` record"),
     Arg("ppid", "int", "`start`", "parent process"),
     Arg("num_events", "int", "`end`", "records written"),
-    Arg("dropped", "int", "`end`", "events that could not be kept; `dropped_*` tell them by reason"),
-    Arg("values_cut", "int", "`end`", "argument values cut at a `...`: all args of an event have 4 MiB"),
+    Arg("dropped", "int", "`end`", "events that could not be kept; `dropped_*` give the counts by reason"),
+    Arg(
+        "values_cut",
+        "int",
+        "`end`",
+        "argument values cut off with `...`: the args of an event are limited to 4 MiB",
+    ),
     Arg("bytes", "int", "`end`", "size of the trace file before this record, over all parts"),
-    Arg("members", "int", "`end`", "writes it took"),
+    Arg("members", "int", "`end`", "number of writes"),
     Arg("writer_cpu_us", "int", "`end`", "CPU time of the writer thread"),
-    Arg("event_cost_ns", "int", "`end`", "what recording one event costs its thread, measured on the spot"),
-    Arg("overhead_us", "int", "`end`", "that, times the events"),
+    Arg("event_cost_ns", "int", "`end`", "what recording one event costs its thread, measured in place"),
+    Arg("overhead_us", "int", "`end`", "that cost times the number of events"),
     Arg("clock_start_ns", "int", "`end`", "first anchor of the trace's clock, ns since the epoch"),
     Arg("clock_end_ns", "int", "`end`", "the trace's clock at the end, ns since the epoch"),
     Arg("clock_drift_ns", "int", "`end`", "wall clock minus the trace's clock at the end"),
     Arg("recovered", "bool", "`end`", "written by a reader after the process had died"),
     Arg("part", "int", "`end`", "number of the file in a rotated trace"),
-    Arg("continues", "int", "`end`", "1: not the end of the process but of this part"),
+    Arg("continues", "int", "`end`", "1: the end of this part, not of the process"),
 )
 
 METADATA: tuple[MetadataKind, ...] = (
     MetadataKind("HH", "host name", "its hash"),
     MetadataKind("FH", "path", "its hash"),
     MetadataKind("SH", "string (command line, executable)", "its hash"),
-    MetadataKind("CM", "key of the user's", "value"),
-    MetadataKind("PR", "fact of the process (rank, affinity)", "value"),
-    MetadataKind("run", "`run`", "id of the run; who, where and how in further arguments (see Runs)"),
+    MetadataKind("CM", "the user's key", "value"),
+    MetadataKind("PR", "fact about the process (rank, affinity)", "value"),
+    MetadataKind("run", "`run`", "id of the run; other arguments say who, where and how (see Runs)"),
     MetadataKind("thread_name", "name of the thread", "`thread_name`"),
     MetadataKind("process_name", "name of the process", "`process_name`"),
 )
@@ -109,7 +114,7 @@ METADATA: tuple[MetadataKind, ...] = (
 # `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x; 3 is an aggregate of many events.
 PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", 1: "X", 2: "C", 3: "C", 4: "M"}
 
-TIME_LIMIT = 1 << 62  # a time beyond is damage: sums of such would not fit into 64 bits
+TIME_LIMIT = 1 << 62  # a larger time is damage: sums of such times would not fit into 64 bits
 MOST_RANKS = 1 << 20  # no job has more; a larger number is damage
 
 INTEGER_FIELDS = tuple(field.name for field in FIELDS if field.type == "int")

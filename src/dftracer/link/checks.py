@@ -45,9 +45,9 @@ class Checked:
 
 
 def check_directory(directory: Path) -> Checked:
-    """Read every file of the directory and say what was met."""
+    """Read every file in the directory and report what was found."""
     found = discover(directory)
-    # A missing rank has a field of its own.
+    # Missing ranks have their own field.
     problems = [w for w in found.warnings if "have no trace here" not in w]
     out = Checked(found.world_size, found.missing, problems=problems + _manifest_problems(found))
     for files in found.ranks.values():
@@ -70,7 +70,7 @@ def _manifest_problems(found: Found) -> list[str]:
 
 
 def _listed_names(listed: Any) -> list[str]:
-    """The names in a manifest, which lists names, objects with a name, or objects by name."""
+    """The names in a manifest, which contains names, objects with a name, or objects by name."""
     if not isinstance(listed, list | dict):
         return []
     names = [f.get("name") if isinstance(f, dict) else f for f in listed]
@@ -93,7 +93,7 @@ def _rank(files: RankFiles) -> dict[str, Any]:
     for source, table in every:
         problems += [f"{source.path.name}: {text}" for text in table.repairs.sentences()]
         if not len(table) and not table.repairs.sentences():
-            problems.append(f"{source.path.name}: nothing was recorded in it")
+            problems.append(f"{source.path.name}: it contains no events")
     if not tables:
         problems.append("no profiler trace: the nodes of the execution trace have no times")
     wanted = [s for s, _ in tables if s.window not in files.times_only]
@@ -101,7 +101,7 @@ def _rank(files: RankFiles) -> dict[str, Any]:
         problems.append("no execution trace: nothing can be joined")
     if traces and len(traces) != len(wanted) and tables:
         problems.append(
-            f"{len(traces)} execution traces and {len(wanted)} profiler traces: each window needs one of both"
+            f"{len(traces)} execution traces and {len(wanted)} profiler traces: each window needs one of each"
         )
     for source, et in traces:
         nodes += int(et.real.sum())

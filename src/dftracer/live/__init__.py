@@ -1,4 +1,4 @@
-"""LIVE: traces of processes that may still run, read without disturbing anybody.
+"""LIVE: traces of processes that may still be running, read without disturbing them.
 
 Nothing here writes to a trace or a ring, takes a lock, completes a killed process's file or wakes a process.
 Without any extra::
@@ -6,14 +6,14 @@ Without any extra::
     from dftracer.live import look, traces_of_process
 
     for file in look("traces/"):        # one LiveFile for each trace file, existing or about to
-        file.path, file.pid, file.state # "running", "killed" (left a ring), "finished", "cut" or "unknown"
+        file.path, file.pid, file.state # "running", "killed", "finished", "cut" or "unknown"
         file.final                      # bytes of the file that will never change: index them once
         file.rest()                     # bytes: the lines (JSON, one record each) after those, up to now
 
 To follow a run: read `file.path` up to `final` once (`Scanner(path, ..., span=(known, final))`), replace what
-you had of `rest()` by the new one, and look again. `final` only grows while the file keeps its name; a file
+you had of `rest()` with the new one, and look again. `final` only grows while the file keeps its name; a file
 that is finished has `final == size` and no rest. `whole_copy(file, path)` writes all of it as a trace that
-any reader of files takes; `Recent` keeps such copies of the last seconds of a run, for `dftracer top`.
+any reader accepts; `Recent` keeps such copies of the last seconds of a run, for `dftracer top`.
 """
 
 from dftracer.live.copies import whole_copy

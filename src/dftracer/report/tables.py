@@ -18,13 +18,14 @@ _LONGEST_BAR = 30
 
 
 def bar_room(con: Console, beside: int) -> int:
-    """How long a bar may be beside columns of a width."""
+    """How long a bar may be next to columns of a given width."""
     return max(4, min(_LONGEST_BAR, con.width - beside))
 
 
-def bar(length: float, style: str) -> Any:
-    """A bar; what there is of something is never shown as nothing."""
-    return need("rich.text").Text("█" * round(length) or "▏", style=style)
+def bar(length: float, style: str, blamed: bool = False) -> Any:
+    """A bar; a value above zero is never shown as empty. `blamed`: its row is the culprit's."""
+    drawn = need("rich.text").Text("█" * round(length) or "▏", style=style)
+    return drawn.append(" ◀", style="bold red") if blamed else drawn
 
 
 def print_table(con: Console, title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:

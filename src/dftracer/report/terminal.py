@@ -148,9 +148,7 @@ def _ledger(con: Console, a: Analysis) -> None:
         us = float(slowest.stage_us(stage).sum())
         if us <= 0:
             continue
-        drawn = bar(longest * us / wall, COLOURS[stage])
-        if stage == blamed:
-            drawn.append(" ◀", style="bold red")
+        drawn = bar(longest * us / wall, COLOURS[stage], stage == blamed)
         rows.append([stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", drawn])
     for stage in unseen_stages(slowest):
         rows.append(
@@ -168,7 +166,7 @@ def _ledger(con: Console, a: Analysis) -> None:
 
 
 def _phases(con: Console, a: Analysis) -> None:
-    """The run in pieces; the steps alone where there is nothing else to tell."""
+    """The parts of the run; only the steps if there is nothing else."""
     pieces = [(name, row) for name, row in a.phases.items() if name == "steady" or row["share"] >= 0.001]
     if len(pieces) < 2:
         return

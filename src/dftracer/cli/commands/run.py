@@ -30,16 +30,12 @@ OUTPUT = "traces/RUN/"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_io(parser)
+    parser.add_argument("--report", action="store_true", help="print the full report when the program ends")
+    parser.add_argument("--html", metavar="FILE", help="write the HTML report when the program ends")
     parser.add_argument(
-        "--report", action="store_true", help="print the whole report when the program has ended"
+        "--no-auto", action="store_true", help="record only the training steps you annotate yourself"
     )
-    parser.add_argument("--html", metavar="FILE", help="write the HTML report when the program has ended")
-    parser.add_argument(
-        "--no-auto", action="store_true", help="record no training steps but those annotated by hand"
-    )
-    parser.add_argument(
-        "--modules", action="store_true", help="also record the forward of every module of the model"
-    )
+    parser.add_argument("--modules", action="store_true", help="also record the forward pass of every module")
     add_program(parser)
 
 
@@ -48,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     pattern = Path(args.output) if args.output else Path("traces", "{run}")
     run_id = run_of(str(pattern.absolute() / "trace"))
     directory = Path(str(pattern).replace("{run}", run_id)) if not args.output else pattern
-    made = not directory.exists()
+    made = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     library = None if args.no_io else preload_library()
     with tempfile.NamedTemporaryFile(prefix="dftracer-run-") as stems:
@@ -58,9 +54,9 @@ def run(args: argparse.Namespace) -> int:
         with automatic(env, on=not args.no_auto, tell=not args.quiet):
             code = wait_for(command, env)
         written = traces_of_run(run_id, directory, stems_in(Path(stems.name)))
-    if made:
-        with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
-            directory.rmdir()
+    with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
+        for each in made:
+            each.rmdir()
     if not args.quiet:
         told = _where(written)
         if not written:
