@@ -11,7 +11,9 @@ from dftracer.auto._events import now
 from dftracer.auto._patches import Patches, failed, safely
 from dftracer.auto._threads import local, training
 
-__all__ = ["install_autograd", "install_optimizers", "install_scaler"]
+__all__ = ["ALL_INSIDE", "install_autograd", "install_optimizers", "install_scaler"]
+
+ALL_INSIDE = -1  # instead of one optimizer: all that step until it is taken back are parts of one step
 
 
 def install_autograd(module: ModuleType, patches: Patches) -> None:
@@ -53,7 +55,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
             return
         try:
             here = getattr(local, "training", None) or training()
-            if not here.optimizer_began(optimizer) and here.scaling != id(optimizer):
+            if not here.optimizer_began(optimizer) and here.scaling not in (id(optimizer), ALL_INSIDE):
                 here.optimizer_begins(id(optimizer), now())
         except Exception as error:
             failed("optimizer_begins", error)
@@ -65,7 +67,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
             here = getattr(local, "training", None) or training()
             if here.optimizer_ended(optimizer):
                 return
-            if here.scaling == id(optimizer):
+            if here.scaling in (id(optimizer), ALL_INSIDE):
                 here.scaled = True
             else:
                 here.optimizer_ends(id(optimizer), now())
@@ -94,6 +96,8 @@ def install_scaler(module: ModuleType, patches: Patches) -> None:
     @functools.wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         here, key = training(), id(optimizer)
+        if here.scaling == ALL_INSIDE:
+            return original(self, optimizer, *args, **kwargs)
         safely(here.optimizer_begins, key, now())
         here.scaling, here.scaled = key, False
         try:
