@@ -144,7 +144,9 @@ def _process(draw: st.DrawFn) -> Process:
     for i in range(draw(st.integers(1, 5))):
         wait, body = draw(st.integers(1, 60)), draw(st.integers(1, 120))
         for cat, name, s, d in [*draw(_tree(t, wait, 2)), *draw(_tree(t + wait, body, 2))]:
-            args = {"fhash": f"/data/{s % 3}", "ret": s % 5000, "count": 4096} if cat == "POSIX" else {}
+            args: dict[str, Any] = {}
+            if cat == "POSIX":
+                args = {"fhash": f"/data/{s % 3}", "ret": s % 5000, "count": 4096}
             p.span(cat, name, s, d, **args)
         t = p.step(i + 1, t, wait, body) + draw(st.integers(0, 10))
     # `step` adds its spans after those inside; equal times nest in the order of recording, so put parents

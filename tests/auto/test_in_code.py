@@ -17,12 +17,13 @@ from dftracer.testing import Capture, capture, read
 from support.process import Run
 
 torch = pytest.importorskip("torch")
+Dataset: Any = torch.utils.data.Dataset
 
 from dftracer import _core, auto  # noqa: E402
 from dftracer.python import ai  # noqa: E402
 
 
-class Numbers(torch.utils.data.Dataset):
+class Numbers(Dataset):
     def __init__(self, transform: Any = None) -> None:
         self.transform = transform
 

@@ -10,11 +10,12 @@ import pytest
 from dftracer.testing import capture
 
 torch = pytest.importorskip("torch")
+Dataset: Any = torch.utils.data.Dataset
 
 from dftracer import _core, auto  # noqa: E402
 
 
-class Numbers(torch.utils.data.Dataset):
+class Numbers(Dataset):
     def __len__(self) -> int:
         return 8
 

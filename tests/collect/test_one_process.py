@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import yaml
 
-from .conftest import MODEL, Runner
+from .conftest import MODEL, Collected, Runner
 
 ODD = 'quo"te, "name": "x", \\back\n new line \t tab é \x01'
 
@@ -126,21 +127,19 @@ def test_loops_that_end_otherwise(run: Runner) -> None:
     assert {"torch_et_0.json", "kineto_trace_0.json"} <= done.names
     assert done["torch_et_0.json"]["nodes"]
     assert "description: mine" in (done.directory / "workload_card.yaml").read_text()
-    early = type(done)(done.directory.parent / "early", _process(done))
+    early = _neighbour(done, "early")
     early.assert_whole()
     assert early.manifest()["windows"][0]["steps"] == [0, 3]
-    cold = type(done)(done.directory.parent / "cold", _process(done))
+    cold = _neighbour(done, "cold")
     assert any("no window" in text for text in cold.manifest()["warnings"])
-    later = type(done)(done.directory.parent / "later", _process(done))
+    later = _neighbour(done, "later")
     later.assert_whole()
     assert not list(later.directory.glob("*.pfw*"))
 
 
-def _process(done: object) -> object:
-    class Nothing:
-        returncode, stdout, stderr = 0, "", ""
-
-    return Nothing()
+def _neighbour(done: Collected, name: str) -> Collected:
+    """Another directory of the same process."""
+    return type(done)(done.directory.parent / name, subprocess.CompletedProcess([], 0, "", ""))
 
 
 def test_sigterm_keeps_the_window(run: Runner) -> None:

@@ -155,8 +155,8 @@ def test_equal_noisy_runs_pass() -> None:
     """The step may look 5 % slower by chance; it then is no more than it varies."""
     failed = 0
     for i in range(40):
-        pair = [noisy_run(5000 + 2 * i + k, 60, ("in_a_row", "drifting")[i % 2]) for k in (0, 1)]
-        failed += not all(c.ok for c in against_baseline(compare(*pair), 0.0))
+        a, b = (noisy_run(5000 + 2 * i + k, 60, ("in_a_row", "drifting")[i % 2]) for k in (0, 1))
+        failed += not all(c.ok for c in against_baseline(compare(a, b), 0.0))
     assert failed <= 2
 
 

@@ -115,7 +115,7 @@ class Run:
         return analyze(folder)
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "input": {"wait": 60 * MS, "host": 20, "work": 15},
     "host": {"wait": 20, "host": 100, "work": 5},
     "device": {"wait": 20, "host": 5, "work": 500},

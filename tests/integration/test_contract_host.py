@@ -174,13 +174,15 @@ def test_daemon_thread_recording_while_the_interpreter_ends(traced: Callable[...
         run = traced(
             """
             import threading, time
-            def body():
+            busy = [threading.Event() for _ in range(3)]
+            def body(mine):
                 while True:
-                    for _ in range(20):
+                    for _ in range(50):
                         with ai.compute.forward(args={"k": 1}): pass
+                    mine.set()
                     time.sleep(0.001)
-            for _ in range(3): threading.Thread(target=body, daemon=True).start()
-            time.sleep(0.05)
+            for each in busy: threading.Thread(target=body, args=(each,), daemon=True).start()
+            for each in busy: each.wait()
             """
         )
         assert run.stderr == ""
@@ -191,10 +193,11 @@ def test_descriptors_of_the_program(traced: Callable[..., Run]) -> None:
     """Standard descriptors that the program closed are not taken by the tracer."""
     run = traced(
         """
-        import os, time
+        import os
+        from dftracer import _core
         os.close(0)
         with ai.compute: pass
-        time.sleep(0.3)
+        _core.flush()
         assert os.open("/dev/null", os.O_RDONLY) == 0
         """
     )
@@ -205,12 +208,13 @@ def test_lowest_free_descriptor_at_start(program: Callable[..., Run]) -> None:
     """Also when they were closed before the tracer came."""
     run = program(
         """
-        import os, time
+        import os
         os.close(0)
+        from dftracer import _core
         from dftracer.python import ai, dftracer
         log = dftracer.initialize_log(None, None, -1)
         with ai.compute: pass
-        time.sleep(0.3)
+        _core.flush()
         assert os.open("/dev/null", os.O_RDONLY) == 0
         """
     )
@@ -221,14 +225,15 @@ def test_descriptors_closed_under_the_tracer(traced: Callable[..., Run]) -> None
     """A program that closes all descriptors and opens its own file finds nothing of the trace in it."""
     run = traced(
         """
-        import os, time
+        import os
+        from dftracer import _core
         with ai.compute: pass
-        time.sleep(0.3)
+        _core.flush()
         os.closerange(3, 1024)
         files = [open(f"mine{i}", "wb", buffering=0) for i in range(50)]
         for i in range(1000):
             with ai.compute.forward: pass
-        time.sleep(0.3)
+        _core.flush()
         log.finalize()
         for f in files: f.write(b"mine")
         for i in range(50):
@@ -242,10 +247,10 @@ def test_children_inherit_nothing(traced: Callable[..., Run]) -> None:
     """An exec'ed child sees no descriptor of the tracer, even with `close_fds=False`."""
     run = traced(
         """
-        import os, subprocess, sys, time
-        before = set(os.listdir("/proc/self/fd"))
+        import subprocess
+        from dftracer import _core
         with ai.compute: pass
-        time.sleep(0.3)
+        _core.flush()
         out = subprocess.check_output(["ls", "-l", "/proc/self/fd"], close_fds=False, text=True)
         print(out)
         """

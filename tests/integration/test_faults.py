@@ -120,8 +120,6 @@ except OSError: pass
 burst(20_000, 100)
 filler.truncate(0)
 while not _core.flush(): pass
-import time
-time.sleep(0.5)
 burst(10, 20_100)
 """,
         env={"DFTRACER_LOG_FILE": str(small_disk / "t"), "DFTRACER_RING_SIZE": "65536"},
@@ -191,13 +189,14 @@ def test_directory_removed_while_running(traced: Callable[..., Run]) -> None:
     run = traced(
         INCOMPRESSIBLE
         + """
-import shutil, time
+import shutil
+from dftracer import _core
 burst(100)
-time.sleep(0.3)
+_core.flush()
 shutil.rmtree(os.path.dirname(os.environ["DFTRACER_LOG_FILE"]))
 for k in range(5):
     burst(1000)
-    time.sleep(0.1)
+    _core.flush()
 print("result")
 """
     )
@@ -210,12 +209,13 @@ def test_file_removed_while_running(traced: Callable[..., Run]) -> None:
     run = traced(
         INCOMPRESSIBLE
         + """
-import glob, time
+import glob
+from dftracer import _core
 burst(100)
-time.sleep(0.3)
+_core.flush()
 for path in glob.glob(os.environ["DFTRACER_LOG_FILE"] + "*"): os.unlink(path)
 burst(1000)
-time.sleep(0.3)
+_core.flush()
 print("result")
 """
     )
@@ -330,7 +330,8 @@ def test_ten_thousand_threads(traced: Callable[..., Run]) -> None:
 def test_rotation(compression: str, traced: Callable[..., Run]) -> None:
     """Parts of bounded size, each a trace of its own; together they hold everything once."""
     run = traced(
-        INCOMPRESSIBLE + "import time\nfor k in range(20):\n    burst(500, 500 * k)\n    time.sleep(0.02)\n",
+        INCOMPRESSIBLE
+        + "from dftracer import _core\nfor k in range(20):\n    burst(500, 500 * k)\n    _core.flush()\n",
         env={
             "DFTRACER_ROTATE_SIZE": "400K",
             "DFTRACER_WRITE_BUFFER_SIZE": "64K",
@@ -351,7 +352,8 @@ def test_rotation(compression: str, traced: Callable[..., Run]) -> None:
 def test_rotation_keeps_the_newest(traced: Callable[..., Run]) -> None:
     """DFTRACER_ROTATE_KEEP bounds the number of parts."""
     run = traced(
-        INCOMPRESSIBLE + "import time\nfor k in range(20):\n    burst(500, 500 * k)\n    time.sleep(0.02)\n",
+        INCOMPRESSIBLE
+        + "from dftracer import _core\nfor k in range(20):\n    burst(500, 500 * k)\n    _core.flush()\n",
         env={
             "DFTRACER_ROTATE_SIZE": "400K",
             "DFTRACER_ROTATE_KEEP": "2",
@@ -400,7 +402,8 @@ def test_size_limit_reached_at_the_end(traced: Callable[..., Run]) -> None:
 def test_size_limit_over_all_parts(traced: Callable[..., Run]) -> None:
     """With rotation the limit holds for all parts together."""
     run = traced(
-        INCOMPRESSIBLE + "import time\nfor k in range(20):\n    burst(500, 500 * k)\n    time.sleep(0.02)\n",
+        INCOMPRESSIBLE
+        + "from dftracer import _core\nfor k in range(20):\n    burst(500, 500 * k)\n    _core.flush()\n",
         env={
             "DFTRACER_MAX_SIZE": "1M",
             "DFTRACER_ROTATE_SIZE": "300K",

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,9 +58,11 @@ def run(
     return done
 
 
-def python(folder: Path, *words: object, **more: str | None) -> subprocess.CompletedProcess[str]:
+def python(
+    folder: Path, *words: object, check: bool = True, **more: str | None
+) -> subprocess.CompletedProcess[str]:
     """This interpreter."""
-    return run(folder, sys.executable, *words, **more)
+    return run(folder, sys.executable, *words, check=check, **more)
 
 
 def files_of(folder: Path) -> list[TraceFile]:
@@ -74,7 +77,7 @@ def events(file: TraceFile) -> int:
     return sum(e.name == "compute" for e in file.events)
 
 
-def record_of_run(file: TraceFile) -> dict[str, object]:
+def record_of_run(file: TraceFile) -> dict[str, Any]:
     """What the file says of its run."""
     (record,) = [r for r in file.records if r.name == "run"]
     assert (record.ph, record.cat) == ("M", "dftracer")
@@ -156,7 +159,7 @@ def test_short_ranks_under_torchrun(tmp_path: Path) -> None:
     assert [events(f) for f in files] == [500] * 4
     assert len(runs_of(files)) == 1
     facts = [record_of_run(f) for f in files]
-    assert sorted(f["rank"] for f in facts) == [0, 1, 2, 3]  # type: ignore[type-var]
+    assert sorted(f["rank"] for f in facts) == [0, 1, 2, 3]
     assert {(f["launcher"], f["world_size"], f["attempt"]) for f in facts} == {("torchrun", 4, 0)}
 
 
@@ -386,7 +389,7 @@ def test_two_lines_of_one_slurm_script(tmp_path: Path) -> None:
     assert runs_of(files) == {"slurm-77-0": 2, "slurm-77-0.2": 2}
     for name in ("slurm-77-0", "slurm-77-0.2"):
         facts = [record_of_run(f) for f in files if record_of_run(f)["value"] == name]
-        assert sorted(f["rank"] for f in facts) == [0, 1]  # type: ignore[type-var]
+        assert sorted(f["rank"] for f in facts) == [0, 1]
         assert {(f["launcher"], f["world_size"]) for f in facts} == {("slurm", 2)}
     assert record_of_run(read_file(tmp_path / "t.pfw.gz"))["value"] == "slurm-77-0.2"
 
@@ -444,7 +447,7 @@ def test_forks_and_parts_name_their_run(tmp_path: Path) -> None:
     assert len(runs) == 2
     parts = [f for f in files if "-part" in f.path.name]
     assert len(parts) > 2
-    newest = max(record_of_run(f)["value"] for f in files if f.path.name.startswith("t-part"))  # type: ignore[type-var]
+    newest = max(record_of_run(f)["value"] for f in files if f.path.name.startswith("t-part"))
     assert record_of_run(read_file(tmp_path / "t.pfw.gz"))["value"] == newest
     for file in files:
         aside = re.match(r"t-(2\d{7}-\d{6}-[0-9a-f]{8})(-part\d+)?\.", file.path.name)

@@ -65,7 +65,7 @@ def _python(
 def _killed(traces: Path, **env: str) -> None:
     """A process that recorded 300 events and was killed; some of them are in its ring only."""
     traces.mkdir(parents=True, exist_ok=True)
-    _python(KILLED, traces, -signal.SIGKILL, **env)
+    _python(KILLED, traces, -signal.SIGKILL, 60, **env)
 
 
 def _command(*arguments: str | Path, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:

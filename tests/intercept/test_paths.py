@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from support.iotrace import FIXTURES, compile_c, run_traced
+from support.iotrace import FIXTURES, IoRun, compile_c, run_traced
+
+Run = tuple[Path, IoRun]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The fixture's run; its writes tell by their size where they belong."""
     base = tmp_path_factory.mktemp("paths")
     data = base / "data"
@@ -39,20 +41,20 @@ def run(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-de
         (16, "odd"),
     ],
 )
-def test_write_is_booked_on_its_file(run, size: int, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_write_is_booked_on_its_file(run: Run, size: int, name: str) -> None:
     """Relative, dup'ed, reused, high, forked, deleted, renamed: the file is the one that was opened."""
     data, traced = run
     [event] = [e for e in traced.events if e.name == "write" and e.raw["args"]["count"] == size]
     assert traced.paths[event.raw["args"]["fhash"]] == str(data / name)
 
 
-def test_sockets_are_not_files(run) -> None:  # type: ignore[no-untyped-def]
+def test_sockets_are_not_files(run: Run) -> None:
     """A socket on the number of a closed file is not traced."""
     _, traced = run
     assert not [e for e in traced.events if e.raw["args"].get("count") == 8]
 
 
-def test_stream_over_a_descriptor(run) -> None:  # type: ignore[no-untyped-def]
+def test_stream_over_a_descriptor(run: Run) -> None:
     """What fdopen made of a dup'ed descriptor is booked on the file, and closed with it."""
     data, traced = run
     names = [e.name for e in traced.on(data / "relative") if e.cat == "STDIO"]
@@ -60,7 +62,7 @@ def test_stream_over_a_descriptor(run) -> None:  # type: ignore[no-untyped-def]
     assert names[-1] == "fclose"
 
 
-def test_failed_open(run) -> None:  # type: ignore[no-untyped-def]
+def test_failed_open(run: Run) -> None:
     """A failed open is an event with its errno."""
     data, traced = run
     [event] = traced.on(data / "missing/file", "open")
@@ -68,7 +70,7 @@ def test_failed_open(run) -> None:  # type: ignore[no-untyped-def]
     assert event.raw["args"]["errno"] == 2
 
 
-def test_each_file_is_self_contained(run) -> None:  # type: ignore[no-untyped-def]
+def test_each_file_is_self_contained(run: Run) -> None:
     """Every hash used in a trace file is explained in it, once; the forked child's too."""
     from support.trace import read_directory  # noqa: PLC0415
 

@@ -225,8 +225,8 @@ def test_filters_reach_the_reader_and_skip_whole_members(tmp_path: Path) -> None
     run = training_run(tmp_path, events=60_000, ranks=2, workers=1, steps_per_epoch=20)
     t = Trace(run.directory, cache=False)
     everything = t.polars()
-    low, high = int(everything["ts"].quantile(0.4)), int(everything["ts"].quantile(0.5))
-    for how, truth in [
+    low, high = (int(everything["ts"].quantile(q) or 0) for q in (0.4, 0.5))
+    selections: list[tuple[dict[str, Any], pl.Expr]] = [
         ({"ranks": [1]}, pl.col("rank") == 1),
         ({"pids": [1000]}, pl.col("pid") == 1000),
         ({"cats": ["compute"]}, pl.col("cat") == "compute"),
@@ -234,7 +234,8 @@ def test_filters_reach_the_reader_and_skip_whole_members(tmp_path: Path) -> None
         ({"steps": (10, 12)}, pl.col("step").is_between(10, 12)),
         ({"epochs": (1, 1)}, pl.col("epoch") == 1),
         ({"time": (low, high)}, pl.col("ts").is_between(low, high)),
-    ]:
+    ]
+    for how, truth in selections:
         selected = t.select(**how).polars()
         assert selected.height == everything.filter(truth).height > 0, how
     scanner = Scanner(run.files[0], ts=(low, high))

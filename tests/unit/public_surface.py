@@ -81,7 +81,7 @@ def _parameters(function: Any) -> list[list[str]]:
     """Names and defaults, in their order; `*` before those that are given by name only."""
     out: list[list[str]] = []
     for p in inspect.signature(function).parameters.values():
-        stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        stars = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
         if p.kind is p.KEYWORD_ONLY and not any(name.startswith("*") for name, _ in out):
             out.append(["*", "-"])
         out.append([stars + p.name, "-" if p.default is p.empty else _default(p.default)])

@@ -46,7 +46,7 @@ def test_settings_are_frozen() -> None:
     """A resolved setting cannot be changed or deleted."""
     settings = load_settings({})
     with pytest.raises(AttributeError):
-        settings.enable = True  # type: ignore[misc]
+        settings.enable = True
     with pytest.raises(AttributeError):
         del settings.enable
 

@@ -78,13 +78,13 @@ def _fresh_messages(monkeypatch: pytest.MonkeyPatch) -> None:
 def _parsers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param != "tomllib":
         for module in ("tomllib", "tomli"):
-            monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type] # None: not importable
+            monkeypatch.setitem(sys.modules, module, None)  # None: not importable
 
 
 def test_yaml_without_pyyaml_costs_one_line_that_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)  # type: ignore[arg-type] # None: not importable
+    monkeypatch.setitem(sys.modules, "yaml", None)  # None: not importable
     assert same_but_for_the_path(load(tmp_path / "c.yaml", YAML), Settings())
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (

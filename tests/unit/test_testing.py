@@ -69,7 +69,8 @@ def test_parents_and_children_are_objects() -> None:
     epoch = events.one("epoch")
     assert epoch.parent is None
     assert epoch.children == events.named("forward")
-    assert all(child.parent is epoch and child.level == epoch.level + 1 for child in epoch.children)
+    assert epoch.level is not None
+    assert [(c.parent, c.level) for c in epoch.children] == [(epoch, epoch.level + 1)] * 2
     assert [line.split()[0] for line in events.tree().splitlines()] == [
         "pipeline:epoch",
         "compute:forward",

@@ -366,7 +366,8 @@ def test_two_runs_side_by_side(browser: Any, start: Callable[..., Any], job: Pat
 
 def test_markup_in_names_stays_text(browser: Any, start: Callable[..., Any], tmp_path: Path) -> None:
     odd = Process(50, rank=0)
-    odd.span("<b>cat</b>", HOSTILE, 0, 1000, note=HOSTILE, **{"<i>key</i>": "'\"><script>1</script>"})
+    arguments: dict[str, Any] = {"note": HOSTILE, "<i>key</i>": "'\"><script>1</script>"}
+    odd.span("<b>cat</b>", HOSTILE, 0, 1000, **arguments)
     odd.io("read", 1200, 300, f"/data/{HOSTILE}", ret=10)
     odd.step(1, 2000, 100, 500)
     odd.write(tmp_path)

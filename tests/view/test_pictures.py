@@ -225,7 +225,9 @@ def test_a_read_names_its_file_and_bytes(job: Path) -> None:
     assert told["path"] == "/ckpt/step-25.pt"
     assert told["bytes"] == 90_000_000
     assert told["parents"][0]["name"] == "capture"
-    assert event_at(run, write["row"], write["start"] + 1000, 0)["span"] == write["span"]
+    found = event_at(run, write["row"], write["start"] + 1000, 0)
+    assert found is not None
+    assert found["span"] == write["span"]
 
 
 def test_steps_have_rows_and_places(job: Path) -> None:

@@ -1,6 +1,7 @@
 """Hugging Face Trainer, a tiny random model, evaluation after each epoch."""
 
 import sys
+from typing import Any
 
 import torch
 import transformers
@@ -16,21 +17,21 @@ class Config(transformers.PretrainedConfig):
 class Tiny(transformers.PreTrainedModel):
     config_class = Config
 
-    def __init__(self, config):
+    def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.model = Model()
         self.post_init()
 
-    def _init_weights(self, module):
+    def _init_weights(self, module: Any) -> None:
         pass
 
-    def forward(self, x=None, labels=None):
+    def forward(self, x: Any = None, labels: Any = None) -> Any:
         y = self.model(x)
         return {"loss": torch.nn.functional.mse_loss(y, labels), "logits": y}
 
 
 class Named(Items):
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         x, y = super().__getitem__(index)
         return {"x": x, "labels": y}
 

@@ -1,5 +1,7 @@
 """A jitted step, waited for or not."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -11,21 +13,21 @@ class Pending:
 
     waits = 0
 
-    def __init__(self, value):
+    def __init__(self, value: Any) -> None:
         self.value = value
 
-    def block_until_ready(self):
+    def block_until_ready(self) -> Any:
         Pending.waits += 1
         self.value.block_until_ready()
         return self
 
 
 @jax.jit
-def update(x):
+def update(x: Any) -> Any:
     return x + 1
 
 
-def pending(x):
+def pending(x: Any) -> Any:
     return Pending(update(x))
 
 

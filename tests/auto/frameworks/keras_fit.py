@@ -2,6 +2,7 @@
 
 import sys
 import time
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,10 +11,10 @@ BATCHES, FETCH = 6, 0.05
 
 
 class Batches(keras.utils.PyDataset):
-    def __len__(self):
+    def __len__(self) -> Any:
         return BATCHES
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         time.sleep(FETCH)
         x = np.full((2, 8), float(index % 5), "float32")
         return x, x.sum(axis=1, keepdims=True)

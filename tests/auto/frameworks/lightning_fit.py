@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from typing import Any
 
 import lightning
 import torch
@@ -15,7 +16,7 @@ class Module(lightning.LightningModule):
         self.model = Model()
         self.automatic_optimization = not manual
 
-    def training_step(self, batch, index):
+    def training_step(self, batch: Any, index: Any) -> Any:
         x, y = batch
         loss = torch.nn.functional.mse_loss(self.model(x), y)
         if not self.automatic_optimization:
@@ -26,11 +27,11 @@ class Module(lightning.LightningModule):
         self.last = float(loss.detach())
         return loss
 
-    def validation_step(self, batch, index):
+    def validation_step(self, batch: Any, index: Any) -> Any:
         x, y = batch
         return torch.nn.functional.mse_loss(self.model(x), y)
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> Any:
         return Optimizer(self.parameters())
 
 

@@ -1,5 +1,7 @@
 """Evaluation inside the loop with gradients off, and between epochs without saying so."""
 
+from typing import Any
+
 import torch
 from parts import Items, loss_of, start
 from torch.utils.data import DataLoader
@@ -8,7 +10,7 @@ model, optimizer = start()
 loader, held_out = DataLoader(Items(8), batch_size=1), DataLoader(Items(4), batch_size=1)
 
 
-def evaluate():
+def evaluate() -> Any:
     return sum(loss_of(model(x), y).item() for x, y in held_out)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 
 
-def rank_main(rank, place):
+def rank_main(rank: Any, place: Any) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
     dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
     model, _ = start()

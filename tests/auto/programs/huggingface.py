@@ -1,6 +1,7 @@
 """Hugging Face's Trainer: two batches to a step, one evaluation."""
 
 import sys
+from typing import Any
 
 import torch
 from parts import Items, Model, Optimizer, loss_of
@@ -10,11 +11,11 @@ from transformers import Trainer, TrainingArguments
 class Wrapped(torch.nn.Module):
     """What the Trainer expects of a model."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.model = Model(0.2, 0.15)
 
-    def forward(self, x, labels):
+    def forward(self, x: Any, labels: Any) -> Any:
         y = self.model(x)
         return {"loss": loss_of(y, labels), "logits": y}
 
@@ -22,7 +23,7 @@ class Wrapped(torch.nn.Module):
 class Named(Items):
     """What the Trainer expects of an item."""
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         x, y = super().__getitem__(index)
         return {"x": x, "labels": y}
 

@@ -1,6 +1,7 @@
 """Lightning with automatic optimization: forward and backward run inside the optimizer's step."""
 
 import logging
+from typing import Any
 
 import lightning
 import torch
@@ -13,20 +14,20 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 class Module(lightning.LightningModule):
     """The model and its rules."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.model = Model(0.2, 0.15)
 
-    def training_step(self, batch, index):
+    def training_step(self, batch: Any, index: Any) -> Any:
         x, y = batch
         self.loss = loss_of(self.model(x), y)
         return self.loss
 
-    def validation_step(self, batch, index):
+    def validation_step(self, batch: Any, index: Any) -> None:
         x, y = batch
         loss_of(self.model(x), y)
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> Any:
         return Optimizer(self.parameters(), 0.1)
 
 

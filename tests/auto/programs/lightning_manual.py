@@ -1,6 +1,7 @@
 """Lightning with manual optimization."""
 
 import logging
+from typing import Any
 
 import lightning
 import torch
@@ -13,12 +14,12 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 class Module(lightning.LightningModule):
     """The model and its rules."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.model = Model(0.2, 0.15)
         self.automatic_optimization = False
 
-    def training_step(self, batch, index):
+    def training_step(self, batch: Any, index: Any) -> None:
         x, y = batch
         optimizer = self.optimizers()
         optimizer.zero_grad()
@@ -26,11 +27,11 @@ class Module(lightning.LightningModule):
         self.manual_backward(self.loss)
         optimizer.step()
 
-    def validation_step(self, batch, index):
+    def validation_step(self, batch: Any, index: Any) -> None:
         x, y = batch
         loss_of(self.model(x), y)
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> Any:
         return Optimizer(self.parameters(), 0.1)
 
 

@@ -1,10 +1,12 @@
 """A wrapper that always has the next batch in hand, as Accelerate's loaders do."""
 
+from typing import Any
+
 from parts import Items, loss_of, start
 from torch.utils.data import DataLoader
 
 
-def look_ahead(loader):
+def look_ahead(loader: Any) -> Any:
     batches = iter(loader)
     batch = next(batches)
     for after in batches:

@@ -6,7 +6,7 @@ from parts import Items, loss_of, start
 from torch.utils.data import DataLoader
 
 
-def main():
+def main() -> None:
     model, optimizer = start()
     loader = DataLoader(
         Items(6, 0.3),

@@ -1,5 +1,7 @@
 """The twin of evaluation.py."""
 
+from typing import Any
+
 import torch
 from annotated import DataLoader, Items, ai, backward, fetch, forward, started, step
 from parts import loss_of, start
@@ -9,7 +11,7 @@ loader, held_out = DataLoader(Items(8), batch_size=1), DataLoader(Items(4), batc
 
 
 @ai.pipeline.evaluate
-def evaluate():
+def evaluate() -> Any:
     return sum(loss_of(model(x), y).item() for x, y in held_out)
 
 

@@ -1,6 +1,7 @@
 """The twin of huggingface.py."""
 
 import sys
+from typing import Any
 
 import torch
 from annotated import Items, ai, backward, fetch, forward, step
@@ -11,11 +12,11 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 class Wrapped(torch.nn.Module):
     """What the Trainer expects of a model."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.model = Model(0.2, 0.15)
 
-    def forward(self, x, labels):
+    def forward(self, x: Any, labels: Any) -> Any:
         y = self.model(x)
         return {"loss": loss_of(y, labels), "logits": y}
 
@@ -23,7 +24,7 @@ class Wrapped(torch.nn.Module):
 class Named(Items):
     """What the Trainer expects of an item."""
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         x, y = super().__getitem__(index)
         return {"x": x, "labels": y}
 
@@ -31,7 +32,7 @@ class Named(Items):
 class Stepper(Optimizer):
     """Marked here: the Trainer wraps what it is given."""
 
-    def step(self, closure=None):
+    def step(self, closure: Any = None) -> Any:
         with step:
             return super().step(closure)
 
@@ -39,7 +40,7 @@ class Stepper(Optimizer):
 class Annotated(Trainer):
     """The Trainer's own places, marked."""
 
-    def get_batch_samples(self, *args, **kwargs):
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         body = fetch.derive("block")
         if getattr(self, "in_step", False):
             body.stop()
@@ -50,11 +51,11 @@ class Annotated(Trainer):
             body.start()
         return found
 
-    def compute_loss(self, *args, **kwargs):
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         with forward:
             return super().compute_loss(*args, **kwargs)
 
-    def evaluate(self, *args, **kwargs):
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         with ai.pipeline.evaluate:
             return super().evaluate(*args, **kwargs)
 
@@ -62,7 +63,7 @@ class Annotated(Trainer):
 class Steps(TrainerCallback):
     """The end of the last step."""
 
-    def on_train_end(self, *args, **kwargs):
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         fetch.derive("block").stop()
 
 

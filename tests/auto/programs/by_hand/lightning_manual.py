@@ -1,6 +1,7 @@
 """The twin of lightning_manual.py."""
 
 import logging
+from typing import Any
 
 import lightning
 import torch
@@ -13,7 +14,7 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 class Waited(DataLoader):
     """A loader whose batches are awaited by hand."""
 
-    def __iter__(self):
+    def __iter__(self) -> Any:
         batches = super().__iter__()
         while True:
             with fetch.derive("iter"):
@@ -26,12 +27,12 @@ class Waited(DataLoader):
 class Module(lightning.LightningModule):
     """The model and its rules."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.model = Model(0.2, 0.15)
         self.automatic_optimization = False
 
-    def training_step(self, batch, index):
+    def training_step(self, batch: Any, index: Any) -> None:
         x, y = batch
         optimizer = self.optimizers()
         with forward:
@@ -41,27 +42,27 @@ class Module(lightning.LightningModule):
         with step:
             optimizer.step()
 
-    def backward(self, loss):
+    def backward(self, loss: Any) -> None:
         with backward:
             super().backward(loss)
 
-    def on_train_batch_start(self, *args):
+    def on_train_batch_start(self, *args: Any) -> None:
         fetch.derive("block").start()
 
-    def on_train_batch_end(self, *args):
+    def on_train_batch_end(self, *args: Any) -> None:
         fetch.derive("block").stop()
 
-    def on_validation_start(self):
+    def on_validation_start(self) -> None:
         ai.pipeline.evaluate.start()
 
-    def on_validation_end(self):
+    def on_validation_end(self) -> None:
         ai.pipeline.evaluate.stop()
 
-    def validation_step(self, batch, index):
+    def validation_step(self, batch: Any, index: Any) -> None:
         x, y = batch
         loss_of(self.model(x), y)
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> Any:
         return Optimizer(self.parameters(), 0.1)
 
 

@@ -1,10 +1,12 @@
 """The twin of look_ahead.py."""
 
+from typing import Any
+
 from annotated import DataLoader, Items, ai, backward, fetch, forward, step
 from parts import loss_of, start
 
 
-def look_ahead(loader):
+def look_ahead(loader: Any) -> Any:
     batches = iter(loader)
     batch = next(batches)
     for after in batches:

@@ -6,7 +6,7 @@ from annotated import DataLoader, Items, ai, backward, fetch, forward, started, 
 from parts import loss_of, start
 
 
-def main():
+def main() -> None:
     model, optimizer = start()
     loader = DataLoader(
         Items(6, 0.3),

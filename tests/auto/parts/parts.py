@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,13 +18,13 @@ torch.set_num_threads(1)
 
 class _Slept(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, forward, backward):
+    def forward(ctx: Any, x: Any, forward: Any, backward: Any) -> Any:
         ctx.backward_s = backward
         time.sleep(forward)
         return x.clone()
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> Any:
         time.sleep(ctx.backward_s)
         return gradient, None, None
 
@@ -36,19 +37,19 @@ class Model(nn.Module):
         self.layer = nn.Linear(8, 1)
         self.seconds = forward, backward
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return _Slept.apply(self.layer(x), *self.seconds)
 
 
 class Optimizer(torch.optim.SGD):
     """SGD, and time."""
 
-    def __init__(self, parameters, seconds: float = STEP) -> None:
+    def __init__(self, parameters: Any, seconds: float = STEP) -> None:
         super().__init__(parameters, lr=0.01)
         self.seconds = seconds
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Any = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -67,7 +68,7 @@ class Items(Dataset):
     def __len__(self) -> int:
         return self.n
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> Any:
         time.sleep(self.seconds)
         x = torch.full((8,), float(index % 5))
         return x, x.sum()[None]
@@ -86,11 +87,11 @@ class Stream(IterableDataset):
             yield Items(self.n, self.seconds)[index]
 
 
-def loss_of(y, target):
+def loss_of(y: Any, target: Any) -> Any:
     return nn.functional.mse_loss(y, target)
 
 
-def start():
+def start() -> Any:
     """The same numbers in every run."""
     torch.manual_seed(0)
     model = Model()

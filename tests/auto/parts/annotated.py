@@ -1,5 +1,7 @@
 """The parts, annotated by hand."""
 
+from typing import Any
+
 import parts
 from torch.utils.data import DataLoader
 
@@ -15,14 +17,14 @@ class Items(parts.Items):
     """With the event of an item."""
 
     @ai.data.item
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         return super().__getitem__(index)
 
 
 class Stream(parts.Stream):
     """With the event of an item, as an iterator can have it."""
 
-    def __iter__(self):
+    def __iter__(self) -> Any:
         items = super().__iter__()
         while True:
             with ai.data.item:
@@ -32,6 +34,6 @@ class Stream(parts.Stream):
             yield item
 
 
-def started(loader):
+def started(loader: Any) -> Any:
     """So that the loader's start, `iter(loader)`, lies in the first wait."""
     yield from loader
