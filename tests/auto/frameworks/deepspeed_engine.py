@@ -2,35 +2,24 @@
 
 import os
 import sys
-import warnings
+from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
 from parts import Items, Model, Optimizer, loss_of
-from torch.utils.data import DataLoader
-
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled, for minutes
-warnings.simplefilter("ignore", FutureWarning)  # torch's, about calls that DeepSpeed makes
-CONFIG = {"train_micro_batch_size_per_gpu": 1, "zero_allow_untested_optimizer": True, "steps_per_print": None}
+from torch.utils.data import DataLoader, TensorDataset
+from zero_engine import engine_of
 
 
-def engine_of(stage: int, batches: int, **more):
+def made(batches: int, **more: Any) -> Any:
     torch.manual_seed(0)
     model = Model(0.0, 0.0)
-    config = {
-        **CONFIG,
-        "gradient_accumulation_steps": batches,
-        "zero_optimization": {"stage": stage, "sub_group_size": 4},
-        **more,
-    }
-    data = torch.utils.data.TensorDataset(torch.arange(8.0).repeat(8, 1), torch.ones(8, 1))
-    return deepspeed.initialize(
-        model=model, optimizer=Optimizer(model.parameters(), 0.0), config=config, training_data=data
-    )
+    data = TensorDataset(torch.arange(8.0).repeat(8, 1), torch.ones(8, 1))
+    return engine_of(3, batches, model, Optimizer(model.parameters(), 0.0), data, **more)
 
 
-def pieces():
+def pieces() -> tuple[Any, Any, Any]:
     owner = deepspeed.DeepSpeedEngine
     return owner.__init__, owner.backward, owner.step
 
@@ -39,7 +28,7 @@ os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
 
 # Two epochs of four steps of two batches; three items are evaluated after each.
-engine, _, loader, _ = engine_of(3, 2)
+engine, loader = made(2)
 batches = iter(deepspeed.utils.RepeatingLoader(loader))
 for _ in range(2):
     for _ in range(8):
@@ -53,7 +42,7 @@ for _ in range(2):
 print(f"loss {loss.item():.17g} after {engine.global_steps}")
 
 # The program itself says when its two batches are a step; the second one has no finite gradients.
-engine, _, loader, _ = engine_of(3, 1, managed_gradient_accumulation=False)
+engine, loader = made(1, managed_gradient_accumulation=False)
 for at, (x, y) in enumerate(loader):
     loss = loss_of(engine(x), y)
     engine.backward(loss * float("inf") if at == 2 else loss)

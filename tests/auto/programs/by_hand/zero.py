@@ -1,31 +1,26 @@
 """The twin of zero.py: a step is as many batches as are accumulated, and what ZeRO calls is communication."""
 
-import importlib.util
 import os
 import sys
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from annotated import DataLoader, Items, ai, backward, fetch, forward, started, step
 from parts import loss_of, start
-
-spec = importlib.util.spec_from_file_location("as_it_stands", Path(__file__).parents[1] / "zero.py")
-as_it_stands = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(as_it_stands)
+from zero_engine import engine_of
 
 wait, body = fetch.derive("iter"), fetch.derive("block")
 
 
-def rank_main(rank, stage, batches, ranks, place):
+def rank_main(rank: int, stage: int, batches: int, ranks: int, place: str) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
     dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=ranks)
     dist.all_reduce = ai.comm.all_reduce(dist.all_reduce)
     dist.all_gather_into_tensor = ai.comm.all_gather(dist.all_gather_into_tensor)
     dist.reduce_scatter_tensor = ai.comm.reduce_scatter(dist.reduce_scatter_tensor)
     dist.broadcast = ai.comm.bcast(dist.broadcast)
-    engine = as_it_stands.engine_of(*start(), stage, batches)
+    engine, _ = engine_of(stage, batches, *start())
     data = started(DataLoader(Items(6 * batches, 0.05 + 0.1 * rank), batch_size=1))
     with ai.pipeline.train:
         for _ in range(6):
