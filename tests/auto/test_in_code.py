@@ -403,3 +403,18 @@ def test_modules_are_watched_when_asked(watched: None) -> None:
     with capture() as events:
         model(torch.ones(1, 4))
     assert not len(events)
+
+
+def test_a_loop_by_hand_that_torch_sees_learn_nothing_is_not_called_evaluation(watched: None) -> None:
+    """What learns may be the program's own; without a loop by hand it is an evaluation."""
+    model, _ = model_and_optimizer()
+    with capture() as events:
+        for _ in range(2):
+            for x in ai.dataloader.fetch.iter(loader()):
+                with ai.compute.forward:
+                    model(x)
+        ended = len(events.named("evaluate"))
+        for x in loader():
+            model(x)
+    assert ended == 0
+    assert len(events.named("fetch.block")) == 6

@@ -72,7 +72,7 @@ def test_failing_parts(run: Runner) -> None:
         assert c.report.warnings and not c.report.windows
 
         with collect("broken", wait=0, warmup=0, active=1) as c:
-            c._finisher = None
+            c._entries._finisher = None
             train_step()
             c.step()
         print(c.report.warnings[-1])

@@ -89,6 +89,7 @@ def explain(lanes: Lanes, asked: Asked) -> Explanation:
             us = us * lanes.io_n
         known = lanes.io_file >= 0
         sums = np.bincount(lanes.io_file[known], weights=us[known], minlength=len(lanes.paths))
+        sums[~lanes.read] = 0
         # Of equal ones the first by name: files come in the order in which threads happened to read them.
         least = np.sort(sums)[-_TOP_FILES:][0] if sums.size else 0.0
         found = np.flatnonzero((sums > 0) & (sums >= least)).tolist()

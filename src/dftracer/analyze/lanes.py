@@ -51,6 +51,7 @@ class Lanes:
     io: Intervals = EMPTY  # all I/O and item reading, as one set of time
     paths: list[str] = field(default_factory=list)
     batches: Batches = field(default_factory=Batches)
+    read: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))  # which paths were read
     io_n: Ints | None = None  # how often each transfer was there, where not all were there once
 
     @property

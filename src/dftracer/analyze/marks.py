@@ -66,7 +66,7 @@ def ai_span(known: tuple[int, int] | None, mine: Bools, ts: Ints, end: Ints) -> 
     return (first, last) if known is None else (min(first, known[0]), max(last, known[1]))
 
 
-def phase_marks(tables: MarkTables, tid: int, span: tuple[int, int]) -> Marks:
+def phase_marks(tables: MarkTables, tid: int, span: tuple[int, int], cut: bool = False) -> Marks:
     """The marks that tell phases apart, for steps on thread `tid`."""
     learn = [tables.spans(k) for k in ("learn", "compute_step")]
     loading = [tables.spans(k, tid) for k in ("wait", "item", "transfer")]
@@ -79,6 +79,7 @@ def phase_marks(tables: MarkTables, tid: int, span: tuple[int, int]) -> Marks:
         profiler=tables.spans("profiler"),
         first_us=span[0],
         last_us=span[1],
+        cut=cut,
     )
 
 

@@ -22,6 +22,7 @@ from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, in
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
 from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
+from dftracer.analyze.pairs import IO_READ
 from dftracer.analyze.phases import Phases, find_phases
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
@@ -209,7 +210,8 @@ class _Analyzer:
         del tid, dur, counts  # at this point most is held; nothing stays a moment longer than it is needed
         out = Partial(self.process, events=self.rows, first_us=self.first, last_us=self.last, steps=steps)
         whole = self.ai_span or (self.first or 0, self.last or 0)
-        out.phases = find_phases(steps, phase_marks(self.marks, steps.tid, whole), loops)
+        cut = self.process.end is None or bool(self.process.end.get("recovered"))
+        out.phases = find_phases(steps, phase_marks(self.marks, steps.tid, whole, cut), loops)
         out.auto = self.auto
         out.batches = self.marks.of("body", steps.tid).shape[1]
         out.names = self._names_frame()
@@ -232,6 +234,7 @@ class _Analyzer:
         del ts, end, cls, is_compute, is_comm, is_io
         (io_file, io_ts, io_dur), io_n = self.io_rows.take()
         heavy = Lanes(lanes, io_file.astype(np.int32, copy=False), io_ts, io_dur, io_time, paths, io_n=io_n)
+        heavy.read = _are_read(paths, out.files)
         if "collate" in self.lineage:
             heavy.batches = Batches(np.concatenate(self.lineage["collate"], axis=1), *items[[0, 1, 2, 5]])
         if "wait" in self.lineage:
@@ -310,6 +313,14 @@ class _Analyzer:
             pl.col("path").fill_null("(unknown)"), "kind", "bin", "n", "bytes", "us", "extent"
         )
         return named
+
+
+def _are_read(paths: list[str], files: pl.DataFrame | None) -> npt.NDArray[np.bool_]:
+    """Which of the paths something was read from."""
+    if files is None:
+        return np.zeros(len(paths), dtype=bool)
+    read = set(files.filter(pl.col("kind") == IO_READ)["path"].to_list())
+    return np.array([path in read for path in paths], dtype=bool)
 
 
 def _count(pair: npt.NDArray[np.int32], dur: Ints, own: Ints, counts: Ints | None = None) -> pl.DataFrame:

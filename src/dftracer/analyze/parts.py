@@ -193,7 +193,7 @@ def _outside(v: View) -> Iterator[Part]:
     seconds = phases.evaluation_us / 1e6
     yield Part("evaluation", None, seconds, v.of_run(seconds), True)
     outside = v.rank.main.outside
-    between = (phases.outside_us - int(outside[STAGE_INDEX["checkpoint"]])) / 1e6
+    between = (phases.outside_us - phases.unfinished_us - int(outside[STAGE_INDEX["checkpoint"]])) / 1e6
     known = {s: int(outside[STAGE_INDEX[s]]) for s in STAGES[:-1] if s != "checkpoint"}
     stage = max(known, key=lambda s: known[s])
     most = 2 * known[stage] >= phases.outside_us > 0

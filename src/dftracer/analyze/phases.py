@@ -31,6 +31,7 @@ class Marks:
     profiler: Intervals = EMPTY
     first_us: int = 0  # the first and the last time of an `ai` event (of any, where there is none)
     last_us: int = 0
+    cut: bool = False  # the process did not live to its end
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Phases:
     profiled_us: int = 0  # what the profiler made its steps longer
     evaluation_us: int = 0
     outside_us: int = 0  # in no step: between epochs, after the last step
+    unfinished_us: int = 0  # of that, a last step that never came to its end
     gaps: Intervals = field(default_factory=lambda: EMPTY)  # that time
 
     @property
@@ -95,6 +97,18 @@ def _nested(table: StepTable, marks: Marks) -> Intervals:
     return start[quiet], end[quiet]
 
 
+def _unfinished(table: StepTable, marks: Marks) -> int | None:
+    """Where a last step begins that has no end: the process was killed in it, or it raised."""
+    last = int(table.end[-1])
+    after = marks.forward[0][marks.forward[0] >= last]
+    if table.source != "fetch" or not after.size or (marks.loading[0] >= last).any():
+        return None
+    if (marks.learn[0] >= after[0]).any():
+        return last
+    usual = np.diff(np.searchsorted(np.sort(marks.forward[0]), np.append(table.start, last)))
+    return last if marks.cut and after.size <= int(usual.max()) else None
+
+
 def _plain_loops(table: StepTable, marks: Marks, gaps: Intervals) -> Intervals:
     """Forward passes in no step, or after its last update: someone evaluates without saying so."""
     if not marks.learn[0].size or not marks.forward[0].size:
@@ -116,8 +130,9 @@ def _plain_loops(table: StepTable, marks: Marks, gaps: Intervals) -> Intervals:
     around_order = np.argsort(around[0], kind="stable")
     around = around[0][around_order], around[1][around_order]
     low, high = (np.searchsorted(forward, [w[i] for w in windows]) for i in (0, 1))
+    unfinished = _unfinished(table, marks)
     for (a, b), i, j in zip(windows, low.tolist(), high.tolist(), strict=True):
-        if i == j or _holds_any(np.array([a]), np.array([b]), marks.learn)[0]:
+        if i == j or a == unfinished or _holds_any(np.array([a]), np.array([b]), marks.learn)[0]:
             continue
         lo, hi = np.searchsorted(around[0], (a, b))
         starts.append(int(around[0][lo]))
@@ -194,6 +209,8 @@ def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
     out.profiled_us = int(beyond[window].sum())
     out.evaluation_us = total(out.evaluation)
     out.outside_us = total(out.gaps)
+    if _unfinished(table, marks) is not None and out.gaps[0].size:
+        out.unfinished_us = int((out.gaps[1] - out.gaps[0])[-1])
     rest = out.startup_us + out.restarts_us + out.profiled_us + out.evaluation_us + out.outside_us
     out.steady_us = out.run_us - rest
     return out

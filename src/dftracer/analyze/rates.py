@@ -49,5 +49,7 @@ def samples_per_second(job: Job) -> float | None:
             return None
         steps = sum(g.size for g in groups)
         seconds = sum(_span_us(rank, g) for g in groups) / 1e6
-        rate += items / rank.main.batches * steps / max(seconds, 1e-6)
+        if seconds * 1e6 <= steps:  # but for the rounding of times, all of it is evaluation
+            return None
+        rate += items / rank.main.batches * steps / seconds
     return round(rate, 3) if rate else None

@@ -121,10 +121,12 @@ def between_steps(c: Context) -> Iterator[Finding]:
     if v is None:
         return
     main = v.rank.main
-    seconds = (main.phases.outside_us - int(main.outside[STAGE_INDEX["checkpoint"]])) / 1e6
+    phases = main.phases
+    between = phases.outside_us - phases.unfinished_us - int(main.outside[STAGE_INDEX["checkpoint"]])
+    seconds = between / 1e6
     if v.of_run(seconds) < MENTION_SHARE:
         return
-    lengths = (main.phases.gaps[1] - main.phases.gaps[0]) / 1e6
+    lengths = (phases.gaps[1] - phases.gaps[0])[: -1 if phases.unfinished_us else None] / 1e6
     long = lengths[lengths > 0.1 * lengths.max()]
     yield c.finding(
         "between_steps",

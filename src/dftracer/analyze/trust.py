@@ -103,8 +103,10 @@ def _died_words(row: dict[str, Any]) -> str:
         if row["worker"] is not None
         else f"rank {row['rank']}"
         if row["last_step"] is not None
-        else "a process"
+        else ""
     )
+    if not role:
+        return f"pid {row['pid']}"
     last = "" if row["last_step"] is None else f", last step {row['last_step']}"
     return f"{role} (pid {row['pid']}{last})"
 
@@ -119,7 +121,11 @@ def _problems(said: dict[str, Any], died: list[dict[str, Any]]) -> Iterator[str]
         yield f"{n} {of} ended without closing {'its' if n == 1 else 'their'} trace; all events recovered"
     if died:
         more = f" and {len(died) - 4} more" if len(died) > 4 else ""
-        yield "these are " + ", ".join(_died_words(row) for row in died[:4]) + more
+        yield (
+            ("it is " if len(died) == 1 else "these are ")
+            + ", ".join(_died_words(row) for row in died[:4])
+            + more
+        )
     n = said["truncated_files"]
     if n:
         yield f"{plural(n, 'file is', 'files are')} cut"
@@ -161,5 +167,6 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
         seen = f"Only {plural(n, 'step was', 'steps were')} recorded: too few to judge the run."
         title = seen if n else "No training step can be seen in this trace."
         evidence = {"steps": n, "events": said["events"]}
-        out.append(Finding("not_enough_evidence", title, 0.0, 0.0, "info", 1.0, evidence))
+        advice = "Let it run for more steps." if n else ""
+        out.append(Finding("not_enough_evidence", title, 0.0, 0.0, "info", 1.0, evidence, advice))
     return out

@@ -40,12 +40,12 @@ _TRY = {
     "transfer": "Pin the memory (pin_memory=True), copy with non_blocking=True, or move less.",
     "comm": "Overlap it with the backward pass, or send less (bf16, larger local batches, fewer syncs).",
     "checkpoint": "Write checkpoints in the background (torch.distributed.checkpoint.async_save), or fewer.",
-    "startup": "Start workers once (persistent_workers=True), cache what is set up, and judge longer runs.",
+    "startup": "Cache what is set up before the first step, and judge longer runs.",
     "evaluation": "Evaluate less often or on fewer samples, with torch.inference_mode() and a larger batch.",
     "between_steps": "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, a function of yours).",
     "other": "Move it out of the step, or run it beside compute.",
     "unseen": "Annotate more of the step (ai.compute.*, ai.device.transfer, ai.comm.*), or trace with"
-    " `dftracer run --auto`.",
+    " `dftracer run`.",
 }
 
 
@@ -94,7 +94,7 @@ def _steps_seen(c: Context) -> str:
     n = 0 if c.rank is None else len(c.rank.main.steps)
     if n:
         return f"A verdict needs 3 steps; {n} {'was' if n == 1 else 'were'} recorded."
-    return "No fetch.iter loop, no profiler step and no compute.step was recorded."
+    return "Neither the body of a fetch.iter loop nor a profiler step nor a compute.step was recorded."
 
 
 def _reason(bound: Bound, findings: list[Finding]) -> Finding | None:
@@ -202,6 +202,8 @@ def _why(v: View, b: Bound) -> str:
     """Both values: what the part takes, and what it is compared with."""
     p, n = b.part, max(1, b.steady_steps)
     step = v.steady_s / n
+    if p.of_run and v.steady_s <= 0:
+        return f"The run takes {v.run_s:.2f} s, and none of its steps lies outside of that."
     if p.of_run:
         return (
             f"The run takes {v.run_s:.2f} s, its {n} steady steps {v.steady_s:.2f} s of that"
@@ -228,4 +230,6 @@ def _try(v: View, b: Bound) -> str:
                 advice = input_advice(v.rank, input_seconds(v.rank))
                 return f"{advice[0].upper()}{advice[1:]}."
         return _TRY[p.stage or "compute"]
+    if p.id == "startup" and p.stage == "fetch_wait" and v.rank.workers:
+        return f"Start workers once (persistent_workers=True); {_TRY[p.id][0].lower()}{_TRY[p.id][1:]}"
     return _TRY[p.id]

@@ -127,7 +127,7 @@ class Training(State):
     def loader_ended(self, of: Pass, start: int, end: int) -> None:
         """There are no more batches."""
         of.ended = end
-        FETCH.by_hand()  # a loop by hand has asked for one more, too, and writes no event of that
+        by_hand = FETCH.by_hand()  # it has asked for one more, too, and writes no event of that
         if not self._counts and not of.trains and self.evaluation is None:
             return
         step = self.step
@@ -141,15 +141,16 @@ class Training(State):
                 self._close(step, start)
             self._leftover = (start, end)
         elif of.fetches:
-            self._loaders[of.loader] = False
             if step is not None:
                 if step.next_fetch is not None and step.next_fetch[2] is of:
                     step.next_fetch = None
                 elif step.passes == [of] and not step.backward:
                     self.step = None
-            if self.evaluation is not None:
-                self._end_evaluation(self.evaluation[1].over or of.first or start)
-            self.evaluation = (of.first or start, of)
+            if not by_hand:  # else what learns may be known to the program alone; its own events tell
+                self._loaders[of.loader] = False
+                if self.evaluation is not None:
+                    self._end_evaluation(self.evaluation[1].over or of.first or start)
+                self.evaluation = (of.first or start, of)
         self._free = end
 
     def fetch_failed(self, of: Pass, start: int, end: int, error: BaseException) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dftracer.collect import _yaml
+from dftracer.collect._names import Names
+from dftracer.collect._options import Options
 
 __all__ = ["content", "write"]
 
@@ -31,9 +33,8 @@ _REMARKS = dict.fromkeys(
 )
 
 
-def content(torch: Any, collector: Any) -> dict[str, Any]:
+def content(torch: Any, options: Options, names: Names, steps: int) -> dict[str, Any]:
     """The card of this run; every part that cannot be found is left empty."""
-    names = collector.names
     modules, loaders = _objects(torch)
     model = max(modules, key=_parameters, default=None)
     card: dict[str, Any] = {
@@ -44,7 +45,7 @@ def content(torch: Any, collector: Any) -> dict[str, Any]:
         "contributor": None,
         "contact": None,
         "workload": {
-            "model": _model(model, collector),
+            "model": _model(model, steps),
             "data": _data(loaders),
             "hardware": _hardware(torch, names.world_size),
         },
@@ -58,13 +59,13 @@ def content(torch: Any, collector: Any) -> dict[str, Any]:
             "protocol_selection": [],
         },
         "metric_source": {
-            "traces": sorted({name for w in collector.options.traces for name in _TRACE_WORDS[w]}),
+            "traces": sorted({name for w in options.traces for name in _TRACE_WORDS[w]}),
             "metrics_specific_trace": [
                 file["name"] for file in names.files() if not file["name"].startswith(("torch_et", "kineto"))
             ],
         },
     }
-    return _merged(card, collector.options.workload)
+    return _merged(card, options.workload)
 
 
 # The words by which CCL-Bench's tools choose their reader: `json` is a Kineto file.
@@ -132,11 +133,11 @@ def _hugging_face(model: Any) -> str | None:
     return f"https://huggingface.co/{name}" if name and "/" in str(name) else None
 
 
-def _model(model: Any, collector: Any) -> dict[str, Any]:
+def _model(model: Any, steps: int) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(
         ("phase", "moe", "granularity", "model_family", "precision", "epochs", "iteration")
     )
-    found["iteration"] = collector._step
+    found["iteration"] = steps
     arch: dict[str, Any] = dict.fromkeys(
         ("num_params", "num_params_embedding", "num_layers", "num_heads", "head_dim")
     )

@@ -88,7 +88,7 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         if value and isinstance(value[0], dict):
             return _listed([_record(v) for v in value], "; ")
-        return _listed([_text("", v) for v in value], ", ")
+        return _listed([_text("pid" if "processes" in key else "", v) for v in value], ", ")
     return stage_words(str(value)) if key == "stage" else str(value)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from dftracer._units import bytes_text, count_text, counted, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis
 from dftracer.analyze.finding import Finding
+from dftracer.report.files import told_files
 from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 from dftracer.report.terminal import COLOURS
 
@@ -111,7 +112,7 @@ def _files(a: Analysis) -> str:
             bytes_text(r["write_bytes"]),
             seconds_text(r["time_s"]),
         ]
-        for r in a.file_table.head(_ROWS).iter_rows(named=True)
+        for r in told_files(a.file_table).head(_ROWS).iter_rows(named=True)
     ]
     return _table(("path", "opens", "read", "written", "time"), rows)
 

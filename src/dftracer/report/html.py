@@ -17,6 +17,7 @@ from dftracer.analyze import STAGES, Analysis, Rank, views
 from dftracer.analyze.ledger import unseen_stages
 from dftracer.report.device import device_page
 from dftracer.report.evidence import evidence_rows
+from dftracer.report.files import told_files
 from dftracer.report.head import PHASE_WORDS, culprit, head, identity_rows, notes
 from dftracer.report.terminal import COLOURS
 
@@ -72,6 +73,7 @@ def page_data(a: Analysis) -> dict[str, Any]:
     io = views.io_over_time(job, width)
     ranks = job.ranks[:_RANK_ROWS]
     sizes = views.file_sizes(job)
+    files = None if a.file_table is None else told_files(a.file_table)
     return {
         "stages": list(STAGES),
         "colours": [COLOURS[s] for s in STAGES],
@@ -98,8 +100,8 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "workers": views.workers(job).head(_LANES).to_dicts(),
         "names": _rows(a.name_table.head(_NAMES)),
         "names_total": a.name_table.height,
-        "files": None if a.file_table is None else _rows(a.file_table.head(_FILES)),
-        "files_total": 0 if a.file_table is None else a.file_table.height,
+        "files": None if files is None else _rows(files.head(_FILES)),
+        "files_total": 0 if files is None else files.height,
         "sizes": None if sizes is None else sizes.to_dicts(),
     }
 

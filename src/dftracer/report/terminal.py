@@ -12,6 +12,7 @@ from dftracer.analyze.ledger import unseen_stages
 from dftracer.load._need import need
 from dftracer.report.device import print_device
 from dftracer.report.evidence import evidence_line
+from dftracer.report.files import told_files
 from dftracer.report.head import PHASE_WORDS, culprit, head, notes
 from dftracer.report.tables import bar, bar_room, print_table
 
@@ -242,6 +243,6 @@ def _files(con: Console, a: Analysis) -> None:
             seconds_text(r["time_s"]),
             "-" if r["read_mb_s"] is None else bytes_text(r["read_mb_s"] * 1e6),
         ]
-        for r in a.file_table.head(8).iter_rows(named=True)
+        for r in told_files(a.file_table).head(8).iter_rows(named=True)
     ]
     print_table(con, f"Files ({a.file_table.height})", _FILE_COLUMNS, rows)

@@ -13,6 +13,7 @@ from dftracer.analyze.device import device_account
 from dftracer.format.files import NoTraces
 from dftracer.live import LiveFile, Recent
 from dftracer.load.process import ProcessInfo
+from dftracer.report.files import told_files
 
 __all__ = ["Frame", "RankRow", "take_frame"]
 
@@ -184,4 +185,4 @@ def _row(recent: Recent, rank: Rank, file: LiveFile | None, seconds: float) -> R
 
 def _hottest(files: Any) -> list[dict[str, Any]]:
     columns = ("path", "ops", "read_bytes", "write_bytes", "time_s")
-    return [{c: row[c] for c in columns} for row in files.head(_FILES).iter_rows(named=True)]
+    return [{c: row[c] for c in columns} for row in told_files(files).head(_FILES).iter_rows(named=True)]

@@ -1,0 +1,153 @@
+"""Runs that end early, hardly begin, or look up more files than they read: nothing untrue is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dftracer.analyze import Analysis, analyze
+from dftracer.load.synthetic import Process
+from dftracer.report import document, head, print_report
+from dftracer.report.evidence import evidence_rows
+from dftracer.report.files import told_files
+
+MS = 1000
+
+
+def _train(p: Process, steps: int, wait: int = MS, learns: bool = True) -> int:
+    t = 0
+    for i in range(steps):
+        body = t + wait
+        p.span("compute", "forward", body, 10 * MS)
+        if learns:
+            p.span("compute", "backward", body + 10 * MS, 8 * MS)
+            p.span("compute", "step", body + 18 * MS, MS)
+        t = p.step(i + 1, t, wait, 19 * MS, step=i)
+    return t
+
+
+def _told(p: Process, folder: Path) -> tuple[Analysis, dict[str, Any]]:
+    p.write(folder)
+    a = analyze(folder)
+    return a, document(a)
+
+
+@pytest.mark.parametrize("end", [None, {"recovered": True}])
+def test_the_forward_of_a_step_that_was_killed_is_no_evaluation(tmp_path: Path, end: Any) -> None:
+    p = Process(10, rank=0, end=end)
+    t = _train(p, 20)
+    p.span("compute", "forward", t + MS, 10 * MS)
+    _, told = _told(p, tmp_path)
+    assert told["evaluation"]["seconds"] == 0
+    assert told["outside"]["seconds"] == pytest.approx(0.011)
+
+
+def test_an_evaluation_that_was_killed_still_is_one(tmp_path: Path) -> None:
+    p = Process(10, rank=0, end=None)
+    t = _train(p, 20)
+    for i in range(8):
+        p.span("compute", "forward", t + 10 * i * MS, 10 * MS)
+    _, told = _told(p, tmp_path)
+    assert told["evaluation"]["seconds"] == pytest.approx(0.08)
+
+
+def test_a_single_forward_at_the_end_of_a_whole_run_is_an_evaluation(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = _train(p, 20)
+    p.span("compute", "forward", t, 10 * MS)
+    _, told = _told(p, tmp_path)
+    assert told["evaluation"]["seconds"] == pytest.approx(0.01)
+
+
+def test_a_step_that_raised_is_not_time_between_steps(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = _train(p, 20)
+    p.span("compute", "forward", t + MS, 10 * MS)
+    p.span("compute", "backward", t + 11 * MS, 900 * MS, error="RuntimeError")
+    a, told = _told(p, tmp_path)
+    assert told["outside"]["seconds"] == pytest.approx(0.911)
+    assert told["bound"]["id"] == "compute"
+    assert "between_steps" not in [f.id for f in a.findings]
+
+
+def test_who_died_is_told_in_the_singular_and_a_pid_is_no_amount(tmp_path: Path) -> None:
+    p = Process(17316, rank=0, end={"recovered": True})
+    _train(p, 20)
+    a, _ = _told(p, tmp_path)
+    found = next(f for f in a.findings if f.id == "incomplete_trace")
+    assert found.title.endswith("it is rank 0 (pid 17316, last step 19).")
+    assert dict(evidence_rows(found.evidence))["recovered processes"] == "17316"
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_loop_that_is_wrapped_need_not_be_wrapped(tmp_path: Path, steps: int) -> None:
+    p = Process(10, rank=0)
+    _train(p, steps)
+    a, _ = _told(p, tmp_path)
+    assert head(a)[2] == "Let it run for more steps."
+
+
+def test_advice_on_start_up_names_workers_only_where_there_are_any(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    _train(p, 10)
+    p.span("pipeline", "train", -2000 * MS, 2500 * MS)
+    a, told = _told(p, tmp_path)
+    assert told["bound"]["id"] == "startup"
+    assert "worker" not in " ".join(head(a))
+
+
+def test_a_run_of_evaluation_alone_speaks_of_no_steady_steps(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = _train(p, 20, learns=False)
+    p.span("pipeline", "test", 0, t)
+    p.span("data", "item", 0, MS // 2)
+    a, told = _told(p, tmp_path)
+    assert told["bound"]["id"] == "evaluation"
+    assert told["samples_per_s"] is None
+    assert "0.00 s" not in " ".join(head(a))
+
+
+def test_the_advice_names_commands_that_exist(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(20):
+        t = p.step(i + 1, t, MS, 30 * MS)
+    a, told = _told(p, tmp_path)
+    assert told["bound"]["id"] == "unseen"
+    assert "--auto" not in head(a)[2]
+
+
+def test_files_that_were_only_written_were_not_read_meanwhile(tmp_path: Path) -> None:
+    p, worker = Process(10, rank=0), Process(11, ppid=10)
+    t = 0
+    for i in range(20):
+        worker.io("read", t, 8 * MS, "/data/a", ret=4096)
+        worker.io("write", t + 10 * MS, 8 * MS, "/tmp/log", ret=4096)
+        p.span("compute", "forward", t + 20 * MS, 10 * MS)
+        t = p.step(i + 1, t, 20 * MS, 10 * MS)
+    worker.write(tmp_path)
+    a, _ = _told(p, tmp_path)
+    found = next(f for f in a.findings if f.id == "input_bound")
+    assert [*found.evidence["files_while_waiting_s"]] == ["/data/a"]
+
+
+def test_paths_that_were_only_looked_up_share_a_row(tmp_path: Path, capsys: Any) -> None:
+    p = Process(10, rank=0)
+    _train(p, 5)
+    for i in range(300):
+        p.io("lstat", 100 * MS + i, 1, f"/lib/python/{i % 30}", ret=0)
+    p.io("open", 102 * MS, 5, "/data/a", ret=3, flags=0)
+    p.io("read", 103 * MS, 9, "/data/a", ret=10)
+    a, told = _told(p, tmp_path)
+    assert a.file_table is not None
+    rows = told_files(a.file_table)
+    assert rows.select("path", "ops").rows() == [
+        ("(30 paths only looked up)", 300),
+        ("/data/a", 2),
+    ]
+    assert rows["time_s"].sum() == pytest.approx(a.file_table["time_s"].sum())
+    assert (told["files_total"], len(told["files"])) == (31, 31)  # nothing is lost for programs
+    print_report(a)
+    assert "(30 paths only looked up)" in capsys.readouterr().out
