@@ -16,14 +16,15 @@ PAGE = Path(__file__).resolve().parent / "findings.md"
 
 HEAD = f"""# Findings
 
-What `dftracer report` can say about a run. This page is made from the catalogue in the code
+What `dftracer report` can say about a run. This page is generated from the catalogue in the code
 (`src/dftracer/analyze/catalog.py`, the numbers in `thresholds.py`) by `python docs/generate_findings.py`.
 
-`seconds` of a finding is what a perfect cure would save; its share of the run sets the severity: `high` from
-{HIGH_PERCENT:.0f} %, `medium` from {MEDIUM_PERCENT:.0f} %, `low` from {LOW_PERCENT:.0f} %, else `info`. What costs less
-than {100 * FINDING_SHARE:.0f} % of the run is not reported. The costliest comes first. Seconds are compared with two digits; of
-about equal findings the more specific comes first, in the order of this page, and so does a specific finding that
-explains most of a general one. Few steps or items lower the confidence.
+`seconds` of a finding is what a perfect fix would save; its share of the run sets the severity: `high` from
+{HIGH_PERCENT:.0f} %, `medium` from {MEDIUM_PERCENT:.0f} %, `low` from {LOW_PERCENT:.0f} %, otherwise `info`.
+Findings that cost less than {100 * FINDING_SHARE:.0f} % of the run are not reported. The most expensive comes
+first. Seconds are compared with two digits; if two findings are about equal, the more specific one comes
+first, in the order of this page, and a specific finding that explains most of a general one comes before it.
+With few steps or items the confidence is lower.
 """
 
 
@@ -33,7 +34,7 @@ def page() -> str:
     for kind in KINDS:
         parts.append(
             f"## `{kind.id}`\n{kind.means}\n\n"
-            f"- Made when: {kind.made_when}.\n- Evidence: {kind.evidence}.\n- Try: {kind.advice}\n"
+            f"- Reported when: {kind.made_when}.\n- Evidence: {kind.evidence}.\n- Try: {kind.advice}\n"
         )
     return "\n".join(parts)
 

@@ -1,4 +1,4 @@
-"""Says where the time of a training job goes."""
+"""Shows where a training job spends its time."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "load_ipython_extension", "start", "stop"]
 
-# Found when asked for: programs that only annotate need none of them.
+# Imported on first use: programs that only annotate need none of them.
 _LATER = {
     "__version__": "dftracer._version",  # written by the build from pyproject.toml
     "start": "dftracer._running",

@@ -1,4 +1,4 @@
-"""Work that must be in the trace before it ends (threads that still write, results that came late)."""
+"""Work to finish before the trace ends (threads that are still writing, late results)."""
 
 from __future__ import annotations
 

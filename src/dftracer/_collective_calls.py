@@ -1,4 +1,4 @@
-"""Calls of torch.distributed, as the program makes them: one set of hooks for all who want to know."""
+"""Calls to torch.distributed, as the program makes them: one set of hooks for all listeners."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ALWAYS_ASYNC = ("isend", "irecv")
 
 
 class Listener(Protocol):
-    """Who wants to know."""
+    """Is told about calls."""
 
     def called(self, name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> None:
         """A call has returned `work`; `get` gives its arguments by name."""
@@ -62,12 +62,12 @@ class Listener(Protocol):
 
 
 _listeners: list[Listener] = []
-_inside = threading.local()  # `send` is made of `isend`: one record, of the call the program made
+_inside = threading.local()  # `send` calls `isend`: only the call the program made is recorded
 _replaced: list[tuple[Any, str, Any, Any]] = []
 
 
 def distributed() -> Any:
-    """torch.distributed with its default group made, else None."""
+    """torch.distributed if its default group exists, otherwise None."""
     module = sys.modules.get("torch.distributed")
     try:
         if module is not None and module.is_available() and module.is_initialized():
@@ -78,7 +78,7 @@ def distributed() -> Any:
 
 
 def listen(torch: Any, listener: Listener) -> None:
-    """Tell `listener` of every call from now on."""
+    """Tell `listener` about every call from now on."""
     _listeners.append(listener)
     if _replaced:
         return
@@ -95,12 +95,12 @@ def listen(torch: Any, listener: Listener) -> None:
 
 
 def others_than(listener: Listener) -> bool:
-    """Whether somebody else listens too."""
+    """Whether there is another listener."""
     return any(each is not listener for each in _listeners)
 
 
 def unlisten(listener: Listener) -> None:
-    """Tell it no more; the last to leave puts everything back."""
+    """Stop telling it; the last one to leave restores everything."""
     if listener in _listeners:
         _listeners.remove(listener)
     if _listeners:
@@ -155,7 +155,7 @@ def size_of(value: Any) -> tuple[int, str | None]:
 
 
 class Groups:
-    """The process groups met, and how far each has counted."""
+    """The process groups encountered so far, and how far each has counted."""
 
     def __init__(self) -> None:
         self.known: dict[str, dict[str, Any]] = {}
@@ -205,5 +205,5 @@ def issued_by(group: Any) -> int | None:
 
 
 def counts_messages(group: dict[str, Any]) -> bool:
-    """Whether the group's own count has sends and receives in it; torch's flight recorder's never has."""
+    """Whether the group's own count includes sends and receives; torch's flight recorder's never does."""
     return "gloo" in group["backend"]

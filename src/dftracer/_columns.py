@@ -11,23 +11,23 @@ _LEAST_TEXT = 14
 
 
 class Column(NamedTuple):
-    """One column: how it is aligned and what may happen to it where room is short."""
+    """One column: how it is aligned and what may happen to it if space is short."""
 
     name: str
     right: bool = False  # a number: never cut
-    lead: bool = False  # names the row; goes to a line of its own rather than be cut too far
-    tail: bool = False  # of a text that is cut, the end is kept (paths)
+    lead: bool = False  # names the row; moves to its own line rather than being cut too much
+    tail: bool = False  # if the text is cut, its end is kept (paths)
     whole: bool = False  # text that is never cut
-    drop: int = 0  # left out where nothing else helps, the lowest number first; 0: never
+    drop: int = 0  # left out if nothing else helps, the lowest number first; 0: never
 
 
 class Fitted(NamedTuple):
-    """The table as it is to be shown: a head, rows of one line or two, and what is not shown."""
+    """The table as it will be shown: a header, rows of one or two lines, and what is left out."""
 
     columns: tuple[Column, ...]
     widths: tuple[int, ...]
     rows: list[list[Any]]
-    lead: int | None  # the column that has lines of its own
+    lead: int | None  # the column that has its own lines
     dropped: tuple[str, ...]
 
     def lines(self, row: Sequence[Any]) -> list[list[tuple[Any, int, bool]]]:

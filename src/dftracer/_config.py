@@ -1,10 +1,10 @@
 """Every setting of the tracer, in one table, and the one reader of the environment.
 
-An explicit argument wins over the environment, that over the file named by DFTRACER_CONFIGURATION, that over
-the default. A mistake costs one line on stderr and leaves the next source in charge; nothing here raises.
+An explicit argument overrides the environment, which overrides the file named by DFTRACER_CONFIGURATION,
+which overrides the default. A mistake prints one line on stderr and the next source applies; nothing raises.
 
-This module is imported by every program that uses the annotations, traced or not: it imports only what the
-interpreter has loaded anyway (``dataclasses`` or ``typing`` alone would cost more than all the rest).
+Every program that uses the annotations imports this module, traced or not: it imports only what the
+interpreter has loaded anyway (``dataclasses`` or ``typing`` alone would cost more than everything else).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _INT64_MAX = (1 << 63) - 1
 
 
 class BadValue(ValueError):
-    """What is wrong with a value, as the end of the sentence '<setting> ...'."""
+    """What is wrong with a value, as the end of a sentence that begins with the setting."""
 
 
 class Setting:
-    """One row of the table: how a setting is called, read, bounded and explained."""
+    """One row of the table: a setting's name, type, bounds and explanation."""
 
     __slots__ = (
         "choices",
@@ -190,7 +190,7 @@ _READERS: dict[str, Callable[[object], bool | int | str]] = {
 # The order is that of the documentation. The preloaded library has the same table: after a change run
 # `python native/generate.py` and `python docs/generate.py`.
 SETTINGS: tuple[Setting, ...] = (
-    Setting("enable", "bool", False, "Turns tracing on. Off, a decorated function is the function itself."),
+    Setting("enable", "bool", False, "Turns tracing on. If off, decorators return the function itself."),
     Setting(
         "init",
         "choice",
@@ -202,7 +202,7 @@ SETTINGS: tuple[Setting, ...] = (
         "log_file",
         "path",
         "./trace",
-        "Prefix of the trace files of processes that were not given a name by `initialize_log`.",
+        "Prefix of the trace files of processes for which `initialize_log` gave no name.",
     ),
     Setting(
         "data_dir",
@@ -210,12 +210,12 @@ SETTINGS: tuple[Setting, ...] = (
         "all",
         "Directories whose I/O is traced, separated by colons (a list in a file), or `all`.",
     ),
-    Setting("disable_io", "bool", False, "No interception of I/O calls at all."),
-    Setting("disable_posix", "bool", False, "No interception of POSIX calls (`open`, `read`, `stat` ...)."),
-    Setting("disable_stdio", "bool", False, "No interception of stdio calls (`fopen`, `fread` ...)."),
+    Setting("disable_io", "bool", False, "Do not intercept I/O calls at all."),
+    Setting("disable_posix", "bool", False, "Do not intercept POSIX calls (`open`, `read`, `stat` ...)."),
+    Setting("disable_stdio", "bool", False, "Do not intercept stdio calls (`fopen`, `fread` ...)."),
     Setting("inc_metadata", "bool", True, "Arguments on events. Off: only name, category and times."),
     Setting("trace_compression", "bool", True, "Write `.pfw.gz`. Off: plain `.pfw`."),
-    Setting("disable_tids", "bool", False, "Write the process id in place of thread ids."),
+    Setting("disable_tids", "bool", False, "Write the process id instead of thread ids."),
     Setting("write_buffer_size", "size", 0, "Bytes of text per gzip member; 0 lets the tracer choose."),
     Setting(
         "log_level",
@@ -236,7 +236,7 @@ SETTINGS: tuple[Setting, ...] = (
         "ring_size",
         "size",
         1 << 22,
-        "Memory per recording thread, a power of two. Larger rings ride out longer stalls of the disk.",
+        "Memory per recording thread, a power of two. Larger rings survive longer disk stalls.",
         low=1 << 16,
         high=1 << 30,
         power_of_two=True,
@@ -245,7 +245,7 @@ SETTINGS: tuple[Setting, ...] = (
         "ring_dir",
         "path",
         "",
-        "Where the rings lie; empty lets the tracer choose (/dev/shm/dftracer-<uid>, else beside the trace).",
+        "Where rings are kept; empty lets the tracer choose (/dev/shm/dftracer-<uid>, or next to the trace).",
     ),
     Setting(
         "max_stall_us",
@@ -257,13 +257,17 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("rotate_size", "size", 0, "Bytes of file after which a new part begins; 0 never rotates."),
     Setting(
-        "rotate_keep", "int", 0, "How many parts are kept, the oldest go first; 0 keeps all.", high=1 << 30
+        "rotate_keep",
+        "int",
+        0,
+        "How many parts are kept, the oldest are deleted first; 0 keeps all.",
+        high=1 << 30,
     ),
     Setting(
         "max_size",
         "size",
         0,
-        "Bytes on disk per process over all parts; beyond, events are dropped and counted. 0 is no limit.",
+        "Bytes on disk per process over all parts; beyond that, events are dropped and counted. 0: no limit.",
     ),
     Setting(
         "flush_ms",
@@ -284,28 +288,28 @@ SETTINGS: tuple[Setting, ...] = (
         "counter_ms",
         "int",
         0,
-        "Samples memory, CPU and I/O of the process every so many ms, as counters; 0 does not.",
+        "Interval in ms at which memory, CPU and I/O of the process are sampled as counters; 0: never.",
         high=3_600_000,
     ),
     Setting(
         "device_events",
         "bool",
         True,
-        "Where torch uses a GPU: events in its stream at each phase boundary, for the device's time and lag.",
+        "If torch uses a GPU: put events into its stream at phase boundaries, for the device's time and lag.",
     ),
     Setting(
         "auto",
         "choice",
         "OFF",
         "TORCH (or 1): record training steps without annotations, in every Python process started with this; "
-        "needs DFTRACER_ENABLE=1. `dftracer run` sets it. Read from the environment alone.",
+        "needs DFTRACER_ENABLE=1. `dftracer run` sets it. Read only from the environment.",
         choices=("OFF", "TORCH"),
     ),
     Setting(
         "auto_modules",
         "bool",
         False,
-        "With automatic tracing: also the forward of every module of the model (`dftracer run --modules`).",
+        "With automatic tracing: also record the forward pass of every module (`dftracer run --modules`).",
     ),
 )
 
@@ -388,13 +392,13 @@ def load_settings(environ: Mapping[str, str] | None = None, **explicit: object) 
             mistakes.append((where, str(problem), setting))
 
     for name, raw in explicit.items():
-        # A name outside of the table is a mistake in our own code and may be loud.
+        # A name outside the table is a bug in our own code and may raise.
         take(_BY_NAME[name], raw, f'{name}="{_shown(raw)}"')
     for setting in SETTINGS:
         raw = env.get(setting.env, "")
         take(setting, raw, f'{setting.env}="{_shown(raw)}"')
 
-    # Off by a word of the user's: then the file cannot turn it on and need not be looked at.
+    # Switched off by the user: the file cannot turn it on and need not be read.
     path = values.get("configuration")
     if path and values.get("enable") is not False:
         from dftracer import _config_file  # noqa: PLC0415 - costs nothing where no file is named
@@ -413,7 +417,7 @@ def load_settings(environ: Mapping[str, str] | None = None, **explicit: object) 
 
 
 def rank_info(environ: Mapping[str, str] | None = None) -> RankInfo:
-    """This process's rank as its launcher tells it."""
+    """This process's rank according to its launcher."""
     from dftracer import _rank  # noqa: PLC0415 - needed with tracing on only
 
     return _rank.detect(os.environ if environ is None else environ)
@@ -429,7 +433,7 @@ def turn_on() -> str | None:
 
 
 def set_data_dir(directories: object) -> str | None:
-    """Have these directories traced, also in processes started from now on; None if they are none."""
+    """Trace these directories, also in processes started from now on; None if there are none."""
     try:
         text = str(_BY_NAME["data_dir"].read(directories))
     except BadValue as problem:
@@ -440,7 +444,7 @@ def set_data_dir(directories: object) -> str | None:
 
 
 def is_told_off() -> bool:
-    """Whether somebody has said no to tracing; or this is one of many ranks, of which the first speaks."""
+    """Whether tracing was explicitly refused, or this is not the first of several ranks."""
     if "DFTRACER_ENABLE" in os.environ or os.environ.get("DFTRACER_CONFIGURATION"):
         return True
     return any(
@@ -449,7 +453,7 @@ def is_told_off() -> bool:
 
 
 def turn_back(before: str | None) -> None:
-    """Put DFTRACER_ENABLE back, for processes started from now on."""
+    """Restore DFTRACER_ENABLE, for processes started from now on."""
     if before is None:
         os.environ.pop("DFTRACER_ENABLE", None)
     else:

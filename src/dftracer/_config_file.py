@@ -14,7 +14,7 @@ __all__ = ["Key", "parse", "read"]
 
 _MAX_BYTES = 1 << 20
 
-# DFTracer's sections: path in the file -> (setting, is the meaning turned around).
+# DFTracer's sections: path in the file -> (setting, whether the meaning is inverted).
 _SECTIONS: dict[tuple[str, ...], tuple[str, bool]] = {
     **{
         (section, key): (setting, False)
@@ -40,7 +40,7 @@ _SECTIONS: dict[tuple[str, ...], tuple[str, bool]] = {
 }
 _SECTION_NAMES = {path[:depth] for path in _SECTIONS for depth in range(1, len(path))}
 
-# Keys of DFTracer's files that have no counterpart here: not a mistake of the user's, yet worth a warning.
+# Keys of DFTracer's files that have no counterpart here: not a user's mistake, but worth a warning.
 _FOREIGN: tuple[tuple[str, ...], ...] = (
     ("gotcha",),
     ("internal", "throw_error"),
@@ -73,7 +73,7 @@ def read(
     mistake: Callable[[str], None],
     note: Callable[[str], None],
 ) -> Iterator[tuple[Key, object, bool]]:
-    """Each setting of the file with its raw value and whether its meaning is turned around."""
+    """Each setting of the file with its raw value and whether its meaning is inverted."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -89,7 +89,7 @@ def read(
         mistake(f"cannot read DFTRACER_CONFIGURATION={path}: {error}")
         return
     except Exception as error:
-        # Third-party parsers raise what they like, and no settings file may stop a training job.
+        # Third-party parsers may raise anything, and a settings file must never stop a training job.
         mistake(f"DFTRACER_CONFIGURATION={path} is malformed and ignored: {error}")
         return
     if document is None or document == "":
@@ -147,15 +147,15 @@ def _yaml(text: str) -> object:
         raise _NoParser(
             "YAML needs PyYAML, which is not installed: pip install PyYAML, or write the settings as TOML"
         ) from None
-    # A few nested aliases stand for billions of values; no setting needs one.
+    # A few nested aliases can stand for billions of values; no setting needs them.
     if any(isinstance(token, parser.AliasToken) for token in parser.scan(text)):
         raise ValueError("aliases (*name) are not allowed")
-    # Scalars stay text: what `on`, `010` or `1_000` mean is for the table of settings to say.
+    # Scalars stay text: the table of settings decides what `on`, `010` or `1_000` mean.
     return parser.load(text, Loader=parser.BaseLoader)
 
 
 class _Walk:
-    """The way through one document; remembers whom to tell of what it cannot use."""
+    """Walks one document; knows whom to tell about what it cannot use."""
 
     __slots__ = ("mistake", "names", "note", "path")
 

@@ -1,4 +1,4 @@
-"""Counters beside the events: memory, CPU and bytes of this process, sampled at an interval."""
+"""Counters next to the events: memory, CPU and bytes of this process, sampled at an interval."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _io() -> dict[str, float]:
 
 
 def _gpu() -> dict[str, float]:
-    # Only what is loaded and running already: importing torch or waking a GPU is not ours to do.
+    # Only what is already loaded and running: we must not import torch or wake a GPU.
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return {}

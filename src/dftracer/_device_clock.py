@@ -1,8 +1,9 @@
 """Device time on the trace's clock, without ever waiting for the device.
 
-CUDA tells only how far two events are apart. Where the first of them lies on the host's clock follows from
-what is known of every later one: the device cannot pass an event before the host records it, and has passed
-it when the host is told so. The two bounds close in on the moment; what is left between them is the error.
+CUDA only reports how far apart two events are. The position of the first one on the host's clock follows from
+what is known about every later one: the device cannot pass an event before the host records it, and has
+passed it by the time the host learns so. The two bounds narrow down the moment; the gap between them is the
+error.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ __all__ = ["DeviceClock"]
 
 # `elapsed_time` is a 32-bit float of ms: 0.12 us fine up to here, 0.25 ms coarse after an hour.
 _REANCHOR_NS = 2_000_000_000
-_DRIFT = 20e-6  # how far two clocks may part, allowed for each time the anchor moves
+_DRIFT = 20e-6  # how far two clocks may drift apart, allowed for each time the anchor moves
 
 
 class DeviceClock:
-    """Of one device. Times are ns of the trace's clock."""
+    """The clock of one device. Times are ns of the trace's clock."""
 
     __slots__ = ("high", "likely", "low", "reference")
 
@@ -30,7 +31,7 @@ class DeviceClock:
 
     @property
     def error_ns(self) -> int:
-        """How far the bounds are apart: the true time is no further from what `passed` says."""
+        """The distance between the bounds: the true time is no further than this from what `passed` says."""
         return self.high - self.low
 
     def passed(self, event: Any, recorded_ns: int, seen_ns: int) -> tuple[int, Any]:
@@ -40,7 +41,7 @@ class DeviceClock:
         """
         away = int(self.reference.elapsed_time(event) * 1e6)
         earliest, latest = recorded_ns - away, seen_ns - away
-        if earliest > self.high or latest < self.low:  # the clocks have parted: what is newest is right
+        if earliest > self.high or latest < self.low:  # the clocks have drifted apart: the newest is right
             self.low, self.high = earliest, latest
         else:
             self.low, self.high = max(self.low, earliest), min(self.high, latest)

@@ -1,8 +1,8 @@
-"""The device's side of each phase of training: how long the device took, and how far it lags behind the host.
+"""Device time of each training phase: how long the device took, and how far it lags behind the host.
 
-At each boundary of a phase a pooled event goes into the current stream. Later boundaries ask which of them
-the device has passed; nobody waits. Nothing is recorded or asked while any thread captures a graph: in CUDA's
-global mode an event asked elsewhere breaks the capture.
+At each phase boundary a pooled event goes into the current stream. Later boundaries query which of them
+the device has passed, without waiting. Nothing is recorded or queried while any thread captures a graph: in
+CUDA's global mode, querying an event in another thread breaks the capture.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ CATEGORY = "device_time"
 PHASES = ("", "fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
 _FETCH, _STEP = 1, 2
 _STEP_ENDS = 2 * _STEP + 1
-_PAUSE = -1  # in the place of a code: what was open stays unknown
-# Of the run's time, what recording may take in here; beyond it, steps are left out. On an H200 an event costs
-# the launches after it as much again.
+_PAUSE = -1  # instead of a code: whatever was open stays unknown
+# The share of the run's time that recording here may take; beyond it, steps are skipped. On an H200 an event
+# delays the launches after it by as much again.
 MOST_OF_TIME = 0.003
-_FIRST_STEPS = 8  # are recorded in any case
+_FIRST_STEPS = 8  # recorded in any case
 _LANE = 1 << 30
-_SHARED_NS = 20_000  # boundaries closer than this are one: a few launches at most lie between them
+_SHARED_NS = 20_000  # boundaries closer than this count as one: at most a few launches lie between them
 _MOST_WAITING = 4096
 _MOST_AT_ONCE = 16
 _MOST_STREAMS = 256
-_GIVE_UP = 8  # looks for torch in vain, each after twice as many boundaries as the one before
+_GIVE_UP = 8  # failed attempts to find torch, each after twice as many boundaries as the one before
 _active, _log_event, _this_thread = _core.active, _core.log_event, threading.get_ident
 
 
@@ -47,7 +47,7 @@ class TorchPool:
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
-        # What torch.cuda calls itself, without the layers above: they cost more than the calls.
+        # What torch.cuda itself calls, without the layers above: they cost more than the calls.
         native = torch._C
         self._new_event = native._CudaEventBase
         self._current_stream = native._cuda_getCurrentStream
@@ -60,7 +60,7 @@ class TorchPool:
         self._guard_captures()
 
     def may_touch(self) -> bool:
-        """Whether the device may be asked anything now."""
+        """Whether the device may be queried now."""
         return not self.captures and not self._is_capturing()
 
     def record(self, device: int) -> Any:
@@ -83,7 +83,7 @@ class TorchPool:
         self._free.setdefault(device, []).append(event)
 
     def memory(self, device: int) -> tuple[int, int]:
-        """Bytes allocated now, and the most so far."""
+        """Bytes allocated now, and the maximum so far."""
         stats = self._cuda.memory.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]
         return int(stats["current"]), int(stats["peak"])
 
@@ -91,7 +91,7 @@ class TorchPool:
         return {"name": str(self._cuda.get_device_name(device))}
 
     def _guard_captures(self) -> None:
-        """A capture waits for the question being asked, and none is asked until it ends."""
+        """A capture waits for the query in progress, and no other is made until the capture ends."""
         graph = self._cuda.graphs.CUDAGraph
         begin, end = graph.capture_begin, graph.capture_end
 
@@ -115,7 +115,7 @@ class TorchPool:
 
 
 class DeviceEvents:
-    """Records events at boundaries and writes what they tell. Made for the thread that trains."""
+    """Records events at boundaries and writes the results. Used by the training thread."""
 
     def __init__(self, pool: Any, now: Callable[[], int] = _core.time_ns) -> None:
         self._pool = pool
@@ -140,7 +140,7 @@ class DeviceEvents:
         if self._failed or _this_thread() != self._thread or not _active():
             return
         pool = self._pool
-        if not pool.lock.acquire(False):  # a capture begins this moment
+        if not pool.lock.acquire(False):  # a capture is beginning
             return
         begin = self._now()
         try:
@@ -175,7 +175,7 @@ class DeviceEvents:
         self._read(min(len(waiting) - 1, _MOST_AT_ONCE))
 
     def drain(self) -> None:
-        """Write what the device has passed by now; the rest stays unknown."""
+        """Write everything the device has passed by now; the rest stays unknown."""
         if self._failed or not self._pool.lock.acquire(blocking=False):
             return
         try:
@@ -222,9 +222,9 @@ class DeviceEvents:
             self._begun[phase] = point
             return
         begun = self._begun.pop(phase, None)
-        if phase == _FETCH:  # the step begins where its batch is there
+        if phase == _FETCH:  # the step begins when its batch is ready
             self._begun[_STEP] = point
-        elif phase == _STEP:  # and the wait for the next batch where it ends
+        elif phase == _STEP:  # and the wait for the next batch begins when it ends
             self._begun[_FETCH] = point
             self._steps += 1
         if begun is None or begun[0] != point[0]:
@@ -263,7 +263,7 @@ _without_torch = 0
 
 
 def watch() -> None:
-    """Begin as soon as torch has a device in use; a program without one is asked once."""
+    """Begin as soon as torch uses a device; a program without one is checked once."""
     global _watching  # noqa: PLW0603 - one recorder per process
     if _watching:
         return
@@ -274,13 +274,13 @@ def watch() -> None:
 
 
 def name_devices() -> None:
-    """Where events are off: the trace still says which device was used."""
+    """If events are off, the trace still says which device was used."""
     torch = sys.modules.get("torch")
     try:
         if torch is not None and torch.cuda.is_initialized():
             device = int(torch.cuda.current_device())
             _core.log_metadata("CM", f"device.{device}.name", str(torch.cuda.get_device_name(device)))
-    except Exception:  # whatever the state of torch is, the trace must be closed
+    except Exception:  # the trace must be closed, whatever state torch is in
         return
 
 
@@ -322,7 +322,7 @@ def _begin(code: int) -> None:
     _core.set_boundary_hook(None)
     try:
         recorder = DeviceEvents(TorchPool(sys.modules["torch"]))
-    except Exception as error:  # a torch unlike those we know
+    except Exception as error:  # an unknown version of torch
         from dftracer import _messages  # noqa: PLC0415
 
         _messages.warn(f"no device events: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Output in the encoding that was asked for: signs of ours that it does not have become ASCII ones."""
+"""Output in the requested encoding: our own symbols that it lacks become ASCII."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["ascii_is_asked_for", "fit_streams", "has_unicode", "in_stream_encoding"]
 
 _HANDLER = "dftracer.ascii"
-# One character for one where that keeps the meaning, so that columns stay aligned.
+# One character for one where the meaning allows it, so that columns stay aligned.
 _SIGNS = {
     **dict.fromkeys("█▉▊▋▌▍▎▓▒░■", "#"),
     **dict.fromkeys("▏▕│┃║┆┊", "|"),
@@ -53,7 +53,7 @@ codecs.register_error(_HANDLER, _replace)
 
 
 def ascii_is_asked_for(env: Mapping[str, str] | None = None) -> bool:
-    """Whether the user has chosen the C locale; Python then switches to UTF-8 by itself, the terminal not."""
+    """Whether the user has chosen the C locale; Python then switches to UTF-8, but the terminal does not."""
     given = _original_environment() if env is None else env
     if given.get("PYTHONIOENCODING") or given.get("PYTHONUTF8") == "1":
         return False
@@ -71,7 +71,7 @@ def _original_environment() -> Mapping[str, str]:
 
 
 def fit_streams() -> None:
-    """Nothing printed is refused: signs become ASCII, names of files that are no text are shown escaped."""
+    """Everything can be printed: symbols become ASCII, file names that are not text are shown escaped."""
     ascii_only = ascii_is_asked_for()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -91,7 +91,7 @@ def has_unicode(stream: object) -> bool:
 
 
 def in_stream_encoding(text: str, stream: object) -> str:
-    """Data for programs: what the stream's encoding does not have is escaped, never made another sign."""
+    """Data for programs: what the stream's encoding lacks is escaped, never replaced by another symbol."""
     if has_unicode(stream):
         return text
     encoding = str(getattr(stream, "encoding", "ascii"))

@@ -1,4 +1,4 @@
-"""What a recording process leaves in its environment for the processes that it starts."""
+"""What a recording process leaves in its environment for the processes it starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STEMS_FILE = "DFTRACER_STEMS_FILE"
 
 
 def announce_run(run: str, given_names: str | None = None) -> None:
-    """Have processes started from now on belong to this run, and know the names given in it."""
+    """Make processes started from now on belong to this run and know the names given in it."""
     if run:
         os.environ[_RUN] = run
     if given_names is not None:
@@ -43,7 +43,7 @@ def report_stem(stem: str) -> None:
     if not path:
         return
     try:
-        # Many processes may write at once: one short line by one call.
+        # Many processes may write at once: one short line in one call.
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(fd, os.fsencode(stem) + b"\n")
@@ -58,7 +58,7 @@ SESSION = "DFTRACER_SESSION"
 
 
 def announce_session(prefix: str | None) -> None:
-    """Have processes started from now on join this one's session; None ends that."""
+    """Make processes started from now on join this one's session; None ends that."""
     if prefix is None:
         os.environ.pop(SESSION, None)
     else:

@@ -8,7 +8,7 @@ __all__ = ["LEVELS", "always", "debug", "error", "info", "set_level", "warn"]
 
 LEVELS = ("ERROR", "WARN", "INFO", "DEBUG")
 
-# A message made from ever new values must not grow the memory of the traced program without bound.
+# Messages with ever new values must not grow the traced program's memory without bound.
 _MAX_DISTINCT = 1000
 
 _level = 0
@@ -22,7 +22,7 @@ def set_level(name: str) -> None:
 
 
 def always(text: str) -> None:
-    """A mistake of the user's that no level may hide (a wrong setting)."""
+    """A user's mistake that is shown at every level (a wrong setting)."""
     line = "dftracer: " + " ".join(text.split()) + "\n"
     if line in _said or len(_said) >= _MAX_DISTINCT:
         return
@@ -30,28 +30,28 @@ def always(text: str) -> None:
     try:
         sys.stderr.write(line)
     except Exception:
-        # stderr may be None, closed or a broken pipe; the traced program must not learn of it from us.
+        # stderr may be None, closed or a broken pipe; the traced program must not notice.
         return
 
 
 def error(text: str) -> None:
-    """Something of the trace is lost or wrong."""
+    """Part of the trace is lost or wrong."""
     always(text)
 
 
 def warn(text: str) -> None:
-    """Something is not as asked for, yet the trace is whole."""
+    """Something is not as requested, but the trace is complete."""
     if _level >= 1:
         always(text)
 
 
 def info(text: str) -> None:
-    """What the tracer decided by itself."""
+    """What the tracer decided on its own."""
     if _level >= 2:
         always(text)
 
 
 def debug(text: str) -> None:
-    """For those who debug the tracer."""
+    """For debugging the tracer."""
     if _level >= 3:
         always(text)

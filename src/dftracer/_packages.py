@@ -1,4 +1,4 @@
-"""Packages by the names one installs, and the extras of ours that bring them."""
+"""Packages by the names used to install them, and the extras that include them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Requirement", "advice", "extra_of", "extras", "install_name", "modul
 
 _OURS = "pydftracer"
 _FOR_DEVELOPERS = {"docs", "test", "dev"}
-# Where the name to import is not the name to install.
+# For packages whose import name is not the name to install.
 _INSTALLED_AS = {
     "google": "protobuf",
     "yaml": "PyYAML",
@@ -29,7 +29,7 @@ _IMPORTED_AS = {package: module for module, package in _INSTALLED_AS.items()} | 
 
 
 class Requirement(NamedTuple):
-    """A package of an extra, with the oldest version that will do."""
+    """A package of an extra, with the oldest supported version."""
 
     name: str
     least: str | None
@@ -52,7 +52,7 @@ def module_of(package: str) -> str:
 
 
 def extras() -> dict[str, list[Requirement]]:
-    """Every extra for users, with all it brings; from the package's own metadata."""
+    """Every extra for users, with the packages it includes; from the package's own metadata."""
     try:
         lines = metadata.requires(_OURS) or []
     except metadata.PackageNotFoundError:
@@ -81,7 +81,7 @@ def extras() -> dict[str, list[Requirement]]:
 
 
 def extra_of(package: str) -> str | None:
-    """The smallest extra that brings a package."""
+    """The smallest extra that includes a package."""
     wanted = _plain(package)
     holding = [
         (len(needs), name)
@@ -92,6 +92,6 @@ def extra_of(package: str) -> str | None:
 
 
 def advice(package: str, extra: str | None = None) -> str:
-    """The command that installs a package: through the extra that brings it, where one does."""
+    """The command that installs a package: through the extra that includes it, if there is one."""
     wanted = extra or extra_of(package)
     return f"pip install 'pydftracer[{wanted}]'" if wanted else f"pip install {package}"

@@ -13,8 +13,8 @@ __all__ = ["LAUNCHERS", "RankInfo", "detect"]
 
 # (launcher, rank, local rank, world size, job); the first whose rank is set wins. Slurm comes last because
 # its variables are also set, all 0, in a batch script that starts the ranks by other means.
-# `job`: what tells one start of the launcher from all others, the first group of which all are set. Without
-# one, the process that started the ranks stands for it.
+# `job`: variables that identify one start of the launcher; the first group that is completely set is used.
+# Without one, the process that started the ranks identifies it.
 # The preloaded library has the same table: after a change run `python native/generate.py`.
 LAUNCHERS: tuple[tuple[str, Names, Names, Names, tuple[Names, ...]], ...] = (
     ("torchrun", ("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",), (("TORCHELASTIC_RUN_ID",),)),
@@ -66,7 +66,7 @@ LAUNCHERS: tuple[tuple[str, Names, Names, Names, tuple[Names, ...]], ...] = (
 
 
 class RankInfo:
-    """A process's place in its job; None is what the launcher does not say."""
+    """A process's place in its job; None if the launcher does not say."""
 
     __slots__ = ("local_rank", "rank", "source", "world_size")
 
@@ -93,7 +93,7 @@ class RankInfo:
 
 
 def detect(environ: Mapping[str, str]) -> RankInfo:
-    """The rank that the first launcher of the list that left one gives."""
+    """The rank from the first launcher in the list that set one."""
     for source, rank_names, local_names, size_names, _ in LAUNCHERS:
         rank = _number(environ, rank_names)
         if rank is not None:

@@ -21,10 +21,11 @@ _since_ns = 0
 def start(
     log_file: str | os.PathLike[str] | None = None, data_dir: str | None = None, *, auto: bool = False
 ) -> str | None:
-    """Record from now on, whatever the environment says, and give the path of the trace.
+    """Record from now on, whatever the environment says, and return the path of the trace.
 
-    Annotations that were imported, decorated or looped over before are recorded from now on, too. With `auto`
-    the steps of PyTorch programs are recorded without annotations. While a session is open, nothing changes.
+    Annotations that were imported, decorated or looped over before are recorded from now on, too. With
+    `auto`, the steps of PyTorch programs are recorded without annotations. If a session is already open,
+    nothing changes.
     """
     global _since_ns  # noqa: PLW0603 - one session per process
     if _core.active():
@@ -42,7 +43,7 @@ def start(
 
 
 def stop() -> list[str]:
-    """End what `start` (or `initialize_log`) began; the trace files of this process and its children."""
+    """End what `start` (or `initialize_log`) began; return the traces of this process and its children."""
     if not _core.active():
         return []
     if _auto_before and not _auto_before.pop():
@@ -61,7 +62,7 @@ def _auto() -> Any:
 
 
 def _written(path: str) -> list[str]:
-    """The trace, and those that began with its name since: of processes that were started in between."""
+    """The trace, and later ones that begin with its name: those of processes started in between."""
     folder, name = os.path.split(path)
     stem = name.removesuffix(".gz").removesuffix(".pfw")
     try:

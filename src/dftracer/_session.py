@@ -1,4 +1,4 @@
-"""The session of this process: when it begins, what it is called, who joins it."""
+"""The session of this process: when it begins, its name, and who joins it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["SETTINGS", "arm", "begin", "end", "switch_on"]
 
 SETTINGS = _config.load_settings()
 
-_joined = False  # armed for a parent's session; `begin` may still give it a name of its own
+_joined = False  # ready to join a parent's session; `begin` may still give it its own name
 
 
 def _configure(prefix: str | None = None) -> None:
@@ -122,9 +122,9 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
 
 
 def _say_that_it_is_off() -> None:
-    """Who sits before a program that wants to record and does not is told so, unless tracing was refused.
+    """Tell an interactive user that the program wants to record but does not, unless tracing was refused.
 
-    Logs of programs that run without anybody looking stay as they are.
+    Nothing is added to the logs of programs that run unattended.
     """
     if _config.switched_on_since():
         _messages.always(
@@ -134,7 +134,7 @@ def _say_that_it_is_off() -> None:
     elif _somebody_looks() and not _config.is_told_off() and not _is_multiprocessing_child():
         _messages.always(
             "tracing is off, nothing is recorded: set DFTRACER_ENABLE=1 before the program starts, "
-            "or call dftracer.start(); DFTRACER_ENABLE=0 says no without this line"
+            "or call dftracer.start(); DFTRACER_ENABLE=0 hides this line"
         )
 
 
@@ -143,13 +143,13 @@ def _somebody_looks() -> bool:
         return True
     try:
         return sys.stderr.isatty()
-    except Exception:  # whatever the program has put in its place
+    except Exception:  # the program may have replaced it with anything
         return False
 
 
 def switch_on() -> None:
-    """Have tracing on from now on, in this process and in those it starts: what was imported, decorated or
-    looped over before is as if it had always been.
+    """Switch tracing on in this process and in those it starts, as if it had always been on for everything
+    that was imported, decorated or looped over before.
     """
     global SETTINGS  # noqa: PLW0603 - one session per process
     if SETTINGS.enable:
@@ -167,7 +167,7 @@ def switch_on() -> None:
 
 
 def _stem(given: str | None) -> str | None:
-    """What the names of the processes started from here begin with."""
+    """The prefix of the trace names of processes started from here."""
     path = _core.trace_path() if given is None else os.path.abspath(given)
     for suffix in (".gz", ".pfw"):
         if path is not None:

@@ -1,4 +1,4 @@
-"""Text of unknown origin on a terminal: a name in a trace must not move the cursor, or type for the user."""
+"""Untrusted text on a terminal: a name in a trace must not move the cursor or type for the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def escape_controls(text: str) -> str:
 
 
 class _ShownStream:
-    """A text stream that shows control characters instead of sending them; the rest is the stream's own."""
+    """A text stream that shows control characters instead of sending them; otherwise like the stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream  # rich has colours to send: safe_console() looks after its text
@@ -39,7 +39,7 @@ class _ShownStream:
 
 @contextlib.contextmanager
 def shown_output() -> Iterator[None]:
-    """While it lasts, nothing printed reaches the terminal as a command."""
+    """Inside this context, nothing that is printed reaches the terminal as a command."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _ShownStream(before[0]), _ShownStream(before[1])
     try:

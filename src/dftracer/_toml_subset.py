@@ -1,7 +1,7 @@
 """The part of TOML that settings files use, for Python 3.10 without tomli.
 
-Tables, dotted keys, whole numbers, floats, booleans; strings, arrays and inline tables on one line. What lies
-outside of this part (longer strings, dates, arrays of tables) is refused with the number of the line.
+Tables, dotted keys, whole numbers, floats, booleans; strings, arrays and inline tables on one line. Anything
+else (multi-line strings, dates, arrays of tables) is rejected with its line number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_DEPTH = 50
 
 
 class TomlError(ValueError):
-    """Text outside of the subset, with the line it stands on."""
+    """Text outside the subset, with its line."""
 
 
 def loads(text: str) -> dict[str, object]:
@@ -159,7 +159,7 @@ def _expect_end(line: str, at: int) -> None:
 
 
 def _unescape(body: str) -> str:
-    """TOML's escapes are JSON's, but for the eight digits of a capital U."""
+    """TOML's escapes are JSON's, except for the eight digits of a capital U."""
     if "\\" not in body:
         return body
     try:

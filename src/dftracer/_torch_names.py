@@ -1,4 +1,4 @@
-"""Names in torch's traces: what stands for nothing that ran, and when two names are one."""
+"""Names in torch's traces: which ones stand for nothing that ran, and when two names are the same."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 __all__ = ["STRUCTURAL", "plain_name"]
 
-# Nodes of an execution trace that hold others, or facts.
+# Nodes of an execution trace that contain others, or facts.
 STRUCTURAL = re.compile(r"\[pytorch\|profiler\|execution_trace\|\w+\]|## process_group:init ##")
-# What one of torch's writers escapes, or cuts, and the other does not.
+# What one of torch's writers escapes or cuts and the other does not.
 _ODD = re.compile(r"[\"\\\s\x00-\x1f�]+")
 
 

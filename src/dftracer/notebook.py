@@ -25,7 +25,7 @@ _USAGE = """\
 Run the cell under the tracer and show the report below it.
 
   -o DIR       keep the trace in this directory (default: it is removed after the report)
-  --no-auto    record no training steps but those annotated by hand (default: PyTorch's steps are recorded)
+  --no-auto    record only the training steps you annotate yourself (default: PyTorch's steps are recorded)
   --text       the report as plain text (default: HTML, with the text for terminals)
 """
 

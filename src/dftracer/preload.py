@@ -1,4 +1,4 @@
-"""The library that traces programs which know nothing of it: `LD_PRELOAD=$(python -m dftracer.preload)`.
+"""The library that traces unmodified programs: `LD_PRELOAD=$(python -m dftracer.preload)`.
 
 `eval "$(python -m dftracer.preload --env)"` sets the whole environment of such programs, with the settings of
 the file that DFTRACER_CONFIGURATION names: the library itself reads the environment only.
@@ -16,12 +16,12 @@ from dftracer import _config
 
 __all__ = ["library_path", "main", "preload_environment", "settings_environment"]
 
-# What the library is told in another way, or Python programs alone know.
+# Passed to the library in another way, or used only by Python programs.
 _NOT_FOR_THE_LIBRARY = ("enable", "init", "configuration", "log_level")
 
 
 def library_path() -> Path:
-    """Where the preload library lies."""
+    """Where the preload library is."""
     return Path(__file__).with_name("libdftracer_preload.so")
 
 
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     path = library_path()
     if not path.exists():
-        print(f"{path} is not there: this installation was made without the native part", file=sys.stderr)
+        print(f"{path} does not exist: this installation was built without the native part", file=sys.stderr)
         return 1
     if given.env:
         for name, value in preload_environment().items():

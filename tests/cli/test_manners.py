@@ -314,7 +314,7 @@ def test_protobuf_is_not_called_google(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert "protobuf is needed for this and is not installed: pip install 'pydftracer[link]'" in done.stderr
+    assert "protobuf is needed for this but is not installed: pip install 'pydftracer[link]'" in done.stderr
     assert install_name("yaml.loader") == "PyYAML"
     assert advice("PyYAML") == "pip install PyYAML"
     assert advice("distributed") == "pip install 'pydftracer[dask]'"

@@ -111,8 +111,8 @@ def test_what_ci_reads(saved: dict[str, Path], tmp_path: Path) -> None:
     [
         ((), "nothing to check"),
         (("--max-regression", "5%"), "needs a --baseline"),
-        (("--limit", "fetch_wait.share"), "is no limit"),
-        (("--limit", "speed > 3"), "is no figure of a run"),
+        (("--limit", "fetch_wait.share"), "is not a limit"),
+        (("--limit", "speed > 3"), "is not a figure of a run"),
         (("--limit", "step.p95 < 3 parsecs"), "unknown unit"),
         (("--baseline", "none", "--max-regression", "5"), "is that percent?"),
         (("--limits", "missing.toml"), "missing.toml"),
@@ -133,7 +133,7 @@ def test_bad_files(tmp_path: Path) -> None:
         ("[limits]\nstep.p95 = 0.5\n", "more or less"),
         ("[limit]\nstep.p95 = '< 0.5'\n", "unknown key 'limit'"),
         ("limits = [\n", "limits.toml"),
-        ("max_regression = 'much'\n", "is no share"),
+        ("max_regression = 'much'\n", "is not a share"),
     ):
         file.write_text(text)
         with pytest.raises(BadLimit, match=expected):
@@ -145,7 +145,7 @@ def test_a_figure_that_is_not_known_is_not_kept() -> None:
     run = side_of("run", told({"forward": np.full(20, 0.01)}))
     for text in ("au > 0.9", "device.busy_share > 0.5", "tokens_per_s > 1"):
         assert not check_limit(run, parse_limit(text)).ok
-        assert "cannot be told" in check_limit(run, parse_limit(text)).reason
+        assert "does not contain" in check_limit(run, parse_limit(text)).reason
     assert check_limit(run, parse_limit("checkpoint.share < 0.1")).ok
     assert check_limit(run, parse_limit("findings.input_bound < 5%")).ok
     assert check_limit(run, parse_limit("step.max <= 10 ms")).value == pytest.approx(0.01)

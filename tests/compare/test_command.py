@@ -130,13 +130,15 @@ def test_what_cannot_be_compared_is_said(runs: dict[str, Path], tmp_path: Path) 
     assert "a report of another version (dftracer.report/9)" in dftracer("compare", later, runs["a"], ok=2)
     cut = tmp_path / "cut.json"
     cut.write_text(json.dumps(told)[:2000])
-    assert "is cut or damaged" in dftracer("compare", cut, runs["a"], ok=2)
+    assert "is truncated or damaged" in dftracer("compare", cut, runs["a"], ok=2)
     empty = tmp_path / "empty"
     empty.mkdir()
     Process(5).write(empty)
     assert "has no training step" in dftracer("compare", empty, runs["a"], ok=2)
-    assert "give two runs" in dftracer("compare", runs["a"], ok=2)
-    assert "end the name in" in dftracer("compare", runs["a"], runs["same"], "-o", tmp_path / "x.pdf", ok=2)
+    assert "give at least two runs" in dftracer("compare", runs["a"], ok=2)
+    assert "the name must end in" in dftracer(
+        "compare", runs["a"], runs["same"], "-o", tmp_path / "x.pdf", ok=2
+    )
     few = json.loads(dftracer("compare", runs["a"], runs["short"], "--json"))
     assert few["enough_steps"] is False
 

@@ -159,7 +159,7 @@ def test_runs_that_are_not_alike_are_told() -> None:
     b = told({"forward": np.full(50, 0.01)}, run={"id": "b", "host": "node1"})
     b["steady_steps"]["ranks"] = 4
     assert to_json([compare(side_of("a", a), side_of("b", b))])["notes"] == [
-        "a holds 1 other run too; the newest is compared.",
+        "a also contains 1 other run; the newest is compared.",
         "The runs have 1 rank and 4 ranks.",
         "The runs have different hosts: node0 and node1.",
     ]
@@ -171,7 +171,7 @@ def test_too_few_steps_say_what_cannot_be_told() -> None:
     assert c["enough_steps"] is False
     assert c["step"]["interval"] == [None, None]
     assert c["verdict"] == (
-        "It cannot be told whether A and B differ: short has 5 steady steps, and it takes 8."
+        "There is no telling whether A and B differ: short has 5 steady steps; 8 are needed."
     )
 
 

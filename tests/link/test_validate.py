@@ -60,11 +60,11 @@ def test_one_of_the_two_files_is_missing(ddp: Path) -> None:
 
 
 def test_a_file_with_another_ranks_name(ddp: Path) -> None:
-    """Both profiles are of rank 1: the name is not believed."""
+    """Both profiles are of rank 1: the name is ignored."""
     shutil.copy(ddp / "kineto_trace_1.json", ddp / "kineto_trace_0.json")
     code, _, text = problems(ddp)
     assert code == 1
-    assert "the file says it is of rank 1" in text
+    assert "the file says it belongs to rank 1" in text
 
 
 def test_the_reason_and_what_to_do(ddp: Path) -> None:

@@ -50,9 +50,7 @@ def test_the_newest_run_is_reported_and_the_others_are_named(tmp_path: Path) -> 
     assert [r["id"] for r in told["run"]["others"]] == ["first"]
     assert told["trace"]["processes"] == 1
     assert len(told["ledger"]["steps"]) == 30
-    assert "1 other run lies in the same place and is left out: first (2025-10-09 08:53:20 UTC)" in markdown(
-        a
-    )
+    assert "1 other run is in the same place and was left out: first (2025-10-09 08:53:20 UTC)" in markdown(a)
     assert len(head(a)) == 3
 
     first = document(analyze(tmp_path, run="first"))
@@ -75,7 +73,7 @@ def test_the_command_chooses_the_run(tmp_path: Path) -> None:
         ran = subprocess.run([*command, "--json", *more], capture_output=True, text=True, check=True)
         assert json.loads(ran.stdout)["run"]["id"] == expected
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "1 other run lies in the same place and is left out: first" in " ".join(ran.stdout.split())
+    assert "1 other run is in the same place and was left out: first" in " ".join(ran.stdout.split())
     ran = subprocess.run([*command, "--run", "x"], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "no run x among the files" in ran.stderr

@@ -87,7 +87,7 @@ def test_variables_of_the_cell_and_the_trace_stay(notebook: Any) -> None:
 
 
 def test_cells_without_steps_and_cells_that_fail_have_a_report_as_well(notebook: Any) -> None:
-    assert "No training steps were seen" in _html(notebook["no steps"])
+    assert "No training steps were found" in _html(notebook["no steps"])
     assert "f.bin" in _html(notebook["no steps"])
     assert notebook["nothing"]
     kinds = [o["output_type"] for o in notebook["fails"]]

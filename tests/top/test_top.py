@@ -299,9 +299,9 @@ def test_a_long_run_costs_no_more_than_its_last_seconds(tmp_path: Path) -> None:
 
 def test_what_cannot_be_watched_is_an_error(tmp_path: Path) -> None:
     for words, told in (
-        (["no-such-place"], "no directory and no number"),
+        (["no-such-place"], "neither a directory nor a process id"),
         (["999999999"], "writes no trace"),
-        ([str(tmp_path)], "no trace is written there"),
+        ([str(tmp_path)], "there are no traces"),
     ):
         done = top(*words, "--once")
         assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""ANALYZE: events to tables and statements. Analyses return tables; drawing them is the report's business."""
+"""ANALYZE: events to tables and statements. Analyses return tables; the report draws them."""
 
 from dftracer.analyze import _requires  # noqa: F401 - names the extra before a bare ImportError can
 from dftracer.analyze.analysis import Analysis, analyze

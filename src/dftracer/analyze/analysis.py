@@ -36,7 +36,7 @@ _RULES = (*rules_input.RULES, *rules_io.RULES, *rules_steps.RULES, *rules_job.RU
 
 
 class Analysis:
-    """A finished analysis; its tables and statements are made when asked for."""
+    """A finished analysis; its tables and statements are computed on demand."""
 
     def __init__(self, job: Job, other_runs: list[Run] | None = None) -> None:
         self.job = job
@@ -56,7 +56,7 @@ class Analysis:
         self.head: Head = head(context, self.findings)
         self.au = accelerator_utilisation(job)
         self.samples_per_s = samples_per_second(job)
-        self.flops: float | None = None  # of one step of one rank, where the user knows it
+        self.flops: float | None = None  # of one step of one rank, if the user knows it
         self._ledger: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class Analysis:
 
     @property
     def run(self) -> dict[str, Any]:
-        """The run's identity, and the other runs that lie beside it."""
+        """The run's identity, and the other runs in the same place."""
         return {
             **run_identity([p.process for p in self.job.partials]),
             "others": [r.identity() for r in self._other_runs],
@@ -114,12 +114,12 @@ class Analysis:
 
     @property
     def phases(self) -> dict[str, dict[str, float]]:
-        """The run in pieces that add up to it, as the rank on the critical path saw it."""
+        """The parts of the run, which add up to it, for the rank on the critical path."""
         return {} if self.view is None else phase_rows(self.view.rank)
 
     @property
     def overlap(self) -> dict[str, dict[str, float | None]]:
-        """Per rank: time with I/O going on, and how much of it ran beside compute."""
+        """Per rank: time with I/O in progress, and how much of it overlapped with compute."""
         out: dict[str, dict[str, float | None]] = {}
         for r in self.job.ranks:
             io = sum(e.io_us for e in r.explanations.values())
@@ -133,9 +133,7 @@ class Analysis:
 
 
 def units_of(trace: Trace) -> list[list[ProcessInfo]]:
-    """What is analysed as one: the files of a process, usually one,
-    several where the recorder began new parts.
-    """
+    """What is analysed as one: the files of a process, usually one, several if the recorder rotated."""
     units: dict[str, list[tuple[int, ProcessInfo]]] = {}
     for process in trace.processes:
         if trace.filter.wants(process):
@@ -170,7 +168,7 @@ def analyze(
     files, alone = trace_files_of_torch(trace)
     if not units and not alone:
         seen = sorted({p.rank for p in trace.processes if p.rank is not None})
-        raise NoTraces(f"no process is of the asked ranks or pids; ranks in this trace: {seen or 'none'}")
+        raise NoTraces(f"no process has the requested ranks or pids; ranks in this trace: {seen or 'none'}")
     if dask is not None:
         from dftracer.analyze.cluster import analyze_on_cluster  # noqa: PLC0415 - needs the extra `dask`
 
@@ -199,7 +197,7 @@ def analyze(
 
 
 def trace_files_of_torch(trace: Trace) -> tuple[dict[int, DeviceRows], list[TorchProcess]]:
-    """What profiler files beside the trace say of its processes, and the processes that only they know."""
+    """What profiler files next to the trace say about its processes, and processes that only they know."""
     if not any(trace.torch_files):
         return {}, []
     return attach(read_torch_files(*trace.torch_files), trace.processes)
@@ -210,7 +208,7 @@ def _from(progress: Callable[[int, int], None], before: int, total: int) -> Call
 
 
 def _checked(analysis: Analysis) -> Analysis:
-    """Files without a single record are no trace: saying that nothing is wrong with them would mislead."""
+    """Files without a single record are not traces: reporting no problems with them would be misleading."""
     processes = [p.process for p in analysis.job.partials]
     if any(p.counts.get(k) for p in processes for k in ("events", "meta", "filtered")):
         return analysis

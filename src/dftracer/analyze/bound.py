@@ -13,7 +13,7 @@ __all__ = ["Bound", "find_bound"]
 
 @dataclass(frozen=True)
 class Bound:
-    """The winner, and the others that are worth a word."""
+    """The winner, and the others worth mentioning."""
 
     part: Part
     beside: tuple[Part, ...]
@@ -22,7 +22,7 @@ class Bound:
 
     @property
     def alone(self) -> bool:
-        """Compute has the run for itself: nothing else is worth a word."""
+        """Compute takes nearly all of the run: nothing else is worth mentioning."""
         others = any(not p.is_compute for p in self.beside)
         return self.part.is_compute and self.compute_share >= COMPUTE_ALONE and not others
 
@@ -38,13 +38,13 @@ class Bound:
 
 
 def find_bound(v: View | None) -> Bound | None:
-    """None where too few steps were seen to judge."""
+    """None if there are too few steps to judge."""
     if v is None or len(v.rank.main.steps) < FEW_STEPS:
         return None
-    # What cannot be seen is the answer only when it is most of the time.
+    # What cannot be seen is the answer only if it is most of the time.
     parts = candidates(v)
     able = [p for p in parts if p.id != "unseen" or p.share > MAJORITY]
-    # A straggler is a part only where it is the largest loss of the others.
+    # A straggler competes only if it is the largest loss of the other ranks.
     first = next((p for p in able if p.id == "straggler"), able[0])
     if first.id == "straggler" and any(p.of_run and p.seconds > first.seconds for p in able):
         first = able[0]

@@ -20,7 +20,8 @@ def _parent_rows(tid: Ints, ts: Ints, dur: Ints) -> tuple[Ints, Ints]:
 def call_tree(trace: Trace) -> pl.DataFrame:
     """Nodes of the merged call tree: path (names from the top), depth, count, total and self seconds.
 
-    Nesting follows from the times on each thread, so it works for every dialect. One file is held at a time.
+    Nesting follows from the times on each thread, so it works for every dialect. Only one file is in memory
+    at a time.
     """
     sums: dict[tuple[str, ...], list[int]] = {}
     for process in trace.processes:

@@ -1,6 +1,6 @@
-"""The kinds of findings: what each means, its evidence and what to try; docs/findings.md is made from this.
+"""The kinds of findings: what each means, its evidence and what to try; source of docs/findings.md.
 
-The order is that of how specific they are: of findings with about the same cost the earlier is told first.
+They are ordered by how specific they are: among findings of about the same cost, the earlier comes first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     made_when: str
     evidence: str
     advice: str
-    general: bool = False  # says how much, not why: a specific one with most of its time goes first
+    general: bool = False  # says how much, not why: a specific one with most of its time comes first
 
 
 def _percent(share: float) -> str:
@@ -34,7 +34,7 @@ KINDS: Final = (
         f"at most {_percent(t.SLOW_FILE_MOST)} of the files take more than {t.SLOW_FILE_FACTOR:.0f} times the"
         " median time per byte and per call",
         "`path`, `read_s`, `reads`, `read_bytes`, `times_slower_per_byte`, `extra_s`, `files`",
-        "Look at where the file lies (another disk or server, stripes, compression) and who else reads it.",
+        "Check where the file is (another disk or server, stripes, compression) and who else reads it.",
     ),
     Kind(
         "slow_items",
@@ -42,19 +42,19 @@ KINDS: Final = (
         f"of at least 100 items some take more than {t.SLOW_ITEM_FACTOR:.0f} times the median and twice what"
         " 95 % of them take",
         "`items`, `p50_s`, `p99_s`, `max_s`, `slow_items`",
-        "Find what sets these samples apart (size, format, location); a larger prefetch_factor hides single"
-        " slow ones.",
+        "Find out what sets these samples apart (size, format, location); a larger prefetch_factor hides"
+        " individual slow ones.",
     ),
     Kind(
         "straggler_worker",
         "One loader worker takes longer per item than the others.",
         f"its mean item takes {t.WORKER_FACTOR} times that of the median worker",
         "`rank`, `worker`, `pid`, `mean_item_s`, `others_mean_item_s`, `items`, `kind`, `extra_worker_s`",
-        "Look at where this worker runs (cores, NUMA node, other jobs) and at the samples it gets.",
+        "Check where this worker runs (cores, NUMA node, other jobs) and which samples it gets.",
     ),
     Kind(
         "straggler_rank",
-        "The other ranks wait for one that comes late.",
+        "The other ranks wait for one that is late.",
         f"it waits less than {_percent(t.ONE_SIDED)} of what the others wait, and is late by more than"
         f" {_percent(t.LATE_STEP)} of the step; chronic when in {_percent(t.CHRONIC_SHARE)} of the steps",
         "`rank`, `stage`, `own_s` and `median_rank_s` per late step, `kind`, `steps_slowest`, `steps`,"
@@ -68,7 +68,8 @@ KINDS: Final = (
         " times the median",
         "`steps`, `slow_steps`, `every` (where they come regularly), `slow_s`, `median_s`, `stage`,"
         " `first_step_index`",
-        "Find what runs in those steps only: logging, metrics, a data shard that ends, garbage collection.",
+        "Find out what runs only in those steps: logging, metrics, the end of a data shard, garbage"
+        " collection.",
         general=True,
     ),
     Kind(
@@ -80,8 +81,8 @@ KINDS: Final = (
     ),
     Kind(
         "too_few_workers",
-        "The loader's workers cannot keep up, or there are none.",
-        f"workers are busy {_percent(t.WORKERS_BUSY)} of their time, or the main thread loads itself",
+        "The loader workers cannot keep up, or there are none.",
+        f"workers are busy {_percent(t.WORKERS_BUSY)} of their time, or the main thread loads data itself",
         "`workers`, `busy_share`, `workers_needed`, `busy_per_step_s`, `other_work_per_step_s`",
         "Use more workers if the machine has the cores, or make an item cheaper to load.",
         general=True,
@@ -114,7 +115,7 @@ KINDS: Final = (
     ),
     Kind(
         "exposed_comm",
-        "Communication that nothing hides, waiting for other ranks left out.",
+        "Exposed communication, not counting time spent waiting for other ranks.",
         f"{_percent(t.MENTION_SHARE)} of the steady steps",
         "`rank`, `exposed_s`, `communication_s`, `hidden_s`, `waiting_for_peers_s`, `exposed_by_rank_s`",
         "Overlap it with the backward pass (bucketed all-reduce, no_sync while accumulating) or send less"
@@ -123,7 +124,7 @@ KINDS: Final = (
     ),
     Kind(
         "checkpoint_stall",
-        "Training stands still while state is saved or loaded.",
+        "Training stops while state is saved or loaded.",
         "2 % of the run, or five median steps at once",
         "`rank`, `in_steps_s`, `between_steps_s`, `steps_with_checkpoint`, `longest_in_a_step_s`,"
         " `median_step_s`",
@@ -133,18 +134,18 @@ KINDS: Final = (
     ),
     Kind(
         "between_steps",
-        "Time in no step: between epochs, or after the last step.",
-        f"{_percent(t.MENTION_SHARE)} of the run, checkpoints and evaluation left out",
+        "Time outside steps: between epochs, or after the last step.",
+        f"{_percent(t.MENTION_SHARE)} of the run, not counting checkpoints and evaluation",
         "`rank`, `seconds`, `gaps`, `longest_s`, `stage`",
-        "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, a function of yours) to see it.",
+        "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, your own functions) to see it.",
         general=True,
     ),
     Kind(
         "user_stage",
-        "A stage of the user's own takes a large share of the step.",
+        "A user-defined stage takes a large share of the step.",
         f"{_percent(t.MENTION_SHARE)} of the steady steps",
         "`rank`, `event`, `seconds`, `share_of_step_time`",
-        "Look into that function: move it out of the step, or run it beside compute.",
+        "Look into that function: move it out of the step, or overlap it with compute.",
         general=True,
     ),
     Kind(
@@ -153,7 +154,7 @@ KINDS: Final = (
         f"{_percent(t.MENTION_SHARE)} of the steady steps",
         "`rank`, `steps`, `share_of_step_time`, `max_speedup`, `stage`, `stages_s`, `files_while_waiting_s`,"
         " `steps_that_waited`",
-        "See which part of the loader is slow: storage, preprocessing, collating, or too few workers.",
+        "Find out which part of the loader is slow: storage, preprocessing, collating, or too few workers.",
         general=True,
     ),
     Kind(
@@ -186,9 +187,9 @@ KINDS: Final = (
         "device_idle",
         "The device has nothing to do for part of the profiled time.",
         f"{_percent(t.DEVICE_IDLE_SHARE)} of the profiled step time",
-        "`rank`, `profiled_s`, `idle_s`, `idle` (by whom the device waited for)",
-        "See which stage of the ledger fills the gaps: loader wait, transfers, or launch-bound small kernels"
-        " (try torch.compile or CUDA graphs).",
+        "`rank`, `profiled_s`, `idle_s`, `idle` (by what the device waited for)",
+        "Check which stage of the ledger fills the gaps: loader wait, transfers, or launch-bound small"
+        " kernels (try torch.compile or CUDA graphs).",
         general=True,
     ),
     Kind(
@@ -205,7 +206,7 @@ KINDS: Final = (
         "The first step takes several times as long as a usual one.",
         "3 median steps",
         "`first_s`, `median_s`, `stage`",
-        "Start-up (workers, caches, compilation) is paid once; it matters in short runs.",
+        "Start-up (workers, caches, compilation) happens once; it matters in short runs.",
     ),
     Kind(
         "evaluation_time",
@@ -217,7 +218,7 @@ KINDS: Final = (
     ),
     Kind(
         "unexplained_time",
-        "Part of the step lies in no annotated stage.",
+        "Part of the step is in no annotated stage.",
         f"{_percent(t.UNSEEN_SHARE)} of the step time",
         "`rank`, `unexplained_s`, `step_time_s`",
         "Annotate more of the step (ai.compute.forward, backward, step, ai.device.transfer, ai.comm.*) or"
@@ -226,16 +227,16 @@ KINDS: Final = (
     ),
     Kind(
         "incomplete_trace",
-        "Processes died, files are cut or events were dropped.",
+        "Processes died, files are truncated or events were dropped.",
         "any of them",
         "`processes_without_end`, `recovered_processes`, `died`, `truncated_files`, `dropped`,"
         " `dropped_by_reason`, `bad_lines`, `ranks_missing`",
-        "Numbers cover what was recorded. A process without an end was killed or still runs; `dftracer"
-        " validate` tells which files, `dftracer repair` closes them.",
+        "The numbers cover what was recorded. A process without an end was killed or is still running;"
+        " `dftracer validate` lists the files, `dftracer repair` closes them.",
     ),
     Kind(
         "not_enough_evidence",
-        "Too few steps were seen to judge the run.",
+        "Too few steps were recorded to judge the run.",
         f"fewer than {t.FEW_STEPS} steps",
         "`steps`, `events`",
         "Wrap the training loop: `for batch in ai.dataloader.fetch.iter(loader):`, and annotate forward,"

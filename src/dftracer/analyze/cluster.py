@@ -1,9 +1,9 @@
 """The same analysis on a Dask cluster.
 
-A task reads the files of one process where it runs; what grows with the trace stays on that worker. A large
-file is read by several tasks, each some of its members, and joined on one of the workers. Only the small
-partial results come back, the job is put together here, and a second round of tasks asks each worker what
-its processes did while their rank waited.
+A task reads the files of one process where it runs; data that grows with the trace stays on that worker. A
+large file is read by several tasks, each reading some of its members, and joined on one of the workers. Only
+the small partial results come back, the job is assembled here, and a second round of tasks asks each worker
+what its processes did while their rank waited.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _Results = list[tuple[Partial, Lanes]]
 _Files = dict[int, DeviceRows]
 
 
-# A file from twice this size on is read by several tasks: about 2 M events, or a second of work, each.
+# Files at least twice this size are read by several tasks: about 2 M events, or a second of work, each.
 SPAN_BYTES = 32 << 20
 
 
 def _must_see(part: ProcessInfo) -> None:
     if not part.file.exists():
         raise FileNotFoundError(
-            f"{part.file} cannot be seen from this worker; traces must lie on a shared file system"
+            f"{part.file} is not visible to this worker; traces must be on a shared file system"
         )
 
 
@@ -59,7 +59,7 @@ def _digest(part: ProcessInfo, where: Filter, chunk_text: int, span: tuple[int, 
 
 
 def _submit(client: Any, unit: list[ProcessInfo], trace: Trace, span_bytes: int, files: _Files) -> Any:
-    """The future of one process's results."""
+    """The future for one process's results."""
     chunk_text = 2 * trace.chunk_text
     spans = [(part, span) for part in unit for span in member_spans(part.file, span_bytes)]
     if len(spans) == len(unit):
@@ -71,7 +71,7 @@ def _submit(client: Any, unit: list[ProcessInfo], trace: Trace, span_bytes: int,
 
 
 def _small(results: _Results) -> list[Partial]:
-    """What travels: the tables of hashes have done their work."""
+    """What is sent: the hash tables are no longer needed."""
     return [
         replace(p, process=replace(p.process, paths={}, strings={}, hosts={}, others={})) for p, _ in results
     ]
@@ -82,7 +82,7 @@ def _explain(results: _Results, index: int, asked: Asked) -> Explanation:
 
 
 def _watch(futures: list[Any], sizes: list[int], progress: Callable[[int, int], None]) -> None:
-    """Tell how far the cluster is, until it is done."""
+    """Report the cluster's progress until it is done."""
     size_of = {f.key: n for f, n in zip(futures, sizes, strict=True)}
     done = 0
     for future in need("distributed", "dask").as_completed(futures):
@@ -116,7 +116,7 @@ def analyze_on_cluster(
     span_bytes: int = SPAN_BYTES,
 ) -> Job:
     """The job of `trace`; `dask` is "local", an address, or a client."""
-    from dftracer.analyze.analysis import trace_files_of_torch, units_of  # noqa: PLC0415 - it imports this module on use
+    from dftracer.analyze.analysis import trace_files_of_torch, units_of  # noqa: PLC0415 - would be circular
 
     given = units_of(trace)
     units = [[replace(p, file=p.file.resolve()) for p in unit] for unit in given]
@@ -139,7 +139,7 @@ def analyze_on_cluster(
         for future, found in zip(read, gathered, strict=True):
             for index, partial in enumerate(found):
                 where[id(partial)] = (future, index)
-                # Workers need whole paths; the report names files as the user did.
+                # Workers need absolute paths; the report names files as the user did.
                 partial.process.file = as_given.get(partial.process.file, partial.process.file)
                 partials.append(partial)
         job = build_job(partials)

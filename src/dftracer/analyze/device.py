@@ -1,4 +1,4 @@
-"""The device's side of a run, for the report: `device` of the document."""
+"""Device time of a run, for the report: `device` in the document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def device_account(rank: Rank) -> DeviceAccount | None:
 
 
 def device_document(job: Job) -> dict[str, Any]:
-    """Of all ranks. `source` is null where no device was seen at work."""
+    """Of all ranks. `source` is null if no device activity was recorded."""
     accounts = {r.number: a for r in job.ranks if (a := device_account(r)) is not None}
     sources = {a.source for a in accounts.values()}
     out: dict[str, Any] = {
@@ -45,7 +45,7 @@ def device_document(job: Job) -> dict[str, Any]:
 
 
 def _notes(job: Job, accounts: dict[int, DeviceAccount]) -> list[str]:
-    """What the figures cannot say, and how to know more."""
+    """What the figures cannot show, and how to find out more."""
     out: list[str] = []
     if accounts and all(r.main.process.file.name.endswith(_NO_TRACE) for r in job.ranks):
         out.append(
@@ -55,14 +55,14 @@ def _notes(job: Job, accounts: dict[int, DeviceAccount]) -> list[str]:
     blind = [n for n, a in accounts.items() if a.idle["unknown"] > 0.1 * a.observed_s]
     if blind:
         out.append(
-            "Waiting for data cannot be told from Python, because no loader is in sight: use a torch"
+            "Waiting for data cannot be told apart from Python, because no loader was found: use a torch"
             " DataLoader or annotate the loop with `ai.dataloader.fetch.iter`."
         )
     if not accounts and _names(job):
         out.append(
-            "The program used a GPU, but nothing is known of what it did: leave DFTRACER_DEVICE_EVENTS on, or"
-            " record a profiler window with `trace_handler`. Times of forward, backward and optimizer are"
-            " those of launching."
+            "The program used a GPU, but nothing is known about what it did: leave DFTRACER_DEVICE_EVENTS on,"
+            " or record a profiler window with `trace_handler`. The times of forward, backward and optimizer"
+            " are launch times."
         )
     return out
 
@@ -113,7 +113,7 @@ def _r(value: float) -> float:
 
 
 def _top_kernels(accounts: dict[int, DeviceAccount]) -> list[dict[str, Any]]:
-    """Over all ranks; phase, module and operator are those of the rank that spent most in it."""
+    """Over all ranks; phase, module and operator are those of the rank that spent most time in it."""
     rows: dict[str, dict[str, Any]] = {}
     for rank, a in accounts.items():
         for row in a.top:

@@ -1,7 +1,7 @@
-"""The device's ledger inside profiler windows: busy time by kind of kernel, idle time by whom it waited for.
+"""The device's ledger inside profiler windows: busy time by kind of kernel, idle time by what it waited for.
 
-A gap on the device ends with some kernel or copy. Until the host made the call that launched it nothing was
-queued: the device waited for the host, and what the host did meanwhile says for what. Once queued it needs
+A gap on the device ends with some kernel or copy. Until the host made the call that launched it, nothing was
+queued: the device waited for the host, and what the host did meanwhile says why. Once queued, it needs
 about the time of a launch to start; what is longer waits for another stream or an event.
 """
 
@@ -32,17 +32,17 @@ __all__ = [
 ]
 
 IDLE_CLASSES: Final = ("input", "host", "dependency", "launch", "comm", "checkpoint", "unknown")
-# A launch takes this long from the call to the kernel's start where the trace does not say: ns.
+# The time from a launch call to the kernel's start, if the trace does not say: ns.
 _LAUNCH_NS = 10_000
 _LAUNCH_LEAST, _LAUNCH_MOST = 2_000, 20_000
-_BRIDGE_NS = 500_000_000  # without profiler steps, a window ends where nothing is covered for this long
+_BRIDGE_NS = 500_000_000  # without profiler steps, a window ends when nothing is recorded for this long
 _TOP = 30
 _SLOTS = 240
 _INPUT = frozenset({"fetch_wait", "read", "preprocess", "collate"})
 
 
 def idle_class_of_stage(stage: str) -> str:
-    """For what the device waits while the host is in `stage`."""
+    """What the device waits for while the host is in `stage`."""
     if stage in _INPUT:
         return "input"
     return stage if stage in ("comm", "checkpoint") else "host"
@@ -52,7 +52,7 @@ def idle_class_of_stage(stage: str) -> str:
 class HostSide:
     """What the main thread did: an exclusive timeline in ns, and its steps.
 
-    `whole`: the thread was watched all the time, so that what lies in no stage is Python; else it is unknown.
+    `whole`: the thread was observed all the time, so time in no stage is Python; otherwise it is unknown.
     """
 
     start: Ints = field(default_factory=lambda: EMPTY[0])
@@ -67,7 +67,7 @@ class HostSide:
         return _stage_at((self.start, self.end, self.stage), times)
 
     def stage_of_calls(self, times: Ints, tids: Ints) -> Ints:
-        """The stage in which each call was made: the main thread's, else that of the calling thread."""
+        """The stage in which each call was made: the main thread's, otherwise that of the calling thread."""
         out = self.stage_at(times)
         for tid in np.unique(tids).tolist():
             if tid in self.threads:
@@ -109,7 +109,7 @@ class DeviceAccount:
     steps: list[dict[str, Any]] = field(default_factory=list)
     top: list[dict[str, Any]] = field(default_factory=list)
     over_time: list[dict[str, Any]] = field(default_factory=list)
-    # By events only: time in phases that the host paces, of which busy and idle cannot be told apart; time in
+    # With events only: time in phases that the host paces, where busy and idle cannot be told apart; time in
     # checkpoints, where copies may run; how wrong the device's clock may be; each phase's own figures; and
     # the account of the steady steps.
     host_paced_s: float = 0.0
@@ -129,7 +129,7 @@ class DeviceAccount:
 
 
 def find_windows(rows: DeviceRows) -> list[tuple[int, int]]:
-    """When the profiler recorded: from its steps, else from what its events cover."""
+    """When the profiler recorded: from its steps, otherwise from the time its events cover."""
     if rows.windows:
         first = np.array([w[0] for w in rows.windows], np.int64)
         last = np.array([w[1] for w in rows.windows], np.int64)
@@ -155,7 +155,7 @@ def find_windows(rows: DeviceRows) -> list[tuple[int, int]]:
     else:
         start, end = union(rows.start, rows.end + _BRIDGE_NS)
         windows = [[a, b - _BRIDGE_NS] for a, b in zip(start.tolist(), end.tolist(), strict=True)]
-    # What the device still did belongs to the window that launched it.
+    # Work the device still does belongs to the window that launched it.
     on = rows.on_device
     begins = np.array([w[0] for w in windows], np.int64)
     where = np.maximum(np.searchsorted(begins, rows.start[on], side="right") - 1, 0)
@@ -167,7 +167,7 @@ def find_windows(rows: DeviceRows) -> list[tuple[int, int]]:
 
 
 def account_of_rows(rows: DeviceRows, host: HostSide, work: HostWork) -> DeviceAccount | None:
-    """The whole account; None where nothing ran on a device."""
+    """The whole account; None if nothing ran on a device."""
     device = rows.take(np.flatnonzero(rows.on_device))
     if len(device) == 0:
         return None
@@ -211,7 +211,7 @@ def account_of_rows(rows: DeviceRows, host: HostSide, work: HostWork) -> DeviceA
 
 
 def _launch_calls(rows: DeviceRows, device: DeviceRows) -> tuple[Ints, Ints]:
-    """When and in which thread the host called for each piece of device work; MISSING where not known."""
+    """When, and in which thread, the host launched each piece of device work; MISSING if not known."""
     calls = np.flatnonzero((rows.kind == LAUNCH) & (rows.correlation >= 0))
     out = np.full(len(device), MISSING, np.int64)
     thread = out.copy()
@@ -227,7 +227,7 @@ def _launch_calls(rows: DeviceRows, device: DeviceRows) -> tuple[Ints, Ints]:
 
 
 def _overlaps(out: DeviceAccount, device: DeviceRows, kinds: Ints, mine: npt.NDArray[np.bool_]) -> float:
-    """Time by kind; returns how long copies and collectives ran beside computation."""
+    """Time by kind; returns how long copies and collectives overlapped with computation."""
     sets: dict[str, Intervals] = {}
     for i, kind in enumerate(KERNEL_KINDS):
         on = mine & (kinds == i)
@@ -257,7 +257,7 @@ def _idle(
     call = np.where(followed, launched[np.minimum(at, starts.size - 1)], MISSING)
     called = call != MISSING
     length = end - begin
-    # How long a launch takes here: from the call to the start, where the device was idle already.
+    # How long a launch takes here: from the call to the start, if the device was already idle.
     fresh = called & (call >= begin)
     usual = int(np.median((end - call)[fresh])) if fresh.sum() >= 8 else _LAUNCH_NS
     usual = min(max(usual, _LAUNCH_LEAST), _LAUNCH_MOST)
@@ -287,7 +287,7 @@ def _joined(*parts: Intervals) -> Intervals:
 def _by_host(time: Intervals, host: HostSide, at_work: Intervals) -> dict[str, Intervals]:
     """Time in which nothing was queued, by what the host did.
 
-    Where the main thread's loader is not in sight, only what operators of some thread cover is the host's.
+    If the main thread's loader was not found, only time covered by operators of some thread is the host's.
     """
     classes: dict[str, list[Intervals]] = {}
     for number, stage in enumerate(STAGES):
@@ -308,7 +308,7 @@ def _by_host(time: Intervals, host: HostSide, at_work: Intervals) -> dict[str, I
 
 
 def _host_at_work(rows: DeviceRows) -> Intervals:
-    """When operators or calls of any thread were going on."""
+    """When operators or calls of any thread were running."""
     steps = [i for i, n in enumerate(rows.names) if n.startswith("ProfilerStep")]
     on = ((rows.kind == HOST) | (rows.kind == LAUNCH)) & ~np.isin(rows.name, steps)
     return union(rows.start[on], rows.end[on])
@@ -329,7 +329,7 @@ def _launches(out: DeviceAccount, rows: DeviceRows, device: DeviceRows, launched
 def _where_the_host_was(
     out: DeviceAccount, rows: DeviceRows, host: HostSide, idle: list[Intervals], work: HostWork
 ) -> None:
-    """Phases, functions and I/O of the host during idle time that it is to blame for."""
+    """Phases, functions and I/O of the host during the idle time it caused."""
     if not idle:
         return
     time = _joined(*idle)
@@ -358,7 +358,7 @@ def _steps(device: DeviceRows, launched: Ints, steps: StepTable, windows: Interv
     rows: list[dict[str, Any]] = []
     for i in np.unique(at[inside]).tolist():
         if covered[i] < 0.5 * (end[i] - start[i]):
-            continue  # begun before the window or ended after it
+            continue  # began before the window or ended after it
         mine = inside & (at == i)
         busy = total(union(device.start[mine], device.end[mine]))
         label = int(steps.step[i])
@@ -373,7 +373,7 @@ def _steps(device: DeviceRows, launched: Ints, steps: StepTable, windows: Interv
 
 
 def _top(device: DeviceRows, kinds: Ints, when: Ints, stage: Ints, rows: DeviceRows) -> list[dict[str, Any]]:
-    """The kernels that took longest in all, each with where most of it came from."""
+    """The kernels that took longest in total, each with where most of it came from."""
     mine = np.flatnonzero(device.kind == KERNEL)
     if mine.size == 0:
         return []
@@ -422,7 +422,7 @@ def _name_of(number: int, names: list[str]) -> str | None:
 def _over_time(
     windows: Intervals, busy: list[Intervals], idle: dict[str, list[Intervals]]
 ) -> list[dict[str, Any]]:
-    """Each window in slots: the share of busy time and of each class of idle time, for drawing."""
+    """Each window in slots: the share of busy time and of each class of idle time, for plotting."""
     out: list[dict[str, Any]] = []
     number = windows[0].size
     devices = max(len(busy), 1)

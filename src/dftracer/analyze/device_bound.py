@@ -1,7 +1,7 @@
-"""The device's parts of a run, for the verdict: busy, and idle by whom it waited for.
+"""The device's parts of a run, for the verdict: busy, and idle by what it waited for.
 
-Their shares are of the time in which the device was seen (the profiler's windows, or the steady steps by
-events); their seconds are that share of the steady steps, so that they compete with what lies outside steps.
+Their shares are of the time in which the device was observed (the profiler's windows, or the steady steps
+with events); their seconds are that share of the steady steps, so that they compete with time outside steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DeviceShares:
 
     @property
     def idle(self) -> float:
-        """Surely idle."""
+        """The share that is certainly idle."""
         return max(0.0, 1.0 - self.account.busy_share)
 
     @property
@@ -41,14 +41,14 @@ class DeviceShares:
 
     @property
     def phase(self) -> str | None:
-        """Where the host is most of the time that the device waits for it."""
+        """Where the host is for most of the time that the device waits for it."""
         phases = self.account.host_phases
         worst = max(phases, key=lambda k: (phases[k], k), default=None)
         return worst if worst != "between phases" else None
 
 
 def device_shares(rank: Rank) -> DeviceShares | None:
-    """None where nothing is known of the rank's devices."""
+    """None if nothing is known about the rank's devices."""
     sides = rank.main.devices
     best = None if sides is None else sides.best
     if best is None:
@@ -70,6 +70,6 @@ def device_shares(rank: Rank) -> DeviceShares | None:
 
 
 def used_unseen(rank: Rank) -> bool:
-    """The process used a device, and nothing is known of what that did."""
+    """The process used a device, but nothing is known about what the device did."""
     sides = rank.main.devices
     return sides is not None and bool(sides.names) and sides.best is None

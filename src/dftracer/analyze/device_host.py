@@ -19,7 +19,7 @@ _MOST = 8
 
 
 def functions_during(time: Intervals, rows: DeviceRows, work: HostWork, tid: int) -> dict[str, float]:
-    """Seconds of `time` by the innermost operator, call or function around it; those with most of it.
+    """Seconds of `time` by the innermost operator, call or function around it; those with the most.
 
     `tid`: the thread that launches; 0 for all.
     """
@@ -45,7 +45,7 @@ def io_during(time: Intervals, work: HostWork, tid: int) -> dict[str, float]:
 def _seconds(time: Intervals, start: Ints, end: Ints, name: Ints, names: list[str]) -> dict[str, float]:
     if time[0].size == 0 or start.size == 0:
         return {}
-    # Only what reaches into the time matters, and between two of its edges nothing changes.
+    # Only spans that overlap the time matter, and between two of its edges nothing changes.
     at = np.searchsorted(time[0], end, side="left")
     inside = (at > 0) & (start < time[1][np.maximum(at, 1) - 1])
     start, end, name = start[inside], end[inside], name[inside]
@@ -66,7 +66,7 @@ def _seconds(time: Intervals, start: Ints, end: Ints, name: Ints, names: list[st
 
 
 def innermost(start: npt.NDArray[Any], end: npt.NDArray[Any], times: npt.NDArray[Any]) -> Ints:
-    """For nested spans in the order of their start: the innermost one around each time, -1 without any."""
+    """For nested spans in order of their start: the innermost one around each time, -1 if there is none."""
     start, end = np.ascontiguousarray(start, np.int64), np.ascontiguousarray(end, np.int64)
     if start.size == 0:
         return np.full(len(times), -1, np.int64)

@@ -1,4 +1,4 @@
-"""What a kernel does, told by its name: one table, read top to bottom, the first rule that fits counts."""
+"""What a kernel does, judging by its name: one table, read top to bottom; the first matching rule counts."""
 
 from __future__ import annotations
 

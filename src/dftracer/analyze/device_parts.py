@@ -1,4 +1,4 @@
-"""What one process's trace says of its devices: gathered while it is read, accounted when it is whole."""
+"""What one process's trace says about its devices: gathered while it is read, evaluated at the end."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class DeviceParts:
             self.phases += more.phases
 
     def add_files(self, rows: DeviceRows | None) -> None:
-        """Rows of profiler files of the same process; what the trace itself holds is the same, and enough."""
+        """Rows of profiler files of the same process; unused if the trace itself has the same events."""
         if rows is not None and not any(r.on_device.any() for r in self.rows):
             self.rows = [rows]
 
     def sides(
         self, process: ProcessInfo, lanes: list[Lane], steps: StepTable, work: HostWork
     ) -> DeviceSides | None:
-        """The accounts of the process; None where no device is in sight."""
+        """The accounts of the process; None if no device was found."""
         names = {
             key.split(".")[1]: value
             for key, value in process.user_metadata
@@ -68,12 +68,12 @@ class DeviceSides:
 
     @property
     def best(self) -> DeviceAccount | None:
-        """The exact one where there is one."""
+        """The exact one if there is one."""
         return self.profiler or self.events
 
 
 def device_parts(chunk: Chunk, rows: Any, pair: Any, keys: list[tuple[str, str]]) -> DeviceParts | None:
-    """The rows of a chunk that speak of devices; `rows` are its complete events, `pair` theirs."""
+    """The rows of a chunk that concern devices; `rows` are its complete events, `pair` their pairs."""
     profiler = [i for i, (cat, _) in enumerate(keys) if cat == "PP"]
     phases = [i for i, (cat, _) in enumerate(keys) if cat == "device_time"]
     if not profiler and not phases:
@@ -99,7 +99,7 @@ def device_parts(chunk: Chunk, rows: Any, pair: Any, keys: list[tuple[str, str]]
 
 
 def _host_side(rows: DeviceRows, lanes: list[Lane], steps: StepTable) -> HostSide:
-    """The main thread: that of the steps, else the one with most profiler events."""
+    """The main thread: that of the steps, otherwise the one with the most profiler events."""
     values, counts = np.unique(rows.tid[rows.kind == HOST], return_counts=True)
     tids = {*values.tolist(), steps.tid}
     tid = steps.tid if len(steps) or not values.size else int(values[counts.argmax()])

@@ -1,10 +1,10 @@
-"""The device's ledger from events at phase boundaries: always there, coarser than a profiler's.
+"""The device's ledger from events at phase boundaries: always available, coarser than a profiler's.
 
-An event tells when the device reached a boundary. While the host waits for data it launches nothing: that
-time of the device is idle. In the phases that launch work, the device is busy at most from the first boundary
-to the last; gaps between kernels are not seen, so busy time is an upper bound. Where the device reaches both
-ends of a phase as soon as the host does, the host sets the pace and nothing is known of how busy the device
-was. Nor is it in a checkpoint: the device copies its tensors to the host, for a moment or for most of it.
+An event says when the device reached a boundary. While the host waits for data it launches nothing, so the
+device is idle. In the phases that launch work, the device is busy at most from the first boundary
+to the last; gaps between kernels are not visible, so busy time is an upper bound. If the device reaches both
+ends of a phase as soon as the host does, the host sets the pace and it is not known how busy the device
+was. Nor is it known in a checkpoint: the device copies its tensors to the host, briefly or for most of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["PHASES", "PhaseRows", "account_of_phases", "joined_phases", "phases_
 
 PHASES: Final = ("fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
 _FETCH, _STEP, _CHECKPOINT = (PHASES.index(p) for p in ("fetch", "step", "checkpoint"))
-# A lag up to this is none: a launch takes as long. Or up to this share of the stretch.
+# A lag up to this counts as none: a launch takes as long. Or up to this share of the stretch.
 _NO_LAG_US = 50.0
 _NO_LAG_SHARE = 0.1
 
@@ -45,7 +45,7 @@ def _none() -> _Floats:
 
 @dataclass
 class PhaseRows:
-    """Phases as the device saw them; times are us."""
+    """Phases on the device's side; times are in us."""
 
     phase: _Floats = field(default_factory=_none)
     start: _Floats = field(default_factory=_none)
@@ -86,7 +86,7 @@ def joined_phases(parts: list[PhaseRows]) -> PhaseRows:
 class _Stretches:
     """Time between one boundary and the next, on the device."""
 
-    host: _Floats  # the middle, on the host's side
+    host: _Floats  # the midpoint, on the host's side
     length: _Floats
     label: Ints  # place in PHASES, -1 between phases
     paced: npt.NDArray[np.bool_]  # the device was waiting for the host at both ends
@@ -175,7 +175,7 @@ def _phase_rows(rows: PhaseRows) -> list[dict[str, Any]]:
 
 
 def _step_rows(rows: PhaseRows, steps: StepTable) -> list[dict[str, Any]]:
-    """Per step: at most how long the device worked for it, and how far behind it was at the end."""
+    """Per step: an upper bound on how long the device worked for it, and how far behind it was at the end."""
     mine = np.flatnonzero(rows.phase == _STEP)
     if len(steps) == 0 or mine.size == 0:
         return []

@@ -46,7 +46,7 @@ _NUMBERS = {
     "device": b'"device_index":',
     "stream": b'"stream":',
 }
-# In as little memory as they fit: there are as many of them as profiler events.
+# In the smallest types that fit: there are as many of them as profiler events.
 _COLUMNS = {
     "kind": np.int8,
     "name": np.int32,
@@ -66,7 +66,7 @@ def _none() -> Ints:
 
 @dataclass
 class DeviceRows:
-    """Times are ns since the epoch; `name` and `op` are places in `names`, -1 where there is none."""
+    """Times are ns since the epoch; `name` and `op` are indices into `names`, -1 if there is none."""
 
     names: list[str] = field(default_factory=list)
     kind: Ints = field(default_factory=_none)
@@ -78,7 +78,7 @@ class DeviceRows:
     device: Ints = field(default_factory=_none)
     stream: Ints = field(default_factory=_none)
     correlation: Ints = field(default_factory=_none)
-    windows: list[tuple[int, int]] = field(default_factory=list)  # known from outside, else found here
+    windows: list[tuple[int, int]] = field(default_factory=list)  # known from outside, otherwise found here
 
     def __len__(self) -> int:
         return int(self.kind.size)
@@ -115,8 +115,8 @@ class _Names:
 def rows_of_chunk(
     chunk: Chunk, rows: npt.NDArray[np.intp], name: Ints, names: list[str]
 ) -> DeviceRows | None:
-    """The profiler's events among some rows of a trace; `name` are those rows' places in `names`."""
-    # Where most are wanted, reading all costs less than putting the texts of some together.
+    """The profiler's events among some rows of a trace; `name` are those rows' indices into `names`."""
+    # If most are needed, reading all of them costs less than joining the texts of some.
     most = 2 * rows.size > chunk.rows
     ends, text = chunk.args() if most else chunk.args_of(rows)
     ends, mine = ends.astype(np.int64), rows if most else slice(None)
@@ -195,7 +195,7 @@ def rows_of_activities(table: ActivityTable) -> DeviceRows:
 
 
 def joined(parts: Iterable[DeviceRows]) -> DeviceRows:
-    """All parts as one, in the order of their start; the parts are empty after it."""
+    """All parts as one, in order of their start; the parts are empty afterwards."""
     parts = list(parts)
     table = _Names()
     numbers = [np.array([*(table.number(n) for n in part.names), -1], np.int32) for part in parts]

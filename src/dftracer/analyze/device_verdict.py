@@ -1,4 +1,4 @@
-"""What the verdict says where the device is in sight."""
+"""What the verdict says if there are device figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRY = {
     " the loop.",
     "dependency": "Look at what the streams wait for: fewer events and synchronisations between them.",
     "unseen": "Use a torch DataLoader or annotate the loop (ai.dataloader.fetch.iter), so that waiting for"
-    " data can be told from Python.",
+    " data can be told apart from Python.",
 }
 _WAITS = {
     "comm": "while the host communicates",
@@ -38,14 +38,14 @@ def _points(share: float) -> str:
 
 
 def short_kernel(name: str, most: int = 40) -> str:
-    """A kernel's name without the long way to it."""
+    """A kernel's name without namespaces."""
     name = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("at::native::", "")
     name = name.partition("<")[0].partition("(")[0] or name
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def device_verdict(rank: Rank, ident: str, share: float, input_stages: dict[str, float]) -> str | None:
-    """The sentence for a part that the device's figures know; None for the others."""
+    """The sentence for a part covered by the device figures; None for the others."""
     d = device_shares(rank)
     if d is None:
         return None
@@ -99,7 +99,7 @@ def host_whereabouts(a: DeviceAccount, most: int = 3) -> str:
 
 
 def _place(name: str, most: int = 60) -> str:
-    """The end of a long name says more than its beginning."""
+    """A shortened name: the end of a long name says more than its beginning."""
     return name if len(name) <= most else "…" + name[1 - most :]
 
 

@@ -1,7 +1,7 @@
-"""The first half of the map step: chunks of events to the few columns the analysis goes on with.
+"""The first half of the map step: chunks of events to the few columns that the analysis needs.
 
-It needs no other part of the file, so the members of one file can be digested in different places; put
-together in the order of the file, the digests give what reading it in one piece would.
+It needs no other part of the file, so the members of one file can be digested in different places; joined
+in file order, the digests give the same result as reading the file in one piece.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made
 
 @dataclass
 class Source:
-    """What the small numbers of a digest mean; grows while its file is read."""
+    """What the codes of a digest mean; grows while its file is read."""
 
     keys: list[tuple[str, str]] = field(default_factory=list)  # (category, name) by pair
     files: list[str] = field(default_factory=list)  # file hash by file number
@@ -54,11 +54,11 @@ class Digest:
     tid: Ints
     ts: Ints
     dur: Ints
-    ids: tuple[Ints, Ints] | None  # id and parent id, where the dialect has them
+    ids: tuple[Ints, Ints] | None  # id and parent id, if the dialect has them
     files: pl.DataFrame | None = None  # f, kind, bin, n, bytes, us, extent
     io_time: pl.DataFrame | None = None  # t, kind, n, bytes, us
     io_rows: tuple[npt.NDArray[np.int32], Ints, Ints] | None = None  # file, ts, dur of each transfer
-    marks: dict[str, Ints] = field(default_factory=dict)  # of what delimits; rows as in steps.MARKS
+    marks: dict[str, Ints] = field(default_factory=dict)  # of delimiting events; rows as in steps.MARKS
     to_write: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))  # such opens
     auto: bool = False  # some of the steps were marked by automatic tracing
     lineage: dict[str, Ints] = field(default_factory=dict)  # waits and collations with their batches
@@ -66,7 +66,7 @@ class Digest:
     work: Ints | None = None  # long functions and I/O, as host_work.WorkRows has them
 
     def own(self) -> Digest:
-        """The same without holding on to the chunk's memory."""
+        """The same without keeping the chunk's memory alive."""
         ids = None if self.ids is None else (self.ids[0].copy(), self.ids[1].copy())
         return replace(
             self, pair=self.pair.copy(), tid=self.tid.copy(), ts=self.ts.copy(), dur=self.dur.copy(), ids=ids
@@ -75,7 +75,7 @@ class Digest:
 
 @dataclass
 class SpanDigest:
-    """The digests of a span of a file, in order, each with its process."""
+    """The digests of a section of a file, in order, each with its process."""
 
     digests: list[tuple[int, Digest]]
     meta: list[MetaRow]
@@ -114,7 +114,7 @@ class Digester:
         return out
 
     def _work(self, out: Digest, chunk: Chunk, rows: Any) -> None:
-        """Keep what names the time in which a device waits for the host."""
+        """Keep what can explain the time in which a device waits for the host."""
         keys = self.source.keys
         self.work += [kind_of(*key) for key in keys[len(self.work) :]]
         at = np.flatnonzero(out.dur >= LONG_US)
@@ -249,7 +249,7 @@ def _trailing_number(name: str) -> int:
 def bytes_moved(
     chunk: Chunk, rows: Any, at: Any, kind: npt.NDArray[np.uint8], items: npt.NDArray[np.bool_]
 ) -> Ints:
-    """Bytes a call moved: what it returned, else what it was asked for."""
+    """Bytes a call moved: what it returned, otherwise what was requested."""
     ret = chunk.ints("ret")[rows][at]
     size, count = (chunk.ints(c)[rows][at] for c in ("size", "count"))
     asked = np.where(size == MISSING, count, size)

@@ -24,7 +24,7 @@ class Explanation:
     """The share of one process in its rank's waiting, and how much of its I/O was hidden by compute."""
 
     stages_us: Ints = field(default_factory=lambda: np.zeros(len(STAGES), np.int64))
-    steady_us: Ints = field(default_factory=lambda: np.zeros(len(STAGES), np.int64))  # of steady steps alone
+    steady_us: Ints = field(default_factory=lambda: np.zeros(len(STAGES), np.int64))  # of steady steps only
     busy: Intervals = EMPTY  # when any lane of the process worked, within the waits
     step_io_us: Ints = field(default_factory=lambda: EMPTY[0])  # reads and writes that began in each step
     files_us: list[tuple[str, int]] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Explanation:
 
 @dataclass
 class Asked:
-    """What a process is asked about: when its rank waited and computed, and its steps."""
+    """What a process is asked: when its rank waited and computed, and its steps."""
 
     waits: Intervals
     compute: Intervals
@@ -51,7 +51,7 @@ def _by_stage(stage: npt.NDArray[np.uint8], us: Ints) -> Ints:
 
 
 def explain(lanes: Lanes, asked: Asked) -> Explanation:
-    """Look at all lanes but the one that waits."""
+    """Look at all lanes except the one that waits."""
     out = Explanation()
     out.io_us = total(lanes.io)
     out.io_hidden_us = total(intersection(lanes.io, asked.compute))
@@ -63,7 +63,7 @@ def explain(lanes: Lanes, asked: Asked) -> Explanation:
     out.step_io_us = np.zeros(starts.size, np.int64)
     if starts.size and lanes.io_ts.size:
         ts, dur = lanes.io_ts, lanes.io_us
-        if (ts[1:] < ts[:-1]).any():  # of several threads
+        if (ts[1:] < ts[:-1]).any():  # events of several threads
             order = np.argsort(ts, kind="stable")
             ts, dur = ts[order], dur[order]
         before = np.concatenate(([0], np.cumsum(dur)))
@@ -90,7 +90,7 @@ def explain(lanes: Lanes, asked: Asked) -> Explanation:
         known = lanes.io_file >= 0
         sums = np.bincount(lanes.io_file[known], weights=us[known], minlength=len(lanes.paths))
         sums[~lanes.read] = 0
-        # Of equal ones the first by name: files come in the order in which threads happened to read them.
+        # Among equal ones the first by name: files come in the order in which threads happened to read them.
         least = np.sort(sums)[-_TOP_FILES:][0] if sums.size else 0.0
         found = np.flatnonzero((sums > 0) & (sums >= least)).tolist()
         found.sort(key=lambda f: (-sums[f], lanes.paths[f]))

@@ -1,4 +1,4 @@
-"""The shape of a finding, what rules look at, and in which order findings are told."""
+"""The structure of a finding, what rules look at, and the order of findings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ _KIND = {k.id: k for k in KINDS}
 
 @dataclass(repr=False)
 class Finding:
-    """One statement about the run. `seconds` is what a perfect cure
-    would save, `percent` its share of the run.
-    """
+    """One statement about the run. A perfect fix would save `seconds`, which is `percent` of the run."""
 
     id: str
     title: str
@@ -56,7 +54,7 @@ class Finding:
 
 
 class Findings(list[Finding]):
-    """Findings in the order they are told."""
+    """Findings in the order in which they are shown."""
 
     def _repr_html_(self) -> str:
         from dftracer.report.fragment import findings_fragment  # noqa: PLC0415 - only where it is shown
@@ -65,7 +63,7 @@ class Findings(list[Finding]):
 
 
 def severity_of(percent: float) -> str:
-    """How much of the run is at stake."""
+    """The severity, from the share of the run."""
     for name, least in (("high", HIGH_PERCENT), ("medium", MEDIUM_PERCENT), ("low", LOW_PERCENT)):
         if percent >= least:
             return name
@@ -99,24 +97,24 @@ class Context:
         return self.bound is not None and self.bound.part.id == ident
 
     def at_stake(self, seconds: float) -> float:
-        """I/O that runs beside compute costs nothing: what it can cost is what the steps waited for input."""
+        """I/O that overlaps with compute costs nothing: it costs at most the time steps waited for input."""
         return seconds if self.view is None else min(seconds, self.view.input_s)
 
 
 def confidence(n: int) -> float:
-    """Confidence from the number of steps (or items) behind a statement."""
+    """Confidence, from the number of steps (or items) behind a statement."""
     return 0.3 if n < 5 else 0.6 if n < 20 else 0.8 if n < 100 else 0.95
 
 
 def _rounded(seconds: float) -> float:
-    """Two digits: more would let noise decide the order."""
+    """Two digits: with more, noise would decide the order."""
     return float(f"{seconds:.1e}")
 
 
 def ordered(found: list[Finding]) -> list[Finding]:
-    """The costliest first; of about equal ones the more specific; what costs next to nothing is left out.
+    """The most expensive first; among about equal ones, the more specific; cheap ones are left out.
 
-    A specific finding that explains most of a general one stands before it.
+    A specific finding that explains most of a general one comes before it.
     """
     told = [f for f in found if f.seconds == 0 or f.percent >= 100 * FINDING_SHARE]
     told.sort(key=lambda f: (f.severity == "info", -_rounded(f.seconds), specificity(f.id)))

@@ -1,8 +1,8 @@
-"""Rows that grow with the trace, in memory that grows with what is different in them.
+"""Rows that grow with the trace, in memory that grows with the number of distinct rows.
 
-A file of a few megabytes can unpack to tens of millions of events, but hardly to as many different ones.
-Where most rows are repeats, each is kept once with its count. Whether they are is asked of a sample, so that
-traces of real runs, whose times do not repeat, pay nothing worth counting.
+A file of a few megabytes can unpack to tens of millions of events, but hardly to as many distinct ones.
+If most rows are repeats, each is kept once with its count. A sample decides whether they are, so that
+traces of real runs, whose times do not repeat, pay almost nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import polars as pl
 
 __all__ = ["Rows", "Sums"]
 
-_MOST = 1 << 21  # rows before the first look
+_MOST = 1 << 21  # rows before the first check
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(58)  # 1 of 64 times is in the sample
-_FEW = 1024  # times so alike that a sample of them holds less than one row in so many tell nothing
+_FEW = 1024  # if a sample of the times has less than one row in this many, it says nothing
 
 
 class Rows:
@@ -29,7 +29,7 @@ class Rows:
         self._chunks: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in names}
         self._most = self._limit = most
         self._rows = 0
-        self._counts: list[npt.NDArray[np.int64]] | None = None  # none before the first fold: each row once
+        self._counts: list[npt.NDArray[np.int64]] | None = None  # before the first fold, each row counts once
 
     def add(self, *columns: npt.NDArray[Any]) -> None:
         for name, column in zip(self._names, columns, strict=True):
@@ -43,9 +43,9 @@ class Rows:
             self._limit = max(self._most, 2 * self._rows)
 
     def take(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64] | None]:
-        """The columns and how often each row was there, if not once; they are given up here."""
+        """The columns, and how often each row occurred if not once; they are released here."""
         joined = []
-        for name in self._names:  # one after the other: both forms of all would be twice the memory
+        for name in self._names:  # one at a time: both forms of all of them would need twice the memory
             parts = self._chunks.pop(name)
             joined.append(np.concatenate(parts) if parts else np.empty(0, np.int64))
         counts = None if self._counts is None else np.concatenate(self._counts)
@@ -66,7 +66,7 @@ class Rows:
         counts = [np.ones(self._rows, np.int64)] if self._counts is None else self._counts
         frame = pl.DataFrame({name: np.concatenate(parts) for name, parts in self._chunks.items()})
         frame = frame.with_columns(pl.Series("", np.concatenate(counts)))
-        # The order stays that of the file: of events with equal times it tells which encloses the other.
+        # File order is kept: for events with equal times it says which one encloses the other.
         frame = frame.group_by(self._names, maintain_order=True).agg(pl.col("").sum())
         self._chunks = {name: [frame[name].to_numpy()] for name in self._names}
         self._counts = [frame[""].to_numpy()]
@@ -74,7 +74,7 @@ class Rows:
 
 
 class Sums:
-    """Frames of counts and sums, made one whenever they have become many."""
+    """Frames of counts and sums, combined whenever there are many."""
 
     def __init__(self, keys: list[str], sums: list[str], greatest: tuple[str, ...] = ()) -> None:
         self._keys = keys

@@ -1,7 +1,7 @@
-"""What a program's own threads did for long: functions with a name in the trace, and I/O with its file.
+"""Long-running work of a program's own threads: functions named in the trace, and I/O with its file.
 
-Only what names the device's idle time is wanted, so short calls are left out, and of very many the longest
-are kept: what this holds does not grow with the trace.
+This only serves to explain the device's idle time, so short calls are left out, and only the longest of very
+many are kept: its size does not grow with the trace.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COLUMNS = 5  # tid, ts, dur, pair, file
 
 
 def kind_of(cat: str, name: str) -> int:
-    """What an event is here: a function of the program, a call that does I/O, or neither."""
+    """The kind of an event: a function of the program, an I/O call, or neither."""
     if is_io(cat, name):
         return IO
     own = cat.lower() not in AI_CATEGORIES and cat not in ("PP", "device_time", "dftracer")
@@ -52,7 +52,7 @@ class WorkRows:
 
 @dataclass
 class HostWork:
-    """The same with names; times in ns, in the order of their start."""
+    """The same with names; times in ns, in order of their start."""
 
     names: list[str] = field(default_factory=list)
     tid: Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -63,7 +63,7 @@ class HostWork:
 
     @staticmethod
     def of(rows: WorkRows, keys: list[tuple[str, str]], paths: list[str]) -> HostWork:
-        """`keys` and `paths`: what the numbers in the rows stand for."""
+        """`keys` and `paths`: the meaning of the numbers in the rows."""
         tid, ts, dur, pair, file = rows.taken()
         numbers: dict[tuple[int, int], int] = {}
         names: list[str] = []

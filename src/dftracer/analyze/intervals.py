@@ -1,4 +1,4 @@
-"""Sets of time as sorted, disjoint intervals: union, intersection, difference, and parts in windows.
+"""Sets of time as sorted, disjoint intervals: union, intersection, difference, and shares of windows.
 
 An interval set is a pair of int64 arrays (start, end). Everything is a sort and a sweep, so a million
 intervals take a fraction of a second, and nothing is ever counted twice.
@@ -80,10 +80,10 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 
 
 def pieces(windows: Intervals, a: Intervals) -> tuple[Ints, Ints, Ints]:
-    """What of `a` lies in the windows, and of which interval each piece is."""
+    """The parts of `a` that lie in the windows, and which interval each piece comes from."""
     if a[0].size == 0 or windows[0].size == 0:
         return *EMPTY, EMPTY[0]
-    # Each pair that overlaps is found from the side of the windows: a[lo:hi] are those it meets.
+    # Each overlapping pair is found from the window's side: a[lo:hi] are the intervals it overlaps.
     lo = np.searchsorted(a[1], windows[0], side="right")
     hi = np.searchsorted(a[0], windows[1], side="left")
     n = np.maximum(hi - lo, 0)

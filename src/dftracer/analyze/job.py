@@ -1,4 +1,4 @@
-"""The reduce step: the partial results of all files to one job of ranks, loader workers and helpers."""
+"""The reduce step: combines the partial results of all files into one job of ranks, workers and helpers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dftracer.load.process import assign_ranks
 
 __all__ = ["Job", "Rank", "Worker", "build_job"]
 
-_HELPER = 0.05  # a thread with less than this share of the feeding is no worker of its own
+_HELPER = 0.05  # a thread with less than this share of the loading does not count as a worker
 _LOADER_STAGES = ("read", "preprocess", "collate", "fetch_wait")
 
 
@@ -34,7 +34,7 @@ class Worker:
 
     @property
     def life_us(self) -> int:
-        """How long it was there to work: loaders often start new workers for each epoch."""
+        """How long it existed: loaders often start new workers for each epoch."""
         lane, process = self.lane, self.partial
         first = lane["first_us"] if self.thread else process.first_us
         last = lane["last_us"] if self.thread else process.last_us
@@ -57,7 +57,7 @@ class Rank:
 
     @property
     def wall_us(self) -> Ints:
-        """The wall time of each step, evaluation inside it left out."""
+        """The wall time of each step, excluding evaluation inside it."""
         return self.main.steps.wall
 
     def stage_us(self, stage: str) -> Ints:
@@ -65,7 +65,7 @@ class Rank:
         return self.main.account[:, STAGE_INDEX[stage]]
 
     def question(self, member: Partial) -> Asked:
-        """What one of its processes is asked once the rank is known."""
+        """What one of its processes is asked when the rank is known."""
         steps = self.main.steps
         steady = steps.steady
         skip = steps.tid if member is self.main else None
@@ -81,27 +81,27 @@ class Rank:
 
     @cached_property
     def awaited(self) -> list[Awaited]:
-        """The batches that steps waited for, where automatic tracing tells."""
+        """The batches that steps waited for, if automatic tracing recorded them."""
         steps = self.main.steps
         return find_awaited(self.main.awaited, steps.start, steps.end, self.main.process.pid)
 
     @property
     def waited_for(self) -> dict[int, dict[str, Any]]:
-        """Step to the batch it waited for, who made it and from what."""
+        """For each step, the batch it waited for, who made it and from what."""
         return {step: told for e in self.explanations.values() for step, told in e.waited_for.items()}
 
     @property
     def loader_annotated(self) -> bool:
-        """Whether a loader worker says what it does: only then is the time between idleness."""
+        """Whether a loader worker is annotated: only then does the time in between count as idle."""
         return any(
             w.lane["items"] or any(w.lane["stages"].get(s) for s in ("preprocess", "collate"))
             for w in self.workers
         )
 
     def wait_stages_us(self, steady: bool = False) -> dict[str, float]:
-        """The loader wait told by what the workers did meanwhile.
+        """The loader wait, split by what the workers did meanwhile.
 
-        `idle` is when none of them worked, `unseen` the same where their work is not annotated.
+        `idle` is time when none of them worked, `unseen` the same if their work is not annotated.
         """
         waits = union(*self.main.waits)
         steps = self.main.steps
@@ -124,7 +124,7 @@ class Rank:
 
 @dataclass
 class Job:
-    """Everything known of a run."""
+    """Everything known about a run."""
 
     partials: list[Partial]
     ranks: list[Rank] = field(default_factory=list)
@@ -139,10 +139,10 @@ class Job:
 
     @property
     def slowest(self) -> Rank | None:
-        """The rank on the job's critical path: its steps took longest in all.
+        """The rank on the job's critical path: its steps took longest in total.
 
-        Ranks that synchronise take the same time; of those it is the one with most work of its own, for which
-        the others wait. Differences that noise can make choose nobody: then it is the first rank.
+        Ranks that synchronise take the same time; among those it is the one with the most work of its own,
+        which the others wait for. If the differences could be noise, it is the first rank.
         """
         with_steps = [r for r in self.ranks if len(r.main.steps)]
         longest = max((int(r.wall_us.sum()) for r in with_steps), default=0)
@@ -217,7 +217,7 @@ def _find_workers(rank: Rank) -> None:
             us = sum(lane["stages"].get(s, 0) for s in _LOADER_STAGES)
             if us and us * 2 >= lane["busy_us"]:
                 feeding[i] = us
-        # Beside the one that loads, a worker has threads that only hand things over; so has the rank itself.
+        # Besides the one that loads, a worker has threads that only pass data on; so does the rank itself.
         if any(member.lanes[i]["items"] for i in feeding):
             feeding = {i: us for i, us in feeding.items() if member.lanes[i]["items"]}
         least = max(feeding.values(), default=0) * _HELPER

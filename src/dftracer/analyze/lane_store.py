@@ -1,4 +1,4 @@
-"""What grows with the trace between the two map steps, kept in memory only up to a limit."""
+"""Data that grows with the trace between the two map steps, kept in memory only up to a limit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["LaneStore"]
 
 
 class LaneStore:
-    """The lanes of every process: in memory while they are small, the rest in a file without a name."""
+    """The lanes of every process: in memory while they are small, the rest in an unnamed file."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
         self._places: dict[int, Lanes | int] = {}  # the lanes, or where they begin in the file
-        self._bases: dict[int, int] = {}  # the time from which those of each are kept
+        self._bases: dict[int, int] = {}  # the base time of each one's lanes
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> LaneStore:
@@ -37,13 +37,13 @@ class LaneStore:
             self._places[key] = lanes
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="dftracer-")  # noqa: SIM115 - as long as we live
+            self._file = tempfile.TemporaryFile(prefix="dftracer-")  # noqa: SIM115 - lives as long as self
         self._file.seek(0, 2)
         self._places[key] = self._file.tell()
         pickle.dump(lanes, self._file, protocol=5)
 
     def take(self, key: int) -> Lanes:
-        """The lanes put under `key`, which the store gives up."""
+        """The lanes stored under `key`, which are removed from the store."""
         place, base = self._places.pop(key), self._bases.pop(key)
         if isinstance(place, Lanes):
             self._held -= place.nbytes

@@ -1,4 +1,4 @@
-"""The threads (and device streams) of a process as exclusive timelines, and what is drawn of them."""
+"""The threads (and device streams) of a process as exclusive timelines, and their drawing data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Lane:
 
 @dataclass
 class Lanes:
-    """What stays at the node that read the file: its size grows with the trace."""
+    """Data that stays on the node that read the file: its size grows with the trace."""
 
     lanes: list[Lane] = field(default_factory=list)
     io_file: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
@@ -52,11 +52,11 @@ class Lanes:
     paths: list[str] = field(default_factory=list)
     batches: Batches = field(default_factory=Batches)
     read: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))  # which paths were read
-    io_n: Ints | None = None  # how often each transfer was there, where not all were there once
+    io_n: Ints | None = None  # how often each transfer occurred, if not all occurred once
 
     @property
     def io_us(self) -> Ints:
-        """The time of each transfer, its repeats included."""
+        """The time of each transfer, including repeats."""
         return self.io_dur if self.io_n is None else self.io_dur * self.io_n
 
     @property
@@ -69,7 +69,7 @@ class Lanes:
 
 
 def _offsets(times: Ints, base: int) -> npt.NDArray[Any]:
-    """Times as distances from `base`, in half the memory where they fit (71 minutes)."""
+    """Times as offsets from `base`, in half the memory if they fit (71 minutes)."""
     if times.size and (int(times.min()) < base or int(times.max()) - base >= 1 << 32):
         return times - base
     return (times - base).astype(np.uint32)
@@ -80,12 +80,12 @@ def _times(offsets: npt.NDArray[Any], base: int) -> Ints:
 
 
 def packed(lanes: Lanes, base: int) -> Lanes:
-    """The same in less memory: times are kept from `base`."""
+    """The same in less memory: times are relative to `base`."""
     return replace(_changed(lanes, lambda times: _offsets(times, base)), io_dur=_offsets(lanes.io_dur, 0))
 
 
 def unpacked(lanes: Lanes, base: int) -> Lanes:
-    """What `packed` was given."""
+    """The inverse of `packed`."""
     return replace(_changed(lanes, lambda offsets: _times(offsets, base)), io_dur=_times(lanes.io_dur, 0))
 
 
@@ -96,10 +96,10 @@ def _changed(lanes: Lanes, change: Callable[[Any], Any]) -> Lanes:
 
 
 def overlay(main: Lane, others: list[Lane]) -> tuple[Ints, Ints, Ints]:
-    """The main thread's timeline, where other lanes of the process speak for time it cannot explain itself.
+    """The main thread's timeline, with other lanes of the process explaining time that it cannot.
 
-    Compute elsewhere (a device, a helper thread) also counts when the main thread waits for its loader: that
-    wait costs nothing. Communication and the like only fill what is unexplained.
+    Compute elsewhere (a device, a helper thread) also counts while the main thread waits for its loader: that
+    wait costs nothing. Communication and the like only fill unexplained time.
     """
     start, end, stage = main.start, main.end, main.stage.astype(np.int64)
     if not others:
@@ -146,7 +146,7 @@ def by_stage(lane: Lane) -> dict[str, int]:
 
 
 def profile(busy: Intervals) -> tuple[Ints, Ints]:
-    """Busy time up to each of at most a few thousand moments: enough to draw, whatever the lane's length."""
+    """Busy time up to each of at most a few thousand moments: enough for drawing, whatever the length."""
     if busy[0].size == 0:
         return EMPTY
     if busy[0].size <= _PROFILE // 2:
@@ -157,9 +157,7 @@ def profile(busy: Intervals) -> tuple[Ints, Ints]:
 
 
 def strip(lane: Lane) -> dict[str, Any] | None:
-    """The lane in a fixed number of pieces, for drawing: the stage
-    that fills most of each, and how full it is.
-    """
+    """The lane in a fixed number of pieces, for drawing: the main stage of each, and how full it is."""
     if lane.start.size == 0:
         return None
     first, last = int(lane.start[0]), int(lane.end[-1])

@@ -14,7 +14,7 @@ __all__ = ["ledger", "phase_rows", "step_rows", "unseen_stages", "visible_stages
 
 
 def _seconds(row: Ints, seen: frozenset[str] | None = None) -> dict[str, float | None]:
-    """Stage to seconds; None for a stage that could not be seen."""
+    """Stage to seconds; None if a stage could not be seen."""
     return {
         s: None if seen is not None and s not in seen and not v else round(int(v) / 1e6, 6)
         for s, v in zip(STAGES, row, strict=True)
@@ -22,7 +22,7 @@ def _seconds(row: Ints, seen: frozenset[str] | None = None) -> dict[str, float |
 
 
 def visible_stages(rank: Rank) -> frozenset[str] | None:
-    """The stages that automatic tracing saw; None where annotations by hand say that the rest is 0."""
+    """The stages that automatic tracing saw; None with manual annotations, which imply that the rest is 0."""
     if not rank.main.auto:
         return None
     always = {"other", "unexplained"}
@@ -81,7 +81,7 @@ def _total(rank: Rank) -> dict[str, float | None]:
 
 
 def ledger(job: Job) -> dict[str, Any]:
-    """The account of the whole job, per rank, and per rank and step."""
+    """The ledger of the whole job, per rank, and per rank and step."""
     slowest = job.slowest
     zero = np.zeros(len(STAGES), np.int64)
     return {

@@ -1,7 +1,7 @@
 """From a step's wait to the batch it waited for: the worker that made it, its items, the files they read.
 
-Automatic tracing writes the loader's own number of a batch on the wait (with the worker's pid) and on the
-batch's collation in the worker. The items of a batch are those of that thread since the collation before.
+Automatic tracing writes the loader's own batch number on the wait (with the worker's pid) and on the
+batch's collation in the worker. The items of a batch are those of that thread since the previous collation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AWAITED = ("ts", "dur", "batch", "worker", "pid")
 MADE = ("tid", "ts", "dur", "batch")
 _FACTS = {name: re.compile(rf'"{key}":\s*(\d+)') for name, key in
           (("batch", "batch"), ("worker", "worker"), ("pid", "worker_pid"))}  # fmt: skip
-_LEAST = 0.01  # of a step's time: shorter waits are not looked into
+_LEAST = 0.01  # of a step's time: shorter waits are ignored
 _MOST_ITEMS, _MOST_FILES = 5, 5
 
 
@@ -31,7 +31,7 @@ def _fact(text: str, name: str) -> int:
 
 
 def read_lineage(kind: str, chunk: Chunk, rows: Ints, times: tuple[Ints, Ints, Ints]) -> Ints:
-    """The table of some waits (AWAITED) or collations (MADE), by what their arguments say."""
+    """The table of some waits (AWAITED) or collations (MADE), from their arguments."""
     texts = [chunk.args_text(int(row)) for row in rows.tolist()]
     names = AWAITED[2:] if kind == "wait" else MADE[3:]
     facts = [np.array([_fact(text, name) for text in texts], np.int64) for name in names]
@@ -43,7 +43,7 @@ def read_lineage(kind: str, chunk: Chunk, rows: Ints, times: tuple[Ints, Ints, I
 
 @dataclass
 class Batches:
-    """What a process made: items and collations, in the order of time; it stays where it was read."""
+    """What a process made: items and collations, in chronological order; it stays where it was read."""
 
     made: Ints = field(default_factory=lambda: np.empty((len(MADE), 0), np.int64))
     item_tid: Ints = field(default_factory=lambda: EMPTY[0])
@@ -59,7 +59,7 @@ class Batches:
 
 @dataclass
 class Awaited:
-    """A batch that a step waited for, as its maker is asked about it."""
+    """A batch that a step waited for, as a question to the process that made it."""
 
     step: int
     batch: int
@@ -70,9 +70,9 @@ class Awaited:
 
 
 def find_awaited(waits: Ints, starts: Ints, ends: Ints, main_pid: int) -> list[Awaited]:
-    """Of each step its longest wait, unless that was nothing to speak of."""
+    """The longest wait of each step, unless it was negligible."""
     found: dict[int, Awaited] = {}
-    for i in np.argsort(waits[1], kind="stable").tolist():  # the longest comes last and stays
+    for i in np.argsort(waits[1], kind="stable").tolist():  # the longest comes last and is kept
         ts, dur, batch, worker, pid = (int(v) for v in waits[:, i])
         step = int(np.searchsorted(starts, ts, side="right")) - 1
         if step < 0 or ts >= ends[step] or dur < _LEAST * (ends[step] - starts[step]):
@@ -91,7 +91,7 @@ def find_awaited(waits: Ints, starts: Ints, ends: Ints, main_pid: int) -> list[A
 def trace_batches(
     batches: Batches, io: tuple[Any, Ints, Ints], paths: list[str], asked: list[Awaited]
 ) -> dict[int, dict[str, Any]]:
-    """Step to what it waited for, as far as this process made it."""
+    """For each step what it waited for, if this process made it."""
     out: dict[int, dict[str, Any]] = {}
     if not asked or not batches.made.shape[1]:
         return out
@@ -99,7 +99,7 @@ def trace_batches(
     order = np.argsort(io[1], kind="stable")
     io_file, io_ts, io_dur = (column[order] for column in io)
     for each in asked:
-        # Numbers begin anew with each pass: it is the latest of that number before the wait ended.
+        # Numbers start over with each pass: it is the latest with that number before the wait ended.
         at = np.flatnonzero((made[3] == each.batch) & (made[1] <= each.end_us))
         if not at.size:
             continue

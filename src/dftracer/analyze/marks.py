@@ -1,4 +1,4 @@
-"""The events that delimit: steps, items, epochs, evaluations. From their tables, the steps and the phases."""
+"""Delimiting events (steps, items, epochs, evaluations), and the steps and phases derived from them."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class MarkTables:
         return table[1][order], (table[1] + table[2])[order]
 
     def step_is_whole(self, steps: StepTable) -> bool:
-        """Whether `compute.step` stands around whole steps rather than the optimizer's part of them."""
+        """Whether `compute.step` surrounds whole steps rather than just the optimizer."""
         marks = self.of("compute_step")
         if marks.shape[1] == 0:
             return False
         if any(self.of(kind).shape[1] for kind in ("forward", "learn")):
-            return False  # what they leave is the optimizer's, even where it calls the model (a closure)
+            return False  # the rest is the optimizer's, even if it calls the model (a closure)
         if len(steps) == 0 or steps.source == "compute.step":
             return False
         inside = measure(union(*self.spans("compute_step")), steps.body, steps.end).sum()
@@ -58,7 +58,7 @@ class MarkTables:
 
 
 def ai_span(known: tuple[int, int] | None, mine: Bools, ts: Ints, end: Ints) -> tuple[int, int] | None:
-    """The first and the last time of an annotated event, those of one more chunk included."""
+    """The first and the last time of an annotated event, including those of one more chunk."""
     if not mine.any():
         return known
     first = int(np.min(ts, where=mine, initial=np.iinfo(np.int64).max))
@@ -90,7 +90,7 @@ def _joined(spans: list[Intervals]) -> Intervals:
 
 
 def find_steps(tables: MarkTables) -> tuple[StepTable, Intervals]:
-    """The training steps of the thread that has most of them, and the loops that only evaluate."""
+    """The training steps of the thread that has the most, and the loops that only evaluate."""
     best, loops = StepTable.none(), EMPTY
     for tid in np.unique(tables.of("wait")[0]).tolist():
         table = steps_from_loop(tables.of("wait", tid), tables.of("body", tid))

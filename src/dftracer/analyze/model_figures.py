@@ -1,4 +1,4 @@
-"""Figures of the model: samples, tokens and FLOP per second, and their share of what the device could do."""
+"""Model figures: samples, tokens and FLOPs per second, and the share of the device's peak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dftracer.analyze.rates import samples_per_second
 
 __all__ = ["PEAKS", "model_figures", "peak_of"]
 
-# Dense FLOP/s in bf16 (fp16 where the device has no bf16) by the vendors' data sheets; the first that fits.
+# Dense FLOP/s in bf16 (fp16 where the device has no bf16) from the vendors' data sheets; first match.
 PEAKS: Final = (
     ("GB200", 2.5e15),
     ("B200", 2.25e15),
@@ -40,7 +40,7 @@ def peak_of(name: str) -> float | None:
 
 
 def _per_step(rank: Rank, key: str) -> float | None:
-    """What the program said of one step of a rank (`count_flops`)."""
+    """What the program counted for one step of a rank (`count_flops`)."""
     said = [value for name, value in rank.main.process.user_metadata if name == f"step.{key}"]
     try:
         return float(said[-1]) if said else None
@@ -49,9 +49,9 @@ def _per_step(rank: Rank, key: str) -> float | None:
 
 
 def model_figures(job: Job, flops: float | None = None) -> dict[str, Any]:
-    """Of all ranks together; `flops` is given per step and rank, else it is what the program counted.
+    """For all ranks together; `flops` is per step and rank; without it, what the program counted is used.
 
-    What is not known is null; `note` says why there is no MFU.
+    Unknown values are null; `note` says why there is no MFU.
     """
     ranks = [r for r in job.ranks if r.main.steps.steady.any()]
     out: dict[str, Any] = {
@@ -98,7 +98,7 @@ def model_figures(job: Job, flops: float | None = None) -> dict[str, Any]:
 
 
 def _memory(out: dict[str, Any], ranks: list[Rank]) -> None:
-    """The most memory any rank's device held: in all, and at the end of each phase."""
+    """The most memory used on any rank's device: overall, and at the end of each phase."""
     for rank in ranks:
         sides = rank.main.devices
         account = (sides.events if sides is not None else None) or device_account(rank)

@@ -1,4 +1,4 @@
-"""Every (category, name) of one file as a small number, with what the analysis must know of it."""
+"""Every (category, name) of one file as a small number, with what the analysis must know about it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _io_kind(cat: str, name: str) -> int:
         return IO_WRITE
     if name.startswith("creat"):
         return IO_OPEN_TO_WRITE
-    # `fdopen` opens nothing: its descriptor is open already.
+    # `fdopen` opens nothing: its descriptor is already open.
     if is_open(name) and name != "fdopen":
         return IO_OPEN
     return IO_CLOSE if is_close(name) else IO_META
@@ -58,7 +58,7 @@ def opens_to_write(chunk: Chunk, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.b
     heads, sizes = chunk.args_heads(rows, len(_FIRST) + _DIGITS)
     out = np.zeros(rows.size, dtype=bool)
     usual = (heads[:, : len(_FIRST)] == np.frombuffer(_FIRST, np.uint8)).all(axis=1) & (sizes > len(_FIRST))
-    # There are few different ones, so each is read once.
+    # There are few distinct ones, so each is read once.
     words = np.ascontiguousarray(heads[usual, len(_FIRST) :]).view(np.uint64).reshape(-1)
     texts, which = np.unique(words, return_inverse=True)
     values = [int(re.match(rb"-?\d*", t.tobytes()).group() or 0) for t in texts]  # type: ignore[union-attr]
@@ -70,7 +70,7 @@ def opens_to_write(chunk: Chunk, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.b
 
 
 class Pairs:
-    """Numbers pairs in the order they are met; the numbers stay valid over the chunks of a file."""
+    """Numbers pairs in order of appearance; the numbers stay valid across the chunks of a file."""
 
     def __init__(self, keys: list[tuple[str, str]]) -> None:
         self.keys = keys
@@ -94,7 +94,7 @@ class Pairs:
         """The pair of each row."""
         self._names += scanner.dictionary("name", len(self._names))
         self._cats += scanner.dictionary("cat", len(self._cats))
-        # Codes from -1 (absent) on, so both are moved up by one.
+        # Codes start at -1 (absent), so both are shifted by one.
         width = len(self._names) + 1
         key = (chunk.codes("cat").astype(np.int64) + 1) * width + (chunk.codes("name") + 1)
         size = width * (len(self._cats) + 1)

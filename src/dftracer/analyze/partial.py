@@ -1,4 +1,4 @@
-"""The map step: one process's trace files to a small partial result (and the lanes that stay where they are).
+"""The map step: turns one process's trace files into a small partial result (and lanes, which stay in place).
 
 Nothing here looks at another process, so files can be analysed anywhere and in any order.
 """
@@ -74,16 +74,16 @@ class Partial:
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
     covered_us: int = 0
     phases: Phases = field(default_factory=Phases)
-    batches: int = 0  # bodies of loops, those of evaluations too
+    batches: int = 0  # loop bodies, including those of evaluations
     auto: bool = False  # its steps were marked by automatic tracing
-    unnamed_compute: bool = False  # compute is annotated, but none of its parts: it is booked as forward
+    unnamed_compute: bool = False  # compute is annotated, but none of its parts: it counts as forward
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
     awaited: Ints = field(default_factory=lambda: np.empty((len(AWAITED), 0), np.int64))  # waits, by batch
 
 
 def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
-    """Which stages the events show, and whether compute has names of its own."""
+    """Which stages the events show, and whether the parts of compute are named."""
     present = np.zeros(len(CLASSES), dtype=bool)
     present[cls] = True
     shown = np.flatnonzero(present).tolist()
@@ -93,7 +93,7 @@ def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
 
 
 def _lane_row(lane: Lane, name: str, items: Ints) -> dict[str, Any]:
-    """What a report says of one thread; `items` are the marks of the samples it made."""
+    """What a report says about one thread; `items` are the marks of the samples it made."""
     busy = lane.busy()
     return {
         "tid": lane.tid,
@@ -111,7 +111,7 @@ def _lane_row(lane: Lane, name: str, items: Ints) -> dict[str, Any]:
 
 
 class _Analyzer:
-    """Puts the digests of one process together, in the order of its files."""
+    """Combines the digests of one process, in the order of its files."""
 
     def __init__(self, process: ProcessInfo) -> None:
         self.process = process
@@ -180,7 +180,7 @@ class _Analyzer:
             self.lineage.setdefault(kind, []).append(rows)
 
     def _renumber(self, source: Source) -> None:
-        """Numbers of this source to those of the whole process; of the first source they are the same."""
+        """Maps the numbers of this source to those of the whole process; for the first they are the same."""
         if source is not self.source:
             self.source, self.pair_map, self.file_map = source, [], []
         for key in source.keys[len(self.pair_map) :]:
@@ -207,7 +207,7 @@ class _Analyzer:
             cls[cls == _UPDATE] = _ANY_COMPUTE
         lanes = _lanes(tid, ts, dur, cls, counts)
         end = np.add(ts, dur, out=dur)
-        del tid, dur, counts  # at this point most is held; nothing stays a moment longer than it is needed
+        del tid, dur, counts  # memory use peaks here, so nothing is kept longer than needed
         out = Partial(self.process, events=self.rows, first_us=self.first, last_us=self.last, steps=steps)
         whole = self.ai_span or (self.first or 0, self.last or 0)
         cut = self.process.end is None or bool(self.process.end.get("recovered"))
@@ -253,7 +253,7 @@ class _Analyzer:
         return out, heavy
 
     def _ledger(self, out: Partial, lanes: list[Lane]) -> None:
-        """The exclusive account of the main thread's steps, refined by the process's other lanes."""
+        """The exclusive timeline of the main thread's steps, refined by the process's other lanes."""
         steps = out.steps
         main = next(lane for lane in lanes if lane.tid == steps.tid)
         others = [lane for lane in lanes if lane.tid != steps.tid]
@@ -324,7 +324,7 @@ def _are_read(paths: list[str], files: pl.DataFrame | None) -> npt.NDArray[np.bo
 
 
 def _count(pair: npt.NDArray[np.int32], dur: Ints, own: Ints, counts: Ints | None = None) -> pl.DataFrame:
-    """Events and their own time by kind and duration."""
+    """Events and their self time by kind and duration."""
     frame = pl.DataFrame({"pair": pair, "dur": dur, "self": own})
     n = pl.len().alias("n")
     if counts is not None:
@@ -355,7 +355,7 @@ def _is_one_of(classes: list[int]) -> npt.NDArray[np.bool_]:
 
 
 def _mapped(table: list[int], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Codes renumbered; -1 stays what it is."""
+    """Renumbered codes; -1 stays -1."""
     if table == list(range(len(table))):
         return codes
     result: npt.NDArray[np.int32] = np.array([*table, -1], dtype=np.int32)[codes]
@@ -383,7 +383,7 @@ class _Unit:
             other.paths = {**self.whole.paths, **other.paths}
             other.host = other.host or self.whole.host
         wanted = [a for a in self.analyzers.values() if where.takes(a.process)] or [*self.analyzers.values()]
-        wanted[0].process.counts = self.whole.counts  # of the file, so they are told once
+        wanted[0].process.counts = self.whole.counts  # for the whole file, so they are reported once
         return [a.finish() for a in wanted]
 
 
@@ -397,7 +397,7 @@ def analyze_files(
 ) -> list[tuple[Partial, Lanes]]:
     """Read the files of one trace (its parts, in order) and analyse the process, or processes, in them.
 
-    `progress` is told how many bytes have been read; `files`: rows of profiler files, by pid.
+    `progress` receives the number of bytes read; `files`: rows of profiler files, by pid.
     """
     whole = parts[0]
     unit = _Unit(whole)
@@ -418,7 +418,7 @@ def analyze_files(
 
 
 def analyze_torch(process: TorchProcess) -> tuple[Partial, Lanes]:
-    """The same of a process that only the profiler saw."""
+    """The same for a process that only the profiler recorded."""
     analyzer = _Analyzer(process.info)
     analyzer.absorb(digest_of(process))
     return analyzer.finish()
@@ -427,7 +427,7 @@ def analyze_torch(process: TorchProcess) -> tuple[Partial, Lanes]:
 def join_spans(
     whole: ProcessInfo, spans: list[SpanDigest], where: Filter, files: dict[int, DeviceRows] | None = None
 ) -> list[tuple[Partial, Lanes]]:
-    """The same from the digests of all spans of its files, in order."""
+    """The same from the digests of all sections of its files, in order."""
     unit = _Unit(whole)
     whole.counts = {}
     for span in spans:

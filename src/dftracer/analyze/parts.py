@@ -1,6 +1,6 @@
-"""The parts of a run that compete for being its bottleneck, each with its seconds.
+"""The parts of a run that compete to be its bottleneck, each with its seconds.
 
-A new kind of part joins by one more function in `PROVIDERS`.
+To add a kind of part, add a function to `PROVIDERS`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the run. Its share is of the steady steps, or, where `of_run`, of the whole run."""
+    """A part of the run. Its share is of the steady steps, or, if `of_run`, of the whole run."""
 
     id: str
     stage: str | None
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass
 class View:
-    """The run as the rank on the critical path sees it; its stages are without waiting for other ranks."""
+    """The run from the view of the rank on the critical path; stages exclude waiting for other ranks."""
 
     job: Job
     rank: Rank
@@ -74,7 +74,7 @@ class View:
 
 
 def _steady_stages(rank: Rank) -> tuple[dict[str, float], float]:
-    """Seconds per stage in the steady steps less waiting for others, and that waiting."""
+    """Seconds per stage in the steady steps without waiting for others, and that waiting."""
     steady = rank.main.steps.steady
     account = rank.main.account[steady].sum(axis=0).astype(float)
     waiting = left = float(rank.waiting_us[steady].sum())
@@ -86,7 +86,7 @@ def _steady_stages(rank: Rank) -> tuple[dict[str, float], float]:
 
 
 def view_of(job: Job) -> View | None:
-    """None where no step was seen."""
+    """None if there are no steps."""
     rank = job.slowest
     if rank is None:
         return None
@@ -97,7 +97,7 @@ def view_of(job: Job) -> View | None:
 
 
 def input_seconds(rank: Rank) -> dict[str, float]:
-    """Input time of the steady steps by stage: the main thread's own, and the wait as workers explain it."""
+    """Input time of the steady steps by stage: the main thread's, and the wait as explained by workers."""
     steady = rank.main.steps.steady
     out = {s: float(rank.stage_us(s)[steady].sum()) / 1e6 for s in ("read", "preprocess", "collate")}
     wait = float(rank.stage_us("fetch_wait")[steady].sum()) / 1e6
@@ -111,7 +111,7 @@ def input_seconds(rank: Rank) -> dict[str, float]:
 
 
 def _input_stage(rank: Rank) -> str | None:
-    """The stage that loading spends most in; None where most of it cannot be seen."""
+    """The stage that loading spends most time in; None if most of it cannot be seen."""
     stages = input_seconds(rank)
     if not stages:
         return None
@@ -120,7 +120,7 @@ def _input_stage(rank: Rank) -> str | None:
 
 
 def user_event(rank: Rank) -> str | None:
-    """The user's own event that the main process spent most time in."""
+    """The user-defined event that the main process spent most time in."""
     names = rank.main.names
     if names is None or not names.height:
         return None
@@ -132,7 +132,7 @@ def user_event(rank: Rank) -> str | None:
 
 
 def _in_steps(v: View) -> Iterator[Part]:
-    """Loading as one part; the parts of compute each for itself."""
+    """Loading as one part; the parts of compute separately."""
     yield Part("input", _input_stage(v.rank), v.input_s, v.share(v.input_s))
     for stage in COMPUTE_STAGES:
         seconds = v.stages_s[stage]
@@ -149,7 +149,7 @@ def _in_steps(v: View) -> Iterator[Part]:
 
 
 def _device(v: View) -> Iterator[Part]:
-    """What the device lost, and to whom; it takes the place of the host's stages."""
+    """What the device lost, and why; this replaces the host's stages."""
     d = device_shares(v.rank)
     if d is None:
         return
@@ -170,7 +170,7 @@ def _device(v: View) -> Iterator[Part]:
 
 
 def _launching(v: View) -> Iterator[Part]:
-    """A device was used and nothing is known of it: time in compute is launching, not computing."""
+    """A device was used but nothing is known about it: time in compute is launching, not computing."""
     for part in _in_steps(v):
         if part.id not in {"compute", "unseen"}:
             yield part
@@ -179,7 +179,7 @@ def _launching(v: View) -> Iterator[Part]:
 
 
 def _checkpoints(v: View) -> Iterator[Part]:
-    """In steps and outside of them."""
+    """Inside and outside steps."""
     inside = v.stages_s["checkpoint"]
     outside = float(v.rank.main.outside[STAGE_INDEX["checkpoint"]]) / 1e6
     seconds = inside + outside
@@ -188,7 +188,7 @@ def _checkpoints(v: View) -> Iterator[Part]:
 
 
 def _outside(v: View) -> Iterator[Part]:
-    """What runs in no step."""
+    """Time outside steps."""
     phases = v.rank.main.phases
     seconds = phases.evaluation_us / 1e6
     yield Part("evaluation", None, seconds, v.of_run(seconds), True)
@@ -201,7 +201,7 @@ def _outside(v: View) -> Iterator[Part]:
 
 
 def _startup(v: View) -> Iterator[Part]:
-    """Paid once, it matters in short runs only; paid in each epoch, always."""
+    """If it happens once, it matters only in short runs; if it recurs in each epoch, always."""
     phases = v.rank.main.phases
     if not (len(v.rank.main.steps) < SHORT_RUN or repeats(v.rank)):
         return
@@ -216,7 +216,7 @@ def repeats(rank: Rank) -> bool:
 
 
 def startup_stage(rank: Rank) -> str | None:
-    """The stage that makes the first steps long; None where most lies before them or in no stage."""
+    """The stage that makes the first steps long; None if most is before them or in no stage."""
     steps = rank.main.steps
     begins = steps.first.copy()
     begins[:1] = True
@@ -231,7 +231,7 @@ def startup_stage(rank: Rank) -> str | None:
 
 
 def _stragglers(v: View) -> Iterator[Part]:
-    """The late rank, where the others lose more by it than to any stage of their own."""
+    """The late rank, if the others lose more to it than to any stage of their own."""
     late = v.straggler
     if late is None:
         return

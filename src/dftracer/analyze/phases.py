@@ -1,6 +1,6 @@
-"""The phases of a rank's run: where it begins and ends, which of it is evaluation, which steps are steady.
+"""The phases of a rank's run: where it begins and ends, what is evaluation, which steps are steady.
 
-Everything is decided from one process's own marks, so it is part of the map step.
+Everything is derived from one process's own marks, so it is part of the map step.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from dftracer.load.chunk import MISSING, Ints
 
 __all__ = ["Marks", "Phases", "find_phases", "without_evaluation_loops"]
 
-_SHORT_LOOP = 3  # loops with fewer steps than this (a loader made anew for each step, say) are no epochs
+_SHORT_LOOP = 3  # loops with fewer steps than this (say, a new loader for each step) are not epochs
 
 
 @dataclass
 class Marks:
-    """What tells phases apart, as spans of one process."""
+    """The spans of one process that define its phases."""
 
-    train: Intervals = EMPTY  # `pipeline.train`, in order of time
+    train: Intervals = EMPTY  # `pipeline.train`, in chronological order
     evaluate: Intervals = EMPTY  # `pipeline.evaluate` and `pipeline.test`
     forward: Intervals = EMPTY  # of the thread with the steps
     learn: Intervals = EMPTY  # backward and optimizer, of any thread
     loading: Intervals = EMPTY  # other annotations around a forward pass: fetching, items, transfers
     profiler: Intervals = EMPTY
-    first_us: int = 0  # the first and the last time of an `ai` event (of any, where there is none)
+    first_us: int = 0  # the first and the last time of an `ai` event (of any event if there is none)
     last_us: int = 0
-    cut: bool = False  # the process did not live to its end
+    cut: bool = False  # the process was killed
 
 
 @dataclass
 class Phases:
-    """A run in pieces that add up to it; times in us."""
+    """The parts of a run, which add up to it; times in us."""
 
     start: int = 0
     end: int = 0
     evaluation: Intervals = EMPTY
-    steady_us: int = 0  # the steps, as long as they usually take
-    startup_us: int = 0  # before the first step, and what that took beyond a usual one
-    restarts_us: int = 0  # the same of the first step of each later epoch
+    steady_us: int = 0  # the steps, at their usual length
+    startup_us: int = 0  # before the first step, and the time by which it exceeded a usual one
+    restarts_us: int = 0  # the same for the first step of each later epoch
     restarts: int = 0  # how many of those took much longer than a usual step
     epoch_starts: int = 0  # later epochs
-    profiled_us: int = 0  # what the profiler made its steps longer
+    profiled_us: int = 0  # the time by which the profiler lengthened its steps
     evaluation_us: int = 0
-    outside_us: int = 0  # in no step: between epochs, after the last step
-    unfinished_us: int = 0  # of that, a last step that never came to its end
+    outside_us: int = 0  # outside steps: between epochs, after the last step
+    unfinished_us: int = 0  # of that, a last step that did not end
     gaps: Intervals = field(default_factory=lambda: EMPTY)  # that time
 
     @property
@@ -67,7 +67,7 @@ def _holds_any(start: Ints, end: Ints, spans: Intervals) -> Bools:
 def without_evaluation_loops(table: StepTable, marks: Marks) -> tuple[StepTable, Intervals]:
     """The training steps, and the spans of loops that are evaluations.
 
-    A loop is one when it lies in `pipeline.evaluate`, or when other loops learn and it never does.
+    A loop is an evaluation if it lies in `pipeline.evaluate`, or if other loops learn and it never does.
     """
     if not len(table) or table.source != "fetch":
         return table, EMPTY
@@ -89,7 +89,7 @@ def without_evaluation_loops(table: StepTable, marks: Marks) -> tuple[StepTable,
 
 
 def _nested(table: StepTable, marks: Marks) -> Intervals:
-    """Loops inside steps that learn nothing, unless no annotation could tell."""
+    """Loops inside steps that learn nothing, unless there are no annotations to tell by."""
     start, end = table.inner
     if not start.size:
         return EMPTY
@@ -110,7 +110,7 @@ def _unfinished(table: StepTable, marks: Marks) -> int | None:
 
 
 def _plain_loops(table: StepTable, marks: Marks, gaps: Intervals) -> Intervals:
-    """Forward passes in no step, or after its last update: someone evaluates without saying so."""
+    """Forward passes outside steps, or after a step's last update: unannotated evaluation."""
     if not marks.learn[0].size or not marks.forward[0].size:
         return EMPTY
     starts, ends = [], []
@@ -169,7 +169,7 @@ def _choose_steady(table: StepTable, marks: Marks) -> None:
 
 
 def _span(table: StepTable, marks: Marks) -> tuple[int, int]:
-    """From the first to the last `ai` event; `pipeline.train` where one holds all steps."""
+    """From the first to the last `ai` event; `pipeline.train` if one contains all steps."""
     first, last = int(table.start[0]), int(table.end[-1])
     if marks.train[0].size == 1:
         start, end = int(marks.train[0][0]), int(marks.train[1][0])
@@ -179,7 +179,7 @@ def _span(table: StepTable, marks: Marks) -> tuple[int, int]:
 
 
 def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
-    """Account for the whole run; the steps learn what in them is evaluation, and which are steady."""
+    """Account for the whole run; also marks evaluation inside steps, and which steps are steady."""
     if not len(table):
         return Phases(marks.first_us, marks.last_us)
     out = Phases(*_span(table, marks))

@@ -1,7 +1,7 @@
 """How well the accelerator is fed, by the definitions of DLIO and MLPerf Storage, and samples per second.
 
 Accelerator utilisation is the time in compute over the time from the start of the second step to the end of
-the last, in percent; each epoch for itself, their mean, and the mean over ranks.
+the last, in percent; per epoch, then the mean over epochs, then the mean over ranks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["accelerator_utilisation", "samples_per_second"]
 
 
 def _epochs(rank: Rank) -> list[np.ndarray]:
-    """The steps of each epoch without its first."""
+    """The steps of each epoch except the first."""
     steps = rank.main.steps
     label = np.where(steps.epoch == MISSING, steps.loop, steps.epoch)
     groups = [np.flatnonzero(label == e) for e in np.unique(label).tolist()]
@@ -29,7 +29,7 @@ def _span_us(rank: Rank, rows: np.ndarray) -> int:
 
 
 def accelerator_utilisation(job: Job) -> float | None:
-    """Percent; None where no batch is marked or no compute was seen."""
+    """Percent; None if no batches or no compute are annotated."""
     shares = []
     for rank in job.ranks:
         compute = rank.main.account[:, [*COMPUTE]].sum(axis=1)
@@ -40,7 +40,7 @@ def accelerator_utilisation(job: Job) -> float | None:
 
 
 def samples_per_second(job: Job) -> float | None:
-    """Of all ranks together; None where items or batches are not marked."""
+    """For all ranks together; None if items or batches are not annotated."""
     rate = 0.0
     for rank in job.ranks:
         items = sum(int(p.items.size) for p in rank.members)

@@ -1,4 +1,4 @@
-"""Findings about feeding the model: the loader, its workers, single items."""
+"""Findings about feeding the model: the loader, its workers, individual items."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dftracer.analyze.wording import input_advice, input_words, short
 
 __all__ = ["RULES"]
 
-_CHRONIC_FACTOR = 1.3  # a worker whose median item is this much slower is always slow, not now and then
+_CHRONIC_FACTOR = 1.3  # a worker whose median item is this much slower is always slow, not just occasionally
 _FEW_ITEMS = 5
 
 
@@ -77,12 +77,12 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
             needed = max(1, math.ceil(own / max(v.steady_s - own - wait, 1e-6)))
             yield c.finding(
                 "too_few_workers",
-                "The main thread loads its data itself: no loader worker was seen.",
+                "The main thread loads its data itself: no loader workers were found.",
                 own,
                 confidence(n),
                 evidence={"workers": 0, "loading_in_main_thread_s": round(own, 6)},
                 advice=f"Use loader workers (num_workers >= {min(needed, 64)} by the measured times) so that"
-                " loading runs beside compute.",
+                " loading overlaps with compute.",
             )
         return
     if v.share(wait) < MENTION_SHARE:
@@ -142,7 +142,7 @@ def straggler_worker(c: Context) -> Iterator[Finding]:
         )
         yield c.finding(
             "straggler_worker",
-            f"{who}, {'always' if chronic else 'now and then'}: {short(mean[i] / 1e6)}, the others"
+            f"{who}, {'always' if chronic else 'occasionally'}: {short(mean[i] / 1e6)}, the others"
             f" {short(usual / 1e6)}.",
             min(lost, wait),
             confidence(int(items[slow].min())),
@@ -171,7 +171,7 @@ def slow_items(c: Context) -> Iterator[Finding]:
     if items.size < 100:
         return
     p50, p99 = (int(items[math.ceil(q * items.size) - 1]) for q in (0.5, 0.99))
-    # Beyond what one in twenty takes anyway: more of them would be another kind of item, not exceptions.
+    # Slower than what one in twenty takes anyway: if there were more, they would be a different kind of item.
     p95 = int(items[math.ceil(0.95 * items.size) - 1])
     tail = items[items > max(SLOW_ITEM_FACTOR * max(p50, 1), 2 * p95)]
     if tail.size == 0:

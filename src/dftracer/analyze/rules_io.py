@@ -1,4 +1,4 @@
-"""Findings about storage: the size and number of calls, files read again, files that are slow."""
+"""Findings about storage: the size and number of calls, files read repeatedly, slow files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def many_opens(c: Context) -> Iterator[Finding]:
 
 
 def rereads(c: Context) -> Iterator[Finding]:
-    """Once per epoch and rank is what training does; more is reading again."""
+    """Training reads a file once per epoch and rank; anything more is reading it again."""
     if c.files is None or c.rank is None:
         return
     epochs = c.rank.main.steps.epochs
@@ -127,7 +127,7 @@ def slow_file(c: Context) -> Iterator[Finding]:
     read = c.files.filter((pl.col("read_bytes") > 0) & (pl.col("reads") > 0))
     if read.height < 4:
         return
-    # Per call as well as per byte: short files have a bad rate without being slow.
+    # Per call as well as per byte: small files have a low rate without being slow.
     rated = read.with_columns(
         (pl.col("read_s") / pl.col("read_bytes")).alias("per_byte"),
         (pl.col("read_s") / pl.col("reads")).alias("per_read"),
@@ -144,7 +144,7 @@ def slow_file(c: Context) -> Iterator[Finding]:
     yield c.finding(
         "slow_file",
         f"{slow.height} of {read.height} files {'is' if slow.height == 1 else 'are'} slow to read,"
-        f"{' first of all' if slow.height > 1 else ''} {first['path']}: {short(first['per_read'])} a read,"
+        f"{' first of all' if slow.height > 1 else ''} {first['path']}: {short(first['per_read'])} per read,"
         f" the median file {short(call)}.",
         c.at_stake(lost),
         confidence(int(first["reads"])),

@@ -1,4 +1,4 @@
-"""Findings about the run as a whole: ranks, communication, checkpoints, time in no step, the device."""
+"""Findings about the run as a whole: ranks, communication, checkpoints, time outside steps, the device."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def checkpoint_stall(c: Context) -> Iterator[Finding]:
         return
     yield c.finding(
         "checkpoint_stall",
-        f"Training stands still for {seconds:.2f} s to save or load checkpoints.",
+        f"Training stops for {seconds:.2f} s to save or load checkpoints.",
         seconds,
         0.9,
         evidence={
@@ -130,7 +130,7 @@ def between_steps(c: Context) -> Iterator[Finding]:
     long = lengths[lengths > 0.1 * lengths.max()]
     yield c.finding(
         "between_steps",
-        f"{seconds:.2f} s of the run ({100 * v.of_run(seconds):.0f} %) lie in no step: {len(long)}"
+        f"{seconds:.2f} s of the run ({100 * v.of_run(seconds):.0f} %) are outside steps: {len(long)}"
         f" {'gap' if len(long) == 1 else 'gaps'} of {short(float(np.median(long)))} between or after steps.",
         seconds,
         0.9,
@@ -167,7 +167,7 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
     if late is None:
         return
     share = late.late / max(1, late.steps)
-    how = "chronically" if late.chronic else "now and then"
+    how = "chronically" if late.chronic else "occasionally"
     yield c.finding(
         "straggler_rank",
         f"Rank {late.rank.number} spends {short(late.own_s)} in {stage_words(late.stage)}, the median rank"
@@ -246,7 +246,7 @@ def unexplained_time(c: Context) -> Iterator[Finding]:
         return
     yield c.finding(
         "unexplained_time",
-        f"{100 * seconds / wall:.0f} % of the step time is covered by no annotation.",
+        f"{100 * seconds / wall:.0f} % of the step time is not covered by any annotation.",
         seconds,
         1.0,
         severity="info",

@@ -1,4 +1,4 @@
-"""Findings about how step times change: first steps, slow ones among the others, drift, a cold cache."""
+"""Findings about how step times change: first steps, occasional slow steps, drift, a cold cache."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
         return
     lost = float((wall[slow] - usual).sum()) / 1e6
     stage = _grown(v.rank, steady[slow], np.delete(steady, slow))
-    # Whether they come regularly is asked of the slowest: a busy machine adds some at random.
+    # The slowest decide whether they come regularly: a busy machine adds some at random.
     beyond = wall[slow] - usual
     apart = np.diff(steady[slow[beyond >= MAJORITY * float(np.quantile(beyond, 0.9))]])
     every = int(np.median(apart)) if apart.size else 0
@@ -126,7 +126,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
 
 
 def cold_first_epoch(c: Context) -> Iterator[Finding]:
-    """Only where I/O itself was slower: many other things can make a first epoch slow."""
+    """Only if I/O itself was slower: many other things can make a first epoch slow."""
     v = c.view
     if v is None or not v.rank.explanations:
         return
@@ -162,10 +162,10 @@ def cold_first_epoch(c: Context) -> Iterator[Finding]:
 
 
 def trend(values: Floats) -> float:
-    """How often the means of consecutive blocks of steps, shuffled, show a trend as strong as in order.
+    """How often the shuffled means of consecutive blocks of steps show a trend as strong as the actual order.
 
-    Whole blocks are shuffled, so that patterns that repeat from step to step are no trend; values are limited
-    to their middle nine tenths, so that a few slow steps are none either.
+    Whole blocks are shuffled, so that patterns that repeat from step to step do not count as a trend; values
+    are limited to their middle nine tenths, so that a few slow steps do not either.
     """
     limited = np.clip(values, *np.quantile(values, (0.05, 0.95)))
     blocks = np.array([b.mean() for b in np.array_split(limited, min(_BLOCKS, values.size // 2))])

@@ -49,7 +49,7 @@ COMPUTE_STAGES: Final = ("forward", "backward", "optimizer")
 COMPUTE: Final = tuple(STAGE_INDEX[s] for s in COMPUTE_STAGES)
 INPUT_STAGES: Final = ("fetch_wait", "read", "preprocess", "collate")
 
-# Classes: the stages themselves (always that stage), then those that depend on what is around them.
+# Classes: the stages themselves (always that stage), then those that depend on what encloses them.
 CLASSES: Final = (
     *STAGES[:-1],
     "item",
@@ -68,7 +68,7 @@ AI_CATEGORIES: Final = frozenset(
 )
 _CLASS: Final = {name: i for i, name in enumerate(CLASSES)}
 
-# Calls that change storage without moving bytes to it, beside the writes themselves.
+# Calls that change storage without moving bytes to it, besides the writes themselves.
 _CHANGES: Final = (
     "fsync",
     "fdatasync",
@@ -90,7 +90,7 @@ _CHANGES: Final = (
 
 
 def is_io(cat: str, name: str) -> bool:
-    """Whether an event is an intercepted I/O call; processes are started and awaited in the same category."""
+    """Whether an event is an intercepted I/O call; starting and awaiting processes has the same category."""
     return cat.lower() in IO_CATEGORIES and not is_process(name)
 
 
@@ -118,7 +118,7 @@ def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one tab
             return "inherit"
         if n.startswith(("io", "read")) or ".io" in n:
             return "read"
-        # What an item takes beyond its I/O is work on it: storage is blamed for I/O only.
+        # The time of an item beyond its I/O is work on it: only I/O is attributed to storage.
         return "item" if n.startswith(("item", "data", "load")) else "preprocess"
     if cat == "device":
         return "transfer"
@@ -171,7 +171,7 @@ def _rules() -> npt.NDArray[np.uint8]:
     other, read = STAGE_INDEX["other"], STAGE_INDEX["read"]
     table[_CLASS["block"]] = NONE
     table[_CLASS["item"]] = STAGE_INDEX["preprocess"]
-    # `compute.step` is the optimizer, or, by how it is used, the whole step: any compute.
+    # `compute.step` is the optimizer or, depending on how it is used, the whole step: any compute.
     table[_CLASS["update"]] = STAGE_INDEX["optimizer"]
     table[_CLASS["any_compute"]] = STAGE_INDEX["forward"]
     for part in ("backward", "optimizer"):
@@ -185,7 +185,7 @@ def _rules() -> npt.NDArray[np.uint8]:
 
 
 RULES: Final = _rules()
-# The stage that an event of each class makes visible; None: it says nothing of a stage.
+# The stage that an event of each class makes visible; None: it says nothing about a stage.
 SHOWS: Final = tuple(
     name
     if name in STAGE_INDEX

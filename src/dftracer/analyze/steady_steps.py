@@ -1,8 +1,8 @@
-"""The steady steps of a run in a compact form: what it is compared by.
+"""The steady steps of a run in a compact form, for comparing runs.
 
-With several ranks a step is told by the rank that the others wait for: the one with most work of its own in
-that step. Its choice does not depend on one number for the whole run, so that of two equal runs none is
-judged by another rank only because of noise.
+With several ranks, a step is represented by the rank that the others wait for: the one with the most work of
+its own in that step. The choice does not depend on one number for the whole run, so two equal runs are not
+represented by different ranks just because of noise.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dftracer.load.chunk import Ints
 __all__ = ["MOST_STEPS", "steady_steps"]
 
 MOST_STEPS: Final = 4096
-_SHORT = 0.5  # a rank with fewer than this share of the steps ended early and is left out
+_SHORT = 0.5  # a rank with less than this share of the steps ended early and is left out
 _SEED: Final = 20
 
 
 def steady_steps(job: Job) -> dict[str, Any] | None:
-    """Microseconds per step and stage; None where there is no step.
+    """Microseconds per step and stage; None if there are no steps.
 
-    Of more than `MOST_STEPS` steps one is drawn from each of as many equal stretches, by a fixed seed: a
-    regular choice could miss, or meet, all that a program does every so many steps.
+    From more than `MOST_STEPS` steps, one is drawn from each of as many equal stretches, with a fixed seed:
+    a regular choice could miss, or hit, everything that a program does at regular intervals.
     """
     most = max((len(r.main.steps) for r in job.ranks), default=0)
     ranks = [r for r in job.ranks if len(r.main.steps) >= max(1, _SHORT * most)]
@@ -50,7 +50,7 @@ def steady_steps(job: Job) -> dict[str, Any] | None:
 
 
 def _critical(ranks: list[Rank]) -> tuple[Ints, Ints, np.ndarray]:
-    """Account and wall time of each step, of the rank that is last to do its own work; which are steady."""
+    """Stages and wall time of each step, for the rank that finishes its own work last; which are steady."""
     n = min(len(r.main.steps) for r in ranks)
     together = any(r.waiting_us.any() for r in ranks)
     first = ranks[0]

@@ -1,4 +1,4 @@
-"""Which spans of a thread are training steps, and to which loop they belong."""
+"""Which spans of a thread are training steps, and which loop they belong to."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class StepTable:
     epoch: Ints
     source: str
     tid: int = 0
-    loop: Ints = field(default_factory=lambda: EMPTY[0])  # which time through a loader, from 0
+    loop: Ints = field(default_factory=lambda: EMPTY[0])  # which pass through a loader, from 0
     inner: Intervals = EMPTY  # loops inside a step, one span for each step that has any
     evaluation: Ints = field(default_factory=lambda: EMPTY[0])  # us of evaluation inside each step
     first: Bools = field(default_factory=lambda: np.empty(0, bool))  # of its epoch or loop
     profiled: Bools = field(default_factory=lambda: np.empty(0, bool))
-    steady: Bools = field(default_factory=lambda: np.empty(0, bool))  # what the run is judged by
+    steady: Bools = field(default_factory=lambda: np.empty(0, bool))  # used to judge the run
 
     def __post_init__(self) -> None:
         n = self.start.size
@@ -65,7 +65,7 @@ class StepTable:
 
     @property
     def epochs(self) -> int:
-        """How often the data was gone through, as far as labels or loops tell; 0 where neither does."""
+        """The number of passes over the data, from labels or loops; 0 if there are neither."""
         labels = np.unique(self.epoch[self.epoch != MISSING])
         if labels.size:
             return int(labels.size)
@@ -85,14 +85,14 @@ class StepTable:
 
 
 def steps_from_loop(waits: Ints, bodies: Ints) -> StepTable:
-    """`fetch.iter` + `fetch.block` pairs of one thread; each body goes with the last wait before it."""
+    """`fetch.iter` + `fetch.block` pairs of one thread; each body belongs to the last wait before it."""
     if waits.shape[1] == 0 or bodies.shape[1] == 0:
         return StepTable.none()
     waits = waits[:, np.argsort(waits[_TS], kind="stable")]
     bodies = bodies[:, np.argsort(bodies[_TS], kind="stable")]
     at = np.searchsorted(waits[_TS], bodies[_TS], side="right") - 1
     keep = at >= 0
-    # A wait belongs to one body only: of two bodies after one wait the first is the pair.
+    # A wait belongs to only one body: if two bodies follow a wait, it belongs to the first.
     keep[1:] &= at[1:] != at[:-1]
     at, bodies = at[keep], bodies[:, keep]
     start, end = waits[_TS][at], bodies[_TS] + bodies[_DUR]

@@ -1,6 +1,6 @@
-"""Every number that decides what is said about a run, in one place; docs/findings.md is made from them.
+"""Every number that decides what is said about a run, in one place; source of docs/findings.md.
 
-Shares are of the time they are compared with: of the steady steps, or of the run where it says so.
+Shares are of the time they are compared with: of the steady steps, or of the run where noted.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ __all__ = [
 ]
 
 # The verdict
-COMPUTE_ALONE: Final = 0.85  # compute has the steady time for itself: no bottleneck outside it
-BOUND_SHARE: Final = 0.40  # from here on a part is what the training is bound by, even if compute is larger
-MENTION_SHARE: Final = 0.10  # below it a part is not worth a word in the head of a report
+COMPUTE_ALONE: Final = 0.85  # compute takes nearly all of the steady time: no bottleneck outside it
+BOUND_SHARE: Final = 0.40  # from here on, the training is bound by this part, even if compute is larger
+MENTION_SHARE: Final = 0.10  # below this, a part is not mentioned in the head of a report
 SHORT_RUN: Final = 20  # steps; in a shorter run start-up can be the largest cost
-FEW_STEPS: Final = 3  # below it nothing is judged
-STEADY_STEPS: Final = 3  # fewer steady steps than this are not told from the others
+FEW_STEPS: Final = 3  # below this, nothing is judged
+STEADY_STEPS: Final = 3  # fewer steady steps than this are not separated from the others
 
 # All findings
-FINDING_SHARE: Final = 0.01  # of the run; what costs less is not said
+FINDING_SHARE: Final = 0.01  # of the run; smaller costs are not reported
 HIGH_PERCENT: Final = 20.0
 MEDIUM_PERCENT: Final = 8.0
-LOW_PERCENT: Final = 5.0  # below it a finding is for information only
+LOW_PERCENT: Final = 5.0  # below this, a finding is for information only
 MAJORITY: Final = 0.5  # "mostly" needs it
 
 # Steps
-RESTART_FACTOR: Final = 1.0  # the first step of an epoch takes this many usual steps more: a restart
+RESTART_FACTOR: Final = 1.0  # a restart: the first step of an epoch takes this many usual steps longer
 SLOW_STEP_FACTOR: Final = 3.0  # times the median step
-SLOW_STEP_MOST: Final = 0.25  # of the steps; more of them are not exceptions
+SLOW_STEP_MOST: Final = 0.25  # of the steps; if there are more, they are not exceptions
 DRIFT_STEPS: Final = 24
 DRIFT_CHANGE: Final = 0.10
 DRIFT_P: Final = 0.01  # how often shuffled steps show such a trend
@@ -69,7 +69,7 @@ COLD_FACTOR: Final = 1.3  # times the I/O per step of later epochs
 
 # Ranks
 ONE_SIDED: Final = 0.5  # a straggler waits at most this share of what the others wait
-LATE_STEP: Final = 0.05  # of the step time; who keeps the others waiting longer comes late
+LATE_STEP: Final = 0.05  # of the step time; a rank that keeps the others waiting longer is late
 CHRONIC_SHARE: Final = 0.5  # of the steps
 
 # Loader

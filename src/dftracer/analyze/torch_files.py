@@ -1,4 +1,4 @@
-"""Profiler files beside a trace, or alone: their events as rows of the process that made them."""
+"""Profiler files next to a trace, or alone: their events as rows of the process that made them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KINDS = {
 
 @dataclass
 class TorchProcess:
-    """One process as the profiler saw it."""
+    """One process as recorded by the profiler."""
 
     info: ProcessInfo
     rows: DeviceRows
@@ -73,7 +73,7 @@ def _add(found: dict[tuple[str, int], TorchProcess], more: TorchProcess | None) 
 
 def _info(path: Path, pid: int, rank: int | None, rows: DeviceRows) -> ProcessInfo:
     info = ProcessInfo(path, pid=pid, rank=rank)
-    info.end = {}  # the file is whole: the profiler writes it in one go
+    info.end = {}  # the file is complete: the profiler writes it in one go
     info.counts = {"events": len(rows), "file_bytes": path.stat().st_size}
     return info
 
@@ -148,7 +148,7 @@ def _linked_process(path: Path, pid: int, part: Any) -> TorchProcess:
 
 
 def digest_of(process: TorchProcess) -> Digest:
-    """The events as those of a trace: what the analysis of a process without one goes on with."""
+    """The events in the form of a trace's, for analysing a process without a trace."""
     rows = process.rows
     on = rows.on_device
     tid = np.where(on, ((rows.device + 1) << 24) + np.maximum(rows.stream, 0), rows.tid)

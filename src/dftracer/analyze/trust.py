@@ -1,4 +1,4 @@
-"""Can this trace be trusted? What it says of itself, and what is missing from it."""
+"""Can this trace be trusted? What it says about itself, and what is missing from it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def statement(job: Job) -> dict[str, Any]:
 
 
 def _said(ends: list[dict[str, Any]], key: str) -> list[int]:
-    """What the processes say of something in their `end` records."""
+    """A value from the processes' `end` records."""
     return [end[key] for end in ends if isinstance(end.get(key), int)]
 
 
@@ -66,7 +66,7 @@ def _dropped_by_reason(ends: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _coverage(job: Job) -> float:
-    """How much of the slowest rank's steps has a name; without steps, how much of the longest process."""
+    """How much of the slowest rank's steps is annotated; without steps, how much of the longest process."""
     slowest = job.slowest
     if slowest is not None and slowest.wall_us.sum() > 0:
         return 1 - float(slowest.stage_us("unexplained").sum()) / float(slowest.wall_us.sum())
@@ -76,7 +76,7 @@ def _coverage(job: Job) -> float:
 
 
 def _who_died(job: Job) -> list[dict[str, Any]]:
-    """The processes that did not end, what they were to the training, and the last step they saw."""
+    """The processes that did not end, their role in the training, and their last step."""
     mains = {id(r.main): r for r in job.ranks}
     feeding = {id(w.partial): (r, w.number) for r in job.ranks for w in r.workers if not w.thread}
     out: list[dict[str, Any]] = []
@@ -128,7 +128,7 @@ def _problems(said: dict[str, Any], died: list[dict[str, Any]]) -> Iterator[str]
         )
     n = said["truncated_files"]
     if n:
-        yield f"{plural(n, 'file is', 'files are')} cut"
+        yield f"{plural(n, 'file is', 'files are')} truncated"
     n = said["dropped"]
     if n:
         yield f"{plural(n, 'event was', 'events were')} dropped"

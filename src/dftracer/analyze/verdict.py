@@ -33,8 +33,8 @@ _REASONS = {
     "between_steps": ("between_steps",),
 }
 _TRY = {
-    "forward": "Look into the model: smaller precision (bf16), torch.compile, or profile its operators.",
-    "backward": "Look into the model: smaller precision (bf16), torch.compile, or profile its operators.",
+    "forward": "Look into the model: lower precision (bf16), torch.compile, or profile its operators.",
+    "backward": "Look into the model: lower precision (bf16), torch.compile, or profile its operators.",
     "optimizer": "Use a fused or foreach optimizer (fused=True), accumulate gradients, or shard its state.",
     "compute": "Annotate its parts (ai.compute.forward, backward, step) to see which one it is.",
     "transfer": "Pin the memory (pin_memory=True), copy with non_blocking=True, or move less.",
@@ -42,8 +42,8 @@ _TRY = {
     "checkpoint": "Write checkpoints in the background (torch.distributed.checkpoint.async_save), or fewer.",
     "startup": "Cache what is set up before the first step, and judge longer runs.",
     "evaluation": "Evaluate less often or on fewer samples, with torch.inference_mode() and a larger batch.",
-    "between_steps": "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, a function of yours).",
-    "other": "Move it out of the step, or run it beside compute.",
+    "between_steps": "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, your own functions).",
+    "other": "Move it out of the step, or overlap it with compute.",
     "unseen": "Annotate more of the step (ai.compute.*, ai.device.transfer, ai.comm.*), or trace with"
     " `dftracer run`.",
 }
@@ -64,7 +64,7 @@ def head(c: Context, findings: list[Finding]) -> Head:
     verdict = _sentence(v, bound)
     slow = next((f for f in findings if f.id == "slow_steps" and f.percent >= 100 * MENTION_SHARE), None)
     if bound.part.id not in {"compute", "other", "unseen"}:
-        slow = None  # what the run is bound by says it
+        slow = None  # the bound already says so
     if slow is not None:
         verdict = f"{verdict.rstrip('.')}; {slow.title[0].lower()}{slow.title.partition(':')[0][1:]}."
     reason = _reason(bound, findings)
@@ -124,7 +124,7 @@ def _compute(v: View, b: Bound) -> str:
 
 
 def _besides(b: Bound) -> str:
-    """The parts other than compute that are worth a word."""
+    """The parts other than compute that are worth mentioning."""
     told = [_BESIDE[p.id](p) for p in b.beside if p.id in _BESIDE][:2]
     return "; " + " and ".join(told) if told else ""
 
@@ -132,10 +132,10 @@ def _besides(b: Bound) -> str:
 _BESIDE: dict[str, Callable[[Part], str]] = {
     "input": lambda p: f"{_percent(p.share)} waits for data",
     "transfer": lambda p: f"{_percent(p.share)} is transfer to the device",
-    "comm": lambda p: f"{_percent(p.share)} is communication that nothing hides",
+    "comm": lambda p: f"{_percent(p.share)} is exposed communication",
     "checkpoint": lambda p: f"{_percent(p.share)} is checkpointing",
     "other": lambda p: f"{_percent(p.share)} is {p.stage or 'other work'}",
-    "unseen": lambda p: f"{_percent(p.share)} lies in no annotated stage",
+    "unseen": lambda p: f"{_percent(p.share)} is in no annotated stage",
     "device": lambda p: f"the GPU is busy {_percent(p.share)} of the time",
     "host": lambda p: f"the GPU waits for the host {_percent(p.share)} of the time",
     "evaluation": lambda p: f"evaluation takes {_percent(p.share)} of the run",
@@ -147,7 +147,7 @@ _BESIDE: dict[str, Callable[[Part], str]] = {
 def _straggler(v: View, b: Bound) -> str:
     late = v.straggler
     assert late is not None
-    how = "" if late.chronic else ", now and then"
+    how = "" if late.chronic else ", occasionally"
     return (
         f"Rank {late.rank.number} is a straggler{how}: the others wait for it {_percent(b.part.share)} of the"
         f" steady time ({stage_words(late.stage)})."
@@ -157,7 +157,7 @@ def _straggler(v: View, b: Bound) -> str:
 def _startup(v: View, b: Bound) -> str:
     cost = f"{b.part.seconds:.2f} s, {_percent(b.part.share)} of the run"
     if repeats(v.rank):
-        return f"Start-up costs most, and every epoch pays it again: {cost}."
+        return f"Start-up costs most, and recurs in every epoch: {cost}."
     return f"Start-up costs most: {cost}."
 
 
@@ -178,7 +178,7 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
     ),
     "comm": lambda v, b: (
         f"The training is communication-bound: {_percent(b.part.share)} of the steady time"
-        " is communication that nothing hides."
+        " is exposed communication."
     ),
     "checkpoint": lambda v, b: (
         f"The training is checkpoint-bound: {b.part.seconds:.2f} s,"
@@ -193,7 +193,7 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
     ),
     "unseen": lambda v, b: (
         f"Most of the step cannot be seen: {_percent(b.part.share)} of the steady time"
-        " lies in no annotated stage."
+        " is in no annotated stage."
     ),
 }
 

@@ -36,9 +36,7 @@ _SMALL_BIN = 17  # bins are floor(log2(bytes)) + 1, so below 17 means fewer than
 
 
 def names(job: Job) -> pl.DataFrame:
-    """Per category and name: count, total, self, mean, exact
-    percentiles, extremes. Seconds and microseconds.
-    """
+    """Per category and name: count, total, self, mean, exact percentiles, extremes; in s and us."""
     parts = [p.names for p in job.partials if p.names is not None and p.names.height]
     if not parts:
         return pl.DataFrame(
@@ -207,7 +205,7 @@ def file_sizes(job: Job) -> pl.DataFrame | None:
 
 
 def io_over_time(job: Job, width_s: float | None = None) -> pl.DataFrame | None:
-    """Bytes and calls per piece of time (at least 0.131 s wide), from the start of the trace."""
+    """Bytes and calls per time interval (at least 0.131 s wide), from the start of the trace."""
     parts = [p.io_time for p in job.partials if p.io_time is not None]
     if not parts:
         return None
@@ -341,7 +339,7 @@ def threads(job: Job) -> pl.DataFrame:
 
 
 def concurrency(job: Job, slots: int = 200) -> pl.DataFrame:
-    """How many lanes work at a time, per piece of time, told by role (main thread, loader worker, other)."""
+    """How many lanes work at once over time, by role (main thread, loader worker, other)."""
     edges = np.linspace(job.first_us, max(job.last_us, job.first_us + 1), slots + 1).astype(np.int64)
     feeding = {(id(w.partial), w.lane["tid"]) for r in job.ranks for w in r.workers}
     mains = {(id(r.main), r.main.steps.tid) for r in job.ranks}

@@ -1,4 +1,4 @@
-"""Words shared by findings and the head of a report."""
+"""Wording shared by findings and the head of a report."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _SEE_IT = "annotate the dataset (ai.data.item, ai.data.preprocess) to see what t
 
 
 def stage_words(stage: str) -> str:
-    """A stage as a person would say it."""
+    """A stage in plain words."""
     return STAGE_WORDS.get(stage, stage.replace("_", " "))
 
 
 def short(seconds: float) -> str:
-    """A duration in seconds, as exact as it is worth."""
+    """A duration in seconds, with a sensible number of digits."""
     if seconds >= 0.1:
         return f"{seconds:.2f} s"
     return f"{seconds:.3g} s" if seconds >= 0.001 else "under 1 ms"
@@ -55,7 +55,7 @@ def ordinal(n: int) -> str:
 
 
 def input_words(stages: dict[str, float]) -> str:
-    """What the waiting for data was: `mostly` needs a majority, else the two largest are named."""
+    """What the wait for data consisted of: `mostly` needs a majority, otherwise the two largest are named."""
     whole = sum(stages.values())
     if whole <= 0:
         return ""
@@ -70,7 +70,7 @@ def input_words(stages: dict[str, float]) -> str:
 
 
 def input_advice(rank: Rank, stages: dict[str, float]) -> str:
-    """What helps against waiting for data; nothing is said about workers where there are none."""
+    """What helps against waiting for data; says nothing about workers if there are none."""
     worst = max(stages, key=lambda s: (stages[s], s)) if stages else "unseen"
     if worst == "preprocess" and not rank.workers:
         return (

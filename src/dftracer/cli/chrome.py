@@ -1,8 +1,8 @@
-"""Events as Chrome/Perfetto JSON: times from the first event, lanes on which nothing overlaps, small numbers.
+"""Events as Chrome/Perfetto JSON: times from the first event, lanes without overlap, small ids.
 
-Viewers draw spans of one lane by nesting and silently hide what crosses: a span that crosses another of its
-thread (asynchronous tasks do) goes to a further lane of that thread. They cut the numbers of processes and
-threads to 32 bits and drop events before time 0.
+Viewers draw the spans of a lane nested and silently hide those that cross: a span that crosses another one of
+its thread (as asynchronous tasks do) goes to an extra lane of that thread. Viewers also truncate process and
+thread ids to 32 bits and drop events before time 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COLUMNS = ("level", "p_idx", "epoch", "step", "count", "size", "offset", "ret",
 
 
 def write_chrome(trace: Trace, path: Path, *, packed: bool) -> int:
-    """Write all events, with gzip if they are to be packed; returns how many."""
+    """Write all events, compressed if requested; returns how many."""
     wanted = [p for p in trace.processes if trace.filter.wants(p)]
     base = min((low for low in (_first(trace, p) for p in wanted) if low is not None), default=0)
     tracks = Tracks(trace.processes)
@@ -45,7 +45,7 @@ def write_chrome(trace: Trace, path: Path, *, packed: bool) -> int:
 
 
 def _first(trace: Trace, process: ProcessInfo) -> int | None:
-    """When the first event of a file begins; events may be older than their process's `start`."""
+    """The time of a file's first event; events may be older than their process's `start`."""
     first: int | None = None
     for _, chunk in scan_file(process, trace.filter, trace.threads, trace.chunk_text):
         if chunk.rows:
@@ -55,7 +55,7 @@ def _first(trace: Trace, process: ProcessInfo) -> int | None:
 
 
 class _Spans:
-    """What has to be known of a process before its first row is written: 20 bytes for each of its spans."""
+    """What must be known about a process before its first row is written: 20 bytes for each of its spans."""
 
     def __init__(self) -> None:
         self.feeds = False
@@ -69,7 +69,7 @@ class _Spans:
         self._columns.append((tid, chunk.ints("ts")[spans], np.maximum(chunk.ints("dur")[spans], 0)))
 
     def lanes(self) -> Iterator[int]:
-        """The lane of each span, in the order of the file."""
+        """The lane of each span, in file order."""
         columns = [np.concatenate([c[i] for c in self._columns]) for i in range(3)]
         self._columns = []
         return map(int, assign_lanes(*columns))
@@ -91,8 +91,8 @@ def _survey(trace: Trace, parts: list[ProcessInfo]) -> dict[int, _Spans]:
 def _placed(
     trace: Trace, wanted: list[ProcessInfo], base: int, tracks: Tracks
 ) -> Iterator[tuple[dict[str, Any], bool]]:
-    """All rows as they are written (events, and what is told of their tracks), be the trace of a
-    process in one file, in parts, or in a merged one.
+    """All rows as they are written (events, and the names of their tracks), whether the trace of a
+    process is in one file, in parts, or in a merged file.
     """
     files: dict[tuple[str, int], list[ProcessInfo]] = {}
     for process in wanted:
@@ -150,14 +150,14 @@ def _rows(trace: Trace, process: ProcessInfo, base: int) -> Iterator[dict[str, A
             if row["ph"] == "X":
                 row["dur"] = max(dur, 0)
             else:
-                # Viewers draw the numbers of a counter and refuse the rest.
+                # Viewers draw a counter's numbers and reject everything else.
                 args = {k: v for k, v in args.items() if isinstance(v, (int, float))}
             row["args"] = args
             yield row
 
 
 def _object(text: str) -> dict[str, Any]:
-    """The arguments that no column holds; as text where a foreign writer's are not JSON."""
+    """The arguments that are in no column; as text if another writer's are not JSON."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

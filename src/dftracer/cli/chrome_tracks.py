@@ -1,4 +1,4 @@
-"""The tracks of an exported timeline: numbers that viewers keep apart, names that people know, arrows."""
+"""The tracks of an exported timeline: ids that viewers can distinguish, familiar names, arrows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dftracer.load.process import ProcessInfo
 __all__ = ["FEEDING", "ProcessTracks", "Tracks"]
 
 _LARGEST = 1 << 31
-# Of these a process that another one started reads samples: it is a worker of a data loader.
+# A child process with events of these categories reads samples: it is a data loader worker.
 FEEDING = {"data", "dataloader", "POSIX", "STDIO"}
 _LANE = "lane."
 Row = dict[str, Any]
 
 
 class _Numbers:
-    """A number of 32 bits for each key, used once: the one the system gave, where nobody has it yet."""
+    """A unique 32-bit number for each key: the one the system gave, if it is still free."""
 
     def __init__(self) -> None:
         self._given: dict[Any, int] = {}
@@ -38,7 +38,7 @@ class _Numbers:
 
 
 class Tracks:
-    """The numbers given to all processes, and what ties them together."""
+    """The ids of all processes, and the arrows between them."""
 
     def __init__(self, processes: Iterable[ProcessInfo]) -> None:
         self._known = {p.key for p in processes}
@@ -49,7 +49,7 @@ class Tracks:
         self._arrows = 0
 
     def begin(self, holder: ProcessInfo, original_pid: int, feeds: bool) -> ProcessTracks:
-        """The tracks of one process; `feeds`: it has events of a kind that loaders of data have."""
+        """The tracks of one process; `feeds`: it has events typical of a data loader."""
         process = holder if holder.pid == original_pid else holder.others.get(original_pid)
         key = process.key if process is not None else (holder.host, original_pid)
         rank = holder.ranks().get(original_pid) if holder.others else holder.rank
@@ -67,7 +67,7 @@ class Tracks:
         return self._tids.get((key, original, lane), None if lane else original)
 
     def meetings(self) -> Iterator[Row]:
-        """Arrows between the parts that different ranks have in one collective, in the order they came."""
+        """Arrows between the ranks' parts of one collective, in order of arrival."""
         for parts in self._collectives.values():
             ranks = {rank for rank, _ in parts}
             if 1 < len(ranks) == len(parts):
@@ -77,7 +77,7 @@ class Tracks:
         args = row["args"]
         if row["cat"] == "comm" and rank is not None and "seq" in args and "group" in args:
             where = (args["group"], row["name"], args["seq"])
-            if row["name"] not in ("send", "receive"):  # their counts are each rank's own
+            if row["name"] not in ("send", "receive"):  # each rank counts these separately
                 self._collectives.setdefault(where, []).append((rank, _end(row)))
 
     def arrow(self, name: str, ends: list[Row]) -> Iterator[Row]:
@@ -98,7 +98,7 @@ class Tracks:
 
 
 class ProcessTracks:
-    """The tracks of one process, named as its rows come."""
+    """The tracks of one process, named as its rows are written."""
 
     def __init__(
         self, tracks: Tracks, process: ProcessInfo | None, key: Any, pid: int, rank: int | None
@@ -115,7 +115,7 @@ class ProcessTracks:
         self._kernels: list[tuple[int, Row]] = []
 
     def place(self, row: Row, lane: int) -> Iterator[Row]:
-        """Give the row its numbers; yields the name of its track where it is the first there."""
+        """Give the row its ids; yields the name of its track if it is the first one on it."""
         original = row["tid"]
         row["pid"] = self.pid
         row["tid"] = self._tracks.tid(self._key, original, lane)
@@ -134,14 +134,14 @@ class ProcessTracks:
         self._tracks.keep_collective(row, self._rank)
 
     def arrows(self) -> Iterator[Row]:
-        """From launches to what they launched."""
+        """Arrows from launches to what they launched."""
         for number, kernel in self._kernels:
             if number in self._launches:
                 yield from self._tracks.arrow("launch", [self._launches[number], kernel])
 
 
 def _end(row: Row) -> Row:
-    """What an arrow needs to know of a row."""
+    """What an arrow needs to know about a row."""
     return {k: row[k] for k in ("pid", "tid", "ts")}
 
 

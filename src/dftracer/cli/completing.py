@@ -1,4 +1,4 @@
-"""What can be completed: the options of every verb, and the values that each of them takes."""
+"""What can be completed: the options of every verb, and the values they take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILES = {"FILE", "PATH", "RUN", "TOML", "TRACE"}
 _FOLDERS = {"DIR", "DIRS", "DIRECTORY"}
 
 
-# Kept here and compared with the recorder's own by a test: importing that would begin a session.
+# Duplicated here and compared with the recorder's by a test: importing the recorder would begin a session.
 _CATEGORIES = ("compute", "data", "dataloader", "comm", "device", "checkpoint", "pipeline", "other")
 _VALUES = {
     "--cat": (*_CATEGORIES, "POSIX", "STDIO"),
@@ -45,15 +45,15 @@ _VALUES = {
 
 
 class Option(NamedTuple):
-    """An option by its names (none: the arguments of the verb), and what follows it."""
+    """An option with its names (none: the verb's arguments), and what follows it."""
 
     names: tuple[str, ...]
-    takes: str  # "" nothing, "words" some of `values`, "files", "folders", "value" what nobody can guess
+    takes: str  # "" nothing, "words" some of `values`, "files", "folders", "value" anything else
     values: tuple[str, ...] = ()
 
 
 def verb_options() -> dict[str, list[Option]]:
-    """All of them by verb, read from the parsers themselves."""
+    """All options by verb, read from the parsers themselves."""
     parser = build_parser()
     verbs = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     return {name: [_option(a) for a in sub._actions] for name, sub in verbs.choices.items()}
@@ -71,5 +71,5 @@ def _option(action: argparse.Action) -> Option:
 
 
 def _known(action: argparse.Action) -> tuple[str, ...]:
-    """Values of options that take others too."""
+    """Suggested values of options that also accept others."""
     return next((_VALUES[name] for name in action.option_strings if name in _VALUES), ())

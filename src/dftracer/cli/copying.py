@@ -1,4 +1,4 @@
-"""What merge, slice and repair share: their inputs, and records as they stand in them."""
+"""What merge, slice and repair share: their inputs, and the records as they appear in them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LARGEST = (1 << 63) - 1
 
 
 def input_files(paths: Iterable[str], not_below: Path | None = None) -> tuple[list[Path], list[str]]:
-    """The trace files that the arguments mean, and those of killed processes that were completed for it.
+    """The trace files that the arguments mean, after completing those of killed processes.
 
-    What lies in the output folder `not_below` was written by an earlier run and is not read again, unless
-    it is named itself.
+    Files in the output folder `not_below` were written by an earlier run and are not read again, unless
+    named explicitly.
     """
     from dftracer.load.files import recover
 
@@ -36,12 +36,12 @@ def input_files(paths: Iterable[str], not_below: Path | None = None) -> tuple[li
         folder = not_below.resolve()
         files = [f for f in files if folder not in f.resolve().parents or identity(f) in named]
         if not files:
-            raise CommandError(f"all traces lie in {not_below}; write to another directory with -o")
+            raise CommandError(f"all traces are in {not_below}; write to another directory with -o")
     return files, recovered
 
 
 def copied_lines(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each record with its text; what is not a record is counted in `problems`."""
+    """Each record with its text; lines that are not records are counted in `problems`."""
     for line, is_last in text_lines(path, problems):
         text = stripped(line)
         if not text:
@@ -59,7 +59,7 @@ def copied_lines(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str
 
 
 def whole_number(value: Any) -> int | None:
-    """A number of a record that a clock or a process table can hold."""
+    """A number in a record, if it is valid as a time or a process id."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):

@@ -9,7 +9,7 @@ __all__ = ["three_lines"]
 
 
 def three_lines(files: Iterable[Path]) -> list[str]:
-    """The head of the report on these files; a program's failure to be analysed is a line too."""
+    """The first lines of the report on these files; if they cannot be analysed, a line says so."""
     from dftracer.analyze import analyze
     from dftracer.load.files import NoTraces
 

@@ -1,4 +1,4 @@
-"""What of each extra is here: missing, too old, broken (it does not load) or working."""
+"""The state of each extra's packages: missing, too old, broken (cannot be loaded) or working."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ os._exit(0)
 
 
 class Extra(NamedTuple):
-    """An extra, and what was found of its packages."""
+    """An extra, and the state of its packages."""
 
     name: str
     ok: bool
@@ -43,7 +43,7 @@ class Extra(NamedTuple):
 
 
 def look_at_extras(load: bool = True) -> list[Extra]:
-    """All extras of this installation; every package is loaded once, in another process, if wanted."""
+    """All extras of this installation; if requested, every package is loaded once in another process."""
     wanted = extras()
     packages = list(dict.fromkeys(r for needs in wanted.values() for r in needs))
     found = {r: _installed(r) for r in packages}
@@ -64,7 +64,7 @@ def _installed(needed: Requirement) -> dict[str, str | None]:
 
 
 def _not_loading(modules: list[str]) -> dict[str, str]:
-    """The modules that cannot be imported, each with the reason; one that crashes is passed over."""
+    """The modules that cannot be imported, each with the reason; one that crashes does not stop the rest."""
     out: dict[str, str] = {}
     quiet = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
     left = list(modules)
@@ -83,7 +83,7 @@ def _not_loading(modules: list[str]) -> dict[str, str]:
         code = child.wait()
         timer.cancel()
         if left:
-            told = f"ends in signal {-code}" if code < 0 else f"ends with exit code {code}"
+            told = f"ends with signal {-code}" if code < 0 else f"ends with exit code {code}"
             out[left.pop(0)] = f"importing it {told}"
     return out
 
@@ -106,7 +106,7 @@ def _told(name: str, needs: list[Requirement], found: dict[Requirement, dict[str
             parts.append(f"{need.name} {look['version']} is too old ({look['why']})")
         else:
             parts.append(
-                f"{need.name} {look['version']} is installed and broken ({look['why']}):"
+                f"{need.name} {look['version']} is installed but broken ({look['why']}):"
                 f" pip install --force-reinstall {need.name}"
             )
     if missing:

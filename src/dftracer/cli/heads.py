@@ -13,7 +13,7 @@ __all__ = ["processes_of"]
 
 
 def processes_of(args: argparse.Namespace, recovered: bool = True) -> list[ProcessInfo]:
-    """The processes that wrote the files the arguments mean, traces of killed ones completed first."""
+    """The processes that wrote the files the arguments mean, after completing traces of killed ones."""
     try:
         if recovered:
             recover(args.paths)

@@ -1,7 +1,7 @@
-"""The Kineto files of a collected directory in a folder of their own.
+"""The Kineto files of a collected directory in a separate folder.
 
-HTA takes every `.gz` and `.json` of a folder for a Kineto file and reads the rank in it; a collected
-directory holds other files beside them, and the file of a single process names no rank.
+HTA treats every `.gz` and `.json` in a folder as a Kineto file and reads the rank from it; a collected
+directory also contains other files, and the file of a single process names no rank.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def is_finished(process: ProcessInfo) -> bool:
 
 
 def is_live(process: ProcessInfo) -> bool:
-    """Whether somebody is known to write to the file: its lock is held, or its process runs on this host."""
+    """Whether the file is known to be in use: its lock is held, or its process runs on this host."""
     if is_finished(process):
         return False
     return _locked(process.file) or (process.host == socket.gethostname() and _runs(process))
@@ -36,7 +36,7 @@ def _locked(file: Path) -> bool:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # a file system without locks tells nothing
+    except OSError:  # a file system without locks says nothing
         return False
     finally:
         os.close(handle)
@@ -44,7 +44,7 @@ def _locked(file: Path) -> bool:
 
 
 def _runs(process: ProcessInfo) -> bool:
-    """Whether the process of the trace is there, and not a later one that got its number."""
+    """Whether the process of the trace is running, and not a later one with the same pid."""
     try:
         fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])

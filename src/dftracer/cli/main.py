@@ -39,7 +39,7 @@ _EXIT_INTERRUPTED = 130
 
 _EPILOG = """\
 exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a package is missing,
-4 out of memory, 70 a mistake in dftracer, 130 interrupted;
+4 out of memory, 70 a bug in dftracer, 130 interrupted;
 `dftracer run` passes the program's own code through.
 """
 
@@ -48,11 +48,11 @@ _OUT_OF_MEMORY = "out of memory: read less of the trace (--time, --ranks), or gi
 
 
 class CommandError(Exception):
-    """Something the user can put right; the text says how."""
+    """Something the user can fix; the text says how."""
 
 
 class Verb(Protocol):
-    """What a module of `dftracer.cli.commands` offers; `OUTPUT`, where it has one, is the default of -o."""
+    """The interface of a module in `dftracer.cli.commands`; `OUTPUT`, if any, is the default of -o."""
 
     HELP: str
     EXAMPLE: str
@@ -62,7 +62,7 @@ class Verb(Protocol):
 
 
 def verb_names() -> list[str]:
-    """All verbs: a module dropped into the package is a verb."""
+    """All verbs: any module in the package is a verb."""
     return sorted(m.name for m in pkgutil.iter_modules(commands.__path__) if not m.name.startswith("_"))
 
 
@@ -83,7 +83,7 @@ def _common(output: str) -> _Parser:
     p = _Parser(add_help=False)
     g = p.add_argument_group("common options")
     g.add_argument("-o", "--output", metavar="FILE", help=f"where to write (default: {output})")
-    g.add_argument("-f", "--force", action="store_true", help="overwrite what exists")
+    g.add_argument("-f", "--force", action="store_true", help="overwrite existing output")
     g.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
     g.add_argument("-v", "--verbose", action="store_true", help="say more")
     g.add_argument("--json", action="store_true", help="machine-readable output")
@@ -122,7 +122,7 @@ def _examples(text: str) -> str:
 
 
 def _tell_defaults(parser: argparse.ArgumentParser) -> None:
-    """Every option says what holds without it."""
+    """Make every option state its default."""
     for action in parser._actions:
         if not action.option_strings or action.help is argparse.SUPPRESS or "default" in (action.help or ""):
             continue
@@ -165,7 +165,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _explained(e: Exception) -> tuple[str, int]:
     """A sentence for the user, and the exit code."""
-    # DuckDB's and Arrow's own are known by their names.
+    # DuckDB's and Arrow's own errors are recognised by name.
     if (
         isinstance(e, MemoryError)
         or "OutOfMemory" in type(e).__name__
@@ -180,7 +180,7 @@ def _explained(e: Exception) -> tuple[str, int]:
         where = f"{os.fsdecode(e.filename)}: " if isinstance(e.filename, (str, bytes)) else ""
         return f"{where}{e.strerror or e}", EXIT_BAD_INPUT
     told = f"{type(e).__name__}: {e}"
-    return f"this is a mistake in dftracer, please report it ({told}); -v shows where", _EXIT_BUG
+    return f"this is a bug in dftracer, please report it ({told}); -v shows where", _EXIT_BUG
 
 
 def _import_explained(e: ImportError) -> str:
@@ -191,7 +191,7 @@ def _import_explained(e: ImportError) -> str:
 
         missing = install_name(e.name)
         return f"{missing} is not installed: {advice(missing)}"
-    return f"a package does not load: {e}; `dftracer doctor` says more"
+    return f"a package cannot be loaded: {e}; `dftracer doctor` shows more"
 
 
 def _say(args: argparse.Namespace, text: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""Files that commands write: never an input, never half a file, never in the place of somebody's trace."""
+"""Files that commands write: never an input, never half a file, never in place of an existing trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _counter = itertools.count()
 
 
 def identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
-    """What two names of one file have in common; None where there is no file."""
+    """What all names of a file have in common; None if there is no file."""
     try:
         s = os.stat(path)
     except (OSError, ValueError):
@@ -28,7 +28,7 @@ def identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
 
 
 def check_output(path: Path, inputs: Iterable[Path], *, force: bool) -> Path:
-    """Where to write, or a clear error: inputs and traces stay, what else exists stays unless forced away."""
+    """Where to write, or a clear error: inputs and traces stay; other files stay unless -f is given."""
     there = identity(path)
     if there is not None:
         if path.is_dir():
@@ -39,7 +39,7 @@ def check_output(path: Path, inputs: Iterable[Path], *, force: bool) -> Path:
             raise CommandError(f"{path} exists; use -f to overwrite it, or -o to write elsewhere")
         if _is_somebodys_trace(path):
             raise CommandError(
-                f"{path} is a trace that no command has made: -f replaces earlier outputs only;"
+                f"{path} is a trace that was not made by a command: -f replaces earlier outputs only;"
                 " choose another name with -o, or remove it yourself"
             )
     if not path.parent.is_dir():
@@ -55,7 +55,7 @@ def _is_somebodys_trace(path: Path) -> bool:
 
 
 def check_folder(folder: Path, inputs: Iterable[Path]) -> None:
-    """A folder for outputs: not one that holds an input."""
+    """A folder for outputs: not one that contains an input."""
     if folder.exists() and not folder.is_dir():
         raise CommandError(f"{folder} is a file; give a directory")
     there = identity(folder)
@@ -63,13 +63,15 @@ def check_folder(folder: Path, inputs: Iterable[Path]) -> None:
         return
     for given in inputs:
         if identity(given.parent) == there:
-            raise CommandError(f"{folder} holds {given.name}, an input; write to another directory with -o")
+            raise CommandError(
+                f"{folder} contains {given.name}, an input; write to another directory with -o"
+            )
 
 
 class OutputNames:
-    """A name in one folder for each input: its own, with a number before it where another folder's is equal.
+    """A name in one folder for each input: its own, with a number before it if another folder has the same.
 
-    All files of a folder get the same number, so that the parts of a trace stay together.
+    All files of a folder get the same number so that the parts of a trace stay together.
     """
 
     def __init__(self, inputs: Iterable[Path]) -> None:
@@ -93,10 +95,10 @@ class OutputNames:
 
 @contextlib.contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """A place to write to; `path` appears, whole, when the block ends, and not at all when the block fails or
-    removes the place.
+    """A place to write to; `path` appears, complete, when the block ends, and not at all if the block fails
+    or removes the place.
 
-    The place is hidden and does not end like a trace, so what a crash leaves of it is never read.
+    The place is hidden and is not named like a trace, so leftovers from a crash are never read.
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():  # a terminal, a pipe, /dev/null

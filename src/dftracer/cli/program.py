@@ -1,4 +1,4 @@
-"""A program of the user's, started under the recorder: what `run` and `collect` share."""
+"""The user's program, started under the recorder: what `run` and `collect` share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
-    """The program itself, as the last of the arguments."""
+    """The program itself, as the last arguments."""
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the program is a Python module, as in python -m"
     )
@@ -48,16 +48,16 @@ def add_io(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--data-dir",
         metavar="DIRS",
-        help="trace I/O below these directories only, a colon list (default: everywhere)",
+        help="trace I/O only below these directories, separated by colons (default: everywhere)",
     )
-    parser.add_argument("--no-io", action="store_true", help="no interception of I/O calls")
+    parser.add_argument("--no-io", action="store_true", help="do not intercept I/O calls")
 
 
 def command_of(args: argparse.Namespace) -> list[str]:
     """What to start, or a clear error."""
     words = args.program[1:] if args.program[:1] == ["--"] else list(args.program)
     if not words:
-        raise CommandError("name a program, as in: -- python train.py")
+        raise CommandError("give a program to run, as in: -- python train.py")
     if args.module:
         return [sys.executable, "-m", *words]
     if words[0].endswith(".py") or (Path(words[0]).is_file() and not os.access(words[0], os.X_OK)):
@@ -76,8 +76,8 @@ def environment(
     run: str | None = None,
     stems_file: str | None = None,
 ) -> dict[str, str]:
-    """The child's environment: recording on, joined to one run, interception where this build has it."""
-    # A settings file is for Python programs alone: its settings go into the environment of all.
+    """The child's environment: recording on, part of one run, with interception if this build has it."""
+    # Only Python programs read a settings file: its settings go into everyone's environment.
     env = {**os.environ, **settings_environment(_config.load_settings())}
     env.update(_inherited.run_environment(run or run_of(str(directory.resolve() / "trace")), stems_file))
     prefix = str(directory.resolve() / "trace")
@@ -105,7 +105,7 @@ def run_of(stem: str) -> str:
 
 @contextlib.contextmanager
 def automatic(env: dict[str, str], on: bool, tell: bool) -> Iterator[None]:
-    """Have steps recorded without annotations, and the first process that trains say so."""
+    """Record steps without annotations; the first process that trains says so."""
     if not on:
         env.pop("DFTRACER_AUTO", None)
         yield
@@ -118,7 +118,7 @@ def automatic(env: dict[str, str], on: bool, tell: bool) -> Iterator[None]:
 
 
 def preload_library() -> str | None:
-    """The library that traces I/O from the first instruction, where this build brings one."""
+    """The library that traces I/O from the first instruction, if this build has one."""
     if importlib.util.find_spec("dftracer.preload") is None:
         return None
     told = subprocess.run(
@@ -129,9 +129,9 @@ def preload_library() -> str | None:
 
 
 def wait_for(command: list[str], env: dict[str, str]) -> int:
-    """Run it to its end, and give its exit code as a shell would."""
+    """Run it to the end, and return its exit code as a shell would."""
     child = subprocess.Popen(command, env=env)
-    # Ctrl-C goes to the whole group: the program decides, we wait for it. A TERM to us alone is handed on.
+    # Ctrl-C goes to the whole group: the program decides, we wait for it. TERM sent only to us is passed on.
     old = {s: signal.signal(s, lambda n, _: child.send_signal(n)) for s in (signal.SIGTERM, signal.SIGHUP)}
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -1,4 +1,4 @@
-"""The rings that killed processes have left, looked after by hand: `dftracer repair --rings`."""
+"""Managing the rings that killed processes have left: `dftracer repair --rings`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_ring_arguments(parser: argparse.ArgumentParser) -> None:
         " PATH if they were moved, else into new files in -o",
     )
     parser.add_argument(
-        "--discard", action="store_true", help="with --rings: give up the events of rings that have no trace"
+        "--discard", action="store_true", help="with --rings: discard the events of rings that have no trace"
     )
 
 
@@ -50,7 +50,7 @@ def look_after_rings(args: argparse.Namespace) -> int:
         if not rows:
             print("no rings: every process that ended has its events in its trace")
         elif left and not args.output:
-            print("say where the traces are now, or -o DIRECTORY for new files with what the rings hold")
+            print("give the PATH where the traces are now, or -o DIRECTORY to write the events to new files")
     return EXIT_PROBLEMS if left else EXIT_OK
 
 
@@ -103,6 +103,6 @@ def _line(row: dict[str, Any]) -> str:
         return what + f"recovered into {row['to']}"
     if row["outcome"] == "kept":
         if row["state"] == "of another user":
-            return what + f"of user {row['owner']}, who alone can recover it"
+            return what + f"owned by user {row['owner']}, who alone can recover it"
         return what + f"kept, {row['why']}"
     return what + str(row["outcome"])

@@ -1,4 +1,4 @@
-"""Which files a run has written, wherever its programs wanted them."""
+"""Which files a run has written, wherever its programs put them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def stems_in(file: Path) -> list[Path]:
 
 
 def traces_of_run(run: str, directory: Path, stems: list[Path]) -> list[Path]:
-    """The files of the run in its directory and beside the names that programs gave."""
+    """The files of the run, in its directory and next to the names that programs gave."""
     found = {p for p in directory.rglob("*") if p.name.endswith(_SUFFIXES)}
     for folder in {stem.parent for stem in stems} | {directory}:
         if folder.is_dir():
-            _core.recover(str(folder))  # what a killed process left to write
+            _core.recover(str(folder))  # what a killed process could not write
     for stem in stems:
         if stem.parent.is_dir():
             found |= {
@@ -35,6 +35,6 @@ def traces_of_run(run: str, directory: Path, stems: list[Path]) -> list[Path]:
 
 
 def _shown(path: Path) -> Path:
-    """Relative where that is shorter to read."""
+    """Relative if that is shorter."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path

@@ -22,14 +22,14 @@ def print_json(value: Any) -> None:
 
 
 def console() -> Any:
-    """The terminal; a pipe has no width, so tables keep theirs."""
+    """The terminal; a pipe has no width, so tables keep their own."""
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     return safe_console(width=wide)
 
 
 @contextlib.contextmanager
 def progress(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr where someone is looking."""
+    """A progress bar on stderr, if it is a terminal."""
     if args.quiet or not sys.stderr.isatty():
         yield None
         return

@@ -18,7 +18,7 @@ __all__ = ["input_files", "open_side"]
 
 
 def open_side(args: argparse.Namespace, path: str) -> Side:
-    """One run; a trace is analysed, a saved report read."""
+    """One run; a trace is analysed, a saved report is read."""
     from dftracer.analyze import analyze
     from dftracer.compare import NotComparable, is_report, read_report, side_of
     from dftracer.report.document import comparable
@@ -39,6 +39,6 @@ def input_files(paths: list[str]) -> list[Path]:
         if Path(path).is_file():
             out.append(Path(path))
             continue
-        with contextlib.suppress(NoTraces):  # the reader says more
+        with contextlib.suppress(NoTraces):  # the reader gives a better message
             out += find_files([path])
     return out

@@ -1,4 +1,4 @@
-"""A table of plain text, as wide as the terminal allows."""
+"""A plain-text table, as wide as the terminal allows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["print_table", "print_wrapped", "room"]
 
 
 def room() -> int | None:
-    """The width to keep to; a pipe has none, unless COLUMNS says one."""
+    """The width to fit; a pipe has none, unless COLUMNS is set."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS"):
         return shutil.get_terminal_size().columns
     return None
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their longest entry; where they do not fit, see `dftracer._columns`."""
-    # A name may hold line breaks or escape sequences of its own.
+    """Columns as wide as their longest entry; if they do not fit, see `dftracer._columns`."""
+    # A name may contain line breaks or escape sequences.
     shown = [[_printable(text) for text in row] for row in rows]
     table = fit(columns, shown, room())
     for row in (table.head, *table.rows):
@@ -34,7 +34,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
 
 
 def print_wrapped(text: str, indent: int = 0) -> None:
-    """A sentence in lines that fit; what follows the first line is indented."""
+    """A sentence in lines that fit; all lines after the first are indented."""
     width = room()
     if width is None or len(text) <= width:
         print(text)

@@ -76,7 +76,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:
-    """The filter arguments of `Trace`, but the time, which needs the start of the trace."""
+    """The filter arguments of `Trace`, except the time, which needs the start of the trace."""
     return {
         "ranks": args.ranks,
         "pids": args.pids,
@@ -88,7 +88,7 @@ def filters(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_trace(args: argparse.Namespace, **more: Any) -> Any:
-    """The trace the arguments mean, filtered as they say; traces of killed processes are completed first."""
+    """The trace the arguments mean, with their filters; traces of killed processes are completed first."""
     from dftracer.load import Trace, recover
 
     wanted = {**filters(args), **more} if hasattr(args, "ranks") else more
@@ -103,19 +103,19 @@ def open_trace(args: argparse.Namespace, **more: Any) -> Any:
 
 
 def refuse_empty_selection(args: argparse.Namespace, trace: Any = None) -> None:
-    """Nothing passed the filters: say so, and what there is to ask for."""
+    """Nothing passed the filters: say so, and what could be selected."""
     given = [f"--{name.replace('_', '-')}" for name in _FILTERS if getattr(args, name, None) is not None]
     if not given:
         return
-    told = f"no event passes {' and '.join(given)}"
+    told = f"no event matches {' and '.join(given)}"
     known = sorted({p.rank for p in trace.processes if p.rank is not None}) if trace is not None else []
     if args.ranks is not None and known:
         told += f"; ranks: {', '.join(map(str, known))}"
-    raise CommandError(f"{told}; `dftracer report` without them shows what there is")
+    raise CommandError(f"{told}; `dftracer report` without filters shows what there is")
 
 
 def time_range(args: argparse.Namespace, processes: Iterable[ProcessInfo]) -> tuple[int, int] | None:
-    """What `--time` says, in microseconds since the epoch; None where it says nothing."""
+    """The value of `--time`, in microseconds since the epoch; None if it is not given."""
     if not args.time:
         return None
     low, _, high = args.time.partition(":")
@@ -128,6 +128,6 @@ def time_range(args: argparse.Namespace, processes: Iterable[ProcessInfo]) -> tu
 
 
 def output_path(args: argparse.Namespace, default: str | os.PathLike[str]) -> Path:
-    """Where to write: not to an input, and not over what exists unless forced."""
+    """Where to write: not to an input, and not over an existing file unless forced."""
     inputs = find_files(args.paths) if hasattr(args, "paths") else []
     return check_output(Path(args.output or default), inputs, force=args.force)

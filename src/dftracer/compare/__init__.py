@@ -1,4 +1,4 @@
-"""COMPARE: two runs and more, side by side, and limits that a run has to keep."""
+"""COMPARE: two or more runs side by side, and limits that a run must meet."""
 
 from dftracer.analyze import _requires  # noqa: F401 - names the extra before a bare ImportError can
 from dftracer.compare.as_json import to_json

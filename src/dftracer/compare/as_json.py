@@ -29,7 +29,7 @@ def _short(value: float | None) -> float | None:
 
 
 def _seconds(c: Change, step_s: float) -> dict[str, Any]:
-    """What remains to be said where a ratio says nothing."""
+    """The change in seconds, for when a ratio says nothing."""
     ends = c.interval_s if c.interval_s is not None else (None, None)
     return {
         "seconds": round(c.difference, 9),
@@ -79,7 +79,7 @@ def _one(c: Comparison, name: str) -> dict[str, Any]:
 
 
 def to_json(comparisons: list[Comparison]) -> dict[str, Any]:
-    """The first two runs at the top; with more of them, `others` has each further one against the first."""
+    """The first two runs at the top level; `others` has each further run compared with the first."""
     names = letters(len(comparisons) + 1)
     sides = [comparisons[0].a, *(c.b for c in comparisons)]
     out = {

@@ -11,7 +11,7 @@ from dftracer.compare.markdown import plain
 
 __all__ = ["check_junit", "check_lines", "check_markdown", "headline_of"]
 
-# What XML 1.0 cannot hold, escaped or not.
+# Characters that XML 1.0 cannot contain, escaped or not.
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

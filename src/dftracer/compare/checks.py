@@ -1,4 +1,4 @@
-"""Whether a run keeps its limits, and is not slower than a baseline."""
+"""Whether a run meets its limits and is not slower than a baseline."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def known_figures() -> str:
 
 
 def check_limit(side: Side, limit: Limit) -> Check:
-    """A limit whose figure the run does not tell is not kept."""
+    """A limit whose figure the run does not contain fails."""
     value, kind = _figure(side, limit.figure)
     if value is None:
-        return Check(limit.text, False, f"{limit.figure} cannot be told from {side.name}", None, limit.value)
+        return Check(limit.text, False, f"{side.name} does not contain {limit.figure}", None, limit.value)
     shown, wanted = _text(value, kind), _text(limit.value, kind)
     reason = f"{limit.figure} is {shown}, the limit is {limit.sign} {wanted}"
     return Check(limit.text, limit.kept(value), reason, value, limit.value)
@@ -75,7 +75,7 @@ def _text(value: float, kind: str) -> str:
 
 
 def _figure(side: Side, name: str) -> tuple[float | None, str]:
-    """The figure and what it is; BadLimit where there is none of that name."""
+    """The figure and its kind; BadLimit if there is none of that name."""
     first, _, rest = name.partition(".")
     if first == "step" and rest in _OF_SERIES:
         return _of_series(side.wall, rest), "seconds"
@@ -112,13 +112,13 @@ def _once(side: Side, name: str) -> tuple[float | None, str]:
             return found
     if name in _ONCE or name.startswith(("device.", "io.")):
         return None, ""
-    raise BadLimit(f"{name!r} is no figure of a run; known are {known_figures()}")
+    raise BadLimit(f"{name!r} is not a figure of a run; known figures: {known_figures()}")
 
 
 def _named(figures: list[Figure], name: str, prefix: str) -> tuple[float, str] | None:
     for f in figures:
         if prefix + f.id == name and f.a is not None:
-            if f.id == "au":  # a share like all others here, although reports give it in percent
+            if f.id == "au":  # a share like all others here, although reports show it in percent
                 return f.a / 100, "share"
             kind = "bytes" if f.id.endswith(("_bytes", "bytes_per_step")) else ""
             if prefix == "device." and not kind:
@@ -138,7 +138,7 @@ def _of_series(x: Floats, what: str) -> float | None:
 
 
 def against_baseline(c: Comparison, most: float, most_stage: float | None = None) -> list[Check]:
-    """Slower by more than `most`, and by more than the steps vary, is a regression."""
+    """A regression is a slowdown by more than `most` and by more than the steps vary."""
     if not c.enough:
         few = [f"{s.name}: {s.wall.size} steady steps" for s in (c.a, c.b)]
         return [Check("step", False, f"too few steps to compare ({', '.join(few)})", None, most)]
@@ -163,7 +163,7 @@ def _regression(name: str, change: Change, most: float, per: str) -> Check:
     if slower:
         reason = f"{name} is slower by more than {allowed}: {said}"
     elif grown > most:
-        reason = f"{name}: {said}; that is no more than the steps vary"
+        reason = f"{name}: {said}; no more than the steps vary"
     else:
         reason = f"{name}: {said}, at most {allowed} slower"
     return Check(name, not slower, reason, grown, most)

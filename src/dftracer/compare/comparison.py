@@ -16,8 +16,8 @@ from dftracer.compare.statistics import FEWEST_STEPS, Center, Change, Floats, ch
 __all__ = ["FALSE_ALARMS", "LEAST_MOVE", "Comparison", "compare", "compare_all"]
 
 FALSE_ALARMS = 0.05  # of whole comparisons of equal runs
-LEAST_MOVE = 0.01  # of the step: what moves it less is no change worth a word
-_BURST = 2.0  # a mean this many times the median: the stage takes its time in few of the steps
+LEAST_MOVE = 0.01  # of the step: a smaller change is not worth mentioning
+_BURST = 2.0  # a mean this many times the median: the stage takes its time in only a few of the steps
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Comparison:
     b: Side
     step: Change
     stages: dict[str, Change]
-    bursts: dict[str, Change]  # means, of stages that take their time in few steps
+    bursts: dict[str, Change]  # means, for stages that take their time in only a few steps
     step_mean: Change
     device_busy: Change | None
     unseen: dict[str, str]  # stage -> the run that could not see it
@@ -39,18 +39,18 @@ class Comparison:
 
     @property
     def enough(self) -> bool:
-        """Whether there are steps enough to say anything."""
+        """Whether there are enough steps to say anything."""
         return self.step.interval_s is not None
 
     @property
     def changed(self) -> list[str]:
-        """The stages that changed, those that move the step most first."""
+        """The stages that changed, starting with the one that changes the step most."""
         found = [s for s, c in self.stages.items() if c.told and abs(self.moves(s)) >= LEAST_MOVE]
         return sorted(found, key=lambda s: -abs(self.moves(s)))
 
     @property
     def changed_in_bursts(self) -> list[str]:
-        """Stages that changed in the few steps in which they take their time."""
+        """Stages that changed in the few steps where they take their time."""
         least = LEAST_MOVE * self.step_mean.a
         found = [s for s, c in self.bursts.items() if c.told and abs(c.difference) >= least]
         return sorted(found, key=lambda s: -abs(self.bursts[s].difference))
@@ -64,12 +64,12 @@ class Comparison:
         return bool(self.step_changed or self.changed or self.changed_in_bursts)
 
     def moves(self, stage: str) -> float:
-        """How much of a's step the change of a stage is."""
+        """The change of a stage as a share of a's step."""
         return self.stages[stage].difference / self.step.a if self.step.a > 0 else 0.0
 
 
 def compare_all(sides: list[Side]) -> list[Comparison]:
-    """Every run against the first; together they raise no more false alarms than one comparison may."""
+    """Every run against the first; together they raise no more false alarms than a single comparison may."""
     return [compare(sides[0], other, FALSE_ALARMS / (len(sides) - 1)) for other in sides[1:]]
 
 
@@ -80,7 +80,7 @@ def compare(a: Side, b: Side, alpha: float = FALSE_ALARMS) -> Comparison:
     pairs = {s: (x, y) for s in names if (x := a.stage(s)) is not None and (y := b.stage(s)) is not None}
     step = _middle(a.wall), _middle(b.wall)
     bursty = [s for s, (x, y) in pairs.items() if _in_bursts(x, a.wall) or _in_bursts(y, b.wall)]
-    # Only what is long enough to move the step can raise an alarm.
+    # Only stages long enough to change the step can raise an alarm.
     long = [s for s, p in pairs.items() if max(map(_middle, p)) >= LEAST_MOVE * step[0]]
     each = alpha / (1 + len(long) + len(bursty) + (1 if bursty else 0))
     busy = _device_busy(a), _device_busy(b)
@@ -101,7 +101,7 @@ def compare(a: Side, b: Side, alpha: float = FALSE_ALARMS) -> Comparison:
 
 
 def _others(a: Side, b: Side) -> list[str]:
-    """Stages of a later version, in the order in which they are met."""
+    """Stages of a later version, in the order in which they appear."""
     return [s for s in dict.fromkeys([*a.stages, *b.stages]) if s not in STAGES]
 
 
@@ -112,7 +112,7 @@ def _middle(x: Floats) -> float:
 def _in_bursts(x: Floats, wall: Floats) -> bool:
     if x.size < FEWEST_STEPS:
         return False
-    mean = float(np.sort(x)[: -max(1, x.size // 100)].mean())  # an outlier or two are no bursts
+    mean = float(np.sort(x)[: -max(1, x.size // 100)].mean())  # an outlier or two is not a burst
     return mean > _BURST * _middle(x) and mean >= LEAST_MOVE * float(np.median(wall))
 
 
@@ -134,7 +134,7 @@ def _change(
 
 
 def _device_busy(side: Side) -> Floats:
-    """The longest of all ranks' devices, per step, without the first step."""
+    """The longest busy time of all ranks' devices, per step, without the first step."""
     longest: dict[int, float] = {}
     for row in (side.told.get("device") or {}).get("steps", []):
         step = row["step"]

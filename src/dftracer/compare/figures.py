@@ -1,4 +1,4 @@
-"""Figures that a run has once: throughput, the device's time, I/O; and the findings of both."""
+"""Figures that a run has once: throughput, device time, I/O; and the findings of both runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Figure", "device_figures", "findings_change", "io_figures", "through
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of both runs; None where a run does not tell it."""
+    """One figure of both runs; None if a run does not have it."""
 
     id: str
     words: str
@@ -58,7 +58,7 @@ def _kept(figures: list[Figure]) -> list[Figure]:
 
 
 def throughput_figures(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Figure]:
-    """Of the steady steps; without an interval, because a run has them once."""
+    """Over the steady steps; without an interval, because a run has each only once."""
 
     def both(key: str) -> tuple[Any, Any]:
         return a.get(key), b.get(key)
@@ -72,7 +72,7 @@ def throughput_figures(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Figur
             Figure("steps_per_s", "steps", model("steps_per_s"), _rate("steps")),
             Figure("samples_per_s", "samples", both("samples_per_s"), _rate("samples")),
             Figure("tokens_per_s", "tokens", model("tokens_per_s"), _rate("tokens")),
-            Figure("mfu", "of the device's peak (MFU)", model("mfu"), _share),
+            Figure("mfu", "share of the device's peak (MFU)", model("mfu"), _share),
             Figure("au", "accelerator utilisation", both("au"), _percent),
             Figure("run_s", "whole run", both("run_s"), seconds_text),
         ]
@@ -80,7 +80,7 @@ def throughput_figures(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Figur
 
 
 def _device(told: Mapping[str, Any]) -> dict[str, float]:
-    """Shares of the time in which devices were seen, over all ranks; of the steady steps where known."""
+    """Shares of the time in which devices were observed, over all ranks; for the steady steps if known."""
     ranks = [r.get("steady", r) for r in ((told.get("device") or {}).get("ranks") or {}).values()]
     observed = sum(r["observed_s"] for r in ranks)
     if not observed:
@@ -96,14 +96,14 @@ def _device(told: Mapping[str, Any]) -> dict[str, float]:
 
 _DEVICE_WORDS = {
     "busy_share": "device busy",
-    "idle.input": "idle: waits for data",
+    "idle.input": "idle: waiting for data",
     "idle.host": "idle: the host has launched nothing",
-    "idle.dependency": "idle: waits for another stream or event",
+    "idle.dependency": "idle: waiting for another stream or event",
     "idle.launch": "idle: launching",
-    "idle.comm": "idle: the host communicates",
-    "idle.checkpoint": "idle: the host writes or reads a checkpoint",
-    "idle.unknown": "idle: cannot be told",
-    "exposed_comm": "communication beside no computation",
+    "idle.comm": "idle: the host is communicating",
+    "idle.checkpoint": "idle: the host is writing or reading a checkpoint",
+    "idle.unknown": "idle: reason unknown",
+    "exposed_comm": "communication that overlaps no computation",
 }
 
 
@@ -116,7 +116,7 @@ def device_figures(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Figure]:
     ]
     peak = tuple((t.get("model") or {}).get("memory_peak_bytes") for t in (a, b))
     return out + _kept(
-        [Figure("memory_peak_bytes", "memory on the device, at most", (peak[0], peak[1]), bytes_text)]
+        [Figure("memory_peak_bytes", "peak memory on the device", (peak[0], peak[1]), bytes_text)]
     )
 
 
@@ -152,7 +152,7 @@ def io_figures(a: Side, b: Side) -> list[Figure]:
 
 
 def findings_change(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """New ones, those that are gone, and those of both runs with their costs."""
+    """Findings that are new, those that are gone, and those in both runs with their costs."""
     first, second = ({f["id"]: f for f in reversed(t["findings"])} for t in (a, b))
 
     def short(f: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Limits that a run has to keep: `fetch_wait.share < 0.1`, from the command line or a TOML file."""
+"""Limits that a run must meet: `fetch_wait.share < 0.1`, from the command line or a TOML file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BadLimit(ValueError):
 
 @dataclass(frozen=True)
 class Limit:
-    """What a figure of the run has to be."""
+    """The condition for one figure of the run."""
 
     figure: str
     sign: str
@@ -46,7 +46,7 @@ class Limit:
 
 @dataclass
 class LimitFile:
-    """What a file asks for."""
+    """The contents of a limits file."""
 
     limits: list[Limit] = field(default_factory=list)
     max_regression: float | None = None
@@ -55,10 +55,12 @@ class LimitFile:
 
 
 def parse_limit(text: str) -> Limit:
-    """`figure < number`, the number with % or a unit if you like."""
+    """`figure < number`, optionally with % or a unit."""
     found = _LIMIT.fullmatch(text)
     if found is None:
-        raise BadLimit(f"{text!r} is no limit; write it like 'fetch_wait.share < 0.1' or 'step.p95 < 500 ms'")
+        raise BadLimit(
+            f"{text!r} is not a limit; write it like 'fetch_wait.share < 0.1' or 'step.p95 < 500 ms'"
+        )
     figure, sign, number, unit = found.groups()
     return Limit(figure, sign, _number(number, unit, text), " ".join(text.split()))
 
@@ -67,11 +69,11 @@ def parse_share(text: object) -> float:
     """`5%` or `0.05`."""
     found = _VALUE.fullmatch(str(text))
     if found is None or found[2] not in ("", "%"):
-        raise BadLimit(f"{text!r} is no share; write it like 5% or 0.05")
+        raise BadLimit(f"{text!r} is not a share; write it like 5% or 0.05")
     value = _number(found[1], found[2], str(text))
     if not 0 <= value < 100:
         raise BadLimit(f"{text!r} is not between 0 and 100 times; write it like 5% or 0.05")
-    # 5 is meant as five percent by nobody who writes 0.05, and as five times by nobody at all.
+    # Someone who writes 0.05 does not mean 5 as five percent, and nobody means it as five times.
     if found[2] == "" and value >= 1:
         raise BadLimit(f"{text!r}: is that percent? Write {text}%")
     return value
@@ -79,17 +81,17 @@ def parse_share(text: object) -> float:
 
 def _number(number: str, unit: str, text: str) -> float:
     if unit not in _UNITS:
-        raise BadLimit(f"{text!r}: unknown unit {unit!r}; known are {', '.join(u for u in _UNITS if u)}")
+        raise BadLimit(f"{text!r}: unknown unit {unit!r}; known units: {', '.join(u for u in _UNITS if u)}")
     return float(number) * _UNITS[unit]
 
 
 def read_limits(path: str) -> LimitFile:
-    """A TOML file: a table or a list `limits`, and if you like `baseline` and `max_regression`."""
+    """A TOML file: a table or a list `limits`, and optionally `baseline` and `max_regression`."""
     file = Path(path)
     if file.stat().st_size > _MOST_BYTES:
         raise BadLimit(f"{path} is larger than {_MOST_BYTES} bytes")
     try:
-        # Python 3.10 has no reader of its own; the one of settings files serves it.
+        # Python 3.10 has no TOML reader; it uses the one for settings files.
         told: Any = parse(file.read_text(encoding="utf-8"), "limits.toml")
     except ValueError as e:
         raise BadLimit(f"{path}: {e}") from None
@@ -104,7 +106,7 @@ def read_limits(path: str) -> LimitFile:
                 out.baseline = str(file.parent / str(value))
             else:
                 known = "limits, baseline, max_regression, max_stage_regression"
-                raise BadLimit(f"unknown key {key!r}; known are {known}")
+                raise BadLimit(f"unknown key {key!r}; known keys: {known}")
         except BadLimit as e:
             raise BadLimit(f"{path}: {e}") from None
     return out
@@ -117,12 +119,12 @@ def _texts(value: Any, at: str = "") -> Iterator[str]:
             yield from _texts(inner, f"{at}.{key}" if at else str(key))
     elif isinstance(value, list):
         for inner in value:
-            # A list may stand for one figure with two limits, or hold whole limits.
+            # A list may give one figure two limits, or contain whole limits.
             whole = isinstance(inner, str) and _LIMIT.fullmatch(inner)
             yield from _texts(inner, "" if whole else at)
     elif isinstance(value, str):
         yield f"{at} {value}" if at else value
     else:
         raise BadLimit(
-            f"{at} = {value!r} says not whether more or less is meant; write it like {at} = '< {value}'"
+            f"{at} = {value!r} does not say whether more or less is meant; write it like {at} = '< {value}'"
         )

@@ -10,7 +10,7 @@ __all__ = ["markdown", "plain"]
 
 
 def plain(text: str) -> str:
-    """Text of unknown origin: no markup, one line."""
+    """Untrusted text: no markup, one line."""
     out = "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in text)
     return " ".join(out.split())
 

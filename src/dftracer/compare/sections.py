@@ -14,7 +14,7 @@ __all__ = ["Row", "Section", "sections"]
 
 @dataclass
 class Row:
-    """One line: a name, both values, the change; `marked` where it is one."""
+    """One line: a name, both values, the change; `marked` if it is a real change."""
 
     name: str
     cells: list[str]
@@ -46,13 +46,13 @@ def _figures(title: str, figures: list[Figure], a: str, b: str) -> Section:
 
 
 def sections(c: Comparison, b: str = "B", a: str = "A") -> list[Section]:
-    """Empty ones are left out."""
+    """All sections that are not empty."""
     columns = ["stage", a, b, "change", "95 % interval"]
     rows = [_times(s, x, s in c.changed) for s, x in c.stages.items() if x.a or x.b]
     out = [
         Section("Median per steady step", columns, [*rows, _times("step", c.step, c.step_changed)]),
         Section(
-            "In few of the steps: mean per steady step",
+            "In only a few of the steps: mean per steady step",
             columns,
             [_times(s, x, s in c.changed_in_bursts) for s, x in c.bursts.items()],
         ),
@@ -70,5 +70,5 @@ def sections(c: Comparison, b: str = "B", a: str = "A") -> list[Section]:
     rows += [
         Row(f["title"], [f"{f['a_percent']:.1f} %", f"{f['b_percent']:.1f} %", ""]) for f in found["both"]
     ]
-    out.append(Section("Findings, by what they cost of the run", ["finding", a, b, ""], rows))
+    out.append(Section("Findings, by their share of the run", ["finding", a, b, ""], rows))
     return [s for s in out if s.rows]

@@ -1,4 +1,4 @@
-"""A run as comparisons see it: from a trace, or from the report that was saved of one."""
+"""A run as used in comparisons: from a trace, or from a saved report."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["NotComparable", "Side", "is_report", "read_report", "side_of"]
 
 _SCHEMA = "dftracer.report/"
 _KNOWN = "dftracer.report/1"
-_AGAIN = "make it again with `dftracer report TRACE --json -o FILE`"
+_AGAIN = "save it again with `dftracer report TRACE --json -o FILE`"
 
 
 class NotComparable(ValueError):
-    """What was given cannot be compared; the text says why and what to do."""
+    """The input cannot be compared; the text says why and what to do."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Side:
 
     name: str
     told: Mapping[str, Any]
-    steps: int = 0  # steady ones, of which those below may be a choice
+    steps: int = 0  # steady ones; those below may be a sample of them
     all_steps: int = 0
     ranks: int = 0
     wall: Floats = field(default_factory=lambda: np.empty(0))
@@ -39,7 +39,7 @@ class Side:
     not_seen: frozenset[str] = frozenset()
 
     def stage(self, name: str) -> Floats | None:
-        """The times of a stage; None where it could not be seen."""
+        """The times of a stage; None if it could not be seen."""
         if name in self.stages:
             return self.stages[name]
         return None if name in self.not_seen else np.zeros(self.wall.size)
@@ -51,7 +51,7 @@ class Side:
 
 
 def side_of(name: str, told: Mapping[str, Any]) -> Side:
-    """From a report's document, or the part of it that is compared."""
+    """From a report document, or the part of it that is compared."""
     if "steady_steps" not in told:
         raise NotComparable(f"{name} was saved by an older dftracer and lacks its steps: {_AGAIN}")
     found = told["steady_steps"]
@@ -80,7 +80,7 @@ def side_of(name: str, told: Mapping[str, Any]) -> Side:
 
 
 def is_report(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a saved report, and not a trace of some kind."""
+    """Whether a file is a saved report rather than some kind of trace."""
     path = Path(path)
     if path.suffix != ".json" or not path.is_file() or path.stat().st_size == 0:
         return False
@@ -94,7 +94,7 @@ def read_report(path: str | os.PathLike[str]) -> Side:
     try:
         told = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as e:
-        raise NotComparable(f"{name} is cut or damaged: {e}") from None
+        raise NotComparable(f"{name} is truncated or damaged: {e}") from None
     if not isinstance(told, dict) or not str(told.get("schema", "")).startswith(_SCHEMA):
         raise NotComparable(f"{name} is not a dftracer report")
     if told["schema"] != _KNOWN:

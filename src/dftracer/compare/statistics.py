@@ -1,9 +1,9 @@
 """How far two medians can be trusted, from the spread of the steps behind them.
 
 Steps are neither independent nor well-behaved: a slow one is often followed by another, tails are heavy,
-machines warm up. So a run is cut into a few stretches, and the spread of their medians says how sure the
-run's median is; what goes on for longer than a stretch (autocorrelation, drift) makes it less sure.
-Everything is computed, nothing drawn: the same runs always give the same answer.
+machines warm up. So a run is cut into a few stretches, and the spread of their medians says how certain the
+run's median is; effects that last longer than a stretch (autocorrelation, drift) make it less certain.
+Everything is computed, nothing is random: the same runs always give the same answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FEWEST_STEPS", "Center", "Change", "change_of", "mean_of", "median_o
 
 Floats = npt.NDArray[np.float64]
 
-FEWEST_STEPS = 8  # below it nothing is said about differences
+FEWEST_STEPS = 8  # below this, nothing is said about differences
 _STRETCHES = 12
 _FEWEST_STRETCHES = 4
 _STEPS_PER_STRETCH = 3
@@ -28,7 +28,7 @@ _MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _OUTLIER = 3.0
 _MOST_CORRELATED = 0.99
 _MOST_CORRELATED_STRETCHES = 0.8
-# The medians of the first and the last third of n steps, made a whole run's drift (3/2), vary by
+# The medians of the first and the last third of n steps, scaled to a whole run's drift (3/2), vary by
 # (3/2)^2 * 2 * 3 times the variance of the run's median without any drift.
 _DRIFT_BY_NOISE = 13.5
 _DRIFT_WEIGHT = 1 / 9
@@ -36,8 +36,8 @@ _DRIFT_WEIGHT = 1 / 9
 
 @dataclass(frozen=True)
 class Center:
-    """Where a series lies, how sure that is (a variance), on how many independent pieces it rests, and
-    how far at most it can be from the truth: stretches that all lie here bound what their middle can be.
+    """The location of a series, its uncertainty (a variance), the number of independent pieces behind it, and
+    how far it can be from the truth at most: stretches that all lie here bound where their middle can be.
     """
 
     value: float
@@ -48,7 +48,7 @@ class Center:
 
 @dataclass(frozen=True)
 class Change:
-    """From a to b; `relative` and `interval` are null where a is 0 and no ratio exists."""
+    """From a to b; `relative` and `interval` are null if a is 0 and there is no ratio."""
 
     a: float
     b: float
@@ -77,7 +77,7 @@ def t_quantile(freedom: float, alpha: float) -> float:
 
 
 def median_of(x: Floats) -> Center:
-    """The median of a series in order of time."""
+    """The median of a series in chronological order."""
     middle = float(np.median(x))
     mad = _MAD_TO_SIGMA * float(np.median(np.abs(x - middle)))
     independent = _independent(x, middle, mad)
@@ -93,7 +93,7 @@ def median_of(x: Floats) -> Center:
 
 
 def mean_of(x: Floats) -> Center:
-    """The mean, for what happens in few of the steps."""
+    """The mean, for what happens in only a few of the steps."""
     pieces = _pieces(x)
     means = np.array([float(np.mean(p)) for p in pieces])
     return Center(float(np.mean(x)), _spread(means), float(len(pieces) - 1), _most(means))
@@ -105,12 +105,12 @@ def _pieces(x: Floats) -> list[Floats]:
 
 
 def _most(values: Floats) -> float:
-    """Somewhat more than the range of the stretches; of few stretches the range says nothing."""
+    """Somewhat more than the range of the stretches; with few stretches the range says nothing."""
     return _BEYOND * float(np.ptp(values)) if values.size >= _BOUNDING_STRETCHES else float("inf")
 
 
 def _spread(values: Floats) -> float:
-    """The variance of the mean of stretches, more where neighbours resemble each other."""
+    """The variance of the mean of stretches, larger if neighbours resemble each other."""
     n = values.size
     off = values - values.mean()
     square = float(off @ off)
@@ -121,7 +121,7 @@ def _spread(values: Floats) -> float:
 
 
 def _independent(x: Floats, middle: float, mad: float) -> float:
-    """How many independent steps the series is worth, by the correlation of neighbours."""
+    """How many independent steps the series is worth, given the correlation of neighbours."""
     n = x.size
     if mad == 0:
         return float(n)
@@ -141,7 +141,7 @@ def change_of(a: Center | None, b: Center | None, values: tuple[float, float], a
         return Change(x, y, y - x, None, relative, None)
     low, high = _interval(y - x, a, b, (1.0, 1.0), alpha)
     if x > 0 and y > 0:
-        # By the logarithm: from b to a is then the same as from a to b.
+        # On a logarithmic scale, so that b to a is the inverse of a to b.
         ends = _interval(float(np.log(y / x)), a, b, (1 / x, 1 / y), alpha)
         interval: tuple[float, float] | None = (_growth(ends[0]), _growth(ends[1]))
     elif x > 0:

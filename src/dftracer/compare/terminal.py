@@ -39,7 +39,7 @@ def print_comparison(comparisons: list[Comparison], console: Console | None = No
             rows: list[list[Any]] = []
             for row in section.rows:
                 cells = [row.name, *row.cells]
-                # Text of rich is never cut, so only what is marked is made one, and a stage's name is short.
+                # rich never cuts its Text, so only marked cells become one; a stage's name is short.
                 rows.append([text(x, style="bold") for x in cells] if row.marked else cells)
             print_table(con, section.title, columns, rows)
 

@@ -22,7 +22,7 @@ __all__ = [
 
 
 def time_text(seconds: float) -> str:
-    """A duration with three digits, always: two of them are to be compared."""
+    """A duration, always with three digits: two of them will be compared."""
     if seconds >= 120 or seconds <= 0:
         return seconds_text(seconds)
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
@@ -40,7 +40,7 @@ def percent_text(share: float, signed: bool = True) -> str:
     """A change in percent with about three digits."""
     value = 100 * share
     digits = 0 if abs(value) >= 100 else 1
-    # A change too small for the digits is shown as none, without a sign.
+    # A change too small for the digits is shown as zero, without a sign.
     if round(value, digits) == 0:
         return "0 %"
     return f"{value:+.{digits}f} %" if signed else f"{value:.{digits}f} %"
@@ -51,7 +51,7 @@ def change_text(c: Change) -> str:
 
 
 def interval_text(c: Change) -> str:
-    """From, to; in seconds where there is no ratio."""
+    """From, to; in seconds if there is no ratio."""
     if c.interval is not None:
         return f"{percent_text(c.interval[0])} to {percent_text(c.interval[1])}"
     if c.interval_s is not None:
@@ -67,7 +67,7 @@ def times_text(c: Change) -> str:
 def headline(c: Comparison, b: str = "B", a: str = "A") -> str:
     """The comparison in one sentence."""
     if not c.enough:
-        return f"It cannot be told whether {a} and {b} differ: {_few(c)}."
+        return f"There is no telling whether {a} and {b} differ: {_few(c)}."
     step = c.step
     if c.step_changed:
         how = "slower" if step.difference > 0 else "faster"
@@ -76,7 +76,7 @@ def headline(c: Comparison, b: str = "B", a: str = "A") -> str:
     if c.changed or c.changed_in_bursts:
         told = list(dict.fromkeys([*c.changed, *c.changed_in_bursts]))
         return (
-            f"{a} and {b} differ in {_listed(told)}; the step as a whole moved by no more than it varies:"
+            f"{a} and {b} differ in {_listed(told)}; the step as a whole changed by no more than it varies:"
             f" {times_text(step)}."
         )
     reach = max(abs(x) for x in step.interval) if step.interval is not None else 0.0
@@ -99,7 +99,7 @@ def reasons(c: Comparison) -> list[str]:
         change = c.bursts[stage]
         out.append(
             f"{stage}: {times_text(change)} on average ({change_text(change)}, {interval_text(change)});"
-            " it takes its time in few of the steps, so its median says little."
+            " it takes its time in only a few of the steps, so its median says little."
         )
     if c.step_changed and not out:
         out.append("No single stage explains it: several changed a little.")
@@ -114,16 +114,16 @@ def _few(c: Comparison) -> str:
     small = [
         f"{s.name} has {plural(s.wall.size, 'steady step')}" for s in (c.a, c.b) if s.wall.size < FEWEST_STEPS
     ]
-    return f"{' and '.join(small)}, and it takes {FEWEST_STEPS}"
+    return f"{' and '.join(small)}; {FEWEST_STEPS} are needed"
 
 
 def notes(c: Comparison) -> list[str]:
-    """What a reader must know: runs that are not alike, stages that only one of them shows."""
+    """What a reader must know: runs that differ in kind, stages that only one of them shows."""
     out = [f"{stage} was not seen in {name}, so it is not compared." for stage, name in c.unseen.items()]
     for side in (c.a, c.b):
         others = len(side.run.get("others") or [])
         if others:
-            out.append(f"{side.name} holds {plural(others, 'other run')} too; the newest is compared.")
+            out.append(f"{side.name} also contains {plural(others, 'other run')}; the newest is compared.")
     if c.a.ranks != c.b.ranks:
         out.append(f"The runs have {plural(c.a.ranks, 'rank')} and {plural(c.b.ranks, 'rank')}.")
     for key, words in (("host", "hosts"), ("command", "commands")):
@@ -137,7 +137,7 @@ def notes(c: Comparison) -> list[str]:
         short = [s for s in (c.a, c.b) if s.wall.size < 30]
         if short:
             told = " and ".join(f"{s.name} {plural(s.wall.size, 'steady step')}" for s in short)
-            out.append(f"Few steps ({told}): only large changes can be told.")
+            out.append(f"Few steps ({told}): only large changes can be detected.")
     return out
 
 

@@ -76,16 +76,16 @@ class Problems:
             f"{plural(count, 'line')} skipped: {reason}" for reason, count in sorted(self.skipped.items())
         ]
         for what, files in (
-            ("the last line is cut", self.cut_last_line),
+            ("the last line is incomplete", self.cut_last_line),
             ("the last gzip member is truncated", self.truncated_gzip),
             ("a gzip member is damaged", self.corrupt_gzip),
         ):
             said += [f"{path}: {what}" for path in files]
         said += [f"{path}: {reason}" for path, reason in self.unreadable.items()]
         if self.missing_end:
-            said.append(f"no end record of process {', '.join(map(str, self.missing_end))}")
+            said.append(f"no end record for process {', '.join(map(str, self.missing_end))}")
         if self.recovered:
-            said.append(f"recovered after the death of process {', '.join(map(str, self.recovered))}")
+            said.append(f"recovered after the end of process {', '.join(map(str, self.recovered))}")
         return said
 
     def __repr__(self) -> str:
@@ -250,7 +250,7 @@ class _Normalizer:
         if not self._numbers(record, args, known):
             return "a field is not a number"
         if any(abs(record.get(field) or 0) > fmt.TIME_LIMIT for field in ("ts", "dur")):
-            return "a time that no clock shows"
+            return "an impossible time"
         self._hashes(record, args)
         if self._time != (1, 1):
             multiply, divide = self._time

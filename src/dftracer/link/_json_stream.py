@@ -38,13 +38,13 @@ class Repairs:
         """One sentence a problem."""
         out = list(self.notes)
         if self.truncated:
-            out.append("truncated: the process ended while it was written; the complete items were read")
+            out.append("truncated: the process ended while writing it; the complete items were read")
         if self.repaired:
             broken = plural(self.repaired, "item was", "items were")
-            out.append(f"{broken} no valid JSON (names not escaped), now repaired")
+            out.append(f"{broken} not valid JSON (unescaped names) and repaired")
         if self.dropped:
             lost = plural(self.dropped, "item is", "items are")
-            out.append(f"{lost} left out: not readable")
+            out.append(f"{lost} skipped: unreadable")
         return out
 
 

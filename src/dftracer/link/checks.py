@@ -93,7 +93,7 @@ def _rank(files: RankFiles) -> dict[str, Any]:
     for source, table in every:
         problems += [f"{source.path.name}: {text}" for text in table.repairs.sentences()]
         if not len(table) and not table.repairs.sentences():
-            problems.append(f"{source.path.name}: nothing was recorded in it")
+            problems.append(f"{source.path.name}: it contains no events")
     if not tables:
         problems.append("no profiler trace: the nodes of the execution trace have no times")
     wanted = [s for s, _ in tables if s.window not in files.times_only]
@@ -101,7 +101,7 @@ def _rank(files: RankFiles) -> dict[str, Any]:
         problems.append("no execution trace: nothing can be joined")
     if traces and len(traces) != len(wanted) and tables:
         problems.append(
-            f"{len(traces)} execution traces and {len(wanted)} profiler traces: each window needs one of both"
+            f"{len(traces)} execution traces and {len(wanted)} profiler traces: each window needs one of each"
         )
     for source, et in traces:
         nodes += int(et.real.sum())

@@ -124,7 +124,7 @@ def _check_counts(group: str, parts: list[Member], warnings: list[str]) -> None:
         told = ", ".join(f"rank {r}: {n}" for r, n in sorted(counts.items())[:8])
         warnings.append(
             f"group {group or '(unnamed)'}: the ranks have different numbers of collectives ({told});"
-            " they are matched by their place from the start of the window"
+            " they are matched by position from the start of the window"
         )
 
 

@@ -235,7 +235,7 @@ def _our_traces(directory: Path) -> list[Any]:
 def _give_ranks(sources: list[Source], traces: list[Any], warnings: list[str]) -> None:
     """Names, then the process: a file without a rank is of the rank whose other files have its pid."""
     warnings += [
-        f"{s.path.name}: the file says it is of rank {s.rank}; the name is not believed"
+        f"{s.path.name}: the file says it belongs to rank {s.rank}; its name is ignored"
         for s in sources
         if _NAMED.match(s.path.name) and s.named_rank != s.rank
     ]
@@ -253,7 +253,7 @@ def _give_ranks(sources: list[Source], traces: list[Any], warnings: list[str]) -
         number = next(iter(taken)) if pid is None and len(taken) == 1 else next(free)
         if number not in taken and (len(homeless) > 1 or taken):
             names = ", ".join(s.path.name for s in homeless[pid][:3])
-            warnings.append(f"no rank is known of {names}: counted as rank {number}")
+            warnings.append(f"the rank of {names} is unknown: counted as rank {number}")
         for s in homeless[pid]:
             s.rank = number
 

@@ -160,7 +160,7 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
         if is_flat or not builder.take_text(text):
             (builder.take_flat if is_flat else builder.take)(reader.decode(text))
     if not reader.found:
-        reader.repairs.notes.append("no list of nodes in it: this is not an execution trace")
+        reader.repairs.notes.append("it has no list of nodes: this is not an execution trace")
     return builder.finish(path, reader.head, reader.repairs)
 
 

@@ -57,22 +57,22 @@ def join(et: ExecutionTrace, activity: ActivityTable) -> Join:
     with_ids = et.has_rf_ids and bool((activity.rf[host] > 0).any())
     if et.has_rf_ids and not with_ids and _knows_ids(activity):
         return _refuse(
-            out, "the observer was off while the profiler recorded: no event of it has a record id"
+            out, "the observer was off while the profiler recorded: none of its events has a record id"
         )
     if with_ids:
         _by_rf(out, et, activity, host, et_name, act_name)
         if et.pid is not None and activity.main_pid is not None and et.pid != activity.main_pid:
             return _refuse(
                 out,
-                f"wrong pair: the execution trace is of process {et.pid},"
-                f" the profiler's of {activity.main_pid}",
+                f"wrong pair: the execution trace belongs to process {et.pid},"
+                f" the profiler's to {activity.main_pid}",
             )
         agreement = out.name_agreement
         if agreement is not None and agreement < MIN_AGREEMENT:
             return _refuse(
                 out,
-                f"wrong pair: ids are common, but only {agreement:.0%} of the names agree;"
-                " the files are of different windows or processes",
+                f"wrong pair: ids match, but only {agreement:.0%} of the names agree;"
+                " the files belong to different windows or processes",
             )
         if not out.joined:
             return _refuse(out, _no_common_id(et, activity, host))
@@ -104,10 +104,10 @@ def _no_common_id(et: ExecutionTrace, activity: ActivityTable, host: Flags) -> s
     there = activity.rf[host & (activity.rf > 0)]
     if int(there.min()) > int(et.rf.max()):
         return (
-            "no common id: the profiler's file is of a later window; without repeat=1 in its schedule"
+            "no common id: the profiler's file belongs to a later window; without repeat=1 in its schedule"
             " each cycle overwrites the file of the one before"
         )
-    return "no common id: the two files are of different windows"
+    return "no common id: the two files belong to different windows"
 
 
 def _common_names(et: ExecutionTrace, activity: ActivityTable) -> tuple[Ints, Ints]:

@@ -116,7 +116,7 @@ def read_kineto(path: Path) -> ActivityTable:
         if not builder.take_text(text):
             builder.take(reader.decode(text))
     if not reader.found:
-        reader.repairs.notes.append("no traceEvents in it: this is not a profiler trace")
+        reader.repairs.notes.append("it has no traceEvents: this is not a profiler trace")
     return builder.finish(path, reader)
 
 

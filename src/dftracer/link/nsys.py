@@ -87,7 +87,7 @@ def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
     zero = integer(begun[0][0], 0) if begun else 0
     repairs = Repairs()
     if not zero:
-        repairs.notes.append("no start of the session in it: times count from its beginning")
+        repairs.notes.append("it has no session start: times count from its beginning")
     table = _Rows(texts, zero)
     for take in (_take_runtime, _take_kernels, _take_copies, _take_memsets, _take_syncs, _take_ranges):
         take(base, texts, table)

@@ -156,7 +156,7 @@ def _pair(files: RankFiles, warnings: list[str]) -> list[tuple[int, Any, Any]]:
             free.remove(best)
         out.append((window, source, _loaded(best, loaded)))
     for left in free:
-        warnings.append(f"{left.path.name}: no execution trace of its window; only its times are used")
+        warnings.append(f"{left.path.name}: its window has no execution trace; only its times are used")
         out.append((len(out), None, loaded[id(left)]))
     return out
 
@@ -196,7 +196,7 @@ def _window(
     if edges.against:
         told = ", ".join(f"{n} {t}" for t, n in edges.against.items())
         summary.warnings.append(
-            f"rank {files.rank} window {window}: left out, as the clock contradicts them: edges {told}"
+            f"rank {files.rank} window {window}: edges left out because the clock contradicts them: {told}"
         )
     spans = read_spans(files.traces, activity.span) if len(activity) else read_spans([], (0, 0))
     labels = label(

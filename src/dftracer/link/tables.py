@@ -36,7 +36,7 @@ COLUMNS = (
     (
         "kind",
         "dictionary",
-        "`op`, `annotation`, `runtime`, `kernel`, `memcpy`, `memset`; of our trace `region`, `io`",
+        "`op`, `annotation`, `runtime`, `kernel`, `memcpy`, `memset`; for our trace `region`, `io`",
     ),
     ("name", "dictionary", "name of the operator, kernel, call, region or I/O function"),
     ("cat", "dictionary", "category of a region or I/O event"),
@@ -47,24 +47,24 @@ COLUMNS = (
     (
         "start_ns",
         "int64",
-        "start in ns since the epoch, on the clock of the reference rank; null where there is no time",
+        "start in ns since the epoch, on the clock of the reference rank; null if there is no time",
     ),
-    ("dur_ns", "int64", "duration, inner nodes included"),
+    ("dur_ns", "int64", "duration, including inner nodes"),
     (
         "exclusive_ns",
         "int64",
         "duration without the inner nodes of the same thread and without waiting for another thread",
     ),
-    ("waiting_ns", "int64", "how long it waited for another thread, which is not in `exclusive_ns`"),
+    ("waiting_ns", "int64", "how long it waited for another thread; not included in `exclusive_ns`"),
     ("step", "int64", "training step"),
     ("epoch", "int64", "epoch"),
     ("phase", "dictionary", "innermost `ai` region, e.g. `compute.forward`"),
     (
         "joined_by",
         "dictionary",
-        "`rf_id` or `order`: how the node of the execution trace found its times; null without",
+        "`rf_id` or `order`: how the times of the execution trace's node were found; null if they were not",
     ),
-    ("in_et", "bool", "the execution trace has this node"),
+    ("in_et", "bool", "whether the execution trace has this node"),
     ("rf_id", "int64", "record function id"),
     ("external_id", "int64", "the profiler's external id"),
     ("correlation", "int64", "joins device work and its launch"),
@@ -75,11 +75,11 @@ COLUMNS = (
     ("input_types", "dictionary", "types of the inputs as JSON"),
     ("bytes", "int64", "bytes of a collective, a copy, or what an I/O call returned"),
     ("path", "dictionary", "file of an I/O event"),
-    ("collective", "dictionary", "type of collective; on the node that calls it"),
+    ("collective", "dictionary", "type of the collective, on the node that calls it"),
     ("group", "dictionary", "process group of the collective"),
     ("collective_key", "dictionary", "the same for all ranks' parts of one collective"),
-    ("arrival_ns", "int64", "how long after the first rank this one came to the collective"),
-    ("skew_ns", "int64", "how long after the first the last rank came"),
+    ("arrival_ns", "int64", "how long after the first rank this one reached the collective"),
+    ("skew_ns", "int64", "how long after the first rank the last one reached it"),
 )
 
 

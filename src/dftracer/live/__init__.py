@@ -1,4 +1,4 @@
-"""LIVE: traces of processes that may still run, read without disturbing anybody.
+"""LIVE: traces of processes that may still be running, read without disturbing them.
 
 Nothing here writes to a trace or a ring, takes a lock, completes a killed process's file or wakes a process.
 Without any extra::
@@ -11,9 +11,9 @@ Without any extra::
         file.rest()                     # bytes: the lines (JSON, one record each) after those, up to now
 
 To follow a run: read `file.path` up to `final` once (`Scanner(path, ..., span=(known, final))`), replace what
-you had of `rest()` by the new one, and look again. `final` only grows while the file keeps its name; a file
+you had of `rest()` with the new one, and look again. `final` only grows while the file keeps its name; a file
 that is finished has `final == size` and no rest. `whole_copy(file, path)` writes all of it as a trace that
-any reader of files takes; `Recent` keeps such copies of the last seconds of a run, for `dftracer top`.
+any reader accepts; `Recent` keeps such copies of the last seconds of a run, for `dftracer top`.
 """
 
 from dftracer.live.copies import whole_copy

@@ -1,4 +1,4 @@
-"""A file as it would be if its process had ended now, for readers of files."""
+"""A file as it would be if its process had just ended, for readers of files."""
 
 from __future__ import annotations
 

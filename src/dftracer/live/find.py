@@ -1,4 +1,4 @@
-"""Where a process writes its trace: by the rings, its open files, or what its environment says."""
+"""Where a process writes its trace, from the rings, its open files, or its environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = ("DFTRACER_SESSION", "DFTRACER_LOG_FILE")
 
 
 def running_directories() -> list[Path]:
-    """Where processes of this user write traces now, those of the youngest first."""
+    """Where this user's processes are writing traces, the youngest process first."""
     found: dict[Path, int] = {}
     for ring in _core.ring_paths(requested_places()):
         seen = _core.peek_ring(ring)
@@ -26,7 +26,7 @@ def running_directories() -> list[Path]:
 
 
 def traces_of_process(pid: int) -> list[Path]:
-    """The directories that a process and those it started write traces to; empty where none is known."""
+    """The directories that a process and its children write traces to; empty if none is known."""
     family = _family(pid)
     folders: dict[Path, None] = {}
     for ring in _core.ring_paths(requested_places()):
@@ -43,7 +43,7 @@ def traces_of_process(pid: int) -> list[Path]:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     parents: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

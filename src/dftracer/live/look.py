@@ -1,4 +1,4 @@
-"""One moment of every trace file: what is settled in it, what its process has recorded beyond that."""
+"""A snapshot of every trace file: what is final in it, and what its process has recorded beyond that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["LiveFile", "look", "requested_places"]
 
 _HEAD = 64
 _STATES = {"running": "running", "dead": "killed"}
-# Small members of an open tail are joined into one within this time (and a flush, and a slow disk).
+# Small members of an open tail are merged within this time (plus a flush, and a slow disk).
 _SETTLED_US = 15_000_000
 _END = b'"name":"end","cat":"dftracer"'
 
@@ -28,12 +28,12 @@ class LiveFile(NamedTuple):
     pid: int | None  # of a process whose ring is here
     state: str
     final: int
-    size: int  # of the file, as far as it counts; None of it is there before the first flush
-    tail: bytes = b""  # the file between `final` and `size`, as it is: members or plain text
+    size: int  # of the valid part of the file; 0 before the first flush
+    tail: bytes = b""  # the file between `final` and `size`, unchanged: members or plain text
     text: bytes = b""  # lines that are in no file yet
     dropped: int = 0  # events lost so far, of a process whose ring is here
-    refusing: bool = False  # the disk takes nothing at the moment
-    steady: bool = True  # all of it was taken at one moment; else the last lines may be there twice
+    refusing: bool = False  # the disk rejects writes at the moment
+    steady: bool = True  # all of it is from one moment; otherwise the last lines may appear twice
 
     @property
     def packed(self) -> bool:
@@ -45,11 +45,11 @@ class LiveFile(NamedTuple):
 
 
 def look(paths: Paths) -> list[LiveFile]:
-    """All trace files under `paths`, and those that running or killed processes have only begun."""
+    """All trace files under `paths`, and those that processes have not created yet."""
     given = [Path(p) for p in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     found: dict[str, LiveFile] = {}
-    # Listed before the rings are read: a file that gets its name in between is then found under the new one
-    # alone, as the old one is gone.
+    # Listed before the rings are read: a file that is renamed in between is then found only under its
+    # new name, because the old one is gone.
     names = find_traces([p for p in given if p.exists()])
     for ring in _core.ring_paths([*(str(p) for p in given if p.is_dir()), *requested_places()]):
         seen = _core.peek_ring(ring)
@@ -77,7 +77,7 @@ def look(paths: Paths) -> list[LiveFile]:
 
 
 def requested_places() -> list[str]:
-    """Where the user has wanted rings to be."""
+    """Where the user wants rings to be."""
     place = os.environ.get("DFTRACER_RING_DIR")
     return [place] if place else []
 
@@ -88,7 +88,7 @@ def _is_meant(trace: Path, given: Iterable[Path]) -> bool:
 
 
 def _without_ring(path: Path) -> LiveFile | None:
-    """A file whose process has ended, or is of another host or user: its own members say how far it is."""
+    """A file whose process has ended, or belongs to another host or user: its members say how far it is."""
     try:
         with path.open("rb", buffering=0) as f:
             size = os.fstat(f.fileno()).st_size
@@ -119,7 +119,7 @@ def _plain(path: Path, descriptor: int, size: int) -> LiveFile:
 
 
 def _members(descriptor: int, size: int) -> list[tuple[int, int, int]]:
-    """(offset, size, last time) of the whole members that a file begins with."""
+    """(offset, size, last time) of the complete members at the beginning of a file."""
     out = []
     at = 0
     while at < size:

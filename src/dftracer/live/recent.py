@@ -1,4 +1,4 @@
-"""The last seconds of a run as small files of their own: as much to read however long the run has lasted."""
+"""The last seconds of a run as small separate files: their size does not depend on the length of the run."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ __all__ = ["Recent"]
 
 _HEAD = 64
 _PLAIN_HEAD, _PLAIN_TAIL = 1 << 16, 32 << 20
-# Names of files stand where a file was first opened: old members are read for them, a bit at each look.
+# File names are defined where a file was first opened: old members are read for them, a few at each refresh.
 _NAMES_AT_ONCE = 32 << 20
 _NO_EVENTS = ("\0",)
 
 
 class _Known:
-    """What is known of one trace file so far."""
+    """What is known about one trace file so far."""
 
     def __init__(self, path: Path) -> None:
         self.info = ProcessInfo(path)
-        self.early: ProcessInfo | None = None  # while nothing but the copy says whose file it is
+        self.early: ProcessInfo | None = None  # while only the copy says whose file it is
         self.members: list[tuple[int, int, int]] = []  # offset, size, last time
         self.walked = 0
         self.unread: list[tuple[int, int]] = []  # members not yet read for names
         self.last_us = 0
 
     def walk(self, file: LiveFile) -> None:
-        """Learn of the members that are new in the settled part."""
+        """Add the members that are new in the final part."""
         if file.final <= self.walked:
             return
         with file.path.open("rb", buffering=0) as f:
@@ -55,7 +55,7 @@ class _Known:
                 self.last_us = max(self.last_us, index.last_ts)
 
     def _take_whole(self, size: int) -> None:
-        """The rest of a file that another program has packed: without an index it is read in one piece."""
+        """The rest of a file that another program compressed: without an index it is read in one piece."""
         last = self.last_us
         for raw in Scanner(self.info.file, 1, 1 << 22, span=(self.walked, size)):
             self.info.take(raw["meta"])
@@ -67,7 +67,7 @@ class _Known:
         self.last_us = last
 
     def learn_names(self, budget: int) -> int:
-        """Read some of the unread members for their metadata, the newest first; what is left of `budget`."""
+        """Read metadata from some of the unread members, newest first; returns what is left of `budget`."""
         while self.unread and budget > 0:
             first, last = self.unread.pop(0 if not self.info.start_us else -1)
             for raw in Scanner(self.info.file, 1, 1 << 20, cats=_NO_EVENTS, span=(first, last)):
@@ -77,9 +77,9 @@ class _Known:
 
 
 class Recent:
-    """Copies of the last `seconds` of the traces under `paths`, made anew by `refresh`; a context manager.
+    """Copies of the last `seconds` of the traces under `paths`, renewed by `refresh`; a context manager.
 
-    `directory` holds them, `start_us` is where they begin. `processes` are the facts of all files.
+    `directory` contains them, `start_us` is where they begin. `processes` are the facts about all files.
     """
 
     def __init__(self, paths: Paths, seconds: float = 30.0) -> None:
@@ -116,12 +116,12 @@ class Recent:
         return self.directory / _name_of(path)
 
     def last_us(self, file: LiveFile) -> int:
-        """When the last event of a file began."""
+        """When a file's last event began."""
         known = self._known.get(file.path)
         return 0 if known is None else known.last_us
 
     def refresh(self) -> list[Path]:
-        """Look again; the copies of the files that have something to show."""
+        """Look again; returns the copies of the files that have something to show."""
         self.files = look(self.paths)
         rests: dict[Path, bytes] = {}
         budget = _NAMES_AT_ONCE
@@ -131,7 +131,7 @@ class Recent:
                 if file.packed:
                     known.walk(file)
                     budget = known.learn_names(budget)
-            except OSError:  # gone since it was found
+            except OSError:  # deleted since it was found
                 continue
             rests[file.path] = rest = self._rest(file)
             known.last_us = max(known.last_us, _last_time(rest))
@@ -168,7 +168,7 @@ class Recent:
     def _rest(self, file: LiveFile) -> bytes:
         if file.packed:
             return file.rest()
-        # Without members there is no index: the end of the file, as much as seconds may hold.
+        # Without members there is no index: read the end of the file, as much as the seconds may need.
         try:
             with file.path.open("rb") as f:
                 first = max(0, file.final - _PLAIN_TAIL)
@@ -207,7 +207,7 @@ class Recent:
 
 
 def _name_of(path: Path) -> str:
-    """Of files with equal names in several folders each gets its own."""
+    """A unique name for each file, also if files in several folders have the same name."""
     return f"{abs(hash(str(path.parent))):x}-{path.name}"
 
 

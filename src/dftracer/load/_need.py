@@ -24,9 +24,9 @@ def need(module: str, extra: str | None = None) -> Any:
             raise
         package = install_name(top)
         if isinstance(e, ModuleNotFoundError):
-            text = f"{package} is needed for this and is not installed: {advice(package, extra)}"
+            text = f"{package} is needed for this but is not installed: {advice(package, extra)}"
         else:
             text = (
-                f"{package} is installed and does not load ({e}): {advice(package, extra)} --force-reinstall"
+                f"{package} is installed but does not load ({e}): {advice(package, extra)} --force-reinstall"
             )
         raise MissingExtra(text, name=top) from None

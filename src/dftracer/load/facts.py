@@ -12,7 +12,7 @@ __all__ = ["file_facts"]
 
 
 def file_facts(process: ProcessInfo) -> dict[str, Any]:
-    """Read a whole file and say what was met."""
+    """Read a whole file and report what was found."""
     first: int | None = None
     last: int | None = None
     dangling = 0
@@ -32,9 +32,9 @@ def file_facts(process: ProcessInfo) -> dict[str, Any]:
     end = process.end
     problems = []
     if c["members_cut"]:
-        problems.append(f"{plural(c['members_cut'], 'gzip member')} cut or damaged")
+        problems.append(f"{plural(c['members_cut'], 'gzip member')} truncated or damaged")
     if c["cut_lines"]:
-        problems.append("the last line is cut")
+        problems.append("the last line is incomplete")
     if c["bad_lines"]:
         problems.append(plural(c["bad_lines"], "line is not a record", "lines are not records"))
     if dangling:

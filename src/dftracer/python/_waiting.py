@@ -65,7 +65,7 @@ def activate() -> None:
             left.append(f"{getattr(target, '__qualname__', target)!s} ({type(error).__name__}: {error})")
     _waiting.clear()
     if left:
-        _messages.warn(f"decorated before tracing was on, and not traced: {', '.join(left[:5])}")
+        _messages.warn(f"decorated before tracing was on, and therefore not traced: {', '.join(left[:5])}")
 
 
 def _trace(target: Any, makes: list[Callable[[Any], Any]]) -> None:

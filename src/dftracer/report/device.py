@@ -1,4 +1,4 @@
-"""The device's side in the reports: terminal, Markdown, and what the page draws."""
+"""Device time in the reports: terminal, Markdown, and what the page draws."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVICE_COLOURS", "device_lines", "device_page", "print_device"]
 
-# Where a class is what a stage of the ledger is, it has the stage's colour, and no other has it.
+# A class that corresponds to a stage of the ledger has the stage's colour, and no other class has it.
 DEVICE_COLOURS = {
     "busy": "#4d7c0f",
     "paced": "#a3b97c",
@@ -33,14 +33,14 @@ DEVICE_COLOURS = {
 _WORDS = {
     "busy": "busy",
     "paced": "busy or idle: the host sets the pace",
-    "copies": "busy or idle: the host writes or reads a checkpoint",
-    "input": "idle: waits for data",
+    "copies": "busy or idle: the host is writing or reading a checkpoint",
+    "input": "idle: waiting for data",
     "host": "idle: the host has launched nothing",
-    "dependency": "idle: queued, waits for another stream or event",
+    "dependency": "idle: queued, waiting for another stream or event",
     "launch": "idle: launching",
-    "comm": "idle: the host communicates",
-    "checkpoint": "idle: the host writes or reads a checkpoint",
-    "unknown": "idle: cannot be told",
+    "comm": "idle: the host is communicating",
+    "checkpoint": "idle: the host is writing or reading a checkpoint",
+    "unknown": "idle: reason unknown",
 }
 _KERNELS = 8
 _PART_COLUMNS = (
@@ -61,7 +61,7 @@ _KERNEL_COLUMNS = (
 
 
 def _parts(a: DeviceAccount) -> dict[str, float]:
-    """The account in seconds, most telling first."""
+    """The account in seconds, most informative first."""
     unsure = {"paced": a.host_paced_s, "copies": a.in_checkpoints_s}
     parts = {"busy": a.busy_s - sum(unsure.values())} | unsure | {c: a.idle[c] for c in IDLE_CLASSES}
     return {k: v for k, v in parts.items() if v > 0}
@@ -82,13 +82,13 @@ def _about(a: DeviceAccount) -> str:
 
 
 def _whereabouts(d: DeviceAccount) -> str:
-    """What the host did meanwhile; empty where that is not known."""
+    """What the host did meanwhile; empty if not known."""
     where = host_whereabouts(d, most=5)
-    return f"While the device waits for the host, that is in {where}" if where else ""
+    return f"While the device waits for the host, the host is in {where}" if where else ""
 
 
 def _rank(a: Analysis) -> tuple[int, DeviceAccount] | None:
-    """The rank on the critical path where its device was seen, else the first one that was."""
+    """The rank on the critical path if its device was observed, otherwise the first one that was."""
     ranks = sorted(a.job.ranks, key=lambda r: r is not a.job.slowest)
     return next(((r.number, d) for r in ranks if (d := device_account(r)) is not None), None)
 
@@ -139,7 +139,7 @@ def print_device(con: Console, a: Analysis) -> None:
 
 
 def model_line(a: Analysis) -> str:
-    """Tokens, FLOP/s and MFU in a line; empty where none of them is known."""
+    """Tokens, FLOP/s and MFU in one line; empty if none of them is known."""
     m = a.model
     said = []
     if m["tokens_per_s"] is not None:
@@ -158,7 +158,7 @@ def model_line(a: Analysis) -> str:
 
 
 def short_name(name: str, most: int = 44) -> str:
-    """A kernel's name without return type, parameters and the long way to it."""
+    """A kernel's name without return type, parameters and namespaces."""
     name = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("at::native::", "")
     return name if len(name) <= most else name[: most - 1] + "…"
 

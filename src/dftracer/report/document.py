@@ -34,7 +34,7 @@ _IO_SUMS = (
 
 
 def _io(analysis: Analysis) -> dict[str, Any] | None:
-    """All files together; None where no I/O was traced."""
+    """All files together; None if no I/O was traced."""
     files = analysis.file_table
     if files is None:
         return None
@@ -43,7 +43,7 @@ def _io(analysis: Analysis) -> dict[str, Any] | None:
 
 
 def comparable(analysis: Analysis) -> dict[str, Any]:
-    """The part of the document that runs are compared by."""
+    """The part of the document used to compare runs."""
     return {
         "schema": SCHEMA,
         "verdict": analysis.verdict,
@@ -62,7 +62,7 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
 
 
 def document(analysis: Analysis) -> dict[str, Any]:
-    """Everything a program may want to know; keys are added over time, never renamed."""
+    """Everything in the report, for programs; keys are added over time, never renamed."""
     files = analysis.file_table
     told = comparable(analysis)
     return {

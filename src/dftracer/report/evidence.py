@@ -1,4 +1,4 @@
-"""The numbers behind a finding in words and units."""
+"""The numbers behind a finding, with labels and units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LABELS = {
     "stages_s": "waiting, by what the loader did",
     "files_while_waiting_s": "files read meanwhile",
     "share_of_step_time": "share of the step time",
-    "max_speedup": "speed-up, at most",
+    "max_speedup": "maximum speed-up",
     "read_s": "reading",
     "loading_in_main_thread_s": "loading in the main thread",
     "exposed_by_rank_s": "exposed, by rank",
@@ -33,7 +33,7 @@ _LABELS = {
     "extra_s": "lost",
     "seconds": "time",
     "p": "probability that it is chance",
-    "every": "every so many steps",
+    "every": "interval in steps",
     "steps_slowest": "steps in which it came last",
 }
 _SECONDS = ("seconds", "idle")
@@ -45,7 +45,7 @@ _MOST = 8  # entries of a list
 
 
 def _trimmed(text: str) -> str:
-    """7.10 s is 7.1 s: a finding is no measuring record."""
+    """7.10 s becomes 7.1 s: a finding is not a measurement log."""
     number, space, unit = text.partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number}{space}{unit}"
 
@@ -69,7 +69,7 @@ def _number(key: str, value: float) -> str:
 
 
 def _named(key: str, name: str) -> str:
-    """The name of an entry: a stage in words, a rank by its number, a path or whatever else as it is."""
+    """The name of an entry: a stage in plain words, a rank by its number, anything else as it is."""
     if key in _STAGES:
         return name.replace("_", " ")
     return f"rank {name}" if name.isdigit() else name
@@ -109,11 +109,11 @@ def _label(key: str) -> str:
 
 
 def evidence_rows(evidence: dict[str, Any]) -> list[tuple[str, str]]:
-    """Label and text of everything that is known."""
+    """The label and text of every known fact."""
     return [(_label(k), text) for k, v in evidence.items() if v is not None and (text := _text(k, v))]
 
 
 def evidence_line(evidence: dict[str, Any], most: int) -> str:
-    """The first facts in one line, without those that a title tells."""
+    """The first facts in one line, without those already in the title."""
     rows = evidence_rows({k: v for k, v in evidence.items() if k not in _IN_TITLE})
     return " · ".join(f"{label}: {text}" for label, text in rows[:most])

@@ -61,7 +61,7 @@ def _finding(f: Finding) -> str:
 def _stages(a: Analysis) -> str:
     slowest = a.job.slowest
     if slowest is None or not len(slowest.main.steps):
-        return "<p style='margin:4px 0'>No training steps were seen.</p>"
+        return "<p style='margin:4px 0'>No training steps were found.</p>"
     wall = max(1.0, float(slowest.wall_us.sum()))
     rows = []
     for stage in STAGES:
@@ -123,7 +123,7 @@ def _folded(title: str, body: str) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], escaped: bool = False) -> str:
     def cell(tag: str, i: int, text: str) -> str:
-        # Numbers to one edge: all but the first column, and the bars of the last.
+        # Numbers are right-aligned: all columns except the first, and the bars in the last.
         side = "left" if i == 0 or head[i] == "" else "right"
         return f"<{tag} style='{_CELL.format(side)}'>{text if escaped else escape(text)}</{tag}>"
 

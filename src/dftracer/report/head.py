@@ -27,7 +27,7 @@ def head(analysis: Analysis) -> tuple[str, str, str]:
 
 
 def culprit(a: Analysis) -> str | None:
-    """The row to mark: a stage of the ledger, or a piece of the run."""
+    """The row to mark: a stage of the ledger, or a part of the run."""
     if a.bound is None or a.view is None:
         return None
     part = a.bound.part
@@ -39,7 +39,7 @@ def culprit(a: Analysis) -> str | None:
 
 
 def notes(a: Analysis) -> list[str]:
-    """What a reader must know beside the verdict: stages not seen, other runs in the directory."""
+    """What a reader must know besides the verdict: stages not seen, other runs in the directory."""
     out = []
     if a.view is not None:
         unseen = unseen_stages(a.view.rank)
@@ -51,16 +51,16 @@ def notes(a: Analysis) -> list[str]:
     if others:
         told = "; ".join(_run_words(r) for r in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
-        is_are = "1 other run lies" if len(others) == 1 else f"{len(others)} other runs lie"
+        is_are = "1 other run is" if len(others) == 1 else f"{len(others)} other runs are"
         out.append(
-            f"{is_are} in the same place and {'is' if len(others) == 1 else 'are'} left out: {told}{more}."
+            f"{is_are} in the same place and {'was' if len(others) == 1 else 'were'} left out: {told}{more}."
         )
-        out.append("Choose with --run ID, or --run all to take all files as one run.")
+        out.append("Choose one with --run ID, or use --run all to treat all files as one run.")
     return out
 
 
 def identity_rows(a: Analysis) -> list[tuple[str, str]]:
-    """Which run this is: what is known of command, place, time, versions and id."""
+    """Which run this is: its command, place, time, versions and id, as far as known."""
     run = a.run
     hosts = a.trace_facts["hosts"]
     more = f" and {hosts - 1} more" if isinstance(hosts, int) and hosts > 1 else ""

@@ -1,6 +1,6 @@
 """The report as one HTML file: style, script and numbers inside, nothing fetched from anywhere.
 
-Everything drawn is aggregated here, so the size of the page depends on the number of lanes, not of events.
+Everything drawn is aggregated here, so the page's size depends on the number of lanes, not of events.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RANK_ROWS = 256
 _NAMES = 400
 _FILES = 200
 _IO_SLOTS = 480
-_WRITTEN = "#5b7083"  # no stage has it: writing is not only checkpointing
+_WRITTEN = "#5b7083"  # used by no stage: writing is not only checkpointing
 
 
 def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
@@ -54,7 +54,7 @@ def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """What the page may do: run and look like what is in it, and nothing else; fetch and send nothing."""
+    """What the page may do: use only its own script and style; fetch and send nothing."""
 
     def only(text: str) -> str:
         return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
@@ -145,16 +145,14 @@ def _rank(rank: Rank) -> dict[str, Any]:
 
 
 def _thread_words(owner: str, lane: dict[str, Any], pid: int) -> str:
-    """Whose thread it is, and which."""
+    """Which thread it is, and whose."""
     if lane["name"]:
         return f"{owner}, {lane['name']}"
     return f"{owner}, main thread" if lane["tid"] == pid else f"{owner}, thread {lane['tid']}"
 
 
 def _lanes(a: Analysis) -> list[dict[str, Any]]:
-    """The timeline overview: each lane as two strings of digits (stage
-    and how full), at one resolution that zooms.
-    """
+    """The timeline overview: each lane as two strings of digits (stage and how full), at one resolution."""
     mains = {(id(r.main), r.main.steps.tid): r.number for r in a.job.ranks}
     workers = {(id(w.partial), w.lane["tid"]): (r.number, w.number) for r in a.job.ranks for w in r.workers}
     owners = {

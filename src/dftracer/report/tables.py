@@ -18,12 +18,12 @@ _LONGEST_BAR = 30
 
 
 def bar_room(con: Console, beside: int) -> int:
-    """How long a bar may be beside columns of a width."""
+    """How long a bar may be next to columns of a given width."""
     return max(4, min(_LONGEST_BAR, con.width - beside))
 
 
 def bar(length: float, style: str) -> Any:
-    """A bar; what there is of something is never shown as nothing."""
+    """A bar; a value above zero is never shown as empty."""
     return need("rich.text").Text("█" * round(length) or "▏", style=style)
 
 

@@ -168,7 +168,7 @@ def _ledger(con: Console, a: Analysis) -> None:
 
 
 def _phases(con: Console, a: Analysis) -> None:
-    """The run in pieces; the steps alone where there is nothing else to tell."""
+    """The parts of the run; only the steps if there is nothing else."""
     pieces = [(name, row) for name, row in a.phases.items() if name == "steady" or row["share"] >= 0.001]
     if len(pieces) < 2:
         return

@@ -1,4 +1,4 @@
-"""The figures of one moment: the analysis of a report over the last seconds of a run."""
+"""The figures of one moment: the report's analysis over the last seconds of a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Frame:
     """Everything that is shown."""
 
     time_us: int
-    seconds: float  # that the figures are of
+    seconds: float  # that the figures cover
     run: str | None
     command: str
     processes: dict[str, int]  # how many in which state
@@ -56,7 +56,7 @@ class Frame:
     files: list[dict[str, Any]]
     events: int
     dropped: int
-    refusing: list[str]  # traces whose disk takes nothing at the moment
+    refusing: list[str]  # traces whose disk rejects writes at the moment
     verdict: str
 
     def to_json(self) -> dict[str, Any]:
@@ -64,10 +64,10 @@ class Frame:
 
 
 def take_frame(recent: Recent) -> Frame:
-    """Look at the run now. NoTraces where there is nothing to look at."""
+    """Look at the run now. Raises NoTraces if there is nothing to look at."""
     copies = recent.refresh()
     if not recent.files:
-        raise NoTraces("no trace is written there, and none was")
+        raise NoTraces("there are no traces, and none is being written")
     infos = recent.processes
     newest = _newest_run(infos)
     live = {f.path: f for f in recent.files if (infos[f.path].run or {}).get("id") == newest}
@@ -120,7 +120,7 @@ def _analysis(recent: Recent, copies: list[Path]) -> Analysis | None:
 
 
 def _seconds(recent: Recent, analysis: Analysis | None) -> float:
-    """What rates are of: the window, or less where the run is younger."""
+    """The period that rates refer to: the window, or less if the run is younger."""
     first = recent.start_us if analysis is None else max(recent.start_us, analysis.job.first_us)
     return max((recent.now_us - first) / 1e6, 0.001)
 
@@ -142,7 +142,7 @@ def _ranks(
         file = by_pid.get(rank.main.process.pid)
         seen[rank.number] = _row(recent, rank, file, seconds)
     for path, file in live.items():
-        # A rank that has been silent for longer than the window is there nevertheless.
+        # A rank that has been silent for longer than the window is still listed.
         info = infos[path]
         number = info.facts.get("rank")
         if number is not None and info.rank is not None and info.rank not in seen:

@@ -1,4 +1,4 @@
-"""The live screen: a frame a second, and a few keys."""
+"""The live screen: one frame per second, and a few keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dftracer.top.show import frame_text
 __all__ = ["run_screen"]
 
 _HINT = "q quits, p pauses"
-_PAUSED = "paused: p goes on, q quits"
+_PAUSED = "paused: p resumes, q quits"
 
 
 def run_screen(take: Callable[[], Frame], interval: float) -> None:
@@ -45,7 +45,7 @@ def run_screen(take: Callable[[], Frame], interval: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits for a key, at most so long; '' without one."""
+    """A function that waits for a key up to a timeout; '' if none was pressed."""
     if not sys.stdin.isatty():
 
         def sleep(seconds: float) -> str:

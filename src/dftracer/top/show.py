@@ -63,7 +63,7 @@ def print_frame(frame: Frame, con: Console | None = None, hint: str = "") -> Non
         print_table(con, plural(len(frame.ranks), "rank"), columns, [[row[i] for i in kept] for row in rows])
         con.print(_legend(frame, text))
     else:
-        con.print(text("no rank has made a step in this time", style="dim"))
+        con.print(text("no rank has completed a step in this time", style="dim"))
     if frame.files:
         print_table(con, "Input and output", _FILES, [_file(row) for row in frame.files])
     if frame.verdict:
@@ -89,7 +89,7 @@ def _moment(us: int) -> str:
 
 def _rates(frame: Frame) -> str:
     samples = (
-        "samples/s not marked" if frame.samples_per_s is None else f"{frame.samples_per_s:.1f} samples/s"
+        "samples/s not annotated" if frame.samples_per_s is None else f"{frame.samples_per_s:.1f} samples/s"
     )
     return "  ·  ".join(
         [
@@ -109,12 +109,12 @@ def _losses(frame: Frame) -> str:
     if frame.dropped:
         said.append(f"{plural(frame.dropped, 'event')} dropped so far: this trace has gaps")
     if frame.refusing:
-        said.append(f"the disk refuses {', '.join(frame.refusing)}")
+        said.append(f"the disk rejects writes to {', '.join(frame.refusing)}")
     return "; ".join(said)
 
 
 def _is_empty(name: str, cells: list[Any]) -> bool:
-    """A column of which nothing is known: the program does not number its steps, or has no device."""
+    """A column without data: the program does not number its steps, or has no device."""
     return name in ("step", "device") and all(cell == "-" for cell in cells)
 
 
@@ -140,7 +140,7 @@ def _rank(row: RankRow, room: int) -> list[Any]:
 
 
 def _legend(frame: Frame, text: Any) -> Any:
-    """Which colour is which stage, with its share of the slowest rank's last steps."""
+    """Which colour means which stage, with its share of the slowest rank's last steps."""
     line = text()
     most = max(frame.ranks, key=lambda r: r.step_s or 0.0)
     for stage, share in most.stages.items():

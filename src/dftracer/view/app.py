@@ -1,4 +1,4 @@
-"""The page and what it asks for, as a web application."""
+"""The page and its requests, as a web application."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_ARROWS = 400
 
 
 def make_app(session: Session, token: str) -> Starlette:
-    """The application; `Guard` stands before it."""
+    """The application; `Guard` checks every request first."""
     files = {
         f.name: f.read_bytes() for f in (resources.files("dftracer.view") / "page").iterdir() if f.is_file()
     }
@@ -63,14 +63,14 @@ def _answer(session: Session, make: Callable[[Session, Request], Any]) -> Callab
         value = make(session, request)
         if isinstance(value, bytes):
             return Response(value, media_type="application/octet-stream")
-        # In ASCII: names of files need not be text.
+        # In ASCII: file names need not be valid text.
         return Response(json.dumps(value, default=str).encode("ascii"), media_type="application/json")
 
     return endpoint
 
 
 def _missing(_: Request, e: Exception) -> Response:
-    return Response(f"not there: {e}", 404, media_type="text/plain")
+    return Response(f"not found: {e}", 404, media_type="text/plain")
 
 
 def _bad(_: Request, e: Exception) -> Response:

@@ -30,7 +30,7 @@ class FollowedSource(Source):
         self._files = look(self.paths)
         places = [self._readable(file) for file in self._files]
         if not places:
-            raise NoTraces(f"{self.paths[0]} holds no trace yet")
+            raise NoTraces(f"{self.paths[0]} contains no trace yet")
         trace = Trace(places, cache=False)
         trace.torch_files = find_torch_files(self.paths)
         return self._chosen(trace)

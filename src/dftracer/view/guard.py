@@ -1,8 +1,8 @@
-"""Who may ask: the page this server was started for, and nobody else.
+"""Access control: only the page this server was started for may send requests.
 
 The server listens on loopback only. Still, any program of any user on the machine and any web page in the
 user's browser can reach it: each request must carry the token, name this server as its host (a foreign name
-that resolves to 127.0.0.1 is refused), and come from this origin if it says where it comes from.
+that resolves to 127.0.0.1 is rejected), and come from this origin if it states one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLICY = (
 
 
 class Guard:
-    """Refuses what may not ask; tells browsers what the page may do."""
+    """Rejects unauthorised requests; tells browsers what the page may do."""
 
     def __init__(self, app: _App, token: str, port: int) -> None:
         self._app = app
@@ -66,9 +66,9 @@ class Guard:
             headers.setdefault(name.lower(), []).append(value)
         hosts = headers.get(b"host", [])
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return "this server answers to its own address only"
+            return "this server only answers at its own address"
         if any(origin.lower() not in self._origins for origin in headers.get(b"origin", [])):
-            return "requests of other sites are refused"
+            return "requests from other sites are rejected"
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         if len(asked) != 1 or not secrets.compare_digest(asked[0].encode("utf-8", "replace"), self._token):
             return "the token is missing or wrong: use the address that `dftracer view` printed"

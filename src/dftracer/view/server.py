@@ -26,11 +26,11 @@ _ADDRESS = "127.0.0.1"
 
 
 class PortTaken(Exception):
-    """Somebody else listens there."""
+    """Another program uses the port."""
 
 
 class _Server(uvicorn.Server):
-    """Ends on a signal and returns, where uvicorn would raise the signal again."""
+    """Ends on a signal and returns; uvicorn would raise the signal again."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -46,7 +46,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(session: Session, port: int, show: bool, quiet: bool = False) -> None:
-    """Print the address, open it in a browser if `show`, and answer until told to end."""
+    """Print the address, open it in a browser if `show`, and serve until told to stop."""
     listening = _listen(port)
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
@@ -60,7 +60,7 @@ def serve(session: Session, port: int, show: bool, quiet: bool = False) -> None:
         ws="none",
         server_header=False,
         timeout_graceful_shutdown=1,
-        h11_max_incomplete_event_size=1 << 18,  # the rows of very many lanes are a long question
+        h11_max_incomplete_event_size=1 << 18,  # requests for the rows of very many lanes are long
         http="h11",
     )
     print(url, flush=True)
@@ -92,5 +92,5 @@ def _listen(port: int) -> socket.socket:
 
 
 def _has_browser() -> bool:
-    """Whether a window can be opened: on a machine without a screen a browser in the terminal would."""
+    """Whether a window can be opened: without a display, a browser would open in the terminal."""
     return sys.platform == "darwin" or any(os.environ.get(v) for v in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -47,7 +47,7 @@ class Source:
     @property
     def trace(self) -> Trace:
         if self._opened is None:
-            raise NoTraces(f"{self.paths[0]} holds no trace yet")
+            raise NoTraces(f"{self.paths[0]} contains no trace yet")
         return self._opened
 
     def _open(self) -> Trace:
@@ -87,7 +87,7 @@ class Source:
         if self._cache:
             store.make_room()
         if not any(len(p) for p in parts):
-            raise NoTraces(f"{self.paths[0]} holds no events yet: nothing was recorded")
+            raise NoTraces(f"{self.paths[0]} contains no events yet: nothing was recorded")
         return Run(self.title, parts, run_identity(self.trace.processes))
 
     def _part(self, unit: list[ProcessInfo], progress: Callable[[int], None] | None) -> list[Part]:

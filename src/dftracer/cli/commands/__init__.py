@@ -1,1 +1,1 @@
-"""Each module here is a verb of the command `dftracer`."""
+"""Each module here is a verb of the `dftracer` command."""

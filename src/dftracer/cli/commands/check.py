@@ -15,7 +15,7 @@ from dftracer.cli.sides import input_files, open_side
 if TYPE_CHECKING:
     from dftracer.compare.limits import LimitFile
 
-HELP = "Fail when a run is slower than a baseline or breaks a limit: a gate for CI."
+HELP = "Fail when a run is slower than a baseline or exceeds a limit: a gate for CI."
 EXAMPLE = """\
 dftracer check traces/ --baseline main.json --max-regression 5%
 dftracer check traces/ --limit 'fetch_wait.share < 0.1' --limit 'step.p95 < 0.5'
@@ -96,7 +96,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _asked(args: argparse.Namespace) -> LimitFile:
-    """The command line before the file."""
+    """The command line takes precedence over the file."""
     from dftracer.compare.limits import LimitFile, parse_limit, parse_share, read_limits
 
     out = read_limits(args.limits) if args.limits else LimitFile()
@@ -113,16 +113,18 @@ def _asked(args: argparse.Namespace) -> LimitFile:
 
 
 def _outputs(args: argparse.Namespace, runs: list[str]) -> list[tuple[Path, str]]:
-    """Files to write, each with its kind; refused before the long work, not after it."""
+    """Files to write, each with its kind; rejected before the long work, not after it."""
     out = [(Path(p), kind) for p, kind in ((args.markdown, ".md"), (args.junit, ".xml")) if p]
     if args.output:
         ending = ".json" if args.json else Path(args.output).suffix
         if ending not in _ENDINGS:
-            raise CommandError(f"{args.output}: end the name in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}")
+            raise CommandError(
+                f"{args.output}: the name must end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}"
+            )
         out.append((Path(args.output), ending))
     inputs = input_files(runs)
     for path, _ in out:
-        # A job summary exists, and is empty, before the job begins.
+        # A job summary file already exists, empty, before the job begins.
         empty = path.is_file() and path.stat().st_size == 0
         check_output(path, inputs, force=args.force or empty)
     return out

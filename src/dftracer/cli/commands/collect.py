@@ -26,28 +26,30 @@ OUTPUT = "collected/"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     g = parser.add_argument_group("when")
     for name, what in (
-        ("wait", "steps of each cycle that pass untouched (default: 1)"),
-        ("warmup", "steps that warm the profiler up (default: 1)"),
-        ("active", "steps that are recorded (default: 2)"),
-        ("repeat", "number of windows, 0 for ever (default: 1)"),
+        ("wait", "steps of each cycle that are not recorded (default: 1)"),
+        ("warmup", "steps to warm up the profiler (default: 1)"),
+        ("active", "steps to record (default: 2)"),
+        ("repeat", "number of windows; 0: until the end (default: 1)"),
         ("skip-first", "steps before the first cycle (default: 0)"),
-        ("et-windows", "windows with an execution trace; later ones time with Kineto alone (default: all)"),
+        ("et-windows", "windows with an execution trace; later ones have Kineto only (default: all)"),
     ):
         g.add_argument(f"--{name}", type=int, metavar="N", help=what)
     g.add_argument(
-        "--steps", choices=("auto", "optimizer", "loader"), help="whose calls are the steps (default: auto)"
+        "--steps", choices=("auto", "optimizer", "loader"), help="whose calls count as steps (default: auto)"
     )
     g = parser.add_argument_group("what")
-    g.add_argument("--traces", metavar="LIST", help="of pfw,et,kineto,nsys (default: pfw,et,kineto)")
-    g.add_argument("--plugins", metavar="LIST", help="of comms,memory,nvml (default: all)")
+    g.add_argument("--traces", metavar="LIST", help="some of pfw,et,kineto,nsys (default: pfw,et,kineto)")
+    g.add_argument("--plugins", metavar="LIST", help="some of comms,memory,nvml (default: all)")
     g.add_argument("--no-compress", action="store_true", help="write .json instead of .json.gz")
     g.add_argument(
         "--threads",
         choices=("all", "main"),
-        help="whose operators Kineto records (default: all, those of Python)",
+        help="threads whose operators Kineto records (default: all of Python's)",
     )
-    g.add_argument("--memory", action="store_true", help="memory events in Kineto's trace (implies main)")
-    g.add_argument("--stack", action="store_true", help="Python stacks in Kineto's trace")
+    g.add_argument(
+        "--memory", action="store_true", help="record memory events with Kineto (implies --threads main)"
+    )
+    g.add_argument("--stack", action="store_true", help="record Python stacks with Kineto")
     add_io(g)
     add_program(parser)
 
@@ -71,7 +73,7 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def environment(args: argparse.Namespace, directory: Path, traces: tuple[str, ...]) -> dict[str, str]:
-    """The program's environment: our recorder as `dftracer run` has it, and the collection's own settings."""
+    """The program's environment: the recorder as for `dftracer run`, and the collection's own settings."""
     from dftracer.collect._options import as_environment
 
     records = "pfw" in traces
@@ -92,7 +94,7 @@ def _under_nsys(command: list[str], directory: Path, repeat: int | None) -> list
     words = _nsys.command(nsys or "nsys", str(directory.resolve()), rank, command, windows)
     if nsys is None:
         print(
-            f"dftracer collect: nsys is not on the PATH, there will be no nsys trace; the command would be: "
+            "dftracer collect: nsys is not on the PATH, so there is no nsys trace; the command would be: "
             f"{shlex.join(words)}",
             file=sys.stderr,
         )
@@ -133,7 +135,7 @@ def _manifests(directory: Path) -> dict[Path, int]:
 
 
 def _tell(args: argparse.Namespace, directory: Path, before: dict[Path, int]) -> None:
-    """What this run left, in a few lines or as the manifests."""
+    """What this run produced, in a few lines or as the manifests."""
     found = []
     for path, changed in sorted(_manifests(directory).items()):
         if before.get(path) != changed:
@@ -145,7 +147,7 @@ def _tell(args: argparse.Namespace, directory: Path, before: dict[Path, int]) ->
         return
     if not found:
         print(
-            "dftracer collect: nothing was collected: no process made a torch optimizer or read a DataLoader",
+            "dftracer collect: nothing was collected: no process used a torch optimizer or a DataLoader",
             file=sys.stderr,
         )
     for rank in found:

@@ -12,7 +12,7 @@ from dftracer.cli.outputs import appearing, check_output
 from dftracer.cli.showing import console, print_json
 from dftracer.cli.sides import input_files, open_side
 
-HELP = "Compare runs: what changed, by how much, and how sure that is."
+HELP = "Compare runs: what changed, by how much, and how certain that is."
 EXAMPLE = """\
 dftracer compare traces/before traces/after
 dftracer compare before.json after.json -o compare.html
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if len(args.runs) < 2:
-        raise CommandError("give two runs or more: dftracer compare BEFORE AFTER")
+        raise CommandError("give at least two runs: dftracer compare BEFORE AFTER")
     kind = _kind(args)
     if args.output:
         check_output(Path(args.output), input_files(args.runs), force=args.force)
@@ -66,15 +66,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _kind(args: argparse.Namespace) -> str:
-    """What to write, by the options or by the ending of -o."""
+    """What to write, according to the options or the suffix of -o."""
     asked = ".json" if args.json else ".md" if args.md else ""
     if not args.output:
         return asked or ".txt"
     ending = Path(args.output).suffix
     if asked and ending in _ENDINGS and ending != asked:
-        raise CommandError(f"{args.output} ends in {ending} and --{asked[1:]} asks for {asked}: which one?")
+        raise CommandError(f"{args.output} ends in {ending}, but --{asked[1:]} asks for {asked}: choose one")
     if asked:
         return asked
     if ending not in _ENDINGS:
-        raise CommandError(f"{args.output}: end the name in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}")
+        raise CommandError(
+            f"{args.output}: the name must end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}"
+        )
     return ending

@@ -7,7 +7,7 @@ import argparse
 from dftracer.cli.completing import Option, verb_options
 from dftracer.cli.main import EXIT_OK
 
-HELP = "Print the completion script of a shell."
+HELP = "Print the completion script for a shell."
 EXAMPLE = """\
 eval "$(dftracer completion bash)"
 dftracer completion fish > ~/.config/fish/completions/dftracer.fish"""

@@ -20,7 +20,7 @@ from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS
 from dftracer.cli.showing import print_json
 from dftracer.cli.table import print_wrapped
 
-HELP = "Say what is installed and what works here."
+HELP = "Show what is installed and what works on this machine."
 EXAMPLE = "dftracer doctor --directory /scratch/traces"
 
 
@@ -28,10 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="only look whether the packages of the extras are installed, do not load them",
+        help="only check whether the packages of the extras are installed, without loading them",
     )
     parser.add_argument(
-        "--directory", default=".", metavar="DIR", help="where traces will be written (default: here)"
+        "--directory",
+        default=".",
+        metavar="DIR",
+        help="where traces will be written (default: the current directory)",
     )
 
 
@@ -63,7 +66,7 @@ def _interception() -> tuple[bool, str]:
         return False, f"interception works on Linux, not on {sys.platform}"
     libc, version = platform.libc_ver()
     if libc != "glibc":
-        return False, "interception expects glibc"
+        return False, "interception needs glibc"
     here = importlib.util.find_spec("dftracer.preload") is not None
     return here, f"{libc} {version} on {platform.machine()}" + (
         "" if here else "; this build has no interception library"
@@ -71,7 +74,7 @@ def _interception() -> tuple[bool, str]:
 
 
 def _other_packages() -> tuple[bool, str]:
-    """Other distributions with files in a folder `dftracer/`: ours, or one that hides ours."""
+    """Other distributions with files in a folder `dftracer/`: in ours, or in one that hides ours."""
     ours: set[Path] = set()
     others: dict[str, set[Path]] = {}
     for distribution in metadata.distributions():
@@ -86,16 +89,16 @@ def _other_packages() -> tuple[bool, str]:
         elif files:
             others[f"{name} {distribution.version}"] = files
     home = Path(__file__).resolve().parents[2]
-    # Without a list of our own files (a checkout), what makes the package itself counts.
+    # Without a list of our own files (a checkout), the package's main files count.
     ours = ours or {home / "__init__.py", home / "python" / "__init__.py"}
     clash = sorted(name for name, files in others.items() if files & ours)
     if clash:
         names = " ".join(name.split()[0] for name in clash)
         return False, (
-            f"{_listed(clash)} files of dftracer/ too, and the one installed last has won:"
+            f"{_listed(clash)} files in dftracer/ as well, and the one installed last wins:"
             f" pip uninstall {names}, then install pydftracer again"
         )
-    # One that only adds a folder of its own, dftracer/utils, hides nothing.
+    # One that only adds its own folder, dftracer/utils, hides nothing.
     hiding = sorted(
         n for n, files in others.items() if any(f.parts[-2:] == ("dftracer", "__init__.py") for f in files)
     )
@@ -104,7 +107,7 @@ def _other_packages() -> tuple[bool, str]:
             f"{_listed(hiding)} a folder dftracer/ elsewhere, and the first on sys.path wins"
             f" (here {home}): pip uninstall {' '.join(name.split()[0] for name in hiding)}"
         )
-    return True, "no other distribution owns files of dftracer/"
+    return True, "no other distribution owns files in dftracer/"
 
 
 def _listed(names: list[str]) -> str:

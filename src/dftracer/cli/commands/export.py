@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to",
         choices=sorted([*_ENDINGS, "hta"]),
-        help="the format (default: by the ending of -o, else chrome); hta makes a folder of Kineto files",
+        help="the format (default: by the suffix of -o, or chrome); hta writes a folder of Kineto files",
     )
     add_filters(parser)
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     kind = args.to or _kind_of(args.output)
     path = output_path(args, f"trace{_ENDINGS[kind]}")
     if is_trace_name(path.name):
-        raise CommandError(f"{path} has the name of a trace; `dftracer slice` and `merge` write those")
+        raise CommandError(f"{path} is named like a trace; `dftracer slice` and `merge` write those")
     trace = open_trace(args)
     with appearing(path) as place:
         if kind in {"chrome", "perfetto"}:
@@ -68,11 +68,11 @@ def _kind_of(output: str | None) -> str:
     if output is None:
         return "chrome"
     if is_trace_name(Path(output).name):
-        raise CommandError(f"{output} has the name of a trace; `dftracer slice` and `merge` write those")
+        raise CommandError(f"{output} is named like a trace; `dftracer slice` and `merge` write those")
     found = next((k for k, e in _ENDINGS.items() if output.removesuffix(".gz").endswith(e)), None)
     if found is None:
         endings = sorted({*_ENDINGS.values()})
-        raise CommandError(f"{output}: end the name in {', '.join(endings)}, or say --to FORMAT")
+        raise CommandError(f"{output}: the name must end in {', '.join(endings)}, or give --to FORMAT")
     return found
 
 
@@ -82,7 +82,7 @@ def _write_for_hta(args: argparse.Namespace) -> int:
 
     folder = Path(args.output or "hta")
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not args.force)):
-        raise CommandError(f"{folder} is there already; name an empty folder with -o, or use -f")
+        raise CommandError(f"{folder} already exists; name an empty folder with -o, or use -f")
     if len(args.paths) != 1 or not Path(args.paths[0]).is_dir():
         raise CommandError("--to hta takes one directory of PyTorch's traces")
     try:

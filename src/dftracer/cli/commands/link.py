@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-coverage",
         type=_part,
         metavar="PART",
-        help="exit code 1 if a rank joins less of its nodes, e.g. 0.99 (default: any will do)",
+        help="exit with code 1 if a rank joins a smaller share of its nodes, e.g. 0.99 (default: no minimum)",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes to use (default: one a core)")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes to use (default: one per core)")
 
 
 def run(args: argparse.Namespace) -> int:

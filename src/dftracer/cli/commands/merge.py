@@ -15,7 +15,7 @@ from dftracer.format.files import SUFFIXES
 from dftracer.format.reader import Problems
 from dftracer.format.writer import TraceWriter, maker_of
 
-HELP = "Put many trace files into one."
+HELP = "Merge many trace files into one."
 EXAMPLE = "dftracer merge traces/ -o all.pfw.gz"
 OUTPUT = "merged.pfw.gz"
 
@@ -45,13 +45,13 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         print(
             f"{out}: {plural(writer.records, 'record')} of {plural(len(files), 'file')}"
-            + (f", {plural(bad, 'broken line')} left out" if bad else "")
+            + (f", {plural(bad, 'broken line')} skipped" if bad else "")
         )
     return EXIT_OK
 
 
 def _without_earlier(files: list[Path], out: Path, named: list[str]) -> list[Path]:
-    """The inputs without what an earlier merge has left in their folder under the name of the output."""
+    """The inputs, without the output of an earlier merge in the same folder."""
     there = identity(out)
     if there is None or there in {identity(p) for p in named} or maker_of(out) is None:
         return files

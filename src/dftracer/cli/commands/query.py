@@ -20,7 +20,7 @@ dftracer query "select path, sum(size) from events group by 1 order by 2 desc" t
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sql", metavar="SQL", help="a DuckDB query")
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files or directories")
-    parser.add_argument("--no-cache", action="store_true", help="leave no columnar sidecar beside the trace")
+    parser.add_argument("--no-cache", action="store_true", help="write no columnar sidecar next to the trace")
     add_filters(parser)
 
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         path = output_path(args, "")
         writers = {".csv": frame.write_csv, ".parquet": frame.write_parquet, ".json": frame.write_json}
         if path.suffix not in writers:
-            raise CommandError(f"{path}: write to .csv, .parquet or .json")
+            raise CommandError(f"{path}: the name must end in .csv, .parquet or .json")
         with appearing(path) as place:
             writers[path.suffix](place)
     elif args.json:

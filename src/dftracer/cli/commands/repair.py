@@ -18,11 +18,11 @@ from dftracer.cli.showing import print_json
 from dftracer.format.reader import Problems
 from dftracer.format.writer import TraceWriter
 
-HELP = "Make clean copies of cut or half-written traces: whole records only, properly closed."
+HELP = "Make clean copies of truncated or damaged traces: complete records only, properly closed."
 EXAMPLE = """\
 dftracer repair traces/ -o repaired/
 dftracer repair --rings"""
-OUTPUT = "none: say where, or --in-place"
+OUTPUT = "none: required unless --in-place is given"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--in-place",
         action="store_true",
-        help="replace the files themselves; what had damage is kept beside as NAME.original",
+        help="replace the files themselves; a damaged file is kept as NAME.original",
     )
 
 
@@ -39,9 +39,9 @@ def run(args: argparse.Namespace) -> int:
     if args.rings:
         return look_after_rings(args)
     if not args.paths:
-        raise CommandError("say which traces: PATH, or --rings for what killed processes have left")
+        raise CommandError("no traces given: name a PATH, or use --rings for what killed processes have left")
     if not args.in_place and not args.output:
-        raise CommandError("say where the clean copies go: -o DIRECTORY, or --in-place")
+        raise CommandError("no place for the clean copies given: use -o DIRECTORY, or --in-place")
     target = None if args.in_place else Path(args.output)
     files, recovered = input_files(args.paths, target)
     done, left = _in_place(files) if target is None else (_copies(args, files, target), [])
@@ -51,12 +51,12 @@ def run(args: argparse.Namespace) -> int:
         for d in done:
             print(
                 f"{d['to']}: {plural(d['records'], 'record')}"
-                + (f", {plural(d['left_out'], 'broken line')} left out" if d["left_out"] else "")
+                + (f", {plural(d['left_out'], 'broken line')} skipped" if d["left_out"] else "")
                 + (f"; the damaged file is kept as {d['kept']}" if d.get("kept") else "")
             )
     if not args.json:
         for f in left:
-            print(f"dftracer repair: {f} is still being written: left alone", file=sys.stderr)
+            print(f"dftracer repair: {f} is still being written: skipped", file=sys.stderr)
     return EXIT_PROBLEMS if left else EXIT_OK
 
 
@@ -74,7 +74,7 @@ def _copies(args: argparse.Namespace, files: list[Path], target: Path) -> list[d
 
 
 def _in_place(files: list[Path]) -> tuple[list[dict[str, Any]], list[Path]]:
-    """What was done, and the files that somebody still writes to."""
+    """What was done, and the files that are still being written."""
     from dftracer.cli.live import is_finished, is_live
     from dftracer.load.heads import read_through
 
@@ -92,7 +92,7 @@ def _in_place(files: list[Path]) -> tuple[list[dict[str, Any]], list[Path]]:
             continue
         with appearing(file) as place:
             records, bad, damaged = _clean_copy(file, place, signed=False)
-            # Whoever may still write to it, unseen from here, goes on writing to what is kept.
+            # A process that is still writing, not visible from here, continues with the kept file.
             kept = _keep(file) if damaged or not is_finished(info) else None
         told = {"file": str(file), "to": str(file), "records": records, "left_out": bad}
         done.append({**told, "kept": str(kept)} if kept else told)
@@ -100,7 +100,7 @@ def _in_place(files: list[Path]) -> tuple[list[dict[str, Any]], list[Path]]:
 
 
 def _clean_copy(file: Path, place: Path, signed: bool = True) -> tuple[int, int, bool]:
-    """Records written, lines left out, and whether anything of the file is not in the copy."""
+    """Records written, lines skipped, and whether any part of the file is missing from the copy."""
     problems = Problems()
     with TraceWriter(
         place, packed=file.suffix == ".gz", made_by="dftracer repair" if signed else None
@@ -112,7 +112,7 @@ def _clean_copy(file: Path, place: Path, signed: bool = True) -> tuple[int, int,
 
 
 def _keep(file: Path) -> Path:
-    """Another name for the file as it is, never one that is taken."""
+    """Another name for the unchanged file, never one that is taken."""
     for number in itertools.count(1):
         kept = file.with_name(f"{file.name}.original" + (f"-{number}" if number > 1 else ""))
         try:
@@ -124,4 +124,4 @@ def _keep(file: Path) -> Path:
                 continue
             file.rename(kept)
         return kept
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable")

@@ -26,7 +26,7 @@ from dftracer.format.files import NoTraces, find_files
 if TYPE_CHECKING:
     from dftracer.analyze import Analysis
 
-HELP = "Say where the time went, what is to blame and what would help."
+HELP = "Show where the time went, why, and what would help."
 EXAMPLE = """\
 dftracer report traces/
 dftracer report traces/ -o report.html
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write one self-contained HTML page")
     parser.add_argument("--md", action="store_true", help="print Markdown, short enough for a chat")
     parser.add_argument(
-        "--run", metavar="ID|all", help="the run to report, of several; `all` files as one (default: newest)"
+        "--run", metavar="ID|all", help="which run to report; `all`: all files as one run (default: newest)"
     )
     parser.add_argument(
         "--dask",
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--flops",
         type=float,
         metavar="N",
-        help="FLOP of one step of one rank, for FLOP/s and MFU (default: what the trace says)",
+        help="FLOPs of one step of one rank, for FLOP/s and MFU (default: from the trace)",
     )
     add_filters(parser)
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _choose_format(args: argparse.Namespace) -> None:
-    """What the ending of -o means; an ending that means nothing is a mistake, not a text file."""
+    """The format that the suffix of -o means; an unknown suffix is an error, not a text file."""
     if not args.output:
         return
     path = Path(args.output)
@@ -91,37 +91,37 @@ def _choose_format(args: argparse.Namespace) -> None:
         return
     if asked:
         raise CommandError(
-            f"{path} ends in {path.suffix} and --{asked[0][1:]} asks for {asked[0]}: which one?"
+            f"{path} ends in {path.suffix}, but --{asked[0][1:]} asks for {asked[0]}: choose one"
         )
     if path.suffix not in _ENDINGS and not _is_device(path):
-        raise CommandError(f"{path}: end the name in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}")
+        raise CommandError(f"{path}: the name must end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}")
     args.json, args.md = path.suffix == ".json", path.suffix == ".md"
     if path.suffix == ".html":
         if args.html:
-            raise CommandError("-o and --html both name a page: name one")
+            raise CommandError("-o and --html both name a page: give only one")
         args.html, args.output = args.output, None
         args.only_page = True
 
 
 def _is_device(path: Path) -> bool:
-    """A pipe or a terminal: its name says nothing of what is wanted."""
+    """A pipe or a terminal: its name does not imply a format."""
     return path.exists() and not path.is_file()
 
 
 def _check_page(args: argparse.Namespace) -> None:
-    """Refuse before the long work, not after it."""
+    """Reject bad outputs before the long work, not after it."""
     page = Path(args.html) if args.html else None
     if page is not None:
         earlier = page.suffix == ".html" and _is_report(page)
         try:
             traces = find_files(args.paths)
-        except NoTraces:  # the profiler's files alone, or nothing: the reader says which
+        except NoTraces:  # only profiler files, or nothing: the reader says which
             traces = []
         check_output(page, traces, force=args.force or earlier)
 
 
 def _is_report(page: Path) -> bool:
-    """Whether a page is an earlier report, which a new one may replace."""
+    """Whether a page is an earlier report, which may be replaced by a new one."""
     try:
         with page.open("rb") as file:
             return b"dftracer" in file.read(4096)
@@ -130,7 +130,7 @@ def _is_report(page: Path) -> bool:
 
 
 def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
-    """The report as JSON, as Markdown or for the terminal; to a file where -o names one."""
+    """The report as JSON, as Markdown or for the terminal; to a file if -o names one."""
     if getattr(args, "only_page", False):
         return
     if args.quiet and args.html and not (args.json or args.md or args.output):

@@ -30,16 +30,12 @@ OUTPUT = "traces/RUN/"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_io(parser)
+    parser.add_argument("--report", action="store_true", help="print the full report when the program ends")
+    parser.add_argument("--html", metavar="FILE", help="write the HTML report when the program ends")
     parser.add_argument(
-        "--report", action="store_true", help="print the whole report when the program has ended"
+        "--no-auto", action="store_true", help="record only the training steps you annotate yourself"
     )
-    parser.add_argument("--html", metavar="FILE", help="write the HTML report when the program has ended")
-    parser.add_argument(
-        "--no-auto", action="store_true", help="record no training steps but those annotated by hand"
-    )
-    parser.add_argument(
-        "--modules", action="store_true", help="also record the forward of every module of the model"
-    )
+    parser.add_argument("--modules", action="store_true", help="also record the forward pass of every module")
     add_program(parser)
 
 

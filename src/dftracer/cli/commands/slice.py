@@ -18,7 +18,7 @@ from dftracer.format.writer import TraceWriter
 from dftracer.load.heads import read_through
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
 
-HELP = "Cut a part out of a trace: some steps, ranks, a span of time, some categories."
+HELP = "Extract part of a trace: some steps, ranks, categories, or a time range."
 Window = tuple[int, int]
 EXAMPLE = """\
 dftracer slice traces/ --steps 100:120 --ranks 0 -o part/
@@ -72,7 +72,7 @@ def _slice(
     time: Window | None,
     out: Path,
 ) -> int:
-    """Write what is wanted of one file; without any event no file appears."""
+    """Write the selected part of one file; no file is created if there are no events."""
     kept = 0
     with appearing(out) as place:
         writer = TraceWriter(place, packed=out.suffix == ".gz", made_by="dftracer slice")
@@ -96,8 +96,8 @@ def _slice(
 def _allowed(
     args: argparse.Namespace, process: ProcessInfo, windows: dict[int | None, Window] | None
 ) -> dict[int, Window | None]:
-    """The processes of a file to keep, each with the time of its rank's steps where steps were asked for."""
-    # Further processes of a file are met on the way.
+    """The processes of a file to keep, each with the time of its rank's steps if steps were requested."""
+    # Other processes in the file are found along the way.
     everyone = process if process.alone else read_through(process.file)
     return {
         pid: None if windows is None else windows[rank]
@@ -111,7 +111,7 @@ def _allowed(
 def _windows(
     args: argparse.Namespace, files: list[Path], processes: list[ProcessInfo]
 ) -> dict[int | None, Window]:
-    """Per rank the time of the asked steps: as the analysis sees them, or by label where it is missing."""
+    """Per rank, the time of the requested steps: from the analysis, or by label if it is not installed."""
     try:
         out = _analyzed_windows(files, args.steps)
     except ImportError:
@@ -120,7 +120,7 @@ def _windows(
         low, high = args.steps
         raise CommandError(f"no step in {low}:{high}; `dftracer report --json` lists the steps")
     if all(p.rank is None for p in processes):
-        # The analysis gives programs that are no ranks a number; their files have none.
+        # The analysis numbers programs that have no rank; their files have no number.
         out[None] = (min(first for first, _ in out.values()), max(last for _, last in out.values()))
     return out
 

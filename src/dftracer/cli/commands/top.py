@@ -24,14 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="?",
         metavar="DIR|PID",
-        help="a directory of traces, or a process (default: where this user's programs record now)",
+        help="a directory of traces, or a process id (default: where this user's programs are recording)",
     )
-    parser.add_argument("--once", action="store_true", help="print one frame and end, for scripts")
+    parser.add_argument("--once", action="store_true", help="print one frame and exit, for scripts")
     parser.add_argument(
-        "--last", type=_seconds, default=30.0, metavar="SECONDS", help="what the figures are of (default: 30)"
+        "--last",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="the period the figures cover (default: 30)",
     )
     parser.add_argument(
-        "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between two frames (default: 1)"
+        "--interval",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="time between two frames (default: 1)",
     )
 
 
@@ -83,7 +91,7 @@ def _paths(target: str | None) -> list[Path]:
         folders = traces_of_process(int(target))
         if not folders:
             raise CommandError(
-                f"process {target} writes no trace that can be seen from here; is it running, and yours?"
+                f"process {target} writes no trace that is visible here; is it running, and is it yours?"
             )
         return folders
-    raise CommandError(f"{target} is no directory and no number of a process")
+    raise CommandError(f"{target} is neither a directory nor a process id")

@@ -16,7 +16,7 @@ from dftracer.cli.trace_arguments import add_paths
 if TYPE_CHECKING:
     from dftracer.link.checks import Checked
 
-HELP = "Check every record of a trace and every file of a collected directory; exit code 1 if one is wrong."
+HELP = "Check every record of a trace and every file of a collected directory; exit code 1 for problems."
 EXAMPLE = """\
 dftracer validate traces/ && echo complete
 dftracer validate collected/ --json"""
@@ -54,13 +54,13 @@ def run(args: argparse.Namespace) -> int:
         print_wrapped(f"{files}, {plural(records, 'record')}, {faulty} with problems")
         if bad:
             print_wrapped(
-                "`dftracer repair` makes clean copies; events that were never written cannot be brought back."
+                "`dftracer repair` makes clean copies; events that were never written cannot be recovered."
             )
     return EXIT_OK if ok else EXIT_PROBLEMS
 
 
 def _our_traces(args: argparse.Namespace, others: bool) -> tuple[list[dict[str, Any]], list[int]]:
-    """Facts of our own trace files, and the ranks without one; other traces may do without ours."""
+    """Facts about our own trace files, and the ranks without one; other traces do not need ours."""
     from dftracer.load.facts import file_facts
 
     try:
@@ -76,7 +76,7 @@ def _our_traces(args: argparse.Namespace, others: bool) -> tuple[list[dict[str, 
 
 
 def _collected(paths: list[str]) -> list[Checked]:
-    """What the directories hold of PyTorch's own traces."""
+    """PyTorch's own traces in the directories."""
     from dftracer.link.discover import NothingToLink, holds_torch_traces
 
     folders = [Path(p) for p in paths if holds_torch_traces(Path(p))]

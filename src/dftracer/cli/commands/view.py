@@ -33,13 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=_port, default=0, metavar="N", help="port on 127.0.0.1; 0: any free one (default: 0)"
     )
-    parser.add_argument("--no-open", action="store_true", help="only print the address, open no browser")
+    parser.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
     parser.add_argument(
-        "--run", metavar="ID|all", help="the run to show, of several; `all` files as one (default: newest)"
+        "--run", metavar="ID|all", help="which run to show; `all`: all files as one run (default: newest)"
     )
-    parser.add_argument("--follow", action="store_true", help="read a running job's trace again as it grows")
+    parser.add_argument("--follow", action="store_true", help="follow a running job's trace as it grows")
     parser.add_argument(
-        "--no-cache", action="store_true", help="keep nothing in the cache directory (~/.cache/dftracer/view)"
+        "--no-cache",
+        action="store_true",
+        help="write nothing to the cache directory (~/.cache/dftracer/view)",
     )
 
 
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     for module in ("numpy", "polars"):
         need(module)
     if args.output:
-        raise CommandError("nothing is written; `dftracer report -o page.html` makes a page to keep")
+        raise CommandError("view writes no file; `dftracer report -o page.html` makes a page to keep")
     if len(args.paths) > 2:
         raise CommandError("give one trace, or two to see them side by side")
     from dftracer.view.following import FollowedSource

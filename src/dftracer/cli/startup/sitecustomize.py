@@ -1,5 +1,5 @@
-"""Begins recording in every Python process under `dftracer run` and `dftracer
-collect`, then lets the user's own sitecustomize run.
+"""Begins recording in every Python process under `dftracer run` and `dftracer collect`, then lets the
+user's own sitecustomize run.
 """
 
 import os
@@ -12,10 +12,10 @@ def _start() -> None:
             import dftracer.collect._auto as auto
 
             auto.install()
-        import dftracer._session  # joining the announced session is its effect
+        import dftracer._session  # importing it joins the announced session
 
         if os.environ.get("DFTRACER_AUTO"):
-            import dftracer.auto.startup  # noqa: F401 - beginning is its effect
+            import dftracer.auto.startup  # noqa: F401 - importing it begins recording
     except Exception as e:  # the traced program must run whatever happens here
         sys.stderr.write(f"dftracer: not recording: {e}\n")
 

@@ -72,7 +72,7 @@ async function rangeDone(open = true) {
   if (open) openTab("range");
   const mine = ++rangeAsked;
   if (!view.range) { showRange(null); return; }
-  at("range").replaceChildren(element("p", {class: "soft", text: "Adding up …"}));
+  at("range").replaceChildren(element("p", {class: "soft", text: "Computing …"}));
   const [t0, t1] = view.range.map(Math.round);
   const query = {t0, t1: Math.max(t1, t0 + 1), hide: [...view.hidden], ranks: view.filter.ranks};
   const found = await Promise.all(panes.map((p) => json("range", {run: p.number, ...query}))).catch((e) => { failed(e); return null; });
@@ -300,7 +300,7 @@ async function poll() {
     else if (broken) wait = states.follow ? 1000 : 0;
   } catch (e) {
     wait = Math.min(5000, 300 * 2 ** tries++);
-    if (tries > 3) failed(new Error("the server does not answer any more: start `dftracer view` again"));
+    if (tries > 3) failed(new Error("the server no longer responds: start `dftracer view` again"));
   }
   if (wait) setTimeout(poll, wait);
 }

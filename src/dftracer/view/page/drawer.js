@@ -51,7 +51,7 @@ export function showEvent(d, go) {
   const args = Object.entries(d.args).map(([k, v]) => [k, String(typeof v === "object" ? JSON.stringify(v) : v).slice(0, SHOWN_ARGS)]);
   const first = element("div", {}, element("h2", {}, chip(d.kind), " ", d.name), facts([
     ["category", d.cat === "ledger" ? "stage of the training thread" : d.cat], ["begins at", time(d.start)], ["takes", time(d.length)],
-    ["of that itself", d.children_total ? time(d.self) : null],
+    ["self time", d.children_total ? time(d.self) : null],
     ["lane", d.lane], ["process", `pid ${d.pid}, tid ${d.tid}${d.host ? `, ${d.host}` : ""}`],
     ["file", d.path], ["bytes", d.bytes === null ? null : `${bytes(d.bytes)} (${count(d.bytes)})`],
   ]));
@@ -59,7 +59,7 @@ export function showEvent(d, go) {
   if (args.length) columns.push(element("div", {}, element("h3", {text: "Arguments"}), facts(args)));
   const second = element("div", {});
   if (d.parents.length) second.append(element("h3", {text: "Inside"}), eventList(d.parents, go));
-  if (d.children.length) second.append(element("h3", {text: `Holds ${plural(d.children_total, "event")}`}), eventList(d.children, go, d.children_total));
+  if (d.children.length) second.append(element("h3", {text: `Contains ${plural(d.children_total, "event")}`}), eventList(d.children, go, d.children_total));
   const third = element("div", {});
   if (d.operator) third.append(element("h3", {text: "Operator"}), eventList([d.operator], go));
   if (d.kernels.length) third.append(element("h3", {text: `On the device: ${plural(d.kernels.length, "operation")}`}), eventList(d.kernels, go));
@@ -68,7 +68,7 @@ export function showEvent(d, go) {
     third.append(element("h3", {text: `Batch ${b.number}`}), facts([
       ["made by", `${b.maker}, from ${plural(b.items, "item")}`],
       ["collated", link(mark(b.made), go, `${b.made.name} at ${time(b.made.start)}`)],
-      ["awaited by", b.waits.length ? link(mark(b.waits[0]), go, `${b.waits[0].name} at ${time(b.waits[0].start)}`) : "no step"]]));
+      ["waited for by", b.waits.length ? link(mark(b.waits[0]), go, `${b.waits[0].name} at ${time(b.waits[0].start)}`) : "no step"]]));
   }
   const arrows = d.flows.filter((f) => f.kind === "launch" || f.kind === "batch");
   if (arrows.length && !d.batch && !d.kernels.length) {
@@ -129,14 +129,14 @@ export function showFound(result, go) {
 
 export function showTable(events, total, go) {
   at("table").replaceChildren(
-    element("p", {class: "soft", text: total > events.length ? `The longest ${count(events.length)} of ${plural(total, "event")} in view, in the order of time` : `${plural(total, "event")} in view`}),
+    element("p", {class: "soft", text: total > events.length ? `The longest ${count(events.length)} of ${plural(total, "event")} in view, in order of time` : `${plural(total, "event")} in view`}),
     table([["begins at"], ["takes"], ["name", "long l"], ["category", "l"], ["kind", "l"], ["lane", "l"]],
       events.map((e) => [time(e.start), time(e.length), link(e, go), e.cat, e.kind, e.lane]), {label: "Events in view"}));
 }
 
 export function showSteps(answer, rank, ranks, hooks) {
   const host = at("steps");
-  if (!answer || answer.pending) { host.replaceChildren(element("p", {class: "soft", text: answer ? "The steps are being found …" : "No steps."})); return; }
+  if (!answer || answer.pending) { host.replaceChildren(element("p", {class: "soft", text: answer ? "Looking for steps …" : "No steps."})); return; }
   const choose = element("select", {"aria-label": "Rank", on: {change: (e) => hooks.rank(Number(e.target.value))}},
     ...ranks.map((r) => { const o = element("option", {value: r, text: `rank ${r}`}); o.selected = r === rank; return o; }));
   const page = (by, text) => element("button", {type: "button", text, on: {click: () => hooks.page(by)}});
