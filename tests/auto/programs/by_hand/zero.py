@@ -38,6 +38,7 @@ def rank_main(rank: int, stage: int, batches: int, ranks: int, place: str) -> No
                         engine.backward(loss)
                 with step:
                     engine.step()
+        assert next(data, None) is None  # the loop of the program ends by it, and with it the last step
     if rank == 0:
         print(f"loss {loss.item():.17g}", flush=True)
     dist.destroy_process_group()
