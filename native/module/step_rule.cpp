@@ -231,7 +231,7 @@ PyObject* optimizer_began(PyObject* self, PyObject* optimizer) {
   State* s = state_of(self);
   Step* step = absent(s->scaling) && !s->optimizer && no_others(s) ? numbered_step(s) : nullptr;
   Pass* opener = step ? opener_of(step) : nullptr;
-  if (!opener || opener->died || !step->stepped_by) Py_RETURN_FALSE;
+  if (!opener || opener->died || !opener->trains || !step->stepped_by) Py_RETURN_FALSE;
   Ref key(PyLong_FromVoidPtr(optimizer)), backwards(PyLong_FromLongLong(s->backwards));
   if (!key || !backwards || PyDict_SetItem(step->stepped_by, key.get(), backwards.get()) < 0) return nullptr;
   int64_t start = now();

@@ -9,6 +9,7 @@ import pytest
 
 from dftracer.analyze import Analysis, analyze
 from dftracer.load.synthetic import Process
+from dftracer.report import document
 
 MS = 1000
 
@@ -354,3 +355,44 @@ def test_starting_and_awaiting_processes_is_no_reading(tmp_path: Path) -> None:
     assert a.ledger["total"]["read"] == 0
     assert a.ledger["total"]["fetch_wait"] == pytest.approx(0.0015)
     assert a.ledger["total"]["other"] == pytest.approx(0.0003)
+
+
+def test_steps_whose_batch_was_in_hand_are_steps_too(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(4):
+        t = _step(p, i, t, 3 * MS, 10 * MS, 20 * MS, 5 * MS, auto=1)
+    for i in range(4, 10):  # itertools.cycle gives its batches again without asking the loader
+        p.span("dataloader", "fetch.block", t, 35 * MS, step=i, auto=1)
+        p.span("compute", "forward", t, 10 * MS, step=i)
+        p.span("compute", "backward", t + 10 * MS, 20 * MS, step=i)
+        p.span("compute", "step", t + 30 * MS, 5 * MS, step=i)
+        t += 35 * MS
+    p.write(tmp_path)
+    a = analyze(tmp_path)
+    assert [row["step"] for row in a.ledger["steps"]] == list(range(10))
+    assert a.ledger["total"]["fetch_wait"] == pytest.approx(0.012)
+    assert a.ledger["total"]["forward"] == pytest.approx(0.1)
+    assert a.ledger["outside_steps"]["0"]["forward"] == 0
+
+
+def test_a_step_that_failed_is_no_evaluation(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(8):
+        t = _step(p, i, t, 3 * MS, 10 * MS, 20 * MS, 5 * MS, auto=1)
+    p.span("dataloader", "fetch.iter", t, 3 * MS, step=8, auto=1)
+    p.span("compute", "forward", t + 3 * MS, 9 * MS, step=8, error="ValueError", auto=1)
+    p.write(tmp_path)
+    told = document(analyze(tmp_path))
+    assert told["evaluation"]["seconds"] == 0
+    assert told["outside"]["seconds"] == pytest.approx(0.012)
+
+
+def test_too_few_steps_ask_for_more_of_them(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    _step(p, 0, 0, 3 * MS, 10 * MS, 20 * MS, 5 * MS, auto=1)
+    p.write(tmp_path)
+    told = document(analyze(tmp_path))
+    assert told["head"][0] == "Only 1 step was recorded: too few to judge the run."
+    assert told["head"][2] == "Let it run for more steps."

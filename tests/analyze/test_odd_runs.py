@@ -151,3 +151,31 @@ def test_paths_that_were_only_looked_up_share_a_row(tmp_path: Path, capsys: Any)
     assert (told["files_total"], len(told["files"])) == (31, 31)  # nothing is lost for programs
     print_report(a)
     assert "(30 paths only looked up)" in capsys.readouterr().out
+
+
+def _with_own_work(p: Process, *own: tuple[str, int]) -> None:
+    t = 0
+    for i in range(20):
+        start = t + MS
+        for name, took in (*own, ("forward", 5)):
+            p.span("compute" if name == "forward" else "user", name, start, took * MS)
+            start += took * MS
+        t = p.step(i + 1, t, MS, start - t - MS)
+
+
+def test_work_of_the_user_in_two_halves_is_not_put_on_one(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    _with_own_work(p, ("tokenize", 20), ("augment", 18), ("log", 6))
+    a, told = _told(p, tmp_path)
+    assert (told["bound"]["id"], told["bound"]["stage"]) == ("other", "tokenize")
+    assert "bound by tokenize and augment: 88 %" in a.verdict
+    assert any(f.title.endswith("spent in tokenize and augment.") for f in a.findings)
+
+
+def test_the_start_of_workers_is_no_work_of_the_user(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    _with_own_work(p, ("tokenize", 20))
+    p.io("fork", -5000 * MS, 4000 * MS, "/bin/python", ret=11)
+    a, _ = _told(p, tmp_path)
+    assert "bound by tokenize" in a.verdict
+    assert not any("fork" in f.title for f in a.findings)

@@ -316,6 +316,16 @@ def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     assert told.returncode == 0
 
 
+def test_a_sitecustomize_that_prints_does_not_cost_the_interception(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('hello')")
+    (tmp_path / "data.txt").write_text("x")
+    told = dftracer(
+        "run", "-q", "-o", "t", "--", "cat", "data.txt", cwd=tmp_path, env={"PYTHONPATH": _path(tmp_path)}
+    )
+    assert told.returncode == 0
+    assert len(Trace(tmp_path / "t").files) == 1
+
+
 def test_a_missing_package_is_named_with_its_extra(run: Run, tmp_path: Path) -> None:
     (tmp_path / "polars.py").write_text("raise ImportError('no', name='polars')")
     told = dftracer("report", run.directory, env={"PYTHONPATH": _path(tmp_path)})
@@ -350,7 +360,7 @@ def test_run_follows_the_name_that_the_program_gives(tmp_path: Path) -> None:
     assert "dftracer run: 1 trace file: own/t.pfw.gz" in told.stderr
     assert "nothing was recorded" not in told.stderr
     assert told.returncode == 0
-    assert list((tmp_path / "traces").iterdir()) == []
+    assert not (tmp_path / "traces").exists()
     again = dftracer("run", "-o", "out", "--no-io", "--", "train.py", cwd=tmp_path)
     assert "dftracer run: 1 trace file: own/t.pfw.gz" in again.stderr, "the newest run's"
     assert len(list((tmp_path / "own").iterdir())) == 2

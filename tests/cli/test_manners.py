@@ -367,3 +367,14 @@ def test_steps_are_cut_out_of_a_program_that_is_no_rank(tmp_path: Path) -> None:
     told = dftracer("slice", tmp_path / "t", "--steps", "2:3", "--json", "-o", tmp_path / "s")
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["files"][0]["events"] >= 2
+
+
+def test_an_unknown_option_leads_to_the_help_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "somewhere", "--markdown"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("usage: dftracer report")
+    assert said.endswith(
+        "dftracer report: unrecognized arguments: --markdown\nTry 'dftracer report --help'.\n"
+    )

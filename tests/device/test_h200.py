@@ -14,6 +14,7 @@ from dftracer.analyze.device import device_document
 from dftracer.cli.main import main
 from dftracer.load.synthetic import Process
 from dftracer.load.synthetic._lines import EPOCH_US
+from dftracer.report.device import _WORDS
 
 DATA = Path(__file__).parents[1] / "data" / "h200"
 
@@ -126,3 +127,23 @@ def shifted(record: dict[str, Any], first: int) -> str:
     if "ts" in record:
         record["ts"] += first - EPOCH_US
     return json.dumps(record, separators=(",", ":"))
+
+
+def test_operators_of_the_profiler_are_no_work_of_the_user() -> None:
+    titles = [f.title for f in analyze(DATA / "kineto_trace_0_w0.json.gz").findings]
+    assert not any("aten::" in t for t in titles), titles
+
+
+@pytest.mark.parametrize(("case", "row"), [("device", "busy"), ("input", "input")])
+def test_the_row_of_the_culprit_is_marked(case: str, row: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "-q", str(DATA / "cases" / case)]) == 0
+    told = capsys.readouterr().out.partition("The device of rank 0")[2]
+    (marked,) = [line for line in told.splitlines() if "◀" in line]
+    assert marked.startswith(f"{_WORDS[row]} ")
+    assert main(["report", "-q", "--md", str(DATA / "cases" / case)]) == 0
+    assert f"**{_WORDS[row]}**" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("case", ["device", "input"])
+def test_launching_is_no_utilisation_of_the_accelerator(case: str) -> None:
+    assert analyze(DATA / "cases" / case).au is None

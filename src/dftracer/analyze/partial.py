@@ -211,7 +211,10 @@ class _Analyzer:
         out = Partial(self.process, events=self.rows, first_us=self.first, last_us=self.last, steps=steps)
         whole = self.ai_span or (self.first or 0, self.last or 0)
         cut = self.process.end is None or bool(self.process.end.get("recovered"))
-        out.phases = find_phases(steps, phase_marks(self.marks, steps.tid, whole, cut), loops)
+        marks = phase_marks(self.marks, steps.tid, whole, cut)
+        if self.auto:  # evaluations are marked; a forward without a backward is one that failed
+            marks.forward = EMPTY
+        out.phases = find_phases(steps, marks, loops)
         out.auto = self.auto
         out.batches = self.marks.of("body", steps.tid).shape[1]
         out.names = self._names_frame()

@@ -15,7 +15,8 @@ from dftracer.analyze.device_bound import device_shares, used_unseen
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.peers import Straggler, find_straggler
 from dftracer.analyze.stages import CLASSES, COMPUTE_STAGES, INPUT_STAGES, STAGE_INDEX, STAGES, class_of
-from dftracer.analyze.thresholds import SHORT_RUN
+from dftracer.analyze.thresholds import MAJORITY, SHORT_RUN
+from dftracer.format.io_calls import is_process
 
 __all__ = [
     "PROVIDERS",
@@ -26,6 +27,7 @@ __all__ = [
     "repeats",
     "startup_stage",
     "user_event",
+    "user_words",
     "view_of",
 ]
 
@@ -119,16 +121,34 @@ def _input_stage(rank: Rank) -> str | None:
     return None if worst in {"unseen", "fetch_wait"} else worst
 
 
-def user_event(rank: Rank) -> str | None:
-    """The user-defined event that the main process spent most time in."""
+def user_events(rank: Rank) -> dict[str, float]:
+    """User-defined events with their share of the time in all of them, the largest first.
+
+    Events of the profiler and starting processes are not among them.
+    """
     names = rank.main.names
     if names is None or not names.height:
-        return None
+        return {}
     sums: dict[str, int] = {}
     for cat, name, us in names.group_by("cat", "name").agg(pl.col("self").sum()).iter_rows():
-        if CLASSES[class_of(cat, name)] in {"inherit", "io_write"}:
+        if CLASSES[class_of(cat, name)] not in {"inherit", "io_write"}:
+            continue
+        if cat.lower() not in {"pp", "kineto"} and not is_process(name):
             sums[name] = sums.get(name, 0) + int(us)
-    return max(sums, key=lambda n: (sums[n], n)) if sums else None
+    whole = max(1, sum(sums.values()))
+    return {n: sums[n] / whole for n in sorted(sums, key=lambda n: (-sums[n], n)) if sums[n] > 0}
+
+
+def user_event(rank: Rank) -> str | None:
+    """The one that the main process spent most time in."""
+    return next(iter(user_events(rank)), None)
+
+
+def user_words(rank: Rank) -> str | None:
+    """Its name, and that of the next where it is not most of them."""
+    events = user_events(rank)
+    alone = events and next(iter(events.values())) > MAJORITY
+    return " and ".join([*events][: 1 if alone else 2]) or None
 
 
 def _in_steps(v: View) -> Iterator[Part]:

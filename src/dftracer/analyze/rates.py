@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dftracer.analyze.device_bound import device_shares, used_unseen
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.stages import COMPUTE
 from dftracer.load.chunk import MISSING
@@ -29,12 +30,14 @@ def _span_us(rank: Rank, rows: np.ndarray) -> int:
 
 
 def accelerator_utilisation(job: Job) -> float | None:
-    """Percent; None if no batches or no compute are annotated."""
+    """Percent; None if no batches or no compute are annotated, or if a GPU computes and the host launches."""
     shares = []
     for rank in job.ranks:
         compute = rank.main.account[:, [*COMPUTE]].sum(axis=1)
         if rank.main.steps.source != "fetch" or not compute.any():
             continue
+        if device_shares(rank) is not None or used_unseen(rank):
+            return None
         shares += [float(compute[g].sum()) / max(1, _span_us(rank, g)) for g in _epochs(rank)]
     return round(100 * float(np.mean(shares)), 3) if shares else None
 

@@ -112,7 +112,7 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
             "busy_per_step_s": round(per_step, 6),
             "other_work_per_step_s": round(other, 6),
         },
-        advice=f"Try num_workers={needed} (if the machine has the cores), or make an item cheaper to load.",
+        advice=f"Use num_workers={needed} (if the machine has the cores), or make an item cheaper to load.",
     )
 
 

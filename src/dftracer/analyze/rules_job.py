@@ -10,7 +10,7 @@ import polars as pl
 from dftracer.analyze.device_bound import device_shares
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.intervals import total
-from dftracer.analyze.parts import user_event
+from dftracer.analyze.parts import user_event, user_words
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import DEVICE_IDLE_SHARE, MENTION_SHARE, UNSEEN_SHARE
 from dftracer.analyze.wording import short, stage_words
@@ -72,7 +72,7 @@ def user_stage(c: Context) -> Iterator[Finding]:
         return
     seconds = v.stages_s["other"]
     event = user_event(v.rank)
-    what = f"in {event}" if event else "in annotated work outside the known stages"
+    what = f"in {user_words(v.rank)}" if event else "in annotated work outside the known stages"
     yield c.finding(
         "user_stage",
         f"{100 * v.share(seconds):.0f} % of the steady time is spent {what}.",

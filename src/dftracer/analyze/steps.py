@@ -85,17 +85,18 @@ class StepTable:
 
 
 def steps_from_loop(waits: Ints, bodies: Ints) -> StepTable:
-    """`fetch.iter` + `fetch.block` pairs of one thread; each body belongs to the last wait before it."""
+    """`fetch.iter` + `fetch.block` pairs of one thread; a body goes with the last wait before it, if any."""
     if waits.shape[1] == 0 or bodies.shape[1] == 0:
         return StepTable.none()
     waits = waits[:, np.argsort(waits[_TS], kind="stable")]
     bodies = bodies[:, np.argsort(bodies[_TS], kind="stable")]
     at = np.searchsorted(waits[_TS], bodies[_TS], side="right") - 1
-    keep = at >= 0
-    # A wait belongs to only one body: if two bodies follow a wait, it belongs to the first.
-    keep[1:] &= at[1:] != at[:-1]
-    at, bodies = at[keep], bodies[:, keep]
-    start, end = waits[_TS][at], bodies[_TS] + bodies[_DUR]
+    bodies, at = bodies[:, at >= 0], at[at >= 0]  # before the first wait a trace may be cut
+    # A wait belongs to one body only: of two bodies after one wait the first is the pair. The other's batch
+    # was in hand already (a list of batches, itertools.cycle).
+    waited = np.ones(at.size, bool)
+    waited[1:] = at[1:] != at[:-1]
+    start, end = np.where(waited, waits[_TS][at], bodies[_TS]), bodies[_TS] + bodies[_DUR]
     outer = np.ones(start.size, dtype=bool)
     if start.size > 1:
         reach = np.maximum.accumulate(end)

@@ -8,7 +8,7 @@ from dftracer.analyze.bound import Bound
 from dftracer.analyze.device_bound import device_shares, used_unseen
 from dftracer.analyze.device_verdict import device_advice, device_reason, device_verdict
 from dftracer.analyze.finding import Context, Finding
-from dftracer.analyze.parts import Part, View, input_seconds, repeats
+from dftracer.analyze.parts import Part, View, input_seconds, repeats, user_words
 from dftracer.analyze.thresholds import BOUND_SHARE, MAJORITY, MENTION_SHARE
 from dftracer.analyze.wording import input_advice, input_words, short, stage_words
 
@@ -162,7 +162,7 @@ def _startup(v: View, b: Bound) -> str:
 
 
 def _other(v: View, b: Bound) -> str:
-    name = b.part.stage or "annotated work outside the known stages"
+    name = user_words(v.rank) or "annotated work outside the known stages"
     return f"The training is bound by {name}: {_percent(b.part.share)} of the steady time."
 
 

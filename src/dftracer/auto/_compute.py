@@ -8,8 +8,12 @@ from types import ModuleType
 from typing import Any
 
 from dftracer.auto._events import now
+from dftracer.auto._imports import half_made
 from dftracer.auto._patches import Patches, failed, safely
+from dftracer.auto._state import OPTIMIZERS
 from dftracer.auto._threads import local, training
+
+_CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
 
 __all__ = ["ALL_INSIDE", "install_autograd", "install_optimizers", "install_scaler"]
 
@@ -17,7 +21,7 @@ ALL_INSIDE = -1  # instead of one optimizer: all that step until it is taken bac
 
 
 def install_autograd(module: ModuleType, patches: Patches) -> None:
-    """Watch `torch.autograd.backward`, which `Tensor.backward` calls."""
+    """Watch `torch.autograd.backward`, which `Tensor.backward` calls, and `torch.autograd.grad`."""
     compiling = sys.modules["torch"].compiler.is_compiling
     original = module.backward
 
@@ -44,6 +48,19 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
         return result
 
     patches.replace(module, "backward", backward)
+    grad_original = module.grad
+
+    @functools.wraps(grad_original)
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        # Gradients of which gradients are taken are a part of forward (a penalty, a force).
+        if compiling() or kwargs.get("create_graph") or (len(args) > _CREATE_GRAPH and args[_CREATE_GRAPH]):
+            return grad_original(*args, **kwargs)
+        start = now()
+        result = grad_original(*args, **kwargs)
+        safely(training().took_gradients, start, now())
+        return result
+
+    patches.replace(module, "grad", grad)
 
 
 def install_optimizers(module: ModuleType, patches: Patches) -> None:
@@ -55,7 +72,9 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
             return
         try:
             here = getattr(local, "training", None) or training()
-            if not here.optimizer_began(optimizer) and here.scaling not in (id(optimizer), ALL_INSIDE):
+            if here.gradients or not here.optimizer_began(optimizer):
+                if here.scaling in (id(optimizer), ALL_INSIDE):
+                    return
                 here.optimizer_begins(id(optimizer), now())
         except Exception as error:
             failed("optimizer_begins", error)
@@ -82,10 +101,13 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
 
     @functools.wraps(init_original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        OPTIMIZERS.none = False
         init_original(self, *args, **kwargs)
         safely(lambda: training().optimizer_made())
 
     patches.replace(optimizer_class, "__init__", init)
+    OPTIMIZERS.none = half_made(sys.modules["torch"])  # else some may have been made before
+    patches.later(functools.partial(setattr, OPTIMIZERS, "none", False))
 
 
 def install_scaler(module: ModuleType, patches: Patches) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Met: TypeAlias = Callable[[ModuleType], None]
 
-__all__ = ["forget", "when_imported"]
+__all__ = ["forget", "half_made", "when_imported"]
 
 _awaited: dict[str, list[Met]] = {}
 
@@ -55,7 +55,7 @@ _watcher = _Watcher()
 def when_imported(name: str, met: Met) -> None:
     """Call `met(module)` when `name` has been imported: now, or after its first import."""
     module = sys.modules.get(name)
-    if module is not None and not _half_made(module):
+    if module is not None and not half_made(module):
         _call(met, module)
         return
     _awaited.setdefault(name, []).append(met)
@@ -74,7 +74,8 @@ def _leave() -> None:
         sys.meta_path.remove(_watcher)
 
 
-def _half_made(module: ModuleType) -> bool:
+def half_made(module: ModuleType) -> bool:
+    """Whether it is being imported."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 

@@ -8,13 +8,23 @@ from dftracer._core import StateFields
 from dftracer.auto._passes import Pass
 from dftracer.auto._step import Step
 
-__all__ = ["State"]
+__all__ = ["OPTIMIZERS", "State"]
+
+
+class _Optimizers:
+    """Whether the program is known to have none."""
+
+    none = False
+
+
+OPTIMIZERS = _Optimizers()
 
 
 class State(StateFields):
     """Of one thread. All times are those of the trace's clock, in ns."""
 
-    __slots__ = ()
+    __slots__ = ("gradients",)
+    gradients: list[tuple[int, int]]
     step: Step | None
     evaluation: tuple[int, Pass] | None
     _epoch_pass: Pass | None
@@ -48,6 +58,7 @@ class State(StateFields):
         self.fetching = False
         self.scaling = None  # the optimizer that a gradient scaler steps, or an engine ALL_INSIDE (_compute)
         self.scaled = False  # and whether it did
+        self.gradients = []  # calls of torch.autograd.grad that may turn out to be a backward
         self.batch = ()  # ids of the tensors of the latest batch
         self.latest = None  # the pass that it came from
         self.facts = None  # which task of which worker made it, as keys and values in turns

@@ -2,9 +2,10 @@
 
 A step ends at the first training fetch, or the loader's end, after an optimizer step. Several fetches before
 an optimizer step are accumulation; several optimizers, and repeated calls of one, belong to the open step.
-Without a loader a step ends when an optimizer that has stepped already steps again after a new backward. A
-fetch with gradients off, or a loader that ends without any backward, is evaluation. Of nested spans (a
-closure given to `optimizer.step`, an optimizer inside backward) the innermost counts.
+Without a loader a step ends when an optimizer that has stepped already steps again after a new backward; in a
+program without an optimizer of torch's, at the first training fetch after a backward. A fetch with gradients
+off, or a loader that ends without any backward, is evaluation. Of nested spans (a closure given to
+`optimizer.step`, an optimizer inside backward) the innermost counts.
 
 Each thread that trains has a `Training` of its own (_threads.py). All times are those of the trace's clock,
 in ns.
@@ -31,11 +32,12 @@ from dftracer.auto._events import (
     now,
 )
 from dftracer.auto._passes import Pass
-from dftracer.auto._state import State
+from dftracer.auto._state import OPTIMIZERS, State
 from dftracer.auto._step import Step
 
 __all__ = ["Training"]
 
+_MOST_GRADIENTS = 64  # calls of torch.autograd.grad in one step that are kept apart
 _JOINED = 10_000_000  # ns between iter(loader) and its first next() that are still one wait
 
 
@@ -104,7 +106,7 @@ class Training(State):
             self._end_evaluation(self.evaluation[1].over or start)
         step = self.step
         if step is not None and not self._framework_steps:
-            if step.stepped:
+            if _trained(step):
                 known = of.trains or self._loaders.get(of.loader) or not step.passes
                 if known or of in step.passes:
                     self._close(step, start)
@@ -137,7 +139,7 @@ class Training(State):
         if self.evaluation is not None and self.evaluation[1] is of:
             pass  # its last batch may still be in use: what comes next ends it
         elif of.trains or self._loaders.get(of.loader):
-            if step is not None and step.stepped and not self._framework_steps:
+            if step is not None and _trained(step) and not self._framework_steps:
                 self._close(step, start)
             self._leftover = (start, end)
         elif of.fetches:
@@ -190,11 +192,9 @@ class Training(State):
         step = self.step
         if step is None or step.next_fetch is not None or self.evaluation is not None:
             step = self._step_of_backward(step, start)
-        for of in step.passes:
-            if not of.trains:
-                of.trains = True
-                self._loaders[of.loader] = True
+        self._trains(step)
         step.backward = True
+        self.gradients.clear()
         FORWARD.ends()
         BACKWARD.begins()
         begun = self._marked_forward or self._free
@@ -202,6 +202,39 @@ class Training(State):
             self.write(FORWARD, begun, start)
         self._marked_forward = None
         return True
+
+    def _trains(self, step: Step) -> None:
+        for of in step.passes:
+            if not of.trains:
+                of.trains = True
+                self._loaders[of.loader] = True
+
+    def took_gradients(self, start: int, end: int) -> None:
+        """`torch.autograd.grad` is the backward of a step only if an optimizer uses what it gives."""
+        if self._depth == 0:
+            self.gradients.append((start, end))
+            del self.gradients[:-_MOST_GRADIENTS]
+
+    def _backward_by_gradients(self) -> None:
+        """An optimizer steps: the gradients taken since the batch came were its backward."""
+        taken, step = self.gradients, self.step
+        self.gradients = []
+        begun = self._marked_forward or self._free
+        taken = [each for each in taken if each[0] >= begun]
+        if not taken or (step is not None and step.backward and not step.stepped):
+            return
+        if step is None or step.next_fetch is not None or self.evaluation is not None:
+            step = self._step_of_backward(step, taken[0][0])
+        self._trains(step)
+        self._backwards += 1
+        step.backward = True
+        for start, end in taken:
+            if start > begun:
+                self.write(FORWARD, begun, start)
+            self.write(BACKWARD, start, end)
+            begun = end
+        self._marked_forward = None
+        self._free = self._backward_end = begun
 
     def _step_of_backward(self, step: Step | None, start: int) -> Step:
         """Whether a batch trains shows only now."""
@@ -249,6 +282,8 @@ class Training(State):
     def optimizer_begins(self, key: int, start: int) -> None:
         """An optimizer step, or what stands around it (a gradient scaler)."""
         self._no_longer_alone()
+        if self.gradients:
+            self._backward_by_gradients()
         if self._optimizers:  # one that raised did not say when it ended
             self._optimizers = [each for each in self._optimizers if each[0] != key]
         self._optimizers.append((key, start))
@@ -262,6 +297,8 @@ class Training(State):
                 self._close(step, end)
                 step = self._open(end, end, None)
                 step.backward = True
+        if self.evaluation is None and step.next_fetch is None:
+            self._trains(step)
         step.stepped_by[key] = self._backwards
         STEP.begins()
         if self._depth == 0:
@@ -408,9 +445,11 @@ class Training(State):
             over = self.evaluation[1].over
             self._end_evaluation(over or (at if error else max(self._last, self._free)))
         step = self.step
-        if step is not None and step.stepped and (error is None or step.next_fetch is None):
+        if step is not None and _trained(step) and (error is None or step.next_fetch is None):
             opener = step.opener
-            self._close(step, opener.died if opener is not None and opener.died else step.last_end)
+            self._close(
+                step, opener.died if opener is not None and opener.died else step.last_end or self._last
+            )
         elif step is not None and error is not None and self._free and not self._depth:
             self.write(FORWARD, self._marked_forward or self._free, at, **failed)
         self.step = None
@@ -418,6 +457,11 @@ class Training(State):
         if self._first:
             TRAIN.write(self._first, max(self._last, self._first), dict(failed))
         self._first = 0
+
+
+def _trained(step: Step) -> bool:
+    """Its batch has been used; without an optimizer, the program itself does what follows backward."""
+    return step.stepped or (step.backward and OPTIMIZERS.none)
 
 
 def _without_loader(step: Step) -> bool:

@@ -112,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
         )
         verb.add_arguments(sub)
         _tell_defaults(sub)
-        sub.set_defaults(run_verb=verb.run)
+        sub.set_defaults(run_verb=verb.run, refuse=sub.error)
     return parser
 
 
@@ -138,7 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     fit_streams()
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:  # by the verb's own parser, whose usage and help are those that tell more
+        getattr(args, "refuse", parser.error)(f"unrecognized arguments: {' '.join(unknown)}")
     if args.verb is None:
         parser.print_help()
         return EXIT_BAD_INPUT

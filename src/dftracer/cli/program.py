@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from dftracer import _config, _inherited
 from dftracer.cli.main import CommandError
-from dftracer.preload import settings_environment
+from dftracer.preload import library_path, settings_environment
 
 __all__ = [
     "add_io",
@@ -119,13 +118,8 @@ def automatic(env: dict[str, str], on: bool, tell: bool) -> Iterator[None]:
 
 def preload_library() -> str | None:
     """The library that traces I/O from the first instruction, if this build has one."""
-    if importlib.util.find_spec("dftracer.preload") is None:
-        return None
-    told = subprocess.run(
-        [sys.executable, "-m", "dftracer.preload"], capture_output=True, text=True, check=False
-    )
-    path = told.stdout.strip()
-    return path if told.returncode == 0 and path and Path(path).is_file() else None
+    path = library_path()
+    return str(path) if path.is_file() else None
 
 
 def wait_for(command: list[str], env: dict[str, str]) -> int:

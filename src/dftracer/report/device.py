@@ -67,6 +67,23 @@ def _parts(a: DeviceAccount) -> dict[str, float]:
     return {k: v for k, v in parts.items() if v > 0}
 
 
+# What of the account a verdict means.
+_BLAMED = {
+    "device": ("busy",),
+    "host": ("host", "launch", "paced"),
+    "checkpoint": ("checkpoint", "copies"),
+    "unseen": ("unknown",),
+}
+
+
+def _blamed(a: Analysis, parts: dict[str, float]) -> str | None:
+    """The row to mark."""
+    if a.bound is None:
+        return None
+    known = [p for p in _BLAMED.get(a.bound.part.id, (a.bound.part.id,)) if p in parts]
+    return max(known, key=lambda p: parts[p], default=None)
+
+
 def _about(a: DeviceAccount) -> str:
     if a.source == "profiler":
         said = f"{plural(len(a.windows), 'profiler window')}, {seconds_text(a.observed_s)}"
@@ -108,13 +125,14 @@ def print_device(con: Console, a: Analysis) -> None:
     number, d = found
     whole = d.observed_s or 1.0
     parts = _parts(d)
+    blamed = _blamed(a, parts)
     longest = bar_room(con, 22 + max((len(_WORDS[p]) for p in parts), default=0))
     rows: list[list[Any]] = [
         [
             _WORDS[part],
             f"{seconds:.3f}",
             f"{100 * seconds / whole:.1f} %",
-            bar(longest * seconds / whole, DEVICE_COLOURS[part]),
+            bar(longest * seconds / whole, DEVICE_COLOURS[part], part == blamed),
         ]
         for part, seconds in parts.items()
     ]
@@ -175,7 +193,11 @@ def device_lines(a: Analysis) -> list[str]:
     number, d = found
     whole = d.observed_s or 1.0
     lines = ["", f"| device of rank {number} ({_about(d)}) | s | % |", "|---|---:|---:|"]
-    lines += [f"| {_WORDS[p]} | {s:.3f} | {100 * s / whole:.1f} |" for p, s in _parts(d).items()]
+    parts = _parts(d)
+    blamed = _blamed(a, parts)
+    for part, s in parts.items():
+        words = f"**{_WORDS[part]}**" if part == blamed else _WORDS[part]
+        lines.append(f"| {words} | {s:.3f} | {100 * s / whole:.1f} |")
     if where := _whereabouts(d):
         lines += ["", where + "."]
     if d.top:

@@ -22,9 +22,10 @@ def bar_room(con: Console, beside: int) -> int:
     return max(4, min(_LONGEST_BAR, con.width - beside))
 
 
-def bar(length: float, style: str) -> Any:
-    """A bar; a value above zero is never shown as empty."""
-    return need("rich.text").Text("█" * round(length) or "▏", style=style)
+def bar(length: float, style: str, blamed: bool = False) -> Any:
+    """A bar; a value above zero is never shown as empty. `blamed`: its row is the culprit's."""
+    drawn = need("rich.text").Text("█" * round(length) or "▏", style=style)
+    return drawn.append(" ◀", style="bold red") if blamed else drawn
 
 
 def print_table(con: Console, title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:

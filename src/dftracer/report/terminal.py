@@ -148,9 +148,7 @@ def _ledger(con: Console, a: Analysis) -> None:
         us = float(slowest.stage_us(stage).sum())
         if us <= 0:
             continue
-        drawn = bar(longest * us / wall, COLOURS[stage])
-        if stage == blamed:
-            drawn.append(" ◀", style="bold red")
+        drawn = bar(longest * us / wall, COLOURS[stage], stage == blamed)
         rows.append([stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", drawn])
     for stage in unseen_stages(slowest):
         rows.append(

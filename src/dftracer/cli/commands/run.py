@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     pattern = Path(args.output) if args.output else Path("traces", "{run}")
     run_id = run_of(str(pattern.absolute() / "trace"))
     directory = Path(str(pattern).replace("{run}", run_id)) if not args.output else pattern
-    made = not directory.exists()
+    made = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     library = None if args.no_io else preload_library()
     with tempfile.NamedTemporaryFile(prefix="dftracer-run-") as stems:
@@ -54,9 +54,9 @@ def run(args: argparse.Namespace) -> int:
         with automatic(env, on=not args.no_auto, tell=not args.quiet):
             code = wait_for(command, env)
         written = traces_of_run(run_id, directory, stems_in(Path(stems.name)))
-    if made:
-        with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
-            directory.rmdir()
+    with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
+        for each in made:
+            each.rmdir()
     if not args.quiet:
         told = _where(written)
         if not written:
