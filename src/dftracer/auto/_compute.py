@@ -27,7 +27,7 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if compiling():  # compilers see through to the original, which they know
+        if compiling():  # compilers see the original function, which they know
             return original(*args, **kwargs)
         here = getattr(local, "training", None) or training()
         try:
@@ -106,7 +106,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
         safely(lambda: training().optimizer_made())
 
     patches.replace(optimizer_class, "__init__", init)
-    OPTIMIZERS.none = half_made(sys.modules["torch"])  # else some may have been made before
+    OPTIMIZERS.none = half_made(sys.modules["torch"])  # otherwise some may have been created before
     patches.later(functools.partial(setattr, OPTIMIZERS, "none", False))
 
 

@@ -1,4 +1,4 @@
-"""Each thread that trains has a `Training` of its own."""
+"""Each training thread has its own `Training`."""
 
 from __future__ import annotations
 
