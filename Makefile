@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 TESTS_AT_ONCE ?= 4
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test python-test native-test lint tidy docs fuzz chakra-descriptor bench bench-rivals clean
+.PHONY: demo test test-all python-test native-test lint tidy docs fuzz chakra-descriptor bench bench-rivals clean
 
 # Builds, traces a small training program that nobody annotated, and shows where its time went.
 demo: $(VENV)/.torch $(VENV)/.demo
@@ -38,6 +38,10 @@ $(VENV)/.torch: $(BIN)/python
 test: $(VENV)/.torch $(VENV)/.installed $(VENV)/.system $(VENV)/.cmake lint
 	@$(MAKE) --no-print-directory -j2 python-test native-test
 	$(BIN)/python -m pytest -m alone
+
+# And what takes too long for every change: all of clang-tidy, the site, damaged input and I/O for minutes on end.
+test-all: test tidy docs fuzz
+	$(BIN)/python -m bench.io.soak --minutes $(MINUTES)
 
 # All but the tests that measure times: they stand the native tests beside them.
 python-test: $(VENV)/.torch $(VENV)/.installed

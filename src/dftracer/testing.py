@@ -12,8 +12,8 @@
         assert forward.cat == "compute"
         assert forward.parent is events.one("train")
 
-Events of processes that the block starts belong to it too, once they have been written: a worker that still
-runs when the block ends may be seen later, with `refresh()`.
+Events of processes that the block starts are included, too, once they have been written: a worker that is
+still running when the block ends can be read later, with `refresh()`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Capture(Sequence[Event]):
 
     @property
     def events(self) -> list[Event]:
-        """All events but the tracer's own `start` and `end`."""
+        """All events except the tracer's own `start` and `end`."""
         return self._events
 
     @property
@@ -123,7 +123,7 @@ class Capture(Sequence[Event]):
         return [event for event in self._events if event.name == name]
 
     def one(self, name: str) -> Event:
-        """The only event of this name; AssertionError, showing what was recorded, if there is no such one."""
+        """The only event of this name; otherwise an AssertionError that shows what was recorded."""
         found = self.named(name)
         if len(found) != 1:
             recorded = self.tree() or "(nothing)"
@@ -203,7 +203,7 @@ class _BlockCapture(Capture):
         self._is_over = True
 
     def refresh(self) -> None:
-        """Look again: inside of the block at all so far, behind it at workers that were still running."""
+        """Look again: inside the block at everything so far, after it at workers that were still running."""
         with _own_io_hidden():
             self._look()
 
@@ -257,8 +257,8 @@ class _BlockCapture(Capture):
 def capture() -> _BlockCapture:
     """Record what happens in a `with` block, for a test to look at.
 
-    Within an active session the block's events go to its file as always, and are read back from there;
-    without one, a session in a temporary directory lives as long as the block.
+    Within an active session the block's events go to its file as usual and are read back from there;
+    without one, a session in a temporary directory lasts as long as the block.
     """
     return _BlockCapture()
 
@@ -279,7 +279,7 @@ def read(path: str | os.PathLike[str]) -> Capture:
 
 @contextlib.contextmanager
 def _own_io_hidden() -> Iterator[None]:
-    """What this module reads is not what the block does."""
+    """Do not record what this module itself reads."""
     from dftracer import _core  # noqa: PLC0415 - it was there on entry
 
     _core.hide_io(True)
@@ -310,7 +310,7 @@ def _recover(directory: str) -> None:
 
 
 def _linked(events_by_file: Iterable[list[reader.Record]]) -> list[Event]:
-    """Events with their parents, which lie in the same file or in another part of the process's trace."""
+    """Events with their parents, which are in the same file or in another part of the process's trace."""
     files = [
         [Event(record) for record in records if record["ph"] == "X" and not _is_own(record)]
         for records in events_by_file
@@ -341,7 +341,7 @@ def _host(event: Event) -> Any:
 
 
 def _traces_in(directory: str) -> list[str]:
-    """The trace files right in `directory`; a session has none below it, and the user may have much there."""
+    """The trace files directly in `directory`; a session has none below it, and the user may have many."""
     try:
         names = sorted(os.listdir(directory))
     except OSError:
@@ -350,7 +350,7 @@ def _traces_in(directory: str) -> list[str]:
 
 
 def _records_of(path: str, skip: int, problems: reader.Problems) -> list[reader.Record]:
-    """The records of a file, read until nobody wrote to it meanwhile: its writer may be merging its end."""
+    """The records of a file, read again until it did not change meanwhile: its end may be being merged."""
     for _ in range(_ATTEMPTS):
         before = _state_of(path)
         trial = reader.Problems()

@@ -152,7 +152,8 @@ def test_a_killed_process_is_seen_and_left_for_those_who_recover_it(
     assert Trace(tmp_path / "t").polars().filter(name="forward").height == 500
     assert not list(rings.iterdir())
     (file,) = look(tmp_path / "t")
-    assert file.state == "finished"
+    assert file.state == "killed"  # its trace is whole now; how it ended has not changed
+    assert file.final == file.size
 
 
 def test_looking_takes_no_lock_and_opens_for_reading_alone(tmp_path: Path) -> None:

@@ -208,14 +208,16 @@ TEST(exit_while_others_record_finishes_the_trace) {
   if (child == 0) {
     configure(small_settings(dir));
     start_session(dir / "run", "app");
+    static std::atomic<int> busy{0};
     for (int i = 0; i < 3; ++i)
       std::thread([] {
         for (int64_t n = 0;; ++n) {
           record(kEvent, n);
+          if (n == 1000) ++busy;
           if (DFT_SLOW && n % 50 == 0) usleep(500);
         }
       }).detach();
-    usleep(30000);
+    while (busy < 3) usleep(1000);
     exit(0);
   }
   int status;
@@ -223,6 +225,7 @@ TEST(exit_while_others_record_finishes_the_trace) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   Trace trace = read_trace(dir / "run.pfw.gz");
   CHECK(trace.closed);
+  CHECK(trace.numbers("event").size() == 3);
   for (auto& [tid, ns] : trace.numbers("event")) CHECK(counts_up(ns));
   CHECK(dir.files(".ring").empty());
 }

@@ -298,10 +298,17 @@ def test_a_long_run_costs_no_more_than_its_last_seconds(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_watched_is_an_error(tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.mkdir()
+    (garbage / "x.pfw").write_text("root:x:0:0\n")
+    (garbage / "y.pfw.gz").write_bytes(bytes(range(256)) * 8)
+    (tmp_path / "empty").mkdir()
     for words, told in (
+        ([str(garbage)], "no file there is a dftracer trace"),
+        ([str(garbage / "x.pfw")], "no file there is a dftracer trace"),
         (["no-such-place"], "neither a directory nor a process id"),
         (["999999999"], "writes no trace"),
-        ([str(tmp_path)], "there are no traces"),
+        ([str(tmp_path / "empty")], "there are no traces"),
     ):
         done = top(*words, "--once")
         assert done.returncode == 2

@@ -1,4 +1,4 @@
 """Names that programs know from DFTracer's Python bindings and that nothing else here needs.
 
-Imported when one of them is asked for, never by `import dftracer.python`.
+Imported when one of them is used, never by `import dftracer.python`.
 """

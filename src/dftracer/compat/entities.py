@@ -1,7 +1,7 @@
-"""Entities: named things (a sample, an archive, a model) and which event used or made them.
+"""Entities: named things (a sample, an archive, a model) and which events used or made them.
 
-An entity is known by its type and key; its id is the same in every process and language, so that traces of
-a workflow can be put together. They are metadata records of the trace, and args of the events:
+An entity is identified by its type and key; its id is the same in every process and language, so that the
+traces of a workflow can be combined. They are metadata records in the trace, and args of the events:
 
     CM entity            {"id","type","key","store","uri"}      once per entity and process
     CM entity_type       {"type","role","description"}
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 EntityID = int
-_OF_ENTITIES = 16  # relations from here on are between two entities, those below from an event to one
-# The start is not the one of FNV's authors, but the one that ids of other writers are made with.
+_OF_ENTITIES = 16  # from here on relations are between two entities, below from an event to one
+# Not the offset of FNV's authors, but the one used for other writers' ids.
 _FNV_START, _FNV_PRIME, _MASK = 1469598103934665603, 0x100000001B3, (1 << 64) - 1
 
 
 class EntityStore(IntEnum):
-    """Where an entity lies."""
+    """Where an entity is stored."""
 
     MEMORY = 0
     GPU_MEMORY = 1
@@ -54,7 +54,7 @@ class EntityStore(IntEnum):
 
 
 class EntityRole(IntEnum):
-    """What a type of entity is to the workflow."""
+    """The role of a type of entity in the workflow."""
 
     UNKNOWN = 0
     INPUT = 1
@@ -84,7 +84,7 @@ _told: set[tuple[str, str]] = set()
 
 
 def _tell_again() -> None:
-    """A forked child writes a trace of its own, which must name what it refers to."""
+    """A forked child writes its own trace, which must name what it refers to."""
     _told.clear()
 
 
@@ -100,7 +100,7 @@ def entity_id(type: str, key: str) -> int:
 
 
 def declare_entity(type: str, key: Any, store: Any = EntityStore.MEMORY, uri: str = "") -> int:
-    """The id of an entity, told to the trace once; 0 while nothing is recorded."""
+    """The id of an entity, written to the trace once; 0 while nothing is recorded."""
     if not _core.active():
         return 0
     type, key = str(type), str(key)
@@ -118,14 +118,14 @@ def declare_entity_type(type: str, role: Any = EntityRole.UNKNOWN, description: 
 
 
 def relate_entities(relation: Any, subject: int, object: int) -> None:
-    """Relate two entities; relations of events, and what is no entity (0), are left out."""
+    """Relate two entities; relations of events, and invalid entities (0), are ignored."""
     if _core.active() and int(relation) >= _OF_ENTITIES and subject and object:
         word = _word(EntityRelation, relation)
         _record("entity_relation", relation=word, subject=_shown(subject), object=_shown(object))
 
 
 def relation_args(relations: Mapping[Any, Iterable[int]] | None) -> dict[str, list[str]]:
-    """The args that tell an event's relations."""
+    """The args that describe an event's relations."""
     out: dict[str, list[str]] = {}
     for relation, entities in (relations or {}).items():
         ids = [_shown(e) for e in entities if e]

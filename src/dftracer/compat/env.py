@@ -25,7 +25,7 @@ DFTRACER_TIME_METRIC_ENV = "DFTRACER_TIME_METRIC"
 
 
 def setup_stream_logger() -> logging.Logger:
-    """The logger `DFTRACER`: to stderr, at the level that DFTRACER_LOG_LEVEL says."""
+    """The logger `DFTRACER`: to stderr, at the level set by DFTRACER_LOG_LEVEL."""
     logger = logging.getLogger("DFTRACER")
     logger.setLevel(getattr(logging, DFTRACER_LOG_LEVEL))
     if not logger.handlers:

@@ -1,4 +1,4 @@
-"""What programs import from `dftracer.python.dynamo` beside the tracer."""
+"""What programs import from `dftracer.python.dynamo` besides the tracer."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class CallStackRecord:
 
 
 def create_detailed_op_name(node: Any, gm: Any) -> str:
-    """The name that the event of a graph's node has; inputs and outputs, which have none, their own."""
+    """The event name of a graph's node; for inputs and outputs, which have no event, their own name."""
     return event_name(node) if is_operation(node) else str(node.name)

@@ -1,4 +1,4 @@
-"""Settings as the text that programs ask for."""
+"""Settings as text, for programs that query them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["setting_text"]
 
 
 def setting_text(settings: Settings, variable: str) -> str:
-    """What holds for a variable of the environment, as one would write it there; "" for an unknown one."""
+    """The effective value of an environment variable, as text; "" for an unknown one."""
     for setting in SETTINGS:
         if setting.env == variable:
             value = getattr(settings, setting.name)

@@ -1,5 +1,5 @@
-"""What a trace is: records, members, names of files. Whoever reads or writes one asks here.
+"""What a trace is: records, members, file names. All readers and writers use this package.
 
-Nothing in this package imports more than the standard library, so every command can use it. The native
-half of the same knowledge is `native/format/`.
+Nothing in this package imports more than the standard library, so every command can use it. Its native
+counterpart is `native/format/`.
 """

@@ -22,7 +22,7 @@ SUFFIXES = (".pfw", ".pfw.gz")
 # What commands of earlier versions left when they were killed.
 _UNFINISHED = (".tmp.pfw", ".tmp.pfw.gz")
 
-# What the recorder calls its files, one for each process (and part).
+# The recorder's file names, one for each process (and part).
 _OF_ONE_PROCESS = re.compile(r"-[0-9a-f]{16}-(app|preload|fork)(-part\d+)?\.pfw(\.gz)?$")
 _PART = re.compile(r"-part(\d{1,9})(?=\.pfw(\.gz)?$)")
 
@@ -39,7 +39,7 @@ def is_trace_name(name: str) -> bool:
 
 
 def find_traces(paths: Paths) -> list[str]:
-    """The trace files among `paths`: files as they are given, directories with all that lies below them."""
+    """The trace files among `paths`: files as given, directories with everything below them."""
     found: dict[str, None] = {}
     for path in _listed(paths):
         if os.path.isdir(path):
@@ -50,7 +50,7 @@ def find_traces(paths: Paths) -> list[str]:
 
 
 def find_files(paths: Paths) -> list[Path]:
-    """All trace files meant by `paths`, like `find_traces`; what is not there is an error."""
+    """All trace files meant by `paths`, like `find_traces`; a missing path is an error."""
     given = _listed(paths)
     for path in given:
         if not os.path.exists(path):
@@ -76,13 +76,13 @@ def _below(directory: str) -> Iterator[str]:
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             path = os.path.join(folder, name)
-            # Opening a pipe of that name would wait for ever.
+            # Opening a pipe of that name would wait forever.
             if is_trace_name(name) and os.path.isfile(path):
                 yield path
 
 
 def of_one_process(name: str) -> bool:
-    """Whether a file of this name holds one process only; merged ones, or another tracer's, may hold more."""
+    """Whether a file of this name contains only one process; merged ones and other tracers' may have more."""
     return _OF_ONE_PROCESS.search(name) is not None
 
 

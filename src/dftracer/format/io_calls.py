@@ -1,6 +1,6 @@
-"""What an I/O call is, by its name: a read, a write, an open. The list of traced calls decides.
+"""Classifies I/O calls by name: a read, a write, an open. The list of traced calls decides.
 
-Other tracers name the symbol that was called (`open64`, `__read_chk`): read as the call it leads to.
+Other tracers record the symbol that was called (`open64`, `__read_chk`): treated as the call it leads to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 # Categories of I/O events in lower case; ours are POSIX and STDIO.
 IO_CATEGORIES: Final = frozenset({"posix", "stdio", "mpiio", "mpi-io", "hdf5", "io"})
 
-# Calls that we do not trace and others do.
+# Calls that others trace and we do not.
 _OTHERS: Final = {
     "fscanf": "read",
     "vfscanf": "read",
@@ -80,7 +80,7 @@ def is_close(name: str) -> bool:
 
 
 def is_process(name: str) -> bool:
-    """Whether a call starts or awaits a process: it is traced in the same category and is no I/O."""
+    """Whether a call starts or awaits a process: it is traced in the same category but is not I/O."""
     return role_of(name) == "process"
 
 

@@ -1,4 +1,4 @@
-"""Gzip members: the index that ours carry, text into one, and as much text out of them as can be had."""
+"""Gzip members: the index that ours carry, writing text into one, and reading as much text as possible."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _LAST_TS = (1 << 64) - 1
 
 
 class MemberIndex(NamedTuple):
-    """The subfield `DF` in the header of each gzip member: what a reader needs to hop over it."""
+    """The subfield `DF` in the header of each gzip member: what a reader needs to skip over it."""
 
-    member_size: int  # bytes of the whole member, header and trailer included
+    member_size: int  # bytes of the whole member, including header and trailer
     text_size: int  # bytes of text in it
     lines: int
     reserved: int
@@ -56,7 +56,7 @@ def gzip_member(text: bytes, lines: int, first_ts: int, last_ts: int, level: int
 
 
 def _time(ts: int) -> int:
-    """A time as the index can hold it: damaged records have times that no clock shows."""
+    """A time that fits the index: damaged records have impossible times."""
     return min(max(ts, 0), _LAST_TS)
 
 
@@ -71,18 +71,18 @@ def member_index(head: bytes) -> MemberIndex | None:
         body = head[at + 4 : at + 4 + size]
         if head[at : at + 2] == INDEX_ID and len(body) >= INDEX_STRUCT.size:
             index = MemberIndex(*INDEX_STRUCT.unpack(body[: INDEX_STRUCT.size]))
-            # A size that cannot hold a header and a trailer would make a walk stand still.
+            # With a size too small for a header and a trailer, a walk would never advance.
             return index if index.member_size >= end + _TRAILER_SIZE else None
         at += 4 + size
     return None
 
 
 def inflate(file: BinaryIO, problem: Callable[[str], None]) -> Iterator[bytes]:
-    """The text of all members; after damage, goes on with the next member that can be found.
+    """The text of all members; after damage, continues with the next member that can be found.
 
-    `problem` is told "truncated" (the file ends inside of a member), "corrupt" (a member with damage) or
+    `problem` receives "truncated" (the file ends inside a member), "corrupt" (a damaged member) or
     "garbage" (bytes that belong to no member). An empty chunk marks the end of a broken member, so that the
-    lines before and after it are not glued together.
+    lines before and after it are not joined.
     """
     source = _Source(file)
     while source.find_member(problem):
@@ -103,7 +103,7 @@ def _member(source: _Source) -> Generator[bytes, None, str | None]:
         try:
             text = decoder.decompress(source.buffer, _CHUNK * 4)
         except zlib.error:
-            # One byte on, or the search for the next member would find this one again.
+            # One byte further, or the search for the next member would find this one again.
             source.buffer = source.buffer[1:]
             return "corrupt"
         source.buffer = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
@@ -113,7 +113,7 @@ def _member(source: _Source) -> Generator[bytes, None, str | None]:
 
 
 def skip_text(file: BinaryIO, limit: int) -> int:
-    """Move over whole indexed members that hold at most `limit` bytes of text; how much text they hold."""
+    """Skip whole indexed members with at most `limit` bytes of text; returns how much text they have."""
     size = file.seek(0, os.SEEK_END)
     at = skipped = 0
     while True:
@@ -130,9 +130,9 @@ def skip_text(file: BinaryIO, limit: int) -> int:
 
 
 def member_spans(file: Path, size: int) -> list[tuple[int, int]]:
-    """The file in spans of whole members, each of at least `size` bytes (but the last); nothing is inflated.
+    """The file in sections of whole members, each at least `size` bytes (but the last); nothing is inflated.
 
-    A file whose members have no index is one span.
+    A file whose members have no index is one section.
     """
     whole = file.stat().st_size
     if whole < 2 * size:
@@ -145,7 +145,7 @@ def member_spans(file: Path, size: int) -> list[tuple[int, int]]:
             if index is None:
                 if at == 0:
                     return [(0, whole)]
-                break  # the stump of a member, or a foreign one: it goes with the last span
+                break  # part of a member, or another writer's: it goes with the last section
             at += index.member_size
             if at - start >= size:
                 spans.append((start, min(at, whole)))
@@ -156,7 +156,7 @@ def member_spans(file: Path, size: int) -> list[tuple[int, int]]:
 
 
 def last_time(file: Path) -> int:
-    """When the last event of a file begins, by the indices of its members; else when it was last written."""
+    """When a file's last event begins, from its members' indexes; otherwise when it was last written."""
     whole = file.stat()
     at = last = 0
     with file.open("rb", buffering=0) as f:
@@ -182,11 +182,11 @@ class _Source:
         return bool(more)
 
     def find_member(self, problem: Callable[[str], None]) -> bool:
-        """Move to the next member; zeroes before it are padding, not damage."""
+        """Move to the next member; zeros before it are padding, not damage."""
         damaged = False
         while True:
             found = self.buffer.find(MAGIC)
-            # The last two bytes may be the begin of a magic.
+            # The last two bytes may be the beginning of a magic number.
             passed = self.buffer[: found if found != -1 else max(0, len(self.buffer) - 2)]
             damaged = damaged or bool(passed.strip(b"\0"))
             self.buffer = self.buffer[len(passed) :]

@@ -1,8 +1,8 @@
-"""Reads traces of every dialect into one shape, skips what cannot be read, and says what it skipped.
+"""Reads traces of every dialect into one form, skips what cannot be read, and reports what it skipped.
 
 A record is a dict with the keys of `records.FIELDS`: `ph` is "X", "M" or "C", numbers are numbers, hashes are
-strings of hex digits, `args` is always there; `id` is None where the dialect has none (2.x, metadata). Keys
-the schema does not know are kept.
+strings of hex digits, `args` is always present; `id` is None if the dialect has none (2.x, metadata). Keys
+that are not in the schema are kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ALWAYS_INTEGER = ("count", "p_idx", "level")
 
 
 class Problems:
-    """What could not be read, and what the traces say of their own end."""
+    """What could not be read, and what the traces say about their own end."""
 
     def __init__(self) -> None:
         self.skipped: Counter[str] = Counter()  # lines, by reason
@@ -61,7 +61,7 @@ class Problems:
         )
 
     def add(self, other: Problems) -> None:
-        """Take over what another reader met."""
+        """Add the problems another reader found."""
         self.skipped += other.skipped
         self.cut_last_line += other.cut_last_line
         self.truncated_gzip += other.truncated_gzip
@@ -103,7 +103,7 @@ class TraceText:
 
     @property
     def events(self) -> list[Record]:
-        """The complete events, those of the tracer's own (`start`, `end`) included."""
+        """The complete events, including the tracer's own (`start`, `end`)."""
         return [record for record in self.records if record["ph"] == "X"]
 
     @property
@@ -115,7 +115,7 @@ class TraceText:
         return [record for record in self.records if record["ph"] == "C"]
 
     def resolve(self, hash_: str) -> str | None:
-        """The host name, path or string that a hash stands for, None if no record tells."""
+        """The host name, path or string that a hash stands for, None if no record says."""
         if self._names is None:
             self._names = {
                 record["args"]["value"]: str(record["args"].get("name", ""))
@@ -144,7 +144,7 @@ def read_records(
 ) -> Iterator[Record]:
     """The records of one file, one after the other, without the first `skip` bytes of (inflated) text.
 
-    Positions in the text last; positions in a compressed file do not, because a writer may merge members.
+    Positions in the text stay valid; those in a compressed file do not, because a writer may merge members.
     """
     name = os.fspath(path)
     problems = Problems() if problems is None else problems
@@ -182,7 +182,7 @@ def text_lines(
 
 
 def text_size(path: str | os.PathLike[str]) -> int:
-    """Bytes of (inflated) text in a file; 0 if it is not there."""
+    """Bytes of (inflated) text in a file; 0 if it does not exist."""
     try:
         with open(path, "rb") as file:
             if not _is_gzip(file):
@@ -224,13 +224,13 @@ def _text(file: BinaryIO, name: str, problems: Problems, skip: int) -> Iterator[
 
 
 class _Normalizer:
-    """Brings the records of one file into the common shape, in place."""
+    """Converts the records of one file to the common form, in place."""
 
     def __init__(self) -> None:
         self._time = fmt.TIME_UNITS["US"]
 
     def __call__(self, record: Any) -> str | None:
-        """The reason why this is no record, None if it is one."""
+        """The reason why this is not a record, None if it is one."""
         if not isinstance(record, dict):
             return "not an object"
         phase = record.get("ph")
@@ -309,12 +309,12 @@ def _as_int(value: Any) -> int | None:
 
 
 def check_ends(records: Iterable[Record], problems: Problems) -> None:
-    """Note the processes that never wrote an `end` record, and those that had it written for them."""
+    """Note the processes that never wrote an `end` record, and those for which a reader wrote it."""
     ended: dict[tuple[Any, int], bool] = {}
     for record in records:
         key = (record["args"].get("hhash"), record["pid"])
         if record["ph"] == "X" and record["cat"] == "dftracer" and record["name"] == "end":
-            # A part of a rotated trace is closed too, but its process went on.
+            # A part of a rotated trace is closed, too, but its process continued.
             ended[key] = ended.get(key, False) or not record["args"].get("continues")
             if record["args"].get("recovered"):
                 problems.recovered.append(record["pid"])

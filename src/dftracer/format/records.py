@@ -1,4 +1,4 @@
-"""The records of a trace: the one description that the documentation and every reader share."""
+"""The records of a trace: the single description shared by the documentation and every reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Field(NamedTuple):
 
     name: str
     type: str
-    records: str  # the phases it stands in
+    records: str  # the phases it occurs in
     doc: str
 
 
@@ -111,7 +111,7 @@ METADATA: tuple[MetadataKind, ...] = (
 # `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x; 3 is an aggregate of many events.
 PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", 1: "X", 2: "C", 3: "C", 4: "M"}
 
-TIME_LIMIT = 1 << 62  # a time beyond is damage: sums of such would not fit into 64 bits
+TIME_LIMIT = 1 << 62  # a larger time is damage: sums of such times would not fit into 64 bits
 MOST_RANKS = 1 << 20  # no job has more; a larger number is damage
 
 INTEGER_FIELDS = tuple(field.name for field in FIELDS if field.type == "int")

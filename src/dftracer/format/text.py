@@ -1,4 +1,4 @@
-"""Lines out of the text of a trace, and the record in a line."""
+"""Lines from the text of a trace, and the record in a line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["LINE_LIMIT", "parse_line", "split_lines", "stripped"]
 
-# No recorder writes a longer line; without a limit 3 MB of gzip could ask for 3 GB of memory.
+# No recorder writes a longer line; without a limit, 3 MB of gzip could require 3 GB of memory.
 LINE_LIMIT = 16 << 20
 
 
@@ -16,7 +16,7 @@ def split_lines(text: Iterable[bytes], too_long: Callable[[], None]) -> Iterator
     """Each line, and whether the text ends or breaks off with it before a newline.
 
     An empty chunk marks a break in the text: the line before it is not continued. Lines beyond `LINE_LIMIT`
-    are left out; `too_long` is told of each.
+    are skipped; `too_long` is called for each.
     """
     held: list[bytes] = []
     size = 0
@@ -53,7 +53,7 @@ def _flushed(held: list[bytes], size: int, too_long: Callable[[], None]) -> Iter
 
 
 def stripped(line: bytes) -> bytes:
-    """A line without the brackets and commas of the list around the records; empty where nothing is left."""
+    """A line without the brackets and commas of the list around the records; empty if nothing is left."""
     text = line.strip(b" \t\r\n,\0")
     if text.startswith(b"["):
         text = text[1:].lstrip()
@@ -61,13 +61,13 @@ def stripped(line: bytes) -> bytes:
 
 
 def parse_line(text: bytes) -> Any:
-    """What a stripped line says; ValueError where it is not JSON."""
+    """The value of a stripped line; ValueError if it is not JSON."""
     decoded = text.decode("utf-8", "replace")
     try:
         try:
             return json.loads(decoded)
         except ValueError:
-            # The closing bracket of the file may stand on the line of the last record.
+            # The closing bracket of the file may be on the same line as the last record.
             if decoded.endswith("]"):
                 return json.loads(decoded[:-1].rstrip(" \t,"))
             raise

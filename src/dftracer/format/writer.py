@@ -1,4 +1,4 @@
-"""Trace files that are made of others: records copied as they are, in members that readers can hop over."""
+"""Trace files made from others: records copied unchanged, in members that readers can skip over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEVEL = 6
 
 
 class TraceWriter:
-    """Writes records to a file; before them one that says which command has made it, where one is named."""
+    """Writes records to a file; if a command is named, the first record says that it made the file."""
 
     def __init__(self, path: Path, *, packed: bool, made_by: str | None) -> None:
         self._file = path.open("wb")
@@ -46,7 +46,7 @@ class TraceWriter:
             self._cut()
 
     def _sign(self, first: dict[str, Any]) -> None:
-        # Readers take the first process they meet for the file's own.
+        # Readers treat the first process they find as the file's own.
         pid = first.get("pid")
         who = {"pid": pid, "tid": pid} if isinstance(pid, (int, str)) else {}
         args = {"name": MADE_BY, "value": self._made_by}

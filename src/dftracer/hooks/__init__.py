@@ -1,10 +1,10 @@
-"""Events for readers that system calls do not show or do not explain: object storage and file formats.
+"""Events for reads that system calls do not show or do not explain: object storage and file formats.
 
 ::
 
     from dftracer import hooks
-    hooks.install()             # for whatever of fsspec, h5py, safetensors and torch is imported already
-    hooks.install("fsspec")     # imports it if need be
+    hooks.install()             # for those of fsspec, h5py, safetensors and torch that are already imported
+    hooks.install("fsspec")     # imports it if necessary
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _module(library: str) -> ModuleType:
 
 
 def install(*libraries: str) -> tuple[str, ...]:
-    """Trace these libraries, or all that are imported already; gives the names of those now traced."""
+    """Trace these libraries, or all that are already imported; returns the names of those now traced."""
     for library in libraries:
         if library not in LIBRARIES:
             raise ValueError(f"no hooks for {library!r}; there are hooks for {', '.join(LIBRARIES)}")
@@ -46,5 +46,5 @@ def install(*libraries: str) -> tuple[str, ...]:
 
 
 def uninstall() -> None:
-    """Put everything back."""
+    """Restore everything."""
     _patch.restore_all()

@@ -1,4 +1,4 @@
-"""Replacing attributes of other people's modules, and taking it back."""
+"""Replacing attributes of other modules, and undoing it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dftracer.python import ai
 
 __all__ = ["CHECKPOINT_IO", "DATA_IO", "installed", "recording", "replace", "restore_all", "trace_method"]
 
-# The operations are attributes made at run time, beside methods of the same names.
+# The operations are attributes created at run time, with the same names as methods.
 DATA_IO: Any = ai.data.io
 CHECKPOINT_IO: Any = ai.checkpoint.io
 
@@ -60,7 +60,7 @@ def trace_method(
     def traced(*args: Any, **kwargs: Any) -> Any:
         try:
             facts = describe(args, kwargs)
-        except Exception:  # an unforeseen way of calling must not fail the program
+        except Exception:  # an unexpected way of calling must not break the program
             facts = {}
         with node(args=facts):
             return original(*args, **kwargs)

@@ -30,7 +30,7 @@ Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 class Interner(dict[Any, int]):
-    """Numbers for values, in the order of their first appearance."""
+    """Numbers for values, in order of first appearance."""
 
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
@@ -42,7 +42,7 @@ class Interner(dict[Any, int]):
 
 
 def integers(values: Iterable[Any]) -> Ints:
-    """Whole numbers as a column; -1 for what is no number and for the largest unsigned one."""
+    """Whole numbers as a column; -1 for values that are not numbers and for the largest unsigned one."""
     numbers = values if isinstance(values, list) else list(values)
     try:
         return np.array(numbers, dtype=np.int64)
@@ -69,7 +69,7 @@ def distinct(values: Ints) -> Ints:
 
 
 def contains(there: Ints, values: Ints) -> Flags:
-    """Which of the values are there."""
+    """Which of the values are present."""
     ordered = np.sort(there)
     if not ordered.size:
         return np.zeros(values.size, dtype=bool)
@@ -79,7 +79,7 @@ def contains(there: Ints, values: Ints) -> Flags:
 
 
 class ByteColumn:
-    """Byte strings one after the other in one text."""
+    """Byte strings concatenated in one text."""
 
     def __init__(self, text: bytes, ends: Ints) -> None:
         self.text = text
@@ -92,7 +92,7 @@ class ByteColumn:
 
     @classmethod
     def joined(cls, parts: list[ByteColumn]) -> ByteColumn:
-        """Several columns below each other."""
+        """Several columns concatenated."""
         shift = np.cumsum([0, *(len(p.text) for p in parts)])
         ends = [p.ends + s for p, s in zip(parts, shift.tolist(), strict=False)]
         return cls(

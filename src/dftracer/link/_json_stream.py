@@ -1,7 +1,7 @@
-"""Large JSON files a piece at a time: the head, the items of one long array, and what follows it.
+"""Large JSON files in pieces: the head, the items of one long array, and what follows it.
 
-Memory stays at a few pieces whatever the size of the file. What torch writes is not always JSON: names
-are not escaped, and a killed process leaves the array open. Such items are put right, or left out and
+Memory stays at a few pieces whatever the size of the file. What torch writes is not always valid JSON: names
+are not escaped, and a killed process leaves the array open. Such items are repaired, or skipped and
 counted.
 """
 
@@ -35,7 +35,7 @@ class Repairs:
     notes: list[str] = field(default_factory=list)
 
     def sentences(self) -> list[str]:
-        """One sentence a problem."""
+        """One sentence per problem."""
         out = list(self.notes)
         if self.truncated:
             out.append("truncated: the process ended while writing it; the complete items were read")
@@ -49,7 +49,7 @@ class Repairs:
 
 
 def read_blocks(path: Path, repairs: Repairs, size: int = BLOCK) -> Iterator[bytes]:
-    """The bytes of a file, inflated if need be; a cut or damaged end is noted, not raised."""
+    """The bytes of a file, inflated if necessary; a truncated or damaged end is noted, not raised."""
     with path.open("rb") as f:
         if f.read(2) != b"\x1f\x8b":
             f.seek(0)
@@ -64,7 +64,7 @@ def _inflated(f: BinaryIO, repairs: Repairs, size: int) -> Iterator[bytes]:
     parts: list[bytes] = []
     held = 0
     inflate = zlib.decompressobj(31)
-    inside = False  # a member was begun and has not ended
+    inside = False  # a member has begun and not ended
     damaged = False
     while not damaged and (packed := f.read(_PACKED_BLOCK)):
         while packed:
@@ -94,9 +94,9 @@ def _inflated(f: BinaryIO, repairs: Repairs, size: int) -> Iterator[bytes]:
 class ItemReader:
     """The items of the array `key` of the top object.
 
-    `begins` is a pattern of how an item begins: it tells an item from an object inside an item, and so
-    where a block may be cut. `item` makes the type of an item. `head` and `tail` hold the other keys of
-    the top object after the walk.
+    `begins` is a pattern for the beginning of an item: it distinguishes an item from an object inside one,
+    and so shows where a block may be cut. `item` makes the type of an item. Afterwards `head` and `tail`
+    contain the other keys of the top object.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class ItemReader:
         return None
 
     def _last(self, held: bytes) -> Iterator[bytes]:
-        """What is left: the last items, the end of the array, the rest of the top object."""
+        """The remainder: the last items, the end of the array, the rest of the top object."""
         at = self._last_cut(held)
         if at is not None:
             yield held[: at[0]]
@@ -175,7 +175,7 @@ class ItemReader:
             self.repairs.truncated = True
 
     def _last_unclean(self, held: bytes) -> Iterator[bytes]:
-        """The last item is cut, or has a name that is not escaped."""
+        """The last item is incomplete, or has an unescaped name."""
         closing = re.search(rb"\}\s*\]\s*(,\s*\"[^\"]+\"\s*:[^{}\[\]]*)*\}?\s*$", held)
         if closing is None:
             self.repairs.truncated = True
@@ -197,7 +197,7 @@ class ItemReader:
             self.head.update(value)
 
     def decode(self, text: bytes) -> list[Any]:
-        """The items of a text, one by one where something is wrong with it."""
+        """The items of a text, one by one if something is wrong with it."""
         if not text.strip():
             return []
         many, _, error = self._typed()
@@ -219,7 +219,7 @@ class ItemReader:
         return out
 
     def _typed(self) -> tuple[Any, Any, type[Exception]]:
-        """Decoders of a list and of one item, and what they raise; made when the usual way does not do."""
+        """Decoders for a list and for one item, and what they raise; created when the fast path fails."""
         if self._decoders is None:
             from dftracer.load._need import need  # noqa: PLC0415 - brings NumPy, which looking at heads does without
 

@@ -1,4 +1,4 @@
-"""The other end of `directory._Team`: one lane of ranks in a process of its own."""
+"""The other end of `directory._Team`: one lane of ranks in a separate process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dftracer.link.directory import Lane, receive, send
 
 
 def main() -> int:
-    """Do what comes in on stdin, answer on what was stdout."""
+    """Process requests from stdin, answer on the original stdout."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not get between the answers
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # printed text must not get between the answers
     importlib.import_module("dftracer.link.rank")  # while the other side looks at the directory
     task = receive(sys.stdin.buffer)
     if task is None:

@@ -1,4 +1,4 @@
-"""What ran, when, and where: the table that every source of timed activity is brought to."""
+"""What ran, when, and where: the common table for every source of timed activity."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KIND_NAMES = ("op", "annotation", "runtime", "kernel", "memcpy", "memset", "sync
 HOST_KINDS = (OP, ANNOTATION, RUNTIME)
 DEVICE_KINDS = (KERNEL, MEMCPY, MEMSET)
 
-# Whole numbers of every activity; -1 (0 for rf) where the source has none.
+# Integers of every activity; -1 (0 for rf) if the source has none.
 COLUMNS = (
     "kind",
     "pid",
@@ -51,9 +51,7 @@ COLUMNS = (
 
 @dataclass
 class ActivityTable:
-    """Activities of one process and its devices in the order of their
-    start; an outer one before what it holds.
-    """
+    """Activities of one process and its devices in order of their start; outer ones before inner ones."""
 
     path: Path | None
     source: str  # "kineto" or "nsys"

@@ -1,6 +1,6 @@
 """Arrow columns straight from NumPy memory.
 
-`pyarrow.array` would import pandas wherever it is installed, which takes longer than linking a window.
+`pyarrow.array` would import pandas if it is installed, which takes longer than linking a window.
 """
 
 from __future__ import annotations

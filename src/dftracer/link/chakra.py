@@ -34,7 +34,7 @@ _KNOWN_REST = {"scope": "uint64_val", "tid": "uint64_val", "fw_tid": "uint64_val
 
 @dataclass
 class Facts:
-    """What the file says of itself."""
+    """The file's metadata."""
 
     rank: int
     world_size: int | None
@@ -54,7 +54,7 @@ def write_chakra(
     labels: Labels,
     facts: Facts,
 ) -> int:
-    """Write the file in the order of the nodes' places, so that what a node waits for comes before it."""
+    """Write the file in the order of the nodes' places, so that a node's dependencies come before it."""
     kinds = _Kinds(graph, et, activity, edges, collectives, labels, facts.offset_ns, facts.rank)
     order = np.argsort(graph.place)
     with path.open("wb") as out:
@@ -128,7 +128,7 @@ class _Kinds:
             _label_column(labels),
             wire.coded(which, special),
         ]
-        # Simulators refuse communication of the host, whoever carried it.
+        # Simulators reject communication on the host, whoever carried it out.
         cpu = wire.coded(carrier, [wire.attribute("is_cpu_op", bool_val=v) for v in (True, False)])
         own = [*_values("inputs", _input_values(et), et.input_kinds, et.kinds)] if n_et else []
         own += [*_values("outputs", et.output_values, et.output_kinds, et.kinds)] if n_et else []
@@ -145,7 +145,7 @@ class _Kinds:
         )
 
     def frames(self, rows: Ints) -> bytes:
-        """The messages of these nodes, each with its length before it."""
+        """The messages of these nodes, each preceded by its length."""
         parts, where = [], []
         for kind, columns in enumerate(self._columns):
             mine = np.flatnonzero(self._kind[rows] == kind)
@@ -160,7 +160,7 @@ class _Kinds:
 def _collective_attributes(c: Collective, rank: int) -> bytes:
     pieces = [wire.attribute("comm_size", int64_val=c.bytes or 0)]
     if c.type == BARRIER:
-        # It moves nothing, and ASTRA-sim knows no such collective: to be replayed, not simulated.
+        # It moves no data, and ASTRA-sim has no such collective: it is replayed, not simulated.
         pieces.append(wire.attribute("collective", string_val=c.type))
     elif c.type in COLLECTIVE_TYPES:
         pieces.append(wire.attribute("comm_type", int64_val=COLLECTIVE_TYPES[c.type]))
@@ -179,7 +179,7 @@ def _collective_attributes(c: Collective, rank: int) -> bytes:
 
 
 def _rest_columns(et: ExecutionTrace, which: Codes) -> tuple[Codes, list[bytes]]:
-    """What else the execution trace says of a node; of a collective not again what is said above."""
+    """The other attributes from the execution trace; for a collective, without those already written."""
     of_collective = which[: len(et)] > 0
     texts = [_rest_attributes(r) for r in et.rests]
     again = [_rest_attributes({k: v for k, v in r.items() if k not in _TOLD}) for r in et.rests]
@@ -189,7 +189,7 @@ def _rest_columns(et: ExecutionTrace, which: Codes) -> tuple[Codes, list[bytes]]
 def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
     """The caller is a control dependency, everything else a data dependency.
 
-    Readers may look at data dependencies alone: a node that follows nothing else on its thread also names its
+    Readers may look only at data dependencies: a node that follows nothing else on its thread also names its
     caller there.
     """
     call = edges.type == _CALL
@@ -200,7 +200,7 @@ def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
     control = (edges.source[call | early], edges.target[call | early])
     data = (edges.source[used & ~early], edges.target[used & ~early])
     for row in np.flatnonzero(early).tolist():
-        # It waits for what its call has waited for.
+        # It waits for what its call waited for.
         before = data[0][data[1] == edges.source[row]]
         data = (
             np.concatenate([data[0], before]),
@@ -216,7 +216,7 @@ def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
 def _begun_inside(graph: Graph, edges: Edges) -> Flags:
     """Collectives that another thread began while their call was still running, and ended after it.
 
-    A data dependency says that all of the source's time lies before: that would be too late.
+    A data dependency means that all of the source's time comes before: that would be too late.
     """
     source, target = edges.source, edges.target
     inside: Flags = (
@@ -245,7 +245,7 @@ def _device_attributes(graph: Graph, activity: ActivityTable) -> wire.Columns:
 
 
 def _input_values(et: ExecutionTrace) -> ByteColumn:
-    """As they are, but the list of process groups as Python prints it: ASTRA-sim cuts `['` and `']` off."""
+    """Unchanged, but the list of process groups as Python prints it: ASTRA-sim strips `['` and `']`."""
     named = np.array([_GROUPS in name for name in et.names], dtype=bool)
     parts, low = [], 0
     for row in np.flatnonzero(named[et.name]).tolist():
@@ -294,7 +294,7 @@ def _rest_attributes(rest: dict[str, Any]) -> bytes:
 
 
 def _label_column(labels: Labels) -> Any:
-    """Step, epoch and phase: few different ones, made once each."""
+    """Step, epoch and phase: few distinct ones, each made once."""
     pieces = []
     for row in labels.rows:
         parts = []

@@ -45,9 +45,9 @@ class Checked:
 
 
 def check_directory(directory: Path) -> Checked:
-    """Read every file of the directory and say what was met."""
+    """Read every file in the directory and report what was found."""
     found = discover(directory)
-    # A missing rank has a field of its own.
+    # Missing ranks have their own field.
     problems = [w for w in found.warnings if "have no trace here" not in w]
     out = Checked(found.world_size, found.missing, problems=problems + _manifest_problems(found))
     for files in found.ranks.values():
@@ -70,7 +70,7 @@ def _manifest_problems(found: Found) -> list[str]:
 
 
 def _listed_names(listed: Any) -> list[str]:
-    """The names in a manifest, which lists names, objects with a name, or objects by name."""
+    """The names in a manifest, which contains names, objects with a name, or objects by name."""
     if not isinstance(listed, list | dict):
         return []
     names = [f.get("name") if isinstance(f, dict) else f for f in listed]

@@ -1,9 +1,9 @@
 """One clock for all ranks.
 
-Every rank stamps with its host's clock. Ranks of one host agree. Between hosts, collectives tell: nobody
-leaves one before the last rank has come to it. Each matched collective therefore bounds the difference of
-two clocks from both sides, and the ends of all of them, which are close together in truth, say where
-between the bounds it lies.
+Every rank uses its host's clock. Ranks on one host agree. Between hosts, collectives help: no rank
+leaves one before the last rank has reached it. Each matched collective therefore bounds the difference
+between two clocks from both sides, and the ends of all of them, which are in reality close together, say
+where between the bounds it lies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dftracer._units import plural
 
 __all__ = ["Clock", "Member", "align", "arrivals", "match"]
 
-# In these nobody can leave before everybody has come.
+# In these no rank can leave before all have arrived.
 _SYNCHRONISING = {
     "all_reduce",
     "all_gather",
@@ -29,14 +29,14 @@ _SYNCHRONISING = {
 
 @dataclass
 class Member:
-    """One rank's part of a collective, small enough to be handed around."""
+    """One rank's part of a collective, small enough to be passed around."""
 
     rank: int
     window: int
     index: int  # among the rank's collectives of the window
     type: str
     group: str  # name and ranks
-    number: int  # its place among the group's collectives in the window
+    number: int  # its position among the group's collectives in the window
     seq: int | None  # the group's own count
     start: int
     end: int
@@ -47,7 +47,7 @@ class Member:
     arrival_ns: int | None = None  # after the first rank
     skew_ns: int | None = None  # last rank after the first
     meeting: int = -1  # a number for the parts of one collective
-    turn: int | None = None  # its place among them, by the time of arrival
+    turn: int | None = None  # its position among them, by time of arrival
     turns: int = 0
 
 
@@ -76,10 +76,10 @@ class _Bounds:
 
 
 def match(members: list[Member], warnings: list[str]) -> dict[str, list[Member]]:
-    """The parts of each collective: by the group's own count where all ranks know it, else the n-th of
+    """The parts of each collective: by the group's own count if all ranks know it, otherwise the n-th of
     the group.
 
-    Types that differ between ranks are told and not matched.
+    Types that differ between ranks are reported and not matched.
     """
     groups: dict[tuple[str, int], list[Member]] = defaultdict(list)
     for member in members:
@@ -129,7 +129,7 @@ def _check_counts(group: str, parts: list[Member], warnings: list[str]) -> None:
 
 
 def arrivals(matched: dict[str, list[Member]], clocks: dict[int, Clock]) -> None:
-    """How much later than the first each rank came to each collective."""
+    """How much later than the first each rank reached each collective."""
     for number, parts in enumerate(matched.values()):
         timed = [p for p in parts if p.timed]
         if len(timed) < 2:
@@ -178,7 +178,7 @@ def _decide(rank: int, bounds: _Bounds, same_host: bool, own: Clock, warnings: l
         )
         return Clock(0, None, "contradiction", n)
     if same_host and bounds.low <= 0 <= bounds.high:
-        # One clock, and the collectives agree that it is.
+        # One clock, and the collectives confirm it.
         return Clock(0, 0, "same host", n)
     middle = sorted(bounds.ends)[n // 2]
     offset = min(max(middle, bounds.low), bounds.high)

@@ -1,6 +1,4 @@
-"""Collective operations of a rank: type, bytes, group and when the rank
-came to them, whichever backend carried them.
-"""
+"""Collective operations of a rank: type, bytes, group and arrival time, whatever the backend."""
 
 from __future__ import annotations
 
@@ -62,12 +60,12 @@ _ITEM_BYTES = {
 
 @dataclass
 class Collective:
-    """One collective as one rank saw it; rows are of the rank's graph, times in ns on the rank's clock."""
+    """One rank's view of a collective; rows refer to the rank's graph, times are in ns on its clock."""
 
     type: str
     row: int  # the call
-    carrier: int  # what moved the data: a kernel, a record of the backend's thread, else the call
-    start: int  # when the rank came to it
+    carrier: int  # what moved the data: a kernel, a record of the backend's thread, otherwise the call
+    start: int  # when the rank arrived
     end: int
     timed: bool
     bytes: int | None = None
@@ -75,7 +73,7 @@ class Collective:
     group: str = ""
     size: int | None = None
     ranks: list[int] = field(default_factory=list)
-    seq: int | None = None  # the group's own count, where the backend tells it
+    seq: int | None = None  # the group's own count, if the backend provides it
     number: int = -1  # its place among the group's collectives in the window
     asynchronous: bool | None = None
     peer: int | None = None  # of a message: the rank at the other end
@@ -116,7 +114,7 @@ def find_collectives(
         if kind is None:
             continue
         if _BACKEND.fullmatch(names[0]) and waiting.get(kind):
-            # A thread of the backend does what another thread has asked for.
+            # A backend thread does what another thread has requested.
             call = waiting[kind].pop(0)
             call.carrier = head
             call.end = max(call.end, _end(graph, head))
@@ -137,7 +135,7 @@ def _end(graph: Graph, row: int) -> int:
 
 
 def _tops(graph: Graph, rows: Ints) -> dict[int, int]:
-    """For each row the outermost of the rows that hold it."""
+    """For each row the outermost of the rows that contain it."""
     inside = set(rows.tolist())
     top: dict[int, int] = {}
     for row in rows.tolist():
@@ -165,7 +163,7 @@ def _device_work(graph: Graph, top: dict[int, int]) -> dict[int, list[int]]:
 
 
 def _facts(graph: Graph, et: ExecutionTrace, activity: ActivityTable, row: int) -> dict[str, Any]:
-    """What a record of the backend says, in the profiler's trace or in the execution trace."""
+    """The facts from a backend record, in the profiler's trace or in the execution trace."""
     known = dict(activity.details.get(int(graph.activity[row]), {}))
     at = int(graph.et[row])
     if at >= 0:
@@ -283,9 +281,7 @@ def _tensors(value: Any) -> list[list[int]]:
 
 
 def _name_groups(calls: list[Collective], activity: ActivityTable) -> None:
-    """Ranks and sizes of the groups that the profiler lists; a call
-    of an unnamed group is of the only one.
-    """
+    """Ranks and sizes of the groups the profiler lists; a call without a group name uses the only one."""
     listed = {str(g.get("pg_name", "")): g for g in activity.groups}
     only = next(iter(listed)) if len(listed) == 1 else ""
     for call in calls:

@@ -1,4 +1,4 @@
-"""Communication records of the collection: they know group and count where torch's own traces do not."""
+"""Communication records from `collect`: they have group and count where torch's own traces do not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAME_NS = 5_000_000  # between a record and the call it describes
 
 
 def read_records(paths: Sequence[Path], warnings: list[str]) -> list[dict[str, Any]]:
-    """All records of the files; a cut end is told."""
+    """All records of the files; a truncated end is reported."""
     out: list[dict[str, Any]] = []
     for path in paths:
         repairs = Repairs()
@@ -53,7 +53,7 @@ def _is_time(value: Any) -> bool:
 
 
 def apply_records(calls: list[Collective], records: list[dict[str, Any]]) -> None:
-    """Give each call what the nearest record of its type says; no record is used twice."""
+    """Give each call the facts from the nearest record of its type; no record is used twice."""
     by_type: dict[str, list[dict[str, Any]]] = {}
     for record in sorted(records, key=lambda r: float(r["start_us"])):
         by_type.setdefault(str(record.get("type")), []).append(record)

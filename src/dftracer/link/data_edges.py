@@ -1,8 +1,8 @@
 """From the node that made a tensor to the nodes that read it.
 
-Torch reuses the numbers of tensors and storages, so a tensor is known by its numbers, its length and its
-item size together, and lives from the last node that gave it out. Of nodes inside each other that give
-out the same tensor the innermost made it. What changes a tensor in place through a view is found by the
+Torch reuses the ids of tensors and storages, so a tensor is identified by its ids, its length and its
+item size together, and lives from the last node that returned it. If nested nodes return the same
+tensor, the innermost one made it. In-place changes through a view are found through the
 storage.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["data_edges"]
 
 
 def _identities(*tables: Tensors) -> list[Ints]:
-    """One number for each different tensor, over all tables."""
+    """One number for each distinct tensor, over all tables."""
     joined = [
         np.concatenate(c)
         for c in zip(*((t.tensor, t.storage, t.elements, t.item) for t in tables), strict=True)
@@ -37,7 +37,7 @@ def _identities(*tables: Tensors) -> list[Ints]:
 
 
 def _ends(graph: Graph, et: ExecutionTrace) -> Ints:
-    """When nodes ended; without a clock after the last node below them began."""
+    """When nodes ended; without a clock, after the last node below them began."""
     end = graph.end[: len(et)].copy()
     if not graph.timed.any() and len(et):
         last = np.arange(len(et), dtype=np.int64)
@@ -58,7 +58,7 @@ def data_edges(graph: Graph, et: ExecutionTrace) -> tuple[Ints, Ints]:
     start, end, place = graph.start, _ends(graph, et), graph.place
     read_node, read_key, read_storage = _once(et.inputs.node, read, et.inputs.storage)
     node, key, storage = _once(et.outputs.node, given, et.outputs.storage)
-    # Innermost: the next that gives out the same tensor is not inside.
+    # Innermost: the next node that returns the same tensor is not inside it.
     order = np.lexsort((place[node], key))
     node, key, storage = node[order], key[order], storage[order]
     inside = (
@@ -69,7 +69,7 @@ def data_edges(graph: Graph, et: ExecutionTrace) -> tuple[Ints, Ints]:
     at = last_before(key, end[node], read_key, start[read_node], place[node], place[read_node])
     source = [node[at[at >= 0]]]
     target = [read_node[at >= 0]]
-    # In place: a node that gives out what it took has changed the storage, for all views of it.
+    # In place: a node that returns its input has changed the storage, for all views of it.
     width = int(max(read_key.max(), key.max())) + 1
     changes = contains(read_node * width + read_key, node * width + key)
     changer, changed = node[changes], storage[changes]

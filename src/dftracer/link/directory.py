@@ -1,6 +1,4 @@
-"""All ranks of a directory, in parallel: every rank is read and
-connected, then all clocks are known, then written.
-"""
+"""All ranks of a directory, in parallel: read and connect every rank, align all clocks, then write."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from dftracer.link.discover import RankFiles, discover
 __all__ = ["LinkError", "LinkReport", "link"]
 
 
-_WORTH_A_PROCESS = 24 << 20  # bytes of JSON: less is read before another process has started
-_PACKED = 20  # JSON of traces to its gzip
+_WORTH_A_PROCESS = 24 << 20  # bytes of JSON: less than this is read faster than another process starts
+_PACKED = 20  # the compression ratio of JSON traces
 
 
 class LinkError(RuntimeError):
@@ -56,9 +54,7 @@ def link(
     *,
     workers: int | None = None,
 ) -> LinkReport:
-    """Join all ranks' traces under `directory` and write the linked files
-    to `output` (default `<directory>/linked`).
-    """
+    """Join all ranks' traces under `directory`; write to `output` (default `<directory>/linked`)."""
     warm = _warm_workers(Path(directory), workers)
     try:
         return _link(Path(directory), output, workers, warm)
@@ -122,7 +118,7 @@ def _link(
 
 
 def _lanes(files: Sequence[RankFiles], workers: int | None) -> list[list[RankFiles]]:
-    """The ranks dealt out to processes; this one is the first of them."""
+    """The ranks distributed over processes; this process is the first of them."""
     cores = _cores()
     if workers is None and sum(_text_size(f) for f in files) < _WORTH_A_PROCESS:
         cores = 1
@@ -144,7 +140,7 @@ def _json_size(path: Path) -> int:
 
 
 def _warm_workers(directory: Path, workers: int | None) -> list[subprocess.Popen[bytes]]:
-    """Processes that load their modules while this one looks at the directory: as many as names suggest."""
+    """Processes that load their modules while this one reads the directory: as many as names suggest."""
     named: dict[str, int] = {}
     for path in directory.glob("torch_et_*.json*"):
         rank = path.name.removeprefix("torch_et_").partition(".")[0].partition("_")[0]
@@ -194,7 +190,7 @@ def _write_collectives(folder: Path, members: list[Member], clocks: dict[int, Cl
 
 
 class Lane:
-    """The ranks of one process: with several, each waits for the second half on disk, not in memory."""
+    """The ranks of one process: if there are several, each is kept on disk between the two halves."""
 
     def __init__(self, files: list[RankFiles], folder: Path) -> None:
         self._files = files

@@ -1,6 +1,4 @@
-"""What a directory holds: the files of each rank, told by their names
-or, where names say nothing, by their content.
-"""
+"""The contents of a directory: each rank's files, by their names or, if names say nothing, by content."""
 
 from __future__ import annotations
 
@@ -38,12 +36,12 @@ _LONGEST_ERROR_NS = 1 << 62
 
 
 class NothingToLink(FileNotFoundError):
-    """No trace of PyTorch is under the given directory."""
+    """There is no PyTorch trace under the given directory."""
 
 
 @dataclass
 class Source:
-    """One file, and what its name and its head tell."""
+    """One file, and what its name and its head say."""
 
     path: Path
     kind: str  # "et", "kineto" or "nsys"
@@ -131,7 +129,7 @@ def discover(directory: Path) -> Found:
 
 
 def holds_torch_traces(directory: Path) -> bool:
-    """Whether a directory has files that look like traces of PyTorch or nsys, from names and heads alone."""
+    """Whether a directory has files that look like PyTorch or nsys traces, from names and heads alone."""
     if not directory.is_dir():
         return False
     for path in _files(directory):
@@ -207,7 +205,7 @@ def _kineto_head(source: Source, head: bytes, events: int) -> None:
         text = head[info.end() - 1 : info.end() + 4096]
         rank = re.search(rb'"rank"\s*:\s*(\d{1,18})(?!\d)', text)
         world = re.search(rb'"world_size"\s*:\s*(\d{1,18})(?!\d)', text)
-        # A process that was never part of a group says rank 0 of 1: its name knows better.
+        # A process that was never part of a group says rank 0 of 1: its file name is more reliable.
         size = int(world.group(1)) if world else 0
         number = int(rank.group(1)) if rank else MOST_RANKS
         if number < MOST_RANKS and (source.rank is None or size > 1):
@@ -233,7 +231,7 @@ def _our_traces(directory: Path) -> list[Any]:
 
 
 def _give_ranks(sources: list[Source], traces: list[Any], warnings: list[str]) -> None:
-    """Names, then the process: a file without a rank is of the rank whose other files have its pid."""
+    """Names, then the process: a file without a rank belongs to the rank whose other files have its pid."""
     warnings += [
         f"{s.path.name}: the file says it belongs to rank {s.rank}; its name is ignored"
         for s in sources
@@ -309,7 +307,7 @@ def _add_manifests(directory: Path, ranks: dict[int, RankFiles], warnings: list[
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
-    """What a rank says of its files; None where it cannot be read."""
+    """What a rank's manifest says about its files; None if it cannot be read."""
     try:
         if path.stat().st_size > _LARGEST_MANIFEST:
             return None
@@ -320,7 +318,7 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
 
 
 def _clock_error(clock: Any) -> int | None:
-    """The error of the process's own anchors, as far as the manifest tells."""
+    """The error of the process's own clock anchors, if the manifest has it."""
     if not isinstance(clock, dict):
         return None
     anchors = [a for a in (clock, clock.get("start"), clock.get("end")) if isinstance(a, dict)]

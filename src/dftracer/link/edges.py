@@ -17,7 +17,7 @@ from dftracer.link.last_before import last_before
 
 __all__ = ["EDGE_TYPES", "Edges", "find_edges"]
 
-# A new type goes to the end: the numbers are in files.
+# New types go at the end: the numbers are stored in files.
 EDGE_TYPES = ("call", "order", "launch", "stream", "sync", "forward_backward", "data", "thread", "comm")
 _HOST_SYNC = re.compile(r"(cuda|hip|mu|cu)(Ctx|Device|Stream|Event|Context)Synchronize", re.IGNORECASE)
 _STREAM_OR_EVENT = re.compile(r"(Stream|Event)Synchronize", re.IGNORECASE)
@@ -44,8 +44,8 @@ Pairs = tuple[Ints, Ints]
 def find_edges(graph: Graph, et: ExecutionTrace, activity: ActivityTable, issued: Pairs) -> Edges:
     """All edges; `issued` are the pairs of collective calls and what carried them out on another thread.
 
-    What a thread spent waiting for another is taken out of the graph's exclusive times on the way: there
-    are edges for it now.
+    Time a thread spent waiting for another is subtracted from the graph's exclusive times along the way:
+    there are edges for it now.
     """
     host = graph.timed & ~graph.on_device
     chain = _chains(graph, host)
@@ -101,7 +101,7 @@ def _chains(graph: Graph, host: Flags) -> Ints:
 
 
 def _order(graph: Graph, chain: Ints) -> Pairs:
-    """From each node to the next of its thread, but where that is its own child: a call says so already."""
+    """From each node to the next on its thread, unless that is its own child: a call edge covers that."""
     source, target = chain[:-1], chain[1:]
     keep = (graph.tid[source] == graph.tid[target]) & (graph.parent[target] != source)
     return source[keep], target[keep]
@@ -113,7 +113,7 @@ def _launch(graph: Graph) -> Pairs:
 
 
 def _stream_chain(graph: Graph, activity: ActivityTable) -> tuple[Ints, Ints]:
-    """Device work, stream after stream in order, and a number of the stream of each."""
+    """Device work, stream after stream in order, and the number of each one's stream."""
     rows = np.flatnonzero(graph.on_device)
     at = graph.activity[rows]
     lane = (activity.device[at] << 32) + activity.stream[at]
@@ -174,7 +174,7 @@ def _sync(graph: Graph, activity: ActivityTable, chain: Ints) -> Pairs:
             if done is not None:
                 last.append(done)
         if stream < 0 and _STREAM_OR_EVENT.search(graph.names[graph.name[call]]) and last:
-            # Which stream is not known: the host went on when the latest work was done, and for that only.
+            # The stream is not known: the host continued when the latest work was done.
             last = [max(last, key=lambda r: int(graph.start[r] + graph.dur[r]))]
         sources += last
         targets += [target] * len(last)
@@ -182,11 +182,11 @@ def _sync(graph: Graph, activity: ActivityTable, chain: Ints) -> Pairs:
 
 
 class _Lane:
-    """The work of a stream in order, to be asked by time."""
+    """The work of a stream in order, searchable by time."""
 
     def __init__(self, rows: Ints, launched: Ints, graph: Graph) -> None:
         self._rows = rows
-        # A stream works in order; running maxima keep it so where the clocks say otherwise.
+        # A stream works in order; running maxima preserve this if the clocks say otherwise.
         self._launched = np.maximum.accumulate(launched[rows])
         self._ends = np.maximum.accumulate(graph.start[rows] + graph.dur[rows])
 

@@ -28,10 +28,10 @@ from dftracer.load._need import need
 
 __all__ = ["ExecutionTrace", "Tensors", "empty_execution_trace", "read_execution_trace"]
 
-# Nodes that stand for the process and its threads, and for groups made before the window: nothing ran.
+# Nodes that represent the process and its threads, and groups made before the window: nothing ran.
 _TENSOR = re.compile(rb'\0|\[(\d+),\s*(\d+),\s*\d+,\s*(\d+),\s*(\d+),\s*"')
 # The six attributes every node of the current schema begins with; three of them differ from node to node, the
-# rest repeats and is looked at once.
+# rest repeat and are parsed once.
 _USUAL = re.compile(
     rb'\[\s*\{"name":\s*"rf_id",\s*"type":\s*"uint64",\s*"value":\s*(\d+)\},'
     rb'\s*\{"name":\s*"fw_parent",\s*"type":\s*"uint64",\s*"value":\s*(\d+)\},'
@@ -44,7 +44,7 @@ _REST = ("scope", "tid", "fw_tid")
 
 @dataclass
 class Tensors:
-    """Every tensor that a node takes or gives: the row of the node, tensor, storage, elements, item size."""
+    """Every input or output tensor of a node: the row of the node, tensor, storage, elements, item size."""
 
     node: Ints
     tensor: Ints
@@ -87,7 +87,7 @@ class ExecutionTrace:
 
     @property
     def real(self) -> Any:
-        """Which nodes stand for something that ran."""
+        """Which nodes represent something that ran."""
         ran = np.array([STRUCTURAL.fullmatch(n) is None for n in self.names], dtype=bool)
         return ran[self.name] if len(self.names) else np.zeros(0, dtype=bool)
 
@@ -197,9 +197,7 @@ class _Builder:
             self._parts.setdefault(name, []).append(integers(values))
 
     def take_text(self, text: bytes) -> bool:
-        """Nodes as torch writes them today; False, and nothing taken,
-        where anything in the text is unusual.
-        """
+        """Nodes as torch writes them today; False, and nothing read, if anything in the text is unusual."""
         found = parse_nodes(text)
         if found is None:
             return False

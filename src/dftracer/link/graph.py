@@ -1,6 +1,4 @@
-"""One table of all nodes of a rank's window: what the execution
-trace knows, with the times of the profiler.
-"""
+"""One table of all nodes of a rank's window: the execution trace's facts with the profiler's times."""
 
 from __future__ import annotations
 
@@ -34,11 +32,11 @@ class Graph:
     kind: Ints
     name: Codes
     names: list[str]
-    start: Ints  # ns; of nodes without a time of their own, when they can have begun at the earliest
+    start: Ints  # ns; for nodes without their own time, the earliest they can have begun
     dur: Ints
     exclusive: Ints  # without what is inside, and without waiting for another thread
-    own: Ints  # what a replay has it take: its own part, and the pause of its thread before it
-    waiting: Ints  # how much of its time without what is inside it waited for another thread
+    own: Ints  # how long it takes in a replay: its own part plus the pause of its thread before it
+    waiting: Ints  # how much of its exclusive time it waited for another thread
     tid: Ints
     parent: Ints  # row, -1 at the top
     launch: Ints  # device work: the row of the call that started it
@@ -59,7 +57,7 @@ class Graph:
         return end
 
     def take_out_waiting(self, waiting: Ints) -> None:
-        """Time in which another thread was waited for is not the node's own."""
+        """Time spent waiting for another thread is not the node's own."""
         self.waiting = waiting
         self.exclusive = self.exclusive - waiting
 
@@ -70,10 +68,8 @@ class Graph:
 
 
 def nesting(tid: Ints, start: Ints, dur: Ints) -> tuple[Ints, Ints]:
-    """Parent row (-1 at the top) and exclusive time; of equal spans
-    of a thread the earlier row is the outer.
-    """
-    # The native sweep takes the later of two equal spans for the outer one.
+    """Parent row (-1 at the top) and exclusive time; of equal spans of a thread the earlier is the outer."""
+    # The native sweep treats the later of two equal spans as the outer one.
     columns = (np.ascontiguousarray(c[::-1]) for c in (tid, start, dur))
     parent, own = (int64s(c)[::-1] for c in nest(*columns))
     rows: Ints = np.where(parent < 0, -1, tid.size - 1 - parent)
@@ -81,7 +77,7 @@ def nesting(tid: Ints, start: Ints, dur: Ints) -> tuple[Ints, Ints]:
 
 
 def build_graph(et: ExecutionTrace, activity: ActivityTable, joined: Join) -> Graph:
-    """Put the tables together."""
+    """Combine the tables."""
     n_et = len(et)
     taken = np.zeros(len(activity), dtype=bool)
     taken[joined.row[joined.row >= 0]] = True
@@ -136,7 +132,7 @@ def build_graph(et: ExecutionTrace, activity: ActivityTable, joined: Join) -> Gr
 
 
 def _possible_start(start: Ints, timed: Flags, structural: Flags) -> Ints:
-    """Ids are given when a node begins, so a node without a time began after those with smaller ids."""
+    """Ids are assigned when a node begins, so a node without a time began after those with smaller ids."""
     if not timed.any():
         return np.where(structural, 0, 2 * np.arange(start.size, dtype=np.int64))
     known = np.where(timed, start, np.iinfo(np.int64).min)
@@ -148,7 +144,7 @@ def _possible_start(start: Ints, timed: Flags, structural: Flags) -> Ints:
 def _parents(
     et: ExecutionTrace, tid: Ints, start: Ints, dur: Ints, host: Flags, structural: Flags, n: int
 ) -> tuple[Ints, Ints]:
-    """Nesting on the clock where there is one: torch's own parents are wrong under asynchronous work."""
+    """Nesting by time if there is one: torch's own parents are wrong for asynchronous work."""
     parent = np.full(n, -1, dtype=np.int64)
     exclusive = dur.copy()
     rows = np.flatnonzero(host)
@@ -162,16 +158,14 @@ def _parents(
         at[at == n_et] = 0
         known = (et.id[at] == et.parent) & (at < np.arange(n_et))
         untimed = ~host[:n_et]
-        # Tops of a thread hang on the node that stands for the thread.
+        # The top nodes of a thread belong to the node that represents the thread.
         use = known & (untimed | ((parent[:n_et] < 0) & structural[at]))
         parent[:n_et][use] = at[use]
     return parent, exclusive
 
 
 def _launches(activity: ActivityTable, row: Ints, kind: Ints, on_device: Flags, host: Flags) -> Ints:
-    """Device work to the call with its correlation; without such a
-    call to the operator with its external id.
-    """
+    """Maps device work to the call with its correlation, otherwise to the operator with its external id."""
     n = row.size
     launch = np.full(n, -1, dtype=np.int64)
     work = np.flatnonzero(on_device)
@@ -203,7 +197,7 @@ def _names(et: ExecutionTrace, activity: ActivityTable, row: Ints, n_et: int) ->
 
 
 def _ids(et: ExecutionTrace, n: int) -> Ints:
-    """The ids of the execution trace, and new ones for what it does not have or has twice."""
+    """The ids of the execution trace, and new ones for nodes that it lacks or has twice."""
     ids = np.zeros(n, dtype=np.int64)
     ids[: len(et)] = et.id
     new = np.ones(n, dtype=bool)

@@ -1,4 +1,4 @@
-"""Threads that wait for each other: who went on when another was done, and how long it had waited."""
+"""Threads that wait for each other: which one continued when another was done, and how long it waited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Waits = dict[int, list[tuple[int, int]]]  # by thread, from when to when
 
 @dataclass
 class Handovers:
-    """Edges `source` to `target`, and around each the pause of the thread that went on."""
+    """Edges `source` to `target`, and the pause of the thread that continued around each."""
 
     source: Ints  # the last node inside of the work that was done
     target: Ints  # what began then
@@ -27,13 +27,13 @@ class Handovers:
     since: Ints  # when the target's thread had last worked
     previous: Ints  # what it had worked on, -1 if nothing
     work: Ints  # rows that are work, thread after thread, in order
-    region: Flags  # rows that are no work: regions around it
+    region: Flags  # rows that are not work: regions around it
 
 
 def handovers(graph: Graph, host: Flags, chain: Ints) -> Handovers:
-    """Hand-over between threads: one had stopped when the other, which had been idle until then, began.
+    """Handover between threads: one had stopped when the other, idle until then, began.
 
-    A region around other nodes is not work: a thread inside of one may be waiting.
+    A region around other nodes is not work: a thread inside one may be waiting.
     """
     children = np.zeros(len(graph), dtype=bool)
     inside = graph.parent[host & (graph.parent >= 0)]
@@ -54,7 +54,7 @@ def handovers(graph: Graph, host: Flags, chain: Ints) -> Handovers:
         none = np.zeros(0, dtype=np.int64)
         return Handovers(none, none, none, none, none, rows, open_region)
     last = _last_inside(chain, work | open_region, rows)
-    # Work of a thread in a row: when it was last busy, and when it will be busy again.
+    # A thread's work in sequence: when it was last busy, and when it will be busy again.
     same = graph.tid[rows[1:]] == graph.tid[rows[:-1]]
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     idle_since = np.concatenate([[low], np.where(same, graph.end[rows[:-1]], low)])
@@ -103,8 +103,8 @@ def _last_inside(chain: Ints, border: Flags, rows: Ints) -> Ints:
 def waiting(graph: Graph, handed: Handovers, issued: Pairs) -> tuple[Ints, Waits]:
     """How much of each node's exclusive time its thread spent waiting for another thread, and when.
 
-    A pause counts as far as the thread waited for was at work in it; a call of a collective, as far as
-    another thread carried it out before the call came back.
+    A pause counts as far as the other thread was working in it; the call of a collective, as far as
+    another thread carried it out before the call returned.
     """
     out = np.zeros(len(graph), dtype=np.int64)
     waits: Waits = {}
@@ -127,11 +127,11 @@ def waiting(graph: Graph, handed: Handovers, issued: Pairs) -> tuple[Ints, Waits
 
 
 def own_times(graph: Graph, host: Flags, chain: Ints, handed: Handovers, waits: Waits) -> Ints:
-    """For each node the time that lies before the end of its own part: what a replay has it take.
+    """For each node the time before the end of its own part: how long it takes in a replay.
 
-    Regions around work take no time of their own. Theirs lies between the nodes inside of them, and belongs
-    to the one that follows: a thread came to it that much later. What waits for a node then waits neither
-    for what its thread did afterwards, nor twice for what another thread did meanwhile.
+    Regions around work take no time of their own. Their time is between the nodes inside them, and belongs
+    to the node that follows: the thread reached it that much later. Whatever waits for a node then waits
+    neither for what its thread did afterwards, nor twice for what another thread did meanwhile.
     """
     own = np.where(handed.region, 0, graph.exclusive)
     top = host & ((graph.parent < 0) | ~graph.timed[np.maximum(graph.parent, 0)])
@@ -154,7 +154,7 @@ def own_times(graph: Graph, host: Flags, chain: Ints, handed: Handovers, waits: 
 
 
 def _union(graph: Graph, rows: Ints, since: int) -> int:
-    """For how long after a moment any of these was at work."""
+    """How long any of these was working after a moment."""
     order = rows[np.argsort(graph.start[rows], kind="stable")]
     low = np.maximum(graph.start[order], since)
     reached = np.maximum.accumulate(np.append(since, graph.end[order]))
@@ -192,7 +192,7 @@ def _owners(graph: Graph, previous: int, target: int) -> Iterator[tuple[int, int
 
 
 def _waited_for(graph: Graph, call: int, carrier: int) -> bool:
-    """Whether a call came back only when another thread had done its work."""
+    """Whether a call returned only when another thread had done its work."""
     return bool(
         graph.activity[call] >= 0
         and graph.activity[carrier] >= 0

@@ -22,7 +22,7 @@ _LOOKAHEAD = 256
 
 @dataclass
 class Join:
-    """For each node the row of its activity (-1 without one), how it was found, and what was met."""
+    """For each node the row of its activity (-1 without one), how it was found, and any problems."""
 
     row: Ints
     how: Ints
@@ -38,14 +38,14 @@ class Join:
 
     @property
     def name_agreement(self) -> float | None:
-        """The part of the nodes with a common id whose names agree too; None without common ids."""
+        """The share of the nodes with a common id whose names also agree; None without common ids."""
         return self.agreeing / self.matched if self.matched else None
 
     agreeing: int = 0
 
 
 def join(et: ExecutionTrace, activity: ActivityTable) -> Join:
-    """Join by the record function's id, checked by pid and name; without ids by the order on each thread."""
+    """Join by record function id, checked against pid and name; without ids, by the order on each thread."""
     real = et.real
     total = int(real.sum())
     none = np.full(len(et), -1, dtype=np.int64)
@@ -111,9 +111,7 @@ def _no_common_id(et: ExecutionTrace, activity: ActivityTable, host: Flags) -> s
 
 
 def _common_names(et: ExecutionTrace, activity: ActivityTable) -> tuple[Ints, Ints]:
-    """Codes of both tables' names in one numbering; what one side
-    escapes and the other does not is ignored.
-    """
+    """Codes of both tables' names in one numbering; differences in escaping are ignored."""
     numbers: dict[str, int] = {}
     both = []
     for names in (et.names, activity.names):
@@ -134,7 +132,7 @@ def _by_rf(
     there, first = np.unique(activity.rf[rows] * wide + act_name[rows], return_index=True)
     key = et.rf[candidates] * wide + et_name[candidates]
     out.agreeing = int(contains(there, key).sum())
-    # A forked child repeats ids: the first node of each takes the row.
+    # A forked child repeats ids: the first node with each id gets the row.
     _, once = np.unique(key, return_index=True)
     candidates, key = candidates[once], key[once]
     at = np.searchsorted(there, key)
@@ -173,9 +171,7 @@ def _by_order(
 
 
 def _align(a: list[int], b: list[int]) -> list[tuple[int, int]]:
-    """Pairs of equal items in order; where the lists differ, the
-    shortest jump that makes two in a row equal.
-    """
+    """Pairs of equal items in order; where the lists differ, the shortest jump to two equal in a row."""
     pairs = []
     i = j = 0
     while i < len(a) and j < len(b):

@@ -1,4 +1,4 @@
-"""Kineto's traces, of any torch version and by whichever program they were written."""
+"""Kineto traces of any torch version, whichever program wrote them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _DETAILS = {
     "wait_on_record": "wait_on_cuda_event_record_corr_id",
 }
 _LATEST_NS = 2.0**62
-_ABSOLUTE_NS = 10**17  # older traces count from the epoch, which is later than this
+_ABSOLUTE_NS = 10**17  # older traces count from the epoch, so their times are larger than this
 
 
 def _event_type() -> Any:
@@ -130,7 +130,7 @@ class _Builder:
         self._count = 0
 
     def take_text(self, text: bytes) -> bool:
-        """Events as torch writes them; False, and nothing taken, where anything in the text is unusual."""
+        """Events as torch writes them; False, and nothing read, if anything in the text is unusual."""
         found = parse_events(text)
         if found is None:
             return False
@@ -202,12 +202,12 @@ class _Builder:
 
     @staticmethod
     def _collective_names(names: list[str]) -> list[bool]:
-        """Whether each is the name of a collective; most names come again and again."""
+        """Whether each is the name of a collective; most names are repeated."""
         known = {name: _COLLECTIVE.search(name) is not None for name in set(names)}
         return [known[name] for name in names]
 
     def _kept(self, events: list[Any]) -> tuple[list[Any], list[int]]:
-        """The spans that we know a use for, and the kind of each; names of threads are noted on the way."""
+        """The spans that we use, and the kind of each; thread names are collected along the way."""
         kinds = self._kinds
         kept = []
         codes = []
@@ -235,7 +235,7 @@ class _Builder:
         start = ts + (0 if absolute else base)
         dur = np.maximum(self._column("dur"), 0)
         rf = self._column("rf")
-        # Of equal spans the one that was recorded first is the outer one.
+        # Among equal spans, the one recorded first is the outer one.
         order = np.lexsort((np.where(rf > 0, rf, np.iinfo(np.int64).max), -dur, start))
         place = np.empty_like(order)
         place[order] = np.arange(order.size)
@@ -304,7 +304,7 @@ def _number(value: Any) -> int:
 
 def _numbers(values: list[Any]) -> Ints:
     try:
-        # A float or a text in the column would be taken silently; a list of ints is the rule.
+        # A float or a string in the column would be accepted silently; it should be a list of ints.
         column = np.array(values)
         if column.dtype.kind == "i":
             whole: Ints = column.astype(np.int64)
@@ -321,7 +321,7 @@ def _nanoseconds(values: list[Any]) -> Ints:
         micros = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         micros = np.array([_float(v) for v in values], dtype=np.float64)
-    # What is no time is the beginning; what no clock shows stays at the edge.
+    # An invalid time becomes the beginning; an impossible one is clamped.
     nanos = np.clip(np.nan_to_num(np.rint(micros * 1000.0)), -_LATEST_NS, _LATEST_NS)
     whole: Ints = nanos.astype(np.int64)
     return whole

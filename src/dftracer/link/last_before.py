@@ -1,4 +1,4 @@
-"""The last thing of the same key before a moment, for whole columns at once."""
+"""The last entry with the same key before a moment, for whole columns at once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def last_before(
     place: Ints | None = None,
     wanted_place: Ints | None = None,
 ) -> Ints:
-    """For each wanted key and time the index of the last of `key` not after it, -1 without one.
+    """For each wanted key and time, the index of the last entry of `key` not after it, -1 if there is none.
 
-    Of equal times the one with the smaller place comes first, and at one place the wanted before the others.
+    Among equal times the smaller place comes first, and at the same place the wanted one before the others.
     """
     n, m = key.size, wanted_key.size
     out = np.full(m, -1, dtype=np.int64)

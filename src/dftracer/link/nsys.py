@@ -46,7 +46,7 @@ def is_nsys(path: Path) -> bool:
                 return False
         with _open(path) as base:
             return "StringIds" in _tables(base)
-    except (OSError, sqlite3.Error, UnicodeError):  # its own messages may hold bytes of the file
+    except (OSError, sqlite3.Error, UnicodeError):  # its messages may contain bytes of the file
         return False
 
 
@@ -61,7 +61,7 @@ def _tables(base: sqlite3.Connection) -> set[str]:
 
 
 def _rows(base: sqlite3.Connection, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    """The columns of a table; null for a column, nothing for a table that this version does not write."""
+    """The columns of a table; null for columns, and no rows for tables, that this version does not write."""
     if table not in _tables(base):
         return []
     there = {r[1] for r in base.execute(f"pragma table_info({table})")}
@@ -98,7 +98,7 @@ def _read(base: sqlite3.Connection, path: Path) -> ActivityTable:
 
 
 def _on_device(base: sqlite3.Connection, kind: str, *more: str) -> Iterator[tuple[_Where, tuple[Any, ...]]]:
-    """The rows of a table of device activities: when and where each was, and its further columns."""
+    """The rows of a device activity table: when and where each was, and its other columns."""
     columns = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId")
     for row in _rows(base, f"CUPTI_ACTIVITY_KIND_{kind}", *columns, *more):
         start, end, process, device, stream, correlation = row[: len(columns)]
@@ -134,7 +134,7 @@ def _take_memsets(base: sqlite3.Connection, _: dict[int, str], table: _Rows) -> 
 def _take_syncs(base: sqlite3.Connection, _: dict[int, str], table: _Rows) -> None:
     for where, (kind,) in _on_device(base, "SYNCHRONIZATION", "syncType"):
         text = _SYNCS.get(kind, "Sync")
-        # nsys writes the largest number where no stream is meant.
+        # nsys writes the largest number for "no stream".
         lane = integer(where.stream)
         row = table.add(SYNC, text, where._replace(stream=-1 if lane >= 0xFFFFFFFF else lane))
         table.details[row] = {"sync_kind": text}
@@ -190,7 +190,7 @@ class _Rows:
             "dur": max(integer(where.end, 0) - integer(start, 0), 0),
             "rf": 0,
             "external": -1,
-            # 0 where the runtime was not traced.
+            # 0 if the runtime was not traced.
             "correlation": integer(where.correlation) or -1,
             "seq": seq,
             "fw_tid": -1,

@@ -1,4 +1,4 @@
-"""Everything of one rank: read, join, connect; then, when all ranks' clocks are known, write."""
+"""All work on one rank: read, join, connect; then, when all ranks' clocks are known, write."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RankLink:
             except BaseException as e:
                 failed.append(e)
 
-        # Compressing takes a core of its own where there is one.
+        # Compression runs on another core if there is one.
         lane = threading.Thread(target=others, name="tables")
         lane.start()
         try:
@@ -235,7 +235,7 @@ def _members(rank: int, window: int, calls: list[Collective]) -> list[Member]:
     out = []
     for index, call in enumerate(calls):
         group = call.group + (f" [{','.join(map(str, call.ranks))}]" if call.ranks else "")
-        # Messages are between two ranks, which is no place among what all have in common.
+        # Messages are between two ranks, so they have no position among the collectives of all ranks.
         numbered = f"{group} {call.type}" if call.type in (SEND, RECV) else group
         call.number = counts.get(numbered, 0)
         counts[numbered] = call.number + 1

@@ -1,6 +1,4 @@
-"""What our own trace says of a rank: `ai.*` regions and I/O, and in
-which step, epoch and phase a moment lies.
-"""
+"""What our own trace says about a rank: `ai.*` regions, I/O, and the step, epoch and phase of a moment."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ NOTHING = np.iinfo(np.int64).min
 
 @dataclass
 class Spans:
-    """Events of our trace in the window, in the order of their start; times in ns since the epoch."""
+    """Events of our trace in the window, in order of their start; times in ns since the epoch."""
 
     pid: Ints
     tid: Ints
@@ -56,7 +54,7 @@ class Spans:
 
 @dataclass
 class Labels:
-    """For each moment asked for: step and epoch (NOTHING without), and the phase as a code (-1 without)."""
+    """For each requested moment: step and epoch (or NOTHING), and the phase as a code (or -1)."""
 
     step: Ints
     epoch: Ints
@@ -137,9 +135,9 @@ def _codes(texts: Interner, dictionary: list[str], codes: Codes) -> Ints:
 def label(
     spans: Spans, pid: int | None, tid: Ints, start: Ints, profiler_steps: tuple[Ints, Ints, Ints]
 ) -> Labels:
-    """Where each moment of the threads `tid` lies: in the regions of its thread, else of the main thread.
+    """Which regions each moment of the threads `tid` is in: those of its thread, or of the main thread.
 
-    `profiler_steps` (start, end, number) answer for the step where no region does.
+    `profiler_steps` (start, end, number) provide the step if no region does.
     """
     n = start.size
     row = np.full(n, -1, dtype=np.int64)
@@ -214,7 +212,7 @@ def _innermost(spans: Spans, regions: Ints, parent: Ints, mine: Ints, moments: I
     """The row of the innermost of the regions `mine` (all of one thread) at each moment."""
     begin = spans.start[regions[mine]]
     end = begin + spans.dur[regions[mine]]
-    # At an end the outer region goes on; ends come before starts, and of several the outermost is last.
+    # At an end the outer region continues; ends come before starts, and the outermost of several is last.
     times = np.concatenate([begin, end])
     then = np.concatenate(
         [regions[mine], np.where(parent[mine] < 0, -1, regions[np.maximum(parent[mine], 0)])]

@@ -135,7 +135,7 @@ class _Rows:
         self.part = part
         self.nodes, self.extra = len(part.graph), len(part.spans)
         self.total = self.nodes + self.extra
-        self.all = np.zeros(self.nodes, dtype=bool)  # of no node the value is missing
+        self.all = np.zeros(self.nodes, dtype=bool)  # no node's value is missing
         self.nothing = np.full(self.nodes, -1)
         self.has_et = part.graph.et >= 0
         self.untimed = ~part.graph.timed
@@ -150,7 +150,7 @@ class _Rows:
         return found
 
     def et(self, column: Any) -> Ints:
-        """A column of the execution trace, for each node; -1 where there is no such trace."""
+        """A column of the execution trace, for each node; -1 if there is no such trace."""
         found: Ints = column[self._et_row] if len(self.part.et) else self.nothing
         return found
 
@@ -217,7 +217,7 @@ def _when(rows: _Rows, offset_ns: int) -> dict[str, Any]:
 
 
 def _joined(rows: _Rows) -> dict[str, Any]:
-    """What ties the rows of the different sources together."""
+    """What connects the rows of the different sources."""
     g, act, et = rows.part.graph, rows.part.activity, rows.part.et
     how = rows.et(rows.part.join.how)
     return {

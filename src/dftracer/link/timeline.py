@@ -1,6 +1,6 @@
 """All ranks on one time axis, as a Chrome/Perfetto file whose lanes never overlap.
 
-Each rank writes its part as a gzip member of its own; the file is the members one after the other.
+Each rank writes its part as a separate gzip member; the file is the members one after the other.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dftracer.load.lanes import assign_lanes
 
 __all__ = ["join_fragments", "write_fragment"]
 
-# Numbers of lanes while they are sorted out: streams and further lanes lie beyond every thread.
+# Temporary lane numbers: streams and extra lanes come after every thread.
 _FURTHER = 1 << 40
 _STREAMS = 1 << 32
-# In the file, viewers cut the numbers of processes and threads to 32 bits: small ones, each used once.
+# Viewers truncate process and thread ids to 32 bits, so the file uses small unique ones.
 _PROCESSES, _THREADS = 100, 10_000
 _BATCH = 1 << 13
 
@@ -36,7 +36,7 @@ def _process(rank: int, device: int = -1, ours: bool = False) -> int:
 
 
 class _Tracks:
-    """The groups of lanes of a rank and their lanes: small numbers, named once."""
+    """The lane groups of a rank and their lanes: small ids, each named once."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -99,7 +99,7 @@ def write_fragment(
 
 
 def _lanes(lane: Ints, start: Ints, dur: Ints) -> Ints:
-    """Lanes without crossing spans: what crosses goes to a further lane of its own."""
+    """Lanes without crossing spans: a span that crosses another goes to an extra lane."""
     parent, _ = nesting(lane, start, dur)
     end = start + dur
     crossing = (parent >= 0) & (end > end[np.maximum(parent, 0)])
@@ -199,7 +199,7 @@ def _launches(part: TablePart, place: Ints, pid: Ints, lane: Ints, shift: int) -
 
 
 def _meetings(part: TablePart, place: Ints, pid: Ints, lane: Ints, shift: int) -> list[str]:
-    """Arrows from the rank that came first to a collective, through the others, to the last."""
+    """Arrows from the first rank to reach a collective, through the others, to the last."""
     lines = []
     for member, call in zip(part.members, part.collectives, strict=True):
         i = int(place[call.row])
@@ -212,7 +212,7 @@ def _meetings(part: TablePart, place: Ints, pid: Ints, lane: Ints, shift: int) -
 
 
 def _spans(out: _Writer, tracks: _Tracks, rank: int, part: TablePart, shift: int) -> None:
-    """Regions and I/O of our own trace, in lanes of their own."""
+    """Regions and I/O of our own trace, in separate lanes."""
     s = part.spans
     if not len(s):
         return

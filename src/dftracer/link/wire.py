@@ -1,7 +1,7 @@
 """Protobuf messages for whole columns of nodes.
 
-A message is its fields one after the other, so what many messages share is made once, and the numbers of
-a column are made together: the library writes them as one packed list, which is cut at the known widths.
+A message is its fields one after the other, so fields that many messages share are made once, and the numbers
+of a column are made together: the library writes them as one packed list, which is cut at the known widths.
 Every byte comes from the protobuf library; only the joining is ours.
 """
 
@@ -53,7 +53,7 @@ def _payload(values: Ints) -> bytes:
 
 
 def varints(values: Ints, present: Flags | None = None) -> ByteColumn:
-    """Each number as a varint; nothing where it is not present. Negative ones as `int64` fields hold them."""
+    """Each number as a varint; nothing if it is not present. Negative ones as in `int64` fields."""
     width = _widths(values)
     if present is not None:
         width = np.where(present, width, 0)
@@ -67,7 +67,7 @@ def coded(codes: Any, pieces: list[bytes]) -> tuple[str, Any, list[bytes]]:
 
 
 def join(columns: Columns, rows: Ints) -> ByteColumn:
-    """The columns beside each other."""
+    """The columns side by side."""
     text, ends = join_columns(columns, np.ascontiguousarray(rows, dtype=np.int64))
     return ByteColumn(text, int64s(ends))
 
@@ -110,7 +110,7 @@ def attribute(name: str, **value: Any) -> bytes:
 
 
 def _text(text: str) -> str:
-    """Text that can be written: damaged files hold halves of characters."""
+    """Text that can be written: damaged files contain partial characters."""
     return text.encode("utf-8", "replace").decode()
 
 

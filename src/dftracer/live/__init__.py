@@ -6,7 +6,7 @@ Without any extra::
     from dftracer.live import look, traces_of_process
 
     for file in look("traces/"):        # one LiveFile for each trace file, existing or about to
-        file.path, file.pid, file.state # "running", "killed" (left a ring), "finished", "cut" or "unknown"
+        file.path, file.pid, file.state # "running", "killed", "finished", "cut" or "unknown"
         file.final                      # bytes of the file that will never change: index them once
         file.rest()                     # bytes: the lines (JSON, one record each) after those, up to now
 

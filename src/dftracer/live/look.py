@@ -19,6 +19,7 @@ _STATES = {"running": "running", "dead": "killed"}
 # Small members of an open tail are merged within this time (plus a flush, and a slow disk).
 _SETTLED_US = 15_000_000
 _END = b'"name":"end","cat":"dftracer"'
+_RECOVERED = b'"recovered":true'  # in the end that somebody else wrote for a killed process
 
 
 class LiveFile(NamedTuple):
@@ -99,8 +100,8 @@ def _without_ring(path: Path) -> LiveFile | None:
                 return LiveFile(path, None, "finished" if size else "unknown", size, size)
             whole = sum(members[-1][:2])
             last = os.pread(f.fileno(), members[-1][1], members[-1][0])
-            if _END in _inflated(last):
-                return LiveFile(path, None, "finished", size, size)
+            if (state := _ended(_inflated(last))) is not None:
+                return LiveFile(path, None, state, size, size)
             newest = max(last_ts for _, _, last_ts in members)
             final = next((at for at, _, ts in members if ts > newest - _SETTLED_US), whole)
             return LiveFile(path, None, "cut", final, whole, os.pread(f.fileno(), whole - final, final))
@@ -110,10 +111,18 @@ def _without_ring(path: Path) -> LiveFile | None:
         return LiveFile(path, None, "unknown", 0, 0)
 
 
+def _ended(text: bytes) -> str | None:
+    """How the process ended; None if the text has no end record."""
+    at = text.rfind(_END)
+    if at < 0:
+        return None
+    return "killed" if _RECOVERED in text[at:].partition(b"\n")[0] else "finished"
+
+
 def _plain(path: Path, descriptor: int, size: int) -> LiveFile:
     last = os.pread(descriptor, 1 << 16, max(0, size - (1 << 16)))
-    if _END in last:
-        return LiveFile(path, None, "finished", size, size)
+    if (state := _ended(last)) is not None:
+        return LiveFile(path, None, state, size, size)
     whole = size - len(last) + last.rfind(b"\n") + 1
     return LiveFile(path, None, "cut", whole, whole)
 

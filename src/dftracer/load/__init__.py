@@ -1,6 +1,6 @@
 """LOAD: trace files to columns.
 
-`Trace` needs NumPy and is imported when it is asked for: finding files and reading their heads works without.
+`Trace` needs NumPy and is imported on first use: finding files and reading their heads works without it.
 """
 
 from __future__ import annotations

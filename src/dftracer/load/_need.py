@@ -1,4 +1,4 @@
-"""Optional packages, imported on use; a missing one is named together with the extra that brings it."""
+"""Optional packages, imported on use; a missing one is named together with the extra that includes it."""
 
 from __future__ import annotations
 

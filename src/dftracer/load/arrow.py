@@ -1,4 +1,4 @@
-"""Chunks as Arrow record batches, over the native memory as it is."""
+"""Chunks as Arrow record batches, directly over the native memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IO_INTS = ("count", "size", "offset", "ret", "errno")
 
 
 def schema() -> pa.Schema:
-    """The one Arrow schema of events, whatever dialect they were written in."""
+    """The single Arrow schema for events, whatever dialect they were written in."""
     arrow = need("pyarrow")
     text = arrow.dictionary(arrow.int32(), arrow.string())
     made: pa.Schema = arrow.schema(
@@ -64,7 +64,7 @@ class BatchMaker:
         return next((p.paths[fhash] for p in self._process.others.values() if fhash in p.paths), fhash)
 
     def _dictionary(self, column: str, read: Callable[[str], str] | None = None, known: int = 0) -> Any:
-        """The strings behind a column's codes; made again when there are more, or `read` has learnt more."""
+        """The strings behind a column's codes; rebuilt when there are more, or `read` has learnt more."""
         source = {"path": "fhash", "host": "hhash"}.get(column, column)
         texts = self._texts[source]
         texts += self._scanner.dictionary(source, len(texts))
@@ -157,7 +157,7 @@ class BatchMaker:
         )
         try:
             array.validate(full=True)
-        except pa.ArrowInvalid:  # a foreign writer's bytes that are not UTF-8
+        except pa.ArrowInvalid:  # another writer's bytes that are not UTF-8
             return pa.array([chunk.args_text(i) or None for i in range(chunk.rows)], pa.string())
         return array
 
@@ -173,7 +173,7 @@ def _strings(pa: Any, texts: list[str]) -> Any:
 
 
 def _zeros(pa: Any, size: int) -> Any:
-    """Zeros shared by all columns that hold nothing else: they cost no memory per batch."""
+    """Zeros shared by all columns that contain nothing else: they cost no memory per batch."""
     global _zero_buffer  # noqa: PLW0603 - it only ever grows
     if _zero_buffer is None or _zero_buffer.size < size:
         _zero_buffer = pa.py_buffer(np.zeros(max(size, 1 << 20), dtype=np.uint8))

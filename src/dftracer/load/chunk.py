@@ -59,11 +59,11 @@ class Chunk:
         return _native(column) in self._raw
 
     def raw(self, column: str) -> Any:
-        """The native buffer of a column, None when no row has a value."""
+        """The native buffer of a column; None if no row has a value."""
         return self._raw.get(_native(column))
 
     def scale_time(self, multiply: int, divide: int) -> None:
-        """Bring times of another unit to microseconds."""
+        """Convert times in another unit to microseconds."""
         for column in ("ts", "dur"):
             if self.has(column):
                 self._raw[column] = self.ints(column) * multiply // divide
@@ -86,16 +86,16 @@ class Chunk:
         return Chunk(raw)
 
     def args(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-        """What no column holds of all rows, as one text and where each row's part of it ends."""
+        """The arguments of all rows that are in no column, as one text and where each row's part ends."""
         return np.frombuffer(self._raw["args_end"], dtype=np.int32), uint8s(self._raw["args_text"])
 
     def args_of(self, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-        """What no column holds of some rows, as one text and where each row's part of it ends."""
+        """The arguments of some rows that are in no column, as one text and where each row's part ends."""
         end = np.frombuffer(self._raw["args_end"], dtype=np.int32).astype(np.int64)
         start = np.concatenate(([0], end[:-1]))[rows]
         size = end[rows] - start
         ends = np.cumsum(size)
-        # Each byte's place: where its row's text began, and how far it is into it.
+        # Each byte's position: where its row's text begins, and how far it is into it.
         at = np.repeat(start - (ends - size), size) + np.arange(ends[-1] if ends.size else 0)
         return ends.astype(np.int32), uint8s(self._raw["args_text"])[at]
 
@@ -115,7 +115,7 @@ class Chunk:
         return np.frombuffer(self._raw["ph"], dtype=np.int8) if self.rows else np.empty(0, np.int8)
 
     def args_heads(self, rows: npt.NDArray[np.intp], width: int) -> tuple[npt.NDArray[np.uint8], Ints]:
-        """The first `width` bytes of what `args_text` gives for each of `rows`, and how many are of it."""
+        """The first `width` bytes of what `args_text` gives for each of `rows`, and how many are valid."""
         end = np.frombuffer(self._raw["args_end"], dtype=np.int32)
         start = np.where(rows > 0, end[np.maximum(rows, 1) - 1], 0)
         text = np.concatenate([uint8s(self._raw["args_text"]), np.zeros(width, np.uint8)])
@@ -123,7 +123,7 @@ class Chunk:
         return heads, (end[rows] - start).astype(np.int64)
 
     def args_text(self, row: int) -> str:
-        """What no column holds of one row, as JSON ('' when nothing is left)."""
+        """The arguments of one row that are in no column, as JSON ('' if there are none)."""
         ends = np.frombuffer(self._raw["args_end"], dtype=np.int32)
         start = int(ends[row - 1]) if row else 0
         return bytes(memoryview(self._raw["args_text"])[start : int(ends[row])]).decode("utf-8", "replace")

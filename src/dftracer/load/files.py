@@ -1,4 +1,4 @@
-"""The trace files the user means, and the completion of those that killed processes left."""
+"""The trace files the user means, and completing those that killed processes left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["NoTraces", "find_files", "recover"]
 def recover(paths: Paths) -> list[str]:
     """Complete the traces of killed processes from the rings they left; returns the completed files.
 
-    Reading never depends on it: without the native recorder, or where the directory cannot be written,
+    Reading never depends on it: without the native recorder, or if the directory cannot be written to,
     the files are read as they are.
     """
     try:

@@ -1,4 +1,4 @@
-"""Who wrote which file, without NumPy: for commands that work where no extra is installed."""
+"""Who wrote which file, without NumPy: for commands that work without any extra."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["processes_of", "read_through"]
 
 
 def processes_of(paths: Paths) -> list[ProcessInfo]:
-    """The processes of all files that `paths` mean, from the head of each file."""
+    """The processes of all files in `paths`, from the head of each file."""
     processes = [peek(f) for f in find_files(paths)]
     assign_ranks(processes)
     return processes
 
 
 def read_through(file: Path) -> ProcessInfo:
-    """All that the records of one file say of its process, with the counts of what was met."""
+    """Everything the records of one file say about its process, with counts of what was found."""
     info = ProcessInfo(file)
     scanner = Scanner(file, 1, 1 << 20)
     for raw in scanner:

@@ -1,4 +1,4 @@
-"""The linked tables beside a trace: what `dftracer link` has written of the same run."""
+"""The linked tables next to a trace: what `dftracer link` has written for the same run."""
 
 from __future__ import annotations
 

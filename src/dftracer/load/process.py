@@ -1,4 +1,4 @@
-"""Who wrote a trace file, and what the process says of itself."""
+"""Who wrote a trace file, and what the process says about itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dftracer.load._scan import MISSING, Scanner
 __all__ = ["MetaRow", "ProcessInfo", "as_integer", "assign_ranks", "peek", "take_first_pid"]
 
 _LARGEST = (1 << 63) - 1
-_MOST_METADATA = 100_000  # of a process that tells the same by the million, the first are enough
+_MOST_METADATA = 100_000  # if a process repeats the same thing millions of times, the first are enough
 
 MetaRow = tuple[str, str, str, str, int, int, int]
 
@@ -32,7 +32,7 @@ class ProcessInfo:
     host: str = ""
     start_us: int | None = None
     end_us: int | None = None
-    end: dict[str, Any] | None = None  # what `end` states; None: the process never reported its end
+    end: dict[str, Any] | None = None  # what `end` says; None: the process never reported its end
     facts: dict[str, str] = field(default_factory=dict)
     user_metadata: list[tuple[str, str]] = field(default_factory=list)
     paths: dict[str, str] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class ProcessInfo:
     run: dict[str, Any] | None = None  # the run it belongs to, as its `run` record says
     counts: dict[str, Any] = field(default_factory=dict)
     time_unit: tuple[int, int] = (1, 1)  # (multiply, divide) to get microseconds
-    others: dict[int, ProcessInfo] = field(default_factory=dict)  # further processes, in a merged file
+    others: dict[int, ProcessInfo] = field(default_factory=dict)  # other processes, in a merged file
 
     @property
     def alone(self) -> bool:
-        """Whether no other process can be in the file; a merged one, or another tracer's, may hold more."""
+        """Whether no other process can be in the file; merged files and other tracers' may have more."""
         return of_one_process(self.file.name)
 
     def ranks(self) -> dict[int, int | None]:
@@ -127,7 +127,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _statement(end: dict[str, Any]) -> dict[str, Any]:
-    """What `end` states, without counts that are no numbers."""
+    """What `end` says, without counts that are not numbers."""
     return {k: v for k, v in end.items() if as_integer(v, None) is not None or not _counts(k)}
 
 
@@ -136,7 +136,7 @@ def _counts(key: str) -> bool:
 
 
 def as_integer(value: Any, default: int | None) -> int | None:
-    """A number as it stands in a trace; what no column can hold is none."""
+    """A number from a trace; None if it does not fit a column."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -145,7 +145,7 @@ def as_integer(value: Any, default: int | None) -> int | None:
 
 
 def peek(file: Path) -> ProcessInfo:
-    """The facts at the head of a file, without reading the rest."""
+    """The facts from the head of a file, without reading the rest."""
     info = ProcessInfo(file)
     scanner = Scanner(file, 1, 1 << 16)
     for raw in scanner:
@@ -157,13 +157,13 @@ def peek(file: Path) -> ProcessInfo:
 
 
 def take_first_pid(info: ProcessInfo, raw: dict[str, Any]) -> None:
-    """Of a file without metadata the first event says whose it is."""
+    """In a file without metadata, the first event says whose it is."""
     if info.pid < 0 and raw["rows"] and "pid" in raw:
         info.pid = int.from_bytes(bytes(memoryview(raw["pid"])[:8]), "little", signed=True)
 
 
 def assign_ranks(processes: list[ProcessInfo]) -> None:
-    """Give children without a rank of their own the rank of the process that started them."""
+    """Give children without their own rank the rank of the process that started them."""
     by_key = {p.key: p for p in processes}
     for process in processes:
         seen: set[tuple[str, int]] = set()

@@ -1,4 +1,4 @@
-"""Which files belong to one run: a directory may hold several, and they are never mixed."""
+"""Which files belong to one run: a directory may contain several, and they are never mixed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Run:
 
     @property
     def start_us(self) -> int:
-        """When it began, as its record or else its first process says."""
+        """When it began, from its record, otherwise from its first process."""
         said = [p.run["start"] for p in self.processes if p.run and isinstance(p.run.get("start"), int)]
         return min(said or [p.start_us for p in self.processes if p.start_us is not None], default=0)
 
@@ -49,7 +49,7 @@ class Run:
 
 
 def run_identity(processes: list[ProcessInfo]) -> dict[str, Any]:
-    """What the run says of itself; of several records the earliest. Null where nothing is known."""
+    """What the run says about itself; the earliest of several records. Null if nothing is known."""
     records = [p.run for p in processes if p.run]
     first = min(records, key=_order, default={})
     out = {key: first.get(key) for key in RUN_KEYS}
@@ -87,9 +87,9 @@ def find_runs(processes: list[ProcessInfo]) -> list[Run]:
 
 
 def _one_job(a: Run, b: Run) -> bool:
-    """Ranks of one job may have been started apart and not know of each other's run.
+    """Ranks of one job may have been started separately and not know about each other's run.
 
-    They overlap in time, have the same world size, and no rank twice.
+    They overlap in time, have the same world size, and no rank appears twice.
     """
     if a.id is None or b.id is None or not a.ranks or not b.ranks or a.ranks & b.ranks:
         return False
@@ -99,5 +99,5 @@ def _one_job(a: Run, b: Run) -> bool:
 
 
 def name_of(run: Run) -> str:
-    """How messages call a run."""
+    """The name of a run in messages."""
     return run.id or f"(no id) {os.path.commonpath([str(f) for f in run.files])}"

@@ -1,7 +1,7 @@
-"""The columnar sidecar: a Parquet file per trace file that makes every later look instant.
+"""The columnar sidecar: a Parquet file per trace file that makes every later read instant.
 
-It lies in `.dftracer-cache` beside the trace, or in the user's cache directory where that cannot be written.
-A sidecar is used only while the trace has the size, time and identity it had when the sidecar was made.
+It is in `.dftracer-cache` next to the trace, or in the user's cache directory if that is not writable.
+A sidecar is used only while the trace has the same size, time and identity as when the sidecar was made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _places(file: Path) -> list[Path]:
     own = file.parent / ".dftracer-cache" / f"{file.name}.parquet"
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
-    if not _is_text(own.absolute()):  # Parquet libraries take no other names
+    if not _is_text(own.absolute()):  # Parquet libraries accept no other names
         return [base / "dftracer" / f"{digest}.parquet"]
     return [own, base / "dftracer" / f"{digest}-{file.name}.parquet"]
 
@@ -50,7 +50,7 @@ def _is_text(path: Path) -> bool:
 
 
 def find(file: Path) -> Path | None:
-    """The sidecar of `file` if it is there and fresh."""
+    """The sidecar of `file` if it exists and is up to date."""
     wanted = fingerprint(file)
     for place in _places(file):
         if place.is_file() and _state(place).get("fingerprint") == wanted:
@@ -89,7 +89,7 @@ def read_info(place: Path, file: Path) -> ProcessInfo:
 
 
 def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -> Path | None:
-    """Write the sidecar of `file` from its batches, a row group at a time; None where nothing can be written.
+    """Write the sidecar of `file` from its batches, a row group at a time; None if nothing can be written.
 
     `process` is filled while the batches are read, so its facts are stored last.
     """
@@ -113,7 +113,7 @@ def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -
                 out.write_table(table, row_group_size=_ROW_GROUP)
             out.add_key_value_metadata({"dftracer": json.dumps(_kept(process, stamp))})
             out.close()
-            # The trace may have grown while it was read: such a sidecar would be stale from birth.
+            # The trace may have grown while it was read: such a sidecar would be stale from the start.
             if fingerprint(file) != stamp:
                 return None
             temporary.replace(place)
@@ -125,7 +125,7 @@ def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches put together to row groups: many small ones would be slow to read."""
+    """Batches combined into row groups: many small ones would be slow to read."""
     arrow = need("pyarrow")
     held: list[pa.RecordBatch] = []
     rows = 0

@@ -1,4 +1,4 @@
-"""Files of the PyTorch profiler among what the user names: Kineto traces, and tables linked from them."""
+"""PyTorch profiler files among the given paths: Kineto traces, and tables linked from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = 1 << 16
 
 
 def is_kineto(path: Path) -> bool:
-    """Whether a file is a trace of the profiler, by its head."""
+    """Whether a file is a profiler trace, judging by its head."""
     if not path.name.endswith((".json", ".json.gz")):
         return False
     if _KINETO.match(path.name):
@@ -30,7 +30,7 @@ def is_kineto(path: Path) -> bool:
 
 
 def find_torch_files(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Path], list[Path]]:
-    """Kineto files and linked tables: those named, and those in the directories that are named."""
+    """Kineto files and linked tables: those given, and those in the given directories."""
     kineto: dict[Path, None] = {}
     linked: dict[Path, None] = {}
     for given in paths:

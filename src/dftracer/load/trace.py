@@ -50,7 +50,7 @@ class Filter:
 
     def wants(self, process: ProcessInfo) -> bool:
         """Whether any event of the process's file can pass."""
-        # The scanner takes an empty list for no condition.
+        # The scanner treats an empty list as no condition.
         if () in (self.ranks, self.pids, self.cats, self.names):
             return False
         return not process.alone or self.takes(process)
@@ -75,7 +75,7 @@ _RANGES = frozenset(("time", "steps", "epochs"))
 
 
 def _both(mine: Any, more: Any, field: str) -> Any:
-    """What passes both conditions; a condition that is None lets everything pass."""
+    """What passes both conditions; None lets everything pass."""
     if mine is None or more is None:
         return more if mine is None else mine
     if field in _RANGES:
@@ -90,7 +90,7 @@ def scan_file(
     chunk_text: int,
     span: tuple[int, int] | None = None,
 ) -> Iterator[tuple[Scanner, Chunk]]:
-    """The chunks of a file, or of some of its members; `process` learns what its metadata says on the way."""
+    """The chunks of a file, or of some of its members; `process` learns from its metadata along the way."""
     scanner = Scanner(
         process.file,
         threads,
@@ -115,7 +115,7 @@ def scan_file(
 
 
 def _of_ranks(chunk: Chunk, process: ProcessInfo, ranks: tuple[int, ...]) -> Chunk:
-    """The rows of some ranks, in a file of several processes."""
+    """The rows of some ranks, in a file with several processes."""
     wanted = [pid for pid, rank in process.ranks().items() if rank in ranks]
     mine = np.isin(chunk.ints("pid"), wanted)
     return chunk if mine.all() else chunk.select(np.flatnonzero(mine))
@@ -199,7 +199,7 @@ class Trace:
         return find_runs(self.processes)
 
     def of_run(self, run: str) -> Trace:
-        """The files of one run alone (or of `all` together), under the same filter."""
+        """Only the files of one run (or of `all` together), under the same filter."""
         if run == "all":
             return self
         found = [r for r in self.runs if r.id == run]
@@ -255,7 +255,7 @@ class Trace:
         return table
 
     def lazy(self) -> pl.LazyFrame:
-        """A Polars query over the columnar sidecars, which are made on the first look."""
+        """A Polars query over the columnar sidecars, which are made on first use."""
         polars = need("polars")
         ready = self._sidecars(make=self.cache)
         return self.polars().lazy() if ready is None else self._filtered(polars.scan_parquet(ready))
@@ -266,7 +266,7 @@ class Trace:
         return frame
 
     def linked(self, table: str = "linked") -> pl.LazyFrame:
-        """A table that `dftracer link` made of the same run: `linked`, `edges` or `collectives`."""
+        """A table that `dftracer link` made from the same run: `linked`, `edges` or `collectives`."""
         found = linked_files(self.files).get(table)
         if not found:
             raise NoTraces(f"no {table} table beside the trace: run `dftracer link` on its directory first")
@@ -282,7 +282,7 @@ class Trace:
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection with the view `events` (and `processes`), under the memory limit.
 
-        Where the run was linked, also `linked`, `edges` and `collectives`.
+        If the run was linked, also `linked`, `edges` and `collectives`.
         """
         config = {"memory_limit": f"{self.memory_limit >> 20}MiB", "threads": self.threads}
         con: duckdb.DuckDBPyConnection = need("duckdb").connect(config=config)
@@ -326,7 +326,7 @@ class Trace:
         return other
 
     def _sidecars(self, make: bool) -> list[Path] | None:
-        """The sidecars of all files; None when one is missing and may or could not be made."""
+        """The sidecars of all files; None if one is missing and may not or could not be made."""
         found = {file: sidecar.find(file) for file in self.files}
         if make and None in found.values():
             for process in self.processes:
@@ -358,7 +358,7 @@ class Trace:
 
 
 def _files(paths: list[str | os.PathLike[str]], others: bool) -> list[Path]:
-    """The trace files; none is needed where files of another kind were found."""
+    """The trace files; none is needed if files of another kind were found."""
     if others and all(Path(p).is_dir() for p in paths):
         try:
             return find_files(paths)

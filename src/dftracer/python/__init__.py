@@ -146,7 +146,7 @@ __all__ = [
     "setup_stream_logger",
 ]
 
-# Found when asked for: what needs torch, and what only programs written for other bindings ask for.
+# Imported on first use: what needs torch, and what only programs written for other bindings use.
 _LATER = {
     "dftracer.python.dynamo": ("Dynamo", "create_backend", "dftracer_dynamo_backend", "dynamo"),
     "dftracer.compat.entities": ("EntityID", "EntityRelation", "EntityRole", "EntityStore"),
@@ -173,7 +173,7 @@ def __getattr__(name: str) -> object:
 
 
 class _Package(type(sys)):  # type: ignore[misc]  # the type of modules, without importing `types`
-    """Importing the modules `ai` and `dynamo` must not put them in the place of the objects of that name."""
+    """Importing the modules `ai` and `dynamo` must not replace the objects of those names."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in ("ai", "dynamo") and isinstance(value, type(sys))):

@@ -58,7 +58,7 @@ def _attributes(fn: Callable[..., Any]) -> dict[str, Any]:
         attributes["__name__"] = attributes["__qualname__"] = type(fn).__name__
     attributes.update(getattr(fn, "__dict__", {}) if isinstance(fn, FunctionType) else {})
     attributes["__wrapped__"] = fn
-    # torch.compile looks through us: inside of a graph there is nothing to time.
+    # We are transparent to torch.compile: inside a graph there is nothing to time.
     attributes["_torchdynamo_inline"] = fn
     return attributes
 
@@ -110,7 +110,7 @@ def _special_parameters(fn: Any) -> tuple[tuple[str, int, Any, bool], ...]:
 
 
 def _decorate_class(span: Span, cls: type) -> type:
-    """Trace the making of instances; the class stays itself."""
+    """Trace the creation of instances; the class stays the same object."""
     init = getattr(cls, "__init__")  # noqa: B009 - mypy forbids cls.__init__
     try:
         setattr(cls, "__init__", wrap(span, _no_init if init is object.__init__ else init))  # noqa: B010
@@ -156,7 +156,7 @@ def _open(span: Span) -> _core.Activity:
 
 
 def _drive(activity: _core.Activity, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """The generator `inner`, its whole life as one event, open only while it runs."""
+    """The generator `inner`, with its whole lifetime as one event, open only while it runs."""
     step: Callable[[], Any] = inner.__next__
     try:
         while True:

@@ -1,4 +1,4 @@
-"""`dft_fn`: spans of a category of one's own."""
+"""`dft_fn`: spans with a user-defined category."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _USED, _GENERATED, _BETWEEN_ENTITIES = 0, 1, 16
 
 
 class dft_fn(_core.Node):  # noqa: N801 - the name users import
-    """Context manager and maker of decorators for one category."""
+    """Context manager and decorators for one category."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
     def _iter_as(
         self, use: _core.Use | None, func: _Source, name: str = "loop", iter_name: str = "step"
     ) -> _Source:
-        from dftracer.python._iterables import looped  # noqa: PLC0415 - for those who loop
+        from dftracer.python._iterables import looped  # noqa: PLC0415 - needed only for loops
 
         def spec() -> Any:
             return (*self._loop(name), iter_name, False, use)
@@ -137,7 +137,7 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         return self.relate_entity(_GENERATED, type, key, store, uri)
 
     def flush(self) -> dft_fn:
-        """Write the event now: the one that is open, else one since this object was made or reset."""
+        """Write the event now: the open one, otherwise one since this object was created or reset."""
         if self.enabled and not self.close():
             now = _core.time_ns()
             self.write_past(self._since, now - self._since)
@@ -145,7 +145,7 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         return self
 
     def reset(self) -> dft_fn:
-        """Begin anew; the args stay, the relations do not."""
+        """Start over; the args are kept, the relations are not."""
         if self._relations:
             from dftracer.compat.entities import relation_args  # noqa: PLC0415
 

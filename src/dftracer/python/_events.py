@@ -65,7 +65,7 @@ class DataLoaderEvent(StringEnum):
 
 
 class CommunicationEvent(StringEnum):
-    """Talking to other ranks."""
+    """Communicating with other ranks."""
 
     SEND = "send"
     RECEIVE = "receive"
@@ -103,7 +103,7 @@ class PipelineEvent(StringEnum):
 
 
 class IOEvent(StringEnum):
-    """What storage is asked to do."""
+    """Storage operations."""
 
     OPEN = "open"
     READ = "read"
@@ -112,6 +112,6 @@ class IOEvent(StringEnum):
 
 
 class OtherEvent(StringEnum):
-    """What fits nowhere else."""
+    """Anything else."""
 
     LOG = "log"

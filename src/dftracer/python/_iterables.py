@@ -1,4 +1,4 @@
-"""What `iter()` of a node returns: the thing it was given, with its iterations timed."""
+"""What `iter()` of a node returns: its argument, with its iterations timed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["looped"]
 
 _Source = TypeVar("_Source")
 
-# The waiting, the body, the key of the count, whether it is text, the use with arguments of its own.
+# The wait, the body, the key of the count, whether it is text, the use with its own arguments.
 Spec = tuple[_core.Node | None, _core.Node | None, str, bool, _core.Use | None]
 
 # The interpreter looks for special methods on the class, so a stand-in has forwarding ones. Except these.
@@ -52,7 +52,7 @@ def _stand_in_for(source: Any, spec: Spec | None, later: Callable[[], Spec] | No
 
 
 class _StandIn:
-    """Passes for an iterable: iterated as often, as long, with all its attributes."""
+    """Stands in for an iterable: same number of iterations, same length, all its attributes."""
 
     __slots__ = ("__weakref__", "_begun", "_later", "_source", "_spec")
 
@@ -73,7 +73,7 @@ class _StandIn:
     def __iter__(self) -> Iterator[Any]:
         begun = _BEGUN.__get__(self)
         if begun is not None:
-            # next() was called before: the loop goes on from there, once.
+            # next() was called before: the loop continues from there, once.
             _BEGUN.__set__(self, None)
             if not begun.ended:
                 iterator: Iterator[Any] = begun.iterator
@@ -113,7 +113,7 @@ _LATER: Any = _StandIn.__dict__["_later"]
 
 
 def _spec_of(stand_in: Any) -> Spec | None:
-    """The events of its loop; made now where tracing was switched on since."""
+    """The events of its loop; created now if tracing has been switched on since."""
     spec: Spec | None = _SPEC.__get__(stand_in)
     later = _LATER.__get__(stand_in)
     if spec is None and later is not None and _session.SETTINGS.enable:
@@ -148,7 +148,7 @@ def _new_class(cls: type, spec: Spec | None) -> type:
                 namespace[name] = value and _forward(name)
     if hasattr(cls, "__aiter__"):
         namespace["__aiter__"] = _async_iteration
-    find_class = ref(cls)  # a stand-in must not keep the class alive that it stands in for
+    find_class = ref(cls)  # a stand-in must not keep alive the class it stands in for
 
     def new(_: type, *args: Any, **kwargs: Any) -> Any:
         original = find_class()

@@ -29,7 +29,7 @@ class dftracer:  # noqa: N801 - the name users import
 
     @classmethod
     def get_instance(cls) -> dftracer:
-        """The one object there is."""
+        """The only instance."""
         if cls._instance is None:
             cls._instance = cls()
         return cls._instance
@@ -50,7 +50,7 @@ class dftracer:  # noqa: N801 - the name users import
 
     def get_config(self, key: str) -> str:
         """The value of a setting by the name of its variable (`DFTRACER_LOG_FILE`); "" if there is none."""
-        from dftracer.compat.settings import setting_text  # noqa: PLC0415 - rarely asked for
+        from dftracer.compat.settings import setting_text  # noqa: PLC0415 - rarely used
 
         return setting_text(_session.SETTINGS, key)
 
@@ -94,7 +94,7 @@ class dftracer:  # noqa: N801 - the name users import
         return number
 
     def declare_entity_type(self, type: str, role: Any = 0, description: str = "") -> None:
-        """What a type of entity is to the workflow."""
+        """The role of a type of entity in the workflow."""
         _entities().declare_entity_type(type, role, description)
 
     def relate_entities(self, relation: Any, subject: int, object: int) -> None:
@@ -110,7 +110,7 @@ class dftracer:  # noqa: N801 - the name users import
         _core.log_metadata("CM", key, str(value))
 
     def mark_used(self, name: str) -> None:
-        """Say in the trace that an integration took part; once for each."""
+        """Note in the trace that an integration was used; once for each."""
         if name not in self._used:
             self._used.add(name)
             _core.log_metadata("CM", "used", str(name))

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 _Source = TypeVar("_Source")
 
-# Marks in the path of a node: not of the tree (a plain one, one for storage, one with children of its own);
+# Marks in the path of a node: outside the tree (a plain one, one for storage, one with its own children);
 # made by derive(); an event of a loop. Others are attributes.
 _STANDALONE, _STORAGE, _BRANCH, _DERIVED, _LOOP = "\0", "\3", "\4", "\1", "\2"
 
 
 class _NodeKind(type):
-    """What a node's call gives is of the node's class too, for programs that ask by `isinstance`."""
+    """What calling a node returns is also an instance of the node's class, for `isinstance` checks."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if type(instance) is _core.Use:
@@ -93,7 +93,7 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
 
     @property
     def init(self) -> DFTracerAI:
-        """The event of setting this thing up."""
+        """The event for initialising this."""
         return self.derive(INIT_NAME)
 
     def create_children(self, names: Mapping[str, str]) -> None:
@@ -125,7 +125,7 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
         iter_name: str | None = None,
         block_name: str | None = None,
     ) -> _Source:
-        from dftracer.python._iterables import looped  # noqa: PLC0415 - for those who loop
+        from dftracer.python._iterables import looped  # noqa: PLC0415 - needed only for loops
 
         if not _session.SETTINGS.enable:
             later = (self, use, include_block, include_iter, iter_name, block_name)
@@ -152,7 +152,7 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
         return node
 
     def start(self, metadata: bool = False) -> None:
-        """Open an event that `stop` closes; with `metadata`, a record of this moment at once."""
+        """Open an event that `stop` closes; with `metadata`, write a record of this moment at once."""
         if metadata:
             self._mark("start")
         else:
@@ -171,22 +171,22 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
             _core.log_metadata("CM", name, str(_core.time_ns() // 1000))
 
     def enable(self) -> None:
-        """Record this node and all below it."""
+        """Record this node and everything below it."""
         self.set_enabled(True)
 
     def disable(self) -> None:
-        """Do not record this node nor any below it."""
+        """Do not record this node or anything below it."""
         self.set_enabled(False)
 
     def reset(self) -> DFTracerAI:
-        """Begin anew; the args stay."""
+        """Start over; the args are kept."""
         return self
 
     def get_time(self) -> int:
         """Now, in us since the epoch, on the clock of the trace."""
         return _core.time_ns() // 1000
 
-    # A node goes to other processes as the way to it, so that it is the same node there.
+    # A node is pickled as its path in the tree, so that it is the same node in other processes.
     def __reduce__(self) -> tuple[Any, ...]:
         return _node_at, (self._path,)
 
@@ -198,7 +198,7 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
 
 
 class _Branch(DFTracerAI):
-    """A node with children of its own as attributes; standing alone unless the tree places it."""
+    """A node with its own children as attributes; outside the tree unless the tree places it."""
 
     _label: ClassVar[str]
     _words: ClassVar[Iterable[Any]] = ()
@@ -301,7 +301,7 @@ class DataLoader(_Branch):
 
 
 class Communication(_Branch):
-    """Talking to other ranks."""
+    """Communicating with other ranks."""
 
     _label = _events.ProfileCategory.COMM.value
     _words = _events.CommunicationEvent
@@ -353,7 +353,7 @@ class Pipeline(_Branch):
 
 
 class Other(_Branch):
-    """What fits nowhere else."""
+    """Anything else."""
 
     _label = _events.ProfileCategory.OTHER.value
     log: DFTracerAI

@@ -1,6 +1,6 @@
-"""What was decorated while tracing was off, and is the function itself: traced once that is switched on.
+"""Functions decorated while tracing was off, which are unchanged: traced once it is switched on.
 
-A function stays the same object then, too: its code becomes a call of the traced one.
+Even then a function stays the same object: its code becomes a call to the traced one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TARGET = "the traced function"
 
 
 def remember(target: Any, make: Callable[[Any], Any]) -> None:
-    """Have `make` trace `target` when tracing is switched on, if the target is still there."""
+    """Let `make` trace `target` when tracing is switched on, if the target still exists."""
     if isinstance(target, (staticmethod, classmethod)):
         target = target.__func__
     if isinstance(target, property):
@@ -37,7 +37,7 @@ def remember(target: Any, make: Callable[[Any], Any]) -> None:
         return
     try:
         _waiting[key] = (ref(target, lambda _: _waiting.pop(key, None)), [make])
-    except TypeError:  # a builtin: nobody can change it, now or later
+    except TypeError:  # a builtin: it cannot be changed, now or later
         return
 
 
@@ -45,7 +45,7 @@ def _decorated(span: _core.Node | _core.Use, target: Any) -> None:
     def make(function: Any) -> Any:
         from dftracer.python._decorate import decorate  # noqa: PLC0415 - needed with tracing on only
 
-        # The arguments of a use made while tracing was off were not looked at.
+        # The arguments of a use created while tracing was off were not processed.
         given = span._given if isinstance(span, _core.Use) else None
         return decorate(span.node(**given) if isinstance(span, _core.Use) and given else span, function)
 
@@ -61,7 +61,7 @@ def activate() -> None:
             continue
         try:
             _trace(target, makes)
-        except Exception as error:  # the program goes on, one function stays as it was
+        except Exception as error:  # the program continues, one function stays as it was
             left.append(f"{getattr(target, '__qualname__', target)!s} ({type(error).__name__}: {error})")
     _waiting.clear()
     if left:
@@ -106,7 +106,7 @@ def _template(*args: Any, **kwargs: Any) -> Any:
 
 
 def _calling(code: CodeType, traced: Any) -> CodeType:
-    """Code that calls `traced`, in the place of `code`."""
+    """Code that calls `traced`, to replace `code`."""
     template = _template.__code__
     constants = tuple(traced if c == _TARGET else c for c in template.co_consts)
     return template.replace(

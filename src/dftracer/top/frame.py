@@ -69,6 +69,10 @@ def take_frame(recent: Recent) -> Frame:
     if not recent.files:
         raise NoTraces("there are no traces, and none is being written")
     infos = recent.processes
+    if all(
+        f.pid is None and f.size and infos[f.path].pid < 0 and not recent.last_us(f) for f in recent.files
+    ):
+        raise NoTraces("no file there is a dftracer trace")
     newest = _newest_run(infos)
     live = {f.path: f for f in recent.files if (infos[f.path].run or {}).get("id") == newest}
     wanted = [c for c, path in _with_sources(recent, copies) if path in live]
@@ -84,7 +88,7 @@ def take_frame(recent: Recent) -> Frame:
         time_us=recent.now_us,
         seconds=round(seconds, 3),
         run=newest,
-        command="" if main is None else main.command,
+        command="" if main is None else (main.run or {}).get("command") or main.command.replace(";", " "),
         processes=states,
         ranks=ranks,
         steps_per_s=round(sum(r.steps_per_s for r in ranks) / max(1, len(ranks)), 3),

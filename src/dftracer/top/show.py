@@ -52,7 +52,7 @@ def print_frame(frame: Frame, con: Console | None = None, hint: str = "") -> Non
     title.append(f"{plural(sum(frame.processes.values()), 'process', 'processes')}: {states}")
     con.print(title)
     if frame.command:
-        con.print(text(shortened(frame.command.replace(";", " "), con.width - 1), style="dim"))
+        con.print(text(shortened(frame.command, con.width - 1), style="dim"))
     con.print(text(_rates(frame)))
     if frame.dropped or frame.refusing:
         con.print(text(_losses(frame), style="bold red"))

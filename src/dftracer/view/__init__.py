@@ -1,1 +1,1 @@
-"""VIEW: a local page for traces of any size. The server makes the picture, the page draws it."""
+"""VIEW: a local page for traces of any size. The server computes the picture, the page draws it."""

@@ -1,4 +1,4 @@
-"""One event: what the trace says of it, what holds it, what it holds, and what it is linked with."""
+"""One event: what the trace says about it, its parents, its children, and what it is linked with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HIDDEN = {"id", "pid", "tid", "ts", "dur", "p_idx", "level"}
 
 
 def brief(run: Run, part: int, span: int) -> dict[str, Any]:
-    """What a list shows of an event, and where it is."""
+    """What a list shows about an event, and where it is."""
     p = run.parts[part]
     cat, name, kind = p.pairs[int(p.pair[span])]
     row = p.row_of(span)
@@ -63,7 +63,7 @@ def parents_of(part: Part, span: int) -> list[int]:
 def children_of(part: Part, span: int) -> Ints:
     """The spans directly inside a span.
 
-    They are on the next row, but for those that something which crosses has pushed further down.
+    They are on the next row, except those that a crossing span has pushed further down.
     """
     row = part.row_of(span)
     found: list[int] = []
@@ -83,7 +83,7 @@ def children_of(part: Part, span: int) -> Ints:
 
 
 def event_at(run: Run, row: int, t: int, reach: int) -> dict[str, Any] | None:
-    """The event of a row at a moment, or the nearest within reach."""
+    """The event on a row at a moment, or the nearest one within reach."""
     p, local = run.place(row)
     part = run.parts[p]
     low, high = part.row_span(local)
@@ -98,7 +98,7 @@ def event_at(run: Run, row: int, t: int, reach: int) -> dict[str, Any] | None:
 
 
 def event_details(run: Run, part: int, span: int) -> dict[str, Any]:
-    """All that is known of an event."""
+    """Everything known about an event."""
     p = run.parts[part]
     if not 0 <= span < len(p):
         raise KeyError(f"no event {span}")
@@ -128,7 +128,7 @@ def event_details(run: Run, part: int, span: int) -> dict[str, Any]:
 def _device_side(
     run: Run, part: int, span: int, told: dict[str, Any]
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """The operator behind a kernel or launch, and the kernels behind an operator, launch or phase."""
+    """The operator behind a kernel or launch, or the kernels launched by an operator, launch or phase."""
     p = run.parts[part]
     operator = KIND_INDEX["operator"]
     of_kind = [k for _, _, k in p.pairs]
@@ -176,8 +176,8 @@ def _args(run: Run, part: Part, span: int) -> dict[str, Any]:
 
 
 def _files_of(file: Path) -> list[Path]:
-    """A trace and its further parts."""
-    from dftracer.format.files import find_files, part_of  # noqa: PLC0415 - looked for on a click alone
+    """A trace and its other parts."""
+    from dftracer.format.files import find_files, part_of  # noqa: PLC0415 - needed only on a click
 
     stem = part_of(file)[0]
     return [f for f in find_files([file.parent]) if f.parent == file.parent and part_of(f)[0] == stem]

@@ -1,4 +1,4 @@
-"""What leads to what: a launch to its kernel, items to their batch, a batch to the step that awaited it."""
+"""What leads to what: a launch to its kernel, items to their batch, a batch to the waiting step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _batches(run: Run) -> list[tuple[_End, _End]]:
         waits = zip(part.wait_span.tolist(), part.wait_batch.tolist(), part.wait_pid.tolist(), strict=True)
         for span, batch, pid in waits:
             made = makers.get((part.info["host"], pid, batch), [])
-            # Numbers begin anew with each pass: it is the latest of that number before the wait ended.
+            # Numbers start over with each pass: it is the latest with that number before the wait ended.
             at = bisect_right(made, int(part.end[span]), key=lambda m: m[0]) - 1
             if at >= 0:
                 out.append((made[at][1], (i, span)))
@@ -78,7 +78,7 @@ def _edges(run: Run, part: int, span: int) -> list[tuple[str, _End, _End]]:
 
 
 def flows_of(run: Run, part: int, span: int) -> list[dict[str, Any]]:
-    """The arrows at one event, and one further: an item leads to its batch, and that to a step."""
+    """The arrows at one event, and one step further: an item leads to its batch, and that to a step."""
     near = _edges(run, part, span)
     seen = {(part, span)}
     edges = dict.fromkeys(near)
@@ -137,7 +137,7 @@ def batch_of(run: Run, part: int, span: int) -> dict[str, Any] | None:
 
 
 def flows_between(run: Run, window: tuple[int, int], rows: list[int], most: int) -> dict[str, Any]:
-    """The arrows that begin in a window on some rows; their number alone where there are too many."""
+    """The arrows that begin in a window on some rows; only their number if there are too many."""
     t0, t1 = (run.base + t for t in window)
     found: list[tuple[str, _End, _End]] = []
     total = 0

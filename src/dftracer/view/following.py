@@ -1,4 +1,4 @@
-"""A run that may still go on: its files and rings as they are now, read without disturbing it."""
+"""A run that may still be going on: its files and rings as they are now, read without disturbing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FollowedSource"]
 
 
 class FollowedSource(Source):
-    """Reads copies of what is still being written; what is finished is read as it is."""
+    """Reads copies of files that are still being written; finished files are read directly."""
 
     def __init__(self, paths: list[str], run: str | None = None, *, cache: bool = True) -> None:
         self._place = tempfile.TemporaryDirectory(prefix="dftracer-view-")
@@ -36,7 +36,7 @@ class FollowedSource(Source):
         return self._chosen(trace)
 
     def _readable(self, file: LiveFile) -> Path:
-        """The file itself if nothing is to be added to it, else a copy with all that is known."""
+        """The file itself if there is nothing to add to it, otherwise a copy with everything known."""
         if file.final == file.size and not file.text and file.path.exists():
             return file.path
         folder = Path(self._place.name) / hashlib.sha256(str(file.path.parent).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""What an event is for the eye: one kind for each colour of the timeline."""
+"""The visual kind of an event: one kind for each colour of the timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lanes of a run, named for what they are, in the order people look for them."""
+"""The lanes of a run, named for what they are, in a natural order."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def find_lanes(parts: list[Part]) -> list[Lane]:
 
 
 def _tell_apart(lanes: list[Lane]) -> None:
-    """Each epoch may start new workers with the numbers of the old ones: those get their pid."""
+    """Each epoch may start new workers with the same numbers as the old ones: those get their pid."""
     count = Counter((lane.group, lane.label) for lane in lanes)
     for lane in lanes:
         if lane.role == "worker" and count[lane.group, lane.label] > 1:
@@ -103,7 +103,7 @@ def _processes(parts: list[Part]) -> list[_Process]:
 
 
 def _traced(info: dict[str, Any], found: dict[tuple[str, int], _Process]) -> tuple[str, int] | None:
-    """The process that a profiler's file is of, among those with a trace."""
+    """The process that a profiler file belongs to, among those with a trace."""
     same = [key for key in found if key[1] == info["pid"]]
     if len(same) != 1 and info["rank"] is not None:
         same = [key for key, p in found.items() if p.rank == info["rank"] and p.trains]
@@ -120,7 +120,7 @@ def _ancestors(p: _Process) -> list[_Process]:
 
 
 def _number_ranks(processes: list[_Process]) -> None:
-    """Training processes without a rank are numbered by when they began; children have their parent's."""
+    """Training processes without a rank are numbered in order of their start; children get their parent's."""
     trainers = [p for p in processes if p.trains and not any(a.trains for a in _ancestors(p))]
     taken = {p.rank for p in processes if p.rank is not None}
     free = iter(n for n in range(len(processes) + len(taken) + 1) if n not in taken)
@@ -133,7 +133,7 @@ def _number_ranks(processes: list[_Process]) -> None:
 
 
 def _number_workers(processes: list[_Process], parts: list[Part]) -> None:
-    """Loader workers: children of a process that train nothing and read data."""
+    """Loader workers: child processes that train nothing and read data."""
     told: dict[tuple[str, int], int] = {}
     for p in processes:
         for i in p.parts:
@@ -198,7 +198,7 @@ def _lanes_of(p: _Process, parts: list[Part]) -> list[Lane]:
 
 
 def _first_tid(part: Part, p: _Process) -> int:
-    """The main thread of a worker, or where that has no spans the first."""
+    """The main thread of a worker, or the first thread if that has no spans."""
     tids = part.row_tid
     return p.key[1] if (tids == p.key[1]).any() else int(tids.min())
 
@@ -221,7 +221,7 @@ def _stream(part: Part, lane: Lane, several: bool) -> str:
 
 
 def _use(part: Part, lane: Lane) -> str:
-    """What a stream is mostly used for, where that is one thing."""
+    """What a stream is mostly used for, if it is one thing."""
     spans = np.concatenate([np.arange(*part.row_span(r)) for r in lane.rows])
     time = np.bincount(part.pair[spans], part.end[spans] - part.start[spans], minlength=len(part.pairs))
     names = [name.lower() for _, name, _ in part.pairs]

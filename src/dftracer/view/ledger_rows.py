@@ -24,7 +24,7 @@ _SKIP = CLASSES.index("skip")
 
 
 def ledger_part(part: Part) -> Part | None:
-    """The timeline of the thread that trains; None where none does. The place of a pair is that in STAGES."""
+    """The timeline of the training thread; None if there is none. Pairs are numbered as in STAGES."""
     cls_of_pair = np.array([class_of(cat, name) for cat, name, _ in part.pairs], np.uint8)
     main = _training_tid(part, cls_of_pair)
     if main is None:
@@ -51,7 +51,7 @@ def ledger_part(part: Part) -> Part | None:
 
 
 def _training_tid(part: Part, cls_of_pair: npt.NDArray[np.uint8]) -> int | None:
-    """The thread with most steps; without any, the one with most compute."""
+    """The thread with the most steps; without any, the one with the most compute."""
     for wanted in (_STEPS, _COMPUTE):
         of_pair = np.isin(cls_of_pair, wanted)
         if not of_pair.any():
@@ -70,7 +70,7 @@ def _training_tid(part: Part, cls_of_pair: npt.NDArray[np.uint8]) -> int | None:
 def _lane(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8]) -> Lane:
     rows = [part.row_span(r) for r in np.flatnonzero(part.row_tid == tid).tolist()]
     at = np.concatenate([np.arange(low, high) for low, high in rows])
-    # Of equal intervals the one that comes later encloses: here deeper rows come last.
+    # Among equal intervals, the later one encloses: here deeper rows come last.
     at = at[::-1]
     cls = cls_of_pair[part.pair[at]]
     at, cls = at[cls != _SKIP], cls[cls != _SKIP]
@@ -92,7 +92,7 @@ def _until(part: Part, t: int) -> Any:
     out = np.zeros(len(STAGES), np.int64)
     upto = int(np.searchsorted(part.start, t, side="left"))
     block = upto // BLOCK
-    # Each stage has a kind of its own, so classes are stages.
+    # Each stage has its own kind, so classes are stages.
     of_pair = part.class_of_pair().tolist()
     for k, c in enumerate(part.classes.tolist()):
         out[of_pair.index(c)] = int(part.sums[block * part.classes.size + k])

@@ -1,4 +1,4 @@
-"""The events of a window as a list: for those who do not look at the picture."""
+"""The events of a window as a list, for readers who cannot use the picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 200
 
 
 def list_events(run: Run, window: Window, rows: list[int], hidden: frozenset[str]) -> dict[str, Any]:
-    """The longest events that overlap a window on some rows, in the order of time."""
+    """The longest events that overlap a window on some rows, in chronological order."""
     t0, t1 = (run.base + t for t in window)
     total = 0
     lengths: list[Ints] = []

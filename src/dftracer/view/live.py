@@ -24,7 +24,7 @@ _READ, _WRITE = KIND_INDEX["read"], KIND_INDEX["write"]
 
 
 def live_numbers(run: Run, window: int = _WINDOW_NS) -> dict[str, Any]:
-    """Rates, waiting and the hottest file of the last seconds that the trace knows of."""
+    """Rates, waiting and the hottest file in the last seconds of the trace."""
     end = run.base + run.length
     begin = max(run.base, end - window)
     length = max(end - begin, 1)

@@ -1,7 +1,7 @@
 """The spans of one process as they are drawn: rows on which nothing overlaps, and sums that answer any zoom.
 
-A row is one depth of one thread or device stream. Its spans are disjoint and sorted, so what lies in any
-piece of time is found by two binary searches; how much time each class of events takes in it follows from
+A row is one depth of one thread or device stream. Its spans are disjoint and sorted, so everything in a time
+range is found by two binary searches; how much time each class of events takes in it follows from
 sums kept at every 16th span. So a picture costs the same whatever it shows.
 """
 
@@ -20,12 +20,12 @@ __all__ = ["BLOCK", "Codes", "Part", "Spans", "build_part"]
 
 Codes = npt.NDArray[np.int32]
 BLOCK = 16
-_SLACK_NS = 1000  # records are in whole microseconds: ends of neighbours may overlap by that
+_SLACK_NS = 1000  # records are in whole microseconds: neighbours may overlap by that much
 
 
 @dataclass
 class Spans:
-    """What was read of a process, in any order. Times are ns since the epoch."""
+    """What was read for a process, in any order. Times are ns since the epoch."""
 
     tid: Ints
     start: Ints
@@ -73,16 +73,16 @@ class Part:
 
     @property
     def classes_of_pairs(self) -> list[tuple[str, int]]:
-        """The distinct (category, kind) of the pairs: what pictures tell apart and filters hide."""
+        """The distinct (category, kind) of the pairs: what pictures distinguish and filters hide."""
         return list(dict.fromkeys((cat, kind) for cat, _, kind in self.pairs))
 
     def class_of_pair(self) -> npt.NDArray[np.uint8]:
-        """The class of each pair, as a place in `classes_of_pairs`."""
+        """The class of each pair, as an index into `classes_of_pairs`."""
         known = {c: i for i, c in enumerate(self.classes_of_pairs)}
         return np.array([min(known[cat, kind], 255) for cat, _, kind in self.pairs], np.uint8)
 
     def row_of(self, span: int) -> int:
-        """The row that holds a span."""
+        """The row that contains a span."""
         return int(np.searchsorted(self.columns["row_at"], span, side="right")) - 1
 
     def row_span(self, row: int) -> tuple[int, int]:
@@ -97,7 +97,7 @@ def build_part(
     n = len(spans)
     tids, lane = np.unique(spans.tid, return_inverse=True)
     lane = lane.astype(np.int64).reshape(-1)
-    # Of equal intervals the one written later encloses: parents are written after their children.
+    # Among equal intervals, the one written later encloses: parents are written after their children.
     last_first = slice(None, None, -1)
     order = n - 1 - np.lexsort((-spans.end[last_first], spans.start[last_first], lane[last_first]))
     lane, start, end = lane[order], spans.start[order], spans.end[order]

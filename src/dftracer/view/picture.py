@@ -48,7 +48,7 @@ def draw_row(
     low, high = part.row_span(row)
     start, end = part.start[low:high], part.end[low:high]
     first = int(np.searchsorted(end, t0, side="right"))
-    # A span without length at the very beginning ends there and is still seen.
+    # A zero-length span at the very beginning ends there and is still visible.
     while first > 0 and start[first - 1] >= t0:
         first -= 1
     last = int(np.searchsorted(start, t1, side="left"))

@@ -24,13 +24,13 @@ _READ, _WRITE = KIND_INDEX["read"], KIND_INDEX["write"]
 def range_facts(
     run: Run, window: Window, ranks: frozenset[int] | None, hidden: frozenset[str]
 ) -> dict[str, Any]:
-    """All that is told of a range; events count that overlap it, with the time that lies in it."""
+    """Everything shown for a range; events that overlap it count with the time inside it."""
     low, high = max(0, window[0]), min(run.length, window[1])
     window = (low, max(high, low + 1))
     of_parts = _pair_numbers(run)
     names, files = [], []
     for part, spans, inside in _parts_in(run, window, ranks, hidden):
-        # Summed up row by row: the same durations come again and again, so little is held.
+        # Summed row by row: the same durations occur again and again, so little memory is needed.
         p = run.parts[part]
         pair = p.pair[spans]
         names.append(
@@ -123,7 +123,7 @@ def _statistics(run: Run, rows: list[pl.DataFrame]) -> dict[str, Any]:
 
 
 def _pair_numbers(run: Run) -> list[npt.NDArray[np.int32]]:
-    """For each part its own numbers of names to those of the run."""
+    """For each part, maps its own name numbers to those of the run."""
     if "pair_numbers" not in run.memo:
         numbers: dict[tuple[str, str, int], int] = {}
         run.memo["pair_numbers"] = [

@@ -42,7 +42,7 @@ _TORCH_TYPES = {
 
 
 def describe(process: ProcessInfo, source: str = "trace") -> dict[str, Any]:
-    """Who a process is, as lanes are named after it."""
+    """The identity of a process, used to name its lanes."""
     lanes = {k[5:]: v for k, v in process.user_metadata if k.startswith("lane.") and k[5:].isdigit()}
     return {
         "file": str(process.file),
@@ -154,7 +154,7 @@ class _Reader:
 
 
 def _profiler_facts(chunk: Chunk, rows: Ints, at: Ints, types: Ints, correlation: Ints, length: Ints) -> None:
-    """What the profiler's events say of themselves, written into the columns of all rows."""
+    """The profiler events' own facts, written into the columns of all rows."""
     ends, text = chunk.args_of(rows[at])
     blob = text.tobytes()
     for match in _TYPE.finditer(blob):
@@ -183,7 +183,7 @@ def read_files(
     chunk_text: int,
     progress: Callable[[int], None] | None = None,
 ) -> list[Part]:
-    """The parts of one trace: one process, or several where the file was merged."""
+    """The parts of one trace: one process, or several if the file was merged."""
     whole = files[0]
     readers: dict[int, _Reader] = {}
     before = 0

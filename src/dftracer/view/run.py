@@ -1,4 +1,4 @@
-"""One run as the page asks for it: lanes and rows over all its parts, and pictures of them."""
+"""One run as the page needs it: lanes and rows over all its parts, and pictures of them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Window = tuple[int, int]  # ns from the begin of the run
 
 
 class Run:
-    """Parts put together. Times to and from the page are ns from the run's first event."""
+    """All parts together. Times to and from the page are ns from the run's first event."""
 
     def __init__(self, title: str, parts: list[Part], identity: dict[str, Any] | None = None) -> None:
         self.title = title
         self.parts = parts
         self.identity = identity or {}
-        self.memo: dict[str, Any] = {}  # what was found out and will be asked for again
+        self.memo: dict[str, Any] = {}  # cached results
         filled = [p for p in parts if len(p)]
         self.base = min((int(p.start.min()) for p in filled), default=0)
         self.length = max((int(p.end.max()) for p in filled), default=self.base) - self.base
@@ -51,7 +51,7 @@ class Run:
             self._to_class.append(np.array(table, np.uint8))
             self._of_pair.append(part.class_of_pair())
         self.classes = list(numbers)
-        self._used: set[int] = set()  # the ledger knows classes that may not occur
+        self._used: set[int] = set()  # the ledger has classes that may not occur
         for part, to in zip(parts, self._to_class, strict=True):
             self._used |= set(to[np.unique(part.classes)].tolist())
 
@@ -71,7 +71,7 @@ class Run:
         return None if found is None else self.lanes[found]
 
     def about(self) -> dict[str, Any]:
-        """What the page must know before it draws."""
+        """What the page must know before it can draw."""
         return {
             "title": self.title,
             "start_us": self.base // 1000,

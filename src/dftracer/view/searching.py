@@ -23,7 +23,7 @@ _MOST = 500
 
 
 def search(run: Run, text: str, most: int = _MOST) -> dict[str, Any]:
-    """Events whose name, category or path holds the text, in the order of time."""
+    """Events whose name, category or path contains the text, in chronological order."""
     wanted = text.casefold()
     hits: list[tuple[int, int, int]] = []
     total = 0
@@ -51,7 +51,7 @@ def _first(part: Part, number: int, at: Ints, most: int) -> list[tuple[int, int,
 
 
 def search_args(run: Run, text: str, threads: int, most: int = _MOST) -> dict[str, Any]:
-    """Events whose arguments hold the text (or `key=number`): this reads the files once more."""
+    """Events whose arguments contain the text (or `key=number`): this reads the files once more."""
     hits: list[tuple[int, int, int]] = []
     total = 0
     by_file: dict[str, list[int]] = {}
@@ -86,7 +86,7 @@ def search_args(run: Run, text: str, threads: int, most: int = _MOST) -> dict[st
 
 
 def _rows_with(chunk: Chunk, text: str) -> npt.NDArray[np.intp]:
-    """The rows whose arguments hold the text."""
+    """The rows whose arguments contain the text."""
     match = _NUMBER.match(text)
     if match is not None and match.group(1) in INT_COLUMNS:
         result: npt.NDArray[np.intp] = np.flatnonzero(chunk.ints(match.group(1)) == int(match.group(2)))

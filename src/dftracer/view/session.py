@@ -1,4 +1,4 @@
-"""What the server shows: runs read in the background, again and again while a job is followed."""
+"""What the server shows: runs read in the background, repeatedly while a job is followed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAIT_FACTOR = 4  # reading again takes at most a fifth of one core
 
 @dataclass
 class Shown:
-    """One run and how far reading it has come."""
+    """One run and the progress of reading it."""
 
     source: Source
     run: Run | None = None
@@ -52,7 +52,7 @@ class Shown:
 
 
 class Session:
-    """Reads the runs in a thread of its own, one after the other."""
+    """Reads the runs in a separate thread, one after the other."""
 
     def __init__(self, sources: list[Source], follow: bool = False) -> None:
         self.shown = [Shown(s) for s in sources]
@@ -90,7 +90,7 @@ class Session:
     def _refresh(self, shown: Shown) -> None:
         try:
             shown.source.reopen()
-        except Exception as e:  # the page must say it; the next look may be better
+        except Exception as e:  # the page must show it; the next attempt may succeed
             shown.error = str(e) or type(e).__name__
             return
         if shown.live:
@@ -113,7 +113,7 @@ class Session:
             shown.generation += 1
         except _Stopped:
             pass
-        except Exception as e:  # the page must say it; the thread has nobody else to tell
+        except Exception as e:  # the page must show it; the thread has no other way to report it
             shown.error = str(e) or type(e).__name__
 
     def _find_steps(self, shown: Shown) -> None:

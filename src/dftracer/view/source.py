@@ -30,7 +30,7 @@ class Source:
     def __init__(
         self, paths: list[str], run: str | None = None, *, cache: bool = True, wait: bool = False
     ) -> None:
-        """`wait`: files may come later, and none at the beginning is no error."""
+        """`wait`: files may appear later, so having none at the beginning is not an error."""
         self.paths = paths
         self.title = Path(paths[0]).resolve().name or str(paths[0])
         self.notes: list[str] = []
@@ -60,7 +60,7 @@ class Source:
         return trace.newest_run() if len(trace.runs) > 1 else trace
 
     def stamp(self) -> str:
-        """Changes whenever a file of the run does, comes or goes."""
+        """Changes whenever a file of the run changes, appears or disappears."""
         try:
             files = self.trace.files
             return store.stamp_of([*files, *(f for found in self.trace.torch_files for f in found)])
@@ -72,7 +72,7 @@ class Source:
         self._opened = self._open()
 
     def load(self, progress: Progress | None = None) -> Run:
-        """The run, from what is kept where that is fresh."""
+        """The run, from the cache if that is up to date."""
         units = units_of(self.trace)
         sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
         parts: list[Part] = []
@@ -111,14 +111,14 @@ class Source:
         parts = store.find(key, stamp) if keeps else None
         if parts is None:
             parts = make()
-            # What grew meanwhile would be stale from the start.
+            # If it grew meanwhile, the cache would be stale from the start.
             if keeps and store.stamp_of(files) == stamp and store.keep(key, stamp, parts):
                 parts = store.find(key, stamp) or parts
         self._held[key] = (stamp, parts)
         return parts
 
     def _profiler_parts(self, parts: list[Part]) -> list[Part]:
-        """The profiler's own files, of processes whose trace does not hold the same events."""
+        """The profiler's own files, for processes whose trace does not contain the same events."""
         kineto, linked = self.trace.torch_files
         if not kineto and not linked:
             return []
@@ -140,18 +140,18 @@ class Source:
         ]
 
     def _keeps(self, files: list[Path]) -> bool:
-        """Whether what is made of some files may be kept for later looks."""
+        """Whether what is made from some files may be cached."""
         return self._cache and bool(files)
 
     def facts(self) -> dict[str, Any]:
-        """What is known of the processes beside their events."""
+        """What is known about the processes besides their events."""
         return {}
 
     def close(self) -> None:
-        """Give back what was taken."""
+        """Release resources."""
 
     def steps(self) -> Part:
-        """The steps, and what the analysis says; this reads the whole trace once more."""
+        """The steps, and the analysis results; this reads the whole trace once more."""
         files = [*self.trace.files, *(f for found in self.trace.torch_files for f in found)]
         return self._kept(files, "steps", lambda: [find_steps(self.trace)])[0]
 

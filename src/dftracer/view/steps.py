@@ -1,4 +1,4 @@
-"""The steps of a run with their stages, and what the analysis says of it; kept like the parts."""
+"""The steps of a run with their stages, and its analysis results; cached like the parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["find_steps", "step_part", "step_rows", "step_window"]
 
 
 def find_steps(trace: Trace) -> Part:
-    """Analyse a run and keep what the page shows of it."""
+    """Analyse a run and keep what the page shows."""
     return step_part(analyze(trace, run="all"))
 
 
@@ -94,7 +94,7 @@ def _shape(c: dict[str, Any], most: int = 240) -> dict[str, Any] | None:
 
 
 def step_window(steps: Part | None, base: int, number: int) -> dict[int, tuple[int, int]]:
-    """Rank to the time of its step with that label, or with that place where steps have no labels."""
+    """For each rank, the time of its step with that label, or with that index if steps have no labels."""
     out: dict[int, tuple[int, int]] = {}
     for each in steps.info["ranks"] if steps is not None else ():
         assert steps is not None

@@ -1,6 +1,6 @@
-"""Parts kept between looks, in the user's cache directory and never beside the trace.
+"""Parts cached between sessions, in the user's cache directory and never next to the trace.
 
-A kept part is used only while the files it was made from have the size, time and identity they had then.
+A cached part is used only while the files it was made from have the same size, time and identity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["VERSION", "cache_folder", "find", "keep", "key_of", "make_room", "st
 VERSION = 1
 _MAGIC = b"dftracer view 1\n"
 _ALIGN = 64
-_MOST_BYTES = 16 << 30  # of all kept parts; the ones longest unused go first
+_MOST_BYTES = 16 << 30  # of all cached parts; the least recently used are deleted first
 _SUFFIX = ".dfv"
 
 
@@ -43,7 +43,7 @@ def stamp_of(files: Iterable[Path]) -> str:
 
 
 def key_of(files: Iterable[Path], what: str = "part") -> str:
-    """The name under which something made of files is kept."""
+    """The name under which something made from files is cached."""
     digest = hashlib.sha256(what.encode())
     for file in files:
         digest.update(b"\0" + os.fsencode(file.resolve()))
@@ -51,7 +51,7 @@ def key_of(files: Iterable[Path], what: str = "part") -> str:
 
 
 def keep(key: str, stamp: str, parts: list[Part]) -> bool:
-    """Keep parts; False where nothing can be written."""
+    """Cache parts; False if nothing can be written."""
     folder = cache_folder()
     head: list[dict[str, Any]] = []
     arrays: list[np.ndarray] = []

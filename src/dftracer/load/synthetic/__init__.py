@@ -1,6 +1,6 @@
-"""Made-up traces whose truth is known: for tests, for benchmarks, and for trying out an analysis.
+"""Synthetic traces with known answers: for tests, benchmarks, and trying out an analysis.
 
-`Process` writes the spans it is given, exactly; `training_run` builds a whole job by the million events.
+`Process` writes exactly the spans it is given; `training_run` builds a whole job with millions of events.
 """
 
 from dftracer.load.synthetic._process import Process

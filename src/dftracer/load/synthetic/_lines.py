@@ -1,4 +1,4 @@
-"""The text of made-up records, in members like those of the recorder."""
+"""The text of synthetic records, in members like the recorder's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dftracer.format.members import gzip_member
 
 __all__ = ["EPOCH_US", "MadeFile"]
 
-EPOCH_US = 1_760_000_000_000_000  # when every made-up job starts
+EPOCH_US = 1_760_000_000_000_000  # when every synthetic job starts
 
 
 class MadeFile:

@@ -1,4 +1,4 @@
-"""A made-up process: it writes the spans it is given, exactly."""
+"""A synthetic process: it writes exactly the spans it is given."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Span:
 
 @dataclass
 class Process:
-    """One process of a made-up job. Times are microseconds from the start of the job."""
+    """One process of a synthetic job. Times are microseconds from the start of the job."""
 
     pid: int
     ppid: int = 1

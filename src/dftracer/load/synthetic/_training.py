@@ -1,4 +1,4 @@
-"""A made-up training job of any size: lines by the million, so they are written as text."""
+"""A synthetic training job of any size: millions of lines, so they are written as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STEP_EVENTS = 7  # of a main process
 
 @dataclass(frozen=True)
 class Run:
-    """What `training_run` wrote, and the truth about it."""
+    """What `training_run` wrote, and the correct answers."""
 
     directory: Path
     files: list[Path]
@@ -112,14 +112,14 @@ def _open(job: _Job, kind: str, pid: int, ppid: int, rank: int, files: Iterable[
 
 
 def _close(job: _Job, out: MadeFile) -> int:
-    """The last record; gives how many events a trace has beside what its process did."""
+    """The last record; returns how many events a trace has besides what its process did."""
     out.end(EPOCH_US + job.steps * job.step_us)
     out.close()
     return 2
 
 
 def _write_worker(job: _Job, out: MadeFile, number: int) -> int:
-    """The batches of one loader worker; gives how many events they are."""
+    """The batches of one loader worker; returns how many events they are."""
     who = f'"pid":{out.pid},"tid":{out.pid},"ts":'
     count = 0
     for step in range(number, job.steps, job.workers):
@@ -139,7 +139,7 @@ def _write_worker(job: _Job, out: MadeFile, number: int) -> int:
 
 
 def _write_item(job: _Job, out: MadeFile, who: str, step: int, place: int, batch_id: int, began: int) -> int:
-    """One sample of a batch, from its file; gives when it is ready."""
+    """One sample of a batch, from its file; returns when it is ready."""
     file = (step * job.batch + place) * 7919 % len(job.paths)
     item = out.ids + 1
     out.ids += job.item_events
@@ -178,7 +178,7 @@ def _write_item(job: _Job, out: MadeFile, who: str, step: int, place: int, batch
 
 
 def _write_main(job: _Job, out: MadeFile) -> int:
-    """The steps of one rank; gives how many events they are."""
+    """The steps of one rank; returns how many events they are."""
     who = f'"pid":{out.pid},"tid":{out.pid},"ts":'
     for step in range(job.steps):
         start = EPOCH_US + step * job.step_us

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class _Default(Dynamo):
-    """The tracer `dynamo`, through which the other names of this module can be had, too."""
+    """The tracer `dynamo`, which also gives access to the other names of this module."""
 
     if not TYPE_CHECKING:
 

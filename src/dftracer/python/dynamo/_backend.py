@@ -1,4 +1,4 @@
-"""The backend handed to `torch.compile`: chooses how a graph is traced."""
+"""The backend passed to `torch.compile`: chooses how a graph is traced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tracing_enabled() -> bool:
 
 
 class Backend:
-    """A `torch.compile` backend; torch's caches know it by its identity."""
+    """A `torch.compile` backend; torch's caches identify it by identity."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Why a step was slow: compilations, recompilations and graph breaks as events.
 
 torch keeps a record of each compilation (`torch._dynamo.utils.get_compilation_metrics`) and of each graph
-break, but tells nobody when they are complete. They are collected before the next compilation, before the
-next run of a compiled graph and at the end of the trace, and written with the times torch measured.
+break, but does not announce when they are complete. They are collected before the next compilation, before
+the next run of a compiled graph and at the end of the trace, and written with the times torch measured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CompileEvents:
                 handler.register_end_callback(self._compile_ends)
         if not self._watching:
             self._watching = True
-            # What was compiled before is history of another program part.
+            # Earlier compilations belong to another part of the program.
             self._seen_metrics = _metrics()
             before_finalize(self.collect)
 
@@ -56,7 +56,7 @@ class CompileEvents:
             self.collect_breaks()
 
     def collect(self) -> None:
-        """Write what became known since the last time."""
+        """Write what is new since the last time."""
         with self._lock:
             self.pending = False
             self.collect_breaks()
@@ -70,7 +70,7 @@ class CompileEvents:
             self._seen_metrics = current
 
     def collect_breaks(self) -> None:
-        """Write graph breaks; called while the compilation that met them is still going on."""
+        """Write graph breaks; called while the compilation that caused them is still running."""
         with self._lock:
             reasons = _graph_break_reasons()
             if len(reasons) < self._seen_breaks:

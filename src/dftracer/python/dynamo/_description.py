@@ -43,7 +43,7 @@ def forward_names(nodes: Any) -> dict[int, str]:
 
 
 class GradRegions:
-    """Which operations the program runs with gradients on: the mode of the call, less `no_grad` blocks."""
+    """Which operations the program runs with gradients on: the mode of the call, except `no_grad` blocks."""
 
     def __init__(self, graph_module: Any, enabled: bool) -> None:
         self._default = enabled

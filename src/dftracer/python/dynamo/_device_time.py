@@ -37,7 +37,7 @@ class DeviceSpan:
 class DeviceClock:
     """Turns pairs of CUDA events into trace events once the device has passed them.
 
-    One wait for the device, at the first use of each device, ties its clock to the trace's. Later events
+    Waiting for the device once, at its first use, aligns its clock with the trace's. Later events
     are measured from the latest one known: CUDA gives distances as 32-bit floats, which are exact only when
     short.
     """
@@ -65,7 +65,7 @@ class DeviceClock:
             self._anchors[device] = (anchor, (before + _core.time_ns()) // 2)
 
     def finish(self, span: _Finished) -> None:
-        """Take over a span whose end is in the stream, and write those the device has passed."""
+        """Accept a span whose end is in the stream, and write those the device has passed."""
         self._waiting.append(span)
         self._write(wait=False)
 

@@ -30,7 +30,7 @@ def instrument(
     """A boxed callable (it takes one list of inputs and empties it) that runs the graph."""
     run = _generated(graph_module, spans, wait)
     if run is None:
-        # The code of this torch does not look as expected: slower, but never without events.
+        # This torch generates unexpected code: slower, but never without events.
         interpreter = _TracingInterpreter(graph_module, spans, wait)
         run = _boxed(interpreter.run)
     return run
@@ -68,7 +68,7 @@ def _generated(
     graph_module.graph.on_generate_code(lambda _: transform)
     try:
         graph_module.recompile()
-        # Some graph modules generate their code only when it is looked at.
+        # Some graph modules generate their code only when it is accessed.
         _ = graph_module.code
     except SyntaxError:
         used.clear()
@@ -87,7 +87,7 @@ def _with_span(line: str, names: Mapping[str, _core.Node], used: dict[str, _core
     operation, separator, releases = line.partition(";  ")
     if wait:
         operation += f"; {_WAIT}()"
-    # Releasing the inputs may free memory: the time for it belongs to no operation.
+    # Releasing the inputs may free memory: that time belongs to no operation.
     return f"with {_SPAN}{match[1]}: {operation}" + (f"\n{releases}" if separator else "")
 
 

@@ -54,7 +54,7 @@ class Dynamo(DFTracerAI):
         super().enable()
 
     def disable(self) -> None:
-        """Write no events from now on; what is compiled runs on, what is decorated later stays plain."""
+        """Write no events from now on; compiled code keeps running, code decorated later stays plain."""
         self._enabled = False
         super().disable()
 

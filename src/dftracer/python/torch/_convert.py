@@ -34,8 +34,8 @@ def clock_offset_ns() -> int:
 
 
 def write_window(results: Any, recorded: Recorded, hurry: bytearray) -> int:
-    """Write every activity of `results`; `hurry[0]` is 0 while the program has better things to do."""
-    # torch makes an object of each activity in one go.
+    """Write every activity of `results`; `hurry[0]` is 0 as long as the program may need the lock."""
+    # torch creates an object for each activity in one go.
     _core.wait_for_turn(hurry)
     window = open_window(results, recorded)
     if window is None:

@@ -1,4 +1,4 @@
-"""FLOP of one step, asked once."""
+"""The FLOPs of one step, counted once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["count_flops"]
 
 @contextlib.contextmanager
 def count_flops(*, samples: float | None = None, tokens: float | None = None) -> Iterator[Any]:
-    """Count the FLOP of the step inside, for the report's FLOP/s and MFU; also its samples and tokens.
+    """Count the FLOPs of the step inside, for the report's FLOP/s and MFU; also its samples and tokens.
 
-    torch's counter sees every operator and is slow: use it for one step, not for each. Gives the counter.
+    torch's counter sees every operator and is slow: use it for one step only. Yields the counter.
     """
     from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415 - only where it is used
 

@@ -1,7 +1,7 @@
-"""How to read a profiler's activities: the getters this torch offers, by what they tell.
+"""How to read a profiler's activities: the getters this torch offers, by what they return.
 
-`prof.events()` reads tens of thousands of events a second and keeps kilobytes of each. The results behind it
-have the same facts as plain getters, which the recorder calls itself.
+`prof.events()` reads tens of thousands of events per second and keeps kilobytes for each. The results behind
+it offer the same facts through plain getters, which the recorder calls itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _EVENTS_WITH_FLOPS = {"flops": ("flops",)}
 
 
 class Recorded(NamedTuple):
-    """What the profiler was told to record; what it was not told costs nothing to leave out."""
+    """What the profiler was told to record; leaving out the rest costs nothing."""
 
     shapes: bool = True
     stack: bool = True
@@ -112,7 +112,7 @@ def _of_events(events: list[Any], recorded: Recorded) -> Window | None:
 
 
 def guess_category(event: Any) -> str:
-    """Kineto's category of an event of a torch that does not tell it."""
+    """Kineto's category of an event, for versions of torch that do not provide it."""
     name = _text(event, "name")
     on_host = str(event.device_type()).endswith("CPU")
     if name == "[memory]":

@@ -1,4 +1,4 @@
-"""The profiler's callback: takes a finished window, and hands it to a thread that writes it."""
+"""The profiler's callback: takes a finished window and passes it to a thread that writes it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dftracer.python.torch._getters import Recorded
 __all__ = ["trace_handler"]
 
 _Window = tuple[Any, Recorded]
-# A window that waits keeps Kineto's memory alive: the third one waits in the training thread instead.
+# A waiting window keeps Kineto's memory alive: the third one waits in the training thread instead.
 _WAITING_WINDOWS = 2
 
 
 class _Writer:
-    """One thread, started with the first window; `drain` returns when everything handed over is written."""
+    """One thread, started with the first window; `drain` returns when all windows are written."""
 
     def __init__(self) -> None:
         self._windows: queue.Queue[_Window] = queue.Queue(_WAITING_WINDOWS)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        # Counts who waits; the writing, which otherwise keeps out of the program's way, reads it as it goes.
+        # Counts the waiters; the writer, which otherwise yields to the program, checks it as it goes.
         self._hurry = bytearray(1)
 
     def submit(self, window: _Window) -> None:
@@ -73,7 +73,7 @@ class _Writer:
 
 
 def _report(error: BaseException) -> None:
-    """The traced program must not fail for a window that could not be read."""
+    """The traced program must not fail because a window could not be read."""
     print(f"dftracer: a profiler window was not written: {type(error).__name__}: {error}", file=sys.stderr)
 
 
@@ -98,7 +98,7 @@ before_finalize(_drain)
 def trace_handler(profiler_result: Any) -> None:
     """Write a finished window of `torch.profiler.profile` to the trace.
 
-    To be given as `on_trace_ready`, or called from a handler of your own beside `export_chrome_trace` and
+    Pass it as `on_trace_ready`, or call it from your own handler next to `export_chrome_trace` and
     `export_stacks`. Returns at once; the events are written by another thread, at the latest in `finalize()`.
     """
     if not _core.active():
