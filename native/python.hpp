@@ -1,4 +1,4 @@
-// The seam to CPython: what the extension modules share. Every file that sees Python.h sees it from here.
+// The interface to CPython shared by the extension modules. Python.h is included only here.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -15,7 +15,7 @@
 
 namespace dft::py {
 
-// A strong reference that lets go by itself.
+// A strong reference that is released automatically.
 class Ref {
  public:
   Ref() = default;
@@ -73,7 +73,7 @@ PyObject* guarded(PyObject* self, PyObject* args) {
   }
 }
 
-// The interpreter's lock given back for the life of the object, also when an exception ends it.
+// Releases the interpreter lock for the lifetime of the object, also if an exception ends it.
 class WithoutLock {
  public:
   WithoutLock() : state_(PyEval_SaveThread()) {}
@@ -85,7 +85,7 @@ class WithoutLock {
   PyThreadState* state_;
 };
 
-// Runs `f` without the interpreter's lock. False, with an exception of Python's set, where it threw one.
+// Runs `f` without the interpreter lock. False, with a Python exception set, if it threw.
 template <class F>
 bool released_lock(F f) {
   try {
@@ -98,7 +98,7 @@ bool released_lock(F f) {
   }
 }
 
-// The memory of an object that offers a buffer, held as long as this lives.
+// The memory of an object that offers a buffer, held for the lifetime of this object.
 class View {
  public:
   View() = default;
@@ -107,7 +107,7 @@ class View {
   ~View() {
     if (held_) PyBuffer_Release(&buffer_);
   }
-  // False, with an exception set, where the object offers none.
+  // False, with an exception set, if the object offers none.
   bool take(PyObject* o) {
     held_ = PyObject_GetBuffer(o, &buffer_, PyBUF_C_CONTIGUOUS) == 0;
     return held_;
@@ -125,7 +125,7 @@ class View {
   bool held_ = false;
 };
 
-// A dictionary that is filled with new references; nothing once one of them could not be made.
+// A dictionary filled with new references; null once one of them could not be created.
 class Dict {
  public:
   Dict() : dict_(PyDict_New()) {}

@@ -1,4 +1,4 @@
-// The text of a record around its values: every key, bracket and comma of the envelope stands here and nowhere else.
+// The text of a record around its values: every key, bracket and comma of the envelope is here and nowhere else.
 #pragma once
 
 #include <cstdint>

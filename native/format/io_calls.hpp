@@ -1,4 +1,4 @@
-// What the trace says of each traced call: its category, its name and the names of its values.
+// What the trace records for each traced call: its category, its name and the names of its values.
 #pragma once
 
 #include <cstdint>

@@ -82,7 +82,7 @@ std::optional<MemberIndex> read_member_index(std::string_view bytes) {
       const char* index = field + kFieldHead;
       MemberIndex out{load<uint32_t>(index + kMemberSize), load<uint32_t>(index + kTextSize), {}};
       out.facts = {load<uint32_t>(index + kLines), load<uint64_t>(index + kFirstTs), load<uint64_t>(index + kLastTs)};
-      // A size that cannot hold a header and a trailer would make a walk over members stand still.
+      // With a size too small for a header and a trailer, a walk over members would never advance.
       if (out.member_size < end + kMemberTrailerSize) return std::nullopt;
       return out;
     }

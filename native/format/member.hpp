@@ -1,4 +1,4 @@
-// A gzip member of a trace: its header carries an index of what it holds (docs/format.md).
+// A gzip member of a trace: its header carries an index of its contents (docs/format.md).
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace dft {
 
-// What a member holds, counted while it is made.
+// The contents of a member, counted while it is made.
 struct MemberFacts {
   uint32_t lines = 0;
   uint64_t first_ts = 0;  // us; 0 when the member holds no timed record
@@ -27,7 +27,7 @@ struct MemberFacts {
   }
 };
 
-// What the header says of its member.
+// What the header says about its member.
 struct MemberIndex {
   uint32_t member_size, text_size;
   MemberFacts facts;
@@ -41,13 +41,13 @@ void write_member_header(uint8_t* out, size_t member_size, size_t text_size, con
 // Writes kMemberTrailerSize bytes.
 void write_member_trailer(uint8_t* out, std::string_view text);
 
-// Whether these bytes, perhaps cut, are those that every member of ours begins with.
+// Whether these bytes, perhaps incomplete, are the beginning of one of our members.
 bool begins_as_member(std::string_view bytes);
 // The index of the member that begins with these bytes; none if another program made it.
 std::optional<MemberIndex> read_member_index(std::string_view bytes);
-// Where the deflate stream of any gzip member begins; 0 when these bytes are no gzip header.
+// Where the deflate stream of any gzip member begins; 0 if these bytes are not a gzip header.
 size_t deflate_begins(std::string_view bytes);
-// Whether the text is the one that the trailer vouches for.
+// Whether the text matches the trailer.
 bool trailer_matches(const uint8_t* trailer, std::string_view text);
 
 }  // namespace dft

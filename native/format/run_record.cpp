@@ -22,7 +22,7 @@ void add_number(std::string& out, const char* key, const std::string& digits) {
   out += digits;
 }
 
-// The keys that may hold anything (the command) come last in the record.
+// Keys with arbitrary values (the command) come last in the record.
 std::string value_of(std::string_view record, const char* key) {
   std::string wanted = "\"";
   wanted += key;

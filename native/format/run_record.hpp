@@ -20,7 +20,7 @@ inline constexpr const char* kRunKind = "run";
 
 // The arguments after `name` and `value`.
 std::string run_arguments(const RunRecord& run);
-// As far as claims on names need it: id, owner, rank and attempt. False without such a record in the text.
+// Only what claiming a name needs: id, owner, rank and attempt. False if the text has no such record.
 bool find_run_record(std::string_view text, RunRecord* out);
 
 }  // namespace dft

@@ -1,4 +1,4 @@
-// Which files are traced: DFTRACER_DATA_DIR, and what no user means by `all`.
+// Which files are traced: DFTRACER_DATA_DIR, and what `all` leaves out.
 #pragma once
 
 #include <string>

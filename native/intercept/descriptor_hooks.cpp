@@ -61,7 +61,7 @@ ssize_t hook_pwrite(int fd, const void* buffer, size_t count, off_t offset) {
                        fd, buffer, count, offset);
 }
 
-// Calls on several buffers: their sum is known to be readable only when the call went well.
+// Calls on several buffers: their sum is known to be readable only if the call succeeded.
 template <typename... P, typename... A>
 inline ssize_t on_vector(Call call, int fd, const iovec* vector, int n, Values values, ssize_t (*function)(P...),
                          A... args) {

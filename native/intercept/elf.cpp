@@ -55,7 +55,7 @@ bool describe(const dl_phdr_info* info, ElfObject* out) {
   }
   if (!dyn) return false;
   bool rela_plt = true;
-  size_t relative = 0;  // at the head of the table, where linkers put them: they name no symbol
+  size_t relative = 0;  // at the start of the table, where linkers put them: they name no symbol
   for (; dyn->d_tag != DT_NULL; ++dyn) {
     auto* at = reinterpret_cast<const void*>(dyn->d_un.d_ptr);
     switch (dyn->d_tag) {

@@ -33,7 +33,7 @@ bool describe(const dl_phdr_info* info, ElfObject* out);
 // The address of the default version of a function defined in `object`, or null.
 void* defined_function(const ElfObject& object, const char* name);
 
-// The address of the PLT entry by which a non-PIC program stands for a function it imports, or null.
+// The address of the PLT entry that a non-PIC program uses for a function it imports, or null.
 void* canonical_plt(const ElfObject& program, const char* name);
 
 // Symbols are numbered: first those which an object only imports, then those which its hash table knows. How many are

@@ -29,7 +29,7 @@ std::atomic<size_t> g_text_used{0};
 
 DataDirs* g_dirs = nullptr;
 
-// A cache of what paths mean: matching and MD5 are paid once per path, not once per call.
+// A cache of resolved paths: matching and MD5 cost once per path, not once per call.
 struct KnownPath {
   std::atomic<uint64_t> key;
   std::atomic<uint64_t> hash;  // 0: not traced
@@ -71,7 +71,7 @@ uint64_t quick_hash(std::string_view s) {
     memcpy(&w, p, 8);
     h = mix(h ^ w, 0xa0761d6478bd642fu);
   }
-  // The last bytes, some of them for a second time where there are eight to load.
+  // The last bytes, some of them for a second time if there are eight to load.
   uint64_t w = 0;
   if (s.size() >= 8) {
     memcpy(&w, s.data() + s.size() - 8, 8);
@@ -112,7 +112,7 @@ File traced_file(std::string_view path) {
   return {hash, nullptr, &k->announced, key};
 }
 
-// The kernel's name of a descriptor; 0 for what has none (sockets, pipes, anonymous inodes).
+// The kernel's name for a descriptor; 0 if it has none (sockets, pipes, anonymous inodes).
 uint32_t name_of_descriptor(int fd, char* out) {
   char link[32] = "/proc/self/fd/";
   char* p = link + 14;
@@ -201,7 +201,7 @@ void resolve_dots(PathText* path) {
     syscall(SYS_close, fd);
   }
   if (n == 0) {
-    // No such directory: cut the components off as they stand.
+    // No such directory: remove the components textually.
     path->text[cut] = 0;
     uint32_t to = 0;
     for (uint32_t i = 0; i < cut;) {
@@ -255,7 +255,7 @@ bool prepare_files(const DataDirs& dirs) {
     }
   }
   if (!g_known || !g_descriptors) return false;
-  // The old one is leaked: a call in another thread may still look at it.
+  // The old one is leaked: a call in another thread may still be using it.
   g_dirs = new DataDirs(dirs);
   refresh_cwd();
   return true;
@@ -272,7 +272,7 @@ void forget_files() {
 File file_of_path(int dirfd, const char* path, PathText* text) {
   if (!path || !g_known) return {};
   if (path[0] == '/') {
-    // Only tidy absolute paths are remembered: what is found under its own text needs no tidying.
+    // Only normalised absolute paths are cached: a path found under its own text needs no normalising.
     size_t n = strlen(path);
     uint64_t key;
     KnownPath* k = known_path({path, n}, &key);
@@ -366,7 +366,7 @@ void refresh_cwd() {
   char text[kMaxPath + 1];
   long n = syscall(SYS_getcwd, text, long(kMaxPath));
   uint32_t before = g_cwd.version.load(std::memory_order_relaxed);
-  if (before & 1) return;  // another thread changes it: readers ask the kernel until it is done
+  if (before & 1) return;  // another thread is changing it: readers ask the kernel until it is done
   if (!g_cwd.version.compare_exchange_strong(before, before + 1, std::memory_order_acq_rel)) return;
   bool good = n > 1 && text[0] == '/';
   g_cwd.length = good ? uint32_t(n - 1) : kMaxPath + 1;

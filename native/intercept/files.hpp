@@ -1,4 +1,4 @@
-// Which file a path or a descriptor of the traced program means. Nothing here allocates from the heap or locks:
+// Which file a path or descriptor of the traced program refers to. Nothing here allocates from the heap or locks:
 // it runs inside the program's calls, in its signal handlers and after its forks.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace dft {
 
-// One descriptor. The text is kept because a file is booked on the name it was opened by, whatever
-// becomes of the name later.
+// One descriptor. The text is kept because a file is recorded under the name it was opened with, whatever
+// happens to the name later.
 struct Descriptor {
   enum State : uint32_t { kUnknown, kNotTraced, kTraced };
   std::atomic<uint64_t> hash;
@@ -38,7 +38,7 @@ struct File {
 
 inline constexpr uint32_t kMaxPath = 4096;
 
-// An absolute path on the stack of a call, or the program's own text where that is one.
+// An absolute path on the stack of a call, or the program's own text if that is absolute.
 struct PathText {
   uint32_t length = 0;
   const char* given = nullptr;
@@ -50,9 +50,9 @@ bool prepare_files(const DataDirs& dirs);
 // Forgets all descriptors and paths.
 void forget_files();
 
-// The file a path means, as given by the program, relative to `dirfd`. Writes its absolute text.
+// The file that a path given by the program refers to, relative to `dirfd`. Writes its absolute text.
 File file_of_path(int dirfd, const char* path, PathText* text);
-// The slow side of file_of: asks the kernel what an unknown descriptor is.
+// The slow path of file_of: asks the kernel what an unknown descriptor is.
 File resolve_descriptor(int fd);
 // True the first time a file appears in the current trace.
 bool first_in_trace(uint64_t hash, std::string_view path, uint32_t generation);
@@ -61,7 +61,7 @@ inline bool first_in_trace(const File& file, uint32_t generation) {
   if (__builtin_expect(file.announced->load(std::memory_order_relaxed) == mark, 1)) return false;
   return file.announced->exchange(mark, std::memory_order_relaxed) != mark;
 }
-// Takes that back: its name could not be written.
+// Undoes that: its name could not be written.
 void not_in_trace(std::string_view path);
 
 inline Descriptor* descriptor(int fd) {

@@ -1,4 +1,4 @@
-// The replaced symbols by number, and what they really lead to.
+// The replaced symbols by number, and the original functions.
 #pragma once
 
 #include <vector>

@@ -9,16 +9,16 @@ namespace dft {
 
 struct Settings;
 
-// Patches the process, if the settings want it. Harmless when it is on already.
+// Patches the process if the settings ask for it. Harmless if it is already patched.
 void start_interception(const Settings& settings);
-// Puts every replaced call back.
+// Restores every replaced call.
 DFT_API void stop_interception();
 // Other directories from now on.
 DFT_API void set_data_dirs(const std::string& list);
 bool interception_on();
 // Whether the calls of this thread are recorded; pairs nest.
 DFT_API void hide_io(bool hidden);
-// For the closing record: what was seen, and what cannot be seen.
+// For the closing record: what was intercepted, and what cannot be.
 void append_interception_facts(std::string* args);
 
 // _exit and exec, which run no exit handlers: once per process.

@@ -15,7 +15,7 @@ __thread uint32_t tls_io_off = 0;
 uint32_t g_io_names[int(Call::kCount)];
 bool g_io_on[int(Call::kCount)];
 
-// A signal that has a handler is blocked; but a thread that blocks all of them is someone's helper thread.
+// A signal that has a handler is blocked; but a thread that blocks all signals is a helper thread.
 bool in_a_handler() {
   sigset_t blocked;
   if (pthread_sigmask(SIG_BLOCK, nullptr, &blocked) != 0) return false;
@@ -36,7 +36,7 @@ bool in_a_handler() {
 void hide_io(bool hidden) { tls_io_off += hidden ? 1u : -1u; }
 
 ThreadState* attach_for_io() {
-  // The first record of a process opens files and starts a thread, which a handler must not.
+  // The first record of a process opens files and starts a thread, which a handler must not do.
   if (!session_recording() && in_a_handler()) {
     count_signal_drop_before_begin();
     return nullptr;

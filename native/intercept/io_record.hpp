@@ -11,11 +11,11 @@
 
 namespace dft {
 
-// Not 0: calls of this thread are not for us. Set while the tracer itself works, and between vfork and exec,
+// Not 0: calls of this thread are ignored. Set while the tracer itself works, and between vfork and exec,
 // when a child runs in our memory.
 extern __attribute__((tls_model("initial-exec"))) __thread uint32_t tls_io_off;
-// What a thread adds to it that holds a lock of ours, or waits for the child of a vfork: its own calls are then those
-// of a signal handler.
+// Added by a thread that holds one of our locks, or waits for the child of a vfork: its own calls are then those of a
+// signal handler.
 inline constexpr uint32_t kLocked = 1 << 16;
 extern uint32_t g_io_names[];  // interned, by Call
 extern bool g_io_on[];         // by Call: is its category recorded
@@ -41,7 +41,7 @@ struct Values {
   explicit Values(T... t) : v{int64_t(t)...}, n(sizeof...(t)) {}
 };
 
-// All below must not touch errno of the program: callers keep it.
+// Nothing below may change the program's errno: callers preserve it.
 void announce(ThreadState* t, uint64_t hash, std::string_view path);
 void announce_descriptor(ThreadState* t, Descriptor* d);
 ThreadState* attach_for_io();
@@ -57,7 +57,7 @@ inline ThreadState* io_thread() {
 inline void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, uint64_t end, bool has_ret, int64_t ret,
                     int error, const Values& values) {
   if (DFT_UNLIKELY(t->busy.load(std::memory_order_relaxed))) {
-    // A signal handler's call inside the recording of another: the ring is half-way through a record.
+    // A signal handler's call during the recording of another: the ring is in the middle of a record.
     count_signal_drop();
     return;
   }
@@ -97,7 +97,7 @@ inline void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, ui
   publish(t, size);
 }
 
-// What a call gave, with the program's errno kept for it until restore().
+// What a call returned, with the program's errno saved until restore().
 class Finished {
  public:
   Finished() : saved_(errno), end_(ticks()) {}

@@ -1,5 +1,5 @@
-// Libraries loaded later. Whoever loads one asks for its functions next: by then it is patched. dlopen itself is
-// left alone, because it looks at who called it (RPATH); so does dlsym, which therefore goes on by a jump and
+// Libraries loaded later. A program that loads one looks up its functions next: by then it is patched. dlopen itself is
+// left alone, because it depends on its caller (RPATH); so does dlsym, which is therefore entered by a jump and
 // sees the return address of the real caller.
 #include "intercept/hook_table.hpp"
 #include "intercept/io_record.hpp"

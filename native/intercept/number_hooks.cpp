@@ -1,5 +1,5 @@
-// Calls that give a descriptor number to what is no file, or to a file we were not told the name of. A program may
-// have closed the number's last file by a raw system call; without these, what it does next would be booked on it.
+// Calls that assign a descriptor number to something that is not a file, or to a file of unknown name. A program may
+// have closed the number's last file by a raw system call; without these hooks, later calls would be recorded for it.
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -19,7 +19,7 @@ void is_no_file(int fd) {
   if (fd >= 0 && io_active()) set_descriptor(fd, {}, {}, 0);
 }
 
-// Some file: asked for when it is used.
+// Some file: looked up when it is used.
 void is_unknown(int fd) {
   if (fd >= 0 && io_active()) clear_descriptor(fd);
 }
@@ -157,7 +157,7 @@ FILE* hook_popen(const char* command, const char* mode) {
   return file;
 }
 
-// Descriptors come in messages too.
+// Descriptors can also arrive in messages.
 template <int S>
 ssize_t hook_recvmsg(int fd, msghdr* message, int flags) {
   ssize_t ret = real<S, ssize_t(int, msghdr*, int)>()(fd, message, flags);

@@ -1,4 +1,4 @@
-// How descriptors come and go: open, dup, close.
+// Opening and closing descriptors: open, dup, close.
 #include <fcntl.h>
 #include <stdarg.h>
 

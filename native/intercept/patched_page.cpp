@@ -17,7 +17,7 @@ bool ask_by_advice(uintptr_t page) {
   return madvise(reinterpret_cast<void*>(page), size_t(sysconf(_SC_PAGESIZE)), MADV_POPULATE_WRITE) == 0;
 }
 
-// Linux before 5.14 does not know the advice, and answers as it does for a page that may not be written.
+// Linux before 5.14 does not know this advice, and returns the same error as for a read-only page.
 bool advice_known() {
   alignas(64) static char writable[64];
   return ask_by_advice(reinterpret_cast<uintptr_t>(writable) & ~uintptr_t(sysconf(_SC_PAGESIZE) - 1));

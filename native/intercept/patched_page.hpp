@@ -5,7 +5,7 @@
 
 namespace dft {
 
-// May the page be written by now? One that is not mapped may not.
+// Is the page writable by now? An unmapped one is not.
 bool page_writable(uintptr_t page);
 
 }  // namespace dft

@@ -19,10 +19,10 @@ struct HookSet {
   std::vector<Hook> hooks;  // sorted by symbol
   ObjectFilter wanted;
   std::bitset<4096> beginnings;
-  std::set<uintptr_t> done;  // bases of the objects it was put into, or has nothing to do with
+  std::set<uintptr_t> done;  // bases of the objects it was applied to, or does not concern
 };
 
-// Of the first three letters: most names fail by them, those of C++ above all.
+// Of the first three letters: most names are ruled out by them, especially those of C++.
 uint32_t beginning(const char* name) {
   uint32_t h = 0;
   for (int i = 0; i < 3 && name[i]; ++i) h = h * 37 + uint8_t(name[i]);
@@ -54,7 +54,7 @@ bool is_file(std::string_view path, std::string_view name) {
   return (slash == std::string_view::npos ? path : path.substr(slash + 1)).starts_with(name);
 }
 
-// The C library calls itself by other ways; sanitizers' runtimes must see what they call unchanged.
+// The C library calls itself in other ways; sanitizer runtimes must not have their calls replaced.
 bool is_runtime(std::string_view path) {
   for (std::string_view name : {"libc.so", "libc-2", "ld-linux", "ld-2", "libpthread", "libdl.so", "librt.so",
                                 "libasan", "libtsan", "libubsan", "liblsan", "linux-vdso", "libclang_rt"})
@@ -137,8 +137,8 @@ const Hook* find_hook(const HookSet& set, const char* name) {
   return it != set.hooks.end() && strcmp(it->symbol, name) == 0 ? &*it : nullptr;
 }
 
-// Which symbols of an object lead to hooks. Most objects have few of them and ten thousands of relocations: looking at
-// the names first is many times less to read.
+// Which symbols of an object lead to hooks. Most objects have few of them and tens of thousands of relocations:
+// checking the names first means reading far less.
 class HookedSymbols {
  public:
   HookedSymbols(const ElfObject& o, const HookSet& set) : o_(o), set_(set), imported_(imported_symbols(o)) {
@@ -222,10 +222,10 @@ int patch_one(dl_phdr_info* info, size_t, void* data) {
   return 0;
 }
 
-// Puts the sets from number `first` on into all objects.
+// Applies the sets from number `first` on to all objects.
 void patch_sets(Patcher& p, size_t first) {
   Scan scan = scan_objects();
-  if (scan.subs != p.seen_subs)  // another object may lie where one was
+  if (scan.subs != p.seen_subs)  // another object may be where one was
     for (HookSet& set : p.sets) set.done.clear();
   for (size_t i = first; i < p.sets.size(); ++i) {
     HookSet& set = p.sets[i];
@@ -258,7 +258,7 @@ void patch_hooks(const std::vector<Hook>& hooks, ObjectFilter wanted) {
             [](const Hook& a, const Hook& b) { return strcmp(a.symbol, b.symbol) < 0; });
   for (const Hook& h : hooks) set.beginnings.set(beginning(h.symbol));
   p.sets.push_back(std::move(set));
-  // What came meanwhile is not in the older sets yet.
+  // Objects loaded meanwhile are not in the older sets yet.
   uint64_t adds = 0;
   dl_iterate_phdr(only_count, &adds);
   patch_sets(p, adds == p.seen_adds ? p.sets.size() - 1 : 0);
@@ -289,7 +289,7 @@ void restore_hooks(const std::vector<Hook>& hooks) {
 void patch_new_objects() {
   Patcher& p = patcher();
   uint64_t adds = 0;
-  // Locked already for the look: a fork in its middle would leave the loader's own lock taken in the child.
+  // Already locked for the scan: a fork in the middle of it would leave the loader's own lock held in the child.
   std::lock_guard lock(p.mutex);
   dl_iterate_phdr(only_count, &adds);
   if (adds != p.seen_adds && !p.sets.empty()) patch_sets(p, 0);

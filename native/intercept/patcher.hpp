@@ -1,4 +1,4 @@
-// Replaces functions in the slots of all loaded objects, also of those loaded later, and takes it back.
+// Replaces functions in the slots of all loaded objects, including those loaded later, and can undo it.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ struct PatchFacts {
   uint32_t slots, objects, refused;
 };
 
-// Patches now and in every library that comes later. Adding the same hooks again changes nothing.
+// Patches now, and every library loaded later. Adding the same hooks again changes nothing.
 void patch_hooks(const std::vector<Hook>& hooks, ObjectFilter wanted);
-// Puts the originals back wherever a wrapper of these hooks is found.
+// Restores the originals wherever a wrapper of these hooks is found.
 void restore_hooks(const std::vector<Hook>& hooks);
-// Patches libraries that came since the last look; costs one call of the loader when there are none.
+// Patches libraries loaded since the last scan; costs one call to the loader if there are none.
 void patch_new_objects();
 PatchFacts patch_facts();
 

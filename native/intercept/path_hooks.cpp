@@ -1,4 +1,4 @@
-// What programs ask and change by name.
+// Calls that query and change files by name.
 #include <fcntl.h>
 #include <sys/stat.h>
 

@@ -1,5 +1,5 @@
-// The shapes that most POSIX calls have. Every wrapper calls the real function exactly once, with the program's own
-// arguments, and gives back its result and errno; paths are looked at only afterwards, when the kernel has found them
+// The forms that most POSIX calls have. Every wrapper calls the real function exactly once, with the program's own
+// arguments, and returns its result and errno; paths are read only afterwards, when the kernel has found them
 // readable.
 #pragma once
 

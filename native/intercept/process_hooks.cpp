@@ -1,4 +1,4 @@
-// Processes that come and go: fork, posix_spawn, exec, wait.
+// Processes that start and end: fork, posix_spawn, exec, wait.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/resource.h>

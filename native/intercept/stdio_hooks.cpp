@@ -1,4 +1,4 @@
-// The calls on streams. What a stream reads or writes underneath happens inside the C library and is not seen
+// Calls on streams. What a stream reads or writes underneath happens inside the C library and is not recorded
 // a second time.
 #include <fcntl.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ File file_of(FILE* stream) {
   return fd < 0 ? File{} : dft::file_of(fd);
 }
 
-// `judge` tells from the result what is recorded: {value, has value, failed}.
+// `judge` decides from the result what is recorded: {value, has value, failed}.
 struct Judged {
   int64_t ret;
   bool has_ret;
@@ -164,7 +164,7 @@ char* hook_fgets_chk(char* buffer, size_t room, int size, FILE* stream) {
       real<S, char*(char*, size_t, int, FILE*)>(), buffer, room, size, stream);
 }
 
-// The result of these says nothing but whether they failed: it is left out when they did not.
+// The result of these only says whether they failed: it is left out if they did not.
 Judged only_failure(int ret) { return {ret, ret == EOF, ret == EOF}; }
 
 template <int S>

@@ -8,7 +8,7 @@ namespace dft {
 extern "C" {
 __attribute__((visibility("hidden"))) void* dft_real_vfork = nullptr;
 
-// Returns the start time, or 0 when nothing is recorded. From here until the child has gone its own way, calls of
+// Returns the start time, or 0 if nothing is recorded. From here until the child has execed or exited, calls of
 // this thread are the child's, made in our memory.
 __attribute__((visibility("hidden"))) uint64_t dft_before_vfork() {
   uint64_t start = io_active() ? ticks() : 0;

@@ -1,4 +1,4 @@
-// Reading JSON where it lies: nothing is copied, and what is not wanted is stepped over.
+// Reading JSON in place: nothing is copied, and what is not needed is skipped.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class Cursor {
     return p_ < end_ && *p_ == c;
   }
 
-  // The text between the quotes, escapes and all.
+  // The text between the quotes, including escapes.
   bool string(std::string_view& out) {
     if (!take('"')) return false;
     const char* begin = p_;
@@ -154,7 +154,7 @@ class Cursor {
   const char* end_;
 };
 
-// Numbers for texts, in the order of their first appearance.
+// Numbers for texts, in order of first appearance.
 class Texts {
  public:
   int32_t code(std::string_view text) {

@@ -114,7 +114,7 @@ class Reader {
   }
 
   // Three attributes differ from node to node. The rest is nearly always that of the last node of the same name:
-  // one comparison steps over it.
+  // one comparison skips it.
   bool attributes(Cursor& c, std::string_view node_name) {
     static constexpr std::string_view kNames[3] = {"rf_id", "fw_parent", "seq_id"};
     if (!c.take('[')) return false;

@@ -8,7 +8,7 @@
 
 namespace dft::load {
 
-// A block of native memory as a Python buffer; it lives as long as anyone looks at it.
+// A block of native memory as a Python buffer; it lives as long as it is referenced.
 struct BufferObject {
   PyObject_HEAD
   std::shared_ptr<void>* owner;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kGrain = size_t{64} << 10, kLine = 64;
 
-// Memory given back: a reader that lets chunks go as it reads uses the same pages over and over.
+// Returned memory: a reader that releases chunks as it reads uses the same pages over and over.
 struct Spare {
   char* data;
   size_t size;

@@ -1,4 +1,4 @@
-// The columns one scan fills. The list is the one place that names them on the native side.
+// The columns filled by a scan. This list is the only place that names them on the native side.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace dft::load {
 inline constexpr int64_t kMissing = std::numeric_limits<int64_t>::min();
 inline constexpr int32_t kNoCode = -1;
 
-// A growable text that does not clear what it hands out.
+// A growable text that does not clear new memory.
 class Bytes {
  public:
   Bytes() = default;
@@ -90,7 +90,7 @@ class Column {
   bool gaps_ = false;
 };
 
-// Memory for the columns of a chunk; what is given back is used again.
+// Memory for the columns of a chunk; returned memory is reused.
 class Memory {
  public:
   Memory() = default;

@@ -7,7 +7,7 @@
 
 namespace dft::load {
 
-// A member in one go, if it is just what its index says and unharmed.
+// A member in one go, if it matches its index and is undamaged.
 bool MemberInflater::whole(const uint8_t* p, size_t n, size_t text_size, Bytes& out) {
   const size_t head = deflate_begins({reinterpret_cast<const char*>(p), n});
   if (head == 0 || n < head + kMemberTrailerSize) return false;
@@ -22,7 +22,7 @@ bool MemberInflater::whole(const uint8_t* p, size_t n, size_t text_size, Bytes& 
 
 bool MemberInflater::inflate(const uint8_t* p, size_t n, size_t text_size, Bytes& out) {
   out.clear();
-  // A damaged index must not make us ask for gigabytes: deflate cannot expand more than about 1032 times.
+  // A damaged index must not make us allocate gigabytes: deflate cannot expand more than about 1032 times.
   text_size = std::min({text_size, n * 1040 + 1024, kLargestMember});
   out.reserve(text_size + kPadding);
   if (whole(p, n, text_size, out)) return true;

@@ -17,7 +17,7 @@ inline constexpr size_t kLargestMember = size_t{64} << 20;
 
 class MemberInflater {
  public:
-  // The member's text, replacing `out`; false when it is damaged, `out` then holds what could be had.
+  // The member's text, replacing `out`; false if it is damaged, and `out` then has what could be read.
   bool inflate(const uint8_t* p, size_t n, size_t text_size, Bytes& out);
 
  private:

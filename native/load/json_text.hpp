@@ -1,4 +1,4 @@
-// JSON as text: what the scanner of lines needs of it, without building a tree.
+// JSON as text: what the line scanner needs, without building a tree.
 //
 // All of these may read up to kPadding bytes past `end`.
 #pragma once
@@ -66,7 +66,7 @@ inline const char* blanks(const char* p) {
 
 inline bool digit(char c) { return static_cast<unsigned char>(c - '0') < 10; }
 
-// Eight digits at once; -1 where one of them is none.
+// Eight digits at once; -1 if one of them is not a digit.
 inline int64_t eight_digits(const char* p) {
   uint64_t v;
   std::memcpy(&v, p, 8);
@@ -99,7 +99,7 @@ inline bool integer(const char*& p, int64_t& out) {
   return true;
 }
 
-// Moves p behind the string that begins at it.
+// Moves p past the string that begins at it.
 inline bool read_string(const char*& p, const char* end, Text& out) {
   if (*p != '"') return false;
   const char* const from = ++p;
@@ -117,7 +117,7 @@ inline bool read_string(const char*& p, const char* end, Text& out) {
   return true;
 }
 
-// Moves p behind the value, of any kind, that begins at it.
+// Moves p past the value, of any kind, that begins at it.
 bool skip_value(const char*& p, const char* end, int depth = 0);
 
 }  // namespace dft::load

@@ -14,7 +14,7 @@
 
 namespace dft::load {
 
-// No recorder writes a longer line; without a limit 3 MB of gzip could ask for 3 GB of memory. The Python readers have
+// No recorder writes a longer line; without a limit, 3 MB of gzip could require 3 GB of memory. The Python readers have
 // the same (dftracer/format/text.py).
 inline constexpr size_t kLineLimit = size_t{16} << 20;
 

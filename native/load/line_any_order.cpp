@@ -75,7 +75,7 @@ int8_t phase_value(const char*& p, const char* end) {
 
 // Inlined by force where one function became several: the calls cost 8 % of files in this dialect.
 
-// What is learnt of the argument number `n` of rows of one shape.
+// What is learnt about argument number `n` of rows of one shape.
 struct LineScanner::Learner {
   Shape* shape;  // null: nothing is
   size_t n;

@@ -1,4 +1,4 @@
-// dftracer.load._scan: the seam between the native reader and Python.
+// dftracer.load._scan: the interface between the native reader and Python.
 #include <algorithm>
 #include <limits>
 
@@ -19,7 +19,7 @@ using dft::py::WithoutLock;
 bool same_length(size_t n, std::initializer_list<size_t> others) {
   for (const size_t o : others)
     if (o != n) {
-      PyErr_SetString(PyExc_ValueError, "arrays of one length are expected");
+      PyErr_SetString(PyExc_ValueError, "expected arrays of the same length");
       return false;
     }
   return true;
@@ -73,8 +73,8 @@ PyType_Slot self_time_slots[] = {
 PyType_Spec self_time_spec = {"dftracer.load._scan.SelfTime", sizeof(SelfTimeObject), 0, Py_TPFLAGS_DEFAULT,
                               self_time_slots};
 
-// The first begin, the last end, and how many events end before they begin. A sum that no clock shows is held at the
-// edge.
+// The first start, the last end, and how many events end before they begin. An impossible sum is
+// clamped.
 PyObject* py_extent(PyObject*, PyObject* args) {
   PyObject *a, *b;
   if (!PyArg_ParseTuple(args, "OO", &a, &b)) return nullptr;

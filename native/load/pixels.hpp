@@ -1,4 +1,4 @@
-// How full each pixel of a timeline row is, and of what: exact at every zoom, at the cost of one block of spans a
+// How full each pixel of a timeline row is, and of what: exact at every zoom, at the cost of one block of spans per
 // pixel.
 #pragma once
 

@@ -17,7 +17,7 @@ constexpr size_t kBlockText = 4u << 20;  // text per block where the file has no
 constexpr size_t kStreamInput = 256u << 10;
 constexpr size_t kHeader = 64;
 
-// A line is hardly ever shorter: no index makes us ask for more rows than the text can hold.
+// A line is hardly ever shorter: no index makes us allocate more rows than the text can contain.
 constexpr size_t kShortLine = 32;
 
 // Text buffers outlive their scanner: the next file finds them grown and their pages in place.
@@ -94,7 +94,7 @@ void FileScanner::find_kind() {
   }
 }
 
-// Whole members, hopping from index to index; a member without one starts a stream.
+// Whole members, skipping from index to index; a member without one starts a stream.
 bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
   size_t text = 0;
   while (offset_ < size_ && text < chunk_text_ * threads_) {
@@ -103,7 +103,7 @@ bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
     const auto index = read_member_index({reinterpret_cast<const char*>(head), n});
     if (!index) {
       const bool member = n >= 18 && head[0] == 0x1f && head[1] == 0x8b;
-      if (!member) {  // the stump of a member that was being written, or damage with more behind it
+      if (!member) {  // part of a member that was being written, or damage with more after it
         if (n > 0) ++counts_.members_cut;
         if (find_member(offset_ + 1)) continue;
         break;
@@ -273,7 +273,7 @@ std::unique_ptr<Columns> FileScanner::work(Worker& w, std::deque<Block>& blocks,
   auto out = std::make_unique<Columns>();
   size_t rows = 0;
   for (size_t i = from; i < to; ++i) rows += std::min(blocks[i].lines, blocks[i].text_size / kShortLine + 16);
-  // An index may lie: rows beyond are made room for as they come.
+  // An index may lie: room for additional rows is made as they come.
   out->reserve_rows(std::min<size_t>(rows, 1u << 20));
   for (size_t i = from; i < to; ++i) {
     Block& b = blocks[i];
@@ -314,7 +314,7 @@ void FileScanner::read_ahead() {
   try {
     for (; started < active; ++started) threads.emplace_back(share, started);
   } catch (const std::system_error&) {
-    // No more threads are to be had: this one does the rest.
+    // No more threads can be started: this one does the rest.
   }
   share(0);
   for (size_t i = started; i < active; ++i) share(i);

@@ -16,7 +16,7 @@ struct FileCounts {
   uint64_t file_bytes = 0;
   uint64_t text_bytes = 0;
   uint64_t members = 0;
-  uint64_t members_skipped = 0;  // outside the asked time: never inflated
+  uint64_t members_skipped = 0;  // outside the requested time: never inflated
   uint64_t members_cut = 0;      // damaged or unfinished
   uint64_t cut_lines = 0;        // last lines without their end
   uint64_t long_lines = 0;       // longer than any recorder writes: skipped
@@ -25,7 +25,7 @@ struct FileCounts {
 
 class FileScanner {
  public:
-  // Bytes of the file to read. Where a span does not begin with the file it begins with a member that has an index.
+  // Bytes of the file to read. A section that does not begin with the file begins with a member that has an index.
   struct Span {
     uint64_t from = 0, to = std::numeric_limits<uint64_t>::max();
   };

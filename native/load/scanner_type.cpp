@@ -21,7 +21,7 @@ bool given(PyObject* o) { return o && o != Py_None; }
 
 bool read_strings(PyObject* list, std::vector<std::string>& out) {
   if (!given(list)) return true;
-  py::Ref all(PySequence_Fast(list, "a sequence of str is expected"));
+  py::Ref all(PySequence_Fast(list, "expected a sequence of str"));
   if (!all) return false;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all.get()); ++i) {
     const char* s = PyUnicode_AsUTF8(PySequence_Fast_GET_ITEM(all.get(), i));
@@ -188,7 +188,7 @@ PyMethodDef scanner_methods[] = {
     {"dictionary", py::guarded<scanner_dictionary>, METH_VARARGS,
      "dictionary(column, start=0) -> the strings behind a code column"},
     {"counts", scanner_counts, METH_NOARGS, "what was read, skipped and cut so far"},
-    {"position", scanner_position, METH_NOARGS, "how far into the file reading has come"},
+    {"position", scanner_position, METH_NOARGS, "how far into the file has been read"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot scanner_slots[] = {

@@ -66,7 +66,7 @@ struct Shape {
   bool at(const char* p, const char* end) const {
     return head_size != 0 && size_t(end - p) >= head_size && equal_long(p, head, head_size);
   }
-  // The argument after the first `n` is this one; what was known from there on is not so any more.
+  // The argument after the first `n` is this one; what was known from there on is no longer valid.
   void learn(size_t n, const char* key, size_t size, Argument::Kind kind, Field field) {
     known = n;
     if (n == kMostArguments || size > Argument::kLongest) return;
@@ -78,7 +78,7 @@ struct Shape {
   }
 };
 
-// The shapes a thread has met lately.
+// The shapes a thread has seen recently.
 class Shapes {
  public:
   // The place for rows whose name begins at p (16 readable bytes).

@@ -77,7 +77,7 @@ void stack(const int64_t* lane, const int64_t* start, const int64_t* end, size_t
       busy_until.clear();
     }
     while (!open.empty() && open.back().first <= start[i]) open.pop_back();
-    // One that crosses what is open goes on a row of its own, and holds nothing.
+    // One that crosses an open span goes on a separate row, and contains nothing.
     const bool nested = open.empty() || end[i] <= open.back().first + slack;
     size_t at = open.empty() ? 0 : size_t(open.back().second) + 1;
     while (at < busy_until.size() && busy_until[at] > start[i] + slack) ++at;

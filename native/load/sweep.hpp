@@ -21,7 +21,7 @@ class SelfTime {
 // Self time and level by time alone (dialects without p_idx). Any order of rows.
 void nest(const int64_t* tid, const int64_t* ts, const int64_t* dur, size_t n, int64_t* parent_row, int64_t* self);
 
-// For each span the row of its lane on which it is drawn: below the spans that hold it, and on no row two that overlap.
+// For each span the row of its lane on which it is drawn: below its enclosing spans, with no overlap on any row.
 // Spans come lane by lane in the order of their start, an outer one first. Overlaps of up to `slack` count as none: the
 // ends of neighbours may differ by the unit of the clock.
 void stack(const int64_t* lane, const int64_t* start, const int64_t* end, size_t n, int64_t slack, int32_t* row);

@@ -1,4 +1,4 @@
-// Arrow's bitmaps of which values are there.
+// Arrow's bitmaps of which values are present.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ class WholeInflate {
   WholeInflate();
 
   // Decodes the raw deflate stream in [in, in+n) to exactly `size` bytes at `out`. Returns the bytes of input used,
-  // 0 when the stream is damaged or does not give exactly `size` bytes; `out` then holds nothing of use.
+  // 0 if the stream is damaged or does not give exactly `size` bytes; `out` is then undefined.
   size_t decode(const uint8_t* in, size_t n, uint8_t* out, size_t size);
 
  private:

@@ -34,7 +34,7 @@ PyObject* activity_resume(PyObject* self, PyObject*) {
   if (!a->begun) {
     begin(t, a);
   } else {
-    // Same event, so the same id; only its place on the stack is taken anew.
+    // The same event, so the same id; only its place on the stack is new.
     Stack* s = t->stack;
     if (s->size == s->capacity) grow_stack(s);
     s->frames[s->size++] = a->frame;

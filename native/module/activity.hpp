@@ -1,4 +1,4 @@
-// Activity: an open event that is left and entered again, as a generator's body is.
+// Activity: an open event that is left and re-entered, like a generator's body.
 #pragma once
 
 #include "module/node.hpp"

@@ -34,7 +34,7 @@ void tell_boundary(Phase phase, bool begins) {
   Ref code(PyLong_FromLong(2 * long(phase) + (begins ? 0 : 1)));
   Ref done(code ? PyObject_CallOneArg(hook.get(), code.get()) : nullptr);
   if (done) return;
-  // The hook handles its own errors; what still gets here must not reach the program again and again.
+  // The hook handles its own errors; anything that still gets here must not reach the program repeatedly.
   PyErr_WriteUnraisable(hook.get());
   Py_CLEAR(g_hook);
 }

@@ -1,5 +1,5 @@
 // Tells one Python callable when a phase of training begins or ends. Without it a boundary costs one load and a
-// branch; it is there only where a device is in use.
+// branch; it is set only if a device is in use.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace dft::py {
 // The numbers are known to dftracer/_device_events.py.
 enum Phase : uint8_t { kNoPhase, kFetch, kStep, kTransfer, kForward, kBackward, kOptimizer, kCheckpoint };
 
-// So many boundaries, of phases or not, pass before the hook is told of one: without a hook, more than there will ever
-// be. One that only waits for something to appear need not be told of each.
+// The number of boundaries, of phases or not, before the hook is called: without a hook, more than there will ever
+// be. A hook that only waits for something to appear need not be called for each.
 extern int64_t g_boundaries_unsaid;
 
 Phase phase_of(std::string_view cat, std::string_view name);

@@ -8,7 +8,7 @@
 namespace dft::py {
 namespace {
 
-// Lives in a ContextVar: copies of a context (new tasks) inherit it and so know where they came from.
+// Stored in a ContextVar: copies of a context (new tasks) inherit it and so know where they came from.
 struct Marker {
   PyObject_HEAD
   PyObject* owner;  // the context it was set in; only compared, never followed
@@ -40,7 +40,7 @@ void drop_flow(Flow* f) {
   delete f;
 }
 
-// Runs without the GIL at thread exit: references of flows still open are given up.
+// Runs without the GIL at thread exit: references of flows that are still open are leaked.
 void free_flows(void* p) {
   auto* flows = static_cast<Flows*>(p);
   for (Flow* f : flows->all) {

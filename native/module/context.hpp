@@ -10,7 +10,7 @@ void switch_context(ThreadState* t, PyObject* context);
 // Takes the newest frame of `key` from another flow of this thread: a block may be left in a
 // different context than it was entered in.
 bool pop_elsewhere(ThreadState* t, const void* key, uint32_t must_flags, Frame* out);
-// The rare sides of take_own_frame() and take_opened_frame().
+// The rare paths of take_own_frame() and take_opened_frame().
 bool take_strayed_frame(ThreadState* t, const void* key, const void* owner, Frame* out);
 bool take_opened_elsewhere(ThreadState* t, const void* key, uint64_t id, Frame* out);
 bool init_contexts();
@@ -30,16 +30,16 @@ inline bool take_frame(ThreadState* t, const void* key, uint32_t must_flags, Fra
   return t->contexts && pop_elsewhere(t, key, must_flags, out);
 }
 
-// What a `with` closes: the newest frame that its own function or generator has opened. Two generators on one node
-// interleave, and each gets its own. Only if there is none (`__enter__` and `__exit__` called by hand, in different
-// functions) the newest of the key.
+// What a `with` closes: the newest frame that its own function or generator has opened. If two generators on one node
+// interleave, each gets its own. Only if there is none (`__enter__` and `__exit__` called directly, in different
+// functions), the newest of the key.
 inline bool take_own_frame(ThreadState* t, const void* key, const void* owner, Frame* out) {
   if (DFT_LIKELY(pop_frame_if(t->stack, out, [&](const Frame& f) { return f.key == key && f.owner == owner; })))
     return true;
   return take_strayed_frame(t, key, owner, out);
 }
 
-// What a call closes that knows the number of the frame it has opened.
+// What a call closes if it knows the number of the frame it has opened.
 inline bool take_opened_frame(ThreadState* t, const void* key, uint64_t id, Frame* out) {
   if (DFT_LIKELY(pop_frame_if(t->stack, out, [&](const Frame& f) { return f.key == key && f.id == id; }))) return true;
   return t->contexts && take_opened_elsewhere(t, key, id, out);

@@ -33,7 +33,7 @@ PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObje
   Py_RETURN_NONE;
 }
 
-// Nodes made while tracing was off stay as cheap as that until it is switched on.
+// Nodes created while tracing was off stay that cheap until it is switched on.
 PyObject* off_enter_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   auto* b = reinterpret_cast<Bound*>(self);
   if (DFT_LIKELY(!g_tracing)) return new_ref(reinterpret_cast<PyObject*>(b->node));
@@ -94,7 +94,7 @@ PyObject* prebound_get(PyObject* self, PyObject* object, PyObject*) {
 // Node.__enter__(node), as contextlib.ExitStack calls it: through the type.
 PyObject* prebound_call(PyObject* self, PyObject* args, PyObject*) {
   if (PyTuple_GET_SIZE(args) < 1 || !PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), &g_node_type)) {
-    PyErr_SetString(PyExc_TypeError, "a Node is needed");
+    PyErr_SetString(PyExc_TypeError, "expected a Node");
     return nullptr;
   }
   auto* n = reinterpret_cast<Node*>(PyTuple_GET_ITEM(args, 0));

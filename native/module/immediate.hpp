@@ -1,4 +1,4 @@
-// An awaitable that is done already: `async with` on spans never waits.
+// An awaitable that is already done: `async with` on spans never waits.
 #pragma once
 
 #include "module/seam.hpp"

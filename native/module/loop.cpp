@@ -11,7 +11,7 @@ struct Loop {
   PyObject* iterator;
   Node* wait;  // null: not wanted
   Node* body;
-  Use* use;                       // with arguments of its own; null: none
+  Use* use;                       // with its own arguments; null: none
   const bool *wait_on, *body_on;  // a loop of a use follows the switch of the use
   std::string* count_key;         // ,"count":
   Frame wait_frame;
@@ -22,12 +22,12 @@ struct Loop {
   bool count_as_string;
   bool in_body;
   bool waited;   // wait_frame holds the wait of the current item
-  bool ended;    // the iterator has given all it has
-  bool started;  // wait_frame holds the start-up, which the first wait goes on with
+  bool ended;    // the iterator is exhausted
+  bool started;  // wait_frame holds the start-up, which the first wait continues
 };
 
 PyTypeObject g_loop_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.LoopIterator", sizeof(Loop)};
-// For iterators that know their length: others must not seem to.
+// For iterators with a length: others must not appear to have one.
 PyTypeObject g_sized_loop_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.SizedLoopIterator", sizeof(Loop)};
 
 // Two frames of one object need two keys.
@@ -154,7 +154,7 @@ void loop_dealloc(PyObject* self) {
   auto* l = reinterpret_cast<Loop*>(self);
   PyObject_GC_UnTrack(self);
   if (l->in_body && l->body) {
-    // The loop was left by break or by an exception: its block is nobody's parent any more.
+    // The loop was left by break or an exception: its block is no longer a parent.
     KeepError keep;
     Frame f;
     if (ThreadState* t = thread_in_context()) take_frame(t, body_key(l), 0, &f);
@@ -190,7 +190,7 @@ bool has_length(PyObject* o) {
   return (t->tp_as_sequence && t->tp_as_sequence->sq_length) || (t->tp_as_mapping && t->tp_as_mapping->mp_length);
 }
 
-// Attributes are those of the iterator: close() and send() of a generator, whatever a loader's has.
+// Attributes are those of the iterator: close() and send() of a generator, anything a loader's iterator has.
 PyObject* loop_getattro(PyObject* self, PyObject* name) {
   PyObject* own = PyObject_GenericGetAttr(self, name);
   PyObject* iterator = reinterpret_cast<Loop*>(self)->iterator;
@@ -269,7 +269,7 @@ PyObject* sized_if_it_is(Loop* l) {
   return reinterpret_cast<PyObject*>(l);
 }
 
-// What iter() does to the wrapped one: most iterators return themselves, some begin anew, some return another.
+// What iter() does to the wrapped one: most iterators return themselves, some start over, some return another.
 PyObject* loop_iter(PyObject* self) {
   auto* l = reinterpret_cast<Loop*>(self);
   if (!l->iterator || Py_TYPE(l->iterator)->tp_iter == PyObject_SelfIter) return new_ref(self);

@@ -16,7 +16,7 @@ bool g_tracing = false;
 namespace {
 
 PyObject* g_decorator = nullptr;
-PyObject* g_waiting = nullptr;  // told of what is decorated while tracing is off
+PyObject* g_waiting = nullptr;  // called for what is decorated while tracing is off
 uint64_t g_args_clock = 0;
 
 // The use whose start() opened the frame, if it was one.
@@ -111,7 +111,7 @@ int node_traverse(PyObject* self, visitproc visit, void* arg) {
 void leave_parent(Node* n) {
   if (!n->parent) return;
   Node* p = n->parent;
-  // The last one takes its place: an exit with a million derived nodes must not move the rest for each of them.
+  // The last one takes its place: exiting with a million derived nodes must not move the rest for each of them.
   auto& siblings = *p->children;
   siblings[n->place] = siblings.back();
   siblings[n->place]->place = n->place;
@@ -197,7 +197,7 @@ PyObject* node_forget_args(PyObject* self, PyObject* names) {
   Py_RETURN_NONE;
 }
 
-// An event of the past, with the args the node has now.
+// A past event, with the node's current args.
 PyObject* node_write_past(PyObject* self, PyObject* args) {
   unsigned long long start, duration;
   if (!PyArg_ParseTuple(args, "KK", &start, &duration)) return nullptr;
@@ -287,12 +287,13 @@ PyObject* node_repr(PyObject* self) {
 PyMethodDef g_node_methods[] = {
     {"update", reinterpret_cast<PyCFunction>(node_update), METH_VARARGS | METH_KEYWORDS,
      "update($self, /, epoch=None, step=None, image_idx=None, image_size=None, args=None)\n--\n\n"
-     "Set the current args of this node and all below it."},
+     "Set the current args of this node and everything below it."},
     {"set_args", node_set_args, METH_O, "set_args($self, args, /)\n--\n\nSet current args."},
     {"forget_args", node_forget_args, METH_O, "forget_args($self, names, /)\n--\n\nForget args set here."},
     {"write_past", node_write_past, METH_VARARGS,
-     "write_past($self, start_ns, duration_ns, /)\n--\n\nWrite one event of the past."},
-    {"set_enabled", node_set_enabled, METH_O, "set_enabled($self, on, /)\n--\n\nSwitch this node and all below it."},
+     "write_past($self, start_ns, duration_ns, /)\n--\n\nWrite one past event."},
+    {"set_enabled", node_set_enabled, METH_O,
+     "set_enabled($self, on, /)\n--\n\nSwitch this node and everything below it."},
     {"start", node_start, METH_NOARGS, "start($self, /)\n--\n\nOpen an event that stop() closes."},
     {"stop", node_stop, METH_NOARGS, "stop($self, /)\n--\n\nClose what start() opened."},
     {"__aenter__", node_aenter, METH_NOARGS, nullptr},
@@ -339,7 +340,7 @@ void stop_span(Node* n) {
 }
 
 void rebuild_args(Node* n) {
-  // Of the settings of one key on the way to the root, the latest counts; outermost keys come first.
+  // Among the settings of a key on the path to the root, the latest counts; outermost keys come first.
   constexpr size_t kDeepest = 32;
   Node* path[kDeepest];
   size_t depth = 0;

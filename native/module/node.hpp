@@ -52,7 +52,7 @@ struct Node {
   NodeArgs* args;
   PyObject* weakrefs;
   StartedUses* started;  // uses of it whose start() waits for a stop(); null: none yet
-  uint64_t uses;         // how often it was entered, so that automatic tracing steps back where it is used by hand
+  uint64_t uses;         // how often it was entered, so that automatic tracing yields to manual annotations
   uint32_t name_id;
   Phase phase;
   bool on;
@@ -61,7 +61,7 @@ struct Node {
 extern PyTypeObject g_node_type;
 // Counts every change of any node's args.
 extern uint64_t g_args_version;
-// False when tracing was off at import: annotations are then other objects altogether.
+// False if tracing was off at import: annotations are then entirely different objects.
 extern bool g_tracing;
 
 void rebuild_args(Node* n);

@@ -34,7 +34,7 @@ PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   Py_RETURN_NONE;
 }
 
-// `use.__enter__` and `use.__exit__` of a `with` live for one call each: they come from a small stock.
+// `use.__enter__` and `use.__exit__` of a `with` live for one call each: they come from a small free list.
 struct BoundUse {
   PyObject_HEAD
   vectorcallfunc call;
@@ -94,7 +94,7 @@ PyObject* use_method_get(PyObject* self, PyObject* object, PyObject*) {
 // Use.__enter__(use), as contextlib.ExitStack calls it: through the type.
 PyObject* use_method_call(PyObject* self, PyObject* args, PyObject*) {
   if (PyTuple_GET_SIZE(args) < 1 || Py_TYPE(PyTuple_GET_ITEM(args, 0)) != &g_use_type) {
-    PyErr_SetString(PyExc_TypeError, "a Use is needed");
+    PyErr_SetString(PyExc_TypeError, "expected a Use");
     return nullptr;
   }
   Ref bound(use_method_get(self, PyTuple_GET_ITEM(args, 0), nullptr));
@@ -203,7 +203,7 @@ PyObject* get_init(PyObject* self, void*) {
   return use_of_child(self, PyObject_GetAttrString(node_object(self), "init"));
 }
 
-// Node classes written in Python have `_iter_as(use, ...)` beside `iter(...)`.
+// Node classes written in Python have `_iter_as(use, ...)` in addition to `iter(...)`.
 PyObject* use_iter(PyObject* self, PyObject* args, PyObject* kwargs) {
   Ref iter(PyObject_GetAttrString(node_object(self), "_iter_as"));
   Ref head(PyTuple_Pack(1, self));
@@ -255,7 +255,7 @@ PyMethodDef g_use_methods[] = {
      "derive($self, /, name)\n--\n\nA use of the child, with the same arguments."},
     {"enable", use_enable, METH_NOARGS, "enable($self, /)\n--\n\nRecord this use."},
     {"disable", use_disable, METH_NOARGS, "disable($self, /)\n--\n\nDo not record this use."},
-    {"reset", use_reset, METH_NOARGS, "reset($self, /)\n--\n\nBegin anew; the arguments stay."},
+    {"reset", use_reset, METH_NOARGS, "reset($self, /)\n--\n\nStart over; the arguments are kept."},
     {},
 };
 

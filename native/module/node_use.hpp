@@ -1,4 +1,4 @@
-// Use: one use of a node with arguments of its own; its on/off state is fixed when made.
+// Use: one use of a node with its own arguments; its on/off state is fixed when it is created.
 #pragma once
 
 #include "module/node.hpp"
@@ -10,7 +10,7 @@ struct Use {
   Node* node;
   Args args;
   bool on;
-  PyObject* given;  // while tracing is off: the options as they were given, for when it is switched on
+  PyObject* given;  // while tracing is off: the options as given, for when it is switched on
 };
 
 extern PyTypeObject g_use_type;

@@ -19,7 +19,7 @@ using std::string_view;
 template <size_t N>
 using Names = std::array<std::pair<string_view, string_view>, N>;
 
-// Concrete inputs and strides are left out: they double the trace and no reader asks for them.
+// Concrete inputs and strides are left out: they double the trace and no reader needs them.
 constexpr Names<13> kOperatorFields{{
     {"Call stack", "stack"},
     {"Module Hierarchy", "module"},
@@ -90,7 +90,7 @@ struct Field {
   string_view key, value;  // the value as it stands, quotes and brackets included
 };
 
-// Where the string that opens at `at` closes. Kineto does not escape: a quote closes only where `ends` says so of the
+// Where the string that opens at `at` closes. Kineto does not escape: a quote closes only if `ends` accepts the
 // rest.
 template <typename Ends>
 size_t string_end(string_view text, size_t at, Ends ends) {
@@ -122,7 +122,7 @@ size_t list_end(string_view text, size_t at) {
   return string_view::npos;
 }
 
-// The field at `*at`, which moves behind it; nothing where the text ends. What cannot be read is passed over.
+// The field at `*at`, which moves past it; nothing at the end of the text. Unreadable fields are skipped.
 std::optional<Field> next_field(string_view text, size_t* at) {
   while (*at < text.size()) {
     size_t begin = text.find('"', *at);
@@ -211,7 +211,7 @@ void append_field(std::string& out, string_view name, string_view value, bool li
   }
 }
 
-// The items of a list, as they stand.
+// The items of a list, unchanged.
 std::vector<string_view> items(string_view list) {
   std::vector<string_view> found;
   if (list.size() < 2) return found;

@@ -1,4 +1,4 @@
-// Kineto's text about one activity (`"key": value, ...`) as args of an event. Knows nothing of Python.
+// Kineto's text about one activity (`"key": value, ...`) as args of an event. Independent of Python.
 #pragma once
 
 #include <string>

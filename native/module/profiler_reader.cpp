@@ -95,7 +95,7 @@ bool Reader::open(PyObject* getters, PyObject* activities, Table* table) {
   return true;
 }
 
-// Not reached where the interpreter ends this thread: then there is no lock to let go of anything under.
+// Not reached if the interpreter ends this thread: then nothing can be released, as the lock is not held.
 Reader::~Reader() { release_args(); }
 
 bool Reader::release_args() {
@@ -105,7 +105,7 @@ bool Reader::release_args() {
   return true;
 }
 
-// One tuple serves all calls, unless somebody kept it.
+// One tuple serves all calls, unless a reference to it was kept.
 PyObject* Reader::call(Slot slot, PyObject* activity) {
   if (!args_ || Py_REFCNT(args_) != 1) {
     release_args();
@@ -153,8 +153,8 @@ bool Reader::read_name(Row& row, PyObject* activity) {
   return true;
 }
 
-// What an activity is follows from its name, save for annotations, whose names are the user's. Asking costs more than
-// everything else, so it is done once for a name; names with a namespace are operators'.
+// The kind of an activity follows from its name, except for annotations, whose names are the user's. Asking costs more
+// than everything else, so it is done once per name; names with a namespace are operators.
 bool Reader::guess_kind(Row& row, PyObject* activity) {
   if (!read_name(row, activity)) return false;
   if (guessed_.size() <= row.name) guessed_.resize(row.name + 64, kUnknown);

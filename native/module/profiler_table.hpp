@@ -1,5 +1,5 @@
-// A profiler window as plain rows: what no single activity carries is worked out here, and every row gets its args.
-// Knows nothing of Python, so that all of it happens without the interpreter lock.
+// A profiler window as plain rows: facts that no single activity has are computed here, and every row gets its args.
+// Independent of Python, so that all of it happens without the interpreter lock.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct Sort {
   Class where;
   bool annotation;   // user_annotation
   bool is_operator;  // may launch work
-  bool is_work;      // counts as device time; annotations and waits span work that is counted itself
+  bool is_work;      // counts as device time; annotations and waits span work that is already counted
 };
 
 struct Row {

@@ -1,4 +1,4 @@
-// Turns at the interpreter lock beside a program that is busy: the work waits for moments when nobody wants the lock.
+// Taking turns at the interpreter lock with a busy program: the work waits for moments when no thread wants the lock.
 #pragma once
 
 #include <sys/prctl.h>
@@ -11,13 +11,13 @@
 
 namespace dft::py {
 
-// A thread that gives the lock up for the length of one operator wants it back at once; one in a backward pass, in a
-// device's wait or in a read does not. Which of them it is shows in whether the lock stays free for a while.
+// A thread that releases the lock for one operator wants it back at once; one in a backward pass, waiting for a
+// device or in a read does not. Whether the lock stays free for a while shows which it is.
 class Turns {
  public:
-  // `hurry`: one byte that others set when they wait for this work.
+  // `hurry`: one byte that others set while they wait for this work.
   explicit Turns(const char* hurry) : hurry_(hurry) {
-    // Naps of microseconds take fifty more otherwise.
+    // Otherwise sleeping for microseconds takes fifty more.
     if (!hurrying()) prctl(PR_SET_TIMERSLACK, 1000);
   }
 
@@ -25,7 +25,7 @@ class Turns {
   // Whether the turn that began with the last `give_way` has lasted long enough.
   bool over() const { return !hurrying() && monotonic_ns() - began_ > kTurnNs; }
 
-  // Lets go of the lock for `work`, and takes it again when that disturbs nobody, or has taken too long to wait for.
+  // Releases the lock for `work`, and takes it again when no other thread wants it, or after waiting too long.
   template <typename Work>
   void give_way(Work work) {
     PyThreadState* state = PyEval_SaveThread();
@@ -54,9 +54,10 @@ class Turns {
       } else {
         quiet_ = false;
         looks = kLooks;
-        // Asking costs: while somebody waits for the lock, letting go of it is a call into the kernel.
+        // Checking has a cost: while another thread waits for the lock, releasing it is a system call.
         length = length == kShortNapNs ? kLongNapNs : 2 * kLongNapNs;
-        // Whoever holds it this long never lets go by itself; it was made to, so the turn may as well be used.
+        // A thread that holds it this long never releases it by itself; it was forced to, so the turn may as well be
+        // used.
         if (waited > kTakenByForceNs) return;
       }
       if (began_ - begin > kPatienceNs) return;

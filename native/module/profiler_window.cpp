@@ -45,7 +45,7 @@ struct Window {
     }
   }
 
-  // Rows that others depend on first; the rest is written as it is read, unless devices tie all rows together.
+  // Rows that others depend on come first; the rest is written as it is read, unless devices link all rows.
   bool run(int64_t trace_start) {
     size_t count = table.rows.size();
     for (size_t low = 0; low < count;) {
@@ -100,13 +100,13 @@ bool read_flops(PyObject* given, Table* table) {
 
 const char* hurry_of(PyObject* bytes) {
   if (PyByteArray_GET_SIZE(bytes) > 0) return PyByteArray_AS_STRING(bytes);
-  PyErr_SetString(PyExc_ValueError, "one byte expected");
+  PyErr_SetString(PyExc_ValueError, "expected one byte");
   return nullptr;
 }
 
 PyObject* py_wait_for_turn(PyObject*, PyObject* hurry) {
   if (!PyByteArray_Check(hurry)) {
-    PyErr_SetString(PyExc_TypeError, "a bytearray expected");
+    PyErr_SetString(PyExc_TypeError, "expected a bytearray");
     return nullptr;
   }
   const char* byte = hurry_of(hurry);

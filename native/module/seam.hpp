@@ -1,4 +1,4 @@
-// What the recorder's module needs of the C API beside what all modules share.
+// What the recorder's module needs from the C API besides what all modules share.
 #pragma once
 
 #include <new>
@@ -9,7 +9,7 @@
 
 namespace dft::py {
 
-// Keeps a pending exception out of the way of our own calls, whatever they do.
+// Saves a pending exception during our own calls, whatever they do.
 class KeepError {
  public:
   KeepError() { PyErr_Fetch(&type_, &value_, &trace_); }
@@ -33,8 +33,8 @@ inline const void* running_frame(const PyThreadState* thread) {
 #endif
 }
 
-// Runs code that may need memory which C++ does not get: an exception of its kind must not pass through C. An event
-// goes without its argument, or is not recorded; both are counted. What the program asked for fails as Python code
+// Runs code that may run out of memory: a C++ exception must not pass through C. An event then lacks its
+// argument, or is not recorded; both are counted. What the program itself requested fails as Python code
 // would.
 void count_lost_event();
 void count_lost_value();

@@ -64,7 +64,7 @@ std::string text_at(PyObject* dict, const char* key, const char* otherwise) {
   return v && v != Py_None ? text_of(v) : otherwise;
 }
 
-// The rows of the table of settings that the dict has; what is not a value of its kind counts as not there.
+// The settings in the dict; a value of the wrong type counts as missing.
 SettingValues values_in(PyObject* dict) {
   SettingValues out;
   for (const SettingRow& row : kSettings) {

@@ -1,5 +1,5 @@
-// The state of the rule is the same for both sides: structs here, attributes there. Every method decides at its begin
-// whether the course is the usual one. If it is not, it changes nothing and gives False, and the rule itself goes on.
+// Both sides share the state of the rule: structs here, attributes there. Every method first decides whether this is
+// the common case. If not, it changes nothing and returns False, and the Python rule takes over.
 #include "module/step_rule.hpp"
 
 #include <structmember.h>
@@ -123,7 +123,7 @@ PyObject* ids_of(PyObject* batch) {
   return ids.release();
 }
 
-// A batch is asked for; gives when.
+// A batch is requested; returns when.
 PyObject* asks(PyObject* self, PyObject*) {
   State* s = state_of(self);
   Step* step = step_of(s);
@@ -133,8 +133,8 @@ PyObject* asks(PyObject* self, PyObject*) {
   return PyLong_FromLongLong(now());
 }
 
-// got(iterator, batch, start): a batch has come, the next one of the pass that trains. The step is over, and the next
-// one takes its place.
+// got(iterator, batch, start): the next batch of the pass that trains has arrived. The step is over, and the next
+// one begins.
 PyObject* got(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   State* s = state_of(self);
   s->fetching = false;

@@ -1,4 +1,4 @@
-// The usual course of a training loop, as the step rule of dftracer/auto/_training.py sees it, without Python.
+// The common path of a training loop in the step rule of dftracer/auto/_training.py, without Python.
 #pragma once
 
 #include "module/seam.hpp"

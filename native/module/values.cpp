@@ -21,7 +21,7 @@ thread_local KeptError t_kept = {nullptr, nullptr, nullptr};
 
 size_t room_in(const std::string& out) { return out.size() < kMaxArgsText ? kMaxArgsText - out.size() : 0; }
 
-// As much as there is room for, with a mark where something is missing.
+// As much as fits, with a mark if something is missing.
 void append_bounded(std::string& out, std::string_view text) {
   size_t room = room_in(out);
   if (DFT_LIKELY(text.size() <= room)) {
@@ -98,7 +98,7 @@ void append_sequence(std::string& out, PyObject* value, int depth) {
   out += '[';
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast.get()); ++i) {
     if (i) out += ',';
-    // A container that holds itself is endless in breadth long before it is in depth.
+    // A container that contains itself grows in breadth long before it does in depth.
     if (out.size() > kMaxArgsText) {
       out += "\"...\"";
       count_cut_value();
@@ -302,7 +302,7 @@ void Args::add(std::string_view key, Append append) {
     begin(key);
     append();
   } catch (...) {
-    // Out of memory in the middle of it: as if the pair had not come.
+    // Out of memory in the middle: as if the pair had not been given.
     text_.resize(before);
     if (count_ > count && count_ > kInline) more_.pop_back();
     count_ = count;
@@ -334,7 +334,7 @@ void Args::set_all(PyObject* mapping) {
   }
   PyObject *key, *item;
   Py_ssize_t at = 0;
-  // Different str keys cannot meet in JSON, except those that key_text renames.
+  // Different str keys cannot collide in JSON, except those that key_text renames.
   bool distinct = empty() && PyDict_GET_SIZE(dict.get()) > 32;
   while (PyDict_Next(dict.get(), &at, &key, &item)) {
     if (text_.size() > kMaxArgsText) {

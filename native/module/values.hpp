@@ -1,4 +1,4 @@
-// Python values as JSON text. What cannot be shown is described; what is longer than an event may be is cut, and
+// Python values as JSON text. Values that cannot be shown are described; values too long for an event are cut and
 // counted.
 #pragma once
 
@@ -31,10 +31,10 @@ std::string key_text(PyObject* key);
 // The args of one event: a ready JSON fragment `,"k":1,"l":"x"` that still knows its pairs.
 class Args {
  public:
-  // Sets a pair; a key that is there already moves to the end with its new value.
+  // Sets a pair; an existing key moves to the end with its new value.
   void set(std::string_view key, PyObject* value);
   void set_text(std::string_view key, std::string_view json);
-  // All pairs of a mapping. What is no mapping is recorded under "args".
+  // All pairs of a mapping. Anything else is recorded under "args".
   void set_all(PyObject* mapping);
 
   bool empty() const { return count_ == 0; }

@@ -161,7 +161,7 @@ PyGetSetDef g_word_properties[] = {
     {},
 };
 
-// What an item's event says: its index where that is a number, and the task that a worker is at.
+// The args of an item's event: its index if that is a number, and the worker's current task.
 void emit_item(Word* w, uint64_t start, uint64_t end, PyObject* index, PyObject* batch, PyObject* pass) {
   recording([&] {
     Pairs pairs;

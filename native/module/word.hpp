@@ -1,4 +1,4 @@
-// Word: one kind of automatic event, and the nodes that say the same by hand.
+// Word: one kind of automatic event, and the nodes whose manual annotations replace it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Word {
   PyObject* name;
   PyObject* cat;
   PyObject* twins;  // a tuple of nodes
-  uint64_t seen;    // how often they had been begun when this was last asked
+  uint64_t seen;    // how often they had been entered when this was last checked
   Phase phase;
   bool silent;
 };
@@ -26,8 +26,8 @@ extern PyTypeObject g_word_type;
 
 std::string_view view_of(PyObject* text);
 
-// Keys and values in turns, in a buffer as long as they are what automatic tracing says in every step: words of its
-// own and numbers.
+// Alternating keys and values, in a buffer as long as they are what automatic tracing writes in every step: fixed
+// strings and numbers.
 class Pairs {
  public:
   void add(std::string_view key, int64_t number) {
@@ -74,7 +74,7 @@ class Pairs {
   std::string all_;
 };
 
-// Whether the program has said it itself since this was last asked.
+// Whether the program has annotated it itself since this was last checked.
 bool ask_twins(Word* w);
 void emit(Word* w, uint64_t start, uint64_t end, std::string_view args);
 

@@ -2,7 +2,7 @@
 
 #include "module/node_use.hpp"
 
-// Private but exported by every CPython we support: a lookup that neither runs __getattr__ nor builds an error.
+// Private, but exported by every supported CPython: a lookup that neither runs __getattr__ nor builds an error.
 extern "C" PyObject* _PyObject_GenericGetAttrWithDict(PyObject*, PyObject*, PyObject*, int);
 
 namespace dft::py {

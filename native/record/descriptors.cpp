@@ -25,12 +25,12 @@ int open_high_fd(const char* path, int flags, mode_t mode) {
     struct stat wanted;
     if (high < 0 || stat(path, &wanted) != 0) {
       if (high >= 0) close(high);
-      return low;  // no such high numbers here, or the file has gone meanwhile: as good as it gets
+      return low;  // no such high numbers here, or the file is gone: this is the best we can do
     }
     if (is_file(low, wanted)) close(low);
     if (is_file(high, wanted)) return high;
     close(high);
-    flags &= ~O_EXCL;  // it is there since the first try, and ours
+    flags &= ~O_EXCL;  // it exists since the first try, and is ours
   }
   errno = EMFILE;
   return -1;

@@ -1,5 +1,5 @@
-// Descriptors of ours in a program that counts on the low numbers: shells close one and expect to get it back, daemons
-// close all they did not open.
+// The tracer's own descriptors, in a program that relies on the low numbers: shells close one and expect to get it
+// back, daemons close all they did not open.
 #pragma once
 
 #include <sys/types.h>
@@ -8,8 +8,8 @@ namespace dft {
 
 inline constexpr int kOutOfTheWay = 200;
 
-// open(), far from the low numbers. Another thread of the program may put a file of its own under the low number that
-// the kernel gives first, between any two of our calls: then that is left alone and ours is opened again.
+// open(), away from the low numbers. Between any two of our calls, another thread of the program may put its own file
+// under the low number that the kernel assigns first: then that file is left alone and ours is opened again.
 int open_high_fd(const char* path, int flags, mode_t mode = 0);
 
 }  // namespace dft

@@ -1,4 +1,4 @@
-// The hot path: enter, exit, push. Everything here is inlined into its callers; the slow sides are in session.cpp.
+// The hot path: enter, exit, push. Everything here is inlined into its callers; the slow paths are in session.cpp.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace dft {
 
 struct Frame {
   const void* key;    // what was opened
-  const void* owner;  // which of those who can have it open at the same time; null when the key says it all
+  const void* owner;  // who opened it, if several can have it open at the same time; null if the key is enough
   uint64_t start;
   uint64_t id;
   int64_t parent;
@@ -25,10 +25,10 @@ struct Frame {
   uint32_t flags;
 };
 enum FrameFlag : uint32_t {
-  kMuted = 1,      // opened while disabled: pairs its exit, is nobody's parent
+  kMuted = 1,      // opened while disabled: matches its exit, but has no children
   kStarted = 2,    // opened by start(), closed by stop()
   kAnonymous = 4,  // opened by enter_event(), named by the next log_event()
-  kNamed = 8,      // an anonymous frame that has got its event
+  kNamed = 8,      // an anonymous frame that has its event
 };
 
 inline uint32_t muted_unless(bool on) { return on ? 0u : uint32_t(kMuted); }
@@ -49,19 +49,19 @@ struct ThreadState {
   RingHeader* ring;
   uint8_t* data;  // ring data, mapped twice in a row so that no record wraps
   uint64_t head;
-  uint64_t limit;  // up to here there is known room
+  uint64_t limit;  // up to here there is room
   uint64_t mask;
   std::atomic<uint64_t>* next_id;  // of the process
-  bool patient;                    // may wait long for room: not on the path of a traced call
+  bool patient;                    // may wait a long time for room: not on the path of a traced call
   bool large_stalled;              // the same for payloads on the heap
-  bool stalled;                    // gave up waiting for room; drop at once until there is much
+  bool stalled;                    // gave up waiting for room; drop at once until there is plenty
   void* context;                   // whatever owns `stack` for the embedding language; null for the thread's own
   Stack root;
   void* contexts;  // stacks of other contexts, managed by the embedding
   int64_t tid;
   bool is_writer;
   uint64_t ease_from;              // from here on there is little room left in the ring
-  uint64_t eased_at, eased_since;  // what the writer had done when calls began to pause, and when that was
+  uint64_t eased_at, eased_since;  // the writer's progress when calls began to pause, and when that was
   ThreadState *next, *previous;    // in the list of the session
 };
 
@@ -71,14 +71,14 @@ extern DFT_API std::atomic<uint32_t> g_doze;
 // __thread, not thread_local: no wrapper call, and one pointer of the small static TLS reserve.
 extern DFT_API __attribute__((tls_model("initial-exec"))) __thread ThreadState* tls_thread;
 
-// `for_io`: what comes is an event, so the trace file may be opened at once.
+// `for_io`: an event follows, so the trace file may be opened at once.
 DFT_API ThreadState* attach_thread(bool for_io = false);
 DFT_API bool make_room(ThreadState* t, uint32_t size);
 DFT_API void wake_writer();
 DFT_API void grow_stack(Stack* s);
-// An event that is not recorded, for the closing record.
+// Counts an event that is not recorded, for the closing record.
 DFT_API void count_lost(Drop why);
-// An argument's value that was too long for its event, likewise.
+// Likewise an argument value that was too long for its event.
 DFT_API void count_cut_value();
 extern DFT_API std::atomic<uint64_t> g_cut_values;
 // Interns (name, cat); the number stays valid for the life of the process and its forked children.
@@ -90,12 +90,12 @@ inline ThreadState* current_thread() {
   return attach_thread();
 }
 
-// Whether this thread has recorded anything yet; a switched-off span is no reason to begin.
+// Whether this thread has recorded anything yet; a disabled span is no reason to begin.
 inline bool recording_thread() {
   return tls_thread && tls_thread->generation == g_generation.load(std::memory_order_relaxed);
 }
 
-// They count over the whole process, without gaps.
+// Ids are consecutive within the process.
 inline uint64_t new_id(ThreadState* t) { return t->next_id->fetch_add(1, std::memory_order_relaxed); }
 
 // How far the thread may write: the writer has emptied the ring up to its tail, and not all of a new ring has memory.
@@ -107,8 +107,8 @@ inline void refresh_limit(ThreadState* t) {
   t->ease_from = emptied - capacity / 4;
 }
 
-// The lines that the next record goes to were last in the cache of the writer's core. Asked for before the traced
-// call, they are here when it returns.
+// The cache lines for the next record were last used by the writer's core. Prefetched before the traced call, they
+// are here when it returns.
 inline void expect_record() {
 #if defined(__x86_64__)
   if (const ThreadState* t = tls_thread) {
@@ -144,7 +144,7 @@ inline Frame* push_frame(ThreadState* t, const void* key, uint32_t flags, const 
   return f;
 }
 
-// For an event that is not opened: below what is open now.
+// For an event that is not opened: below the currently open one.
 inline Frame unopened_frame(ThreadState* t) {
   const Stack* s = t->stack;
   Frame f{};
@@ -204,7 +204,7 @@ inline void publish(ThreadState* t, uint32_t size) {
   uint64_t after = before + size;
   t->head = after;
   t->ring->head.store(after, std::memory_order_release);
-  // Wake the writer at every eighth of the ring, or when it sleeps for want of events.
+  // Wake the writer at every eighth of the ring, or if it sleeps because there were no events.
   if (DFT_UNLIKELY((before ^ after) > (t->mask >> 3) || g_doze.load(std::memory_order_relaxed))) wake_writer();
 }
 

@@ -1,5 +1,5 @@
-// Payloads too large for a ring wait for the writer on the heap. Together they are bounded: while a disk is full,
-// events with large arguments are dropped and counted, as all others are once their ring is full.
+// Payloads too large for a ring wait for the writer on the heap. Their total is limited: while a disk is full,
+// events with large arguments are dropped and counted, like all others once their ring is full.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ struct ThreadState;
 inline constexpr uint64_t kMaxWaiting = 64 << 20;
 extern DFT_API std::atomic<uint64_t> g_waiting_payloads;  // bytes
 
-// Null, and the event counted as dropped, when there is no room or no memory.
+// Null, and the event counted as dropped, if there is no room or no memory.
 char* take_large_payload(ThreadState* t, size_t size);
 DFT_API void release_large_payload(char* data, size_t size);
 

@@ -45,7 +45,7 @@ uint32_t intern(std::string_view name, std::string_view cat) {
   auto [it, fresh] = n.numbers.try_emplace(key, uint32_t(n.texts.size()));
   if (fresh) {
     n.texts.push_back(std::move(key));
-    // The numbers are positions: after a gap they would stand for other names.
+    // The numbers are positions: after a gap they would refer to other names.
     if (n.published && !append_to(n.published, name, cat)) n.published = nullptr;
   }
   return it->second;

@@ -26,7 +26,7 @@ uint64_t process_start_time(uint32_t pid) {
   char path[64], text[1024];
   snprintf(path, sizeof path, "/proc/%u/stat", pid);
   if (read_small_file(path, text, sizeof text) <= 0) return 0;
-  char* p = strrchr(text, ')');  // the command name may hold anything, the last ')' ends it
+  char* p = strrchr(text, ')');  // the command name may contain anything, the last ')' ends it
   if (!p || p[1] != ' ' || p[2] == 'Z' || p[2] == 'X') return 0;
   p += 2;
   for (int field = 3; field < 22 && p; ++field) p = strchr(p + 1, ' ');

@@ -1,4 +1,4 @@
-// Is the process that left a file behind still there? Known only on its own host, since its boot, in its namespace.
+// Is the process that left a file behind still running? Known only on its own host, since its boot, in its namespace.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace dft {
 // Start time of a live process in clock ticks; 0 when there is no such process (zombies count as dead).
 uint64_t process_start_time(uint32_t pid);
 uint64_t own_pid_namespace();
-// Differs for every start of every host; 0 where the kernel does not say.
+// Differs for every boot of every host; 0 if the kernel does not say.
 uint64_t own_boot();
 
 }  // namespace dft

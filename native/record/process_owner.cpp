@@ -10,7 +10,7 @@
 namespace dft {
 namespace {
 
-// Where pids mean the same as here; empty where that cannot be told.
+// Where pids mean the same as here; empty if unknown.
 std::string place() {
   uint64_t boot = own_boot(), ns = own_pid_namespace();
   return boot == 0 || ns == 0 ? "" : std::to_string(boot) + "/" + std::to_string(ns) + "/";

@@ -1,4 +1,4 @@
-// A write of ours must not end the traced program: not at a limit on file sizes, not at a closed pipe.
+// Our writes must not end the traced program, neither at a file size limit nor at a closed pipe.
 #pragma once
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 
 namespace dft {
 
-// While it lives, SIGXFSZ and SIGPIPE of this thread are held back, and those that came meanwhile are swallowed.
+// While it exists, this thread's SIGXFSZ and SIGPIPE are blocked, and those that arrived meanwhile are discarded.
 class QuietWrites {
  public:
   QuietWrites() {
@@ -18,7 +18,7 @@ class QuietWrites {
     pthread_sigmask(SIG_BLOCK, &ours_, &before_);
     sigset_t pending;
     if (sigpending(&pending) != 0) sigemptyset(&pending);
-    // One that waited already is the program's business.
+    // A signal that was already pending belongs to the program.
     for (int number : {SIGXFSZ, SIGPIPE})
       if (sigismember(&pending, number)) sigdelset(&ours_, number);
   }

@@ -53,7 +53,7 @@ struct Strings {
 struct IoPayload {
   uint64_t file;  // hash of the path as in the text, 0 without one
   int64_t ret;
-  int32_t error;  // errno, 0 if the call went well
+  int32_t error;  // errno, 0 if the call succeeded
   uint16_t call;
   uint8_t values;
   uint8_t has_ret;
@@ -75,7 +75,7 @@ struct RingHeader {
   std::atomic<uint64_t> pending;              // what `tail` becomes once the commit in progress is done
   alignas(64) std::atomic<uint64_t> dropped;  // events the producer had to drop
   std::atomic<int64_t> tid;
-  std::atomic<uint64_t> reserved;  // bytes from its start on that have memory; all ones when all have
+  std::atomic<uint64_t> reserved;  // bytes from its start that have memory; all ones if all have
   uint64_t offset;                 // of the data in the file
 };
 inline constexpr uint64_t kPage = 4096;
@@ -96,7 +96,7 @@ struct FileHeader {
   uint64_t names_offset, names_capacity;
   uint64_t rings_offset;
 
-  // The one word that decides what a reader believes: see commit_word().
+  // The word that decides what a reader may trust: see commit_word().
   std::atomic<uint64_t> commit;
   std::atomic<uint64_t> closed_at;    // the size at which the file, if it is that large, is finished
   std::atomic<uint64_t> closed_from;  // where its closing lines begin
@@ -104,40 +104,40 @@ struct FileHeader {
   std::atomic<uint64_t> tail_offset;
   std::atomic<uint64_t> names_used;
   std::atomic<uint64_t> ring_count;
-  alignas(64) std::atomic<uint64_t> next_id;  // every thread's: on a line of its own
+  alignas(64) std::atomic<uint64_t> next_id;  // shared by all threads: on its own cache line
   alignas(64) std::atomic<uint64_t> events;   // X records in the trace file
   std::atomic<uint64_t> dropped[int(Drop::kCount)];
 
   uint32_t cpu_ticks;
   uint32_t inc_metadata;
   uint32_t disable_tids;
-  std::atomic<uint32_t> refusing;  // the disk takes nothing at the moment
+  std::atomic<uint32_t> refusing;  // the disk rejects writes at the moment
   Anchor first_anchor;
   Anchor last_anchor;
   uint64_t epoch_offset;
 
   char host_hash[24];
-  // Two, so that a change of files is the change of one bit of `commit`.
+  // Two, so that switching files changes one bit of `commit`.
   char path[2][4096];
 
   const char* trace_path() const { return path[commit.load(std::memory_order_acquire) >> 63]; }
 };
 
-// The rings of a build with other structures are not ours to read.
+// Rings of a build with different structures cannot be read.
 inline constexpr uint64_t ring_layout() {
-  // Where the paths begin, not only sizes: a field more may fit into what alignment leaves free.
+  // Where the paths begin, not only sizes: an extra field may fit into padding.
   return uint64_t(offsetof(FileHeader, path)) << 48 | uint64_t(sizeof(FileHeader)) << 32 |
          uint64_t(sizeof(RingHeader)) << 16 | sizeof(Record);
 }
 
 enum CommitState : uint64_t {
   kIdle = 0,
-  kPreparing = 1,   // pending positions may be set, nothing of them counts
+  kPreparing = 1,   // pending positions may be set, but none of them counts
   kCommitted = 2,   // the pending positions are on disk
   kCompacting = 3,  // the file from tail_offset on is being rewritten from the spool
 };
 
-// Which of the two paths, the size of that file as far as it counts, and the CommitState.
+// Which of the two paths, the valid size of that file, and the CommitState.
 inline uint64_t commit_word(unsigned file, uint64_t size, CommitState state) {
   return uint64_t(file) << 63 | size << 2 | state;
 }

@@ -40,7 +40,7 @@ bool RingFile::create_at(const std::string& path, uint64_t first_size) {
   if (fd < 0) return false;
   struct stat st;
   void* at = MAP_FAILED;
-  // Some file systems know no owners and no modes: a ring there would be anyone's.
+  // Some file systems have no owners and modes: a ring there could be anyone's.
   bool closed = fchmod(fd, 0600) == 0 && fstat(fd, &st) == 0 && is_private_file(st);
   if (closed && reserve_blocks(fd, 0, first_size))
     at = mmap(nullptr, first_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -64,7 +64,7 @@ bool RingFile::owns_descriptor() const {
   return fd_ >= 0 && fstat(fd_, &st) == 0 && uint64_t(st.st_dev) == device_ && uint64_t(st.st_ino) == inode_;
 }
 
-// The program may have closed our descriptor (os.closerange, daemonising), and the number be its own file by now.
+// The program may have closed our descriptor (os.closerange, daemonising) and reused the number for its own file.
 bool RingFile::reopen_if_stolen() {
   if (owns_descriptor()) return true;
   int fd = open_high_fd(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
@@ -145,10 +145,10 @@ bool RingFile::add_ring(MappedRing* out) {
   uint64_t capacity = header_->ring_capacity;
   uint64_t offset = header_->rings_offset + index * (kPage + capacity);
   uint64_t piece = std::min(capacity, kRingPiece);
-  // Its last page gives the file its size; what lies between is a hole until the ring gets there.
+  // Its last page gives the file its size; everything between is a hole until the ring gets there.
   if (!reopen_if_stolen() || !reserve_blocks(fd_, offset + capacity, kPage)) return false;
   if (fallocate(fd_, 0, off_t(offset), off_t(kPage + piece)) != 0) {
-    // A file system that cannot do this by itself cannot do it by the piece, beside a thread that writes already.
+    // A file system that cannot do this at once cannot do it in pieces either, while a thread is already writing.
     piece = capacity;
     if (!reserve_blocks(fd_, offset, kPage + capacity)) return false;
   }

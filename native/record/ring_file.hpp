@@ -1,5 +1,5 @@
-// The memory-mapped file that holds the rings, the open tail of the text and the names, so that whoever
-// reads the trace of a killed process finds the events it had not yet written (session/dead_ring.hpp).
+// The memory-mapped file with the rings, the open tail of the text and the names, so that a reader of a killed
+// process's trace finds the events that had not been written yet (session/dead_ring.hpp).
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,14 @@ struct MappedRing {
 
 class RingFile {
  public:
-  // Makes the file in the first of `directories` that can hold it; falls back to anonymous memory.
+  // Creates the file in the first of `directories` with enough room; falls back to anonymous memory.
   bool create(const std::vector<std::string>& directories, const std::string& name, uint64_t ring_capacity,
               uint64_t spool_capacity);
   // A ring whose first piece has memory. Neither this nor the next allocates from the heap or locks.
   bool add_ring(MappedRing* out);
-  // A ring in memory of this process alone: where the file cannot grow, its events at least reach the trace.
+  // A ring in private memory: if the file cannot grow, its events at least reach the trace.
   bool add_private_ring(MappedRing* out);
-  // More memory for a ring, up to `upto` bytes of it; for any thread. False when there is none.
+  // More memory for a ring, up to `upto` bytes of it; callable from any thread. False if there is none.
   bool extend(RingHeader* ring, uint64_t upto);
   void unlink_file();
   // In the child of a fork: the file is the parent's.
@@ -56,7 +56,7 @@ class RingFile {
   std::string path_;
 };
 
-// Memory of a ring is taken by the piece: the whole at once would hold up the call that needs the ring.
+// A ring's memory is allocated in pieces: all of it at once would hold up the call that needs the ring.
 inline constexpr uint64_t kRingPiece = 256 << 10;
 
 }  // namespace dft

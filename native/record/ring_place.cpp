@@ -16,7 +16,7 @@ namespace {
 // A smaller tmpfs (containers get 64 MiB) belongs to the DataLoader's shared tensors.
 constexpr uint64_t kEnoughSharedMemory = 512ull << 20;
 
-// In a directory that all may write to, only the sticky bit keeps others from putting their own under our names.
+// In a world-writable directory, only the sticky bit keeps others from putting their files under our names.
 bool names_stay(const char* directory) {
   struct stat st;
   return stat(directory, &st) == 0 && S_ISDIR(st.st_mode) && ((st.st_mode & S_ISVTX) || !(st.st_mode & 022));
@@ -45,7 +45,7 @@ std::vector<std::string> ring_names_in(const std::string& directory) {
 std::string own_ring_directory(bool make) {
   if (!names_stay(kSharedMemory)) return {};
   std::string path = std::string(kSharedMemory) + "/dftracer-" + std::to_string(geteuid());
-  // The program's umask may take more than it should.
+  // The program's umask may remove too many permissions.
   if (make && mkdir(path.c_str(), 0700) == 0) chmod(path.c_str(), 0700);
   struct stat st;
   bool ours = lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid();
@@ -69,7 +69,7 @@ bool is_private_file(const struct stat& st) {
 void link_ring(const std::string& ring) {
   std::string own = own_ring_directory(true), link = own + "/" + base_name(ring);
   if (own.empty() || ring[0] != '/' || link == ring) return;
-  // Without it the ring is found by the readers that are told of its directory.
+  // Without it, only readers that know the directory find the ring.
   if (symlink(ring.c_str(), link.c_str()) != 0) return;
 }
 

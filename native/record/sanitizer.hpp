@@ -1,4 +1,4 @@
-// Does the program carry the runtime of a sanitizer?
+// Does the program contain a sanitizer runtime?
 #pragma once
 
 #include <dlfcn.h>

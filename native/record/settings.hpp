@@ -25,7 +25,7 @@ struct Settings {
   uint64_t max_size = 0;
   std::string ring_dir;
   std::string data_dir = "all";
-  std::vector<std::string> import_dirs;  // looked at by the interpreter, not by the program
+  std::vector<std::string> import_dirs;  // accessed by the interpreter, not by the program
   bool trace_posix = false;
   bool trace_stdio = false;
   std::string prefix = "trace";

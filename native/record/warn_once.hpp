@@ -1,4 +1,4 @@
-// The tracer's only voice inside the traced program.
+// The tracer's only output inside the traced program.
 #pragma once
 
 #include <mutex>

@@ -32,7 +32,7 @@ bool begin_recording(Session* s, bool for_io) {
   h->first_anchor = h->last_anchor = s->clock.first();
   h->epoch_offset = s->clock.epoch_offset();
   snprintf(h->host_hash, sizeof h->host_hash, "%s", s->host_hash.c_str());
-  // Until the file has claimed it nobody may take the requested name for ours: another process may have it.
+  // Until the file has claimed it, the requested name must not be treated as ours: another process may have it.
   snprintf(h->path[0], sizeof h->path[0], "%s", s->fallback_path.c_str());
   s->lines.setup(h->pid, s->host_hash, s->settings.inc_metadata, s->settings.disable_tids, name_of);
   publish_names(h);
@@ -41,8 +41,8 @@ bool begin_recording(Session* s, bool for_io) {
   s->writer.set_closing_facts(append_interception_facts);
   h->dropped[int(Drop::kInSignal)].store(s->dropped_before_begin.load());
   memcpy(h->magic, FileHeader::kMagic, 8);
-  // By the program's own thread, not by the writer: it would open the file in the middle of what a shell does with its
-  // low descriptors, and stand in their place for a moment.
+  // By the program's own thread, not by the writer: the writer could open the file while a shell rearranges its
+  // low descriptors, and briefly occupy one of them.
   if (for_io) s->writer.ensure_open();
   if (!start_writer_thread(s)) {
     warn_once("cannot start the writer thread; nothing is recorded");

@@ -33,19 +33,19 @@ struct Rest {
   bool empty() const { return records == 0 && lost == 0; }
 };
 
-// The facts of text that the dead process had formatted already.
+// The facts about text that the dead process had already formatted.
 void add_facts(std::string_view text, MemberFacts* facts) {
   while (!text.empty()) {
     size_t n = std::min(text.find('\n'), text.size() - 1) + 1;
     std::string_view line = text.substr(0, n);
-    // A quote inside a string is escaped, and a record's own time comes before its args: this is it.
+    // A quote inside a string is escaped, and a record's own time comes before its args: so this is the time.
     size_t at = line.find(envelope::kTs);
     facts->count(at == line.npos ? 0 : strtoull(line.data() + at + envelope::kTs.size(), nullptr, 10));
     text.remove_prefix(n);
   }
 }
 
-// The numbers of the events in a text; its last line may be cut.
+// The ids of the events in a text; its last line may be incomplete.
 void add_event_ids(std::string_view text, std::vector<uint64_t>* ids) {
   constexpr std::string_view kEvent = ",\"ph\":\"X\"";  // within a string its quotes would be escaped
   constexpr std::string_view kEndRecord = ",\"name\":\"end\",\"cat\":\"dftracer\"";
@@ -168,7 +168,7 @@ bool is_whole_member(std::string_view bytes, const MemberIndex& index, std::stri
   return trailer_matches(reinterpret_cast<const uint8_t*>(trailer), text);
 }
 
-// The events of the file from `size` on, which completing it cuts off; false if that cannot be told.
+// The events of the file from `size` on, which completing it truncates; false if that is not known.
 bool events_after(int fd, uint64_t size, uint64_t file_size, bool compressed, std::vector<uint64_t>* ids) {
   if (file_size - size > kLargestMember) return false;
   std::string tail = read_at(fd, size, file_size - size);
@@ -187,7 +187,7 @@ bool events_after(int fd, uint64_t size, uint64_t file_size, bool compressed, st
   return true;
 }
 
-// Whether the ring holds all that the file has from `size` on. Payloads that were on the dead process's heap it cannot.
+// Whether the ring has everything the file has from `size` on. It cannot have payloads from the dead process's heap.
 bool holds_the_tail(int fd, uint64_t size, uint64_t file_size, bool compressed, const Rest& rest) {
   std::vector<uint64_t> there, held;
   if (!events_after(fd, size, file_size, compressed, &there)) return false;
@@ -197,7 +197,7 @@ bool holds_the_tail(int fd, uint64_t size, uint64_t file_size, bool compressed, 
   return uint64_t(std::count_if(there.begin(), there.end(), missing)) <= rest.lost;
 }
 
-// Nothing of a trace is in the file yet, or the process was killed at its first write and it is cut anywhere.
+// The file has no trace data yet, or the process was killed during its first write.
 bool is_first_write(std::string_view bytes, const DeadRing& ring) {
   const FileHeader& h = ring.header();
   std::string expected = (h.commit.load() & 3) == kCompacting ? ring.spool() : std::string();
@@ -214,7 +214,7 @@ bool is_first_write(std::string_view bytes, const DeadRing& ring) {
   return same == both || (h.compress && same > expected.find('\n', envelope::kFirstLine.size()));
 }
 
-// Begins the file as that process began it?
+// Does the file begin as that process began it?
 bool is_its_own(int fd, const DeadRing& ring, uint64_t size) {
   const FileHeader& h = ring.header();
   std::string bytes = read_at(fd, 0, kBeginning);
@@ -272,11 +272,11 @@ Completion append(int fd, const DeadRing& ring, uint64_t size, Rest& rest) {
   if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return kept("a running process has its trace open");
   if (fstat(fd, &st) != 0) return kept(strerror(errno));
   uint64_t before = 0;
-  // A size that the file does not have, or where no record ends, was never committed.
+  // A size beyond the end of the file, or where no record ends, was never committed.
   if (size > uint64_t(st.st_size) || !is_its_own(fd, ring, size) || !lines_before(fd, size, h.compress, &before))
     return kept("the file of that name is not the trace it belongs to");
   if (!holds_the_tail(fd, size, uint64_t(st.st_size), h.compress, rest))
-    return kept("its trace holds more than it says");
+    return kept("its trace contains more than the ring says");
   close_text(ring, before, &rest);
   Gzip gzip;
   if (!write_rest(fd, size, h.compress ? gzip.member(rest.text, rest.facts) : std::string_view(rest.text)))
@@ -298,11 +298,11 @@ Completion complete_trace(const DeadRing& ring, const std::string& path) {
   }
   struct stat st;
   bool there = lstat(path.c_str(), &st) == 0;
-  // What it wrote has gone with its trace; there was nothing else, or not even that.
+  // What it wrote is gone with its trace; there was nothing else, or nothing at all.
   if (!there && errno == ENOENT && rest.empty() && (size == 0 || state != kCompacting))
     return {Completion::kNothingToDo, "", 0};
   int fd = open_trace(path, O_RDWR | (!there && size == 0 ? O_CREAT | O_EXCL : 0));
-  if (fd < 0) return kept(errno == ENOENT ? "its trace is not there" : std::string("its trace: ") + strerror(errno));
+  if (fd < 0) return kept(errno == ENOENT ? "its trace does not exist" : std::string("its trace: ") + strerror(errno));
   Completion done = append(fd, ring, size, rest);
   close(fd);
   return done;

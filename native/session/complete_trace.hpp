@@ -1,4 +1,4 @@
-// Puts what a dead process's ring holds into its trace. The ring is believed only where the trace bears it out.
+// Adds the contents of a dead process's ring to its trace. The ring is trusted only if the trace confirms it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Completion {
 
 // `path`: the trace, wherever it is by now.
 Completion complete_trace(const DeadRing& ring, const std::string& path);
-// Where there is no trace to complete: a new file with what the ring holds.
+// If there is no trace to complete: a new file with the contents of the ring.
 Completion write_apart(const DeadRing& ring, const std::string& path);
 
 // Whether the file is the one that the dead process wrote.

@@ -47,7 +47,7 @@ DeadRing::~DeadRing() {
 }
 
 DeadRing::Opened DeadRing::open(const std::string& path, To purpose) {
-  // Looked at before it is opened: to open what is no plain file can do things of its own.
+  // Checked before it is opened: opening something other than a regular file can have side effects.
   struct stat st;
   if (lstat(path.c_str(), &st) != 0) return Opened::kGone;
   if (!is_private_file(st)) return Opened::kNotOurs;
@@ -102,14 +102,14 @@ std::string DeadRing::trace_path() const {
 bool DeadRing::same_boot() const { return header_->boot == own_boot(); }
 
 DeadRing::Life DeadRing::life() const {
-  // An earlier boot of this host has left no process; of another host nothing is known.
+  // No process survives from an earlier boot of this host; nothing is known about another host.
   if (!same_boot()) return own_host_hash() == header_->host_hash ? Life::kDead : Life::kUnknown;
   if (header_->pid_namespace != own_pid_namespace()) return Life::kUnknown;
   return process_start_time(header_->pid) == header_->pid_start_time ? Life::kAlive : Life::kDead;
 }
 
 DeadRing::Lock DeadRing::lock() {
-  // Where the file system has no locks readers do without: two of them would write the same.
+  // If the file system has no locks, readers do without: two of them would write the same.
   if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return Lock::kBusy;
   struct stat st;
   return fstat(fd_, &st) == 0 && is_private_file(st) ? Lock::kHeld : Lock::kGone;

@@ -1,5 +1,5 @@
-// What a dead process left in its ring file, read into memory of our own. It is a file like any other and may hold
-// anything: whoever can write to it must be ourselves, and nothing in it is believed before it fits.
+// What a dead process left in its ring file, read into private memory. It is a file like any other and may contain
+// anything: only our own user may be able to write to it, and nothing in it is trusted before it is checked.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class DeadRing {
   ~DeadRing();
 
   enum class Opened { kYes, kGone, kNotOurs, kNotARing, kOtherVersion };
-  enum class To { kComplete, kLook };  // to look, it is opened for reading alone
+  enum class To { kComplete, kLook };  // for peeking, it is opened read-only
   Opened open(const std::string& path, To purpose = To::kComplete);
   // The head of the file once more, as it is now; false if it is no longer what it was.
   bool read_header();
@@ -29,7 +29,7 @@ class DeadRing {
   enum class Life { kDead, kAlive, kUnknown };
   Life life() const;
 
-  // One reader completes a trace. Busy while another does; gone when that one is done with it.
+  // Only one reader completes a trace. Busy while another does; gone when that one has finished.
   enum class Lock { kHeld, kBusy, kGone };
   Lock lock();
 
@@ -50,7 +50,7 @@ class DeadRing {
     const uint8_t* data() const { return reinterpret_cast<const uint8_t*>(room.data()); }
   };
   uint64_t rings() const { return header_->ring_count.load(); }
-  // What one thread's ring holds that is not in the trace.
+  // What is in one thread's ring but not in the trace.
   Records records(uint64_t ring) const;
 
  private:
@@ -63,7 +63,7 @@ class DeadRing {
   std::string path_;
 };
 
-// Sizes that fit into each other: the formatter relies on them, and a damaged file may hold others.
+// Whether the sizes are consistent: the formatter relies on them, and a damaged file may have others.
 bool is_sound_record(const Record& r, uint64_t room, size_t names);
 
 // Reads up to `size` bytes; less at the end of the file.

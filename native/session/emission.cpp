@@ -1,4 +1,4 @@
-// The slow sides of recording: a ring that is full, a payload that no ring holds.
+// The slow paths of recording: a full ring, a payload too large for any ring.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 namespace dft {
 namespace {
 
-// Events handed over in bulk (a profiler's window) are no traced call: they may wait for the writer.
+// Events passed in bulk (a profiler window) are not traced calls: they may wait for the writer.
 constexpr uint64_t kPatienceUs = 10000000;
 
 void fill(Record* r, uint32_t size, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
@@ -38,8 +38,8 @@ void emit_on_heap(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
 
 }  // namespace
 
-// The ring is full. Wait a bounded time for the writer, then drop, and go on dropping without
-// waiting until a good part of the ring is free: a stuck disk holds a thread up once, not at every event.
+// The ring is full. Wait a bounded time for the writer, then drop, and keep dropping without
+// waiting until a good part of the ring is free: a stuck disk holds up a thread once, not at every event.
 bool make_room(ThreadState* t, uint32_t size) {
   Session* s = state().session;
   auto over = [&] { return t->generation != g_generation.load(std::memory_order_relaxed); };
@@ -49,7 +49,7 @@ bool make_room(ThreadState* t, uint32_t size) {
     refresh_limit(t);
     return t->head + size <= t->limit;
   };
-  // A new ring gets its memory by the piece, from the writer if that comes in time.
+  // A new ring gets its memory in pieces, from the writer if it gets there in time.
   if (uint64_t reserved = t->ring->reserved.load(std::memory_order_relaxed); t->head + size > reserved) {
     uint64_t pieces = (t->head + size + kRingPiece - 1) / kRingPiece;  // a record may be longer than one
     bool stuck =
@@ -168,7 +168,7 @@ void ease_off(ThreadState* t) {
   refresh_limit(t);
   if (t->head < t->ease_from || s->settings.max_stall_us == 0) return;
   if (s->header()->refusing.load(std::memory_order_relaxed)) return;
-  // As long as it helps: a disk that hangs must not slow every call down.
+  // As long as it helps: a disk that hangs must not slow down every call.
   constexpr uint64_t kHopeNs = 100'000'000;
   uint64_t now = monotonic_ns();
   if (uint64_t commits = s->writer.commits(); commits != t->eased_at) {

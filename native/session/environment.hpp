@@ -1,4 +1,4 @@
-// The settings and the rank as the environment tells them, read as src/dftracer/_config.py and _rank.py read them.
+// The settings and the rank from the environment, read the same way as in src/dftracer/_config.py and _rank.py.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct SettingValue {
 };
 using SettingValues = std::map<std::string, SettingValue>;
 
-// What `raw` stands for; nothing if it is a mistake.
+// The value of `raw`; nothing if it is invalid.
 std::optional<SettingValue> read_setting(const SettingRow& row, const std::string& raw);
-// Every setting: from the environment, or its default where that says nothing or makes a mistake.
+// Every setting: from the environment, or its default if it is not set there or invalid.
 DFT_API SettingValues settings_in_environment();
 DFT_API Settings settings_from(const SettingValues& values);
 

@@ -14,7 +14,7 @@ void before_exec() {
   auto slots = slots_now(s);
   std::lock_guard lock(s->writer_mutex);
   s->writer.finish(slots, 0);
-  // As at the end of the process: for a trace that cannot be no reader will ever come.
+  // As at the end of the process: without a trace no reader would ever recover the ring.
   if (s->writer.complete() || !s->writer.opened()) s->rings.unlink_file();
 }
 

@@ -1,4 +1,4 @@
-// fork(): the child records into files of its own and never touches what belongs to the parent.
+// fork(): the child records into its own files and never touches what belongs to the parent.
 #include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -17,9 +17,9 @@ namespace dft {
 namespace {
 
 // glibc and the common allocators put their locks in order around a fork. Those of the sanitizers' older runtimes do
-// not: a thread inside malloc() leaves the child an allocator that is locked for ever. Our own writer can be made to
-// rest at that moment; where the program has other threads, its child must not be made to allocate by us. And a child
-// that starts a thread, as our writer is one, is ended by ThreadSanitizer.
+// not: a thread inside malloc() leaves the child an allocator that is locked forever. Our own writer can be paused at
+// that moment; if the program has other threads, we must not allocate in its child. And a child
+// that starts a thread, such as our writer, is ended by ThreadSanitizer.
 const bool g_careful = any_sanitizer();
 bool g_writer_rests = false;
 bool g_child_records = true;
@@ -37,7 +37,7 @@ bool other_threads() {
   int threads = field ? atoi(field) : INT_MAX;
   Session* s = state().session;
   bool writing = s && s->thread_running;
-  // ThreadSanitizer has a thread of its own beside the program's first, and counts our writer as any other.
+  // ThreadSanitizer has its own thread besides the program's first, and counts our writer like any other.
   if (thread_sanitizer()) return writing || threads > 2;
   return threads > (writing ? 2 : 1);
 }
@@ -84,11 +84,11 @@ void in_parent() {
 }
 
 void in_child() {
-  // These were locked by the thread that lives on here, so they can be unlocked.
+  // These were locked by the thread that continues here, so they can be unlocked.
   unlock_patcher();
   warnings_mutex().unlock();
   names_mutex().unlock();
-  // The parent's writer, who may hold this one, does not exist here.
+  // The parent's writer, which may hold this one, does not exist here.
   if (g_writer_rests)
     state().writer_at_work.unlock();
   else

@@ -33,7 +33,7 @@ LeftRing look_at(const std::string& path, bool old_place) {
     case DeadRing::Life::kAlive: out.state = "running"; break;
     case DeadRing::Life::kUnknown: out.state = "of another host or container"; break;
   }
-  // Where anyone can put files nothing is taken from.
+  // Nothing is taken from places where anyone can put files.
   if (old_place) out.state = "of another version";
   out.trace = ring.trace_path();
   out.pid = ring.header().pid;

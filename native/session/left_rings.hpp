@@ -1,4 +1,4 @@
-// The rings that processes have left behind, for whoever wants to look after them by hand.
+// The rings that processes have left behind, for managing them manually.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace dft {
 
 struct LeftRing {
   std::string path;
-  std::string state;  // "dead", "running", or what keeps it from being known
+  std::string state;  // "dead", "running", or why it is not known
   uint64_t owner = 0, bytes = 0;
   // Known of those that can be read:
   std::string trace;
@@ -28,7 +28,7 @@ DFT_API std::vector<LeftRing> left_rings(const std::vector<std::string>& more_pl
 DFT_API Completion recover_ring(const std::string& path, const std::string& trace, bool apart, bool surely_dead);
 // Whether `trace` is what the process of this ring wrote.
 DFT_API bool ring_belongs_to(const std::string& path, const std::string& trace);
-// Gives it up, with all it holds.
+// Deletes it, with everything in it.
 DFT_API bool discard_ring(const std::string& path);
 
 }  // namespace dft

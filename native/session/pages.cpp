@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-// There in a program with a leak checker, which looks for pointers to heap blocks in no other pages.
+// Present in programs with a leak checker, which otherwise finds no pointers to heap blocks in these pages.
 extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*, size_t);
 extern "C" __attribute__((weak)) void __lsan_unregister_root_region(const void*, size_t);
 

@@ -43,8 +43,8 @@ std::optional<PeekedRing> peek_ring(const std::string& path) {
   DeadRing ring;
   if (ring.open(path, DeadRing::To::kLook) != DeadRing::Opened::kYes) return std::nullopt;
   PeekedRing out;
-  // The writer changes the word of the commit before it lets producers write over what it has taken: as long as the
-  // word is the same before and after, what was read in between belongs together.
+  // The writer changes the commit word before it lets producers overwrite what it has taken: as long as the
+  // word is the same before and after, what was read in between is consistent.
   for (int i = 0; i < kTries && !out.steady; ++i) {
     if (i) usleep(useconds_t(500 << i));
     if (!ring.read_header()) return std::nullopt;

@@ -16,7 +16,7 @@
 namespace dft {
 namespace {
 
-constexpr size_t kLongestCommand = 1000;  // in the run's record; the whole stands in another
+constexpr size_t kLongestCommand = 1000;  // in the run's record; another has all of it
 
 std::string read_command_line() {
   std::string out;
@@ -35,7 +35,7 @@ std::string joined(std::string words, char separator) {
   return words;
 }
 
-// Asked without knowing Python: a program that has an interpreter in it has this function.
+// Works without Python's headers: a program with an embedded interpreter has this function.
 std::string python_version() {
   auto* version = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "Py_GetVersion"));
   std::string text = version ? version() : "";

@@ -1,5 +1,5 @@
-// Completes the traces of processes that died before they could, from the ring files they left. A ring is removed when
-// all it holds is in its trace, and never otherwise.
+// Completes the traces of processes that died before they could, from the ring files they left. A ring is removed only
+// when everything in it is in its trace.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ std::string requested_directory() {
   return text ? text : "";
 }
 
-// Every place that may hold rings of traces in `directory`; a ring that is known in two is one.
+// Every place that may have rings of traces in `directory`; a ring found in two places counts once.
 std::set<std::string> rings_for(const std::string& directory) {
   std::set<std::string> found;
   for (const auto& place : {own_ring_directory(), directory, requested_directory()})
@@ -44,7 +44,7 @@ std::set<std::string> rings_for(const std::string& directory) {
   return found;
 }
 
-// Another that completes the same trace is waited for, but all of them together no longer than until `deadline`.
+// Waits for another reader that completes the same trace, but in total no longer than until `deadline`.
 bool lock_until(DeadRing& ring, uint64_t deadline) {
   for (;;) {
     DeadRing::Lock got = ring.lock();
@@ -62,7 +62,7 @@ Completion finish_with(const DeadRing& ring, const std::string& trace) {
   return done;
 }
 
-// Where in `directory` the trace of the ring is; empty if it is not there. A trace that was moved is known by its name
+// Where in `directory` the trace of the ring is; empty if it is not there. A moved trace is recognised by its name
 // and its first records.
 std::string trace_in(const std::string& directory, const DeadRing& ring) {
   std::string trace = ring.trace_path();
@@ -87,7 +87,7 @@ std::vector<std::string> recover_all(const std::set<std::string>& paths, uint64_
       if (trace.empty() || !lock_until(ring, deadline)) continue;
       if (finish_with(ring, trace).outcome == Completion::kCompleted) done.push_back(trace);
     } catch (...) {
-      // Out of memory at worst; the program that is being traced must not end by another one's ring.
+      // Out of memory at worst; the traced program must not crash on another process's ring.
     }
   }
   return done;
@@ -112,7 +112,7 @@ bool recover_trace(const std::string& path) {
 }
 
 void recover_at_exit(const std::string& directory) {
-  // The paths are compared as they are: to look at directories of others may take for ever.
+  // The paths are compared textually: accessing other users' directories may take forever.
   recover_all(rings_for(directory), kExitPatienceNs, true, [&](const DeadRing& ring) {
     std::string trace = ring.trace_path();
     return directory_of(trace) == directory ? trace : std::string();
@@ -126,8 +126,9 @@ Completion recover_ring(const std::string& path, const std::string& trace, bool 
   DeadRing::Life life = ring.life();
   if (life == DeadRing::Life::kAlive) return {Completion::kKept, "its process is running", 0};
   if (life == DeadRing::Life::kUnknown && !surely_dead)
-    return {Completion::kKept, "its process cannot be seen from here", 0};
-  if (!lock_until(ring, monotonic_ns() + kReadersPatienceNs)) return {Completion::kKept, "another reader has it", 0};
+    return {Completion::kKept, "its process is not visible from here", 0};
+  if (!lock_until(ring, monotonic_ns() + kReadersPatienceNs))
+    return {Completion::kKept, "another reader is using it", 0};
   if (!apart) return finish_with(ring, trace.empty() ? ring.trace_path() : trace);
   Completion done = write_apart(ring, trace);
   if (done.outcome != Completion::kKept) unlink_ring(path);

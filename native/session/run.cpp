@@ -34,7 +34,7 @@ std::string host_name() {
   return host;
 }
 
-// Characters that may stand in a file's name. What had to be changed is told apart by its hash.
+// Characters allowed in a file name. If something had to be changed, a hash keeps names distinct.
 std::string cleaned(const std::string& text, size_t longest) {
   std::string out = text;
   for (char& c : out)
@@ -44,7 +44,7 @@ std::string cleaned(const std::string& text, size_t longest) {
   return out.substr(0, longest - 9) + "-" + short_hash(text).substr(0, 8);
 }
 
-// In the order of time, to the millisecond.
+// In chronological order, to the millisecond.
 std::string new_id() {
   uint64_t now = realtime_ns();
   time_t seconds = time_t(now / 1000000000);
@@ -90,7 +90,7 @@ bool is_local(const std::string& address) {
   return address == "localhost" || address.starts_with("127.") || address == "::1";
 }
 
-// All ranks of one start by the launcher, and no others, have this.
+// Shared by all ranks of one start by the launcher, and no others.
 std::string job_of(const Rank& rank) {
   std::string name = rank.launcher + "-";
   for (const auto& group : rank.row->job) {
@@ -139,7 +139,7 @@ std::string replaced(std::string stem, const std::string& id) {
   return at == stem.npos ? stem : stem.replace(at, 5, id);
 }
 
-// Whether a process of the run with this rank has been here, and has ended.
+// Whether a process of the run with this rank has already run here and ended.
 bool has_been(const std::string& stem, const Run& run) {
   auto is_it = [&](const std::string& path) {
     ExistingTrace t = look_at(path);
@@ -188,7 +188,7 @@ std::vector<std::string> given_names() {
   return out;
 }
 
-// The process, as it may stand in a name's entry: an exec leaves it the same.
+// The process, as it appears in a name's entry: it survives an exec.
 std::string this_process() {
   return std::to_string(getpid()) + "." + std::to_string(process_start_time(uint32_t(getpid())));
 }

@@ -22,7 +22,7 @@ namespace dft {
 namespace {
 
 // Leaked: threads may still record while static destructors run. Made when the library is loaded: a fork in the
-// middle of a first use would leave a child that waits for ever for the initialisation to end.
+// middle of a first use would leave a child that waits forever for the initialisation to end.
 State* const g_state = new State;
 
 std::atomic<uint32_t> g_generations_made{0};
@@ -46,7 +46,7 @@ struct Paths {
   std::string requested, fallback;
 };
 
-// `given`: the name is asked for exactly, and had unless another process of the run has given it before.
+// `given`: exactly this name is requested, and granted unless another process of the run has given it before.
 Paths paths_for(const std::string& stem, bool given, const Session& s) {
   std::string own = with_suffix(stem + "-" + s.hex + "-" + s.role, s.settings.compress);
   bool wanted = given && !is_given_by_another(s.run.id, stem);
@@ -92,7 +92,7 @@ void arm(Session* s) {
   uint64_t wall = realtime_ns();
   s->clock.start(now, wall - (monotonic_ns() - now.mono_ns));
   note_session_clock(now, s->clock.epoch_offset());
-  g_waiting_payloads.store(0);  // a forked child's are the parent's; of an earlier session none is left
+  g_waiting_payloads.store(0);  // a forked child's belong to the parent; none is left of an earlier session
   g_cut_values.store(0);
   g.session_pid.store(s->pid);
   g.session = s;
@@ -134,7 +134,7 @@ bool start_session(const std::string& path, const char* role) {
 }
 
 void rearm_in_child() {
-  // The parent's session, its threads and its rings belong to the parent: leave them be.
+  // The parent's session, its threads and its rings belong to the parent: leave them alone.
   State& g = state();
   Session* parent = g.session;
   tls_thread = nullptr;
@@ -190,7 +190,7 @@ void finish_session() {
     }
     recover_at_exit(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
     for (int i = 0; i < 10000 && s->waiting.load(); ++i) usleep(100);  // all of them have their answer
-    if (!quiet || s->waiting.load()) return;                           // someone may still look at all of it
+    if (!quiet || s->waiting.load()) return;                           // another thread may still use all of it
     std::vector<MappedRing> maps;
     for (RingSlot* slot : s->slots) {
       maps.push_back(slot->map);

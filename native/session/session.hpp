@@ -17,13 +17,13 @@ struct Stats {
 };
 
 // Arms a session; the files appear with the first record. `path` empty: a name made from the prefix.
-// False when one is armed already. `role` is the last part of a made-up file name.
+// False if one is already armed. `role` is the last part of a generated file name.
 DFT_API bool start_session(const std::string& path, const char* role);
 // Everything recorded before the call is in the file when it returns true.
 DFT_API bool flush_session(uint64_t timeout_ms);
 DFT_API bool session_armed();
 DFT_API std::string session_path();
-// The id of the run this process belongs to; empty as long as that cannot be told.
+// The id of the run this process belongs to; empty as long as it is not known.
 DFT_API std::string run_id();
 DFT_API Stats session_stats();
 // Gives the armed session another file; renames the one in use if it has begun.
@@ -34,10 +34,10 @@ DFT_API uint64_t ticks_to_us(uint64_t ticks);
 // Completes the traces in `directory` whose processes died; returns the files touched.
 DFT_API std::vector<std::string> recover_directory(const std::string& directory);
 
-// Completes the trace of a dead process; false while something of it still waits in a ring.
+// Completes the trace of a dead process; false while part of it is still in a ring.
 bool recover_trace(const std::string& path);
 
-// The same for a directory at the end of a traced program: in a bounded time, and only where nothing has to be looked
+// The same for a directory at the end of a traced program: in a bounded time, and only if nothing has to be searched
 // for.
 void recover_at_exit(const std::string& directory);
 

@@ -1,4 +1,4 @@
-// Questions about time from any thread, session or not.
+// Time queries from any thread, with or without a session.
 #pragma once
 
 #include "record/clock.hpp"

@@ -16,8 +16,8 @@
 
 namespace dft {
 
-// While a thread holds it, or waits for it, the calls of a signal handler in that thread are not for us: they would
-// wait here for themselves.
+// While a thread holds it, or waits for it, the calls of a signal handler in that thread are ignored: they would
+// deadlock here.
 class QuietMutex {
  public:
   void lock() {
@@ -45,9 +45,9 @@ struct Session {
   Settings settings;
   pid_t pid = 0;
   std::string hex, host, host_hash;
-  std::string role;  // the last part of a made-up name
+  std::string role;  // the last part of a generated name
   Run run;
-  std::string requested_path, fallback_path;  // the file asked for, and the one if that is taken
+  std::string requested_path, fallback_path;  // the requested file, and the one used if that is taken
   std::string root_stem;                      // of the process whose fork we are
 
   RingFile rings;
@@ -55,7 +55,7 @@ struct Session {
   LineFormatter lines;
   Writer writer;
   std::mutex writer_mutex;  // the writer object is used by its thread, by exec and by rename; held while disks are slow
-  // What others may ask at any time, without waiting for a disk.
+  // What others may read at any time, without waiting for a disk.
   struct Shown {
     bool opened = false;
     std::string path;
@@ -63,13 +63,13 @@ struct Session {
   } shown;
   std::mutex shown_mutex;
 
-  std::vector<RingSlot*> slots;  // the writer sees to it that there is room for more: see attach_thread()
+  std::vector<RingSlot*> slots;  // the writer makes sure there is room for more: see attach_thread()
   ThreadState* threads = nullptr;
   int released = 0;  // rings whose threads have ended since the last flush on their account
   std::atomic<bool> recording{false};
   std::atomic<uint64_t> dropped_before_begin{0};
   bool failed = false;
-  // Said by the writer, which may allocate: a thread got no ring, or one that does not outlive the process.
+  // Reported by the writer, which may allocate: a thread got no ring, or one that does not outlive the process.
   std::atomic<bool> no_ring{false}, private_ring{false};
   std::atomic<uint64_t> no_memory_until{0};  // ns: none is asked for before
   RingHeader blind{};  // of threads that got none: it has no room, so that each of their events is dropped and counted
@@ -80,7 +80,7 @@ struct Session {
   std::atomic<bool> writer_begun{false};
   bool woken_early = false;
   std::atomic<uint32_t> wake{0}, sleeping{0}, stop{0}, flush_wanted{0}, flush_done{0};
-  std::atomic<bool> written{true};  // nothing was refused at the last try
+  std::atomic<bool> written{true};  // the last try succeeded
   std::atomic<int> waiting{0};      // threads in flush_session()
 
   FileHeader* header() const { return rings.header(); }
@@ -100,9 +100,9 @@ struct State {
 
 State& state();
 void install_fork_handlers();
-// In the child of a fork: a session of its own, which writes nothing until it records something.
+// In the child of a fork: its own session, which writes nothing until it records something.
 void rearm_in_child();
-// The same where recording could hang the child: nothing is recorded, nothing allocated.
+// The same if recording could hang the child: nothing is recorded or allocated.
 void leave_session_in_child();
 
 }  // namespace dft

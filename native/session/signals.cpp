@@ -1,4 +1,4 @@
-// DFTRACER_BIND_SIGNALS: on a fatal signal, put what is recorded into the file, then let the signal take its course.
+// DFTRACER_BIND_SIGNALS: on a fatal signal, write everything recorded to the file, then let the signal proceed.
 #include <signal.h>
 #include <time.h>
 

@@ -42,7 +42,7 @@ void on_thread_exit(void* p) {
     for (RingSlot* slot : s->slots)
       if (slot->map.header == t->ring) slot->state.store(RingSlot::kReleased);
     if (++s->released >= kReleasedBeforeFlush) {
-      // Many short threads: their rings are free again once what they hold is on disk.
+      // Many short threads: their rings are free again once their contents are on disk.
       s->released = 0;
       s->flush_wanted.fetch_add(1);
       wake_writer();
@@ -54,7 +54,7 @@ void on_thread_exit(void* p) {
   give_pages(t, sizeof *t);
 }
 
-// In the ring file if that may be and it has room, else in private memory.
+// In the ring file if that is allowed and it has room, otherwise in private memory.
 RingSlot* new_slot(Session* s, bool in_file) {
   constexpr uint64_t kPauseNs = 100'000'000;
   MappedRing map;
@@ -163,7 +163,7 @@ ThreadState* attach_thread(bool for_io) {
     t->root.outer_id = -1;
     t->stack = &t->root;
   } else {
-    t->root.size = 0;  // what was open in an earlier session is not part of this one
+    t->root.size = 0;  // events opened in an earlier session are not part of this one
     t->stack = &t->root;
     t->context = nullptr;
     if (t->contexts && g.free_contexts) g.free_contexts(t->contexts);

@@ -10,7 +10,7 @@ void recycle_released(Session* s);
 // Memory for rings that are being filled for the first time, ahead of their threads.
 void extend_rings(Session* s, const std::vector<RingSlot*>& slots);
 std::vector<RingSlot*> slots_now(Session* s);
-// False when some thread does not come back from writing its record: it has no CPU, or a debugger holds it.
+// False if some thread does not finish writing its record: it has no CPU, or a debugger holds it.
 bool wait_for_producers(Session* s);
 // Makes every running thread of the process pass a full barrier: the hot path then needs none.
 bool process_barrier();

@@ -15,7 +15,7 @@
 namespace dft {
 namespace {
 
-// Not by a second number for a file of the program: closing that would end the program's locks on it.
+// Not by duplicating one of the program's descriptors: closing that would release the program's locks on the file.
 void widen_descriptor_table() {
   int fd = open_high_fd("/", O_PATH);
   if (fd >= 0) close(fd);
@@ -51,7 +51,7 @@ bool prepare_aside() {
 }  // namespace
 
 void warm_up(bool alone) {
-  // A child of a program with threads is left unrecorded under a sanitizer (fork.cpp): be none of them there.
+  // Under a sanitizer, the child of a program with threads is not recorded (fork.cpp): do not add a thread there.
   if (alone || any_sanitizer() || one_thread() || !prepare_aside()) prepare(nullptr);
 }
 

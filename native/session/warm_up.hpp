@@ -1,11 +1,11 @@
-// What the kernel takes its time for, done ahead.
+// Slow kernel operations, done ahead of time.
 #pragma once
 
 namespace dft {
 
-// A larger table of descriptors, and the right to the barrier that spares the hot path one. In a process with several
-// threads either keeps its caller waiting for some 10 ms, which must not fall on the first traced call nor on the
-// start of the session: a thread of its own waits for them then.
+// A larger descriptor table, and registration for the barrier that spares the hot path one. In a process with several
+// threads either makes its caller wait for some 10 ms, which must not hit the first traced call or the
+// start of the session: a separate thread waits for them then.
 // `alone`: known to be the only thread, as in the child of a fork.
 void warm_up(bool alone);
 

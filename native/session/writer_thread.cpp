@@ -41,7 +41,7 @@ bool anything_recorded(Session* s) {
   return false;
 }
 
-// Sleeps as futex_wait() does; a fork that needs the writer at rest may happen now.
+// Sleeps like futex_wait(); a fork that needs the writer paused may happen now.
 void rest(Session* s, uint32_t seen, uint64_t ms) {
   state().writer_at_work.unlock();
   futex_wait(&s->wake, seen, ms);
@@ -61,7 +61,7 @@ void doze(Session* s) {
   g_doze.store(0);
 }
 
-// Takes what the rings hold to the file; false while that refuses.
+// Writes the contents of the rings to the file; false while the file system rejects writes.
 bool write_round(Session* s, bool force) {
   auto slots = slots_now(s);  // before the writer's lock: rename_session() takes the two in this order
   extend_rings(s, slots);
@@ -93,7 +93,7 @@ void write_end(Session* s) {
   try {
     s->writer.finish(slots, thread_cpu_ns());
   } catch (const std::bad_alloc&) {
-    // What is missing waits in the ring for the next reader.
+    // Whatever is missing stays in the ring for the next reader.
   }
   show(s);
   s->written.store(s->writer.complete());

@@ -8,9 +8,9 @@
 namespace dft {
 
 bool start_writer_thread(Session* s);
-// Waits for it, for a bounded time; `abandoned` says that it did not come.
+// Waits for it, for a bounded time; `abandoned` says that it did not finish.
 void stop_writer(Session* s);
-// Copies what others may ask for. Call with writer_mutex held.
+// Copies what others may read. Call with writer_mutex held.
 void show(Session* s);
 std::string shown_path(Session* s);
 

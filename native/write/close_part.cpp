@@ -54,7 +54,7 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   add_arg(args, "clock", clock_source());
   add_arg(args, "clock_start_ns", int64_t(clock_.first().mono_ns + clock_.epoch_offset()));
   add_arg(args, "clock_end_ns", int64_t(mapped));
-  // How far the wall clock has moved against ours since the start (NTP steps, slewing).
+  // How far the wall clock has drifted from ours since the start (NTP steps, slewing).
   add_arg(args, "clock_drift_ns", int64_t(realtime_ns()) - int64_t(mapped));
   add_arg(args, "compression", settings_.compress ? Gzip::backend() : "none");
   add_arg(args, "recoverable", rings_.recoverable() ? 1 : 0);
@@ -73,7 +73,7 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   bool written = cut_member(slots_);
   closing_ = false;
   if (!written) {
-    // More may come before the next try.
+    // More may arrive before the next try.
     spool_used_ -= text.size();
     new_facts_ = before;
   }
@@ -105,7 +105,7 @@ void Writer::remove_oldest_parts() {
 void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
   slots_ = slots;
   complete_ = pump(slots, true);
-  // The limit may have been reached in the middle of that: what is left is dropped, counted and told.
+  // The limit may have been reached in the middle of that: the rest is dropped, counted and reported.
   auto left = [](RingSlot* s) { return s->map.header->head.load(std::memory_order_acquire) != s->read; };
   if (complete_ && over_limit() && std::any_of(slots.begin(), slots.end(), left)) complete_ = pump(slots, true);
   if (!complete_ || !file_.is_open()) return;

@@ -16,7 +16,7 @@
 namespace dft {
 namespace {
 
-constexpr size_t kHead = 64 << 10;      // the run stands in the second record
+constexpr size_t kHead = 64 << 10;      // the run is in the second record
 constexpr size_t kLongTail = 64 << 20;  // more than a closing member can be
 
 std::string read_piece(int fd, uint64_t offset, size_t size) {
@@ -33,7 +33,7 @@ std::string read_piece(int fd, uint64_t offset, size_t size) {
 
 bool is_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
-// The text of the last member, or nothing where the members do not lead to the end of the file.
+// The text of the last member, or nothing if the members do not reach the end of the file.
 std::string last_member_text(int fd, uint64_t size) {
   for (uint64_t at = 0; at < size;) {
     auto index = read_member_index(read_piece(fd, at, kMemberHeaderSize));

@@ -1,4 +1,4 @@
-// What a file that is already there says of itself: is it a trace, of which run, and has it been finished?
+// What an existing file says about itself: is it a trace, of which run, and is it finished?
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct ExistingTrace {
   bool continues = false;  // ...of a part, with more parts to follow
 
   bool is_same_file(const ExistingTrace& other) const { return device == other.device && inode == other.inode; }
-  // Nobody will write to it any more, as far as anyone can know.
+  // As far as can be known, nothing will write to it any more.
   bool has_ended() const;
 };
 

@@ -5,7 +5,7 @@
 namespace dft {
 namespace {
 
-// Beyond this many files a name may appear twice in a trace rather than cost memory.
+// Beyond this many files, a name may appear twice in a trace rather than cost memory.
 constexpr size_t kMost = 1 << 20;
 
 // The hash of an FH record, 0 for any other.

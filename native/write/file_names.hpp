@@ -1,4 +1,4 @@
-// Which files the current trace file names already: each once, and each again in every part.
+// Which files the current trace file has already named: each once, and again in every part.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class FileNames {
   // Rotated traces need the names again later; others only need to know that they were written.
   explicit FileNames(bool keep_paths) : keep_paths_(keep_paths) {}
   void new_part();
-  // For a record that names a file: is its name written already?
+  // For a record that names a file: has its name already been written?
   bool has(const Record& r) const;
   // The name in this record has been written.
   void note(const Record& r);

@@ -59,7 +59,7 @@ Gzip::~Gzip() {
 const char* Gzip::backend() { return "gzip"; }
 
 std::string_view Gzip::member(std::string_view text, const MemberFacts& facts) {
-  // Lines of events come out 10 to 60 times smaller; what does not is long strings, which zlib knows better.
+  // Lines of events shrink 10 to 60 times; if not, there are long strings, which zlib handles better.
   constexpr size_t kUnlikeEvents = 6, kWorthASearch = 4096, kKeptMemory = 4 << 20;
   auto& out = impl_->out;
   if (out.capacity() > kKeptMemory) std::vector<uint8_t>().swap(out);  // after a giant string

@@ -8,7 +8,7 @@
 
 namespace dft {
 
-// The text of the member at the start of `bytes`, at most `limit` of it, as far as it is there.
+// The text of the member at the start of `bytes`, at most `limit` bytes, as far as available.
 std::string first_member_text(std::string_view bytes, size_t limit);
 
 class Gzip {
@@ -17,7 +17,7 @@ class Gzip {
   ~Gzip();
   Gzip(const Gzip&) = delete;
   Gzip& operator=(const Gzip&) = delete;
-  // The whole member; the view is good until the next call.
+  // The whole member; the view is valid until the next call.
   std::string_view member(std::string_view text, const MemberFacts& facts);
   static const char* backend();
 

@@ -47,7 +47,7 @@ size_t LineFormatter::bound(const Record& r) {
 }
 
 char* LineFormatter::write_times(char* p, uint64_t start_ns, uint64_t end_ns, Line* line) const {
-  // Both ends are cut to us, and the duration is their difference: a child never sticks out of its parent.
+  // Both ends are truncated to us, and the duration is their difference: a child never extends beyond its parent.
   uint64_t start = start_ns / 1000;
   uint64_t end = end_ns / 1000;
   p = put(p, envelope::kTs);
@@ -104,7 +104,7 @@ char* put_hash(char* p, uint64_t hash) {
   return p;
 }
 
-// The keys of all calls as they stand in the text, made once.
+// The keys of all calls as they appear in the text, made once.
 struct CallKeys {
   std::string text[4];
   bool is_hash[4] = {};

@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kMatch = 0x80000000u;
 constexpr uint32_t kWindow = 32768;
 constexpr uint32_t kMaxLength = 258;
-// A block is written when it has that many tokens: a long string must not take many times its size.
+// A block is written when it has this many tokens: a long string must not take many times its size.
 constexpr size_t kBlockTokens = 1 << 17;
 constexpr uint32_t kPiece = 1 << 15;
 // A shorter match costs more bits than its literals.
@@ -60,7 +60,7 @@ inline uint64_t load8(const uint8_t* p) {
   return v;
 }
 
-// Bytes that agree from both places on, at most `limit`.
+// The number of equal bytes from both positions, at most `limit`.
 inline uint32_t agreement(const uint8_t* a, const uint8_t* b, uint32_t limit) {
   uint32_t n = 0;
   if constexpr (std::endian::native == std::endian::little) {
@@ -157,7 +157,7 @@ void code_lengths(const uint32_t* counts, unsigned n, unsigned limit, uint8_t* l
     ++per_length[l + 1];
     fill -= uint64_t(1) << (limit - l - 1);
   }
-  // Readers refuse a code with gaps as well: give what was taken too much back.
+  // Readers also reject a code with gaps: give back what was taken too much.
   for (uint64_t gap = (uint64_t(1) << limit) - fill; gap;) {
     unsigned l = 2;
     while (!per_length[l] || uint64_t(1) << (limit - l) > gap) ++l;
@@ -195,7 +195,7 @@ inline void LineDeflate::put_match(uint32_t length, uint32_t distance) {
 void LineDeflate::flush_match() {
   uint32_t left = pending_length_;
   while (left > kMaxLength) {
-    // Leave a rest that is a match of its own.
+    // Leave a remainder that is itself a match.
     uint32_t piece = left - kMaxLength < 3 ? left - 3 : kMaxLength;
     put_match(piece, pending_distance_);
     left -= piece;
@@ -249,7 +249,7 @@ void LineDeflate::diff(const uint8_t* text, const Line& line, const Line& refere
     a += taken;
     b += n;
     if (a == a_end) return;
-    // A value that differs: numbers first, then whatever stands there, up to its end.
+    // A value that differs: numbers first, then anything else, up to its end.
     const uint8_t* from = a;
     while (a < a_end && is_digit(*a)) ++a;
     while (b < b_end && is_digit(*b)) ++b;

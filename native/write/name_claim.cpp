@@ -24,7 +24,7 @@ constexpr int kMostOfOneRun = 1000;
 
 std::string suffix_of(const std::string& path) { return path.substr(without_suffix(path).size()); }
 
-// While it is held no other process of ours moves the file. Where there are no locks, nothing is held.
+// While it is held, no other traced process moves the file. Without file locks, nothing is held.
 class MovingLock {
  public:
   explicit MovingLock(const std::string& path)
@@ -75,7 +75,7 @@ bool of_one_run(const ExistingTrace& a, const ExistingTrace& b) {
   return a.kind == b.kind && a.run == b.run && a.owner == b.owner;
 }
 
-// A closed first part says nothing of the later ones.
+// A closed first part says nothing about later ones.
 bool all_parts_have_ended(const std::string& path, const ExistingTrace& first) {
   if (first.has_ended()) return true;
   if (!first.closed || !first.continues) return false;
@@ -112,7 +112,7 @@ bool move_aside(const std::string& path, const ExistingTrace& seen) {
     if (look_at(target).is_same_file(seen)) {
       move_parts(path, seen, target);
     } else {
-      rename_exclusively(target, path);  // another process was quicker, and this one is its file
+      rename_exclusively(target, path);  // another process was faster, and this one is its file
     }
     return true;
   }
@@ -134,7 +134,7 @@ int rename_exclusively(const std::string& from, const std::string& to) {
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) return errno;
   if (link(from.c_str(), to.c_str()) == 0) return unlink(from.c_str()) == 0 ? 0 : errno;
   if (errno != EPERM && errno != ENOSYS && errno != EOPNOTSUPP) return errno;
-  // No links either: make the name ours, then put the file in the place of what we made.
+  // No links either: create the name exclusively, then rename the file over what we created.
   int fd = open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return errno;
   close(fd);
@@ -156,7 +156,7 @@ Claim claim_name(const std::string& from, const std::string& to, const Claimant&
     ExistingTrace there = look_at(to);
     if (there.kind == ExistingTrace::kMissing) continue;
     if (there.kind == ExistingTrace::kForeign) {
-      // A live trace whose first lines are being rewritten looks like this for a moment.
+      // A live trace whose first lines are being rewritten briefly looks like this.
       if (++unreadable > 5) return Claim::kForeign;
     } else {
       if (there.run == claimant.run && !there.run.empty()) return Claim::kTaken;

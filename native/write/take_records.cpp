@@ -23,7 +23,7 @@ void release_payload(const Record& r) {
 }  // namespace
 
 bool Writer::take_large(RingSlot* slot, const Record& r, int64_t tid) {
-  // Larger than the spool: a member of its own, straight from the heap. A new part has its first lines to write.
+  // Larger than the spool: a separate member, straight from the heap. A new part has to write its first lines.
   if (!cut_member(slots_) || !cut_member(slots_) || spool_used_ > 0) return false;
   LineFormatter::Line line;
   std::string text;
@@ -41,7 +41,7 @@ bool Writer::take_large(RingSlot* slot, const Record& r, int64_t tid) {
     release_payload(r);
     return true;
   }
-  // Once committed, the record's place is the producer's again.
+  // Once committed, the record's space belongs to the producer again.
   Record head = r;
   char payload[sizeof(HeapPayload)];
   bool on_heap = r.flags & kOnHeap;
@@ -67,7 +67,7 @@ void Writer::count_taken(const LineFormatter::Line& line) {
   events_taken_ += line.event;
 }
 
-// Seldom: the threads take their ids from the same cache line.
+// Rarely: the threads take their ids from the same cache line.
 void Writer::publish_count() {
   if (events_taken_) rings_.header()->events.fetch_add(events_taken_, std::memory_order_relaxed);
   events_taken_ = 0;
@@ -114,7 +114,7 @@ void Writer::name_file(uint64_t hash, int64_t tid) {
   ++records_in_file_;
 }
 
-// False when the spool is full or the disk refuses before `head` is reached.
+// False if the spool is full or the disk rejects writes before `head` is reached.
 bool Writer::take(RingSlot* slot, uint64_t head) {
   FileHeader* h = rings_.header();
   uint64_t mask = slot->map.capacity - 1;
@@ -174,8 +174,8 @@ void Writer::discard(const std::vector<RingSlot*>& slots) {
 }
 
 bool Writer::drain(const std::vector<RingSlot*>& slots) {
-  // Up to the heads seen now: a producer that never pauses must not keep us here. By turns: of many full rings each
-  // is to get some room soon.
+  // Up to the current heads: a producer that never pauses must not keep us here. Round robin: each of many full rings
+  // should get some room soon.
   constexpr uint64_t kTurn = 64 << 10;
   heads_.clear();
   for (RingSlot* s : slots) heads_.push_back(s->map.header->head.load(std::memory_order_acquire));
@@ -215,7 +215,7 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
   bool due = now - last_commit_ns_ >= settings_.flush_ms * kMillisecond / 2;
   if (uncommitted() && (force || due) && !commit_tail(slots)) return false;
   if (tail_committed_ && now - tail_since_ns_ > kTailAge && !cut_member(slots)) return false;
-  // Only where something was written: the number is known to be ours then, and not one that the program is reusing.
+  // Only if something was written: then the number is known to be ours, and not reused by the program.
   if (commits_.load(std::memory_order_relaxed) != commits_before && file_.vanished())
     warn_once("the trace file " + file_.path() + " was removed; its events are lost");
   return true;

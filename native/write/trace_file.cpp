@@ -62,7 +62,7 @@ bool TraceFile::create(const std::string& path) {
     if (fd >= 0) ::close(fd);
     return false;
   }
-  // Tells readers and movers that the owner lives; nothing depends on it where there are no locks.
+  // Tells readers and movers that the owner is alive; nothing depends on it if there are no locks.
   flock(fd, LOCK_EX | LOCK_NB);
   fd_ = fd;
   device_ = st.st_dev;
@@ -82,7 +82,7 @@ Claim TraceFile::claim(const std::string& path, const Claimant& claimant) {
 bool TraceFile::reopen_if_stolen() {
   struct stat st;
   if (fstat(fd_, &st) == 0 && uint64_t(st.st_dev) == device_ && uint64_t(st.st_ino) == inode_) return true;
-  // The program closed our descriptor (os.closerange, daemonising); the number may be its own file by now.
+  // The program closed our descriptor (os.closerange, daemonising) and may have reused the number for its own file.
   int fd = open_high_fd(path_.c_str(), O_RDWR);
   if (fd < 0) return false;
   if (fstat(fd, &st) != 0 || uint64_t(st.st_dev) != device_ || uint64_t(st.st_ino) != inode_) {
@@ -107,7 +107,7 @@ bool TraceFile::write_at(uint64_t offset, std::string_view bytes) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       error_ = path_ + ": " + strerror(n < 0 ? errno : ENOSPC);
-      if (ftruncate(fd_, off_t(offset)) != 0) error_ += " (and cannot cut the half-written part off)";
+      if (ftruncate(fd_, off_t(offset)) != 0) error_ += " (and cannot remove the partially written data)";
       return false;
     }
     done += size_t(n);

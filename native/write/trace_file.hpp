@@ -1,4 +1,4 @@
-// The trace file of one process: its name, and writes that either happen wholly or not at all.
+// The trace file of one process: its name, and writes that happen completely or not at all.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ std::string absolute_path(const std::string& path);
 std::string directory_of(const std::string& path);
 bool make_directories(const std::string& directory);
 
-// A file whatever it is called.
+// A file, whatever its name.
 struct FileId {
   uint64_t device = 0, inode = 0;
 };
@@ -31,13 +31,13 @@ class TraceFile {
   ~TraceFile() { close(); }
   // A new file; false if there is one of this name, or for another reason: see error().
   bool create(const std::string& path);
-  // Gives it another name; it keeps the one it has unless that is granted.
+  // Gives it another name; if that fails, it keeps its current one.
   Claim claim(const std::string& path, const Claimant& claimant);
   bool write_at(uint64_t offset, std::string_view bytes);
-  // Cuts the file at `size`.
+  // Truncates the file to `size`.
   bool truncate(uint64_t size);
   void close();
-  // The file was removed under us; what is written goes nowhere.
+  // The file was removed while in use; writes are lost.
   bool vanished() const;
 
   FileId id() const { return {device_, inode_}; }

@@ -33,7 +33,7 @@ bool Writer::create_file() {
 
 bool Writer::settle_name() {
   if (requested_path_ != fallback_path_) {
-    // Others who want the name read here whose it is: a file with a requested name is never without that.
+    // Others that want the name read here whose it is: a file with a requested name always has this.
     if (rewriting_ && !commit_tail({})) return false;
     claim(requested_path_);
   }
@@ -45,7 +45,7 @@ bool Writer::settle_name() {
   return true;
 }
 
-// Both names stand in the ring file while the file changes from one to the other.
+// The ring file has both names while the file changes from one to the other.
 Claim Writer::claim(const std::string& path) {
   char* other = rings_.header()->path[path_slot_ ^ 1];
   snprintf(other, sizeof rings_.header()->path[0], "%s", path.c_str());
@@ -93,7 +93,7 @@ void Writer::append_prelude() {
   append(prelude_.text, prelude_.facts);
   records_in_file_ = prelude_.records;
   taken_in_part_ = 0;
-  // These lines are in no ring: until the first commit the spool is the only place that has them.
+  // These lines are in no ring: until the first commit only the spool has them.
   FileHeader* h = rings_.header();
   h->tail_offset.store(0);
   keep_as_tail();
@@ -134,7 +134,7 @@ bool Writer::commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, 
   h->closed_at.store(closing_ ? size : 0, std::memory_order_release);
   if (!file_.write_at(offset, bytes)) {
     refused();
-    // When replacing, the file has been cut at `offset`: the spool stays the truth until it is written.
+    // When replacing, the file has been truncated at `offset`: the spool stays authoritative until it is written.
     rewriting_ = rewriting_ || replacing;
     file_size_ = offset;
     if (!replacing) set_commit(file_size_, kIdle);
@@ -165,7 +165,7 @@ void Writer::empty_spool() {
   tail_facts_ = new_facts_ = {};
 }
 
-// Makes one piece of everything in the spool, in the place of what the file has of it.
+// Writes everything in the spool as one member, replacing what the file has of it.
 bool Writer::commit_whole(const std::vector<RingSlot*>& slots) {
   MemberFacts facts = tail_facts_;
   facts.merge(new_facts_);
@@ -174,7 +174,7 @@ bool Writer::commit_whole(const std::vector<RingSlot*>& slots) {
   return commit_bytes(slots, offset, encode({rings_.spool(), spool_used_}, facts), replacing);
 }
 
-// Puts the new text into the file and keeps it in the spool, to be joined with what follows.
+// Writes the new text to the file and keeps it in the spool, to be merged with what follows.
 bool Writer::commit_tail(const std::vector<RingSlot*>& slots) {
   if (rewriting_) {
     if (!commit_whole(slots)) return false;

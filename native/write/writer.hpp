@@ -25,7 +25,7 @@ struct RingSlot {
   int named_part = 0;
 };
 
-// What the trace says of its process at the start; made when the session begins to record.
+// What the trace says about its process at the start; made when the session begins to record.
 struct Prelude {
   std::string text;
   MemberFacts facts;
@@ -36,29 +36,29 @@ class Writer {
  public:
   Writer(const Settings& settings, RingFile& rings, ClockMap& clock, LineFormatter& lines);
 
-  // The file is made as `fallback_path`, a name of its own, and then claims the requested one.
+  // The file is created as `fallback_path`, a unique name, and then claims the requested one.
   void set_target(std::string requested_path, std::string fallback_path, Claimant claimant);
   // Puts the opening records where recovery finds them even if the file is never opened.
   void set_prelude(Prelude prelude);
-  // What others have to say in the closing record.
+  // Additional arguments for the closing record.
   void set_closing_facts(void (*append)(std::string* args)) { closing_facts_ = append; }
-  // False if the file system refuses; every later write tries again.
+  // False if the file system rejects it; every later write tries again.
   bool ensure_open();
   // In the child of a fork: the file is the parent's.
   void abandon() { file_.close(); }
 
-  // Writes what the slots hold now. `force`: also what is younger than the flush interval.
-  // False while the file system refuses.
+  // Writes what the slots contain now. `force`: also what is younger than the flush interval.
+  // False while the file system rejects writes.
   bool pump(const std::vector<RingSlot*>& slots, bool force);
-  // The last records; afterwards the file vouches for itself.
+  // The last records; afterwards the file is complete in itself.
   void finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns);
-  // Everything recorded is in the file, closing record included.
+  // Everything recorded is in the file, including the closing record.
   bool complete() const { return complete_; }
-  // The user has been told that the file system refuses.
+  // The user has been told that the file system rejects writes.
   bool warned() const { return warned_; }
-  // Takes the closing records off again (exec failed, the program goes on).
+  // Removes the closing records again (exec failed, the program continues).
   void reopen();
-  // For the file that is open; it keeps its name where that is not to be had.
+  // For the open file; it keeps its name if the new one is not available.
   bool rename_to(const std::string& path);
 
   bool has_open_tail() const { return file_.is_open() && spool_used_ > 0; }
@@ -66,7 +66,7 @@ class Writer {
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return earlier_parts_ + file_size_; }
   uint64_t members() const { return members_; }
-  // Grows while the writer gets on; any thread may look.
+  // Grows while the writer makes progress; any thread may read it.
   uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
 
  private:
@@ -130,7 +130,7 @@ class Writer {
   uint64_t size_before_closing_ = 0;
 
   uint64_t spool_used_ = 0;      // text in the spool
-  uint64_t tail_committed_ = 0;  // of it, what no ring holds any more: in the file from tail_offset on, unless...
+  uint64_t tail_committed_ = 0;  // of it, what is no longer in any ring: in the file from tail_offset on, unless...
   bool rewriting_ = false;       // ...only the spool has it yet
   MemberFacts tail_facts_, new_facts_;
   uint64_t tail_since_ns_ = 0;  // when the open tail began
@@ -139,7 +139,7 @@ class Writer {
   bool complete_ = false;
   bool warned_ = false;
   bool closing_ = false;    // the closing lines must not start another part
-  bool last_part_ = false;  // nor must anything else, once the end has come
+  bool last_part_ = false;  // nor must anything else, once the end is reached
 };
 
 }  // namespace dft

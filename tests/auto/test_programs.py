@@ -19,6 +19,10 @@ STEPS = {
     "huggingface": 6,
     "lightning_auto": 6,
     "lightning_manual": 6,
+    "zero-0": 6,
+    "zero-1-accumulation": 6,
+    "zero-2-ranks": 6,
+    "zero-3-sub-groups": 6,
 }
 FAILS = ("exception",)
 

@@ -367,7 +367,7 @@ def test_rings_by_hand(tmp_path: Path) -> None:
     assert rows["one"]["outcome"] == "recovered"
     assert rows["one"]["records"] > 0
     assert rows["two"]["outcome"] == rows["three"]["outcome"] == "kept"
-    assert "not there" in rows["two"]["why"]
+    assert "does not exist" in rows["two"]["why"]
     assert rows[""]["state"] == "of another version"
     assert _forwards(tmp_path / "one") == list(range(300))
     text = _command("repair", "--rings").stdout

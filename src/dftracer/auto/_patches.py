@@ -1,4 +1,4 @@
-"""Changes to other people's modules, each of which can be taken back."""
+"""Changes to other modules, each of which can be undone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute; a later change by somebody else is left alone when this one is taken back."""
+        """Set an attribute; a later change by other code is left alone when this one is undone."""
         own = name in vars(owner)
         before = vars(owner).get(name)
 
@@ -38,7 +38,7 @@ class Patches:
         self._undo.append(undo)
 
     def later(self, undo: Callable[[], None]) -> None:
-        """Another way of taking something back."""
+        """Register another undo action."""
         self._undo.append(undo)
 
     def take_back(self) -> None:
@@ -47,7 +47,7 @@ class Patches:
             try:
                 self._undo.pop()()
             except Exception as error:
-                _messages.error(f"auto: a change could not be taken back: {type(error).__name__}: {error}")
+                _messages.error(f"auto: a change could not be undone: {type(error).__name__}: {error}")
 
 
 def out_of_sight(function: Any) -> None:
@@ -71,7 +71,7 @@ _failures: set[str] = set()
 
 
 def safely(call: Callable[..., Any], *args: Any) -> Any:
-    """Do our own work in the middle of the program's: a mistake in it costs one line, not the program."""
+    """Do our own work inside the program's: an error in it costs one line, not the program."""
     try:
         return call(*args)
     except Exception as error:

@@ -1,7 +1,7 @@
 """Making batches, in a loader's workers or in the main process: items, transforms, collation.
 
-The data set itself is not touched: the fetcher that torch makes around it is given something that looks the
-same and keeps time. In workers, events carry the number of the task, by which the main process knows the
+The data set itself is not changed: the fetcher that torch makes around it is given a stand-in that
+measures time. In workers, events carry the task number, by which the main process identifies the
 batch.
 """
 
@@ -22,7 +22,7 @@ _TRANSFORMS = ("transform", "target_transform", "transforms")
 
 
 class _Task:
-    """What this process is making a batch of."""
+    """The batch this process is making."""
 
     def __init__(self) -> None:
         self.batch: int | None = None
@@ -118,7 +118,7 @@ class _Stream:
 
 
 class _Transform:
-    """A transform of the data set that keeps time; elsewhere it is what it stands for."""
+    """A transform of the data set that measures time; otherwise it behaves like the original."""
 
     def __init__(self, transform: Any) -> None:
         self._transform = transform
