@@ -266,6 +266,36 @@ def test_an_optimizer_step_compiles_as_before() -> None:
         auto.uninstall()
 
 
+def graph_breaks_of_a_whole_step() -> tuple[int, int]:
+    """The graph breaks of a step that holds backward, gradients and the next batch, and its graphs."""
+    counters = torch._dynamo.utils.counters
+    torch._dynamo.reset()
+    counters.clear()
+    batches = iter(loader())
+
+    @torch.compile(backend="aot_eager")
+    def step(x: Any, weight: Any) -> Any:
+        (weight * x).pow(2).sum().backward()
+        (slope,) = torch.autograd.grad((weight * x).sum(), weight)
+        return slope + next(batches).sum()
+
+    step(torch.ones(4), torch.ones(4, requires_grad=True))
+    found = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+    counters.clear()
+    return found
+
+
+def test_a_whole_step_has_no_graph_break_of_ours() -> None:
+    before = graph_breaks_of_a_whole_step()
+    assert before[0] > 0
+    auto.install()
+    try:
+        assert graph_breaks_of_a_whole_step() == before
+    finally:
+        auto.uninstall()
+
+
 def test_a_model_with_copies_and_casts_compiles_in_one_graph(watched: None) -> None:
     @torch.compile(backend="aot_eager", fullgraph=True)
     def forward(x: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dftracer.auto._events import now
 from dftracer.auto._imports import half_made
-from dftracer.auto._patches import Patches, failed, safely
+from dftracer.auto._patches import Patches, failed, out_of_sight, safely
 from dftracer.auto._state import OPTIMIZERS
 from dftracer.auto._threads import local, training
 
@@ -93,6 +93,8 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
         except Exception as error:
             failed("optimizer_ends", error)
 
+    safely(out_of_sight, before)
+    safely(out_of_sight, after)
     patches.later(module.register_optimizer_step_pre_hook(before).remove)
     patches.later(module.register_optimizer_step_post_hook(after).remove)
 
