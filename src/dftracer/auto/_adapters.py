@@ -13,6 +13,7 @@ __all__ = ["ADAPTERS", "adapter"]
 # Module whose import brings the framework -> module of ours.
 ADAPTERS: dict[str, str] = {
     "accelerate.accelerator": "dftracer.auto.accelerate",
+    "deepspeed.runtime.engine": "dftracer.auto.deepspeed",
     "keras.src.callbacks.callback_list": "dftracer.auto.keras",
     "lightning.pytorch.trainer.trainer": "dftracer.auto.lightning",
     "pytorch_lightning.trainer.trainer": "dftracer.auto.lightning",

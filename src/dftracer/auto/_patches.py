@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from dftracer import _messages
 
 TYPE_CHECKING = False
@@ -9,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["Patches", "failed", "safely"]
+__all__ = ["Patches", "failed", "out_of_sight", "safely"]
 
 
 class Patches:
@@ -31,6 +33,7 @@ class Patches:
             else:
                 delattr(owner, name)
 
+        safely(out_of_sight, value)
         setattr(owner, name, value)
         self._undo.append(undo)
 
@@ -45,6 +48,23 @@ class Patches:
                 self._undo.pop()()
             except Exception as error:
                 _messages.error(f"auto: a change could not be undone: {type(error).__name__}: {error}")
+
+
+def out_of_sight(function: Any) -> None:
+    """Keep torch's compiler from compiling a function of ours for itself, as it does with the user's.
+
+    Inside a graph it is still looked through. Torch's own functions, which ours take the place of, are on the
+    compiler's list of what not to compile.
+    """
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    compiler: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+    if code is None or compiler is None:
+        return
+    if hasattr(compiler, "set_code_exec_strategy"):
+        action = compiler._FrameAction
+        compiler.set_code_exec_strategy(code, compiler._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    elif hasattr(compiler, "skip_code"):  # torch before 2.7
+        compiler.skip_code(code)
 
 
 _failures: set[str] = set()

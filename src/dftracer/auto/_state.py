@@ -56,7 +56,7 @@ class State(StateFields):
         self._framework_steps = False
         self._framework_evaluates = False
         self.fetching = False
-        self.scaling = None  # the optimizer that a gradient scaler is about to step
+        self.scaling = None  # the optimizer that a gradient scaler steps, or an engine ALL_INSIDE (_compute)
         self.scaled = False  # and whether it did
         self.gradients = []  # calls of torch.autograd.grad that may turn out to be a backward
         self.batch = ()  # ids of the tensors of the latest batch

@@ -14,7 +14,7 @@ from typing import Any
 
 from dftracer._core import items
 from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, Word, now
-from dftracer.auto._patches import Patches, failed, safely
+from dftracer.auto._patches import Patches, failed, out_of_sight, safely
 
 __all__ = ["in_worker", "install"]
 
@@ -154,6 +154,7 @@ def _timed_collate(collate: Any) -> Any:
             _log(COLLATE, start)
         return batch
 
+    safely(out_of_sight, timed)
     return timed
 
 
@@ -187,6 +188,8 @@ def _swap_back(swapped: list[tuple[Any, str, Any]]) -> None:
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch the fetchers of `torch.utils.data`, and the workers' loop."""
+    for ours in (_Items.__getitem__, _Items.__getitems__, _Stream.__next__, _Transform.__call__, _log):
+        safely(out_of_sight, ours)
     kind: Any = module._DatasetKind
     create_original = kind.create_fetcher
 
