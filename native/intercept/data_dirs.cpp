@@ -34,7 +34,7 @@ bool is_device(std::string_view path) {
   return false;
 }
 
-bool nobody_means(std::string_view path) {
+bool left_out_of_all(std::string_view path) {
   if (is_device(path) || path.starts_with("/memfd:")) return true;
   for (std::string_view system : {"/proc", "/sys", "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ssl",
                                   "/usr/share/locale", "/usr/share/zoneinfo"})
@@ -79,7 +79,7 @@ bool DataDirs::matches(std::string_view path) const {
   if (all_) {
     for (const std::string& dir : never_)
       if (path == dir) return false;
-    return !nobody_means(path);
+    return !left_out_of_all(path);
   }
   for (const std::string& dir : dirs_)
     if (within(path, dir)) return true;

@@ -25,11 +25,11 @@ __all__ = [
     "BadValue",
     "Setting",
     "Settings",
-    "is_told_off",
     "load_settings",
     "rank_info",
     "set_data_dir",
     "switched_on_since",
+    "tracing_refused",
     "turn_back",
     "turn_on",
 ]
@@ -443,7 +443,7 @@ def set_data_dir(directories: object) -> str | None:
     return text
 
 
-def is_told_off() -> bool:
+def tracing_refused() -> bool:
     """Whether tracing was explicitly refused, or this is not the first of several ranks."""
     if "DFTRACER_ENABLE" in os.environ or os.environ.get("DFTRACER_CONFIGURATION"):
         return True

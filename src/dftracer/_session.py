@@ -131,14 +131,14 @@ def _say_that_it_is_off() -> None:
             "tracing was switched on after dftracer had been imported; nothing is recorded "
             "(set DFTRACER_ENABLE=1 before the program starts, or call dftracer.start())"
         )
-    elif _somebody_looks() and not _config.is_told_off() and not _is_multiprocessing_child():
+    elif _is_interactive() and not _config.tracing_refused() and not _is_multiprocessing_child():
         _messages.always(
             "tracing is off, nothing is recorded: set DFTRACER_ENABLE=1 before the program starts, "
             "or call dftracer.start(); DFTRACER_ENABLE=0 hides this line"
         )
 
 
-def _somebody_looks() -> bool:
+def _is_interactive() -> bool:
     if hasattr(sys, "ps1"):  # an interactive interpreter, a notebook
         return True
     try:

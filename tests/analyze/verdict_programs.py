@@ -285,7 +285,7 @@ def worker_restarts(folder: Path) -> None:
 
 @case()
 def unannotated(folder: Path) -> None:
-    loader = DataLoader(Samples(60, lambda i: 0.04, annotated=False), batch_size=2, num_workers=2)
+    loader = DataLoader(Samples(60, lambda i: 0.08, annotated=False), batch_size=2, num_workers=2)
     for _ in ai.dataloader.fetch.iter(loader):
         compute(0.01, 0.005, 0.002)
 

@@ -1,11 +1,13 @@
 """Runs programs in processes that fork from one which has imported torch: importing it is most of their cost.
 
-Reads lines of JSON {"name", "file", "args", "trace", "both"}; answers with {"name", "code", "out", "err"}.
-As many run at once as argv[1] says: they sleep most of the time.
+Reads lines of JSON {"name", "file", "args", "trace", "both", "needs"}; answers with
+{"name", "code", "out", "err"}. As many run at once as argv[1] says: they sleep most of the time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -52,7 +54,7 @@ def _child(task: dict[str, Any], out: int, err: int) -> None:
 
 def main() -> None:
     """Until the input ends."""
-    import torch  # noqa: F401 - the point of it all
+    import torch._dynamo  # noqa: F401 - the point of it all: a process's first optimizer imports it
 
     at_once = int(sys.argv[1])
     running: dict[int, tuple[dict[str, Any], Any, Any]] = {}
@@ -71,6 +73,9 @@ def main() -> None:
 
     for line in sys.stdin:
         task = json.loads(line)
+        if task["needs"]:
+            with contextlib.redirect_stdout(sys.stderr):
+                importlib.import_module(task["needs"])
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         pid = os.fork()
         if pid == 0:

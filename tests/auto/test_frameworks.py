@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -18,6 +19,11 @@ SLACK_US = 2_000
 
 
 def _run(tmp_path: Path, program: str, *args: str, auto: bool = True, **more: str) -> tuple[Capture, str]:
+    told = _outcome(tmp_path, program, *args, auto=auto, **more)
+    return read(tmp_path / "trace"), told
+
+
+def _outcome(tmp_path: Path, program: str, *args: str, auto: bool, **more: str) -> str:
     env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
     env.update(
         DFTRACER_ENABLE="1",
@@ -41,7 +47,7 @@ def _run(tmp_path: Path, program: str, *args: str, auto: bool = True, **more: st
     )
     assert done.returncode == 0, done.stderr
     (tmp_path / "stdout").write_text(done.stdout)
-    return read(tmp_path / "trace"), done.stderr
+    return done.stderr
 
 
 def _count(events: Capture, cat: str, name: str) -> int:
@@ -122,9 +128,33 @@ def test_a_step_of_jax_is_waited_for_only_when_asked(tmp_path: Path) -> None:
     assert [int(e.args["step"]) for e in sent] == [0, 1, 2]
 
 
+def test_deepspeed(tmp_path: Path) -> None:
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("no deepspeed here")
+    (tmp_path / "off").mkdir()
+    events, told = _run(tmp_path, "deepspeed_engine", str(tmp_path / "store"))
+    untold = _outcome(tmp_path / "off", "deepspeed_engine", str(tmp_path / "off" / "store"), auto=False)
+    assert "PyTorch, DeepSpeed: steps are recorded" in told
+    losses = [
+        [line for line in (where / "stdout").read_text().splitlines() if line.startswith("loss")]
+        for where in (tmp_path, tmp_path / "off")
+    ]
+    assert len(losses[0]) == 2
+    assert losses[0] == losses[1]
+    assert told.count("Warning") == untold.count("Warning")
+    # Two batches a step; ZeRO steps the weight and the bias one after the other.
+    assert _count(events, "dataloader", "fetch.block") == 12
+    assert _count(events, "compute", "forward") == _count(events, "compute", "backward") == 24
+    steps = sorted((e for e in events if (e.cat, e.name) == ("compute", "step")), key=lambda e: e.ts)
+    assert [e.args["step"] for e in steps] == list(range(12))
+    assert [e.args["step"] for e in steps if "skipped" in e.args] == [9]
+    assert _count(events, "pipeline", "evaluate") == 2
+
+
 def test_ray_train(tmp_path: Path) -> None:
     events, _ = _run(tmp_path, "ray_train", str(tmp_path / "store"))
-    # Ray ends its workers without their exit handlers: the last step of a loader that looks ahead stays open.
-    assert _count(events, "dataloader", "fetch.block") >= 11
+    # Its loader looks ahead, and its workers are ended without their exit handlers.
+    assert _count(events, "dataloader", "fetch.block") == 12
+    assert _count(events, "pipeline", "epoch") == _count(events, "pipeline", "train") == 1
     for name in ("forward", "backward", "step"):
         assert _count(events, "compute", name) == 12

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import queue
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dftracer.testing import Capture, capture
+from dftracer.testing import Capture, capture, read
+from support.process import Run
 
 torch = pytest.importorskip("torch")
 Dataset: Any = torch.utils.data.Dataset
@@ -263,6 +266,36 @@ def test_an_optimizer_step_compiles_as_before() -> None:
         auto.uninstall()
 
 
+def graph_breaks_of_a_whole_step() -> tuple[int, int]:
+    """The graph breaks of a step that holds backward, gradients and the next batch, and its graphs."""
+    counters = torch._dynamo.utils.counters
+    torch._dynamo.reset()
+    counters.clear()
+    batches = iter(loader())
+
+    @torch.compile(backend="aot_eager")
+    def step(x: Any, weight: Any) -> Any:
+        (weight * x).pow(2).sum().backward()
+        (slope,) = torch.autograd.grad((weight * x).sum(), weight)
+        return slope + next(batches).sum()
+
+    step(torch.ones(4), torch.ones(4, requires_grad=True))
+    found = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+    counters.clear()
+    return found
+
+
+def test_a_whole_step_has_no_graph_break_of_ours() -> None:
+    before = graph_breaks_of_a_whole_step()
+    assert before[0] > 0
+    auto.install()
+    try:
+        assert graph_breaks_of_a_whole_step() == before
+    finally:
+        auto.uninstall()
+
+
 def test_a_model_with_copies_and_casts_compiles_in_one_graph(watched: None) -> None:
     @torch.compile(backend="aot_eager", fullgraph=True)
     def forward(x: Any) -> Any:
@@ -287,10 +320,61 @@ def test_devices_are_asked_at_the_boundaries(watched: None) -> None:
     assert codes == [*once, *once, *once, 2, 3]
 
 
-def test_a_background_thread_that_loads_ahead_neither_trains_nor_evaluates(watched: None) -> None:
-    import queue
-    import threading
+def one_batch_ahead(batches: Any) -> Iterator[Any]:
+    batches = iter(batches)
+    ahead = next(batches)
+    for batch in batches:
+        yield ahead
+        ahead = batch
+    yield ahead
 
+
+def test_a_thread_that_ends_closes_its_last_step(watched: None) -> None:
+    with capture() as events:
+        thread = threading.Thread(target=lambda: train(one_batch_ahead(loader())))
+        thread.start()
+        thread.join()
+    assert words(events).count("dataloader/fetch.block") == 3
+    assert words(events).count("pipeline/epoch") == words(events).count("pipeline/train") == 1
+
+
+FORKS = """
+import gc, os, sys, threading
+import torch
+from torch.utils.data import DataLoader
+
+def train():
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in DataLoader(torch.ones(3, 1)):
+        model(x).sum().backward()
+        optimizer.step()
+        in_step.set()
+        forked.wait()
+
+in_step, forked = threading.Event(), threading.Event()
+thread = threading.Thread(target=train)
+thread.start()
+in_step.wait()
+child = os.fork()
+if child:
+    forked.set()
+    thread.join()
+    os.waitpid(child, 0)
+else:
+    gc.collect()
+    sys.exit(0)
+"""
+
+
+def test_a_forked_child_closes_nothing_of_its_parents_threads(program: Callable[..., Run]) -> None:
+    done = program(FORKS, env={"DFTRACER_AUTO": "torch"})
+    blocks = read(done.trace_dir).named("fetch.block")
+    assert len(blocks) == 3
+    assert len({e.pid for e in blocks}) == 1
+
+
+def test_a_background_thread_that_loads_ahead_neither_trains_nor_evaluates(watched: None) -> None:
     batches: queue.Queue[Any] = queue.Queue()
 
     def load() -> None:

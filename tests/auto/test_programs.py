@@ -19,6 +19,10 @@ STEPS = {
     "huggingface": 6,
     "lightning_auto": 6,
     "lightning_manual": 6,
+    "zero-0": 6,
+    "zero-1-accumulation": 6,
+    "zero-2-ranks": 6,
+    "zero-3-sub-groups": 6,
 }
 FAILS = ("exception",)
 
@@ -74,3 +78,15 @@ def test_everything_automatic_says_so(run: str, nursery: Nursery) -> None:
     events = [e for e in nursery.outcome(run).events if e.cat in words]
     assert events
     assert all(e.args.get("auto") == 1 for e in events)
+
+
+@pytest.mark.parametrize("run", ["ddp"])
+def test_collectives_of_ddp_are_a_part_of_backward(run: str, nursery: Nursery) -> None:
+    """Those that its reducer starts below Python are no calls: only the program's own is an event."""
+    events = nursery.outcome(run).events
+    calls = [e for e in events if e.cat == "comm"]
+    assert [(e.name, e.args["bytes"], e.args["ranks"]) for e in calls] == [("all_reduce", 4, 2)] * 2
+    waits = sorted(e.dur for e in events if (e.cat, e.name) == ("compute", "backward"))
+    # Backward takes 0.04 s; the faster rank waits in it for the other, whose batches take 0.1 s longer.
+    assert len(waits) == 24
+    assert waits[18] >= 90_000  # the median of that rank

@@ -361,6 +361,16 @@ def test_two_runs_side_by_side(browser: Any, start: Callable[..., Any], job: Pat
     assert page.evaluate("dftracerView.panes.map((p) => p.sheet.about.from)[1]") == page.evaluate(
         "dftracerView.panes[0].sheet.about.from"
     )
+    page.click("#tab-steps")
+    assert page.locator("#steps option").all_inner_texts() == [
+        f"{run}, rank {rank}" for run in "AB" for rank in (0, 1)
+    ]
+    medians = {}
+    for i, name in ((0, "A, rank 0"), (2, "B, rank 0")):
+        page.select_option("#steps select", str(i))
+        page.wait_for_function(f"() => document.getElementById('step-about').textContent.includes('{name}')")
+        medians[name] = page.inner_text("#step-about").partition("median ")[2]
+    assert medians["A, rank 0"] != medians["B, rank 0"]
     tab.close()
 
 

@@ -44,4 +44,4 @@ def test_bars_idle_over_time_and_kernels_are_shown(tmp_path: Path) -> None:
         browser.close()
         assert noise == []
     text = markdown(analysis)
-    assert "| idle: waiting for data | 0.117 | 87.6 |" in text
+    assert "| **idle: waiting for data** | 0.117 | 87.6 |" in text

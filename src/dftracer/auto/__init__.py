@@ -1,15 +1,15 @@
-"""The events of a training program that nobody annotated.
+"""Events of an unannotated training program.
 
 ::
 
     DFTRACER_ENABLE=1 DFTRACER_AUTO=torch python train.py     # or: dftracer run -- python train.py
 
     from dftracer import auto
-    auto.install()             # from code; uninstall() puts everything back
+    auto.install()             # from code; uninstall() restores everything
 
 Only boundaries are watched: where a batch is awaited, where backward and the optimizer begin and end, where
-batches are copied, collectives called, checkpoints written. What an event of the `ai` tree says by hand is
-never said twice. Nothing here imports torch: it is prepared for, and met when the program imports it.
+batches are copied, collectives called, checkpoints written. What the program annotates with the `ai` tree is
+never recorded twice. Nothing here imports torch: hooks are installed when the program imports it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dftracer.auto._switch import install, installed, uninstall
 
 __all__ = ["ADAPTERS", "adapter", "install", "installed", "modules", "uninstall"]
 
-# Every traced interpreter imports this before the program begins: what costs time is found when asked for.
+# Every traced interpreter imports this before the program begins: slow imports happen on first use.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dftracer.auto._modules import modules

@@ -1,6 +1,6 @@
 """Collectives that the program calls: `comm/*` with bytes, group and sequence number.
 
-What DDP and FSDP issue below Python is not a call; it runs beside backward, and waiting for it is seen there.
+What DDP and FSDP issue below Python is not a call; it overlaps with backward, which includes waiting for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Calls:
         )
 
     def call_failed(self, error: Exception) -> None:
-        """Calls that cannot be described are described no more."""
+        """After a call that cannot be described, calls are no longer recorded."""
         self._failed = True
         _messages.always(f"auto: collectives are no longer recorded: {type(error).__name__}: {error}")
 

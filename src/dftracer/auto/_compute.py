@@ -9,13 +9,15 @@ from typing import Any
 
 from dftracer.auto._events import now
 from dftracer.auto._imports import half_made
-from dftracer.auto._patches import Patches, failed, safely
+from dftracer.auto._patches import Patches, failed, out_of_sight, safely
 from dftracer.auto._state import OPTIMIZERS
 from dftracer.auto._threads import local, training
 
 _CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
 
-__all__ = ["install_autograd", "install_optimizers", "install_scaler"]
+__all__ = ["ALL_INSIDE", "install_autograd", "install_optimizers", "install_scaler"]
+
+ALL_INSIDE = -1  # instead of one optimizer: all that step until it is taken back are parts of one step
 
 
 def install_autograd(module: ModuleType, patches: Patches) -> None:
@@ -25,7 +27,7 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if compiling():  # compilers see through to the original, which they know
+        if compiling():  # compilers see the original function, which they know
             return original(*args, **kwargs)
         here = getattr(local, "training", None) or training()
         try:
@@ -71,7 +73,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
         try:
             here = getattr(local, "training", None) or training()
             if here.gradients or not here.optimizer_began(optimizer):
-                if here.scaling == id(optimizer):
+                if here.scaling in (id(optimizer), ALL_INSIDE):
                     return
                 here.optimizer_begins(id(optimizer), now())
         except Exception as error:
@@ -84,13 +86,15 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
             here = getattr(local, "training", None) or training()
             if here.optimizer_ended(optimizer):
                 return
-            if here.scaling == id(optimizer):
+            if here.scaling in (id(optimizer), ALL_INSIDE):
                 here.scaled = True
             else:
                 here.optimizer_ends(id(optimizer), now())
         except Exception as error:
             failed("optimizer_ends", error)
 
+    safely(out_of_sight, before)
+    safely(out_of_sight, after)
     patches.later(module.register_optimizer_step_pre_hook(before).remove)
     patches.later(module.register_optimizer_step_post_hook(after).remove)
 
@@ -104,7 +108,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
         safely(lambda: training().optimizer_made())
 
     patches.replace(optimizer_class, "__init__", init)
-    OPTIMIZERS.none = half_made(sys.modules["torch"])  # else some may have been made before
+    OPTIMIZERS.none = half_made(sys.modules["torch"])  # otherwise some may have been created before
     patches.later(functools.partial(setattr, OPTIMIZERS, "none", False))
 
 
@@ -116,6 +120,8 @@ def install_scaler(module: ModuleType, patches: Patches) -> None:
     @functools.wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         here, key = training(), id(optimizer)
+        if here.scaling == ALL_INSIDE:
+            return original(self, optimizer, *args, **kwargs)
         safely(here.optimizer_begins, key, now())
         here.scaling, here.scaled = key, False
         try:

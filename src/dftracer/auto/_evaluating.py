@@ -1,4 +1,4 @@
-"""A function of a framework that evaluates: what happens inside it is no training."""
+"""A framework function that evaluates: what happens inside it is not training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of automatic events, and who may say them: an event written by hand silences its twin."""
+"""The kinds of automatic events: a manual annotation suppresses the matching automatic event."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Word = _core.Word
 
 
 def begin_anew() -> None:
-    """What was said by hand until now does not count."""
+    """Ignore manual annotations made until now."""
     for word in WORDS:
         word.begin_anew()
 

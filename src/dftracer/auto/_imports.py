@@ -1,4 +1,4 @@
-"""Being there when a module has been imported, without importing it."""
+"""Acting when a module has been imported, without importing it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _awaited: dict[str, list[Met]] = {}
 
 
 class _Watcher:
-    """Stands aside for every import but those awaited, and has its say when such a module is ready."""
+    """Ignores every import except the awaited ones, and acts when such a module is ready."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
         """The spec of an awaited module, whose execution ends with what waits for it."""
@@ -64,7 +64,7 @@ def when_imported(name: str, met: Met) -> None:
 
 
 def forget() -> None:
-    """Wait for nothing any more."""
+    """Stop waiting."""
     _awaited.clear()
     _leave()
 

@@ -1,7 +1,7 @@
 """`DataLoader` in the process that trains: where a batch is awaited, and which worker made it.
 
-The iterator keeps its type: only the class's `__next__` is another function. What is known of an iterator
-lies in a table beside it, and a batch is known by the number that the loader gave its task.
+The iterator keeps its type: only the class's `__next__` is another function. What is known about an iterator
+is in a separate table, and a batch is identified by the loader's task number.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _pass_of(iterator: Any) -> Pass:
     return of
 
 
-# Of loaders that do not keep the order: the task that came last.
+# For loaders that do not preserve order: the task that arrived last.
 _got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 

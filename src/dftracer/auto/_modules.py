@@ -1,6 +1,6 @@
-"""Detail inside the model, where it is asked for: `compute/forward.<class>` of every module that is called.
+"""Detail inside the model, on request: `compute/forward.<class>` for every module that is called.
 
-torch's global module hooks cost every call of every module, and switch off its shortest path; compiled parts
+torch's global module hooks add a cost to every module call, and switch off its fastest path; compiled parts
 are left alone.
 """
 

@@ -12,7 +12,7 @@ __all__ = ["Pass"]
 
 
 class Pass(PassFields):
-    """What is known of it. Whether it trains shows when a backward follows one of its batches."""
+    """What is known about it. It trains if a backward follows one of its batches."""
 
     __slots__ = (
         "__weakref__",
@@ -33,7 +33,7 @@ class Pass(PassFields):
         self.first = 0  # the begin of the first wait, iter() included
         self.trains = False
         self.ended = 0  # when it said that there are no more batches
-        self.died = 0  # when nobody held its iterator any more
+        self.died = 0  # when its iterator was no longer referenced
         self.iterator = None
         self.workers = None  # the iterator's, if it has any
 

@@ -1,4 +1,4 @@
-"""Frameworks are imported on use; a missing one is named together with the extra that brings it."""
+"""Frameworks are imported on use; a missing one is named together with the extra that includes it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ __all__ = ["OPTIMIZERS", "State"]
 
 
 class _Optimizers:
-    """Whether the program is known to have none."""
+    """Whether the program is known to have no optimizer."""
 
     none = False
 
@@ -42,7 +42,7 @@ class State(StateFields):
         self._last = 0  # the end of the latest event
         self._first = 0  # the begin of the first step
         self._step_end = 0  # of the latest step
-        # A thread that neither is the main one nor has trained only loads ahead for another.
+        # A thread that is not the main one and has not trained only loads ahead for another.
         self._counts = threading.current_thread() is threading.main_thread()
         self._backwards = 0
         self._depth = 0  # of nested backwards
@@ -56,7 +56,7 @@ class State(StateFields):
         self._framework_steps = False
         self._framework_evaluates = False
         self.fetching = False
-        self.scaling = None  # the optimizer that a gradient scaler is about to step
+        self.scaling = None  # the optimizer that a gradient scaler steps, or an engine ALL_INSIDE (_compute)
         self.scaled = False  # and whether it did
         self.gradients = []  # calls of torch.autograd.grad that may turn out to be a backward
         self.batch = ()  # ids of the tensors of the latest batch

@@ -1,4 +1,4 @@
-"""What is known of a step while it goes on."""
+"""What is known about a step while it is in progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Step"]
 
 
 class Step(StepFields):
-    """A step that is going on."""
+    """A step in progress."""
 
     __slots__ = ()
     passes: list[Pass]

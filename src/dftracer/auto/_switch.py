@@ -29,7 +29,7 @@ def installed() -> bool:
 
 
 def install() -> bool:
-    """Watch torch, as soon as it is there, and the frameworks on it; gives whether anything is recorded."""
+    """Watch torch, once it is imported, and its frameworks; returns whether anything is recorded."""
     global _patches  # noqa: PLW0603 - one per process
     if not _session.SETTINGS.enable:
         return False
@@ -47,7 +47,7 @@ def install() -> bool:
 
 
 def uninstall() -> None:
-    """Put everything back; what is open is closed."""
+    """Restore everything; open events are closed."""
     global _patches  # noqa: PLW0603
     if _patches is None:
         return
@@ -59,7 +59,7 @@ def uninstall() -> None:
 
 
 def _torch_is_there(torch: ModuleType) -> None:
-    """Only now is anything of ours loaded that the program may never need."""
+    """Only now load what the program may never need."""
     global _registered  # noqa: PLW0603
     if _patches is None:
         return

@@ -1,12 +1,14 @@
-"""Each thread that trains has a `Training` of its own."""
+"""Each training thread has its own `Training`."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
 from typing import Any
 
+from dftracer.auto._patches import safely
 from dftracer.auto._training import Training
 
 __all__ = ["all_trainings", "finish_all", "forget_all", "local", "training"]
@@ -27,7 +29,29 @@ def training() -> Training:
             _see_to_the_end()
         found = local.training = Training()
         _all.append(found)
+        if threading.current_thread() is not threading.main_thread():
+            local.leaving = _Leaving(found)
     return found
+
+
+class _Leaving:
+    """Goes when its thread does, and closes what that has open: Ray kills a process soon after."""
+
+    __slots__ = ("_of", "_thread")
+
+    def __init__(self, of: Training) -> None:
+        self._of = of
+        self._thread = os.getpid(), threading.get_ident()
+
+    def __del__(self, pid: Any = os.getpid, ident: Any = threading.get_ident) -> None:
+        if self._thread == (pid(), ident()):  # not the copy that a forked child throws away
+            safely(_leave, self._of)
+
+
+def _leave(of: Training) -> None:
+    of.finish()
+    if of in _all:
+        _all.remove(of)
 
 
 def _see_to_the_end() -> None:

@@ -27,7 +27,7 @@ def found_unless(name: str, other: str) -> None:
 
 
 def tell() -> None:
-    """Training begins: say so on stderr, unless another process of this run has, or nobody listens."""
+    """Training begins: say so on stderr, unless another process of this run has, or no mark is set."""
     global _told  # noqa: PLW0603 - once per process
     if _told:
         return

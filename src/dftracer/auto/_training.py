@@ -7,7 +7,7 @@ program without an optimizer of torch's, at the first training fetch after a bac
 off, or a loader that ends without any backward, is evaluation. Of nested spans (a closure given to
 `optimizer.step`, an optimizer inside backward) the innermost counts.
 
-Each thread that trains has a `Training` of its own (_threads.py). All times are those of the trace's clock,
+Each training thread has its own `Training` (_threads.py). All times are those of the trace's clock,
 in ns.
 """
 
@@ -44,8 +44,8 @@ _JOINED = 10_000_000  # ns between iter(loader) and its first next() that are st
 class Training(State):
     """The methods are called where the program crosses a boundary.
 
-    The usual course of a loop does not get here: native/module/step_rule.cpp has it. Both must say the same,
-    and what is said here holds.
+    The common path of a loop does not get here: native/module/step_rule.cpp handles it. Both must behave the
+    same; this one is authoritative.
     """
 
     __slots__ = ()
@@ -113,7 +113,7 @@ class Training(State):
                 elif step.next_fetch is None:
                     step.next_fetch = (start, end, of)
             elif not step.backward and step.passes and all(p.died for p in step.passes):
-                self.step = None  # a batch that somebody only looked at
+                self.step = None  # a batch that was only looked at
         if self.step is None:
             self._open(start, end, of)
         elif self.step.next_fetch is None and of not in self.step.passes:
@@ -170,12 +170,12 @@ class Training(State):
         self.write(TRANSFER, start, end, bytes=moved, kind=kind)
 
     def forward_begins(self, start: int) -> None:
-        """Something that knows says that the model begins."""
+        """A framework reports that the model begins."""
         if self._marked_forward is None and self._depth == 0:
             self._marked_forward = start
 
     def forward_ends(self, end: int) -> None:
-        """Forward, as somebody who knows saw it; nothing is left to deduce for this batch."""
+        """Forward as reported by a framework; nothing is left to infer for this batch."""
         if self._marked_forward is not None:
             self.write(FORWARD, self._marked_forward, end)
             self._forward_done = end

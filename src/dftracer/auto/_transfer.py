@@ -46,7 +46,7 @@ def _timed(original: Any, dtype: Any, compiling: Any) -> Any:
 
 def _copied(source: Any, result: Any, start: int, end: int) -> None:
     if type(source).__name__ == "FakeTensor" or type(result).__name__ == "FakeTensor":
-        return  # a compiler is trying it out
+        return  # a compiler is tracing it
     moved = source.numel() * source.element_size()
     training().transferred(id(source), start, end, moved, f"{source.device.type} to {result.device.type}")
 

@@ -1,7 +1,7 @@
 """Making batches, in a loader's workers or in the main process: items, transforms, collation.
 
-The data set itself is not touched: the fetcher that torch makes around it is given something that looks the
-same and keeps time. In workers, events carry the number of the task, by which the main process knows the
+The data set itself is not changed: the fetcher that torch makes around it is given a stand-in that
+measures time. In workers, events carry the task number, by which the main process identifies the
 batch.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from dftracer._core import items
 from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, Word, now
-from dftracer.auto._patches import Patches, failed, safely
+from dftracer.auto._patches import Patches, failed, out_of_sight, safely
 
 __all__ = ["in_worker", "install"]
 
@@ -22,7 +22,7 @@ _TRANSFORMS = ("transform", "target_transform", "transforms")
 
 
 class _Task:
-    """What this process is making a batch of."""
+    """The batch this process is making."""
 
     def __init__(self) -> None:
         self.batch: int | None = None
@@ -118,7 +118,7 @@ class _Stream:
 
 
 class _Transform:
-    """A transform of the data set that keeps time; elsewhere it is what it stands for."""
+    """A transform of the data set that measures time; otherwise it behaves like the original."""
 
     def __init__(self, transform: Any) -> None:
         self._transform = transform
@@ -154,6 +154,7 @@ def _timed_collate(collate: Any) -> Any:
             _log(COLLATE, start)
         return batch
 
+    safely(out_of_sight, timed)
     return timed
 
 
@@ -187,6 +188,8 @@ def _swap_back(swapped: list[tuple[Any, str, Any]]) -> None:
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch the fetchers of `torch.utils.data`, and the workers' loop."""
+    for ours in (_Items.__getitem__, _Items.__getitems__, _Stream.__next__, _Transform.__call__, _log):
+        safely(out_of_sight, ours)
     kind: Any = module._DatasetKind
     create_original = kind.create_fetcher
 

@@ -1,6 +1,6 @@
 """Hugging Face `Trainer`: its steps, epochs and evaluations.
 
-Under `dftracer run` every trainer is met by itself. By hand, with DFTRACER_ENABLE=1::
+Under `dftracer run` every trainer is recognised automatically. To set it up, with DFTRACER_ENABLE=1::
 
     from dftracer.auto.huggingface import DFTracerCallback
 
@@ -32,13 +32,13 @@ NAME = "Hugging Face Trainer"
 
 
 class DFTracerCallback(TrainerCallback):
-    """Marks the trainer's steps; what happens inside them is seen by automatic tracing."""
+    """Marks the trainer's steps; automatic tracing records what happens inside them."""
 
     def __init__(self) -> None:
         auto.install()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A resumed training goes on counting where the earlier one stopped."""
+        """A resumed run continues counting where the earlier one stopped."""
         safely(_begins, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

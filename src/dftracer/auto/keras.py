@@ -1,13 +1,13 @@
 """Keras 3, with any backend: batches, epochs and evaluations.
 
-By hand, with DFTRACER_ENABLE=1::
+To set it up yourself, with DFTRACER_ENABLE=1::
 
     from dftracer.auto.keras import DFTracerCallback
 
     model.fit(..., callbacks=[DFTracerCallback()])
 
-`dftracer run` meets every `fit` by itself. What a backend does inside a batch is its own affair: a batch is
-one `compute/compute` event, and what lies between two batches is waiting for data.
+`dftracer run` recognises every `fit` automatically. What a backend does inside a batch is not recorded: a
+batch is one `compute/compute` event, and the time between two batches is waiting for data.
 """
 
 from __future__ import annotations

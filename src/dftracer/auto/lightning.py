@@ -1,6 +1,6 @@
 """Lightning: steps, validation and the costs of hooks.
 
-Under `dftracer run` every trainer is met by itself. By hand, with DFTRACER_ENABLE=1::
+Under `dftracer run` every trainer is recognised automatically. To set it up, with DFTRACER_ENABLE=1::
 
     from dftracer.auto.lightning import DFTracerCallback, DFTracerProfiler
 
@@ -74,14 +74,14 @@ def _tell(method: str, *args: Any) -> None:
 
 
 class DFTracerCallback(Callback):
-    """Marks the trainer's steps and evaluations; what happens inside is seen by automatic tracing."""
+    """Marks the trainer's steps and evaluations; automatic tracing records what happens inside."""
 
     def __init__(self) -> None:
         super().__init__()
         auto.install()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """A resumed training goes on counting where the earlier one stopped."""
+        """A resumed run continues counting where the earlier one stopped."""
         if trainer.global_step:
             _tell("resume", int(trainer.global_step), int(trainer.current_epoch))
 

@@ -12,4 +12,4 @@ NAME = "Ray Train"
 
 
 def install(module: ModuleType, patches: Patches) -> None:
-    """Nothing is changed: what its loops do is seen at torch's boundaries."""
+    """Nothing is changed: its loops are recorded at torch's boundaries."""

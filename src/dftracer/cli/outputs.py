@@ -37,7 +37,7 @@ def check_output(path: Path, inputs: Iterable[Path], *, force: bool) -> Path:
             raise CommandError(f"{path} is one of the inputs; write to another file with -o")
         if not force:
             raise CommandError(f"{path} exists; use -f to overwrite it, or -o to write elsewhere")
-        if _is_somebodys_trace(path):
+        if _is_recorded_trace(path):
             raise CommandError(
                 f"{path} is a trace that was not made by a command: -f replaces earlier outputs only;"
                 " choose another name with -o, or remove it yourself"
@@ -47,7 +47,7 @@ def check_output(path: Path, inputs: Iterable[Path], *, force: bool) -> Path:
     return path
 
 
-def _is_somebodys_trace(path: Path) -> bool:
+def _is_recorded_trace(path: Path) -> bool:
     if not stat.S_ISREG(path.stat().st_mode) or path.stat().st_size == 0:
         return False
     named = path.name.endswith(SUFFIXES)

@@ -55,7 +55,7 @@ def collector() -> Any:
 
 
 class _AfterImport:
-    """Stands aside for every import but the first one of torch, and does its work after that."""
+    """Ignores every import except the first one of torch, and does its work after that."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
         """The spec of torch, whose execution ends with ours."""

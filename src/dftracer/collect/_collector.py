@@ -204,7 +204,7 @@ def collect(
 
     Of each cycle of steps `wait` pass untouched, `warmup` warm the profiler up and `active` are recorded;
     there are `repeat` cycles (0: until the loop ends) after the first `skip_first` steps. An execution trace
-    costs much more than Kineto: with `et_windows=1, repeat=2` the second window has right times.
+    costs much more than Kineto: with `et_windows=1, repeat=2` the second window has accurate times.
     """
     return Collector(
         Options(

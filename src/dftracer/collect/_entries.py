@@ -129,5 +129,5 @@ class Entries:
             self._health.warn(
                 f"window {entry['index']}: {joined} of {whole} of the execution trace are "
                 "in Kineto's trace too"
-                + ("" if self._options.threads == "all" else "; threads='all' takes in other threads")
+                + ("" if self._options.threads == "all" else "; threads='all' includes other threads")
             )

@@ -1,4 +1,4 @@
-"""The execution trace as torch writes it, node by node, with what is no JSON put right.
+"""The execution trace as torch writes it, node by node, with invalid JSON repaired.
 
 torch does not escape names and string values. Its layout is fixed, one field group a line, so that a node is
 found by its first and last line and its name by what stands around it.

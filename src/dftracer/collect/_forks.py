@@ -43,7 +43,7 @@ def _in_child() -> None:
 
 
 def silence(path: str) -> None:
-    """Send what this process still has to write to an open file to nowhere."""
+    """Discard what this process still has to write to an open file."""
     wanted = os.path.realpath(path)
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError, ValueError):

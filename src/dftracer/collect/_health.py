@@ -41,7 +41,7 @@ class Health:
 
     @contextlib.contextmanager
     def guard(self, part: str) -> Iterator[None]:
-        """Whatever goes wrong inside switches `part` off and nothing else."""
+        """An error inside switches off `part` and nothing else."""
         try:
             yield
         except Exception as error:

@@ -9,7 +9,7 @@ __all__ = ["distributed", "place"]
 
 
 def place() -> tuple[int | None, int | None, str]:
-    """(rank, world size, who says so); None where nobody says."""
+    """(rank, world size, who says so); None if unknown."""
     module = distributed()
     if module is not None:
         try:

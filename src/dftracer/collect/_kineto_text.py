@@ -33,7 +33,7 @@ class KinetoText:
         self.complete = False
 
     def events(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Every event, in the order of the file; one that is no JSON is left out and counted."""
+        """Every event, in the order of the file; one that is not valid JSON is skipped and counted."""
         self._read_head()
         event: list[str] | None = None
         for line in self._lines:

@@ -59,7 +59,7 @@ class Options:
             ("steps", _STEPS),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r}: it is one of {', '.join(allowed)}")
+                raise ValueError(f"{name}={getattr(self, name)!r}: it must be one of {', '.join(allowed)}")
 
     def schedule(self) -> dict[str, int]:
         """The numbers of the schedule, for the manifest."""

@@ -34,7 +34,7 @@ class Recording:
         return bool(self._wanted and self._core.active())
 
     def begin(self) -> None:
-        """Record, unless somebody said no; a session that is on already is used as it is."""
+        """Record, unless tracing was refused; an existing session is used as it is."""
         if not self._wanted:
             return
         if not self._session.SETTINGS.enable:

@@ -20,7 +20,7 @@ OFF = Place("done", -1)
 
 
 class Schedule:
-    """`skip_first` steps, then `repeat` cycles (0: for ever) of wait, warmup and active steps."""
+    """`skip_first` steps, then `repeat` cycles (0: forever) of wait, warmup and active steps."""
 
     def __init__(self, wait: int, warmup: int, active: int, repeat: int, skip_first: int) -> None:
         self._wait, self._warmup, self._active = wait, warmup, active

@@ -43,7 +43,7 @@ class Termination:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def abandon_in_child(self) -> None:
-        """A forked child dies of the signal as if nobody had ever watched."""
+        """A forked child dies from the signal as if it had never been watched."""
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

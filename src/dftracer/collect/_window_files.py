@@ -1,6 +1,6 @@
-"""What is done with a window's files after it has ended: repair, join, compression, in a process of its own.
+"""Processing a window's files after it has ended: repair, join, compression, in a separate process.
 
-It runs beside the training with the lowest priority and holds no lock of the trainer's interpreter. Only the
+It runs at the lowest priority during training and does not hold the trainer's interpreter lock. Only the
 standard library is imported.
 """
 
@@ -75,14 +75,14 @@ def _finish_et(source: str, target: str, compress: bool, out: dict[str, Any]) ->
         out["notes"].append(
             plural(
                 text.repaired,
-                "node of the execution trace was no JSON and was repaired",
-                "nodes of the execution trace were no JSON and were repaired",
+                "node of the execution trace was not valid JSON and was repaired",
+                "nodes of the execution trace were not valid JSON and were repaired",
             )
         )
     if text.dropped:
         out["notes"].append(f"{plural(text.dropped, 'node')} of the execution trace could not be repaired")
     if not text.complete:
-        out["notes"].append("the execution trace was cut off; what was there is kept")
+        out["notes"].append("the execution trace was cut off; what was written is kept")
     return names
 
 
@@ -132,8 +132,8 @@ def _finish_kineto(
         out["notes"].append(
             plural(
                 text.repaired,
-                "event of Kineto's file was no JSON and was repaired",
-                "events of Kineto's file were no JSON and were repaired",
+                "event of Kineto's file was not valid JSON and was repaired",
+                "events of Kineto's file were not valid JSON and were repaired",
             )
         )
     if renamed:
@@ -142,7 +142,7 @@ def _finish_kineto(
     if text.dropped:
         out["notes"].append(f"{plural(text.dropped, 'event')} of Kineto's file could not be repaired")
     if not text.complete:
-        out["notes"].append("Kineto's file was cut off; what was there is kept")
+        out["notes"].append("Kineto's file was cut off; what was written is kept")
 
 
 def finish(job: dict[str, Any]) -> dict[str, Any]:

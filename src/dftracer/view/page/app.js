@@ -249,7 +249,7 @@ async function load() {
   about.forEach((a, i) => panes[i].setRun(a, several()));
   fillMenus();
   head();
-  await nav.load(about[0], several());
+  await nav.load(about);
   if (before === 1) {
     await restore();
     document.documentElement.dataset.ready = "1";

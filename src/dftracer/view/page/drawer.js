@@ -134,11 +134,11 @@ export function showTable(events, total, go) {
       events.map((e) => [time(e.start), time(e.length), link(e, go), e.cat, e.kind, e.lane]), {label: "Events in view"}));
 }
 
-export function showSteps(answer, rank, ranks, hooks) {
+export function showSteps(answer, name, names, hooks) {
   const host = at("steps");
   if (!answer || answer.pending) { host.replaceChildren(element("p", {class: "soft", text: answer ? "Looking for steps …" : "No steps."})); return; }
-  const choose = element("select", {"aria-label": "Rank", on: {change: (e) => hooks.rank(Number(e.target.value))}},
-    ...ranks.map((r) => { const o = element("option", {value: r, text: `rank ${r}`}); o.selected = r === rank; return o; }));
+  const choose = element("select", {"aria-label": "Rank", on: {change: (e) => hooks.line(Number(e.target.value))}},
+    ...names.map((n, i) => { const o = element("option", {value: i, text: n}); o.selected = n === name; return o; }));
   const page = (by, text) => element("button", {type: "button", text, on: {click: () => hooks.page(by)}});
   const rows = answer.rows.map((r) => {
     const whole = Math.max(1, r.stages_us.reduce((a, b) => a + b, 0));
@@ -148,5 +148,5 @@ export function showSteps(answer, rank, ranks, hooks) {
   });
   host.replaceChildren(element("p", {}, choose, " ", page(-1, "earlier"), " ", page(1, "later"), " ",
     element("span", {class: "soft", text: `${plural(answer.total, "step")}${answer.rows.length ? `; ${count(answer.rows[0].index + 1)} to ${count(answer.rows.at(-1).index + 1)} are listed` : ""}`})),
-    table([["step"], ["epoch"], ["begins at"], ["takes"], ["stages", "l"], ["most", "l"]], rows, {label: `Steps of rank ${rank}`}));
+    table([["step"], ["epoch"], ["begins at"], ["takes"], ["stages", "l"], ["most", "l"]], rows, {label: `Steps of ${name}`}));
 }

@@ -9,7 +9,7 @@ const PAGE = 60;
 export class Navigator {
   constructor(view, hooks) {
     this.view = view; this.hooks = hooks;
-    this.rank = 0; this.offset = 0; this.current = null; this.answer = null;
+    this.lines = []; this.line = null; this.offset = 0; this.current = null; this.answer = null;
     this.canvas = document.getElementById("step-strip");
     this.about = document.getElementById("step-about");
     document.getElementById("step-back").addEventListener("click", () => this.go(-1));
@@ -24,30 +24,31 @@ export class Navigator {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
-  async load(about, several) {
-    this.several = several;
-    this.ranks = (about.steps?.ranks ?? []).filter((r) => r.steps).map((r) => r.rank);
-    if (!this.ranks.length) {
-      this.answer = about.steps ? null : {pending: true, rows: [], total: 0};
-      this.about.textContent = about.steps ? "no steps in this trace" : "finding steps …";
+  async load(runs) {
+    this.lines = runs.flatMap((about, run) => (about.steps?.ranks ?? []).filter((r) => r.steps)
+      .map(({rank}) => ({run, rank, name: `${runs.length > 1 ? `${"AB"[run]}, ` : ""}rank ${rank}`})));
+    if (!this.lines.length) {
+      const known = runs.every((about) => about.steps);
+      this.answer = known ? null : {pending: true, rows: [], total: 0};
+      this.about.textContent = known ? "no steps in this trace" : "finding steps …";
       this.list();
       return;
     }
-    if (!this.ranks.includes(this.rank)) this.rank = this.ranks[0];
+    this.line = this.lines.find((l) => l.name === this.line?.name) ?? this.lines[0];
     await this.turn(this.offset);
   }
 
   async turn(offset) {
     this.offset = Math.max(0, offset);
-    this.answer = await json("steps", {run: 0, rank: this.rank, offset: this.offset, limit: PAGE});
+    this.answer = await json("steps", {run: this.line.run, rank: this.line.rank, offset: this.offset, limit: PAGE});
     this.offset = this.answer.rows[0]?.index ?? 0;
     this.list();
     this.draw();
   }
 
   list() {
-    showSteps(this.answer, this.rank, this.ranks ?? [], {
-      rank: (r) => { this.rank = r; this.turn(this.offset); },
+    showSteps(this.answer, this.line?.name, this.lines.map((l) => l.name), {
+      line: (i) => { this.line = this.lines[i]; this.current = null; this.turn(this.offset); },
       page: (by) => this.turn(this.offset + by * PAGE),
       go: (row) => this.show(row),
     });
@@ -101,6 +102,6 @@ export class Navigator {
     canvas.setAttribute("aria-valuemax", String(this.answer.total - 1));
     canvas.setAttribute("aria-valuenow", String(this.current ?? 0));
     const median = `median ${time(shape.median_us * 1000)}`;
-    this.about.textContent = row ? `step ${row.step ?? row.index}: ${time(row.wall_us * 1000)}, ${median}` : `${count(this.answer.total)} steps of ${this.several ? "A, " : ""}rank ${this.rank}, ${median}`;
+    this.about.textContent = row ? `step ${row.step ?? row.index}: ${time(row.wall_us * 1000)}, ${median}` : `${count(this.answer.total)} steps of ${this.line.name}, ${median}`;
   }
 }

@@ -1,0 +1,77 @@
+"""DeepSpeed: `engine.backward` and `engine.step` are the boundaries, whatever ZeRO does inside them.
+
+A step of the engine is one optimizer step, though ZeRO may step an optimizer once for each sub-group of
+parameters; between two boundaries of gradient accumulation `engine.step` is none.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from dftracer.auto import _told
+from dftracer.auto._compute import ALL_INSIDE
+from dftracer.auto._events import now
+from dftracer.auto._patches import Patches, safely
+from dftracer.auto._threads import training
+
+__all__ = ["NAME", "install"]
+
+NAME = ""  # said when an engine is made: other frameworks import it without using it
+
+
+def install(module: ModuleType, patches: Patches) -> None:
+    """Watch the engine that `deepspeed.initialize` makes."""
+    owner: Any = module.DeepSpeedEngine
+    init_original = owner.__init__
+
+    @functools.wraps(init_original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        safely(_told.found, "DeepSpeed")
+        init_original(self, *args, **kwargs)
+
+    patches.replace(owner, "__init__", init)
+    patches.replace(owner, "backward", _backward(owner.backward))
+    patches.replace(owner, "step", _step(owner.step))
+
+
+def _backward(original: Any) -> Any:
+    @functools.wraps(original)
+    def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        here = training()
+        safely(here.backward_begins, now())
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            safely(here.backward_ends, error)
+            raise
+        safely(here.backward_ends)
+        return result
+
+    return backward
+
+
+def _step(original: Any) -> Any:
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        here, key = training(), id(self)
+        if here.scaling is not None or not safely(_updates, self):
+            return original(self, *args, **kwargs)
+        safely(here.optimizer_begins, key, now())
+        here.scaling = ALL_INSIDE
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            here.scaling = None
+            safely(lambda: here.optimizer_ends(key, now(), not self.was_step_applied()))
+
+    return step
+
+
+def _updates(engine: Any) -> bool:
+    """Whether the coming `engine.step` is a boundary of gradient accumulation."""
+    managed = getattr(engine, "managed_gradient_accumulation", None)
+    if managed is not None and not managed():  # the program itself counts, and calls it once
+        return True
+    return bool(engine.is_gradient_accumulation_boundary())
