@@ -61,9 +61,9 @@ $(VENV)/.system: $(BIN)/python
 CXX_FILES := $(shell find native tests/native -name '*.cpp' -o -name '*.hpp')
 # All of clang-tidy takes minutes (`make tidy`, in CI); while working, the files that are not committed as they are.
 CHANGED_CXX = $(shell git diff --name-only --diff-filter=d HEAD -- 'native/*.cpp' 2> /dev/null)
-TIDY = xargs -r -P 2 -n 4 $(BIN)/clang-tidy --quiet --extra-arg=-std=c++20 --extra-arg=-Inative \
-	--extra-arg=-Inative/third_party/libdeflate \
-	--extra-arg=-isystem$(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') --
+TIDY = xargs -r -P 2 -n 4 sh -c '$(BIN)/clang-tidy --quiet --extra-arg=-std=c++20 --extra-arg=-Inative \
+	--extra-arg=-Inative/third_party/libdeflate --extra-arg=-DDFTRACER_VERSION=\"tidy\" \
+	--extra-arg=-isystem$(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') "$$@" --' tidy
 lint: $(VENV)/.installed
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/ruff format --check src tests bench examples

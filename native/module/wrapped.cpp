@@ -2,7 +2,9 @@
 
 #include "module/node_use.hpp"
 
-// Private, but exported by every supported CPython: a lookup that neither runs __getattr__ nor builds an error.
+// Private, but exported by every supported CPython: a lookup that neither runs __getattr__ nor builds an error. Not all
+// of them declare it.
+// NOLINTNEXTLINE(readability-redundant-declaration)
 extern "C" PyObject* _PyObject_GenericGetAttrWithDict(PyObject*, PyObject*, PyObject*, int);
 
 namespace dft::py {
