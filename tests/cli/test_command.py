@@ -296,6 +296,7 @@ def test_run_records_the_io_of_a_program_that_knows_nothing_of_it(tmp_path: Path
     assert read.item() == 5000
     told = dftracer("run", "-o", "none", "--no-io", "--", "plain.py", cwd=tmp_path)
     assert "nothing was recorded" in told.stderr
+    assert "and --no-io left out the I/O" in told.stderr
 
 
 def _path(first: Path) -> str:
