@@ -61,8 +61,10 @@ def run(args: argparse.Namespace) -> int:
         told = _where(written)
         if not written:
             told = "nothing was recorded: no process had an annotation (from dftracer.python import ai)"
-            if library is None:
-                told += ", and --no-io left out the I/O" if args.no_io else ", and this build does not intercept I/O"
+            if args.no_io:
+                told += ", and --no-io left out the I/O"
+            elif library is None:
+                told += ", and this build does not intercept I/O"
         if written and not args.report:
             _say_head(written)
         print(f"dftracer run: {told}", file=sys.stderr)
