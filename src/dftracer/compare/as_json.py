@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from dftracer.compare.comparison import FALSE_ALARMS, Comparison
+from dftracer.compare.sentences import headline, letters, notes
 from dftracer.compare.side import Side
 from dftracer.compare.statistics import Change
-from dftracer.compare.words import headline, letters, notes
 
 __all__ = ["to_json"]
 

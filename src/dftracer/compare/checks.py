@@ -13,9 +13,9 @@ from dftracer.analyze.stages import STAGES
 from dftracer.compare.comparison import LEAST_MOVE, Comparison
 from dftracer.compare.figures import Figure, device_figures, io_figures, throughput_figures
 from dftracer.compare.limits import BadLimit, Limit
+from dftracer.compare.sentences import interval_text, percent_text, reasons, time_text, times_text
 from dftracer.compare.side import Side
 from dftracer.compare.statistics import Change, Floats
-from dftracer.compare.words import interval_text, percent_text, reasons, time_text, times_text
 
 __all__ = ["Check", "against_baseline", "check_limit", "known_figures"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dftracer.compare.comparison import Comparison
 from dftracer.compare.sections import Section, sections
-from dftracer.compare.words import headline, letters, notes, reasons, side_text
+from dftracer.compare.sentences import headline, letters, notes, reasons, side_text
 
 __all__ = ["markdown", "plain"]
 

@@ -9,8 +9,8 @@ from importlib import resources
 
 from dftracer.compare.comparison import Comparison
 from dftracer.compare.sections import Row, Section, sections
+from dftracer.compare.sentences import headline, letters, notes, reasons, side_text
 from dftracer.compare.statistics import Change
-from dftracer.compare.words import headline, letters, notes, reasons, side_text
 
 __all__ = ["html_page"]
 

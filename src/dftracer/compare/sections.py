@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from dftracer.compare.comparison import Comparison
 from dftracer.compare.figures import Figure
+from dftracer.compare.sentences import change_text, interval_text, percent_text, time_text
 from dftracer.compare.statistics import Change
-from dftracer.compare.words import change_text, interval_text, percent_text, time_text
 
 __all__ = ["Row", "Section", "sections"]
 

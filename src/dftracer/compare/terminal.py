@@ -8,7 +8,7 @@ from dftracer._columns import Column
 from dftracer._terminal import safe_console
 from dftracer.compare.comparison import Comparison
 from dftracer.compare.sections import sections
-from dftracer.compare.words import headline, letters, notes, reasons, side_text
+from dftracer.compare.sentences import headline, letters, notes, reasons, side_text
 from dftracer.load._need import need
 from dftracer.report.tables import print_table
 

@@ -59,7 +59,7 @@ def _check(args: argparse.Namespace) -> int:
     from dftracer.compare.check_summary import check_junit, check_lines, check_markdown, headline_of
     from dftracer.compare.checks import Check, against_baseline, check_limit
     from dftracer.compare.limits import parse_share
-    from dftracer.compare.words import notes
+    from dftracer.compare.sentences import notes
 
     asked = _asked(args)
     outputs = _outputs(args, [p for p in (args.run, asked.baseline) if p])
