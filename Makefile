@@ -78,7 +78,7 @@ tidy: $(VENV)/.installed
 NATIVE_SOURCES := $(shell find native tests/native -type f -not -path 'native/module/*') CMakeLists.txt
 NATIVE_BUILD = $(BIN)/cmake -S . -B $(@D) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	-DDFTRACER_BUILD_TESTS=ON -DDFTRACER_BUILD_MODULE=OFF -DDFTRACER_WERROR=ON
-SANITIZED = -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1"
+SANITIZED = -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-Og -g1"
 NATIVE_RUN = $(BIN)/cmake --build $(@D) && $(BIN)/ctest --test-dir $(@D) --output-on-failure -j2 && touch $@
 
 native-test: build/native/.tested build/asan/.tested build/tsan/.tested
