@@ -41,7 +41,7 @@ def _outcome(tmp_path: Path, program: str, *args: str, auto: bool, **more: str) 
         env=env,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=550,
         cwd=tmp_path,
         check=False,
     )
