@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "write/existing_trace.hpp"
+#include "write/moving_lock.hpp"
 #include "write/trace_file.hpp"
 
 namespace dft {
@@ -23,25 +23,6 @@ constexpr useconds_t kPause = 2000;
 constexpr int kMostOfOneRun = 1000;
 
 std::string suffix_of(const std::string& path) { return path.substr(without_suffix(path).size()); }
-
-// While it is held, no other traced process moves the file. Without file locks, nothing is held.
-class MovingLock {
- public:
-  explicit MovingLock(const std::string& path)
-      : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
-    free_ = fd_ >= 0 && (flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK);
-  }
-  ~MovingLock() {
-    if (fd_ >= 0) close(fd_);
-  }
-  MovingLock(const MovingLock&) = delete;
-  MovingLock& operator=(const MovingLock&) = delete;
-  bool is_free() const { return free_; }
-
- private:
-  int fd_;
-  bool free_;
-};
 
 std::string run_name(const ExistingTrace& trace) {
   if (!trace.run.empty()) return trace.run;
@@ -99,7 +80,7 @@ void move_parts(const std::string& path, const ExistingTrace& first, const std::
 // False when the file must stay.
 bool move_aside(const std::string& path, const ExistingTrace& seen) {
   MovingLock lock(path);
-  if (!lock.is_free()) return errno == ENOENT;
+  if (!lock.is_held()) return lock.is_in_use();
   if (!look_at(path).is_same_file(seen)) return true;  // not the file that was judged: judge again
   std::string stem = without_suffix(path) + "-" + run_name(seen), suffix = suffix_of(path);
   for (int n = 1; n < kMostOfOneRun; ++n) {
@@ -107,6 +88,10 @@ bool move_aside(const std::string& path, const ExistingTrace& seen) {
     if (n > 1) target.append("-").append(std::to_string(n));
     target += suffix;
     int error = rename_exclusively(path, target);
+    if (error == EEXIST && look_at(target).is_same_file(seen)) {  // by a mover that was killed half-way
+      unlink(path.c_str());
+      return true;
+    }
     if (error == EEXIST) continue;
     if (error != 0) return error == ENOENT;
     if (look_at(target).is_same_file(seen)) {
@@ -161,7 +146,7 @@ Claim claim_name(const std::string& from, const std::string& to, const Claimant&
     } else {
       if (there.run == claimant.run && !there.run.empty()) return Claim::kTaken;
       if (!may_be_moved(to, &there, claimant) || !move_aside(to, there)) return Claim::kTaken;
-      continue;
+      if (access(to.c_str(), F_OK) != 0) continue;
     }
     usleep(kPause);
   }

@@ -19,7 +19,7 @@ using namespace dft;
 static const uint32_t kEvent = intern("event", "test");
 
 // File systems that lack what others have.
-static bool g_no_locks = false, g_no_rename_flags = false;
+static bool g_no_locks = false, g_no_rename_flags = false, g_slow_links = false;
 
 extern "C" int flock(int fd, int operation) {
   if (!g_no_locks) return int(syscall(SYS_flock, fd, operation));
@@ -31,6 +31,12 @@ extern "C" int renameat2(int from_dir, const char* from, int to_dir, const char*
   if (!g_no_rename_flags) return int(syscall(SYS_renameat2, from_dir, from, to_dir, to, flags));
   errno = EINVAL;
   return -1;
+}
+
+extern "C" int link(const char* from, const char* to) noexcept {
+  int result = int(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+  if (g_slow_links && result == 0) usleep(20000);
+  return result;
 }
 
 static int in_child(void (*body)(const Scratch&), const Scratch& dir) {
@@ -260,6 +266,64 @@ TEST(many_processes_of_many_runs_and_one_name) {
       g_no_locks = g_no_rename_flags = false;
     }
   }
+}
+
+TEST(one_finished_trace_and_many_movers) {
+  g_no_locks = g_no_rename_flags = true;
+  Scratch dir;
+  in_child(
+      [](const Scratch& d) {
+        as_new_run("old");
+        record_five(d, "run", 0);
+      },
+      dir);
+  g_slow_links = true;
+  int go[2];
+  REQUIRE(pipe(go) == 0);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 6; ++i) {
+    pid_t pid = fork();
+    if (pid == 0) {
+      char c;
+      close(go[1]);
+      if (read(go[0], &c, 1) != 0) abort();
+      as_new_run(("r" + std::to_string(i)).c_str());
+      record_five(dir, "run", 10 * i);
+      exit(check::failures() ? 1 : 0);
+    }
+    children.push_back(pid);
+  }
+  close(go[1]);
+  close(go[0]);
+  for (pid_t pid : children) {
+    int status;
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  g_no_locks = g_no_rename_flags = g_slow_links = false;
+  check_five(dir / "run-old.pfw.gz", 0);
+  CHECK_EQ(dir.files().size(), 7u);
+  for (auto& path : dir.files()) CHECK_EQ(read_trace(path).named("event").size(), 5u);
+}
+
+TEST(a_move_that_was_cut_short_is_finished) {
+  Scratch dir;
+  as_new_run("old");
+  record_five(dir, "run", 0);
+  REQUIRE(link((dir / "run.pfw.gz").c_str(), (dir / "run-old.pfw.gz").c_str()) == 0);
+  std::string marker = dir / ".run.pfw.gz.moving";
+  std::ofstream{marker};
+  as_new_run("next");
+  record_five(dir, "run", 10);
+  CHECK(session_path() != dir / "run.pfw.gz");  // the mover may be at work
+  timespec long_ago[2] = {{1000, 0}, {1000, 0}};
+  REQUIRE(utimensat(AT_FDCWD, marker.c_str(), long_ago, 0) == 0);
+  as_new_run("last");
+  record_five(dir, "run", 20);
+  check_five(dir / "run-old.pfw.gz", 0);
+  check_five(dir / "run.pfw.gz", 20);
+  CHECK_EQ(dir.files().size(), 3u);
+  CHECK(access(marker.c_str(), F_OK) != 0);
 }
 
 TEST(a_trace_that_was_removed_stays_removed) {
