@@ -300,6 +300,52 @@ def test_restarts_in_each_epoch_are_start_up(tmp_path: Path) -> None:
         assert "idle" not in " ".join(head(a))
 
 
+def test_restarts_without_workers_are_not_blamed_on_workers(tmp_path: Path) -> None:
+    """Items are made in the main thread; each epoch begins with a slow one."""
+    p = Process(10, rank=0)
+    t = 0
+    for e in range(4):
+        for i in range(10):
+            item = (500 if i == 0 else 1) * MS
+            p.span("data", "item", t, item)
+            t = _step(p, i + 1, t, item, _plain(10, 8, 2), epoch=e, step=10 * e + i)
+    p.spans.sort(key=lambda s: s.cat == "data")
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("startup", "preprocess")
+    assert "worker" not in " ".join(head(a))
+    assert "for each epoch's first batch" in head(a)[2]
+    assert not [f for f in a.findings if "worker" in f.advice + f.title]
+
+
+def test_restarts_in_compute_are_not_blamed_on_the_loader(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for e in range(4):
+        for i in range(10):
+            t = _step(p, i + 1, t, MS, _plain(500 if i == 0 else 10, 8, 2), epoch=e, step=10 * e + i)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("startup", "forward")
+    assert "worker" not in " ".join(head(a))
+    assert "only in the first step of an epoch (forward)" in head(a)[2]
+
+
+def test_a_first_step_without_workers_is_not_blamed_on_workers(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(12):
+        item = (3000 if i == 0 else 1) * MS
+        p.span("data", "item", t, item)
+        t = _step(p, i + 1, t, item, _plain(10, 8, 2), step=i)
+    p.spans.sort(key=lambda s: s.cat == "data")
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("startup", "preprocess")
+    assert not [f for f in a.findings if "worker" in f.advice + f.title]
+    assert "worker" not in " ".join(head(a))
+
+
 @pytest.mark.parametrize("kind", ["fetch.iter", "pipeline", "plain", "nested", "plain in a step"])
 def test_evaluation_is_not_training(tmp_path: Path, kind: str) -> None:
     p = Process(10, rank=0)

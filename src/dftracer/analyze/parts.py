@@ -71,6 +71,11 @@ class View:
         return sum(self.stages_s[s] for s in INPUT_STAGES)
 
     @property
+    def loads_in_main(self) -> bool:
+        """Items are made in the main thread and nowhere else: nothing is to be said about workers."""
+        return not self.rank.workers and self.input_s > self.stages_s["fetch_wait"]
+
+    @property
     def compute_s(self) -> float:
         return sum(self.stages_s[s] for s in COMPUTE_STAGES)
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from dftracer._units import plural
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.job import Rank
-from dftracer.analyze.parts import repeats, startup_stage
-from dftracer.analyze.stages import STAGES
+from dftracer.analyze.parts import View, repeats, startup_stage
+from dftracer.analyze.stages import INPUT_STAGES, STAGES
 from dftracer.analyze.thresholds import (
     COLD_FACTOR,
     DRIFT_CHANGE,
@@ -56,7 +56,22 @@ def first_step(c: Context) -> Iterator[Finding]:
         0.9,
         severity=None if c.is_bound("startup") else "info",
         evidence={"first_s": wall[0] / 1e6, "median_s": usual / 1e6, "stage": stage},
+        advice="Start-up (caches, compilation) happens once; it matters in short runs."
+        if v.loads_in_main
+        else "",
     )
+
+
+def _restart_advice(v: View, stage: str | None) -> str:
+    if stage is not None and stage not in INPUT_STAGES:
+        where = stage_words(stage)
+        return f"Find out what runs only in the first step of an epoch ({where}), and do it once."
+    if v.loads_in_main:
+        return (
+            "Do once what the main thread does for each epoch's first batch (listing, shuffling, opening"
+            " files), and keep it between epochs."
+        )
+    return ""
 
 
 def epoch_restarts(c: Context) -> Iterator[Finding]:
@@ -82,6 +97,7 @@ def epoch_restarts(c: Context) -> Iterator[Finding]:
             "median_s": round(usual, 6),
             "stage": stage,
         },
+        advice=_restart_advice(v, stage),
     )
 
 
