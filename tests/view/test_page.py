@@ -374,6 +374,32 @@ def test_two_runs_side_by_side(browser: Any, start: Callable[..., Any], job: Pat
     tab.close()
 
 
+def test_steps_are_named_after_the_rank_they_belong_to(
+    browser: Any, start: Callable[..., Any], job: Path, slower_job: Path
+) -> None:
+    """Also while those of a rank chosen since are still on their way."""
+    tab = Tab(browser, start(job, slower_job).ready(steps=True).url)
+    page = tab.page
+    page.click("#tab-steps")
+    page.wait_for_function("() => document.getElementById('step-about').textContent.includes('A, rank 0')")
+    of_a = page.inner_text("#step-about")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/steps?*run=1*", hold)
+    page.select_option("#steps select", "2")
+    page.set_viewport_size({"width": 1400, "height": 700})
+    page.wait_for_function("() => document.getElementById('step-strip').width > 0")
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert page.inner_text("#step-about") == of_a
+    assert len(held) == 1
+    held[0].continue_()
+    page.wait_for_function("() => document.getElementById('step-about').textContent.includes('B, rank 0')")
+    tab.close()
+
+
 def test_markup_in_names_stays_text(browser: Any, start: Callable[..., Any], tmp_path: Path) -> None:
     odd = Process(50, rank=0)
     arguments: dict[str, Any] = {"note": HOSTILE, "<i>key</i>": "'\"><script>1</script>"}

@@ -9,7 +9,7 @@ const PAGE = 60;
 export class Navigator {
   constructor(view, hooks) {
     this.view = view; this.hooks = hooks;
-    this.lines = []; this.line = null; this.offset = 0; this.current = null; this.answer = null;
+    this.lines = []; this.line = null; this.offset = 0; this.current = null; this.answer = null; this.answered = null;
     this.canvas = document.getElementById("step-strip");
     this.about = document.getElementById("step-about");
     document.getElementById("step-back").addEventListener("click", () => this.go(-1));
@@ -39,9 +39,13 @@ export class Navigator {
   }
 
   async turn(offset) {
+    const line = this.line;
     this.offset = Math.max(0, offset);
-    this.answer = await json("steps", {run: this.line.run, rank: this.line.rank, offset: this.offset, limit: PAGE});
-    this.offset = this.answer.rows[0]?.index ?? 0;
+    const answer = await json("steps", {run: line.run, rank: line.rank, offset: this.offset, limit: PAGE});
+    // Another line was chosen meanwhile: its own answer is on the way.
+    if (line !== this.line) return;
+    this.answer = answer; this.answered = line;
+    this.offset = answer.rows[0]?.index ?? 0;
     this.list();
     this.draw();
   }
@@ -102,6 +106,6 @@ export class Navigator {
     canvas.setAttribute("aria-valuemax", String(this.answer.total - 1));
     canvas.setAttribute("aria-valuenow", String(this.current ?? 0));
     const median = `median ${time(shape.median_us * 1000)}`;
-    this.about.textContent = row ? `step ${row.step ?? row.index}: ${time(row.wall_us * 1000)}, ${median}` : `${count(this.answer.total)} steps of ${this.line.name}, ${median}`;
+    this.about.textContent = row ? `step ${row.step ?? row.index}: ${time(row.wall_us * 1000)}, ${median}` : `${count(this.answer.total)} steps of ${this.answered.name}, ${median}`;
   }
 }
