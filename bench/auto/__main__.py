@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--ms", type=float, default=5.0)
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--repeat", type=int, default=1, help="on a GPU: how often each batch is repeated there")
+    parser.add_argument("--repeat", type=int, default=1, help="on a GPU: copies of each batch there")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--bare", action="store_true", help="on a CPU: no matrix products, warm caches")
     parser.add_argument("--alone", action="store_true", help="without the rivals")
