@@ -17,7 +17,8 @@ they differ by more than tracing costs. Where other programs use the same caches
 `--bare` leaves them out.
 
 On a GPU (`--device cuda --ms 10`) the model is as large as `--ms` asks, a step ends with a synchronisation of
-the program's own, and the whole step is compared, on the clock.
+the program's own, and the whole step is compared, on the clock. The step waits for the host, which launches
+small layers; with `--width 2048 --repeat 256` it waits for the device, which multiplies large matrices.
 `python -m bench.auto.instructions` counts instructions instead.
 """
 
@@ -56,7 +57,7 @@ class Block:
 
     def __init__(self, args: argparse.Namespace, size: int) -> None:
         self.on_cpu = args.device == "cpu"
-        self.step = Step(args.device, args.width, 2 if self.on_cpu else size)
+        self.step = Step(args.device, args.width, 2 if self.on_cpu else size, args.repeat)
         self.loader = self.step.loader(args.steps + _UNCOUNTED, args.batch)
         self.size = 0 if args.bare else size
         self.factor = torch.randn(args.width, args.width)
@@ -174,6 +175,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--ms", type=float, default=5.0)
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--repeat", type=int, default=1, help="on a GPU: copies of each batch there")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--bare", action="store_true", help="on a CPU: no matrix products, warm caches")
     parser.add_argument("--alone", action="store_true", help="without the rivals")

@@ -25,8 +25,9 @@ class Data(torch.utils.data.Dataset):  # type: ignore[misc] # torch is Any
 class Step:
     """A stack of layers, trained by the loop that everybody writes; the loader is in the main process."""
 
-    def __init__(self, device: str, width: int, layers: int) -> None:
+    def __init__(self, device: str, width: int, layers: int, repeat: int = 1) -> None:
         torch.manual_seed(0)
+        self.repeat = repeat
         self.device = device
         self.width = width
         stack = [m for _ in range(layers) for m in (torch.nn.Linear(width, width), torch.nn.ReLU())]
@@ -39,6 +40,8 @@ class Step:
 
     def __call__(self, batch: Any) -> None:
         x = batch.to(self.device)
+        if self.repeat > 1:
+            x = x.repeat(self.repeat, 1)
         self.optimizer.zero_grad()
         loss = self.model(x).pow(2).mean()
         loss.backward()
