@@ -348,7 +348,7 @@ def test_a_long_start_up_of_a_long_run_is_told_beside_the_headline(tmp_path: Pat
 
 def test_times_below_a_millisecond_are_told(tmp_path: Path) -> None:
     a = _run(tmp_path, 30, 1, [(*FORWARD, 250), (*BACKWARD, 120), (*UPDATE, 60)])
-    told = "Of each 0.43 ms step: forward 0.25 ms, backward 0.12 ms, optimizer 0.06 ms"
+    told = "Of each 0.431 ms step: forward 0.25 ms, backward 0.12 ms, optimizer 0.06 ms"
     assert head(a)[1] == f"{told}; waiting for data under 0.01 ms."
 
 
