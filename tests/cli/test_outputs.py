@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -12,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from dftracer.cli.main import main
+from dftracer.cli.main import CommandError, main
 from dftracer.cli.outputs import appearing
 from dftracer.format.files import find_files
 from dftracer.format.reader import read_trace
 from dftracer.format.writer import maker_of
+from dftracer.link.discover import discover
 from dftracer.load.synthetic import Process
+from dftracer.load.torch_files import find_torch_files
 from support.process import clean_environment
 
 
@@ -108,6 +112,72 @@ def test_force_replaces_earlier_outputs_and_no_recorded_trace(given: Path, tmp_p
             assert sum(map(_events, folder.iterdir())) == 20
 
 
+def _kineto(path: Path) -> Path:
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
+    path.write_bytes(gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": events}).encode()))
+    return path
+
+
+def test_traces_of_pytorch_are_kept_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As inputs, and as traces of another collection that happen to have the name of an output."""
+    folder, other = tmp_path / "collected", tmp_path / "other"
+    for each in (folder, other):
+        each.mkdir()
+        _kineto(each / "kineto_trace_0.json.gz")
+    (folder / "hta-notes.txt").touch()
+    before = _state(tmp_path)
+    export = ["export", str(folder), "--to", "hta", "-f", "-o"]
+    for target in (folder, other):
+        assert main([*export, str(target)]) == 2
+        assert _state(tmp_path) == before
+        assert capsys.readouterr().err.count("\n") == 1
+    _process(10, 0).write(folder)
+    before = _state(tmp_path)
+    assert main(["export", str(folder), "-f", "-o", str(folder / "kineto_trace_0.json.gz")]) == 2
+    assert _state(tmp_path) == before
+
+
+def test_copies_of_pytorchs_traces_are_replaced_and_not_read(tmp_path: Path) -> None:
+    _kineto(tmp_path / "kineto_trace_0.json.gz")
+    for force in ([], ["-f"]):
+        assert main(["export", str(tmp_path), "--to", "hta", "-o", str(tmp_path / "hta"), *force]) == 0
+        assert [p.name for p in (tmp_path / "hta").glob("*.gz")] == ["kineto_trace_0.json.gz"]
+        assert len(discover(tmp_path).ranks[0].activity) == 1
+        assert find_torch_files([tmp_path])[0] == [tmp_path / "kineto_trace_0.json.gz"]
+    assert len(discover(tmp_path / "hta").ranks[0].activity) == 1
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_appears_meanwhile_is_kept(
+    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two commands, or a command and a traced program, that want one name."""
+    if not links:
+        monkeypatch.setattr(os, "link", _no_links)
+    new, old = tmp_path / "new", tmp_path / "old"
+    old.write_text("first")
+    for path in (new, old):
+        with pytest.raises(CommandError, match="meanwhile"):
+            _write_while_another_does(path)
+        assert path.read_text() == "another's"
+    with appearing(old) as place:
+        place.write_text("last")
+    assert old.read_text() == "last"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new", "old"]
+
+
+def _write_while_another_does(path: Path) -> None:
+    with appearing(path) as place:
+        place.write_text("the command's")
+        other = path.with_name("other")
+        other.write_text("another's")
+        other.replace(path)
+
+
+def _no_links(*_: object) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
 def test_an_output_within_the_input_folder_is_not_read_again(given: Path) -> None:
     for force in ([], ["-f"]):
         assert main(["merge", str(given), "-o", str(given / "all.pfw.gz"), *force]) == 0
@@ -150,7 +220,7 @@ def test_what_a_crash_leaves_is_never_read(given: Path, tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import os, signal, sys
         from dftracer.format import writer
-        from dftracer.cli.main import main
+        from dftracer.cli.main import CommandError, main
         add = writer.TraceWriter.add
         def dying(self, text, record):
             if self.records == 5:

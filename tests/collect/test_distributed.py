@@ -146,7 +146,10 @@ def _check_folder_for_hta(directory: Path) -> None:
     folder = directory.parent / "hta"
     command = [sys.executable, "-m", "dftracer.cli", "export", str(directory), "--to", "hta"]
     subprocess.run([*command, "-o", str(folder)], check=True, capture_output=True)
-    assert sorted(p.name for p in folder.iterdir()) == ["kineto_trace_0.json.gz", "kineto_trace_1.json.gz"]
+    assert sorted(p.name for p in folder.glob("[!.]*")) == [
+        "kineto_trace_0.json.gz",
+        "kineto_trace_1.json.gz",
+    ]
     for rank in (0, 1):
         trace = read_json(folder / f"kineto_trace_{rank}.json.gz")
         assert trace["distributedInfo"]["rank"] == rank

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 
 import yaml
 
-from .conftest import MODEL, Collected, Runner
+from dftracer.link.discover import discover
+from dftracer.load.torch_files import find_torch_files
+
+from .conftest import MODEL, Collected, Runner, read_json
 
 ODD = 'quo"te, "name": "x", \\back\n new line \t tab é \x01'
 
@@ -184,3 +188,44 @@ def test_without_torch_the_error_names_the_extra(run: Runner) -> None:
 def test_the_prelude_is_what_users_write() -> None:
     """`collect` is imported before torch and before the annotations."""
     assert MODEL.strip().startswith("from dftracer.collect import collect")
+
+
+def test_an_earlier_collection_is_kept(run: Runner) -> None:
+    """A directory that is used again has the files of the last run; a folder in it has the earlier ones."""
+    done = run(
+        """
+        import hashlib, json, os, pathlib
+
+        def loop(repeat):
+            with collect("out", wait=0, warmup=0, active=1, repeat=repeat) as c:
+                for _ in range(3):
+                    train_step()
+                    c.step()
+            files = pathlib.Path("out").glob("*_*.json.gz")
+            return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+        os.makedirs("out")
+        pathlib.Path("out/kineto_trace_3.json.gz").write_bytes(b"of a larger job")
+        first = loop(2)
+        os.makedirs("out/linked")
+        second = loop(1)
+        print(json.dumps([first, second]))
+        """
+    )
+    first, second = json.loads(done.stdout.splitlines()[-1])
+    pair = {"torch_et_0.json.gz", "kineto_trace_0.json.gz", "memory_0.json.gz"}
+    assert set(first) == pair | {"torch_et_0_w1.json.gz", "kineto_trace_0_w1.json.gz"}
+    assert set(second) == pair
+    other, mine = sorted(done.directory.glob("earlier-*"), key=lambda p: (p / "manifest_0.json").exists())
+    assert (other / "kineto_trace_3.json.gz").read_bytes() == b"of a larger job"
+    assert mine.name == f"earlier-{done.manifest()['run']}"
+    for name, digest in first.items():
+        assert hashlib.sha256((mine / name).read_bytes()).hexdigest() == digest
+    assert {"manifest_0.json", "manifest.json", "workload_card.yaml", "linked"} <= {
+        p.name for p in mine.iterdir()
+    }
+    assert len(read_json(mine / "manifest_0.json")["windows"]) == 2
+    for folder, windows in ((done.directory, 1), (mine, 2)):
+        (rank,) = discover(folder).ranks.values()
+        assert (len(rank.et), len(rank.activity)) == (windows, windows)
+        assert len(find_torch_files([folder])[0]) == windows

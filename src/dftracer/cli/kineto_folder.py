@@ -10,6 +10,9 @@ import gzip
 from pathlib import Path
 from typing import IO, Any
 
+from dftracer._set_aside import COPIES, mark
+from dftracer.cli.main import CommandError
+from dftracer.cli.outputs import appearing, check_folder, is_torch_name
 from dftracer.link.discover import discover
 
 __all__ = ["write_kineto_folder"]
@@ -20,7 +23,13 @@ _HEAD = 1 << 16
 def write_kineto_folder(directory: Path, folder: Path) -> list[str]:
     """Write each rank's file of its first window; returns their names."""
     found = discover(directory)
+    check_folder(folder, [s.path for files in found.ranks.values() for s in (*files.et, *files.activity)])
     folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / COPIES).exists() and any(is_torch_name(path.name) for path in folder.iterdir()):
+        raise CommandError(
+            f"{folder} contains traces that were not made by this command; name another folder"
+        )
+    mark(folder, COPIES)
     written = []
     for rank, files in sorted(found.ranks.items()):
         sources = [s for s in files.activity if s.kind == "kineto"]
@@ -28,7 +37,12 @@ def write_kineto_folder(directory: Path, folder: Path) -> list[str]:
             continue
         first = min(sources, key=lambda s: s.window or 0)
         target = folder / f"kineto_trace_{rank}.json.gz"
-        with _opened(first.path) as source, gzip.open(target, "wb", 5) as out:
+        with (
+            appearing(target) as place,
+            _opened(first.path) as source,
+            place.open("wb") as raw,
+            gzip.GzipFile("", "wb", 5, raw) as out,
+        ):
             _copy(source, out, rank, found.world_size)
         written.append(target.name)
     return written

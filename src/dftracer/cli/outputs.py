@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from dftracer._set_aside import COPIES
 from dftracer.cli.main import CommandError
 from dftracer.format.files import SUFFIXES
 from dftracer.format.writer import is_trace, maker_of
 
-__all__ = ["OutputNames", "appearing", "check_folder", "check_output", "identity"]
+__all__ = ["OutputNames", "appearing", "check_folder", "check_output", "identity", "is_torch_name"]
 
-_counter = itertools.count()
+_TORCH = re.compile(r"(kineto_trace|torch_et)_\d+(_w\d+)?\.json(\.gz)?|.*\.pt\.trace\.json(\.gz)?")
 
 
 def identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
@@ -50,8 +51,15 @@ def check_output(path: Path, inputs: Iterable[Path], *, force: bool) -> Path:
 def _is_recorded_trace(path: Path) -> bool:
     if not stat.S_ISREG(path.stat().st_mode) or path.stat().st_size == 0:
         return False
+    if is_torch_name(path.name):
+        return not (path.parent / COPIES).exists()
     named = path.name.endswith(SUFFIXES)
     return (named or is_trace(path)) and maker_of(path) is None
+
+
+def is_torch_name(name: str) -> bool:
+    """Whether a file is named like a trace of PyTorch's."""
+    return _TORCH.fullmatch(name) is not None
 
 
 def check_folder(folder: Path, inputs: Iterable[Path]) -> None:
@@ -104,11 +112,26 @@ def appearing(path: Path) -> Iterator[Path]:
     if real.exists() and not real.is_file():  # a terminal, a pipe, /dev/null
         yield real
         return
-    place = real.with_name(f".dftracer-{os.getpid()}-{next(_counter)}.part")
+    before = identity(real)
+    # Not named after the process: containers that share a directory have equal pids.
+    place = real.with_name(f".dftracer-{os.urandom(8).hex()}.part")
     try:
         yield place
         if place.exists():
-            os.replace(place, real)
+            _put(place, real, before)
     finally:
         with contextlib.suppress(OSError):
             place.unlink(missing_ok=True)
+
+
+def _put(place: Path, real: Path, before: tuple[int, int] | None) -> None:
+    """Give a file its name, unless another process has put one there since `before`."""
+    try:
+        if before is None:
+            os.link(place, real)
+            return
+    except OSError:  # the name is taken, or the file system has no links
+        pass
+    if identity(real) not in (None, before):
+        raise CommandError(f"{real} was written by another process meanwhile and is kept; use another -o")
+    os.replace(place, real)

@@ -14,7 +14,9 @@ import socket
 import time
 from typing import Any
 
+from dftracer import _core
 from dftracer.collect import _identity, _manifest
+from dftracer.collect._earlier import move_aside, move_ranks_aside
 
 __all__ = ["Names"]
 
@@ -30,12 +32,16 @@ class Names:
         self._suffix = ".json.gz" if compress else ".json"
         self._written: list[str] = []
         self.rank, self.world_size, self.source = 0, 1, "nobody"
+        self.run = _core.run_id() or _core.identify_run(os.path.join(directory, "trace"))
         rank, world_size, source = _identity.place()
         with _manifest.alone(directory):
             if rank is None:
                 self.label = f"p{os.getpid()}" if self._taken(0) else "0"
             else:
                 self.label = str(rank)
+            move_aside(directory, self.label)
+            if self.label == "0":
+                move_ranks_aside(directory, world_size or 1, self.run)
             self._claim()
         self.settle(rank, world_size, source)
 
@@ -58,7 +64,7 @@ class Names:
         return self._rename(str(self.rank), force=True)
 
     def _claim(self) -> None:
-        mine = {"pid": os.getpid(), "host": socket.gethostname(), "complete": False}
+        mine = {"run": self.run, "pid": os.getpid(), "host": socket.gethostname(), "complete": False}
         empty = {"rank": self.rank, "world_size": self.world_size, "windows": [], "warnings": []}
         _manifest.write(self.manifest(), {**mine, **empty})
 
@@ -114,6 +120,7 @@ class Names:
         with _manifest.alone(self.directory):
             if self._taken(int(label)) and not force:
                 return False
+            move_aside(self.directory, label)
             old, self.label = self.manifest(), label
             kept = []
             for path in self._written:

@@ -60,6 +60,7 @@ class RankManifest:
                 "pydftracer": dftracer.__version__,
                 "cuda": self.torch.version.cuda,
             },
+            "run": names.run,
             "directory": names.directory,
             "rank": names.rank,
             "rank_source": names.source,

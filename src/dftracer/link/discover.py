@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dftracer._set_aside import is_set_aside
 from dftracer._units import plural
 from dftracer.format.records import MOST_RANKS
 from dftracer.link._json_stream import Repairs, read_blocks
@@ -146,7 +147,7 @@ def holds_torch_traces(directory: Path) -> bool:
 
 def _files(directory: Path) -> Iterable[Path]:
     for root, folders, names in os.walk(directory):
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and not is_set_aside(Path(root, f)))
         if any(n.startswith("chakra_") and n.endswith(".et") for n in names):
             folders[:] = []
             if Path(root) != directory:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from dftracer._set_aside import is_set_aside
+
 __all__ = ["find_torch_files", "is_kineto"]
 
 _KINETO = re.compile(r"kineto_trace_\d+(_w\d+)?\.json(\.gz)?$|.*\.pt\.trace\.json(\.gz)?$")
@@ -37,7 +39,9 @@ def find_torch_files(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Path
         path = Path(given)
         if path.is_dir():
             for root, folders, names in os.walk(path):
-                folders[:] = sorted(f for f in folders if not f.startswith("."))
+                folders[:] = sorted(
+                    f for f in folders if not f.startswith(".") and not is_set_aside(Path(root, f))
+                )
                 for name in sorted(names):
                     if _KINETO.match(name):
                         kineto[Path(root, name)] = None
