@@ -148,7 +148,7 @@ def events() -> list[dict[str, Any]]:
 
 
 def check_recording_is_limited() -> None:
-    """Steps of a millisecond: most are left out, so that recording takes its share of the time and no more."""
+    """Steps of a millisecond: most are left out, so that recording keeps to its share."""
     recorder = _device_events._recorder
     assert recorder is not None
     before = recorder._steps
