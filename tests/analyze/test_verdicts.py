@@ -208,6 +208,49 @@ def test_a_rank_with_a_slow_forward_is_the_straggler(tmp_path: Path, ranks: int,
     assert found.evidence["lost_by_all_s"] == pytest.approx(4.35 * (ranks - 1))
 
 
+@pytest.mark.parametrize("collectives", [1, 3])
+def test_a_rank_with_a_slow_backward_is_seen_where_collectives_are(tmp_path: Path, collectives: int) -> None:
+    """The ranks spend the same time in backward and communication together: only the collectives tell."""
+    for r in range(2):
+        p = Process(10 + r, rank=r, world_size=2)
+        t = 0
+        for i in range(30):
+            late = 0 if r == 1 else 80 * MS
+            reduces = [("comm", "all_reduce", 2 * MS + (late if k == 0 else 0)) for k in range(collectives)]
+            parts = [(*FORWARD, 20 * MS), (*BACKWARD, 100 * MS - late)]
+            for reduce in reduces:
+                parts += [reduce, (*UPDATE, 2 * MS)]
+            t = _step(p, i + 1, t, MS, parts, step=i)
+        p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("straggler", "backward")
+    assert a.bound is not None
+    assert a.bound.part.rank == 1
+    assert head(a)[1].startswith("Rank 1 spends 0.10 s in backward, the median rank 0.02 s, chronically")
+    assert {r["rank"]: r["waiting_for_peers_s"] for r in document(a)["ranks"]} == {0: 2.4, 1: 0}
+    assert "exposed_comm" not in _ids(a)
+
+
+def test_ranks_that_wait_for_each_other_in_turns_both_wait(tmp_path: Path) -> None:
+    """One comes late to the first collective of each step, the other to the second."""
+    for r in range(2):
+        p = Process(10 + r, rank=r, world_size=2)
+        t = 0
+        for i in range(30):
+            parts = [
+                (*FORWARD, 20 * MS),
+                (*BACKWARD, (100 if r == 1 else 20) * MS),
+                ("comm", "all_reduce", (2 if r == 1 else 82) * MS),
+                (*UPDATE, (2 if r == 1 else 52) * MS),
+                ("comm", "all_gather", (52 if r == 1 else 2) * MS),
+            ]
+            t = _step(p, i + 1, t, MS, parts, step=i)
+        p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert {r["rank"]: r["waiting_for_peers_s"] for r in document(a)["ranks"]} == {0: 2.4, 1: 1.5}
+    assert _bound(a) == ("compute", "backward")
+
+
 def test_a_rank_with_slow_data_is_the_straggler_by_its_loader(tmp_path: Path) -> None:
     a = _ddp(tmp_path, 2, lambda r, i: 30 * MS, lambda r, i: (90 if r == 1 else 2) * MS, False)
     assert _bound(a) == ("straggler", "fetch_wait")

@@ -1,8 +1,10 @@
 """What ranks lose by waiting for each other.
 
 Ranks that synchronise finish each step together, so who is late cannot be read off their step times. The one
-that comes last waits least: in each step a rank's waiting is its backward and communication time beyond the
-least that any rank spent there.
+that comes last waits least. Where collectives are visible, a rank's waiting is how long before the last rank
+it came to each: all leave a collective together, so that is how much longer it took than on the last rank,
+whatever their clocks say. Where they are hidden in the backward pass (DDP), it is, in each step, its
+backward and communication time beyond the least that any rank spent there.
 """
 
 from __future__ import annotations
@@ -45,9 +47,40 @@ def mark_waiting(ranks: list[Rank]) -> None:
         return
     meeting = np.stack([sum(r.stage_us(s)[:n] for s in _MEETING) for r in known])
     waiting = meeting - meeting.min(axis=0)
+    seen = _arrival_skew(known, n)
+    if seen[:, steady].sum() >= waiting[:, steady].sum():
+        waiting = seen
     for rank, mine in zip(known, waiting, strict=True):
         rank.waiting_us = np.zeros(len(rank.main.steps), np.int64)
         rank.waiting_us[:n] = mine
+
+
+def _arrival_skew(ranks: list[Rank], n: int) -> Ints:
+    """Per rank and step, how long before the last rank it came to the collectives of the step.
+
+    The collectives of a step are matched by their order. Where ranks differ in their number, only the sums
+    are compared; what other work hides is no waiting.
+    """
+    exposed = np.stack([r.stage_us("comm")[:n] for r in ranks])
+    skew: Ints = exposed - exposed.min(axis=0)
+    steps, durations = zip(*(_collectives(r, n) for r in ranks), strict=True)
+    counts = np.stack([np.bincount(s, minlength=n) for s in steps])
+    alike = (counts == counts[0]).all(axis=0)
+    matched = np.stack([d[alike[s]] for s, d in zip(steps, durations, strict=True)])
+    early = matched - matched.min(axis=0)
+    step = steps[0][alike[steps[0]]]
+    for i, mine in enumerate(early):
+        skew[i, alike] = np.bincount(step, weights=mine, minlength=n)[alike]
+    return np.minimum(skew, exposed)
+
+
+def _collectives(rank: Rank, n: int) -> tuple[Ints, Ints]:
+    """The step and the duration of each collective of the first `n` steps, in order."""
+    start, end = rank.main.comm
+    steps = rank.main.steps
+    at = np.searchsorted(steps.start[:n], start, side="right") - 1
+    inside = (at >= 0) & (start < steps.end[:n][np.maximum(at, 0)])
+    return at[inside], (end - start)[inside]
 
 
 @dataclass
