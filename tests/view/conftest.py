@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,10 @@ from typing import Any
 
 import pytest
 
+from support.view_tab import Tab
 from support.view_trace import training_job
+
+BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
 
 
 class Server:
@@ -111,3 +115,21 @@ def start(view_cache: Path) -> Iterator[Callable[..., Server]]:
     yield run
     for each in started:
         each.end()
+
+
+@pytest.fixture(scope="module")  # two at once are refused by Playwright
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if BROWSER is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as p:
+        started = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def tab(browser: Any, server: Server) -> Iterator[Tab]:
+    opened = Tab(browser, server.url)
+    yield opened
+    opened.close()

@@ -2,106 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dftracer.load.synthetic import Process
+from support.view_tab import Tab
 
-playwright = pytest.importorskip("playwright.sync_api")
-BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
-
-READY = "html[data-ready]"
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=document.title='broken'>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        started = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-class Tab:
-    """A page; whatever it complains about or fetches elsewhere fails the test."""
-
-    def __init__(self, browser: Any, url: str, **options: Any) -> None:
-        self.page = browser.new_page(viewport={"width": 1280, "height": 800}, **options)
-        self.noise: list[str] = []
-        host = url.partition("?")[0]
-        self.page.on("console", lambda m: self._hear(m) if m.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda e: self.noise.append(str(e)))
-        self.page.on(
-            "request", lambda r: None if r.url.startswith((host, "data:")) else self.noise.append(r.url)
-        )
-        self.page.goto(url)
-        self.page.wait_for_selector(READY, timeout=60_000)
-        self.settled()
-
-    def _hear(self, message: Any) -> None:
-        if "willReadFrequently" not in message.text:  # about this test's own reading of the canvas
-            self.noise.append(message.text)
-
-    def _see(self, url: str, host: str) -> None:
-        if not url.startswith((host, "data:")):
-            self.noise.append(url)
-
-    def settled(self) -> None:
-        """Wait until the picture is that of the view."""
-        self.page.wait_for_function(
-            "() => dftracerView.panes.every((p) => !p.asking && !p.again && !p.dirty && p.sheet"
-            " && Math.abs(p.sheet.about.from - (p.view.t0 - p.view.span / 2)) <= 1)",
-            timeout=30_000,
-        )
-
-    def look(self) -> tuple[float, float]:
-        t0, t1 = self.page.evaluate("[dftracerView.view.t0, dftracerView.view.t1]")
-        return t0, t1
-
-    def press(self, key: str) -> None:
-        self.page.keyboard.press(key)
-        self.settled()
-
-    def colours(self, pane: int = 0) -> int:
-        """How many different colours the timeline shows."""
-        return int(
-            self.page.evaluate(
-                """(n) => { const c = document.querySelectorAll('.pane canvas')[n];
-                const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();
-                for (let i = 0; i < d.length; i += 4) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]);
-                return seen.size; }""",
-                pane,
-            )
-        )
-
-    def span(self, name: str, nth: int = 0) -> tuple[float, float]:
-        """Where on the screen a span of that name is drawn."""
-        x, y = self.page.evaluate(
-            """([name, nth]) => { const p = dftracerView.panes[0], d = p.sheet.drawn;
-            const found = [...d.start.keys()].filter((i) => d.names[d.name[i]] === name
-              && p.x(d.start[i]) > 0 && p.x(d.start[i] + d.length[i]) < p.width)[nth];
-            const box = p.canvas.getBoundingClientRect();
-            return [box.left + p.x(d.start[found] + d.length[found] / 2),
-              box.top + p.top + p.sheet.ys[d.row[found]] + 8]; }""",
-            [name, nth],
-        )
-        return x, y
-
-    def close(self) -> None:
-        self.page.close()
-        assert self.noise == []
-
-
-@pytest.fixture
-def tab(browser: Any, server: Any) -> Iterator[Tab]:
-    opened = Tab(browser, server.url)
-    yield opened
-    opened.close()
 
 
 def test_it_opens_and_draws(tab: Tab) -> None:
@@ -277,14 +187,15 @@ def test_a_link_is_a_view(tab: Tab, browser: Any) -> None:
     page.keyboard.press("r")
     page.wait_for_selector("#range table")
     page.keyboard.press("t")
-    page.wait_for_timeout(400)
-    copy = Tab(browser, page.url)
+    page.wait_for_function("() => location.hash.includes('theme=dark')")
+    address = page.evaluate("location.href")
+    copy = Tab(browser, address)
     state = "JSON.stringify([dftracerView.view.selected, dftracerView.view.tab, dftracerView.view.range])"
     assert copy.page.evaluate(state) == page.evaluate(state)
     assert copy.look() == pytest.approx(tab.look(), abs=2)
     assert copy.page.evaluate("document.documentElement.dataset.theme") == "dark"
-    link = page.url.partition("#")[2]
-    again = Tab(browser, page.url.partition("#")[0])
+    bare, _, link = address.partition("#")
+    again = Tab(browser, bare)
     again.page.evaluate("(link) => { location.hash = link; }", link)  # pasted into the same tab
     again.page.wait_for_function("() => dftracerView.view.tab === 'range' && dftracerView.panes[0].details")
     assert again.page.evaluate(state) == page.evaluate(state)
@@ -409,6 +320,7 @@ def test_markup_in_names_stays_text(browser: Any, start: Callable[..., Any], tmp
     odd.write(tmp_path)
     tab = Tab(browser, start(tmp_path).ready(steps=True).url)
     page = tab.page
+    assert page.inner_text("#step-about").startswith("1 step of rank 0")
     page.mouse.click(*tab.span(HOSTILE[:96]))
     page.wait_for_function("() => dftracerView.panes[0].details")
     assert HOSTILE in page.inner_text("#event")

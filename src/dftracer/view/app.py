@@ -85,9 +85,15 @@ def _shown(session: Session, request: Request) -> Shown:
 
 
 def _run(session: Session, request: Request) -> Run:
-    run = _shown(session, request).run
-    if run is None:
+    shown = _shown(session, request)
+    if shown.run is None:
         raise HTTPException(503, "still reading the trace")
+    reading = request.query_params.get("reading")
+    if reading is None:
+        return shown.run
+    run = shown.readings.get(int(reading))
+    if run is None:
+        raise HTTPException(410, "the trace was read again since")
     return run
 
 
@@ -124,10 +130,13 @@ def _state(session: Session, _: Request) -> Any:
 
 def _about(session: Session, request: Request) -> Any:
     shown = _shown(session, request)
-    steps = shown.steps
+    if shown.run is None:
+        raise HTTPException(503, "still reading the trace")
+    reading, steps = shown.reading, shown.steps
     return {
-        **_run(session, request).about(),
+        **shown.readings[reading].about(),
         "generation": shown.generation,
+        "reading": reading,
         "steps": None if steps is None else steps.info,
     }
 

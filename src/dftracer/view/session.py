@@ -24,6 +24,7 @@ class Shown:
 
     source: Source
     run: Run | None = None
+    readings: dict[int, Run] = field(default_factory=dict)  # the last and the one before it, by number
     steps: Part | None = None
     done: int = 0
     total: int = 0
@@ -31,6 +32,16 @@ class Shown:
     generation: int = 0  # grows whenever there is something new to draw
     stamp: str = ""
     live: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reading(self) -> int:
+        return max(self.readings, default=0)
+
+    def read_as(self, run: Run) -> None:
+        """Show what was just read. A page asks about the reading it knows until it has heard of this one."""
+        last = self.reading
+        self.readings = {last + 1: run, **({last: self.readings[last]} if last else {})}
+        self.run = run
 
     def state(self) -> dict[str, Any]:
         return {
@@ -109,7 +120,8 @@ class Session:
         try:
             run = shown.source.load(progress)
             shown.live = {**live_numbers(run), **shown.source.facts()} if self.follow else {}
-            shown.run, shown.error, shown.stamp = run, None, stamp
+            shown.read_as(run)
+            shown.error, shown.stamp = None, stamp
             shown.generation += 1
         except _Stopped:
             pass

@@ -21,8 +21,19 @@ export function runs(rows) {
   return out.map(([a, b]) => (a === b ? a : `${a}-${b}`)).join(",");
 }
 
+// Numbers of rows and events hold for one reading of a run; a job that is followed is read again and again.
+const readings = [];
+export function setReading(run, reading) { readings[run] = reading; }
+
+// Answers arrive in any order: tells whether nothing was asked since.
+export function latest() {
+  let last = 0;
+  return () => { const mine = ++last; return () => mine === last; };
+}
+
 async function ask(path, query, signal) {
-  const answer = await fetch(address(path, query), {signal});
+  const answer = await fetch(address(path, {reading: readings[query?.run], ...query}), {signal});
+  if (answer.status === 410) throw Object.assign(new Error(await answer.text()), {outdated: true});
   if (!answer.ok) throw new Error(await answer.text());
   return answer;
 }

@@ -1,5 +1,5 @@
 // The page: one view, a pane for each run, and what ties them together.
-import {json, runs} from "view/api.js";
+import {json, latest, runs, setReading} from "view/api.js";
 import {Axis} from "view/axis.js";
 import {at, chip, showEvent, showFound, showRange, showTable} from "view/drawer.js";
 import {Navigator} from "view/navigator.js";
@@ -25,14 +25,19 @@ async function selectionChanged(open = true) {
   try {
     const d = await json("event", s);
     if (view.selected !== s) return;
-    const pane = panes[s.run];
-    pane.details = d;
-    pane.show(d);
-    pane.refresh();
-    showEvent(d, (e) => goTo({run: s.run, ...e}));
+    panes[s.run].show(d);
+    showSelected(s, d);
     if (open) { openTab("event", true); say(`${d.name}, ${d.cat}, ${time(d.length)}, ${d.lane}`); }
-  } catch (e) { failed(e); }
+  } catch (e) { if (view.selected === s) failed(e); }
 }
+
+function showSelected(s, d) {
+  panes[s.run].details = d;
+  panes[s.run].refresh();
+  showEvent(d, (e) => goTo({run: s.run, ...e}));
+}
+
+const isOf = (details, s) => details?.part === s.part && details?.span === s.span;
 
 function goTo(e) {
   const middle = e.start + e.length / 2;
@@ -43,14 +48,25 @@ function goTo(e) {
   view.select({run: e.run ?? 0, part: e.part, span: e.span});
 }
 
+// One step at a time: a key that is held down goes on from where the last one led.
+let stepping = false;
 async function step(key) {
-  const s = view.selected, d = s && panes[s.run].details;
+  if (stepping) return;
+  stepping = true;
+  try { await stepFrom(view.selected, key); } catch (e) { failed(e); } finally { stepping = false; }
+}
+
+async function stepFrom(s, key) {
+  const current = view.choosing(), shown = s && panes[s.run].details;
+  // The details of what was selected a moment ago may still be on their way.
+  const d = s && (isOf(shown, s) ? shown : await json("event", s));
   if (!d) {
     const pane = panes[0], row = (pane.bands.find((b) => b.lane.role === "main") ?? pane.bands[0])?.rows[0];
     const near = row === undefined ? null : await json("at", {run: 0, row, t: Math.round((view.t0 + view.t1) / 2), reach: Math.ceil(view.length)});
-    if (near) goTo({run: 0, ...near});
+    if (near && current()) goTo({run: 0, ...near});
     return;
   }
+  if (!current()) return;
   if (key === "ArrowUp" && d.parents.length) goTo({run: s.run, ...d.parents[0]});
   else if (key === "ArrowDown" && d.children.length) goTo({run: s.run, ...d.children[0]});
   else if (key === "ArrowLeft" || key === "ArrowRight") {
@@ -61,22 +77,22 @@ async function step(key) {
       near = await json("event", {run: s.run, part: d.part, span: other}).catch(() => null);
       if (near && near.row !== d.row) near = null;
     }
-    if (near) goTo({run: s.run, ...near});
+    if (near && current()) goTo({run: s.run, ...near});
   }
 }
 
 // ---- ranges
 
-let rangeAsked = 0;
+const rangesAsked = latest();
 async function rangeDone(open = true) {
   if (open) openTab("range");
-  const mine = ++rangeAsked;
+  const current = rangesAsked();
   if (!view.range) { showRange(null); return; }
   at("range").replaceChildren(element("p", {class: "soft", text: "Computing …"}));
   const [t0, t1] = view.range.map(Math.round);
   const query = {t0, t1: Math.max(t1, t0 + 1), hide: [...view.hidden], ranks: view.filter.ranks};
   const found = await Promise.all(panes.map((p) => json("range", {run: p.number, ...query}))).catch((e) => { failed(e); return null; });
-  if (!found || mine !== rangeAsked) return;
+  if (!found || !current()) return;
   at("range").replaceChildren();
   found.forEach((f, i) => showRange(f, i, several()));
   say(`range of ${time(t1 - t0)} selected`);
@@ -84,15 +100,16 @@ async function rangeDone(open = true) {
 
 // ---- search
 
-let searching = 0;
-async function search(text) {
+const searches = latest();
+async function search(text, open = true) {
   view.query = text;
   view.changed("query");
-  const mine = ++searching;
-  hits = []; hit = -1;
+  const current = searches();
+  hits = [];
+  if (open) hit = -1;
   for (const p of panes) { p.hits = []; p.refresh(); }
   if (!text) { showFound(null); return; }
-  openTab("found");
+  if (open) openTab("found");
   const take = (answers, args) => {
     const seen = new Set(hits.map((h) => `${h.run}.${h.part}.${h.span}`));
     let total = take.total ?? 0;
@@ -108,12 +125,14 @@ async function search(text) {
     showFound({text, total, hits: hits.slice(0, 500), args}, goTo);
   };
   try {
-    take(await Promise.all(panes.map((p) => json("search", {run: p.number, q: text}))), "running");
+    const named = await Promise.all(panes.map((p) => json("search", {run: p.number, q: text})));
+    if (!current()) return;
+    take(named, "running");
     const answers = await Promise.all(panes.map((p) => json("search", {run: p.number, q: text, args: 1})));
-    if (mine !== searching) return;
+    if (!current()) return;
     take(answers, "done");
-    say(`${plural(take.total, "event")} found`);
-  } catch (e) { if (mine === searching) failed(e); }
+    if (open) say(`${plural(take.total, "event")} found`);
+  } catch (e) { if (current()) failed(e); }
 }
 
 function nextHit(by) {
@@ -125,6 +144,7 @@ function nextHit(by) {
 // ---- tabs
 
 let tableTimer = 0;
+const tables = latest();
 function openTab(name, keepTable = false) {
   if (keepTable && (view.tab === "table" || view.tab === "found" || view.tab === "steps")) return;
   view.tab = name;
@@ -140,10 +160,12 @@ function openTab(name, keepTable = false) {
 
 function listEvents() {
   clearTimeout(tableTimer);
+  const current = tables();
   if (view.tab !== "table") return;
   tableTimer = setTimeout(async () => {
     const answers = await Promise.all(panes.map((p) => json("list", {run: p.number, t0: Math.round(view.t0), t1: Math.round(view.t1),
-      rows: runs(p.bands.flatMap((b) => b.lane.rows)), hide: [...view.hidden]}))).catch((e) => { failed(e); return []; });
+      rows: runs(p.bands.flatMap((b) => b.lane.rows)), hide: [...view.hidden]}))).catch((e) => { failed(e); return null; });
+    if (!answers || !current()) return;
     const events = answers.flatMap((a, run) => a.events.map((e) => ({run, ...e, lane: several() ? `${"AB"[run]}: ${e.lane}` : e.lane})));
     events.sort((a, b) => a.start - b.start);
     showTable(events, answers.reduce((n, a) => n + a.total, 0), goTo);
@@ -194,7 +216,7 @@ function setTheme(theme) {
 
 // ---- the run itself
 
-function failed(e) { at("title").replaceChildren(element("span", {class: "error", text: e.message || String(e)})); }
+function failed(e) { if (!e.outdated) at("title").replaceChildren(element("span", {class: "error", text: e.message || String(e)})); }
 
 function head() {
   const title = at("title");
@@ -210,43 +232,48 @@ async function restore() {
   setTheme(view.theme);
   at("flows").setAttribute("aria-pressed", String(view.flows));
   at("step").value = view.step ?? "";
-  const {tab, query} = view;
+  at("search").value = view.query;
   fillMenus();
   filterChanged();
-  if (view.range) await rangeDone(); else showRange(null);
-  at("search").value = query;
-  await search(query);
-  openTab(tab);
-  await selectionChanged(false);
+  openTab(view.tab);
+  await Promise.all([rangeDone(false), search(view.query, false), selectionChanged(false)]);
 }
 
-// A run that was read again has other numbers for its events: the one that was selected is looked for by where it was.
-async function findAgain(marked) {
-  hits = []; hit = -1;
-  for (const p of panes) { p.hits = []; p.arrows = []; }
-  if (!marked) return;
-  const {run, key, depth, details} = marked, pane = panes[run];
-  const lane = pane.about.lanes.find((l) => pane.key(l) === key), row = lane?.rows[depth];
-  const middle = Math.round(details.start + details.length / 2);
-  const found = row === undefined ? null : await json("at", {run, row, t: middle, reach: 0}).catch(() => null);
-  if (found?.name === details.name && found.start === details.start) {
-    view.selected = {run, part: found.part, span: found.span};
-    await selectionChanged(false);
-  } else view.select(null);
+// A run that was read again has other numbers for its events: the selected one among them, looked for by where it is.
+async function renumbered(fresh) {
+  const s = view.selected, pane = s && panes[s.run];
+  if (!s) return null;
+  const {reading, lanes} = fresh[s.run], d = isOf(pane.details, s) ? pane.details : await json("event", s).catch(() => null);
+  const old = d && pane.rowY.get(d.row)?.lane, lane = old && lanes.find((l) => pane.key(l) === pane.key(old));
+  const row = lane?.rows[old.rows.indexOf(d.row)], t = d && Math.round(d.start + d.length / 2);
+  const near = row === undefined ? null : await json("at", {run: s.run, reading, row, t, reach: 0}).catch(() => null);
+  const same = near && near.name === d.name && near.start === d.start;
+  const now = same ? {run: s.run, part: near.part, span: near.span} : null;
+  const details = now && await json("event", {...now, reading}).catch(() => null);
+  if (view.selected !== s) return renumbered(fresh);
+  return details && {selected: now, details};
 }
 
-function mark() {
-  const s = view.selected, pane = s && panes[s.run], details = pane?.details, place = details && pane.rowY?.get(details.row);
-  return place ? {run: s.run, details, key: pane.key(place.lane), depth: place.lane.rows.indexOf(details.row)} : null;
+// All at once: numbers of one reading never meet those of another.
+function readAgain(kept) {
+  view.choice++;
+  view.selected = kept?.selected ?? null;
+  hits = [];
+  for (const p of panes) { p.hits = []; p.arrows = []; p.details = null; }
+  if (kept) showSelected(kept.selected, kept.details); else showEvent(null);
+  if (view.query) search(view.query, false);
 }
 
 async function load() {
-  const marked = mark();
-  about = await Promise.all(panes.map((p) => json("run", {run: p.number})));
+  const fresh = await Promise.all(panes.map((p) => json("run", {run: p.number})));
+  const again = about.some((a, i) => a.reading !== fresh[i].reading);
+  const kept = again ? await renumbered(fresh) : null;
+  about = fresh;
   const followed = view.length > 1 && view.t1 >= view.length * 0.999;
   const before = view.length;
   view.length = Math.max(1, ...about.map((a) => a.length));
-  about.forEach((a, i) => panes[i].setRun(a, several()));
+  about.forEach((a, i) => { setReading(i, a.reading); panes[i].setRun(a, several()); });
+  if (again) readAgain(kept);
   fillMenus();
   head();
   await nav.load(about);
@@ -255,7 +282,6 @@ async function load() {
     document.documentElement.dataset.ready = "1";
     return;
   }
-  if (states?.follow) await findAgain(marked);
   if (followed && states?.follow) {
     view.look(view.t0 + view.length - before, view.t1 + view.length - before);
   } else view.changed("look");
@@ -345,7 +371,7 @@ view.addEventListener("look", () => {
 });
 view.addEventListener("select", () => selectionChanged());
 view.addEventListener("range", () => { axis.draw(); for (const p of panes) p.refresh(); });
-view.addEventListener("filter", filterChanged);
+view.addEventListener("filter", () => { filterChanged(); if (view.range) rangeDone(false); });
 
 // ---- keys and buttons
 
@@ -360,7 +386,7 @@ const KEYS = {
   l: () => { openTab("table"); at("table").focus(); },
   g: () => at("flows").click(), t: () => at("theme").click(),
   ArrowLeft: step, ArrowRight: step, ArrowUp: step, ArrowDown: step,
-  Escape: () => { for (const m of document.querySelectorAll(".menu[open]")) m.open = false; if (view.range) { view.setRange(null); showRange(null); } else view.select(null); },
+  Escape: () => { for (const m of document.querySelectorAll(".menu[open]")) m.open = false; if (view.range) { view.setRange(null); rangeDone(false); } else view.select(null); },
 };
 document.addEventListener("keydown", (e) => {
   if (e.ctrlKey || e.metaKey || e.altKey || at("help").open) return;
@@ -375,11 +401,12 @@ document.addEventListener("keydown", (e) => {
 at("search-form").addEventListener("submit", (e) => { e.preventDefault(); search(at("search").value.trim()); });
 at("search").addEventListener("search", () => { if (!at("search").value) search(""); });
 at("step").addEventListener("change", async () => {
-  view.step = at("step").value === "" ? null : Number(at("step").value);
+  const step = view.step = at("step").value === "" ? null : Number(at("step").value);
   view.changed("filter");
-  if (view.step === null) return;
-  const places = Object.values(await json("step", {run: 0, step: view.step}));
-  if (!places.length) { say(`no step ${view.step}`); return; }
+  if (step === null) return;
+  const places = Object.values(await json("step", {run: 0, step}));
+  if (view.step !== step) return;
+  if (!places.length) { say(`no step ${step}`); return; }
   const a = Math.min(...places.map((p) => p[0])), b = Math.max(...places.map((p) => p[1]));
   view.look(a - (b - a) * 0.05, b + (b - a) * 0.05);
 });

@@ -1,8 +1,8 @@
 // The strip of steps: how long each took, where the view is, and a way to each.
-import {json} from "view/api.js";
+import {json, latest} from "view/api.js";
 import {showSteps} from "view/drawer.js";
 import {css} from "view/palette.js";
-import {count, time} from "view/words.js";
+import {plural, time} from "view/words.js";
 
 const PAGE = 60;
 
@@ -10,6 +10,7 @@ export class Navigator {
   constructor(view, hooks) {
     this.view = view; this.hooks = hooks;
     this.lines = []; this.line = null; this.offset = 0; this.current = null; this.answer = null; this.answered = null;
+    this.turns = latest();
     this.canvas = document.getElementById("step-strip");
     this.about = document.getElementById("step-about");
     document.getElementById("step-back").addEventListener("click", () => this.go(-1));
@@ -38,16 +39,17 @@ export class Navigator {
     await this.turn(this.offset);
   }
 
+  // Returns whether the rows are there: nothing else was asked for meanwhile.
   async turn(offset) {
-    const line = this.line;
+    const line = this.line, current = this.turns();
     this.offset = Math.max(0, offset);
     const answer = await json("steps", {run: line.run, rank: line.rank, offset: this.offset, limit: PAGE});
-    // Another line was chosen meanwhile: its own answer is on the way.
-    if (line !== this.line) return;
+    if (!current()) return false;
     this.answer = answer; this.answered = line;
     this.offset = answer.rows[0]?.index ?? 0;
     this.list();
     this.draw();
+    return true;
   }
 
   list() {
@@ -70,7 +72,7 @@ export class Navigator {
 
   async goTo(index) {
     index = Math.max(0, Math.min(this.answer.total - 1, index));
-    if (!this.answer.rows.some((r) => r.index === index)) await this.turn(Math.max(0, index - PAGE / 4));
+    if (!this.answer.rows.some((r) => r.index === index) && !await this.turn(Math.max(0, index - PAGE / 4))) return;
     this.show(this.answer.rows.find((r) => r.index === index));
   }
 
@@ -106,6 +108,6 @@ export class Navigator {
     canvas.setAttribute("aria-valuemax", String(this.answer.total - 1));
     canvas.setAttribute("aria-valuenow", String(this.current ?? 0));
     const median = `median ${time(shape.median_us * 1000)}`;
-    this.about.textContent = row ? `step ${row.step ?? row.index}: ${time(row.wall_us * 1000)}, ${median}` : `${count(this.answer.total)} steps of ${this.answered.name}, ${median}`;
+    this.about.textContent = row ? `step ${row.step ?? row.index}: ${time(row.wall_us * 1000)}, ${median}` : `${plural(this.answer.total, "step")} of ${this.answered.name}, ${median}`;
   }
 }

@@ -1,5 +1,5 @@
 // One run: its lanes, and the picture of them that the server made.
-import {json, picture, runs} from "view/api.js";
+import {json, latest, picture, runs} from "view/api.js";
 import {Sheet} from "view/sheet.js";
 import {drawArrows} from "view/arrows.js";
 import {css} from "view/palette.js";
@@ -13,7 +13,7 @@ export class Pane {
     this.number = number; this.view = view; this.hooks = hooks;
     this.about = null; this.sheet = null; this.arrows = []; this.details = null; this.hits = [];
     this.folded = new Set(); this.known = new Set();
-    this.asking = null; this.again = false; this.dirty = false;
+    this.asking = null; this.again = false; this.dirty = false; this.arrowsAsked = latest();
     this.canvas = element("canvas", {role: "img", "aria-label": "Timeline"});
     this.labels = element("ul", {class: "labels", "aria-label": "Lanes"});
     this.name = element("span", {class: "run-name", hidden: true});
@@ -28,6 +28,7 @@ export class Pane {
 
   setRun(about, several) {
     this.about = about;
+    this.arrowsAsked();
     this.classKind = about.classes.map((c) => about.kinds[c.kind]);
     this.name.hidden = !several;
     this.name.textContent = `${"AB"[this.number]}: ${about.title}`;
@@ -116,7 +117,7 @@ export class Pane {
     if (!this.about || !this.width) return;
     if (this.asking) { this.again = true; return; }
     this.asking = new AbortController();
-    const began = performance.now();
+    const began = performance.now(), about = this.about;
     try {
       const {t0, t1, span} = this.view;
       const [from, to] = [t0 - span * SIDE, t1 + span * SIDE].map(Math.round);
@@ -124,7 +125,7 @@ export class Pane {
       const w = Math.min(8000, Math.round(this.width * (1 + 2 * SIDE) * this.ratio));
       const query = {run: this.number, t0: from, t1: to, w, rows: runs(rows), hide: [...this.view.hidden], step: this.view.step};
       const drawn = await picture(query, this.asking.signal);
-      this.sheet = new Sheet(drawn, {from, to, w, rows}, this);
+      if (about === this.about) this.sheet = new Sheet(drawn, {from, to, w, rows}, this);
       this.hooks.drawn(performance.now() - began);
     } catch (e) {
       if (e.name !== "AbortError") this.hooks.failed(e);
@@ -136,10 +137,12 @@ export class Pane {
 
   async askArrows() {
     clearTimeout(this.arrowTimer);
+    const current = this.arrowsAsked();
     this.arrowTimer = setTimeout(async () => {
       const query = {run: this.number, t0: Math.round(this.view.t0), t1: Math.round(this.view.t1), rows: runs(this.visibleRows())};
       try {
         const found = this.view.flows ? await json("flows", query) : {arrows: [], total: 0};
+        if (!current()) return;
         this.arrows = found.arrows;
         this.arrowsTotal = found.total;
         this.refresh();
@@ -269,7 +272,8 @@ export class Pane {
     const pixel = this.view.span / this.width, t = this.t(e.offsetX);
     const found = this.sheet?.at(row, t, pixel);
     if (found && !found.bin) { this.view.select({run: this.number, part: found.part, span: found.span}); return; }
+    const current = this.view.choosing();
     const near = await json("at", {run: this.number, row, t: Math.round(t), reach: Math.ceil(3 * pixel)});
-    this.view.select(near ? {run: this.number, part: near.part, span: near.span} : null);
+    if (current()) this.view.select(near ? {run: this.number, part: near.part, span: near.span} : null);
   }
 }

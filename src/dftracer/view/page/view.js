@@ -4,6 +4,7 @@ export class View extends EventTarget {
     super();
     this.t0 = 0; this.t1 = 1; this.length = 1;
     this.selected = null;  // {run, part, span}
+    this.choice = 0;
     this.range = null;     // [from, to]
     this.hidden = new Set();
     this.ranks = null;     // null: all
@@ -42,7 +43,11 @@ export class View extends EventTarget {
 
   pan(part) { this.look(this.t0 + this.span * part, this.t1 + this.span * part); }
 
-  select(event) { this.selected = event; this.changed("select"); }
+  select(event) { this.choice++; this.selected = event; this.changed("select"); }
+
+  // For a selection that has to be asked for: tells whether no other was made since.
+  choosing() { const mine = ++this.choice; return () => mine === this.choice; }
+
   setRange(range) {
     this.range = range && range.map(Math.round).sort((a, b) => a - b);
     this.changed("range");
@@ -69,6 +74,7 @@ export class View extends EventTarget {
     const numbers = (key) => (p.get(key) ?? "").split(",").filter((n) => n !== "").map(Number).filter(Number.isFinite);
     const t = numbers("t"), range = numbers("range");
     const e = (p.get("e") ?? "").split(".").map(Number);
+    this.choice++;
     this.selected = e.length === 3 && e.every(Number.isInteger) ? {run: e[0], part: e[1], span: e[2]} : null;
     this.range = range.length === 2 ? range : null;
     this.hidden = new Set((p.get("hide") ?? "").split(",").filter(Boolean));
