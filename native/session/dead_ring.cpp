@@ -109,8 +109,12 @@ DeadRing::Life DeadRing::life() const {
 }
 
 DeadRing::Lock DeadRing::lock() {
-  // If the file system has no locks, readers do without: two of them would write the same.
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return Lock::kBusy;
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return Lock::kBusy;
+    // A file system without locks.
+    marker_ = std::make_unique<Marker>(path_, "recovering");
+    if (!marker_->is_held()) return Lock::kBusy;
+  }
   struct stat st;
   return fstat(fd_, &st) == 0 && is_private_file(st) ? Lock::kHeld : Lock::kGone;
 }

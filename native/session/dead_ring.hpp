@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "record/record.hpp"
+#include "write/marker.hpp"
 
 namespace dft {
 
@@ -61,6 +62,7 @@ class DeadRing {
   uint64_t size_ = 0;
   std::unique_ptr<FileHeader> header_;
   std::string path_;
+  std::unique_ptr<Marker> marker_;
 };
 
 // Whether the sizes are consistent: the formatter relies on them, and a damaged file may have others.

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "write/marker.hpp"
+
 namespace dft {
 
 class MovingLock {
@@ -19,7 +21,7 @@ class MovingLock {
 
  private:
   enum State { kRefused, kInUse, kHeld } state_ = kRefused;
-  std::string marker_;
+  Marker marker_;
   int fd_ = -1;
 };
 

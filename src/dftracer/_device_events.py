@@ -31,7 +31,7 @@ _STEP_ENDS = 2 * _STEP + 1
 _PAUSE = -1  # instead of a code: whatever was open stays unknown
 # The share of the run's time that recording here may take; beyond it, steps are skipped. On an H200 an event
 # delays the launches after it by as much again.
-MOST_OF_TIME = 0.003
+MOST_OF_TIME = 0.002
 _FIRST_STEPS = 8  # recorded in any case
 _LANE = 1 << 30
 _SHARED_NS = 20_000  # boundaries closer than this count as one: at most a few launches lie between them

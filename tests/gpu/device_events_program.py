@@ -147,9 +147,20 @@ def events() -> list[dict[str, Any]]:
     return out
 
 
+def check_recording_is_limited() -> None:
+    """Steps of a millisecond: most are left out, so that recording keeps to its share."""
+    recorder = _device_events._recorder
+    assert recorder is not None
+    before = recorder._steps
+    train(200)
+    torch.cuda.synchronize()
+    assert recorder._steps - before < 100, recorder._steps - before
+
+
 def main() -> None:
     log = dftracer.initialize_log(None, None, -1)
     results: dict[str, Any] = {}
+    share, _device_events.MOST_OF_TIME = _device_events.MOST_OF_TIME, 1.0
     train(30)
     torch.cuda.synchronize()
 
@@ -165,6 +176,8 @@ def main() -> None:
     run(check_questions_wait_for_a_global_capture)
     train(30)
     torch.cuda.synchronize()
+    _device_events.MOST_OF_TIME = share
+    run(check_recording_is_limited)
     log.finalize()
     run(check_phases_are_written)
     recorder = _device_events._recorder

@@ -19,6 +19,7 @@ import pytest
 
 from dftracer.cli.main import main
 from dftracer.link import NothingToLink, link
+from dftracer.link.chakra import read_chakra
 from dftracer.load import Trace
 from support.process import clean_environment
 
@@ -151,6 +152,43 @@ def test_more_ranks_than_processes(recorded: Path, tmp_path: Path) -> None:
     for name in ("chakra_0.et", "chakra_1.et"):
         assert (one / name).read_bytes() == (many / name).read_bytes()
     assert not [p for p in one.iterdir() if p.name.startswith(".")]
+
+
+def test_ranks_that_wait_on_disk_are_out_of_reach(recorded: Path, tmp_path: Path) -> None:
+    """Whoever can write to the folder could leave a link, or objects that run code when they are read."""
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    out = tmp_path / "out"
+    out.mkdir()
+    for rank in (0, 1):
+        for name in (f".rank_{rank}.part", f".timeline_{rank}.part"):
+            (out / name).symlink_to(mine)
+    link(recorded, out, workers=1)
+    assert mine.read_text() == "mine"
+    assert read_chakra(out / "chakra_1.et")[1]
+
+
+def test_a_link_that_fails_leaves_the_earlier_results(h200: Path, tmp_path: Path) -> None:
+    """Results appear together, when all are complete: here the disk has no room for them."""
+    out = tmp_path / "out"
+    link(h200, out)
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    largest = max(map(len, before.values()))
+    script = (
+        "import resource, sys\nfrom dftracer.link import link\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({largest // 2}, {largest // 2}))\n"
+        "link(sys.argv[1], sys.argv[2])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(h200), str(out)],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "File too large" in done.stderr
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
 
 
 def test_a_script_without_a_main_guard_may_call_it(ddp: Path, tmp_path: Path) -> None:

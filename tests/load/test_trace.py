@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -9,6 +11,7 @@ import pytest
 
 from dftracer.load import Trace
 from dftracer.load.synthetic import Process, Run, training_run
+from support.process import clean_environment
 
 
 @pytest.fixture
@@ -74,6 +77,24 @@ def test_where_the_directory_cannot_hold_it_the_sidecar_lies_elsewhere(
     (run.directory / ".dftracer-cache").write_text("a file is in the way")
     assert Trace(run.directory).lazy().select(pl.len()).collect().item() == run.events
     assert len(list((tmp_path / "cache" / "dftracer").iterdir())) == 6
+
+
+@pytest.mark.parametrize("room", [0, 4096], ids=["full from the start", "full on the way"])
+def test_a_full_disk_leaves_no_sidecar_and_no_remains(run: Run, tmp_path: Path, room: int) -> None:
+    script = (
+        "import resource, sys\nimport polars as pl\nfrom dftracer.load import Trace\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
+        "print(Trace(sys.argv[1]).lazy().select(pl.len()).collect().item())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(run.directory)],
+        capture_output=True,
+        text=True,
+        env=clean_environment(XDG_CACHE_HOME=str(tmp_path / "cache")),
+        check=False,
+    )
+    assert done.stdout.split() == [str(run.events)], done.stderr
+    assert [p for p in tmp_path.rglob("*.parquet*") if p.is_file()] == []
 
 
 def test_the_file_says_what_is_missing(tmp_path: Path) -> None:

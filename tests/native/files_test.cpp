@@ -19,7 +19,7 @@ using namespace dft;
 static const uint32_t kEvent = intern("event", "test");
 
 // File systems that lack what others have.
-static bool g_no_locks = false, g_no_rename_flags = false, g_slow_links = false;
+static bool g_no_locks = false, g_no_rename_flags = false, g_slow_links = false, g_slow_truncation = false;
 
 extern "C" int flock(int fd, int operation) {
   if (!g_no_locks) return int(syscall(SYS_flock, fd, operation));
@@ -36,6 +36,12 @@ extern "C" int renameat2(int from_dir, const char* from, int to_dir, const char*
 extern "C" int link(const char* from, const char* to) noexcept {
   int result = int(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
   if (g_slow_links && result == 0) usleep(20000);
+  return result;
+}
+
+extern "C" int ftruncate(int fd, off_t size) noexcept {
+  int result = int(syscall(SYS_ftruncate, fd, size));
+  if (g_slow_truncation) usleep(20000);
   return result;
 }
 
@@ -187,6 +193,70 @@ TEST(the_trace_of_a_killed_run_is_completed_and_moved_aside) {
     CHECK(dir.files(".ring").empty());
     g_no_locks = false;
   }
+}
+
+static void leave_a_ring(const Scratch& dir) {
+  int status = in_child(
+      [](const Scratch& d) {
+        configure(small_settings(d));
+        start_session(d / "run", "app");
+        for (int64_t n = 0; n < 100; ++n) record(kEvent, n);
+        flush_session(60000);
+        record(kEvent, 100);
+        kill(getpid(), SIGKILL);
+      },
+      dir);
+  REQUIRE(WIFSIGNALED(status) && dir.files(".ring").size() == 1);
+}
+
+TEST(one_reader_completes_a_trace_without_locks) {
+  g_no_locks = g_slow_truncation = true;
+  Scratch dir;
+  leave_a_ring(dir);
+  int go[2], done[2];
+  REQUIRE(pipe(go) == 0 && pipe(done) == 0);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 6; ++i) {
+    pid_t pid = fork();
+    if (pid == 0) {
+      char c;
+      close(go[1]);
+      if (read(go[0], &c, 1) != 0) abort();
+      for (size_t n = recover_directory(dir.path()).size(); n; --n)
+        if (write(done[1], "r", 1) != 1) abort();
+      _exit(0);
+    }
+    children.push_back(pid);
+  }
+  close(go[0]);
+  close(go[1]);
+  close(done[1]);
+  for (pid_t pid : children) waitpid(pid, nullptr, 0);
+  char each[8];
+  CHECK_EQ(read(done[0], each, sizeof each), 1);
+  close(done[0]);
+  g_no_locks = g_slow_truncation = false;
+  Trace trace = read_trace(dir / "run.pfw.gz");
+  CHECK(trace.closed);
+  CHECK_EQ(trace.named("event").size(), 101u);
+  CHECK(dir.files(".ring").empty() && dir.files(".recovering").empty());
+}
+
+TEST(a_reader_that_was_killed_holds_up_others_for_a_minute) {
+  g_no_locks = true;
+  Scratch dir;
+  leave_a_ring(dir);
+  std::string ring = dir.files(".ring")[0];
+  std::string marker = dir / ("." + ring.substr(ring.rfind('/') + 1) + ".recovering");
+  std::ofstream{marker};
+  CHECK(recover_directory(dir.path()).empty());
+  CHECK_EQ(dir.files(".ring").size(), 1u);
+  timespec long_ago[2] = {{1000, 0}, {1000, 0}};
+  REQUIRE(utimensat(AT_FDCWD, marker.c_str(), long_ago, 0) == 0);
+  CHECK_EQ(recover_directory(dir.path()).size(), 1u);
+  g_no_locks = false;
+  CHECK_EQ(read_trace(dir / "run.pfw.gz").named("event").size(), 101u);
+  CHECK(dir.files(".ring").empty() && access(marker.c_str(), F_OK) != 0);
 }
 
 TEST(parts_move_along_with_their_trace) {

@@ -15,7 +15,7 @@ from dftracer.analyze.device_bound import device_shares, used_unseen
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.peers import Straggler, find_straggler
 from dftracer.analyze.stages import CLASSES, COMPUTE_STAGES, INPUT_STAGES, STAGE_INDEX, STAGES, class_of
-from dftracer.analyze.thresholds import MAJORITY, SHORT_RUN
+from dftracer.analyze.thresholds import MAJORITY
 from dftracer.format.io_calls import is_process
 
 __all__ = [
@@ -226,10 +226,8 @@ def _outside(v: View) -> Iterator[Part]:
 
 
 def _startup(v: View) -> Iterator[Part]:
-    """If it happens once, it matters only in short runs; if it recurs in each epoch, always."""
+    """Once, and at the beginning of later epochs."""
     phases = v.rank.main.phases
-    if not (len(v.rank.main.steps) < SHORT_RUN or repeats(v.rank)):
-        return
     seconds = (phases.startup_us + phases.restarts_us) / 1e6
     yield Part("startup", startup_stage(v.rank), seconds, v.of_run(seconds), True)
 

@@ -43,6 +43,7 @@ class Phases:
     evaluation: Intervals = EMPTY
     steady_us: int = 0  # the steps, at their usual length
     startup_us: int = 0  # before the first step, and the time by which it exceeded a usual one
+    before_us: int = 0  # of that, before the first step
     restarts_us: int = 0  # the same for the first step of each later epoch
     restarts: int = 0  # how many of those took much longer than a usual step
     epoch_starts: int = 0  # later epochs
@@ -202,7 +203,8 @@ def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
     before = (whole[0], np.array([int(table.start[0])]))
     outside = difference(difference(whole, steps), out.evaluation)
     out.gaps = difference(outside, before)
-    out.startup_us = total(intersection(outside, before)) + int(beyond[begin].sum())
+    out.before_us = total(intersection(outside, before))
+    out.startup_us = out.before_us + int(beyond[begin].sum())
     out.restarts_us = int(beyond[again].sum())
     out.epoch_starts = int(again.sum())
     out.restarts = int((beyond[again] > usual).sum())

@@ -18,6 +18,7 @@ from dftracer.analyze.thresholds import (
     DRIFT_P,
     DRIFT_STEPS,
     MAJORITY,
+    MENTION_SHARE,
     SLOW_STEP_FACTOR,
     SLOW_STEP_MOST,
 )
@@ -59,6 +60,23 @@ def first_step(c: Context) -> Iterator[Finding]:
         advice="Start-up (caches, compilation) happens once; it matters in short runs."
         if v.loads_in_main
         else "",
+    )
+
+
+def before_first_step(c: Context) -> Iterator[Finding]:
+    v = c.view
+    if v is None:
+        return
+    seconds = v.rank.main.phases.before_us / 1e6
+    if v.of_run(seconds) < MENTION_SHARE:
+        return
+    yield c.finding(
+        "before_first_step",
+        f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) pass before the first step.",
+        seconds,
+        0.9,
+        severity=None if c.is_bound("startup") else "info",
+        evidence={"rank": v.rank.number, "seconds": round(seconds, 6)},
     )
 
 
@@ -235,4 +253,4 @@ def step_drift(c: Context) -> Iterator[Finding]:
     )
 
 
-RULES = (first_step, epoch_restarts, slow_steps, cold_first_epoch, step_drift)
+RULES = (first_step, before_first_step, epoch_restarts, slow_steps, cold_first_epoch, step_drift)

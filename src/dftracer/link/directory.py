@@ -7,13 +7,14 @@ import pickle
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from dftracer.link.clock import Clock, Member, align, arrivals, match
-from dftracer.link.discover import RankFiles, discover
+from dftracer.link.discover import Found, RankFiles, discover
 
 __all__ = ["LinkError", "LinkReport", "link"]
 
@@ -72,9 +73,22 @@ def _link(
     found = discover(directory)
     folder = Path(output) if output is not None else directory / "linked"
     folder.mkdir(parents=True, exist_ok=True)
+    # Results appear when all are complete, whatever another `link` of the same directory does meanwhile.
+    with tempfile.TemporaryDirectory(prefix=".dftracer-", dir=folder) as place:
+        work = Path(place)
+        report = _link_ranks(found, folder, work, workers, warm)
+        for path in sorted(work.iterdir()):
+            path.replace(folder / path.name)
+    return report
+
+
+def _link_ranks(
+    found: Found, folder: Path, work: Path, workers: int | None, warm: list[subprocess.Popen[bytes]]
+) -> LinkReport:
+    """Write the results of all ranks to `work`."""
     files = list(found.ranks.values())
     lanes = _lanes(files, workers)
-    team = _Team(lanes, folder, warm)
+    team = _Team(lanes, work, warm)
     warnings = list(found.warnings)
     try:
         summaries = team.prepare()
@@ -95,8 +109,8 @@ def _link(
         seconds = team.write({r: (clocks[r], good[r].members, base) for r in good})
     finally:
         team.close()
-    _join_timeline(folder, sorted(good), base, clocks)
-    _write_collectives(folder, members, clocks)
+    _join_timeline(work, sorted(good), base, clocks)
+    _write_collectives(work, members, clocks)
     ranks = []
     for rank in sorted(good):
         s = good[rank]
@@ -190,12 +204,17 @@ def _write_collectives(folder: Path, members: list[Member], clocks: dict[int, Cl
 
 
 class Lane:
-    """The ranks of one process: if there are several, each is kept on disk between the two halves."""
+    """The ranks of one process: if there are several, each is kept on disk between the two halves.
+
+    In a file without a name: pickled objects that someone else could replace would be their code.
+    """
 
     def __init__(self, files: list[RankFiles], folder: Path) -> None:
         self._files = files
         self._folder = folder
         self._held: dict[int, Any] = {}
+        self._disk = tempfile.TemporaryFile(dir=folder) if len(files) > 1 else None  # noqa: SIM115
+        self._places: dict[int, int] = {}
 
     def prepare(self) -> dict[int, Any]:
         """Summaries by rank; a text where a rank failed."""
@@ -211,11 +230,11 @@ class Lane:
                 out[files.rank] = f"{type(e).__name__}: {e}"
                 continue
             out[files.rank] = ready.summary
-            if len(self._files) == 1:
+            if self._disk is None:
                 self._held[files.rank] = ready
             else:
-                with self._spill(files.rank).open("wb") as f:
-                    pickle.dump(ready, f, protocol=5)
+                self._places[files.rank] = self._disk.tell()
+                pickle.dump(ready, self._disk, protocol=5)
         return out
 
     def write(self, orders: dict[int, tuple[Clock, list[Member], int]]) -> dict[int, float]:
@@ -225,20 +244,16 @@ class Lane:
             if files.rank not in orders:
                 continue
             ready = self._held.pop(files.rank, None)
-            if ready is None:
-                with self._spill(files.rank).open("rb") as f:
-                    ready = pickle.load(f)
-                self._spill(files.rank).unlink()
+            if ready is None and self._disk is not None:
+                self._disk.seek(self._places[files.rank])
+                ready = pickle.load(self._disk)
             clock, members, base = orders[files.rank]
             out[files.rank] = ready.write(self._folder, clock, members, base)
         return out
 
     def clean(self) -> None:
-        for files in self._files:
-            self._spill(files.rank).unlink(missing_ok=True)
-
-    def _spill(self, rank: int) -> Path:
-        return self._folder / f".rank_{rank}.part"
+        if self._disk is not None:
+            self._disk.close()
 
 
 class _Team:

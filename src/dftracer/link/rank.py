@@ -108,7 +108,6 @@ class RankLink:
         )
         # Simulators take a prefix and open `<prefix>.<rank>.et`.
         same = folder / (f"chakra_w{window}.{rank}.et" if window else f"chakra.{rank}.et")
-        same.unlink(missing_ok=True)
         try:
             same.hardlink_to(path)
         except OSError:

@@ -95,8 +95,10 @@ def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -
     """
     pq = need("pyarrow.parquet")
     stamp = fingerprint(file)
+    begun = False
     for place in _places(file):
-        temporary = place.with_name(f".{place.name}.{os.getpid()}")
+        # Not named after the process: containers that share a directory have equal pids.
+        temporary = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             out = pq.ParquetWriter(
@@ -106,9 +108,7 @@ def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -
                 store_schema=False,  # engines read plain strings faster than dictionaries they must merge
                 use_dictionary=["name", "cat", "ph", "path", "fhash", "host", "file"],
             )
-        except OSError:
-            continue
-        try:
+            begun = True
             for table in _groups(batches):
                 out.write_table(table, row_group_size=_ROW_GROUP)
             out.add_key_value_metadata({"dftracer": json.dumps(_kept(process, stamp))})
@@ -118,6 +118,9 @@ def write(file: Path, batches: Iterable[pa.RecordBatch], process: ProcessInfo) -
                 return None
             temporary.replace(place)
             return place
+        except OSError:
+            if begun:  # the disk is full, and the batches are used up
+                return None
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ const drawDevice = (V, ranks, draws) => {
   for (const k of seen) {
     const item = el("span", "key"), dot = el("i");
     dot.style.background = V.colours[k];
-    item.append(dot, V.words[k]);
+    item.append(dot, V.words[k] + (k === V.culprit ? " ◀" : ""));
     $("device-legend").append(item);
   }
   if (V.over_time.length) {

@@ -65,7 +65,7 @@ def keep(key: str, stamp: str, parts: list[Part]) -> bool:
             at += -(-data.nbytes // _ALIGN) * _ALIGN
         head.append({"info": part.info, "pairs": part.pairs, "paths": part.paths, "columns": listed})
     text = json.dumps({"stamp": stamp, "parts": head}).encode("utf-8", "replace")
-    temporary = folder / f".{key}.{os.getpid()}"
+    temporary = folder / f".{key}.{os.urandom(6).hex()}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with temporary.open("wb") as out:
