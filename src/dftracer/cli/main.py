@@ -52,7 +52,10 @@ class CommandError(Exception):
 
 
 class Verb(Protocol):
-    """The interface of a module in `dftracer.cli.commands`; `OUTPUT`, if any, is the default of -o."""
+    """The interface of a module in `dftracer.cli.commands`.
+
+    `OUTPUT`, if any, is the default of -o, and `OUTPUT_IS` what it is.
+    """
 
     HELP: str
     EXAMPLE: str
@@ -78,11 +81,12 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
 
 
-def _common(output: str) -> _Parser:
+def _common(verb: Verb) -> _Parser:
     """The options that mean the same everywhere."""
     p = _Parser(add_help=False)
     g = p.add_argument_group("common options")
-    g.add_argument("-o", "--output", metavar="FILE", help=f"where to write (default: {output})")
+    kind, default = getattr(verb, "OUTPUT_IS", "FILE"), getattr(verb, "OUTPUT", "the terminal")
+    g.add_argument("-o", "--output", metavar=kind, help=f"where to write (default: {default})")
     g.add_argument("-f", "--force", action="store_true", help="overwrite existing output")
     g.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
     g.add_argument("-v", "--verbose", action="store_true", help="say more")
@@ -104,7 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
         verb = load_verb(name)
         sub = verbs.add_parser(
             name,
-            parents=[_common(getattr(verb, "OUTPUT", "the terminal"))],
+            parents=[_common(verb)],
             help=verb.HELP,
             description=textwrap.fill(verb.HELP, shutil.get_terminal_size().columns - 2),
             epilog=_examples(verb.EXAMPLE),

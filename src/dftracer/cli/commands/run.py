@@ -26,6 +26,7 @@ dftracer run -- python train.py --epochs 3
 dftracer run -o traces --report train.py
 dftracer run -- torchrun --nproc-per-node 2 train.py"""
 OUTPUT = "traces/RUN/"
+OUTPUT_IS = "DIR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
