@@ -293,6 +293,17 @@ def test_every_twentieth_step_is_slow(tmp_path: Path) -> None:
     assert a.findings[0].id == "slow_steps"
 
 
+def test_slow_steps_for_a_while_are_not_every_third(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(60):
+        t = _step(p, i + 1, t, MS, _plain(100 if i in (9, 12, 15) else 10, 8, 2), step=i)
+    p.write(tmp_path)
+    found = _finding(_checked(analyze(tmp_path)), "slow_steps")
+    assert found.evidence["every"] is None
+    assert found.title.startswith("3 of 59 steps take 5 times as long")
+
+
 def test_a_few_slow_items_come_before_the_wait_they_make(tmp_path: Path) -> None:
     p = Process(10, rank=0)
     t = 0
@@ -392,6 +403,21 @@ def test_restarts_in_each_epoch_are_start_up(tmp_path: Path) -> None:
         assert "idle" not in " ".join(head(a))
 
 
+def test_start_up_that_hardly_recurs_is_no_headline_of_a_long_run(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    p.span("pipeline", "train", 0, 3 * S)
+    t = 2 * S
+    for e in range(2):
+        for i in range(20):
+            t = _step(p, i + 1, t, (30 if i == 0 else 1) * MS, _plain(10, 8, 1), epoch=e)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a)[0] != "startup"
+    found = _finding(a, "epoch_restarts")
+    assert found.seconds == pytest.approx(2 * 0.029)
+    assert _finding(a, "before_first_step").seconds == pytest.approx(2.0)
+
+
 def test_restarts_without_workers_are_not_blamed_on_workers(tmp_path: Path) -> None:
     """Items are made in the main thread; each epoch begins with a slow one."""
     p = Process(10, rank=0)
@@ -482,6 +508,31 @@ def test_evaluation_is_not_training(tmp_path: Path, kind: str) -> None:
     assert told["ledger"]["outside_steps"]["0"]["evaluation"] == pytest.approx(evaluated / S)
     assert _bound(a) == ("compute", "forward")
     assert [f for f in a.findings if f.severity != "info"] == []
+
+
+@pytest.mark.parametrize("auto", [True, False])
+@pytest.mark.parametrize("use", [0, 2 * MS])
+def test_a_loop_that_only_takes_batches_is_no_evaluation(tmp_path: Path, auto: bool, use: int) -> None:
+    """`list(loader)` before training, by hand and automatic; with `use` us for each batch it is one."""
+    p = Process(10, rank=0)
+    mark = {"auto": 1} if auto else {}
+    t = 0
+    for i in range(20):
+        if auto:  # no steps are made of batches that nothing learns from
+            p.span("dataloader", "fetch.iter", t, 100 * MS, **mark)
+        else:
+            p.step(i + 1, t, 100 * MS, use + 8)
+        t += 100 * MS + use + 8
+    if auto:
+        p.span("pipeline", "evaluate", 0, t, **mark)
+    before = t
+    for i in range(50):
+        t = _step(p, i + 1, t, MS, _plain(10, 8, 1), step=i, **mark)
+    p.write(tmp_path)
+    told = document(_checked(analyze(tmp_path)))
+    assert len(told["ledger"]["steps"]) == 50
+    assert told["evaluation"]["seconds"] == pytest.approx(before / S if use else 0)
+    assert told["startup"]["seconds"] == pytest.approx(0 if use else before / S)
 
 
 def test_a_long_evaluation_is_the_headline(tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ __all__ = [
     "View",
     "candidates",
     "input_seconds",
+    "recurring_s",
     "repeats",
+    "restarts_often",
     "startup_stage",
     "user_event",
     "user_words",
@@ -232,10 +234,25 @@ def _startup(v: View) -> Iterator[Part]:
     yield Part("startup", startup_stage(v.rank), seconds, v.of_run(seconds), True)
 
 
-def repeats(rank: Rank) -> bool:
+def restarts_often(rank: Rank) -> bool:
     """Whether the first step of most later epochs took much longer than a usual one."""
     phases = rank.main.phases
     return phases.epoch_starts > 0 and phases.restarts * 2 > phases.epoch_starts
+
+
+def recurring_s(rank: Rank) -> float:
+    """What restarts cost in all epochs; the first may have had more to do than to start."""
+    phases = rank.main.phases
+    again = phases.restarts_us / max(1, phases.epoch_starts)
+    return (phases.restarts_us + min(again, phases.startup_us)) / 1e6
+
+
+def repeats(rank: Rank) -> bool:
+    """Whether most of the start-up recurs in every epoch."""
+    phases = rank.main.phases
+    return restarts_often(rank) and recurring_s(rank) >= MAJORITY * (
+        (phases.startup_us + phases.restarts_us) / 1e6
+    )
 
 
 def startup_stage(rank: Rank) -> str | None:
