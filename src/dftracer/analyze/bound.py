@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dftracer.analyze.device_bound import exact_device
 from dftracer.analyze.parts import Part, View, candidates, repeats
 from dftracer.analyze.thresholds import (
     BOUND_SHARE,
@@ -56,8 +57,8 @@ def _may_win(v: View, p: Part) -> bool:
 
 
 def find_bound(v: View | None) -> Bound | None:
-    """None if there are too few steps to judge."""
-    if v is None or len(v.rank.main.steps) < FEW_STEPS:
+    """None if there are too few steps to judge; a profiler's account of the device is exact with any."""
+    if v is None or (len(v.rank.main.steps) < FEW_STEPS and not exact_device(v.rank)):
         return None
     parts = candidates(v)
     able = [p for p in parts if _may_win(v, p)]

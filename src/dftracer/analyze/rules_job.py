@@ -72,10 +72,11 @@ def user_stage(c: Context) -> Iterator[Finding]:
         return
     seconds = v.stages_s["other"]
     event = user_event(v.rank)
-    what = f"in {user_words(v.rank)}" if event else "in annotated work outside the known stages"
+    if event is None:  # operators of the profiler that belong to no stage
+        return
     yield c.finding(
         "user_stage",
-        f"{100 * v.share(seconds):.0f} % of the steady time is spent {what}.",
+        f"{100 * v.share(seconds):.0f} % of the steady time is spent in {user_words(v.rank)}.",
         seconds,
         confidence(int(v.rank.main.steps.steady.sum())),
         evidence={

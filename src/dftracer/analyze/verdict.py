@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dftracer._units import plural
 from dftracer.analyze.bound import Bound
-from dftracer.analyze.device_bound import device_shares, used_unseen
+from dftracer.analyze.device_bound import device_shares, exact_device, used_unseen
 from dftracer.analyze.device_verdict import device_advice, device_reason, device_verdict
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.ledger import unseen_stages
@@ -60,6 +60,9 @@ _SEE_DEVICE = (
 def head(c: Context, findings: list[Finding]) -> Head:
     """Verdict, why, what to try."""
     if c.view is None or c.bound is None:
+        alone = _device_alone(c)
+        if alone is not None:
+            return alone
         missing = next(f for f in findings if f.id == "not_enough_evidence")
         return missing.title, _steps_seen(c), missing.advice
     v, bound = c.view, c.bound
@@ -78,6 +81,19 @@ def head(c: Context, findings: list[Finding]) -> Head:
     if used_unseen(v.rank):
         return verdict, _LAUNCHING, _SEE_DEVICE
     return verdict, why, advice or _try(v, bound)
+
+
+def _device_alone(c: Context) -> Head | None:
+    """What a profiler saw of the device, in a trace without steps."""
+    rank = next((r for r in c.job.ranks if exact_device(r)), None)
+    shares = None if rank is None else device_shares(rank)
+    if rank is None or shares is None:
+        return None
+    ident = max(shares.parts, key=lambda p: shares.parts[p])
+    said = device_verdict(rank, ident, shares.parts[ident], {})
+    if said is None:
+        return None
+    return said, device_reason(rank, ident) or _steps_seen(c), device_advice(ident) or _TRY.get(ident, "")
 
 
 def _sentence(v: View, b: Bound) -> str:
@@ -173,7 +189,7 @@ def _startup(v: View, b: Bound) -> str:
 
 
 def _other(v: View, b: Bound) -> str:
-    name = user_words(v.rank) or "annotated work outside the known stages"
+    name = user_words(v.rank) or "work in no known stage"
     return f"The training is bound by {name}: {_percent(b.part.share)} of the steady time."
 
 
