@@ -293,6 +293,17 @@ def test_every_twentieth_step_is_slow(tmp_path: Path) -> None:
     assert a.findings[0].id == "slow_steps"
 
 
+def test_slow_steps_for_a_while_are_not_every_third(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(60):
+        t = _step(p, i + 1, t, MS, _plain(100 if i in (9, 12, 15) else 10, 8, 2), step=i)
+    p.write(tmp_path)
+    found = _finding(_checked(analyze(tmp_path)), "slow_steps")
+    assert found.evidence["every"] is None
+    assert found.title.startswith("3 of 59 steps take 5 times as long")
+
+
 def test_a_few_slow_items_come_before_the_wait_they_make(tmp_path: Path) -> None:
     p = Process(10, rank=0)
     t = 0
@@ -326,6 +337,55 @@ def test_start_up_is_the_headline_of_a_short_run_only(tmp_path: Path) -> None:
     assert _finding(long, "first_step").severity == "info"
 
 
+def test_a_long_start_up_of_a_long_run_is_told_beside_the_headline(tmp_path: Path) -> None:
+    for where in ("before", "first"):
+        p = Process(10, rank=0)
+        p.span("pipeline", "train", 0, 6 * S + 20 * MS)
+        t = 4 * S if where == "before" else 0
+        for i in range(100):
+            first = 4 * S if i == 0 and where == "first" else 0
+            t = _step(p, i + 1, t, 0, [(*FORWARD, 12 * MS + first), (*BACKWARD, 8 * MS)], step=i)
+        p.write(tmp_path, where)
+        a = _checked(analyze(tmp_path / f"{where}.pfw.gz"))
+        assert _bound(a) == ("compute", "forward")
+        steady = "No bottleneck outside compute: forward is 60 % of the steady time"
+        assert a.verdict == f"{steady}; start-up takes 66 % of the run."
+        found = _finding(a, "before_first_step" if where == "before" else "first_step")
+        assert found.severity == "info"
+        assert found.seconds == pytest.approx(4.0)
+    assert "first_step" not in _ids(analyze(tmp_path / "before.pfw.gz"))
+    assert _ids(analyze(tmp_path / "first.pfw.gz")) == ["first_step"]
+
+
+def test_times_below_a_millisecond_are_told(tmp_path: Path) -> None:
+    a = _run(tmp_path, 30, 1, [(*FORWARD, 250), (*BACKWARD, 120), (*UPDATE, 60)])
+    told = "Of each 0.431 ms step: forward 0.25 ms, backward 0.12 ms, optimizer 0.06 ms"
+    assert head(a)[1] == f"{told}; waiting for data under 0.01 ms."
+
+
+def test_a_short_checkpoint_takes_more_than_no_time(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(30):
+        t = _step(p, i + 1, t, 1, [(*FORWARD, 60), (*BACKWARD, 39)], step=i)
+    p.span("checkpoint", "capture", t, 4 * MS)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert a.verdict == "The training is checkpoint-bound: 4 ms, 57 % of the run."
+    assert _finding(a, "checkpoint_stall").title.startswith("Training stops for 4 ms ")
+
+
+def test_checkpoints_between_steps_are_told_as_a_share_of_the_run(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(30):
+        t = _step(p, i + 1, t, 0, _plain(60, 30, 10), step=i)
+    p.span("checkpoint", "capture", t, S)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert a.verdict == "Forward is the largest part (60 %); checkpointing takes 25 % of the run."
+
+
 def test_restarts_in_each_epoch_are_start_up(tmp_path: Path) -> None:
     for labelled in (True, False):
         p = Process(10, rank=0)
@@ -341,6 +401,21 @@ def test_restarts_in_each_epoch_are_start_up(tmp_path: Path) -> None:
         assert a.phases["startup"]["restarts_s"] == pytest.approx(3 * 0.499, abs=0.01)
         assert "persistent_workers" in head(a)[2]
         assert "idle" not in " ".join(head(a))
+
+
+def test_start_up_that_hardly_recurs_is_no_headline_of_a_long_run(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    p.span("pipeline", "train", 0, 3 * S)
+    t = 2 * S
+    for e in range(2):
+        for i in range(20):
+            t = _step(p, i + 1, t, (30 if i == 0 else 1) * MS, _plain(10, 8, 1), epoch=e)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a)[0] != "startup"
+    found = _finding(a, "epoch_restarts")
+    assert found.seconds == pytest.approx(2 * 0.029)
+    assert _finding(a, "before_first_step").seconds == pytest.approx(2.0)
 
 
 def test_restarts_without_workers_are_not_blamed_on_workers(tmp_path: Path) -> None:
@@ -433,6 +508,31 @@ def test_evaluation_is_not_training(tmp_path: Path, kind: str) -> None:
     assert told["ledger"]["outside_steps"]["0"]["evaluation"] == pytest.approx(evaluated / S)
     assert _bound(a) == ("compute", "forward")
     assert [f for f in a.findings if f.severity != "info"] == []
+
+
+@pytest.mark.parametrize("auto", [True, False])
+@pytest.mark.parametrize("use", [0, 2 * MS])
+def test_a_loop_that_only_takes_batches_is_no_evaluation(tmp_path: Path, auto: bool, use: int) -> None:
+    """`list(loader)` before training, by hand and automatic; with `use` us for each batch it is one."""
+    p = Process(10, rank=0)
+    mark = {"auto": 1} if auto else {}
+    t = 0
+    for i in range(20):
+        if auto:  # no steps are made of batches that nothing learns from
+            p.span("dataloader", "fetch.iter", t, 100 * MS, **mark)
+        else:
+            p.step(i + 1, t, 100 * MS, use + 8)
+        t += 100 * MS + use + 8
+    if auto:
+        p.span("pipeline", "evaluate", 0, t, **mark)
+    before = t
+    for i in range(50):
+        t = _step(p, i + 1, t, MS, _plain(10, 8, 1), step=i, **mark)
+    p.write(tmp_path)
+    told = document(_checked(analyze(tmp_path)))
+    assert len(told["ledger"]["steps"]) == 50
+    assert told["evaluation"]["seconds"] == pytest.approx(before / S if use else 0)
+    assert told["startup"]["seconds"] == pytest.approx(0 if use else before / S)
 
 
 def test_a_long_evaluation_is_the_headline(tmp_path: Path) -> None:
@@ -693,6 +793,29 @@ def test_stages_that_automatic_tracing_did_not_see_are_null(tmp_path: Path) -> N
     assert total["forward"] == pytest.approx(0.3)
     assert a.ledger["steps"][0]["stages"]["transfer"] is None
     assert a.ledger["ranks"]["0"] == total
+
+
+def test_no_wait_is_claimed_where_loading_was_not_seen(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    for i in range(30):
+        p.span("dataloader", "fetch.block", 200 * i * MS, 200 * MS, auto=1, step=i)
+        p.span(*FORWARD, 200 * i * MS, 180 * MS, auto=1)
+        p.span(*BACKWARD, (200 * i + 180) * MS, 20 * MS, auto=1)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert head(a)[1] == "Of each 0.20 s step: forward 0.18 s, backward 0.02 s."
+
+
+def test_fetches_without_steps_are_told(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    for i in range(30):
+        p.span("dataloader", "fetch.iter", 100 * i * MS, 10 * MS)
+        p.span(*FORWARD, (100 * i + 10) * MS, 60 * MS)
+    p.write(tmp_path)
+    assert head(analyze(tmp_path))[1] == (
+        "30 batches were fetched, but neither the body of a fetch.iter loop nor a profiler step nor a"
+        " compute.step was recorded."
+    )
 
 
 def test_samples_per_second_and_utilisation(tmp_path: Path) -> None:

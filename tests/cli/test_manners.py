@@ -250,6 +250,9 @@ def test_bash_completes_verbs_options_and_values(tmp_path: Path, monkeypatch: py
     assert _completed("dftracer", "completion", "f") == ["fish"]
     assert _completed("dftracer", "collect", "--steps", "") == ["auto", "optimizer", "loader"]
     assert _completed("dftracer", "doctor", "--directory", "f") == ["folder"]
+    for verb in ("run", "collect", "link", "repair", "slice"):
+        assert _completed("dftracer", verb, "-o", "f") == ["folder"], verb
+    assert set(_completed("dftracer", "report", "-o", "f")) == {"folder", "file.pfw"}
     assert set(_completed("dftracer", "report", "f")) == {"folder", "file.pfw"}
     assert "file.pfw" in _completed("dftracer", "run", "--", "fi")
     assert set(_CATEGORIES) == {c.value for c in ProfileCategory}

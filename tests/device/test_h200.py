@@ -14,6 +14,7 @@ from dftracer.analyze.device import device_document
 from dftracer.cli.main import main
 from dftracer.load.synthetic import Process
 from dftracer.load.synthetic._lines import EPOCH_US
+from dftracer.report import document, head, html_page, markdown
 from dftracer.report.device import _WORDS
 
 DATA = Path(__file__).parents[1] / "data" / "h200"
@@ -84,6 +85,41 @@ def test_a_kineto_file_alone_is_a_report() -> None:
     assert {"backward", "optimizer"} <= {t["phase"] for t in found["top_kernels"]}
     assert rank["kernels"]["attention"] > 0
     assert any("profiler's files alone" in note for note in found["notes"])
+
+
+def test_a_window_of_two_steps_is_judged_by_its_device() -> None:
+    a = analyze(DATA / "kineto_trace_0_w0.json.gz")
+    told = document(a)
+    assert told["bound"]["id"] == "host"
+    assert a.verdict.startswith(
+        "The GPU idles 97 % of the time, 89 points of it while the host launches work"
+    )
+    assert "460 launches" in head(a)[1]
+    assert "CUDA graphs" in head(a)[2]
+    ids = [f["id"] for f in told["findings"]]
+    assert "not_enough_evidence" not in ids
+    assert "user_stage" not in ids  # operators outside of backward and optimizer are not a user's stage
+
+
+def test_a_kineto_file_without_profiler_steps_is_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = json.loads(gzip.decompress((DATA / "kineto_trace_0_w0.json.gz").read_bytes()))
+    kept = [e for e in content["traceEvents"] if not str(e.get("name", "")).startswith("ProfilerStep#")]
+    file = tmp_path / "trace.json.gz"
+    file.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+    a = analyze(file)
+    told = document(a)
+    rank = told["device"]["ranks"]["0"]
+    assert rank["busy_s"] == pytest.approx(naive_busy(kineto_spans()) / 1e9, abs=2e-9)
+    assert told["device"]["steps"] == []
+    assert a.verdict.startswith("The GPU idles 97 % of the time, ")
+    assert "while the host launches work or runs Python" in a.verdict
+    assert "not_enough_evidence" in [f["id"] for f in told["findings"]]
+    assert main(["report", "-q", str(file)]) == 0
+    assert "The device of rank 0" in capsys.readouterr().out
+    assert "device of rank 0" in markdown(a)
+    assert "device" in html_page(a)
 
 
 def test_a_kineto_file_beside_our_trace_knows_what_the_host_did(tmp_path: Path) -> None:

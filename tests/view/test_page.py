@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,20 @@ def test_two_runs_side_by_side(browser: Any, start: Callable[..., Any], job: Pat
         page.wait_for_function(f"() => document.getElementById('step-about').textContent.includes('{name}')")
         medians[name] = page.inner_text("#step-about").partition("median ")[2]
     assert medians["A, rank 0"] != medians["B, rank 0"]
+    tab.close()
+
+
+def test_names_of_two_runs_are_not_cut_off_at_1280(
+    browser: Any, start: Callable[..., Any], job: Path, tmp_path: Path
+) -> None:
+    names = ["resnet50-batch-256-baseline", "resnet50-batch-256-with-pinned-memory-and-8-workers"]
+    for name in names:
+        shutil.copytree(job, tmp_path / name)
+    tab = Tab(browser, start(*(tmp_path / name for name in names)).ready(steps=True).url)
+    whole = "(all) => all.map((e) => [e.textContent, e.scrollWidth <= e.clientWidth])"
+    shown = tab.page.locator(".run-name").evaluate_all(whole)
+    assert shown == [[f"{letter}: {name}", True] for letter, name in zip("AB", names, strict=True)]
+    assert tab.page.inner_text("#title") == "A: 4,484 events in 286.7 ms, B: 4,484 events in 286.7 ms"
     tab.close()
 
 

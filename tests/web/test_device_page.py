@@ -33,6 +33,8 @@ def test_bars_idle_over_time_and_kernels_are_shown(tmp_path: Path) -> None:
         assert "99 % idle" in row.inner_text()
         assert page.locator("#ledger .row").nth(1).get_attribute("class") == "row device"
         assert "1 profiler window" in page.locator("#device-about").inner_text()
+        marked = [k for k in page.locator("#device-legend .key").all_inner_texts() if "◀" in k]
+        assert marked == ["idle: waiting for data ◀"]
         kernels = page.locator("#kernels tr")
         before = kernels.count()
         page.fill("#kernel-filter", "aten::addmm")

@@ -164,6 +164,13 @@ def test_axis_labels_differ(page: Any) -> None:
     assert len(set(times)) == 7, times
 
 
+def test_axis_labels_say_where_they_stand(page: Any) -> None:
+    times = [t for t in _drawn(page, "time") if re.fullmatch(r"[\d.]+ s", t)][:7]
+    span = page.evaluate("JSON.parse(document.getElementById('data').textContent).trace.span_s")
+    for i, text in enumerate(times):
+        assert float(text.removesuffix(" s")) == pytest.approx(span * i / 6, abs=span / 6 / 20)
+
+
 def test_lanes_have_names(page: Any) -> None:
     lanes = _drawn(page, "time")
     assert "rank 0" in lanes

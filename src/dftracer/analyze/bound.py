@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dftracer.analyze.parts import Part, View, candidates
-from dftracer.analyze.thresholds import BOUND_SHARE, COMPUTE_ALONE, FEW_STEPS, MAJORITY, MENTION_SHARE
+from dftracer.analyze.device_bound import exact_device
+from dftracer.analyze.parts import Part, View, candidates, repeats
+from dftracer.analyze.thresholds import (
+    BOUND_SHARE,
+    COMPUTE_ALONE,
+    FEW_STEPS,
+    MAJORITY,
+    MENTION_SHARE,
+    SHORT_RUN,
+)
 
 __all__ = ["Bound", "find_bound"]
 
@@ -23,7 +31,8 @@ class Bound:
     @property
     def alone(self) -> bool:
         """Compute takes nearly all of the run: nothing else is worth mentioning."""
-        others = any(not p.is_compute for p in self.beside)
+        # Start-up is not a bottleneck of the steady steps, however long it is.
+        others = any(not p.is_compute and p.id != "startup" for p in self.beside)
         return self.part.is_compute and self.compute_share >= COMPUTE_ALONE and not others
 
     def to_json(self) -> dict[str, Any]:
@@ -37,13 +46,22 @@ class Bound:
         }
 
 
+def _may_win(v: View, p: Part) -> bool:
+    """What cannot be seen is the answer only if it is most of the time.
+
+    Start-up that happens once is the answer only in a short run.
+    """
+    if p.id == "startup":
+        return len(v.rank.main.steps) < SHORT_RUN or repeats(v.rank)
+    return p.id != "unseen" or p.share > MAJORITY
+
+
 def find_bound(v: View | None) -> Bound | None:
-    """None if there are too few steps to judge."""
-    if v is None or len(v.rank.main.steps) < FEW_STEPS:
+    """None if there are too few steps to judge; a profiler's account of the device is exact with any."""
+    if v is None or (len(v.rank.main.steps) < FEW_STEPS and not exact_device(v.rank)):
         return None
-    # What cannot be seen is the answer only if it is most of the time.
     parts = candidates(v)
-    able = [p for p in parts if p.id != "unseen" or p.share > MAJORITY]
+    able = [p for p in parts if _may_win(v, p)]
     # A straggler competes only if it is the largest loss of the other ranks.
     first = next((p for p in able if p.id == "straggler"), able[0])
     if first.id == "straggler" and any(p.of_run and p.seconds > first.seconds for p in able):

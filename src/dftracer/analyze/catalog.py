@@ -209,6 +209,15 @@ KINDS: Final = (
         "Start-up (workers, caches, compilation) happens once; it matters in short runs.",
     ),
     Kind(
+        "before_first_step",
+        "Much of the run is over before its first step.",
+        f"{_percent(t.MENTION_SHARE)} of the run, not counting evaluation",
+        "`rank`, `seconds`",
+        "Find out what runs there (building the model, listing files, loading the whole dataset), and keep"
+        " what can be kept between runs.",
+        general=True,
+    ),
+    Kind(
         "evaluation_time",
         "Evaluation takes a large share of the run.",
         f"{_percent(t.MENTION_SHARE)} of the run",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dftracer.analyze.device_account import DeviceAccount
 from dftracer.analyze.job import Rank
 
-__all__ = ["DeviceShares", "device_shares", "used_unseen"]
+__all__ = ["DeviceShares", "device_shares", "exact_device", "used_unseen"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,19 @@ class DeviceShares:
     checkpoint: float
     dependency: float
     unknown: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """By the names of the verdict's parts."""
+        return {
+            "device": self.device,
+            "input": self.input,
+            "host": self.host,
+            "comm": self.comm,
+            "checkpoint": self.checkpoint,
+            "dependency": self.dependency,
+            "unseen": self.unknown,
+        }
 
     @property
     def idle(self) -> float:
@@ -67,6 +80,12 @@ def device_shares(rank: Rank) -> DeviceShares | None:
         dependency=a.idle["dependency"] / whole,
         unknown=a.idle["unknown"] / whole,
     )
+
+
+def exact_device(rank: Rank) -> bool:
+    """Whether a profiler recorded what its device did."""
+    shares = device_shares(rank)
+    return shares is not None and shares.account.source == "profiler"
 
 
 def used_unseen(rank: Rank) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import polars as pl
+
 from dftracer._units import seconds_text
 from dftracer.analyze.bound import Bound
 from dftracer.analyze.catalog import KINDS, specificity
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.parts import View
+from dftracer.analyze.stages import CLASSES, class_of
 from dftracer.analyze.thresholds import FINDING_SHARE, HIGH_PERCENT, LOW_PERCENT, MAJORITY, MEDIUM_PERCENT
 
 __all__ = ["Context", "Finding", "Findings", "confidence", "ordered", "severity_of"]
@@ -92,6 +95,13 @@ class Context:
     @property
     def rank(self) -> Rank | None:
         return None if self.view is None else self.view.rank
+
+    @property
+    def fetches(self) -> int:
+        """How many waits for a batch were recorded."""
+        classes = (CLASSES[class_of(r["cat"], r["name"])] for r in self.names.iter_rows(named=True))
+        waits = [c == "fetch_wait" for c in classes]
+        return int(self.names.filter(pl.Series(waits, dtype=pl.Boolean))["count"].sum())
 
     def is_bound(self, ident: str) -> bool:
         return self.bound is not None and self.bound.part.id == ident

@@ -163,8 +163,11 @@ def build_job(partials: list[Partial]) -> Job:
     parents = _parents(partials)
     mains: dict[int, int] = {}
     unnumbered: list[int] = []
+    steps = any(len(p.steps) for p in partials)
     for i, p in enumerate(partials):
-        if len(p.steps) == 0 or any(len(partials[a].steps) for a in parents[i]):
+        if not (len(p.steps) if steps else _used_device(p)) or any(
+            len(partials[a].steps) for a in parents[i]
+        ):
             continue
         rank = p.process.rank
         if rank is None:
@@ -188,6 +191,11 @@ def build_job(partials: list[Partial]) -> Job:
         _find_workers(found)
     mark_waiting(job.ranks)
     return job
+
+
+def _used_device(p: Partial) -> bool:
+    """Without steps, a process whose device was observed is a rank: a profiler's file need not mark steps."""
+    return p.devices is not None and p.devices.best is not None
 
 
 def _parents(partials: list[Partial]) -> list[list[int]]:

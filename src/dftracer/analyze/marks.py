@@ -75,6 +75,7 @@ def phase_marks(tables: MarkTables, tid: int, span: tuple[int, int], cut: bool =
         evaluate=tables.spans("evaluate"),
         forward=tables.spans("forward", tid),
         learn=_joined(learn),
+        waits=tables.spans("wait", tid),
         loading=_joined(loading),
         profiler=tables.spans("profiler"),
         first_us=span[0],

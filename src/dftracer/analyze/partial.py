@@ -23,7 +23,7 @@ from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, stri
 from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.pairs import IO_READ
-from dftracer.analyze.phases import Phases, find_phases
+from dftracer.analyze.phases import Phases, evaluations_that_use_batches, find_phases
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
@@ -214,6 +214,7 @@ class _Analyzer:
         marks = phase_marks(self.marks, steps.tid, whole, cut)
         if self.auto:  # evaluations are marked; a forward without a backward is one that failed
             marks.forward = EMPTY
+            marks.evaluate = evaluations_that_use_batches(steps, marks.evaluate, marks)
         out.phases = find_phases(steps, marks, loops)
         out.auto = self.auto
         out.batches = self.marks.of("body", steps.tid).shape[1]

@@ -15,7 +15,7 @@ from dftracer.analyze.device_bound import device_shares, used_unseen
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.peers import Straggler, find_straggler
 from dftracer.analyze.stages import CLASSES, COMPUTE_STAGES, INPUT_STAGES, STAGE_INDEX, STAGES, class_of
-from dftracer.analyze.thresholds import MAJORITY, SHORT_RUN
+from dftracer.analyze.thresholds import MAJORITY
 from dftracer.format.io_calls import is_process
 
 __all__ = [
@@ -24,7 +24,9 @@ __all__ = [
     "View",
     "candidates",
     "input_seconds",
+    "recurring_s",
     "repeats",
+    "restarts_often",
     "startup_stage",
     "user_event",
     "user_words",
@@ -226,18 +228,31 @@ def _outside(v: View) -> Iterator[Part]:
 
 
 def _startup(v: View) -> Iterator[Part]:
-    """If it happens once, it matters only in short runs; if it recurs in each epoch, always."""
+    """Once, and at the beginning of later epochs."""
     phases = v.rank.main.phases
-    if not (len(v.rank.main.steps) < SHORT_RUN or repeats(v.rank)):
-        return
     seconds = (phases.startup_us + phases.restarts_us) / 1e6
     yield Part("startup", startup_stage(v.rank), seconds, v.of_run(seconds), True)
 
 
-def repeats(rank: Rank) -> bool:
+def restarts_often(rank: Rank) -> bool:
     """Whether the first step of most later epochs took much longer than a usual one."""
     phases = rank.main.phases
     return phases.epoch_starts > 0 and phases.restarts * 2 > phases.epoch_starts
+
+
+def recurring_s(rank: Rank) -> float:
+    """What restarts cost in all epochs; the first may have had more to do than to start."""
+    phases = rank.main.phases
+    again = phases.restarts_us / max(1, phases.epoch_starts)
+    return (phases.restarts_us + min(again, phases.startup_us)) / 1e6
+
+
+def repeats(rank: Rank) -> bool:
+    """Whether most of the start-up recurs in every epoch."""
+    phases = rank.main.phases
+    return restarts_often(rank) and recurring_s(rank) >= MAJORITY * (
+        (phases.startup_us + phases.restarts_us) / 1e6
+    )
 
 
 def startup_stage(rank: Rank) -> str | None:

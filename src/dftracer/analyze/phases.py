@@ -11,10 +11,10 @@ import numpy as np
 
 from dftracer.analyze.intervals import EMPTY, Intervals, difference, intersection, measure, total, union
 from dftracer.analyze.steps import Bools, StepTable
-from dftracer.analyze.thresholds import STEADY_STEPS
+from dftracer.analyze.thresholds import STEADY_STEPS, UNUSED_BATCH_US, UNUSED_SHARE
 from dftracer.load.chunk import MISSING, Ints
 
-__all__ = ["Marks", "Phases", "find_phases", "without_evaluation_loops"]
+__all__ = ["Marks", "Phases", "evaluations_that_use_batches", "find_phases", "without_evaluation_loops"]
 
 _SHORT_LOOP = 3  # loops with fewer steps than this (say, a new loader for each step) are not epochs
 
@@ -27,6 +27,7 @@ class Marks:
     evaluate: Intervals = EMPTY  # `pipeline.evaluate` and `pipeline.test`
     forward: Intervals = EMPTY  # of the thread with the steps
     learn: Intervals = EMPTY  # backward and optimizer, of any thread
+    waits: Intervals = EMPTY  # for batches, of the thread with the steps
     loading: Intervals = EMPTY  # other annotations around a forward pass: fetching, items, transfers
     profiler: Intervals = EMPTY
     first_us: int = 0  # the first and the last time of an `ai` event (of any event if there is none)
@@ -43,6 +44,7 @@ class Phases:
     evaluation: Intervals = EMPTY
     steady_us: int = 0  # the steps, at their usual length
     startup_us: int = 0  # before the first step, and the time by which it exceeded a usual one
+    before_us: int = 0  # of that, before the first step
     restarts_us: int = 0  # the same for the first step of each later epoch
     restarts: int = 0  # how many of those took much longer than a usual step
     epoch_starts: int = 0  # later epochs
@@ -85,7 +87,22 @@ def without_evaluation_loops(table: StepTable, marks: Marks) -> tuple[StepTable,
         mine = drop & (table.loop == number)
         spans.append((table.start[mine].min(), table.end[mine].max()))
     found = np.array(spans, np.int64).T
-    return table.keep(~drop), (found[0], found[1])
+    kept = table.keep(~drop)
+    return kept, evaluations_that_use_batches(kept, (found[0], found[1]), marks)
+
+
+def evaluations_that_use_batches(table: StepTable, spans: Intervals, marks: Marks) -> Intervals:
+    """Without loops before the training that only take batches, such as `list(loader)`."""
+    start, end = marks.waits
+    low, high = (np.searchsorted(start, edge) for edge in spans)
+    asked = ~_holds_any(*spans, marks.forward) & (high - low >= _SHORT_LOOP)
+    asked &= spans[0] < (table.start[0] if len(table) else 0)
+    used = np.ones(spans[0].size, bool)
+    for i in np.flatnonzero(asked).tolist():
+        between = start[low[i] + 1 : high[i]] - end[low[i] : high[i] - 1]
+        most = UNUSED_SHARE * (spans[1][i] - spans[0][i])
+        used[i] = np.median(between) > UNUSED_BATCH_US or between.sum() > most
+    return spans[0][used], spans[1][used]
 
 
 def _nested(table: StepTable, marks: Marks) -> Intervals:
@@ -202,7 +219,8 @@ def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
     before = (whole[0], np.array([int(table.start[0])]))
     outside = difference(difference(whole, steps), out.evaluation)
     out.gaps = difference(outside, before)
-    out.startup_us = total(intersection(outside, before)) + int(beyond[begin].sum())
+    out.before_us = total(intersection(outside, before))
+    out.startup_us = out.before_us + int(beyond[begin].sum())
     out.restarts_us = int(beyond[again].sum())
     out.epoch_starts = int(again.sum())
     out.restarts = int((beyond[again] > usual).sum())

@@ -58,7 +58,7 @@ def input_bound(c: Context) -> Iterator[Finding]:
             **({"files_while_waiting_s": {p: round(us / 1e6, 6) for p, us in top}} if top else {}),
             "steps_that_waited": int((per_step > 0.05 * rank.wall_us[steady]).sum()),
         },
-        advice=f"At most {v.input_s:.2f} s can be gained here; {input_advice(rank, stages)}.",
+        advice=f"At most {short(v.input_s)} can be gained here; {input_advice(rank, stages)}.",
     )
 
 

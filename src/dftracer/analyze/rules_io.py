@@ -38,7 +38,7 @@ def small_reads(c: Context) -> Iterator[Finding]:
     yield c.finding(
         "small_reads",
         f"{100 * small / n:.0f} % of {n} reads are smaller than {SMALL_READ >> 10} KiB and take"
-        f" {small_time:.2f} s in all.",
+        f" {short(small_time)} in all.",
         c.at_stake(small_time / _processes_with_io(c)),
         confidence(small),
         evidence={

@@ -72,10 +72,11 @@ def user_stage(c: Context) -> Iterator[Finding]:
         return
     seconds = v.stages_s["other"]
     event = user_event(v.rank)
-    what = f"in {user_words(v.rank)}" if event else "in annotated work outside the known stages"
+    if event is None:  # operators of the profiler that belong to no stage
+        return
     yield c.finding(
         "user_stage",
-        f"{100 * v.share(seconds):.0f} % of the steady time is spent {what}.",
+        f"{100 * v.share(seconds):.0f} % of the steady time is spent in {user_words(v.rank)}.",
         seconds,
         confidence(int(v.rank.main.steps.steady.sum())),
         evidence={
@@ -102,7 +103,7 @@ def checkpoint_stall(c: Context) -> Iterator[Finding]:
         return
     yield c.finding(
         "checkpoint_stall",
-        f"Training stops for {seconds:.2f} s to save or load checkpoints.",
+        f"Training stops for {short(seconds)} to save or load checkpoints.",
         seconds,
         0.9,
         evidence={
@@ -130,7 +131,7 @@ def between_steps(c: Context) -> Iterator[Finding]:
     long = lengths[lengths > 0.1 * lengths.max()]
     yield c.finding(
         "between_steps",
-        f"{seconds:.2f} s of the run ({100 * v.of_run(seconds):.0f} %) are outside steps: {len(long)}"
+        f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) are outside steps: {len(long)}"
         f" {'gap' if len(long) == 1 else 'gaps'} of {short(float(np.median(long)))} between or after steps.",
         seconds,
         0.9,
@@ -154,7 +155,7 @@ def evaluation_time(c: Context) -> Iterator[Finding]:
     inside = float(v.rank.main.steps.evaluation.sum()) / 1e6
     yield c.finding(
         "evaluation_time",
-        f"Evaluation takes {seconds:.2f} s, {100 * v.of_run(seconds):.0f} % of the run.",
+        f"Evaluation takes {short(seconds)}, {100 * v.of_run(seconds):.0f} % of the run.",
         seconds,
         0.9,
         severity=None if c.is_bound("evaluation") else "info",

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dftracer._units import plural
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.job import Rank
-from dftracer.analyze.parts import View, repeats, startup_stage
+from dftracer.analyze.parts import View, recurring_s, restarts_often, startup_stage
 from dftracer.analyze.stages import INPUT_STAGES, STAGES
 from dftracer.analyze.thresholds import (
     COLD_FACTOR,
@@ -18,6 +18,7 @@ from dftracer.analyze.thresholds import (
     DRIFT_P,
     DRIFT_STEPS,
     MAJORITY,
+    MENTION_SHARE,
     SLOW_STEP_FACTOR,
     SLOW_STEP_MOST,
 )
@@ -41,7 +42,7 @@ def _grown(rank: Rank, some: npt.NDArray[np.intp], others: npt.NDArray[np.intp])
 
 def first_step(c: Context) -> Iterator[Finding]:
     v = c.view
-    if v is None or len(v.rank.main.steps) < 5 or repeats(v.rank):
+    if v is None or len(v.rank.main.steps) < 5 or restarts_often(v.rank):
         return
     wall, steady = v.rank.wall_us.astype(float), v.rank.main.steps.steady
     usual = float(np.median(wall[steady]))
@@ -62,6 +63,23 @@ def first_step(c: Context) -> Iterator[Finding]:
     )
 
 
+def before_first_step(c: Context) -> Iterator[Finding]:
+    v = c.view
+    if v is None:
+        return
+    seconds = v.rank.main.phases.before_us / 1e6
+    if v.of_run(seconds) < MENTION_SHARE:
+        return
+    yield c.finding(
+        "before_first_step",
+        f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) pass before the first step.",
+        seconds,
+        0.9,
+        severity=None if c.is_bound("startup") else "info",
+        evidence={"rank": v.rank.number, "seconds": round(seconds, 6)},
+    )
+
+
 def _restart_advice(v: View, stage: str | None) -> str:
     if stage is not None and stage not in INPUT_STAGES:
         where = stage_words(stage)
@@ -76,14 +94,14 @@ def _restart_advice(v: View, stage: str | None) -> str:
 
 def epoch_restarts(c: Context) -> Iterator[Finding]:
     v = c.view
-    if v is None or not repeats(v.rank):
+    if v is None or not restarts_often(v.rank):
         return
     steps, phases = v.rank.main.steps, v.rank.main.phases
     wall = v.rank.wall_us.astype(float)
     first = float(np.median(wall[steps.first])) / 1e6
     usual = float(np.median(wall[steps.steady])) / 1e6
     stage = startup_stage(v.rank)
-    seconds = (phases.startup_us + phases.restarts_us) / 1e6
+    seconds = recurring_s(v.rank)
     where = f" ({stage_words(stage)})" if stage else ""
     yield c.finding(
         "epoch_restarts",
@@ -120,6 +138,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
     apart = np.diff(steady[slow[beyond >= MAJORITY * float(np.quantile(beyond, 0.9))]])
     every = int(np.median(apart)) if apart.size else 0
     regular = apart.size >= 2 and float((np.abs(apart - every) <= 0.1 * every).mean()) >= 0.8
+    regular = regular and (apart.size + 1) * every >= MAJORITY * wall.size  # not just for a while
     factor = float(np.median(wall[slow])) / max(usual, 1.0)
     some = f"{slow.size} of {plural(wall.size, 'step')} take{'s' if slow.size == 1 else ''}"
     which = f"Every {ordinal(every)} step takes" if regular else some
@@ -235,4 +254,4 @@ def step_drift(c: Context) -> Iterator[Finding]:
     )
 
 
-RULES = (first_step, epoch_restarts, slow_steps, cold_first_epoch, step_drift)
+RULES = (first_step, before_first_step, epoch_restarts, slow_steps, cold_first_epoch, step_drift)

@@ -39,6 +39,8 @@ __all__ = [
     "SMALL_READS",
     "STEADY_STEPS",
     "UNSEEN_SHARE",
+    "UNUSED_BATCH_US",
+    "UNUSED_SHARE",
     "WORKERS_BUSY",
     "WORKER_FACTOR",
 ]
@@ -66,6 +68,9 @@ DRIFT_STEPS: Final = 24
 DRIFT_CHANGE: Final = 0.10
 DRIFT_P: Final = 0.01  # how often shuffled steps show such a trend
 COLD_FACTOR: Final = 1.3  # times the I/O per step of later epochs
+
+UNUSED_BATCH_US: Final = 200  # a loop before training that asks for the next batch this soon makes no use of
+UNUSED_SHARE: Final = 0.01  # it, and so does not evaluate; of its time, what is not waiting for batches
 
 # Ranks
 ONE_SIDED: Final = 0.5  # a straggler waits at most this share of what the others wait

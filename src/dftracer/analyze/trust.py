@@ -163,7 +163,7 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
         out.append(Finding("incomplete_trace", title, 0.0, 0.0, severity, 1.0, evidence))
     rank = c.rank
     n = 0 if rank is None else len(rank.main.steps)
-    if n < FEW_STEPS:
+    if n < FEW_STEPS and c.bound is None:
         seen = f"Only {plural(n, 'step was', 'steps were')} recorded: too few to judge the run."
         title = seen if n else "No training step can be seen in this trace."
         evidence = {"steps": n, "events": said["events"]}

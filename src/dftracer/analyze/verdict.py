@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dftracer._units import plural
 from dftracer.analyze.bound import Bound
-from dftracer.analyze.device_bound import device_shares, used_unseen
+from dftracer.analyze.device_bound import device_shares, exact_device, used_unseen
 from dftracer.analyze.device_verdict import device_advice, device_reason, device_verdict
 from dftracer.analyze.finding import Context, Finding
+from dftracer.analyze.ledger import unseen_stages
 from dftracer.analyze.parts import Part, View, input_seconds, repeats, user_words
 from dftracer.analyze.thresholds import BOUND_SHARE, MAJORITY, MENTION_SHARE
 from dftracer.analyze.wording import input_advice, input_words, short, stage_words
@@ -58,6 +60,9 @@ _SEE_DEVICE = (
 def head(c: Context, findings: list[Finding]) -> Head:
     """Verdict, why, what to try."""
     if c.view is None or c.bound is None:
+        alone = _device_alone(c)
+        if alone is not None:
+            return alone
         missing = next(f for f in findings if f.id == "not_enough_evidence")
         return missing.title, _steps_seen(c), missing.advice
     v, bound = c.view, c.bound
@@ -78,6 +83,19 @@ def head(c: Context, findings: list[Finding]) -> Head:
     return verdict, why, advice or _try(v, bound)
 
 
+def _device_alone(c: Context) -> Head | None:
+    """What a profiler saw of the device, in a trace without steps."""
+    rank = next((r for r in c.job.ranks if exact_device(r)), None)
+    shares = None if rank is None else device_shares(rank)
+    if rank is None or shares is None:
+        return None
+    ident = max(shares.parts, key=lambda p: shares.parts[p])
+    said = device_verdict(rank, ident, shares.parts[ident], {})
+    if said is None:
+        return None
+    return said, device_reason(rank, ident) or _steps_seen(c), device_advice(ident) or _TRY.get(ident, "")
+
+
 def _sentence(v: View, b: Bound) -> str:
     p, said = b.part, None
     if not p.of_run:
@@ -94,7 +112,11 @@ def _steps_seen(c: Context) -> str:
     n = 0 if c.rank is None else len(c.rank.main.steps)
     if n:
         return f"A verdict needs 3 steps; {n} {'was' if n == 1 else 'were'} recorded."
-    return "Neither the body of a fetch.iter loop nor a profiler step nor a compute.step was recorded."
+    marks = "neither the body of a fetch.iter loop nor a profiler step nor a compute.step was recorded."
+    fetches = c.fetches
+    if fetches:
+        return f"{plural(fetches, 'batch was', 'batches were')} fetched, but {marks}"
+    return f"{marks[0].upper()}{marks[1:]}"
 
 
 def _reason(bound: Bound, findings: list[Finding]) -> Finding | None:
@@ -116,7 +138,8 @@ def _input(v: View, b: Bound) -> str:
 def _compute(v: View, b: Bound) -> str:
     stage = b.part.stage or "compute"
     if b.alone:
-        return f"No bottleneck outside compute: {stage} is {_percent(b.part.share)} of the steady time."
+        share = _percent(b.part.share)
+        return f"No bottleneck outside compute: {stage} is {share} of the steady time{_besides(b)}."
     if stage == "optimizer" and b.part.share >= BOUND_SHARE:
         share = _percent(b.part.share)
         return f"The training is optimizer-bound: the optimizer takes {share} of the steady time."
@@ -133,7 +156,11 @@ _BESIDE: dict[str, Callable[[Part], str]] = {
     "input": lambda p: f"{_percent(p.share)} waits for data",
     "transfer": lambda p: f"{_percent(p.share)} is transfer to the device",
     "comm": lambda p: f"{_percent(p.share)} is exposed communication",
-    "checkpoint": lambda p: f"{_percent(p.share)} is checkpointing",
+    "checkpoint": lambda p: (
+        f"checkpointing takes {_percent(p.share)} of the run"
+        if p.of_run
+        else f"{_percent(p.share)} is checkpointing"
+    ),
     "other": lambda p: f"{_percent(p.share)} is {p.stage or 'other work'}",
     "unseen": lambda p: f"{_percent(p.share)} is in no annotated stage",
     "device": lambda p: f"the GPU is busy {_percent(p.share)} of the time",
@@ -155,14 +182,14 @@ def _straggler(v: View, b: Bound) -> str:
 
 
 def _startup(v: View, b: Bound) -> str:
-    cost = f"{b.part.seconds:.2f} s, {_percent(b.part.share)} of the run"
+    cost = f"{short(b.part.seconds)}, {_percent(b.part.share)} of the run"
     if repeats(v.rank):
         return f"Start-up costs most, and recurs in every epoch: {cost}."
     return f"Start-up costs most: {cost}."
 
 
 def _other(v: View, b: Bound) -> str:
-    name = user_words(v.rank) or "annotated work outside the known stages"
+    name = user_words(v.rank) or "work in no known stage"
     return f"The training is bound by {name}: {_percent(b.part.share)} of the steady time."
 
 
@@ -181,14 +208,14 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
         " is exposed communication."
     ),
     "checkpoint": lambda v, b: (
-        f"The training is checkpoint-bound: {b.part.seconds:.2f} s,"
+        f"The training is checkpoint-bound: {short(b.part.seconds)},"
         f" {_percent(b.part.share)} of the {'run' if b.part.of_run else 'steady time'}."
     ),
     "evaluation": lambda v, b: (
-        f"Evaluation is the largest part: {b.part.seconds:.2f} s, {_percent(b.part.share)} of the run."
+        f"Evaluation is the largest part: {short(b.part.seconds)}, {_percent(b.part.share)} of the run."
     ),
     "between_steps": lambda v, b: (
-        f"The time between steps is the largest part: {b.part.seconds:.2f} s,"
+        f"The time between steps is the largest part: {short(b.part.seconds)},"
         f" {_percent(b.part.share)} of the run, in no step."
     ),
     "unseen": lambda v, b: (
@@ -203,17 +230,20 @@ def _why(v: View, b: Bound) -> str:
     p, n = b.part, max(1, b.steady_steps)
     step = v.steady_s / n
     if p.of_run and v.steady_s <= 0:
-        return f"The run takes {v.run_s:.2f} s, and none of its steps lies outside of that."
+        return f"The run takes {short(v.run_s)}, and none of its steps lies outside of that."
     if p.of_run:
         return (
-            f"The run takes {v.run_s:.2f} s, its {n} steady steps {v.steady_s:.2f} s of that"
+            f"The run takes {short(v.run_s)}, its {n} steady steps {short(v.steady_s)} of that"
             f" ({short(step)} each)."
         )
     if p.is_compute:
         name = "compute" if v.rank.main.unnamed_compute else "forward"
         told = [f"{name} {short(v.stages_s['forward'] / n)}"] if v.stages_s["forward"] else []
         told += [f"{s} {short(v.stages_s[s] / n)}" for s in ("backward", "optimizer") if v.stages_s[s]]
-        return f"Of each {short(step)} step: {', '.join(told)}; waiting for data {short(v.input_s / n)}."
+        # Loading that was not seen did not take no time.
+        waiting = v.input_s > 0 or "fetch_wait" not in unseen_stages(v.rank)
+        loading = f"; waiting for data {short(v.input_s / n)}" if waiting else ""
+        return f"Of each {short(step)} step: {', '.join(told)}{loading}."
     spent = f"{short(p.seconds / n)} of each {short(step)} step"
     return f"{spent}, compute {short(v.compute_s / n)}."
 

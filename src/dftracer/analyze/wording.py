@@ -42,10 +42,12 @@ def stage_words(stage: str) -> str:
 
 
 def short(seconds: float) -> str:
-    """A duration in seconds, with a sensible number of digits."""
+    """A duration with a sensible number of digits: never `0.00 s`."""
     if seconds >= 0.1:
         return f"{seconds:.2f} s"
-    return f"{seconds:.3g} s" if seconds >= 0.001 else "under 1 ms"
+    if seconds >= 0.01:
+        return f"{seconds:.3g} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-5 else "under 0.01 ms"
 
 
 def ordinal(n: int) -> str:

@@ -223,6 +223,7 @@ def device_page(a: Analysis) -> dict[str, Any] | None:
         "about": ". ".join(part for part in (_about(d), _whereabouts(d)) if part),
         "colours": DEVICE_COLOURS,
         "words": _WORDS,
+        "culprit": _blamed(a, _parts(d)),
         "bars": {str(n): {"whole": x.observed_s, "parts": _parts(x)} for n, x in accounts.items()},
         "over_time": [
             {

@@ -35,11 +35,11 @@ _WRITTEN = "#5b7083"  # used by no stage: writing is not only checkpointing
 def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
     """The whole page as text."""
     here = resources.files("dftracer.report")
-    page, style, tools, own = (
+    page, style, *scripts = (
         (here / name).read_text(encoding="utf-8")
-        for name in ("page.html", "page.css", "page_tools.js", "page.js")
+        for name in ("page.html", "page.css", "page_tools.js", "page_device.js", "page.js")
     )
-    script = tools + own
+    script = "".join(scripts)
     # A closing tag inside the data would end the script element.
     data = json.dumps(page_data(analysis), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     for mark, text in (

@@ -1,12 +1,10 @@
 "use strict";
 (() => {
+  const { $, el, sec, size, count, sum, label, distinct, times, sizes, inkOn, path, css, hover, canvas, at, axis, table, format, LEFT } = Tools;
   const D = JSON.parse(document.getElementById("data").textContent);
-  const $ = (id) => document.getElementById(id);
   const S = D.stages, C = D.colours, NONE = S.length - 1;
   const shown = S.map(() => true);
   const draws = [];
-
-  const { el, sec, size, count, label, distinct, times, sizes, inkOn, path, css, hover, canvas, at, axis, table, format } = Tools;
 
   // Head ------------------------------------------------------------------------------------------
   const T = D.trace;
@@ -113,7 +111,6 @@
     });
     return box;
   };
-  const sum = (a) => a.reduce((x, y) => x + y, 0);
   draws.push(() => {
     $("ledger").replaceChildren();
     const most = Math.max(...D.ranks.map((r) => sum(r.total_s)), 1e-9);
@@ -139,7 +136,6 @@
   // Steps -----------------------------------------------------------------------------------------
   for (const r of D.ranks) $("rank").append(new Option(r.rank, r.rank, r.rank === D.slowest, r.rank === D.slowest));
   const chosen = () => D.ranks.find((r) => String(r.rank) === $("rank").value) || D.ranks[0];
-  const LEFT = 62;
   const drawSteps = () => {
     const r = chosen();
     const [g, w, h] = canvas("steps", 230);
@@ -416,94 +412,7 @@
     const keep = ["path", "ops", "opens", "reads", "writes", "read_bytes", "write_bytes", "time_s", "read_s", "meta_s", "read_mb_s", "ranks"].map((c) => col[c]);
     table($("files"), { columns: keep.map((i) => D.files.columns[i]), rows: D.files.rows.map((r) => keep.map((i) => r[i])) }, "file-filter", [0], D.files_total, format, "files");
   } else $("s-files").hidden = true;
-  // Device ----------------------------------------------------------------------------------------
-  if (D.device) {
-    const V = D.device, parts = Object.keys(V.colours);
-    $("device-about").textContent = "Rank " + V.rank + ": " + V.about + ".";
-    const shares = (bar, name) => {
-      const box = el("div", "stack device");
-      for (const k of parts) {
-        const v = bar.parts[k];
-        if (!v) continue;
-        const p = el("span");
-        p.style.width = 100 * v / bar.whole + "%";
-        p.style.background = V.colours[k];
-        p.style.color = inkOn(V.colours[k]);
-        if (($("ledger").clientWidth - 240) * v / bar.whole >= 34) p.textContent = Math.round(100 * v / bar.whole) + " %";
-        hover(p, () => name + "\n" + V.words[k] + ": " + sec(v) + " (" + (100 * v / bar.whole).toFixed(1) + " %)");
-        box.append(p);
-      }
-      return box;
-    };
-    // Under each rank's bar, what its device did.
-    draws.push(() => {
-      const rows = [...$("ledger").querySelectorAll(".row")];
-      D.ranks.slice(0, 32).forEach((r, i) => {
-        const bar = V.bars[r.rank];
-        if (!bar || !rows[i]) return;
-        const row = el("div", "row device"), idle = bar.whole - (bar.parts.busy || 0) - (bar.parts.paced || 0) - (bar.parts.copies || 0);
-        row.append(el("span", "lab", "device"), shares(bar, "device of rank " + r.rank), el("span", "num", Math.round(100 * idle / bar.whole) + " % idle"));
-        rows[i].after(row);
-      });
-    });
-    const seen = parts.filter((k) => Object.values(V.bars).some((b) => b.parts[k]));
-    for (const k of seen) {
-      const item = el("span", "key"), dot = el("i");
-      dot.style.background = V.colours[k];
-      item.append(dot, V.words[k]);
-      $("device-legend").append(item);
-    }
-    if (V.over_time.length) {
-      const slots = V.over_time.map((w) => w.shares.busy.length), all = sum(slots);
-      draws.push(() => {
-        const [g, w, h] = canvas("device-time", 150);
-        axis(g, w, h, LEFT, 1, (v) => v.map((x) => Math.round(100 * x) + " %"));
-        const bw = (w - LEFT) / all;
-        let x = LEFT;
-        V.over_time.forEach((part, i) => {
-          for (let k = 0; k < slots[i]; k++) {
-            let y = h - 18;
-            for (const name of parts) {
-              const v = (part.shares[name] || [])[k];
-              if (!v) continue;
-              g.fillStyle = V.colours[name];
-              g.fillRect(x, y - (h - 28) * v, Math.max(bw - .3, .6), (h - 28) * v);
-              y -= (h - 28) * v;
-            }
-            x += bw;
-          }
-          g.fillStyle = css("--soft");
-          g.textAlign = "left";
-          g.fillText(sec(part.first_s), x - slots[i] * bw, h - 4);
-          if (i) { g.fillStyle = css("--ink"); g.fillRect(x - slots[i] * bw, 4, 1, h - 22); }
-        });
-      });
-      hover($("device-time"), (e) => {
-        let k = Math.floor((at("device-time", e)[0] - LEFT) / ($("device-time").clientWidth - LEFT) * all);
-        if (k < 0 || k >= all) return "";
-        let i = 0;
-        while (k >= slots[i]) k -= slots[i++];
-        const p = V.over_time[i], t = p.first_s + (p.last_s - p.first_s) * k / slots[i];
-        return sec(t) + "\n" + parts.filter((n) => (p.shares[n] || [])[k]).map((n) => V.words[n] + ": " + Math.round(100 * p.shares[n][k]) + " %").join("\n");
-      });
-    } else $("device-time").hidden = true;
-    const kinds = Object.entries(V.kinds), most = Math.max(...kinds.map((k) => k[1]), 1e-9);
-    for (const [kind, v] of kinds) {
-      const row = el("div", "row"), box = el("div", "stack"), p = el("span");
-      p.style.width = 100 * v / most + "%";
-      p.style.background = V.colours.busy;
-      box.append(p);
-      row.append(el("span", "lab", kind), box, el("span", "num", sec(v)));
-      $("device-kinds").append(row);
-    }
-    for (const p of V.phases) {
-      const row = el("div", "row");
-      row.append(el("span", "lab", p.phase), el("span", "", "device " + sec(p.median_us / 1e6) + ", lag " + sec(p.lag_us / 1e6) + " at its beginning, " + sec(p.end_lag_us / 1e6) + " at its end (medians)" + (p.memory_bytes ? ", memory " + size(p.memory_bytes) : "")), el("span", "num", count(p.count)));
-      $("device-kinds").append(row);
-    }
-    if (V.kernels.rows.length) table($("kernels"), V.kernels, "kernel-filter", [0, 1, 6, 7, 8], V.kernels.rows.length, format, "kernels");
-    else $("kernel-filter").parentElement.hidden = true;
-  } else $("s-device").hidden = true;
+  if (D.device) drawDevice(D.device, D.ranks, draws); else $("s-device").hidden = true;
   if (!D.ranks.length) for (const id of ["s-ledger", "s-steps", "s-map"]) $(id).hidden = true;
   if (!D.lanes.length) $("s-time").hidden = true;
 

@@ -2,6 +2,7 @@
 // What the parts of the page are made with: text for numbers, elements, canvases, tables.
 const Tools = (() => {
   const $ = (id) => document.getElementById(id);
+  const LEFT = 62;  // room for the labels of an axis
 
   const el = (tag, cls, text) => {
     const e = document.createElement(tag);
@@ -18,12 +19,15 @@ const Tools = (() => {
     return (i ? n.toFixed(1) : n) + " " + u[i];
   };
   const count = (n) => n.toLocaleString("en-US").replaceAll(",", "\u202f");
+  const sum = (a) => a.reduce((x, y) => x + y, 0);
   const label = (s) => s.replaceAll("_", " ");
-  // Labels of one axis: one unit, and as many digits as make them differ.
+  // Labels of one axis: one unit, and as many digits as make them differ and say where they stand.
   const distinct = (values, text) => {
+    const exact = values.map((v) => parseFloat(text(v, 7))), marks = [...new Set(exact)].sort((a, b) => a - b);
+    const near = Math.min(...marks.slice(1).map((m, i) => m - marks[i])) / 20;
     for (let digits = 0; digits < 7; digits++) {
       const out = values.map((v) => text(v, digits));
-      if (new Set(out).size === new Set(values).size) return out;
+      if (new Set(out).size === new Set(values).size && out.every((t, i) => Math.abs(parseFloat(t) - exact[i]) <= near)) return out;
     }
     return values.map((v) => text(v, 7));
   };
@@ -140,5 +144,5 @@ const Tools = (() => {
   const format = (column, v) => v === null ? "" : typeof v === "string" ? v : column.endsWith("_s") && !column.includes("mb") ? sec(v)
     : column.endsWith("_us") ? sec(v / 1e6) : column.endsWith("bytes") ? size(v) : column.includes("mb_s") ? v.toFixed(1) : count(v);
 
-  return { el, sec, size, count, label, distinct, times, sizes, inkOn, path, css, hover, canvas, at, axis, table, format };
+  return { $, el, sec, size, count, sum, label, distinct, times, sizes, inkOn, path, css, hover, canvas, at, axis, table, format, LEFT };
 })();

@@ -21,6 +21,7 @@ dftracer collect -o out train.py --epochs 3
 dftracer collect -o out -- torchrun --nproc-per-node 2 train.py
 torchrun --nproc-per-node 2 -m dftracer.cli collect -o out train.py"""
 OUTPUT = "collected/"
+OUTPUT_IS = "DIR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

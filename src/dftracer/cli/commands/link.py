@@ -14,6 +14,7 @@ HELP = (
 )
 EXAMPLE = "dftracer link out -o linked --min-coverage 0.99"
 OUTPUT = "DIR/linked/"
+OUTPUT_IS = "DIR"
 
 
 def _part(text: str) -> float:

@@ -23,6 +23,7 @@ EXAMPLE = """\
 dftracer repair traces/ -o repaired/
 dftracer repair --rings"""
 OUTPUT = "none: required unless --in-place is given"
+OUTPUT_IS = "DIR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

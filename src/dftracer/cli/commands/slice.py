@@ -25,6 +25,7 @@ EXAMPLE = """\
 dftracer slice traces/ --steps 100:120 --ranks 0 -o part/
 dftracer slice traces/ --time 10:12.5 --cat POSIX -o io/"""
 OUTPUT = "slice/"
+OUTPUT_IS = "DIR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

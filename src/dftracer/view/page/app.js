@@ -220,8 +220,12 @@ function failed(e) { if (!e.outdated) at("title").replaceChildren(element("span"
 
 function head() {
   const title = at("title");
-  title.replaceChildren(...about.flatMap((a, i) => [i ? " and " : "", a.title, " ",
-    element("span", {class: "soft", text: `${plural(a.events, "event")} in ${time(a.length)}${a.identity.command ? `, ${a.identity.command.replaceAll(";", " ").slice(0, 120)}` : ""}`})]));
+  const facts = (a) => `${plural(a.events, "event")} in ${time(a.length)}`;
+  if (several()) title.replaceChildren(about.map((a, i) => `${"AB"[i]}: ${facts(a)}`).join(", "));  // each pane has its name
+  else {
+    const {command} = about[0].identity, said = command ? `, ${command.replaceAll(";", " ").slice(0, 120)}` : "";
+    title.replaceChildren(about[0].title, " ", element("span", {class: "soft", text: facts(about[0]) + said}));
+  }
   title.title = about.map((a) => (a.steps?.head ?? [a.title]).join("\n")).join("\n\n");
   document.title = `${about.map((a) => a.title).join(" and ")}: dftracer view`;
 }
