@@ -42,11 +42,11 @@ def find_torch_files(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Path
                 folders[:] = sorted(
                     f for f in folders if not f.startswith(".") and not is_set_aside(Path(root, f))
                 )
-                for name in sorted(names):
-                    if _KINETO.match(name):
-                        kineto[Path(root, name)] = None
-                    elif _LINKED.match(name):
-                        linked[Path(root, name)] = None
+                for found in (Path(root, name) for name in sorted(names)):
+                    if _KINETO.match(found.name) and found.is_file():
+                        kineto[found] = None
+                    elif _LINKED.match(found.name) and found.is_file():
+                        linked[found] = None
         elif path.is_file() and is_kineto(path):
             kineto[path] = None
         elif _LINKED.match(path.name) and path.is_file():
