@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from dftracer.link import link
+from dftracer.link.discover import discover
 from dftracer.link.execution_trace import read_execution_trace
 from dftracer.link.join import BY_ORDER, join
 from dftracer.link.kineto import read_kineto
+from dftracer.load.synthetic import Process
+from dftracer.load.torch_files import is_kineto
 from link.test_directory import command, edit
 from support.process import clean_environment
 
@@ -363,3 +366,30 @@ def test_names_of_things_that_are_no_files(h200: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "linked" / "chakra_0.et").stat().st_size > 0
+
+
+def test_a_profile_without_operators(h200: Path, tmp_path: Path) -> None:
+    """A rank that recorded nothing is no reason to fail."""
+    for kind in ("torch_et", "kineto_trace"):
+        shutil.copyfile(h200 / f"{kind}_0_w0.json.gz", tmp_path / f"{kind}_0.json.gz")
+    (tmp_path / "kineto_trace_1.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    report = link(tmp_path, tmp_path / "linked")
+    assert [r["rank"] for r in report.ranks] == [0, 1]
+    assert not [w for w in report.warnings if "Error" in w]
+
+
+def test_our_own_export_is_no_profile(h200: Path, tmp_path: Path) -> None:
+    """A program that is exported where it was collected has no more ranks than before."""
+    directory = tmp_path / "collected"
+    directory.mkdir()
+    for kind in ("torch_et", "kineto_trace"):
+        shutil.copyfile(h200 / f"{kind}_0_w0.json.gz", directory / f"{kind}_0.json.gz")
+    process = Process(7, rank=0)
+    process.span("cpu_op", "f", 0, 5)
+    process.write(directory)
+    for name in ("trace.json", "other.json.gz"):
+        assert command("export", directory, "-o", directory / name).returncode == 0
+        assert not is_kineto(directory / name)
+    assert list(discover(directory).ranks) == [0]
+    assert len(discover(directory).ranks[0].activity) == 1
+    assert discover(directory).warnings == []

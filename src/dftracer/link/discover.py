@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer._set_aside import is_set_aside
+from dftracer._set_aside import EXPORTED, is_set_aside
 from dftracer._units import plural
 from dftracer.format.records import MOST_RANKS
 from dftracer.link._json_stream import Repairs, read_blocks
@@ -32,6 +32,7 @@ _HOST_PID = re.compile(
 )
 _SKIP = re.compile(r"manifest(_\d+)?\.json|timeline\.json\.gz|.*\.part$")
 _HEAD = 1 << 18
+_SIGNED = 256  # bytes
 _LARGEST_MANIFEST = 64 << 20
 _LONGEST_ERROR_NS = 1 << 62
 
@@ -184,6 +185,8 @@ def _look(path: Path) -> Source | None:
     try:
         head = next(read_blocks(path, Repairs(), _HEAD), b"")[:_HEAD]
     except OSError:
+        return None
+    if EXPORTED.encode() in head[:_SIGNED]:
         return None
     source = _name_facts(Source(path, "et"))
     source.started = path.stat().st_mtime

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from dftracer._set_aside import is_set_aside
+from dftracer._set_aside import EXPORTED, is_set_aside
 
 __all__ = ["find_torch_files", "is_kineto"]
 
@@ -27,6 +27,8 @@ def is_kineto(path: Path) -> bool:
         with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
             head = file.read(_HEAD)
     except (OSError, EOFError):
+        return False
+    if EXPORTED.encode() in head:
         return False
     return b'"traceEvents"' in head and (b'"baseTimeNanoseconds"' in head or b'"cpu_op"' in head)
 
