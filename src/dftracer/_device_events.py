@@ -285,9 +285,10 @@ def name_devices() -> None:
 
 
 def _forget() -> None:
-    """A forked child must not touch the device of its parent."""
+    """A forked child must not touch the device of its parent: even destroying an event there aborts it."""
     global _recorder  # noqa: PLW0603
     if _recorder is not None:
+        _core.keep_forever(_recorder)
         _recorder = None
         _core.set_boundary_hook(None)
 

@@ -128,6 +128,46 @@ def test_a_program_without_a_device_is_asked_once_and_writes_nothing(traced: Cal
     assert not [e for e in run.trace.events if e.cat == "device_time"]
 
 
+def test_a_forked_child_destroys_no_event(traced: Callable[..., Run]) -> None:
+    """A loader's workers: where CUDA cannot be used, destroying one of its events aborts the process."""
+    run = traced(
+        LOOP
+        + """
+import os
+from dftracer import _device_events
+from support import stand_in_device
+
+def destroyed(event):
+    print("destroyed in", "parent" if os.getpid() == parent else "child", flush=True)
+
+parent = os.getpid()
+stand_in_device.Event.__del__ = destroyed
+_core.set_boundary_hook(None)
+_device_events.TorchPool = lambda torch: pool
+sys.modules["torch"] = sys
+_device_events._watching = False
+_device_events.watch()
+_core.set_boundary_hook(_device_events._begin)
+events = None
+for i in ai.dataloader.fetch.iter(range(20)):
+    for phase in (ai.compute.forward, ai.compute.backward, ai.compute.step):
+        with phase:
+            device.launch(MS)
+            device.host(MS)
+pool = None
+if os.fork() == 0:
+    sys.exit()
+print("child", os.wait()[1])
+_device_events._recorder = None
+_core.set_boundary_hook(None)
+log.finalize()
+"""
+    )
+    said = run.stdout.splitlines()
+    assert said[0] == "child 0"
+    assert "destroyed in parent" in said
+
+
 def test_the_switch_leaves_the_hook_alone(traced: Callable[..., Run]) -> None:
     source = """
         import sys
