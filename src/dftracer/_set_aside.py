@@ -1,13 +1,14 @@
-"""Folders of PyTorch's traces that are no part of the directory they lie in."""
+"""What looks like PyTorch's traces and is no part of the directory it lies in."""
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["COPIES", "EARLIER", "is_set_aside", "mark"]
+__all__ = ["COPIES", "EARLIER", "EXPORTED", "is_set_aside", "mark"]
 
 COPIES = ".dftracer-copies"  # files made from those of a collection
 EARLIER = ".dftracer-earlier"  # files of an earlier collection
+EXPORTED = '"made_by":"dftracer export"'  # at the beginning of a file that only has the same format
 
 
 def mark(folder: str | os.PathLike[str], kind: str) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any, TextIO
+
+TYPE_CHECKING = False  # `typing` alone takes longer to load than the rest of this
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any, TextIO
 
 __all__ = ["escape_controls", "safe_console", "shown_output"]
 

@@ -353,8 +353,55 @@ def test_a_long_start_up_of_a_long_run_is_told_beside_the_headline(tmp_path: Pat
         found = _finding(a, "before_first_step" if where == "before" else "first_step")
         assert found.severity == "info"
         assert found.seconds == pytest.approx(4.0)
+        assert "mostly" not in found.title or where == "first"
     assert "first_step" not in _ids(analyze(tmp_path / "before.pfw.gz"))
     assert _ids(analyze(tmp_path / "first.pfw.gz")) == ["first_step"]
+
+
+def test_what_passes_before_the_first_step_is_named(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    p.span("checkpoint", "restart", 0, 3 * S)
+    t = 4 * S
+    for i in range(100):
+        t = _step(p, i + 1, t, MS, _plain(10, 8, 1), step=i)
+    p.write(tmp_path)
+    found = _finding(_checked(analyze(tmp_path)), "before_first_step")
+    assert found.title == "4.00 s of the run (67 %) pass before the first step (mostly checkpointing)."
+    assert found.evidence["stage"] == "checkpoint"
+
+
+def test_steps_that_are_slow_by_checkpoints_are_helped_as_checkpoints(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(60):
+        more = [("checkpoint", "capture", 300 * MS)] if i % 10 == 9 else []
+        t = _step(p, i + 1, t, MS, [*_plain(10, 8, 1), *more], step=i)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert "async_save" in _finding(a, "slow_steps").advice
+    assert "async_save" in head(a)[2]
+
+
+def test_no_compute_is_not_a_compute_of_no_time(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(30):
+        t = p.step(i + 1, t, 10 * MS, 40 * MS)
+    p.write(tmp_path)
+    assert head(_checked(analyze(tmp_path)))[1] == "0.04 s of each 0.05 s step; no compute was seen."
+
+
+def test_advice_on_storage_knows_whether_there_are_workers(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(30):
+        p.span("data", "item", t, 20 * MS)
+        p.io("read", t, 20 * MS, f"/data/{i}", ret=1 << 20, count=1 << 20)
+        t = _step(p, i + 1, t, 20 * MS, _plain(20, 15, 5))
+    p.spans.sort(key=lambda s: (s.cat == "POSIX", s.cat == "data"))
+    p.write(tmp_path)
+    found = _finding(_checked(analyze(tmp_path)), "input_bound")
+    assert found.advice.endswith("copy of the data, or loader workers.")
 
 
 def test_times_below_a_millisecond_are_told(tmp_path: Path) -> None:

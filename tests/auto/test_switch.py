@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dftracer
 from dftracer.testing import read
 
 PROGRAM = """
@@ -187,3 +188,25 @@ def test_a_package_with_and_without_automatic_tracing(tmp_path: Path) -> None:
         assert len(events.named("fetch.block")) == steps
         assert bool([e for e in events if "auto" in e.args]) is bool(steps)
         assert [e for e in events if e.cat == "POSIX"]
+
+
+def test_run_keeps_its_program_waiting_for_nothing_it_does_not_need(tmp_path: Path) -> None:
+    """Neither other verbs nor what is needed at the end are loaded before the program starts."""
+    code = (
+        "import subprocess, sys; from dftracer.cli import main; started = subprocess.Popen; seen = []\n"
+        "def start(*args, **options): seen.extend(sys.modules); return started(*args, **options)\n"
+        "subprocess.Popen = start\n"
+        "code = main(['run', '-q', '-o', 'traces', '--', sys.executable, '-c', 'pass'])\n"
+        "print(code, *(m for m in seen if m.startswith('dftracer') or m in ('typing', 'json', 'numpy')))"
+    )
+    command = [sys.executable, "-S", "-c", code]  # .pth files of other packages load what they like
+    site = str(Path(dftracer.__file__).parents[1])
+    env = environment(PYTHONPATH=site)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, timeout=120, check=True, capture_output=True, text=True
+    )
+    exit_code, *loaded = done.stdout.split()
+    assert exit_code == "0"
+    verbs = {m for m in loaded if m.startswith("dftracer.cli.commands.")}
+    assert verbs == {"dftracer.cli.commands.run"}
+    assert {"typing", "json", "numpy", "dftracer.cli.run_files"}.isdisjoint(loaded)

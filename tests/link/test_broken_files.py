@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dftracer.link import link
+from dftracer.link.discover import discover
 from dftracer.link.execution_trace import read_execution_trace
 from dftracer.link.join import BY_ORDER, join
 from dftracer.link.kineto import read_kineto
+from dftracer.load.synthetic import Process
+from dftracer.load.torch_files import is_kineto
 from link.test_directory import command, edit
+from support.process import clean_environment
 
 
 def test_a_killed_process_leaves_the_list_open(ddp: Path) -> None:
@@ -316,3 +323,73 @@ def test_only_a_profile(h200: Path, tmp_path: Path) -> None:
     assert edges["launch"] == 460
     assert edges["forward_backward"] > 150
     assert report.ranks[0]["coverage"] is None
+
+
+def test_names_of_things_that_are_no_files(h200: Path, tmp_path: Path) -> None:
+    """Pipes, devices, broken and circular links with names of traces: passed over, never waited for."""
+    directory = tmp_path / "collected"
+    directory.mkdir()
+    for kind in ("torch_et", "kineto_trace"):
+        shutil.copyfile(h200 / f"{kind}_0_w0.json.gz", directory / f"{kind}_0.json.gz")
+    pipes = [
+        "kineto_trace_1.json",
+        "torch_et_1.json.gz",
+        "nsys_1.sqlite",
+        "comms_0.jsonl",
+        "linked_0.parquet",
+    ]
+    for name in [*pipes, "manifest_0.json", "manifest_1.json"]:
+        os.mkfifo(directory / name)
+    (directory / "torch_et_2.json").symlink_to("gone")
+    (directory / "torch_et_3.json").symlink_to("torch_et_3.json")
+    (directory / "kineto_trace_4.json").symlink_to("/dev/zero")
+    (directory / "kineto_trace_5.json").mkdir()
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom dftracer.cli.main import main\n"
+        "from dftracer.load.linked import linked_files\n"
+        "from dftracer.load.torch_files import find_torch_files\n"
+        "folder, out = Path(sys.argv[1]), Path(sys.argv[2])\n"
+        "kineto, linked = find_torch_files([folder])\n"
+        "assert [k.name for k in kineto] == ['kineto_trace_0.json.gz'] and not linked\n"
+        "assert not linked_files([folder / 't.pfw.gz'])\n"
+        "assert main(['link', str(folder), '-o', str(out / 'linked')]) == 0\n"
+        "assert main(['validate', str(folder)]) == 0\n"
+        "assert main(['export', str(folder), '--to', 'hta', '-o', str(out / 'hta')]) == 0\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(directory), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "linked" / "chakra_0.et").stat().st_size > 0
+
+
+def test_a_profile_without_operators(h200: Path, tmp_path: Path) -> None:
+    """A rank that recorded nothing is no reason to fail."""
+    for kind in ("torch_et", "kineto_trace"):
+        shutil.copyfile(h200 / f"{kind}_0_w0.json.gz", tmp_path / f"{kind}_0.json.gz")
+    (tmp_path / "kineto_trace_1.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    report = link(tmp_path, tmp_path / "linked")
+    assert [r["rank"] for r in report.ranks] == [0, 1]
+    assert not [w for w in report.warnings if "Error" in w]
+
+
+def test_our_own_export_is_no_profile(h200: Path, tmp_path: Path) -> None:
+    """A program that is exported where it was collected has no more ranks than before."""
+    directory = tmp_path / "collected"
+    directory.mkdir()
+    for kind in ("torch_et", "kineto_trace"):
+        shutil.copyfile(h200 / f"{kind}_0_w0.json.gz", directory / f"{kind}_0.json.gz")
+    process = Process(7, rank=0)
+    process.span("cpu_op", "f", 0, 5)
+    process.write(directory)
+    for name in ("trace.json", "other.json.gz"):
+        assert command("export", directory, "-o", directory / name).returncode == 0
+        assert not is_kineto(directory / name)
+    assert list(discover(directory).ranks) == [0]
+    assert len(discover(directory).ranks[0].activity) == 1
+    assert discover(directory).warnings == []

@@ -81,6 +81,19 @@ def test_all_readers_find_the_same_files(tmp_path: Path) -> None:
         find_files("a\0b")
 
 
+def test_a_file_with_several_names_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links, other spellings, and what is left by a process that is killed while its file is renamed."""
+    file = Process(7, rank=0).write(tmp_path, "t")
+    (tmp_path / "t-0123456789abcdef-app.pfw.gz").hardlink_to(file)
+    (tmp_path / "latest.pfw.gz").symlink_to(file)
+    monkeypatch.chdir(tmp_path)
+    for given in (tmp_path, [file, tmp_path], [".", str(tmp_path), "./t.pfw.gz"]):
+        assert len(find_files(given)) == len(find_traces(given)) == 1
+        assert len(read_trace(given).records) == len(read_trace(file).records)
+    other = Process(8, rank=1).write(tmp_path, "u")
+    assert {p.stat().st_ino for p in find_files(tmp_path)} == {file.stat().st_ino, other.stat().st_ino}
+
+
 def test_a_line_beyond_the_limit_is_left_out_by_both_readers(tmp_path: Path) -> None:
     before = '{"id":1,"name":"a","cat":"c","pid":7,"tid":7,"ts":10,"dur":5,"ph":"X","args":{}}\n'
     long = before.replace('"a"', '"' + "x" * (text.LINE_LIMIT + 10) + '"')

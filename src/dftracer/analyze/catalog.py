@@ -212,7 +212,7 @@ KINDS: Final = (
         "before_first_step",
         "Much of the run is over before its first step.",
         f"{_percent(t.MENTION_SHARE)} of the run, not counting evaluation",
-        "`rank`, `seconds`",
+        "`rank`, `seconds`, `stage` (if most of it is in one)",
         "Find out what runs there (building the model, listing files, loading the whole dataset), and keep"
         " what can be kept between runs.",
         general=True,

@@ -66,6 +66,7 @@ class Partial:
     steps: StepTable = field(default_factory=StepTable.none)
     account: Ints = field(default_factory=lambda: np.empty((0, len(STAGES)), np.int64))
     outside: Ints = field(default_factory=lambda: np.zeros(len(STAGES), np.int64))
+    before: Ints = field(default_factory=lambda: np.zeros(len(STAGES), np.int64))  # the first step
     waits: Intervals = EMPTY
     compute: Intervals = EMPTY
     comm: Intervals = EMPTY
@@ -273,6 +274,10 @@ class _Analyzer:
         wait = stage == _FETCH_WAIT
         in_steps = (start < steps.end[-1]) & (end > steps.start[0]) & wait
         out.waits = difference((start[in_steps], end[in_steps]), evaluation)
+        before = np.array([out.phases.start]), steps.start[:1]
+        before = difference(before, evaluation)
+        if before[0].size:
+            out.before = account(start, end, stage, len(STAGES), *before).sum(axis=0)
         gaps = out.phases.gaps
         if gaps[0].size:
             per_gap = account(start, end, stage, len(STAGES), gaps[0], gaps[1])

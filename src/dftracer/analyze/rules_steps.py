@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer._units import plural
+from dftracer.analyze.catalog import KINDS
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.job import Rank
 from dftracer.analyze.parts import View, recurring_s, restarts_often, startup_stage
-from dftracer.analyze.stages import INPUT_STAGES, STAGES
+from dftracer.analyze.stages import INPUT_STAGES, NONE, STAGES
 from dftracer.analyze.thresholds import (
     COLD_FACTOR,
     DRIFT_CHANGE,
@@ -29,6 +30,7 @@ __all__ = ["RULES", "trend"]
 
 Floats = npt.NDArray[np.float64]
 
+_KIND = {k.id: k for k in KINDS}
 _SHUFFLES = 999
 _BLOCKS = 24
 
@@ -67,16 +69,21 @@ def before_first_step(c: Context) -> Iterator[Finding]:
     v = c.view
     if v is None:
         return
-    seconds = v.rank.main.phases.before_us / 1e6
+    main = v.rank.main
+    seconds = main.phases.before_us / 1e6
     if v.of_run(seconds) < MENTION_SHARE:
         return
+    most = int(np.argmax(main.before[:NONE]))
+    stage = STAGES[most] if main.before[most] > MAJORITY * main.phases.before_us else None
+    where = f" (mostly {stage_words(stage)})" if stage else ""
     yield c.finding(
         "before_first_step",
-        f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) pass before the first step.",
+        f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) pass before the first step{where}.",
         seconds,
         0.9,
         severity=None if c.is_bound("startup") else "info",
-        evidence={"rank": v.rank.number, "seconds": round(seconds, 6)},
+        evidence={"rank": v.rank.number, "seconds": round(seconds, 6), "stage": stage},
+        advice="Shorten it, or keep what can be kept between runs." if stage else "",
     )
 
 
@@ -157,6 +164,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
             "stage": stage,
             "first_step_index": int(steady[slow[0]]),
         },
+        advice=_KIND["checkpoint_stall"].advice if stage == "checkpoint" else "",
     )
 
 

@@ -245,7 +245,7 @@ def _why(v: View, b: Bound) -> str:
         loading = f"; waiting for data {short(v.input_s / n)}" if waiting else ""
         return f"Of each {short(step)} step: {', '.join(told)}{loading}."
     spent = f"{short(p.seconds / n)} of each {short(step)} step"
-    return f"{spent}, compute {short(v.compute_s / n)}."
+    return f"{spent}, compute {short(v.compute_s / n)}." if v.compute_s else f"{spent}; no compute was seen."
 
 
 def _try(v: View, b: Bound) -> str:

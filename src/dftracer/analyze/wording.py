@@ -25,10 +25,10 @@ STAGE_WORDS = {
 
 _HELPS = {
     "read": "storage is the slow part: fewer and larger reads, a faster or local copy of the data, or more"
-    " workers",
-    "preprocess": "preprocessing is the slow part: make it cheaper, do it once and store the result, or add"
-    " workers",
-    "collate": "collating is the slow part: collate in the workers, avoid copies, use larger contiguous"
+    " loader workers",
+    "preprocess": "preprocessing is the slow part: make it cheaper, do it once and store the result, or use"
+    " more loader workers",
+    "collate": "collating is the slow part: collate in loader workers, avoid copies, use larger contiguous"
     " samples",
     "idle": "the workers are idle while the loop waits: raise prefetch_factor, use persistent_workers, look"
     " at the transfer between processes (large tensors, pickling)",
@@ -74,9 +74,5 @@ def input_words(stages: dict[str, float]) -> str:
 def input_advice(rank: Rank, stages: dict[str, float]) -> str:
     """What helps against waiting for data; says nothing about workers if there are none."""
     worst = max(stages, key=lambda s: (stages[s], s)) if stages else "unseen"
-    if worst == "preprocess" and not rank.workers:
-        return (
-            "preprocessing is the slow part: make it cheaper, do it once and store the result, or use"
-            " loader workers"
-        )
-    return _HELPS.get(worst, _SEE_IT)
+    helps = _HELPS.get(worst, _SEE_IT)
+    return helps if rank.workers else helps.replace("more loader workers", "loader workers")

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dftracer._set_aside import EXPORTED
 from dftracer.cli.chrome_tracks import FEEDING, ProcessTracks, Tracks
 from dftracer.load.chunk import MISSING, Chunk
 from dftracer.load.lanes import assign_lanes
@@ -34,13 +35,14 @@ def write_chrome(trace: Trace, path: Path, *, packed: bool) -> int:
     opener: Any = gzip.open if packed else open
     written = 0
     with opener(path, "wt", encoding="utf-8", errors="replace") as out:
-        out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+        facts = f'{{{EXPORTED},"base_time_us":{base}}}'
+        out.write(f'{{"displayTimeUnit":"ms","otherData":{facts},"traceEvents":[\n')
         between = ""
         for row, is_event in _placed(trace, wanted, base, tracks):
             written += is_event
             out.write(between + json.dumps(row, separators=(",", ":"), ensure_ascii=False))
             between = ",\n"
-        out.write(f'],"otherData":{{"base_time_us":{base}}}}}\n')
+        out.write("]}\n")
     return written
 
 

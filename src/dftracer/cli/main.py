@@ -6,17 +6,33 @@ import argparse
 import errno
 import importlib
 import os
-import pkgutil
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from pathlib import Path
 
 from dftracer import __version__
 from dftracer._encoding import fit_streams
 from dftracer._terminal import shown_output
 from dftracer.cli import commands
+
+TYPE_CHECKING = False  # `typing` takes long to load, and `run` is not to keep its program waiting
+if TYPE_CHECKING:
+    from typing import NoReturn, Protocol
+
+    class Verb(Protocol):
+        """The interface of a module in `dftracer.cli.commands`.
+
+        `OUTPUT`, if any, is the default of -o, and `OUTPUT_IS` what it is.
+        """
+
+        HELP: str
+        EXAMPLE: str
+
+        def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+        def run(self, args: argparse.Namespace) -> int: ...
+
 
 __all__ = [
     "EXIT_BAD_INPUT",
@@ -51,22 +67,15 @@ class CommandError(Exception):
     """Something the user can fix; the text says how."""
 
 
-class Verb(Protocol):
-    """The interface of a module in `dftracer.cli.commands`.
-
-    `OUTPUT`, if any, is the default of -o, and `OUTPUT_IS` what it is.
-    """
-
-    HELP: str
-    EXAMPLE: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def run(self, args: argparse.Namespace) -> int: ...
-
-
 def verb_names() -> list[str]:
     """All verbs: any module in the package is a verb."""
+    import pkgutil
+
     return sorted(m.name for m in pkgutil.iter_modules(commands.__path__) if not m.name.startswith("_"))
+
+
+def _is_verb(word: str) -> bool:
+    return word.isalpha() and any((Path(p) / f"{word}.py").is_file() for p in commands.__path__)
 
 
 def load_verb(name: str) -> Verb:
@@ -94,8 +103,8 @@ def _common(verb: Verb) -> _Parser:
     return p
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The command line: of all verbs, or of one, so that the others need not be loaded."""
     parser = _Parser(
         prog="dftracer",
         description="Trace a training job and see where its time goes.",
@@ -104,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dftracer {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
-    for name in verb_names():
+    for name in [only] if only else verb_names():
         verb = load_verb(name)
         sub = verbs.add_parser(
             name,
@@ -141,7 +150,8 @@ def _tell_defaults(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     fit_streams()
-    parser = build_parser()
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(words[0] if words and _is_verb(words[0]) else None)
     args, unknown = parser.parse_known_args(argv)
     if unknown:  # by the verb's own parser, whose usage and help are those that tell more
         getattr(args, "refuse", parser.error)(f"unrecognized arguments: {' '.join(unknown)}")

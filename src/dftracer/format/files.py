@@ -39,14 +39,23 @@ def is_trace_name(name: str) -> bool:
 
 
 def find_traces(paths: Paths) -> list[str]:
-    """The trace files among `paths`: files as given, directories with everything below them."""
-    found: dict[str, None] = {}
+    """The trace files among `paths`: files as given, directories with everything below them.
+
+    A file with several names (links, `a` and `./a`, a process killed while its file was renamed) counts once.
+    """
+    found: dict[object, str] = {}
     for path in _listed(paths):
-        if os.path.isdir(path):
-            found.update(dict.fromkeys(_below(path)))
-        else:
-            found[path] = None
-    return list(found)
+        for each in _below(path) if os.path.isdir(path) else [path]:
+            found.setdefault(_identity(each), each)
+    return list(found.values())
+
+
+def _identity(path: str) -> object:
+    try:
+        s = os.stat(path)
+    except (OSError, ValueError):
+        return path
+    return (s.st_dev, s.st_ino) if s.st_ino else path
 
 
 def find_files(paths: Paths) -> list[Path]:

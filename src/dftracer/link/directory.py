@@ -156,7 +156,7 @@ def _json_size(path: Path) -> int:
 def _warm_workers(directory: Path, workers: int | None) -> list[subprocess.Popen[bytes]]:
     """Processes that load their modules while this one reads the directory: as many as names suggest."""
     named: dict[str, int] = {}
-    for path in directory.glob("torch_et_*.json*"):
+    for path in filter(Path.is_file, directory.glob("torch_et_*.json*")):
         rank = path.name.removeprefix("torch_et_").partition(".")[0].partition("_")[0]
         named[rank] = named.get(rank, 0) + _json_size(path)
     if sum(named.values()) < _WORTH_A_PROCESS:

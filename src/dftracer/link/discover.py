@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer._set_aside import is_set_aside
+from dftracer._set_aside import EXPORTED, is_set_aside
 from dftracer._units import plural
 from dftracer.format.records import MOST_RANKS
 from dftracer.link._json_stream import Repairs, read_blocks
@@ -32,6 +32,7 @@ _HOST_PID = re.compile(
 )
 _SKIP = re.compile(r"manifest(_\d+)?\.json|timeline\.json\.gz|.*\.part$")
 _HEAD = 1 << 18
+_SIGNED = 256  # bytes
 _LARGEST_MANIFEST = 64 << 20
 _LONGEST_ERROR_NS = 1 << 62
 
@@ -153,8 +154,10 @@ def _files(directory: Path) -> Iterable[Path]:
             if Path(root) != directory:
                 continue  # what an earlier run has written
         for name in sorted(names):
-            if not name.startswith("."):
-                yield Path(root, name)
+            path = Path(root, name)
+            # Opening a pipe of that name would wait forever.
+            if not name.startswith(".") and path.is_file():
+                yield path
 
 
 def _is_nsys(path: Path) -> bool:
@@ -182,6 +185,8 @@ def _look(path: Path) -> Source | None:
     try:
         head = next(read_blocks(path, Repairs(), _HEAD), b"")[:_HEAD]
     except OSError:
+        return None
+    if EXPORTED.encode() in head[:_SIGNED]:
         return None
     source = _name_facts(Source(path, "et"))
     source.started = path.stat().st_mtime
@@ -288,9 +293,9 @@ def _add_traces(ranks: dict[int, RankFiles], traces: list[Any], sources: list[So
 def _add_manifests(directory: Path, ranks: dict[int, RankFiles], warnings: list[str]) -> None:
     for rank, files in ranks.items():
         comms = [directory / f"comms_{rank}.jsonl.gz", directory / f"comms_{rank}.jsonl"]
-        files.comms = [c for c in comms if c.exists()]
+        files.comms = [c for c in comms if c.is_file()]
         path = directory / f"manifest_{rank}.json"
-        if not path.exists():
+        if not path.is_file():
             continue
         manifest = read_manifest(path)
         if manifest is None:
@@ -310,7 +315,7 @@ def _add_manifests(directory: Path, ranks: dict[int, RankFiles], warnings: list[
 def read_manifest(path: Path) -> dict[str, Any] | None:
     """What a rank's manifest says about its files; None if it cannot be read."""
     try:
-        if path.stat().st_size > _LARGEST_MANIFEST:
+        if not path.is_file() or path.stat().st_size > _LARGEST_MANIFEST:
             return None
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -241,7 +241,7 @@ def _forward_backward(graph: Graph, et: ExecutionTrace, activity: ActivityTable)
     parent = graph.parent[backward]
     inner = (parent >= 0) & (seq[parent] == seq[backward]) & (made_on[parent] > 0)
     backward = backward[~inner]
-    key = seq * (int(max(thread.max(), made_on.max(), 0)) + 1)
+    key = seq * (int(max(thread.max(initial=0), made_on.max(initial=0))) + 1)
     at = last_before(
         key[forward] + thread[forward],
         graph.place[forward],

@@ -18,5 +18,5 @@ def linked_files(files: Iterable[Path]) -> dict[str, list[Path]]:
         for place in (folder, folder / "linked"):
             for table in TABLES:
                 pattern = f"{table}.parquet" if table == "collectives" else f"{table}_*.parquet"
-                out.setdefault(table, []).extend(sorted(place.glob(pattern)))
+                out.setdefault(table, []).extend(sorted(filter(Path.is_file, place.glob(pattern))))
     return {table: found for table, found in out.items() if found}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from dftracer._set_aside import is_set_aside
+from dftracer._set_aside import EXPORTED, is_set_aside
 
 __all__ = ["find_torch_files", "is_kineto"]
 
@@ -28,6 +28,8 @@ def is_kineto(path: Path) -> bool:
             head = file.read(_HEAD)
     except (OSError, EOFError):
         return False
+    if EXPORTED.encode() in head:
+        return False
     return b'"traceEvents"' in head and (b'"baseTimeNanoseconds"' in head or b'"cpu_op"' in head)
 
 
@@ -42,11 +44,11 @@ def find_torch_files(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Path
                 folders[:] = sorted(
                     f for f in folders if not f.startswith(".") and not is_set_aside(Path(root, f))
                 )
-                for name in sorted(names):
-                    if _KINETO.match(name):
-                        kineto[Path(root, name)] = None
-                    elif _LINKED.match(name):
-                        linked[Path(root, name)] = None
+                for found in (Path(root, name) for name in sorted(names)):
+                    if _KINETO.match(found.name) and found.is_file():
+                        kineto[found] = None
+                    elif _LINKED.match(found.name) and found.is_file():
+                        linked[found] = None
         elif path.is_file() and is_kineto(path):
             kineto[path] = None
         elif _LINKED.match(path.name) and path.is_file():

@@ -18,7 +18,6 @@ from dftracer.cli.program import (
     run_of,
     wait_for,
 )
-from dftracer.cli.run_files import stems_in, traces_of_run
 
 HELP = "Run a program under the tracer, with all its children; its exit code is passed through."
 EXAMPLE = """\
@@ -54,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
             env["DFTRACER_AUTO_MODULES"] = "1"
         with automatic(env, on=not args.no_auto, tell=not args.quiet):
             code = wait_for(command, env)
+        from dftracer.cli.run_files import stems_in, traces_of_run  # not before the program starts
+
         written = traces_of_run(run_id, directory, stems_in(Path(stems.name)))
     with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
         for each in made:
