@@ -314,3 +314,20 @@ def test_what_cannot_be_watched_is_an_error(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert told in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_samples_are_counted_over_the_same_period_as_steps(tmp_path: Path) -> None:
+    """Also in a run that stood still before its steps, whose steady rate would be another one."""
+    main, worker = Process(70, rank=0), Process(71, ppid=70)
+    main.span("app", "standing still", 0, 9_000_000)
+    at = 9_000_000
+    for step in range(10):
+        for item in range(4):
+            worker.span("data", "item", at + 10_000 * item, 9_000)
+        worker.span("data", "collate", at + 40_000, 5_000, batch=step)
+        at = main.step(step, at, 50_000, 50_000)
+    for process in (main, worker):
+        process.write(tmp_path)
+    frame = _frame(tmp_path)
+    assert frame["steps_per_s"] == pytest.approx(1, rel=0.1)
+    assert frame["samples_per_s"] == pytest.approx(4 * frame["steps_per_s"], rel=0.01)
