@@ -83,6 +83,7 @@ def report(folder: Path, shoot: Shoot) -> None:
     """The README's: the run of `make demo`, light and dark."""
     shutil.copy(ROOT / "examples" / "train.py", folder)
     _run("dftracer run -q -o traces --html report.html -- python train.py --directory data", folder)
+    _run("COLUMNS=80 dftracer report traces", folder)  # the README quotes it
     for scheme in ("light", "dark"):
         shoot(folder / "report.html", f"report-{scheme}", height=1500, scheme=scheme)
 

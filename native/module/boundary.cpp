@@ -50,4 +50,9 @@ PyObject* set_boundary_hook(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* keep_forever(PyObject*, PyObject* object) {
+  Py_INCREF(object);
+  Py_RETURN_NONE;
+}
+
 }  // namespace dft::py

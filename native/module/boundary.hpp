@@ -27,4 +27,7 @@ inline void boundary(Phase phase, bool begins) {
 
 PyObject* set_boundary_hook(PyObject*, PyObject* args);
 
+// The object is never destroyed, not even when the interpreter ends.
+PyObject* keep_forever(PyObject*, PyObject* object);
+
 }  // namespace dft::py

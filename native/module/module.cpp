@@ -26,6 +26,7 @@ PyMethodDef g_functions[] = {
     {"disguise", disguise, METH_VARARGS, nullptr},
     {"loop", loop, METH_VARARGS, nullptr},
     {"set_boundary_hook", set_boundary_hook, METH_VARARGS, nullptr},
+    {"keep_forever", keep_forever, METH_O, nullptr},
     {"items", reinterpret_cast<PyCFunction>(items), METH_FASTCALL, nullptr},
     {},
 };

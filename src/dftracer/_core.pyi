@@ -252,6 +252,9 @@ def set_boundary_hook(hook: Callable[[int], None] | None, unsaid: int = 0, /) ->
     The next `unsaid` boundaries pass without a call.
     """
 
+def keep_forever(it: object, /) -> None:
+    """Never destroy it, not even when the interpreter ends."""
+
 # Session ------------------------------------------------------------------------------------------
 
 def configure(settings: Mapping[str, Any]) -> None:

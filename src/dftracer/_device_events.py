@@ -129,7 +129,7 @@ class DeviceEvents:
         self._last_host = 0
         self._steps = 0
         self._failed = False
-        self._since = now()
+        self._since: int | None = None  # the first steps have set up the device's side once, and do not count
         self._spent = 0  # ns in here
         self._pausing = False
 
@@ -159,7 +159,11 @@ class DeviceEvents:
 
     def _too_dear(self, now: int) -> bool:
         """At the end of a step: whether the next is left out, so that recording stays cheap."""
-        return self._steps >= _FIRST_STEPS and self._spent > (now - self._since) * MOST_OF_TIME
+        if self._steps < _FIRST_STEPS:
+            return False
+        if self._since is None:
+            self._since, self._spent = now, 0
+        return self._spent > (now - self._since) * MOST_OF_TIME
 
     def _passed(self, code: int, pool: Any) -> None:
         waiting = self._waiting
@@ -285,9 +289,10 @@ def name_devices() -> None:
 
 
 def _forget() -> None:
-    """A forked child must not touch the device of its parent."""
+    """A forked child must not touch the device of its parent: even destroying an event there aborts it."""
     global _recorder  # noqa: PLW0603
     if _recorder is not None:
+        _core.keep_forever(_recorder)
         _recorder = None
         _core.set_boundary_hook(None)
 

@@ -9,9 +9,10 @@ import pytest
 
 from dftracer.analyze import Analysis, analyze
 from dftracer.load.synthetic import Process
-from dftracer.report import document, head, print_report
+from dftracer.report import document, head, markdown, print_report
 from dftracer.report.evidence import evidence_rows
 from dftracer.report.files import told_files
+from dftracer.report.head import notes
 
 MS = 1000
 
@@ -107,6 +108,19 @@ def test_a_run_of_evaluation_alone_speaks_of_no_steady_steps(tmp_path: Path) -> 
     assert told["bound"]["id"] == "evaluation"
     assert told["samples_per_s"] is None
     assert "0.00 s" not in " ".join(head(a))
+
+
+def test_steps_of_another_thread_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    for tid, steps in ((10, 30), (11, 20)):
+        for i in range(steps):
+            p.step(i + 1, 100 * i * MS, 10 * MS, 90 * MS, tid=tid)
+    p.write(tmp_path)
+    a = analyze(tmp_path)
+    assert len(document(a)["ledger"]["steps"]) == 30
+    told = "20 steps of other threads are not shown: a rank's steps are those of the thread with the most."
+    assert told in notes(a)
+    assert told in markdown(a)
 
 
 def test_the_advice_names_commands_that_exist(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import analyze
+from dftracer.report import document
 from support.process import Run
 
 SUPPORT = str(Path(__file__).parents[1])
@@ -126,6 +127,85 @@ def test_a_program_without_a_device_is_asked_once_and_writes_nothing(traced: Cal
     )
     assert run.stdout.strip() == "1"
     assert not [e for e in run.trace.events if e.cat == "device_time"]
+
+
+def test_steps_left_out_are_not_part_of_the_account(traced: Callable[..., Run]) -> None:
+    """Recording is limited; what it leaves out must not count as busy."""
+    run = traced(
+        LOOP
+        + """
+def too_dear(i):
+    events._spent = 10**18 if 9 <= i < 50 else 0
+train(60, 50 * MS, MS // 10, MS, too_dear)
+device.host(MS * 99)
+events.drain()
+log.finalize()
+"""
+    )
+    assert 15 <= len(phases(run, "step")) <= 22
+    account = document(analyze(run.trace_dir))["device"]["ranks"]["0"]
+    # A wait of 50 ms, then 4 ms of work.
+    assert account["busy_share"] == pytest.approx(4 / 50.4, abs=0.02)
+    assert account["observed_s"] == pytest.approx(19 * 0.0504, abs=0.2)
+
+
+def test_a_slow_first_event_does_not_cost_later_steps_theirs(traced: Callable[..., Run]) -> None:
+    """Steps of 54 ms, 40 us for an event: every other step. Creating the first one takes 50 ms once."""
+    run = traced(
+        LOOP
+        + """
+record = pool.record
+def slow(number):
+    device.host(50 * MS if pool.made == 0 else 40_000)
+    return record(number)
+pool.record = slow
+train(108, 50 * MS, MS, MS, lambda i: None)
+device.host(MS * 99)
+events.drain()
+log.finalize()
+"""
+    )
+    assert 40 <= len(phases(run, "step")) <= 80
+
+
+def test_a_forked_child_destroys_no_event(traced: Callable[..., Run]) -> None:
+    """A loader's workers: where CUDA cannot be used, destroying one of its events aborts the process."""
+    run = traced(
+        LOOP
+        + """
+import os
+from dftracer import _device_events
+from support import stand_in_device
+
+def destroyed(event):
+    print("destroyed in", "parent" if os.getpid() == parent else "child", flush=True)
+
+parent = os.getpid()
+stand_in_device.Event.__del__ = destroyed
+_core.set_boundary_hook(None)
+_device_events.TorchPool = lambda torch: pool
+sys.modules["torch"] = sys
+_device_events._watching = False
+_device_events.watch()
+_core.set_boundary_hook(_device_events._begin)
+events = None
+for i in ai.dataloader.fetch.iter(range(20)):
+    for phase in (ai.compute.forward, ai.compute.backward, ai.compute.step):
+        with phase:
+            device.launch(MS)
+            device.host(MS)
+pool = None
+if os.fork() == 0:
+    sys.exit()
+print("child", os.wait()[1])
+_device_events._recorder = None
+_core.set_boundary_hook(None)
+log.finalize()
+"""
+    )
+    said = run.stdout.splitlines()
+    assert said[0] == "child 0"
+    assert "destroyed in parent" in said
 
 
 def test_the_switch_leaves_the_hook_alone(traced: Callable[..., Run]) -> None:

@@ -128,6 +128,14 @@ def check_questions_wait_for_a_global_capture() -> None:
     assert not errors, errors[0]
 
 
+def check_workers_forked_during_training() -> None:
+    """Events exist when the loader forks its workers, in the second epoch at the latest."""
+    for _ in range(2):
+        loader = torch.utils.data.DataLoader(torch.randn(64, 512), batch_size=8, num_workers=2)
+        assert sum(len(batch) for batch in ai.dataloader.fetch.iter(loader)) == 64
+        train(3)
+
+
 def check_phases_are_written() -> None:
     found = events()
     forward = [e for e in found if e["name"] == "forward"]
@@ -174,6 +182,7 @@ def main() -> None:
     run(check_captures_of_this_thread)
     run(check_captures_beside_training)
     run(check_questions_wait_for_a_global_capture)
+    run(check_workers_forked_during_training)
     train(30)
     torch.cuda.synchronize()
     _device_events.MOST_OF_TIME = share

@@ -90,6 +90,7 @@ class _Stretches:
     length: _Floats
     label: Ints  # place in PHASES, -1 between phases
     paced: npt.NDArray[np.bool_]  # the device was waiting for the host at both ends
+    seen: npt.NDArray[np.bool_]  # not of a step whose boundaries were left out
 
 
 def account_of_phases(
@@ -105,9 +106,9 @@ def account_of_phases(
     inside = (
         (at >= 0) & (stretches.host < steps.end[np.maximum(at, 0)]) if len(steps) else np.zeros(at.size, bool)
     )
-    out = _sums(stretches, np.ones(at.size, dtype=bool))
+    out = _sums(stretches, stretches.seen)
     if steady.any():
-        out.steady = _sums(stretches, inside & steady[np.maximum(at, 0)])
+        out.steady = _sums(stretches, stretches.seen & inside & steady[np.maximum(at, 0)])
     out.error_us = float(np.nanmedian(rows.error)) if np.isfinite(rows.error).any() else None
     peaks = rows.memory_peak[np.isfinite(rows.memory_peak)]
     out.memory_peak = int(peaks.max()) if peaks.size else None
@@ -134,7 +135,18 @@ def _stretches(rows: PhaseRows) -> _Stretches:
     lag = device - host
     slack = np.maximum(_NO_LAG_US, _NO_LAG_SHARE * np.diff(host))
     paced = (lag[:-1] <= slack) & (lag[1:] <= slack)
-    return _Stretches(middle, np.diff(device), label, paced)
+    return _Stretches(middle, np.diff(device), label, paced, _seen(rows, middle))
+
+
+def _seen(rows: PhaseRows, at: _Floats) -> npt.NDArray[np.bool_]:
+    """Whether these host times are in something recorded; without steps, nothing was left out."""
+    if not (rows.phase == _STEP).any():
+        return np.ones(at.size, dtype=bool)
+    begin, end = rows.start - rows.lag, rows.end - rows.end_lag
+    order = np.argsort(begin)
+    begin, end = begin[order], np.maximum.accumulate(end[order])
+    before = np.searchsorted(begin, at, side="right") - 1
+    return np.asarray((before >= 0) & (at <= end[np.maximum(before, 0)]))
 
 
 def _sums(s: _Stretches, which: npt.NDArray[np.bool_]) -> DeviceAccount:

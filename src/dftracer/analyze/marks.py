@@ -93,12 +93,15 @@ def _joined(spans: list[Intervals]) -> Intervals:
 def find_steps(tables: MarkTables) -> tuple[StepTable, Intervals]:
     """The training steps of the thread that has the most, and the loops that only evaluate."""
     best, loops = StepTable.none(), EMPTY
+    found = 0
     for tid in np.unique(tables.of("wait")[0]).tolist():
         table = steps_from_loop(tables.of("wait", tid), tables.of("body", tid))
         table.tid = tid
         table, evaluations = without_evaluation_loops(table, phase_marks(tables, tid, (0, 0)))
+        found += len(table)
         if len(table) > len(best):
             best, loops = table, evaluations
+    best.elsewhere = found - len(best)
     makers = (
         ("body", steps_from_bodies),
         ("profiler", steps_from_profiler),

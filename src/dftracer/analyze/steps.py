@@ -38,6 +38,7 @@ class StepTable:
     epoch: Ints
     source: str
     tid: int = 0
+    elsewhere: int = 0  # loops of other threads of the process have this many steps, which are left out
     loop: Ints = field(default_factory=lambda: EMPTY[0])  # which pass through a loader, from 0
     inner: Intervals = EMPTY  # loops inside a step, one span for each step that has any
     evaluation: Ints = field(default_factory=lambda: EMPTY[0])  # us of evaluation inside each step
@@ -76,7 +77,9 @@ class StepTable:
         start, body, end, step, epoch, loop = (
             c[rows] for c in (self.start, self.body, self.end, self.step, self.epoch, self.loop)
         )
-        return StepTable(start, body, end, step, epoch, self.source, self.tid, loop, self.inner)
+        return StepTable(
+            start, body, end, step, epoch, self.source, self.tid, self.elsewhere, loop, self.inner
+        )
 
     @staticmethod
     def none() -> StepTable:

@@ -47,6 +47,10 @@ def notes(a: Analysis) -> list[str]:
             names = [stage_words(s) for s in unseen]
             listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
             out.append(f"{listed[0].upper()}{listed[1:]} {'was' if len(names) == 1 else 'were'} not seen.")
+        n = a.view.rank.main.steps.elsewhere
+        if n:
+            is_are = "1 step of another thread is" if n == 1 else f"{n} steps of other threads are"
+            out.append(f"{is_are} not shown: a rank's steps are those of the thread with the most.")
     others = a.run["others"]
     if others:
         told = "; ".join(_run_words(r) for r in others[:4])

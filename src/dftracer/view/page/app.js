@@ -220,11 +220,10 @@ function failed(e) { if (!e.outdated) at("title").replaceChildren(element("span"
 
 function head() {
   const title = at("title");
-  const facts = (a) => `${plural(a.events, "event")} in ${time(a.length)}`;
-  if (several()) title.replaceChildren(about.map((a, i) => `${"AB"[i]}: ${facts(a)}`).join(", "));  // each pane has its name
+  if (several()) title.replaceChildren(about.map((a, i) => `${"AB"[i]}: ${time(a.length)}`).join(", "));  // each pane has its name
   else {
     const {command} = about[0].identity, said = command ? `, ${command.replaceAll(";", " ").slice(0, 120)}` : "";
-    title.replaceChildren(about[0].title, " ", element("span", {class: "soft", text: facts(about[0]) + said}));
+    title.replaceChildren(about[0].title, " ", element("span", {class: "soft", text: `${plural(about[0].events, "event")} in ${time(about[0].length)}${said}`}));
   }
   title.title = about.map((a) => (a.steps?.head ?? [a.title]).join("\n")).join("\n\n");
   document.title = `${about.map((a) => a.title).join(" and ")}: dftracer view`;
