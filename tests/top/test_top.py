@@ -19,6 +19,7 @@ import pytest
 
 from dftracer import _core
 from dftracer.live import Recent
+from dftracer.load.synthetic import Process
 from dftracer.top import take_frame
 from support.process import clean_environment
 
@@ -280,8 +281,6 @@ def test_the_live_screen_pauses_and_quits(job: Any) -> None:
 
 def test_a_long_run_costs_no_more_than_its_last_seconds(tmp_path: Path) -> None:
     """Old members are not copied again; names of files that were opened long ago are known all the same."""
-    from dftracer.load.synthetic import Process  # noqa: PLC0415
-
     p = Process(10, rank=0, world_size=1)
     p.io("open", 0, 5, "/data/early.bin", ret=3)
     at = 10
