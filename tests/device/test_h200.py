@@ -101,6 +101,32 @@ def test_a_window_of_two_steps_is_judged_by_its_device() -> None:
     assert "user_stage" not in ids  # operators outside of backward and optimizer are not a user's stage
 
 
+@pytest.mark.parametrize(
+    ("path", "why", "helps"),
+    [
+        (
+            "cases/input",
+            "99 % of the profiled time, mostly waiting for data.",
+            "Preprocessing is the slow part",
+        ),
+        (
+            "kineto_trace_0_w0.json.gz",
+            "97 % of the profiled time, mostly waiting for the host to launch work.",
+            "Launch less and earlier",
+        ),
+    ],
+)
+def test_an_idle_device_is_told_with_its_reason(path: str, why: str, helps: str) -> None:
+    found = next(f for f in analyze(DATA / path).findings if f.id == "device_idle")
+    assert found.title == f"The device idles {why}"
+    assert found.advice.startswith(helps)
+
+
+def test_short_kernels_have_a_time_in_markdown() -> None:
+    (line,) = [t for t in markdown(analyze(DATA / "cases" / "input")).splitlines() if "_foreach_add_" in t]
+    assert "| optimizer | 0.629 | 37.4 |" in line
+
+
 def test_a_kineto_file_without_profiler_steps_is_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,18 @@ def test_the_newest_run_is_reported_and_the_others_are_named(tmp_path: Path) -> 
         analyze(tmp_path, run="third")
 
 
+def test_a_launcher_and_its_ranks_are_one_run_that_knows_both(tmp_path: Path) -> None:
+    launching = {"value": "one", "start": EPOCH_US, "command": "torchrun train.py", "launcher": ""}
+    Process(9, run=launching).write(tmp_path, "agent")
+    for rank in range(2):
+        p = _process(10 + rank, MS, "one", rank=rank, world_size=2)
+        assert p.run is not None
+        p.run["world_size"] = 2
+        p.write(tmp_path, f"r{rank}")
+    told = document(analyze(tmp_path))["run"]
+    assert (told["command"], told["launcher"], told["world_size"]) == ("torchrun train.py", "torchrun", 2)
+
+
 def test_the_command_chooses_the_run(tmp_path: Path) -> None:
     _process(10, 0, "first", rank=0).write(tmp_path, "a")
     _process(10, HOUR, "second", rank=0).write(tmp_path, "b")

@@ -8,14 +8,24 @@ import numpy as np
 import polars as pl
 
 from dftracer.analyze.device_bound import device_shares
+from dftracer.analyze.device_verdict import device_advice
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.intervals import total
-from dftracer.analyze.parts import user_event, user_words
+from dftracer.analyze.parts import input_seconds, user_event, user_words
 from dftracer.analyze.stages import STAGE_INDEX
-from dftracer.analyze.thresholds import DEVICE_IDLE_SHARE, MENTION_SHARE, UNSEEN_SHARE
-from dftracer.analyze.wording import short, stage_words
+from dftracer.analyze.thresholds import DEVICE_IDLE_SHARE, MAJORITY, MENTION_SHARE, UNSEEN_SHARE
+from dftracer.analyze.wording import input_advice, short, stage_words
 
 __all__ = ["RULES"]
+
+# What a device waits for.
+_WAITS = {
+    "input": "waiting for data",
+    "host": "waiting for the host to launch work",
+    "comm": "while the host communicates",
+    "checkpoint": "while the host writes or reads checkpoints",
+    "dependency": "waiting for other streams or events",
+}
 
 
 def exposed_comm(c: Context) -> Iterator[Finding]:
@@ -205,9 +215,17 @@ def device_idle(c: Context) -> Iterator[Finding]:
     if shares is None or shares.account.source != "profiler" or shares.idle < DEVICE_IDLE_SHARE:
         return
     account = shares.account
+    idle = {k: s for k, s in shares.parts.items() if k in _WAITS}
+    most = max(idle, key=lambda k: idle[k])
+    mostly = most if idle[most] > MAJORITY * shares.idle else None
+    why = f", mostly {_WAITS[mostly]}" if mostly else ""
+    advice = device_advice(mostly) if mostly else None
+    if mostly == "input":
+        helps = input_advice(rank, input_seconds(rank))
+        advice = f"{helps[0].upper()}{helps[1:]}."
     yield c.finding(
         "device_idle",
-        f"The device idles {100 * shares.idle:.0f} % of the profiled time.",
+        f"The device idles {100 * shares.idle:.0f} % of the profiled time{why}.",
         shares.idle * float(rank.wall_us.sum()) / 1e6,
         0.6,
         evidence={
@@ -216,6 +234,7 @@ def device_idle(c: Context) -> Iterator[Finding]:
             "idle_s": round(account.idle_s, 6),
             "idle": {k: round(v, 6) for k, v in account.idle.items() if v > 0},
         },
+        advice=advice or "",
     )
 
 

@@ -82,7 +82,7 @@ def _reach(rows: list[Row]) -> float:
 
 
 def _plot(c: Change | None, marked: bool, reach: float) -> str:
-    """The change as a dot on its interval; the dashed line means no change."""
+    """The change as a dot on its interval, or an arrow beyond the axis; the dashed line means no change."""
     if c is None or c.relative is None or c.interval is None:
         return ""
     kind = "none" if not marked else "slower" if c.relative > 0 else "faster"
@@ -92,8 +92,12 @@ def _plot(c: Change | None, marked: bool, reach: float) -> str:
 
     low, high = c.interval
     words = f"{100 * c.relative:+.1f} %, {100 * low:+.1f} % to {100 * high:+.1f} %"
+    mark = f'<circle class="{kind}" cx="{x(c.relative)}" cy="12" r="5"/>'
+    if abs(c.relative) > reach:
+        back = -9 if c.relative > 0 else 9
+        mark = f'<svg x="{x(c.relative)}"><path class="{kind}" d="M{back} 6 0 12 {back} 18z"/></svg>'
     return (
         f'<svg role="img" aria-label="{words}"><line class="axis" x1="50%" x2="50%" y1="0" y2="24"/>'
         f'<line class="{kind}" x1="{x(low)}" x2="{x(high)}" y1="12" y2="12" stroke-width="3"/>'
-        f'<circle class="{kind}" cx="{x(c.relative)}" cy="12" r="5"/></svg>'
+        f"{mark}</svg>"
     )

@@ -51,8 +51,11 @@ class Run:
 def run_identity(processes: list[ProcessInfo]) -> dict[str, Any]:
     """What the run says about itself; the earliest of several records. Null if nothing is known."""
     records = [p.run for p in processes if p.run]
-    first = min(records, key=_order, default={})
+    records.sort(key=_order)
+    first = records[0] if records else {}
     out = {key: first.get(key) for key in RUN_KEYS}
+    for key in ("launcher", "world_size"):  # the launcher's own process comes first, and knows neither
+        out[key] = next((r[key] for r in records if r.get(key)), out[key])
     starts = [p.start_us for p in processes if p.start_us is not None]
     out["start"] = out["start"] if out["start"] is not None else min(starts, default=None)
     if out["command"] is None:

@@ -201,9 +201,9 @@ def device_lines(a: Analysis) -> list[str]:
     if where := _whereabouts(d):
         lines += ["", where + "."]
     if d.top:
-        lines += ["", "| kernel | kind | s | % | phase | operator |", "|---|---|---:|---:|---|---|"]
+        lines += ["", "| kernel | kind | ms | % | phase | operator |", "|---|---|---:|---:|---|---|"]
         lines += [
-            f"| `{short_name(r['name'])}` | {r['kind']} | {r['seconds']:.3f} | {100 * r['share']:.1f}"
+            f"| `{short_name(r['name'])}` | {r['kind']} | {1e3 * r['seconds']:.3f} | {100 * r['share']:.1f}"
             f" | {r['phase'] or '-'} | {r['operator'] or '-'} |"
             for r in d.top[:_KERNELS]
         ]
