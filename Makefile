@@ -20,7 +20,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # The wheel, not the checkout, is what everything below uses.
-$(VENV)/.installed: $(BIN)/python $(SOURCES)
+$(VENV)/.installed: $(BIN)/python $(SOURCES) | $(VENV)/.torch
 	SKBUILD_CMAKE_DEFINE=DFTRACER_WERROR=ON $(BIN)/python -m pip install -q ".[test,dev]"
 	touch $@ $(VENV)/.demo
 
@@ -35,7 +35,8 @@ $(VENV)/.torch: $(BIN)/python
 	@$(BIN)/python -m pip install -q --progress-bar on $(TORCH)
 	@touch $@
 
-test: $(VENV)/.torch $(VENV)/.installed $(VENV)/.system $(VENV)/.cmake lint
+# The native tests need little, so they begin while Python's packages are being installed.
+test: $(VENV)/.cmake
 	@$(MAKE) --no-print-directory -j2 python-test native-test
 	$(BIN)/python -m pytest -m alone
 
@@ -44,7 +45,7 @@ test-all: test tidy docs fuzz
 	$(BIN)/python -m bench.io.soak --minutes $(MINUTES)
 
 # All but the tests that measure times: they stand the native tests beside them.
-python-test: $(VENV)/.torch $(VENV)/.installed
+python-test: $(VENV)/.installed $(VENV)/.system lint
 	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile -m "not alone"
 
 # What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for
@@ -90,10 +91,10 @@ $(VENV)/.cmake: $(BIN)/python
 build/native/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
 	$(NATIVE_BUILD) && $(NATIVE_RUN)
 
-build/asan/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
+build/asan/.tested: $(VENV)/.cmake $(NATIVE_SOURCES) | build/native/.tested
 	$(NATIVE_BUILD) $(SANITIZED) -DDFTRACER_SANITIZE=address,undefined && $(NATIVE_RUN)
 
-build/tsan/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
+build/tsan/.tested: $(VENV)/.cmake $(NATIVE_SOURCES) | build/asan/.tested
 	$(NATIVE_BUILD) $(SANITIZED) -DDFTRACER_SANITIZE=thread && $(NATIVE_RUN)
 
 # Damaged input for every reader, native ones with sanitizers: `make fuzz MINUTES=5`.

@@ -224,7 +224,7 @@ bool is_given_by_another(const std::string& run, const std::string& stem) {
 }
 
 std::string given_names_with(const std::string& run, const std::string& path) {
-  std::string stem = absolute_path(without_suffix(path));
+  std::string stem = trace_stem(path);
   std::vector<std::string> names = given_names();
   std::string own = name_hash(run, stem) + "." + this_process();
   std::erase(names, own);

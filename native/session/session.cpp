@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <climits>
 #include <cstdlib>
 #include <mutex>
 
@@ -46,9 +48,13 @@ struct Paths {
   std::string requested, fallback;
 };
 
+constexpr size_t kLongestEnding = 60;  // identity, role, number of a part, suffix
+
 // `given`: exactly this name is requested, and granted unless another process of the run has given it before.
 Paths paths_for(const std::string& stem, bool given, const Session& s) {
-  std::string own = with_suffix(stem + "-" + s.hex + "-" + s.role, s.settings.compress);
+  // A name that is just short enough for the file system must leave room for what is added to it.
+  size_t shortened = std::min(stem.size(), stem.rfind('/') + 1 + NAME_MAX - kLongestEnding);
+  std::string own = with_suffix(stem.substr(0, shortened) + "-" + s.hex + "-" + s.role, s.settings.compress);
   bool wanted = given && !is_given_by_another(s.run.id, stem);
   return {wanted ? with_suffix(stem, s.settings.compress) : own, own};
 }
@@ -115,7 +121,7 @@ bool start_session(const std::string& path, const char* role) {
   watch_thread_ends();
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
-  std::string stem = absolute_path(without_suffix(path.empty() ? g.settings.prefix : path));
+  std::string stem = trace_stem(path.empty() ? g.settings.prefix : path);
   Session* s = new_session(host, role, own_run(stem));
   Paths paths = paths_for(stem, !path.empty(), *s);
   s->requested_path = paths.requested;
@@ -214,7 +220,7 @@ void rename_session(const std::string& path) {
   std::lock_guard lock(g.mutex);
   Session* s = g.session;
   if (!s) return;
-  Paths paths = paths_for(absolute_path(without_suffix(path)), true, *s);
+  Paths paths = paths_for(trace_stem(path), true, *s);
   std::lock_guard writing(s->writer_mutex);
   s->requested_path = paths.requested;
   s->fallback_path = paths.fallback;

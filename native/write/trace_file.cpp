@@ -33,6 +33,11 @@ std::string absolute_path(const std::string& path) {
   return getcwd(cwd, sizeof cwd) ? std::string(cwd) + "/" + rest : path;
 }
 
+std::string trace_stem(const std::string& path) {
+  std::string stem = absolute_path(without_suffix(path));
+  return stem.ends_with('/') ? stem + "trace" : stem;
+}
+
 std::string directory_of(const std::string& path) {
   size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);

@@ -13,6 +13,9 @@ namespace dft {
 std::string with_suffix(const std::string& path, bool compress);
 std::string without_suffix(const std::string& path);
 std::string absolute_path(const std::string& path);
+// The whole path of a trace without its suffix. A trace in a directory that is only named needs a name that readers
+// see.
+std::string trace_stem(const std::string& path);
 std::string directory_of(const std::string& path);
 bool make_directories(const std::string& directory);
 

@@ -328,6 +328,25 @@ def test_a_file_system_without_locks(tmp_path: Path) -> None:
         assert sorted(runs_of(files).values()) == [3] * count
 
 
+def test_the_longest_name_that_fits(tmp_path: Path) -> None:
+    """Given twice: the second process's own name is cut, not its events."""
+    name = "n" * (255 - len(".pfw.gz"))
+    (tmp_path / "program.py").write_text(PROGRAM.replace("t.pfw", f"{name}.pfw") + "work(10)\n")
+    run(tmp_path, "sh", "-c", f"{sys.executable} program.py && {sys.executable} program.py", DFTRACER_RUN="r")
+    files = files_of(tmp_path)
+    assert [events(f) for f in files] == [10, 10]
+    assert f"{name}.pfw.gz" in {f.path.name for f in files}
+
+
+@pytest.mark.parametrize("given", ["./", "new/"])
+def test_a_directory_instead_of_a_name(given: str, tmp_path: Path) -> None:
+    """The trace lies in it under a name that readers see."""
+    (tmp_path / "program.py").write_text(PROGRAM.replace("t.pfw", given) + "work(10)\n")
+    python(tmp_path, "program.py")
+    (file,) = files_of(tmp_path / given)
+    assert (file.path.name, events(file)) == ("trace.pfw.gz", 10)
+
+
 @pytest.mark.parametrize("content", [b"not a trace\n", b"", b"\x1f\x8bnot gzip at all"])
 def test_a_file_that_is_no_trace(content: bytes, tmp_path: Path) -> None:
     """Left as it is, and said once."""

@@ -19,6 +19,7 @@ import pytest
 
 from dftracer import _core
 from dftracer.live import Recent
+from dftracer.load.synthetic import Process
 from dftracer.top import take_frame
 from support.process import clean_environment
 
@@ -280,8 +281,6 @@ def test_the_live_screen_pauses_and_quits(job: Any) -> None:
 
 def test_a_long_run_costs_no_more_than_its_last_seconds(tmp_path: Path) -> None:
     """Old members are not copied again; names of files that were opened long ago are known all the same."""
-    from dftracer.load.synthetic import Process  # noqa: PLC0415
-
     p = Process(10, rank=0, world_size=1)
     p.io("open", 0, 5, "/data/early.bin", ret=3)
     at = 10
@@ -314,3 +313,20 @@ def test_what_cannot_be_watched_is_an_error(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert told in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_samples_are_counted_over_the_same_period_as_steps(tmp_path: Path) -> None:
+    """Also in a run that stood still before its steps, whose steady rate would be another one."""
+    main, worker = Process(70, rank=0), Process(71, ppid=70)
+    main.span("app", "standing still", 0, 9_000_000)
+    at = 9_000_000
+    for step in range(10):
+        for item in range(4):
+            worker.span("data", "item", at + 10_000 * item, 9_000)
+        worker.span("data", "collate", at + 40_000, 5_000, batch=step)
+        at = main.step(step, at, 50_000, 50_000)
+    for process in (main, worker):
+        process.write(tmp_path)
+    frame = _frame(tmp_path)
+    assert frame["steps_per_s"] == pytest.approx(1, rel=0.1)
+    assert frame["samples_per_s"] == pytest.approx(4 * frame["steps_per_s"], rel=0.01)

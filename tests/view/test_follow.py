@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from dftracer.load.synthetic import Process
+
 JOB = """
 import pathlib, sys, time
 from dftracer.python import ai, dftracer
@@ -93,6 +95,21 @@ def test_a_killed_job_is_shown_to_its_last_event(
     state = _until(server, lambda r: r["live"].get("running") == 0)
     assert state["ready"]
     assert server.json("run", run=0)["events"] > 5
+
+
+def test_samples_are_counted_over_the_same_period_as_steps(start: Callable[..., Any], tmp_path: Path) -> None:
+    main, worker = Process(70, rank=0), Process(71, ppid=70)
+    main.span("app", "standing still", 0, 9_000_000)
+    at = 9_000_000
+    for step in range(10):
+        for item in range(4):
+            worker.span("data", "item", at + 10_000 * item, 9_000)
+        at = main.step(step, at, 50_000, 50_000)
+    for process in (main, worker):
+        process.write(tmp_path)
+    live = start(tmp_path, "--follow").ready(steps=True).json("state")["runs"][0]["live"]
+    assert live["steps_per_s"] == pytest.approx(1, rel=0.1)
+    assert live["samples_per_s"] == pytest.approx(4 * live["steps_per_s"])
 
 
 def test_the_page_moves_along(

@@ -13,7 +13,7 @@ from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.stages import COMPUTE
 from dftracer.load.chunk import MISSING
 
-__all__ = ["accelerator_utilisation", "samples_per_second"]
+__all__ = ["accelerator_utilisation", "samples_per_second", "samples_per_step"]
 
 
 def _epochs(rank: Rank) -> list[np.ndarray]:
@@ -42,17 +42,22 @@ def accelerator_utilisation(job: Job) -> float | None:
     return round(100 * float(np.mean(shares)), 3) if shares else None
 
 
+def samples_per_step(rank: Rank) -> float | None:
+    """None if items or batches are not annotated."""
+    items = sum(int(p.items.size) for p in rank.members)
+    return items / rank.main.batches if items and rank.main.batches else None
+
+
 def samples_per_second(job: Job) -> float | None:
     """For all ranks together; None if items or batches are not annotated."""
     rate = 0.0
     for rank in job.ranks:
-        items = sum(int(p.items.size) for p in rank.members)
-        groups = _epochs(rank)
-        if not items or not rank.main.batches or not groups:
+        samples, groups = samples_per_step(rank), _epochs(rank)
+        if samples is None or not groups:
             return None
         steps = sum(g.size for g in groups)
         seconds = sum(_span_us(rank, g) for g in groups) / 1e6
         if seconds * 1e6 <= steps:  # but for the rounding of times, all of it is evaluation
             return None
-        rate += items / rank.main.batches * steps / seconds
+        rate += samples * steps / seconds
     return round(rate, 3) if rate else None

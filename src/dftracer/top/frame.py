@@ -10,6 +10,7 @@ import numpy as np
 
 from dftracer.analyze import STAGES, Analysis, Rank, analyze
 from dftracer.analyze.device import device_account
+from dftracer.analyze.rates import samples_per_step
 from dftracer.format.files import NoTraces
 from dftracer.live import LiveFile, Recent
 from dftracer.load.process import ProcessInfo
@@ -92,7 +93,7 @@ def take_frame(recent: Recent) -> Frame:
         processes=states,
         ranks=ranks,
         steps_per_s=round(sum(r.steps_per_s for r in ranks) / max(1, len(ranks)), 3),
-        samples_per_s=None if analysis is None else analysis.samples_per_s,
+        samples_per_s=_samples_per_s(analysis, ranks),
         read_bytes_per_s=0.0 if files is None else round(float(files["read_bytes"].sum()) / seconds, 1),
         write_bytes_per_s=0.0 if files is None else round(float(files["write_bytes"].sum()) / seconds, 1),
         io_calls_per_s=0.0 if files is None else round(float(files["ops"].sum()) / seconds, 1),
@@ -121,6 +122,18 @@ def _analysis(recent: Recent, copies: list[Path]) -> Analysis | None:
         return analyze(recent.trace(copies), run="all")
     except NoTraces:
         return None
+
+
+def _samples_per_s(analysis: Analysis | None, rows: list[RankRow]) -> float | None:
+    """Over the same period as the steps."""
+    steps = {row.rank: row.steps_per_s for row in rows}
+    rates = []
+    for rank in [] if analysis is None else analysis.job.ranks:
+        samples = samples_per_step(rank)
+        if samples is None:
+            return None
+        rates.append(samples * steps[rank.number])
+    return round(sum(rates), 3) if rates else None
 
 
 def _seconds(recent: Recent, analysis: Analysis | None) -> float:

@@ -57,9 +57,9 @@ class Shown:
         }
 
     def _samples(self) -> dict[str, Any]:
-        if not self.live or self.steps is None:
-            return {}
-        return {"samples_per_s": self.steps.info["samples_per_s"]}
+        rate = self.live.get("steps_per_s")
+        samples = None if self.steps is None else self.steps.info["samples_per_step"]
+        return {} if rate is None or samples is None else {"samples_per_s": samples * rate}
 
 
 class Session:

@@ -8,6 +8,7 @@ import numpy as np
 
 from dftracer.analyze import STAGES, Analysis, analyze
 from dftracer.analyze.ledger import visible_stages
+from dftracer.analyze.rates import samples_per_step
 from dftracer.load.chunk import MISSING
 from dftracer.load.trace import Trace
 from dftracer.view.part import Part
@@ -43,12 +44,13 @@ def step_part(analysis: Analysis) -> Part:
         columns[f"{n}.step"] = steps.step
         columns[f"{n}.epoch"] = steps.epoch
         columns[f"{n}.stages"] = rank.main.account
+    samples = [samples_per_step(rank) for rank in analysis.job.ranks]
     info = {
         "source": "steps",
         "ranks": ranks,
         "head": list(analysis.head),
         "run_s": analysis.run_s,
-        "samples_per_s": analysis.samples_per_s,
+        "samples_per_step": None if not samples or None in samples else sum(filter(None, samples)),
     }
     return Part(info, columns=columns)
 
