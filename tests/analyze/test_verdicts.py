@@ -251,6 +251,26 @@ def test_ranks_that_wait_for_each_other_in_turns_both_wait(tmp_path: Path) -> No
     assert _bound(a) == ("compute", "backward")
 
 
+def test_a_rank_that_is_late_in_no_stage_is_not_blamed_on_one(tmp_path: Path) -> None:
+    for r in range(2):
+        p = Process(10 + r, rank=r, world_size=2)
+        t = 0
+        for i in range(30):
+            late = 60 * MS if r == 1 else 0
+            forward = 5_000 + 50 * r
+            body = t + MS
+            p.span(*FORWARD, body, forward)
+            p.span(*BACKWARD, body + forward, 4 * MS)
+            at = body + forward + 4 * MS + late
+            p.span("comm", "all_reduce", at, body + 80 * MS - at)
+            t = p.step(i + 1, t, MS, 80 * MS, step=i)
+        p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("straggler", None)
+    assert "(no annotated stage)" in a.verdict
+    assert head(a)[1].startswith("Rank 1 spends 0.06 s in no annotated stage, the median rank under 0.01 ms")
+
+
 def test_a_rank_with_slow_data_is_the_straggler_by_its_loader(tmp_path: Path) -> None:
     a = _ddp(tmp_path, 2, lambda r, i: 30 * MS, lambda r, i: (90 if r == 1 else 2) * MS, False)
     assert _bound(a) == ("straggler", "fetch_wait")

@@ -281,7 +281,8 @@ def _stragglers(v: View) -> Iterator[Part]:
     parts = [sum(float(np.mean([a[s] for a, _ in accounts])) for s in INPUT_STAGES)]
     parts += [float(np.mean([a[s] for a, _ in accounts])) for s in STAGES if s not in INPUT_STAGES]
     if waiting > max(parts):
-        yield Part("straggler", late.stage, waiting, v.share(waiting), rank=late.rank.number)
+        stage = None if late.stage == "unexplained" else late.stage
+        yield Part("straggler", stage, waiting, v.share(waiting), rank=late.rank.number)
 
 
 PROVIDERS: tuple[Callable[[View], Iterator[Part]], ...] = (

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer.analyze.stages import NONE, STAGE_INDEX, STAGES
-from dftracer.analyze.thresholds import CHRONIC_SHARE, FEW_STEPS, LATE_STEP, ONE_SIDED
+from dftracer.analyze.thresholds import CHRONIC_SHARE, FEW_STEPS, LATE_STEP, MAJORITY, ONE_SIDED
 from dftracer.load.chunk import Ints
 
 if TYPE_CHECKING:
@@ -171,8 +171,8 @@ def _stage_behind(accounts: Floats, away: Floats, i: int, late: Flags) -> tuple[
     median = np.median(np.delete(accounts, i, axis=0), axis=0)[late].mean(axis=0)
     difference = own - median
     difference[comm] = -np.inf
-    if difference[:NONE].max() > 0:
-        difference[NONE] = -np.inf
+    if difference[:NONE].max() >= MAJORITY * difference[NONE]:
+        difference[NONE] = -np.inf  # a stage says more, if it explains enough
     s = int(np.argmax(difference))
     return s, float(own[s]), float(median[s])
 
