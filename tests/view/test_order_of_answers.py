@@ -18,6 +18,12 @@ def _search(page: Any, text: str) -> None:
     page.press("#search", "Enter")
 
 
+def _about_this_view(page: Any, question: str) -> Callable[[Any], bool]:
+    """Recognises answers to a question about what is in view now."""
+    t0 = page.evaluate("Math.round(dftracerView.view.t0)")
+    return lambda answer: f"/api/{question}?" in answer.url and f"&t0={t0}&" in answer.url
+
+
 def test_hits_are_those_of_the_last_search(tab: Tab) -> None:
     page = tab.page
     late = Late(tab, "**/api/search?*q=gelu*")
@@ -36,9 +42,10 @@ def test_the_table_lists_what_is_in_view_now(tab: Tab) -> None:
     page.keyboard.press("l")
     page.wait_for_selector("#table table")
     whole = page.inner_text("#table")
+    of_whole = _about_this_view(page, "list")
     late = Late(tab, "**/api/list?*")
     late.asked_by(lambda: tab.press("w"))
-    with page.expect_response("**/api/list?*"):
+    with page.expect_response(of_whole):
         page.keyboard.press("0")
     frames(page)
     late.answer()
@@ -95,10 +102,10 @@ def test_arrows_are_those_of_the_view(tab: Tab) -> None:
     arrows = "JSON.stringify(dftracerView.panes[0].arrows.map((a) => [a.from.start, a.to.start]))"
     tab.press("]")
     page.wait_for_function("() => dftracerView.panes[0].arrows.length > 0")
-    first = page.evaluate(arrows)
+    first, of_first = page.evaluate(arrows), _about_this_view(page, "flows")
     late = Late(tab, "**/api/flows?*")
     late.asked_by(lambda: tab.press("]"))
-    with page.expect_response("**/api/flows?*"):
+    with page.expect_response(of_first):
         tab.press("[")
     frames(page)
     assert page.evaluate(arrows) == first
@@ -141,6 +148,7 @@ def test_keys_go_on_from_the_event_that_is_selected(tab: Tab) -> None:
     selected = "dftracerView.view.selected.span"
 
     def click(name: str) -> None:
+        tab.settled()
         page.mouse.click(*tab.span(name))
 
     click("forward")
