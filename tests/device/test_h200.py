@@ -99,6 +99,7 @@ def test_a_window_of_two_steps_is_judged_by_its_device() -> None:
     ids = [f["id"] for f in told["findings"]]
     assert "not_enough_evidence" not in ids
     assert "user_stage" not in ids  # operators outside of backward and optimizer are not a user's stage
+    assert told["ledger"]["total"]["forward"] == pytest.approx(0.0177, abs=0.001)  # as DDP marks it
 
 
 @pytest.mark.parametrize(

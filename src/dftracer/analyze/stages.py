@@ -153,6 +153,8 @@ def _torch_class(n: str) -> str:  # noqa: PLR0911 - one table, read top to botto
         return "optimizer"
     if "backward" in n:
         return "backward"
+    if n.endswith(("dataparallel.forward", "dataparallel::forward")):
+        return "forward"
     if n.startswith(("nccl", "gloo", "c10d", "mpi:", "record_param_comms")):
         return "comm"
     if n.startswith(("memcpy htod", "memcpy dtoh")):
