@@ -80,7 +80,8 @@ NATIVE_SOURCES := $(shell find native tests/native -type f -not -path 'native/mo
 NATIVE_BUILD = $(BIN)/cmake -S . -B $(@D) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	-DDFTRACER_BUILD_TESTS=ON -DDFTRACER_BUILD_MODULE=OFF -DDFTRACER_WERROR=ON
 SANITIZED = -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-Og -g1"
-NATIVE_RUN = $(BIN)/cmake --build $(@D) && $(BIN)/ctest --test-dir $(@D) --output-on-failure -j2 && touch $@
+# Without make's flags, ninja does not look for a job server that it could not use.
+NATIVE_RUN = MAKEFLAGS= $(BIN)/cmake --build $(@D) && $(BIN)/ctest --test-dir $(@D) --output-on-failure -j2 && touch $@
 
 native-test: build/native/.tested build/asan/.tested build/tsan/.tested
 
