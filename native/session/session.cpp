@@ -194,7 +194,8 @@ void finish_session() {
       warn_once("the trace " + s->requested_path + " could not be finished; its last events wait in " +
                 s->rings.path() + " for the next reader");
     }
-    recover_at_exit(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
+    // A short process leaves this to longer ones.
+    if (s->had_thread) recover_at_exit(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
     for (int i = 0; i < 10000 && s->waiting.load(); ++i) usleep(100);  // all of them have their answer
     if (!quiet || s->waiting.load()) return;                           // another thread may still use all of it
     std::vector<MappedRing> maps;
