@@ -4,8 +4,8 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include "format/md5.hpp"
 #include "record/session_calls.hpp"
@@ -18,32 +18,31 @@ bool g_io_on[int(Call::kCount)];
 
 namespace {
 
-#if defined(__x86_64__)
 extern "C" void* __libc_stack_end;
 
-// The kernel puts the address to return to below everything else of a handler. A program that blocks a signal itself,
-// as shells do around a fork, has none of them on its stack.
-__attribute__((no_sanitize("address", "thread"))) bool returns_from_signal(int number) {
-  struct {
-    void* handler;
-    unsigned long flags;
-    void* restorer;
-    unsigned long mask;
-  } action{};
-  if (syscall(SYS_rt_sigaction, number, nullptr, &action, sizeof action.mask) != 0 || !action.restorer) return true;
-  stack_t alternate{};
-  if (sigaltstack(nullptr, &alternate) != 0 || (alternate.ss_flags & SS_ONSTACK)) return true;
-  constexpr size_t kMostWords = 8 << 20;
-  auto* at = static_cast<void**>(__builtin_frame_address(0));
-  auto* end = static_cast<void**>(__libc_stack_end);
-  if (at >= end || size_t(end - at) > kMostWords) return true;  // of another thread, or a stack of the program's own
-  for (; at < end; ++at)
-    if (*at == action.restorer) return true;
-  return false;
+struct Walk {
+  bool signal_frame = false;
+  uintptr_t reached = 0;
+};
+
+_Unwind_Reason_Code look(_Unwind_Context* context, void* data) {
+  auto* walk = static_cast<Walk*>(data);
+  int inside = 0;
+  _Unwind_GetIPInfo(context, &inside);
+  walk->signal_frame |= inside != 0;
+  walk->reached = uintptr_t(_Unwind_GetCFA(context));
+  return walk->signal_frame ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
-#else
-bool returns_from_signal(int) { return true; }
-#endif
+
+// A program that blocks a signal itself, as shells do around a fork, has no frame on its stack that the kernel has put
+// there. Only the stack of the first thread can be seen to its end.
+bool surely_in_no_handler() {
+  constexpr uintptr_t kFirstFrames = 1024;
+  Walk walk;
+  _Unwind_Backtrace(look, &walk);
+  auto end = reinterpret_cast<uintptr_t>(__libc_stack_end);
+  return !walk.signal_frame && walk.reached + kFirstFrames >= end && walk.reached <= end + kFirstFrames;
+}
 
 }  // namespace
 
@@ -59,11 +58,10 @@ bool in_a_handler() {
       continue;
     }
     struct sigaction action;
-    if (sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN &&
-        returns_from_signal(number))
+    if (sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)
       ++handled;
   }
-  return handled && others;
+  return handled && others && !surely_in_no_handler();
 }
 
 void hide_io(bool hidden) { tls_io_off += hidden ? 1u : -1u; }

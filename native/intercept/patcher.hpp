@@ -28,6 +28,10 @@ void restore_hooks(const std::vector<Hook>& hooks);
 void patch_new_objects();
 PatchFacts patch_facts();
 
+// Lets our own calls lead to the C library itself, past libraries that put theirs in front of it: once a process exits,
+// such a library may have been torn down.
+void call_libc_directly();
+
 // Held over fork: the child must not inherit a scan in progress.
 void lock_patcher();
 void unlock_patcher();

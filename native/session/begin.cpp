@@ -22,8 +22,8 @@ bool begin_recording(Session* s, bool for_io) {
   uint64_t spool = s->settings.member_size + (256 << 10) + prelude;
   std::string name = "dftracer-" + std::to_string(geteuid()) + "-" + s->hex + ".ring";
   std::string requested = s->settings.ring_dir.empty() ? "" : absolute_path(s->settings.ring_dir);
-  if (!s->rings.create(ring_directories(requested, directory_of(s->requested_path)), name, s->settings.ring_size,
-                       spool, (64 << 10) + prelude)) {
+  if (!s->rings.create(ring_directories(requested, directory_of(s->requested_path)), name, s->settings.ring_size, spool,
+                       (64 << 10) + prelude)) {
     warn_once("cannot get memory for the event rings; nothing is recorded");
     s->failed = true;
     return false;
@@ -48,6 +48,9 @@ bool begin_recording(Session* s, bool for_io) {
   s->slots.reserve(kSpareSlots);
   s->begun_for_io = for_io;
   s->recording = true;
+  // Handlers run in reverse order: this one before libraries are torn down, unless the program has not begun yet.
+  static const bool once = (atexit(exit_begins), true);
+  (void)once;
   s->thread_due_ns.store(s->clock.first().mono_ns + kAloneNs);
   // Until the thread runs, every record asks for it.
   g_doze.store(1);

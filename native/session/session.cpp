@@ -9,6 +9,7 @@
 
 #include "format/md5.hpp"
 #include "intercept/intercept.hpp"
+#include "intercept/patcher.hpp"
 #include "record/large_payloads.hpp"
 #include "record/names.hpp"
 #include "session/pages.hpp"
@@ -59,11 +60,26 @@ Paths paths_for(const std::string& stem, bool given, const Session& s) {
   return {wanted ? with_suffix(stem, s.settings.compress) : own, own};
 }
 
-void finish_at_exit() { finish_session(); }
+void finish_at_exit() {
+  exit_begins();
+  finish_session();
+}
 
 }  // namespace
 
 State& state() { return *g_state; }
+
+void exit_begins() {
+  static std::atomic<bool> once{false};
+  if (!in_session_process() || once.exchange(true)) return;
+  constexpr int kTries = 1000;
+  Session* s = state().session;
+  // Not while the writer is inside such a call.
+  bool alone = false;
+  for (int i = 0; i < kTries && !(alone = s->writer_mutex.try_lock()); ++i) usleep(1000);
+  call_libc_directly();
+  if (alone) s->writer_mutex.unlock();
+}
 
 void set_context_cleanup(void (*cleanup)(void*)) { state().free_contexts = cleanup; }
 
@@ -77,7 +93,11 @@ bool session_recording() {
   return s && s->recording;
 }
 
-bool in_session_process() { return state().session_pid.load() == getpid(); }
+bool in_session_process() {
+  // Without a session no system call either: there may be a filter by now.
+  pid_t pid = state().session_pid.load();
+  return pid != 0 && pid == getpid();
+}
 
 // A session that waits for its first record.
 Session* new_session(const std::string& host, const std::string& role, const Run& run) {

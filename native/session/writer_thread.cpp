@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -184,7 +185,7 @@ void* writer_main(void* p) {
 
 bool join_writer(Session* s, uint64_t ms) {
   timespec deadline;
-  clock_gettime(CLOCK_REALTIME, &deadline);
+  syscall(SYS_clock_gettime, CLOCK_REALTIME, &deadline);  // the kernel's, whatever the program is told
   uint64_t ns = uint64_t(deadline.tv_nsec) + ms % 1000 * 1000000;
   deadline.tv_sec += time_t(ms / 1000 + ns / 1000000000);
   deadline.tv_nsec = long(ns % 1000000000);
@@ -272,6 +273,8 @@ bool start_writer_thread(Session* s) {
     s->thread_due_ns.store(monotonic_ns() + kAloneNs);
     return false;
   }
+  static const bool once = (atexit(exit_begins), true);  // again, for a session that began before the program
+  (void)once;
   s->had_thread = true;
   s->thread_running.store(true);
   // The start of a thread allocates, and a fork in the middle of it leaves the child a locked allocator.
@@ -289,6 +292,11 @@ void pause_writer(Session* s, uint64_t for_ns) {
   s->thread_due_ns.store(monotonic_ns() + for_ns);
   g_doze.store(1);
   s->thread_running.store(false);
+}
+
+void rest_writer() {
+  constexpr uint64_t kMomentNs = 2'000'000;
+  if (in_session_process()) pause_writer(state().session, kMomentNs);
 }
 
 void stop_writer(Session* s) {

@@ -43,7 +43,7 @@ class _ShownStream:
 
 def _nowhere() -> TextIO:
     """For a stream that was closed before we started: `print` would choose another."""
-    return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 @contextlib.contextmanager

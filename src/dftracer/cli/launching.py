@@ -1,7 +1,7 @@
 """Starting the user's program so that neither it nor whoever started us can tell the difference.
 
-Either this process becomes the program, or it stays as its parent, to say something at the end. A parent passes every
-signal on, stops and continues with its program, and ends as the program has ended.
+Either this process becomes the program, or it stays as its parent, to say something at the end. A parent
+passes every signal on, stops and continues with its program, and ends as the program has ended.
 """
 
 from __future__ import annotations
@@ -17,10 +17,31 @@ __all__ = ["accompany", "become", "end_like"]
 
 # Python ignores these from its start on, whatever it has inherited.
 _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-# Programs that leave their children what they ignore. Others that ignore a signal, daemons and the runtimes of
-# languages, do so for themselves only.
+# Programs that leave their children what they ignore. Others that ignore a signal, daemons and the runtimes
+# of languages, do so for themselves only.
 _PASS_THEIR_SIGNALS_ON = frozenset(
-    "sh ash bash dash fish ksh mksh zsh csh tcsh busybox make time timeout xargs find strace sudo su script".split()
+    [
+        "sh",
+        "ash",
+        "bash",
+        "dash",
+        "fish",
+        "ksh",
+        "mksh",
+        "zsh",
+        "csh",
+        "tcsh",
+        "busybox",
+        "make",
+        "time",
+        "timeout",
+        "xargs",
+        "find",
+        "strace",
+        "sudo",
+        "su",
+        "script",
+    ]
 )
 _LAUNCHER_SAW = "DFTRACER_IGNORED_SIGNALS"
 _SENT_BY_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which the whole group has got
@@ -47,7 +68,7 @@ def become(command: list[str], env: dict[str, str]) -> None:
     _flush()
     _dispose(ignored)
     try:
-        os.execvpe(command[0], command, env)  # noqa: S606 - the user's own program
+        os.execvpe(command[0], command, env)
     except OSError as error:
         error.filename = error.filename or command[0]
         raise
@@ -102,7 +123,7 @@ def _flush() -> None:
 
 
 def _inherited_signals(env: dict[str, str]) -> frozenset[int]:
-    """Which of the signals that Python ignores this process was to ignore anyway; removes what the launcher left."""
+    """Which of the signals that Python ignores were ignored before; removes what the launcher left."""
     told = env.pop(_LAUNCHER_SAW, None)
     if told is not None:
         return frozenset(number for number in _CHANGED_BY_PYTHON if str(int(number)) in told.split(","))
@@ -127,29 +148,31 @@ def _ignored_by(parent: int) -> frozenset[int]:
     return frozenset(number for number in _CHANGED_BY_PYTHON if bits >> (number - 1) & 1)
 
 
-def _started(command: list[str], env: dict[str, str], mask: set[signal.Signals], ignored: frozenset[int]) -> int:
+def _started(
+    command: list[str], env: dict[str, str], mask: set[int | signal.Signals], ignored: frozenset[int]
+) -> int:
     told, tell = os.pipe()  # closed by a successful exec
     child = os.fork()
     if child == 0:
         try:
             _dispose(ignored)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.execvpe(command[0], command, env)  # noqa: S606 - the user's own program
+            os.execvpe(command[0], command, env)
         except OSError as error:
             os.write(tell, str(error.errno).encode())
         finally:
             os._exit(127)
     os.close(tell)
     with open(told, "rb") as failed:
-        error = failed.read()
-    if error:
+        number = failed.read()
+    if number:
         os.waitpid(child, 0)
-        raise OSError(int(error), os.strerror(int(error)), command[0])
+        raise OSError(int(number), os.strerror(int(number)), command[0])
     return child
 
 
 def _let_go_of_descriptors() -> None:
-    """Close what is the program's alone: while we had it open, the other end of a pipe would not see it closed."""
+    """Close what is the program's alone: or the other end of a pipe never sees it closed."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         with contextlib.suppress(OSError):
@@ -173,7 +196,9 @@ def _follow(child: int, shadow: _Shadow, every: set[signal.Signals]) -> int:
                     break
                 if not os.WIFSTOPPED(status):
                     return os.waitstatus_to_exitcode(status)
-                if signal.SIGCONT not in signal.sigpending():  # we were stopped first, and are continued already
+                if (
+                    signal.SIGCONT not in signal.sigpending()
+                ):  # we were stopped first, and are continued already
                     shadow.stops_with_program()
                     _stop(os.WSTOPSIG(status))
             continue
@@ -204,8 +229,9 @@ def _state(pid: int) -> str:
 class _Shadow:
     """A process of our group that sees what we cannot.
 
-    A signal that it has got as well was sent to the whole group, so the program has got it too. It passes on that we
-    were stopped, and that the program was continued while we were; and if we are killed, it kills the program.
+    A signal that it has got as well was sent to the whole group, so the program has got it too. It passes on
+    that we were stopped, and that the program was continued meanwhile; and if we are killed, it kills the
+    program.
     """
 
     def __init__(self, child: int) -> None:
@@ -275,7 +301,7 @@ def _watch(parent: int, child: int, questions: int, answers: int) -> None:
 def _rename_process() -> None:
     """Take another name: what is sent to all processes of our name is not for this one."""
     with contextlib.suppress(Exception):
-        import ctypes  # noqa: PLC0415 - in this process only
+        import ctypes
 
         with open("/proc/self/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()

@@ -113,7 +113,7 @@ def output_directory(given: str | None, usual: Path) -> Path:
         Path.cwd()
     except FileNotFoundError:
         if not wanted.is_absolute():
-            wanted = Path(os.environ.get("TMPDIR") or "/tmp") / wanted  # noqa: S108 - below a name of its own
+            wanted = Path(os.environ.get("TMPDIR") or "/tmp") / wanted
             print(f"dftracer: the working directory no longer exists; writing to {wanted}", file=sys.stderr)
     return wanted
 
@@ -127,8 +127,8 @@ def run_of(stem: str) -> str:
 
 @contextlib.contextmanager
 def notes() -> Iterator[Path]:
-    """A file for what the program's processes leave for this one; names that begin with it are ours as well."""
-    place = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - created exclusively, under a random name
+    """A file for what the program's processes tell this one; names that begin with it are ours as well."""
+    place = os.environ.get("TMPDIR") or "/tmp"
     path = Path(place, f"dftracer-run-{os.urandom(8).hex()}")
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     try:
@@ -144,7 +144,7 @@ def _mark(note: Path) -> Path:
 
 
 def automatic(env: dict[str, str], on: bool, note: Path | None) -> None:
-    """Record steps without annotations; the first process that trains says so if there is a place for notes."""
+    """Record steps without annotations; the first process that trains says so if there is a note."""
     if not on:
         env.pop("DFTRACER_AUTO", None)
         return

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._units import plural
-from dftracer.cli.main import CommandError
 from dftracer.cli.launching import accompany, become, end_like
+from dftracer.cli.main import CommandError
 from dftracer.cli.program import add_io, add_program, command_of, output_directory, preload_library
 from dftracer.cli.program import environment as recorder_environment
 
