@@ -7,7 +7,7 @@ import sys
 
 import dftracer
 from dftracer import _config, _core, _messages
-from dftracer._before_finalize import run_before_finalize
+from dftracer._before_finalize import before_finalize, note_exception, run_before_finalize
 
 __all__ = ["SETTINGS", "arm", "begin", "end", "switch_on"]
 
@@ -156,6 +156,7 @@ def switch_on() -> None:
         return
     _config.turn_on()
     SETTINGS = _config.load_settings(enable=True)
+    before_finalize(note_exception)
     _configure()
     from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
 
@@ -191,6 +192,7 @@ def end() -> None:
 
 
 if SETTINGS.enable:
+    before_finalize(note_exception)
     _join()
 else:
     _core.configure({"enable": False})

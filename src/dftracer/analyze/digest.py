@@ -6,6 +6,7 @@ in file order, the digests give the same result as reading the file in one piece
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,6 +34,7 @@ from dftracer.load.trace import Filter, scan_file
 
 __all__ = ["BIN_US_SHIFT", "Digest", "Digester", "SpanDigest", "by_process", "bytes_moved", "digest_span"]
 
+_WAITS = frozenset({"wait", "waitpid", "wait3", "wait4"})
 BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
 
 
@@ -64,6 +66,7 @@ class Digest:
     lineage: dict[str, Ints] = field(default_factory=dict)  # waits and collations with their batches
     devices: DeviceParts | None = None  # profiler and device events
     work: Ints | None = None  # long functions and I/O, as host_work.WorkRows has them
+    left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
 
     def own(self) -> Digest:
         """The same without keeping the chunk's memory alive."""
@@ -111,7 +114,19 @@ class Digester:
             self._mark(out, chunk, rows)
             out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
             self._work(out, chunk, rows)
+            self._children(out, chunk, rows)
         return out
+
+    def _children(self, out: Digest, chunk: Chunk, rows: Any) -> None:
+        """How children ended: a process that is killed cannot say so itself."""
+        waiting = [i for i, (cat, name) in enumerate(self.source.keys) if cat == "POSIX" and name in _WAITS]
+        if not waiting:
+            return
+        at = np.flatnonzero(np.isin(out.pair, waiting) & (chunk.ints("ret")[rows] > 0))
+        for i in (at if isinstance(rows, slice) else rows[at]).tolist():
+            status = re.search(r'"status":\s*(\d+)', chunk.args_text(i))
+            if status:
+                out.left[int(chunk.ints("ret")[i])] = int(status[1])
 
     def _work(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """Keep what can explain the time in which a device waits for the host."""

@@ -81,6 +81,7 @@ class Partial:
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
     awaited: Ints = field(default_factory=lambda: np.empty((len(AWAITED), 0), np.int64))  # waits, by batch
+    left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
 
 
 def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
@@ -141,6 +142,7 @@ class _Analyzer:
         self.work = WorkRows()
         self.first: int | None = None
         self.last: int | None = None
+        self.left: dict[int, int] = {}
 
     def absorb(self, d: Digest) -> None:
         self.rows += d.rows
@@ -169,6 +171,7 @@ class _Analyzer:
             self.io_time.add(d.io_time)
             file, start, length = d.io_rows
             self.io_rows.add(_mapped(self.file_map, file), start, length)
+        self.left |= d.left
         self.marks.add(d.marks)
         self.auto = self.auto or d.auto
         self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, end)
@@ -218,6 +221,7 @@ class _Analyzer:
             marks.evaluate = evaluations_that_use_batches(steps, marks.evaluate, marks)
         out.phases = find_phases(steps, marks, loops)
         out.auto = self.auto
+        out.left = self.left
         out.batches = self.marks.of("body", steps.tid).shape[1]
         out.names = self._names_frame()
         paths = [self.process.path_of(h) for h in self.fhash]

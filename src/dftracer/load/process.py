@@ -31,6 +31,7 @@ class ProcessInfo:
     world_size: int | None = None
     host: str = ""
     start_us: int | None = None
+    born_us: int | None = None  # when the process began; it may have begun to record much later
     end_us: int | None = None
     end: dict[str, Any] | None = None  # what `end` says; None: the process never reported its end
     facts: dict[str, str] = field(default_factory=dict)
@@ -94,6 +95,7 @@ class ProcessInfo:
                 args = _object(rest)
                 self.start_us = ts if self.start_us is None else min(self.start_us, ts)
                 self.ppid = as_integer(args.get("ppid"), self.ppid)
+                self.born_us = as_integer(args.get("process_start_us"), self.born_us)
                 self.command = self.strings.get(str(args.get("cmd_hash")), self.command)
                 for name in ("rank", "world_size"):
                     if name in args:
