@@ -1,4 +1,4 @@
-"""Work to finish before the trace ends (threads that are still writing, late results), and what made it end."""
+"""Work to finish before the trace ends (threads still writing, late results), and what made it end."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def note_exception() -> None:
     if error is None or isinstance(error, SystemExit) or hasattr(sys, "ps1") or not _core.stats()["events"]:
         return
     _core.log_metadata("PR", "exception", type(error).__name__)
+    _core.log_metadata("PR", "exception_us", str(_core.time_ns() // 1000))
     place = _users_line(error.__traceback__)
     if place:
         _core.log_metadata("PR", "exception_at", place)

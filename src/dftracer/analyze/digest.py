@@ -68,6 +68,7 @@ class Digest:
     devices: DeviceParts | None = None  # profiler and device events
     work: Ints | None = None  # long functions and I/O, as host_work.WorkRows has them
     left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
+    told: dict[str, int] = field(default_factory=dict)  # with an optimizer: when torch was imported, the rank
 
     def own(self) -> Digest:
         """The same without keeping the chunk's memory alive."""
@@ -199,6 +200,10 @@ class Digester:
             labels = (label, chunk.ints("epoch")[rows][at], chunk.ints(counted)[rows][at])
             times = (out.tid[at], out.ts[at], out.dur[at])
             flags = np.zeros(at.size, np.int64)
+            if kind == "optimizer":
+                place = int(at[0] if isinstance(rows, slice) else rows[at[0]])
+                found = re.findall(r'"(imported_us|rank|world_size)":\s*(\d+)', chunk.args_text(place))
+                out.told = {key: int(value) for key, value in found}
             if kind in {"wait", "body", "collate"}:
                 place = at if isinstance(rows, slice) else rows[at]
                 automatic = '"auto":1' in chunk.args_text(int(place[0])).replace(" ", "")
@@ -256,7 +261,12 @@ _MARKS = {
 _COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
 _PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}
 _TABLES = (_MARKS.values(), (kind for _, kind in _COMPUTE), _PIPELINE.values(), ("transfer", "profiler"))
-_KINDS = ("", *dict.fromkeys(kind for table in _TABLES for kind in table))
+_ALONE = {
+    ("dynamo", "compile"): "compile",
+    ("dynamo", "recompile"): "compile",
+    ("dftracer", "optimizer"): "optimizer",
+}
+_KINDS = ("", *dict.fromkeys(kind for table in (*_TABLES, _ALONE.values()) for kind in table))
 
 
 def _mark_kind(cat: str, name: str) -> str:
@@ -266,7 +276,7 @@ def _mark_kind(cat: str, name: str) -> str:
         return _PIPELINE.get(name.removesuffix(".block"), "")
     if name.startswith("ProfilerStep"):
         return "profiler"
-    return "transfer" if cat == "device" else _MARKS.get((cat, name), "")
+    return "transfer" if cat == "device" else _MARKS.get((cat, name)) or _ALONE.get((cat, name), "")
 
 
 def _trailing_number(name: str) -> int:

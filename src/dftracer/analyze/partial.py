@@ -32,7 +32,7 @@ from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, stri
 from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.pairs import IO_READ
-from dftracer.analyze.phases import Phases, evaluations_that_use_batches, find_phases
+from dftracer.analyze.phases import Marks, Phases, evaluations_that_use_batches, find_phases
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
@@ -84,6 +84,7 @@ class Partial:
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
     covered_us: int = 0
     phases: Phases = field(default_factory=Phases)
+    compiles: bool = False  # torch.compile is in use
     batches: int = 0  # loop bodies, including those of evaluations
     auto: bool = False  # its steps were marked by automatic tracing
     unnamed_compute: bool = False  # compute is annotated, but none of its parts: it counts as forward
@@ -126,6 +127,7 @@ class _Analyzer:
 
     def __init__(self, process: ProcessInfo) -> None:
         self.process = process
+        self.whole = True  # all of the process, not the events of some steps or seconds
         self.self_time = SelfTime()
         self.rows = 0
         self.keys: list[tuple[str, str]] = []
@@ -152,6 +154,7 @@ class _Analyzer:
         self.first: int | None = None
         self.last: int | None = None
         self.left: dict[int, int] = {}
+        self.told: dict[str, int] = {}
 
     def absorb(self, d: Digest) -> None:
         self.rows += d.rows
@@ -181,6 +184,7 @@ class _Analyzer:
             file, start, length = d.io_rows
             self.io_rows.add(_mapped(self.file_map, file), start, length)
         self.left |= d.left
+        self.told |= d.told
         self.marks.add(d.marks)
         self.auto = self.auto or d.auto
         self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, end)
@@ -213,7 +217,7 @@ class _Analyzer:
         codes = frame["f"].to_numpy()
         return frame.with_columns(pl.Series("f", _mapped(self.file_map, codes), dtype=pl.Int32))
 
-    def finish(self) -> tuple[Partial, Lanes]:
+    def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - everything known about a process, in one list
         steps, loops = find_steps(self.marks)
         (tid, ts, dur, cls), counts = self.kept.take()
         if not self.auto and self.marks.step_is_whole(steps):
@@ -225,12 +229,17 @@ class _Analyzer:
         whole = self.ai_span or (self.first or 0, self.last or 0)
         cut = self.process.end is None or bool(self.process.end.get("recovered"))
         marks = phase_marks(self.marks, steps.tid, whole, cut)
+        self._tell_life(marks)
+        if self.process.rank is None:  # a process that was given its rank after its start
+            self.process.rank = self.told.get("rank")
+            self.process.world_size = self.told.get("world_size", self.process.world_size)
         if self.auto:  # evaluations are marked; a forward without a backward is one that failed
             marks.forward = EMPTY
             marks.evaluate = evaluations_that_use_batches(steps, marks.evaluate, marks)
         out.phases = find_phases(steps, marks, loops)
         out.auto = self.auto
         out.left = self.left
+        out.compiles = self.marks.of("compile").shape[1] > 0
         out.batches = self.marks.of("body", steps.tid).shape[1]
         out.names = self._names_frame()
         paths = [self.process.path_of(h) for h in self.fhash]
@@ -270,13 +279,23 @@ class _Analyzer:
         out.devices = self.devices.sides(self.process, lanes, steps, work)
         return out, heavy
 
+    def _tell_life(self, marks: Marks) -> None:
+        """When the process began and ended, unless only a part of it is looked at."""
+        if not self.whole:
+            return
+        process = self.process
+        marks.born_us = process.start_us if process.born_us is None else process.born_us
+        marks.over_us = process.end_us if process.end_us is not None else self.last
+        marks.imported_us = self.told.get("imported_us")
+        marks.failed = "exception" in process.facts or bool((process.end or {}).get("exit_code"))
+
     def _ledger(self, out: Partial, lanes: list[Lane]) -> None:
         """The exclusive timeline of the main thread's steps, refined by the process's other lanes."""
         steps = out.steps
         main = next(lane for lane in lanes if lane.tid == steps.tid)
         others = [lane for lane in lanes if lane.tid != steps.tid]
         start, end, stage = overlay(main, others)
-        evaluation = out.phases.evaluation
+        evaluation = out.phases.aside
         out.account = account(start, end, stage, len(STAGES), steps.start, steps.end)
         inside = intersection((steps.start, steps.end), evaluation)
         if inside[0].size:
@@ -428,6 +447,8 @@ class _Unit:
             other.host = other.host or self.whole.host
         wanted = [a for a in self.analyzers.values() if where.takes(a.process)] or [*self.analyzers.values()]
         wanted[0].process.counts = self.whole.counts  # for the whole file, so they are reported once
+        for a in wanted:
+            a.whole = where.time is None and where.steps is None and where.epochs is None
         return [a.finish() for a in wanted]
 
 

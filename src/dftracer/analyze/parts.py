@@ -219,6 +219,8 @@ def _outside(v: View) -> Iterator[Part]:
     phases = v.rank.main.phases
     seconds = phases.evaluation_us / 1e6
     yield Part("evaluation", None, seconds, v.of_run(seconds), True)
+    seconds = phases.compilation_us / 1e6
+    yield Part("compilation", None, seconds, v.of_run(seconds), True)
     outside = v.rank.main.outside
     between = (phases.outside_us - phases.unfinished_us - int(outside[STAGE_INDEX["checkpoint"]])) / 1e6
     known = {s: int(outside[STAGE_INDEX[s]]) for s in STAGES[:-1] if s != "checkpoint"}

@@ -46,11 +46,14 @@ class StepTable:
     elsewhere: int = 0  # loops of other threads of the process have this many steps, which are left out
     loop: Ints = field(default_factory=lambda: EMPTY[0])  # which pass through a loader, from 0
     inner: Intervals = EMPTY  # loops inside a step, one span for each step that has any
-    evaluation: Ints = field(default_factory=lambda: EMPTY[0])  # us of evaluation inside each step
+    evaluation: Ints = field(
+        default_factory=lambda: EMPTY[0]
+    )  # us of evaluation and compilation in each step
     flags: Ints = field(default_factory=lambda: EMPTY[0])  # FORWARD_UNSEEN, INFERENCE
     first: Bools = field(default_factory=lambda: np.empty(0, bool))  # of its epoch or loop
     profiled: Bools = field(default_factory=lambda: np.empty(0, bool))
     steady: Bools = field(default_factory=lambda: np.empty(0, bool))  # used to judge the run
+    training: Ints = field(default_factory=lambda: EMPTY[0])  # which of several in turn, from 0
 
     def __post_init__(self) -> None:
         n = self.start.size
@@ -60,6 +63,8 @@ class StepTable:
             self.evaluation = np.zeros(n, np.int64)
         if self.flags.size != n:
             self.flags = np.zeros(n, np.int64)
+        if self.training.size != n:
+            self.training = np.zeros(n, np.int64)
         if self.steady.size != n:
             self.first, self.profiled = np.zeros(n, bool), np.zeros(n, bool)
             self.steady = np.ones(n, bool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dftracer._units import plural
+from dftracer._units import counted, plural
 from dftracer.analyze.bound import Bound
 from dftracer.analyze.device_bound import device_shares, exact_device, used_unseen
 from dftracer.analyze.device_verdict import device_advice, device_reason, device_verdict
@@ -43,6 +43,8 @@ _TRY = {
     "comm": "Overlap it with the backward pass, or send less (bf16, larger local batches, fewer syncs).",
     "checkpoint": "Write checkpoints in the background (torch.distributed.checkpoint.async_save), or fewer.",
     "startup": "Cache what is set up before the first step, and judge longer runs.",
+    "compilation": "Keep compiled code between runs (a TORCHINDUCTOR_CACHE_DIR that stays), avoid recompiling"
+    " (dynamic=True), or compile less of the model.",
     "evaluation": "Evaluate less often or on fewer samples, with torch.inference_mode() and a larger batch.",
     "between_steps": "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, your own functions).",
     "other": "Move it out of the step, or overlap it with compute.",
@@ -63,7 +65,9 @@ def head(c: Context, findings: list[Finding]) -> Head:
         alone = _device_alone(c)
         if alone is not None:
             return alone
-        missing = next(f for f in findings if f.id == "not_enough_evidence")
+        missing = next((f for f in findings if f.id == "not_enough_evidence"), None)
+        if missing is None:
+            return _no_training(c)
         return missing.title, _steps_seen(c), missing.advice
     v, bound = c.view, c.bound
     verdict = _sentence(v, bound)
@@ -81,6 +85,19 @@ def head(c: Context, findings: list[Finding]) -> Head:
     if used_unseen(v.rank):
         return verdict, _LAUNCHING, _SEE_DEVICE
     return verdict, why, advice or _try(v, bound)
+
+
+def _no_training(c: Context) -> Head:
+    """A program that has nothing to do with training needs no advice on it."""
+    n = len(c.job.partials)
+    who = "The program" if n == 1 else f"{n} processes"
+    calls = 0 if c.files is None else int(c.files["ops"].sum())
+    io = (
+        f"{counted(calls, 'I/O call')} took {short(float(c.files['time_s'].sum()))}."
+        if c.files is not None
+        else ""
+    )
+    return f"{who} ran for {short(c.run_s)} and trained nothing.", io, ""
 
 
 def _device_alone(c: Context) -> Head | None:
@@ -165,6 +182,7 @@ _BESIDE: dict[str, Callable[[Part], str]] = {
     "unseen": lambda p: f"{_percent(p.share)} is in no annotated stage",
     "device": lambda p: f"the GPU is busy {_percent(p.share)} of the time",
     "host": lambda p: f"the GPU waits for the host {_percent(p.share)} of the time",
+    "compilation": lambda p: f"compilation takes {_percent(p.share)} of the run",
     "evaluation": lambda p: f"evaluation takes {_percent(p.share)} of the run",
     "between_steps": lambda p: f"{_percent(p.share)} of the run lies between steps",
     "startup": lambda p: f"start-up takes {_percent(p.share)} of the run",
@@ -210,6 +228,9 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
     "checkpoint": lambda v, b: (
         f"The training is checkpoint-bound: {short(b.part.seconds)},"
         f" {_percent(b.part.share)} of the {'run' if b.part.of_run else 'steady time'}."
+    ),
+    "compilation": lambda v, b: (
+        f"Compilation is the largest part: {short(b.part.seconds)}, {_percent(b.part.share)} of the run."
     ),
     "evaluation": lambda v, b: (
         f"Evaluation is the largest part: {short(b.part.seconds)}, {_percent(b.part.share)} of the run."
@@ -259,7 +280,8 @@ def _try(v: View, b: Bound) -> str:
             if beside is not None and p.stage in {"forward", "backward", "compute"} and beside.id == "input":
                 advice = input_advice(v.rank, input_seconds(v.rank))
                 return f"{advice[0].upper()}{advice[1:]}."
-        return _TRY[p.stage or "compute"]
+        advice = _TRY[p.stage or "compute"]
+        return advice.replace(" torch.compile,", "") if v.rank.main.compiles else advice
     if p.id == "startup" and p.stage == "fetch_wait" and v.rank.workers:
         return f"Start workers once (persistent_workers=True); {_TRY[p.id][0].lower()}{_TRY[p.id][1:]}"
     return _TRY[p.id]

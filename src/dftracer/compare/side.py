@@ -17,7 +17,7 @@ from dftracer.compare.statistics import Floats
 __all__ = ["NotComparable", "Side", "is_report", "read_report", "side_of"]
 
 _SCHEMA = "dftracer.report/"
-_KNOWN = "dftracer.report/1"
+_KNOWN = "dftracer.report/2"
 _AGAIN = "save it again with `dftracer report TRACE --json -o FILE`"
 
 

@@ -31,8 +31,13 @@ def run_of_file(path: Path) -> str | None:
 
 
 def note_failure(directory: Path, run: str, code: int) -> None:
-    """Write down, beside its traces, the exit code that the program of a run failed with."""
-    sent = signal_name(code - _SHELL_SIGNALS) if code > _SHELL_SIGNALS else None
+    """Write down, beside its traces, the exit code that the program of a run failed with.
+
+    A signal is its negative number, or what a shell makes of it.
+    """
+    sent = (
+        signal_name(-code if code < 0 else code - _SHELL_SIGNALS) if not 0 <= code <= _SHELL_SIGNALS else None
+    )
     told = {"run": run, "exit_code": None if sent else code, "signal": sent}
     try:
         (directory / _failure_file(run)).write_text(json.dumps(told) + "\n", encoding="utf-8")

@@ -20,6 +20,7 @@ from dftracer.cli.trace_arguments import (
     open_trace,
     output_path,
     refuse_empty_selection,
+    take_newest,
 )
 from dftracer.format.files import NoTraces, find_files
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 HELP = "Show where the time went, why, and what would help."
 EXAMPLE = """\
+dftracer report
 dftracer report traces/
 dftracer report traces/ -o report.html
 dftracer report traces/ --ranks 0,1 --json"""
@@ -37,7 +39,7 @@ _ENDINGS = (".html", ".md", ".json", ".txt")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+    add_paths(parser, newest=True)
     parser.add_argument("--html", metavar="FILE", help="write one self-contained HTML page")
     parser.add_argument("--md", action="store_true", help="print Markdown, short enough for a chat")
     parser.add_argument(
@@ -58,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    take_newest(args)
     _choose_format(args)
     _check_page(args)
     from dftracer.analyze import analyze
@@ -112,21 +115,11 @@ def _check_page(args: argparse.Namespace) -> None:
     """Reject bad outputs before the long work, not after it."""
     page = Path(args.html) if args.html else None
     if page is not None:
-        earlier = page.suffix == ".html" and _is_report(page)
         try:
             traces = find_files(args.paths)
         except NoTraces:  # only profiler files, or nothing: the reader says which
             traces = []
-        check_output(page, traces, force=args.force or earlier)
-
-
-def _is_report(page: Path) -> bool:
-    """Whether a page is an earlier report, which may be replaced by a new one."""
-    try:
-        with page.open("rb") as file:
-            return b"dftracer" in file.read(4096)
-    except OSError:
-        return False
+        check_output(page, traces, force=args.force)
 
 
 def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:
