@@ -10,7 +10,7 @@ import numpy as np
 
 from dftracer.analyze.explain import Asked, Explanation
 from dftracer.analyze.intervals import EMPTY, intersection, total, union
-from dftracer.analyze.lineage import Awaited, find_awaited
+from dftracer.analyze.lineage import AWAITED, Awaited, find_awaited
 from dftracer.analyze.partial import Partial
 from dftracer.analyze.peers import mark_waiting
 from dftracer.analyze.stages import STAGE_INDEX, STAGES
@@ -272,5 +272,10 @@ def _find_workers(rank: Rank) -> None:
             least = max(least, float(rank.wall_us.sum()) * _HELPER)
         rank.workers += [Worker(member, member.lanes[i], 0, own) for i, us in feeding.items() if us >= least]
     rank.workers.sort(key=lambda w: (w.partial.first_us or 0, w.partial.process.pid, w.lane["tid"]))
+    # As the loader numbers them: one that starts new processes for each epoch has the same workers again.
+    batch, worker_of, pid = (rank.main.awaited[AWAITED.index(key)] for key in ("batch", "worker", "pid"))
+    told = (
+        {p: w for p, w in zip(pid.tolist(), worker_of.tolist(), strict=True) if w >= 0} if batch.size else {}
+    )
     for number, worker in enumerate(rank.workers):
-        worker.number = number
+        worker.number = told.get(worker.partial.process.pid, number) if not worker.thread else number

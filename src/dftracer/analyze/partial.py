@@ -141,7 +141,8 @@ class _Analyzer:
         self.names = Sums(["pair", "dur"], ["n", "self"])
         self.files = Sums(["f", "kind", "bin"], ["n", "bytes", "us"], ("extent",))
         self.io_time = Sums(["t", "kind"], ["n", "bytes", "us"])
-        self.kept = Rows("tid", "ts", "dur", "cls")
+        self.kept = Rows("tid", "ts", "dur", "code")  # code: the pair, and whether it is an open to write
+        self.names_aside = Sums(["pair", "dur"], ["n", "self"])  # of events that are not kept
         self.io_rows = Rows("f", "ts", "dur")
         self.marks = MarkTables()
         self.ai: list[bool] = []
@@ -154,6 +155,7 @@ class _Analyzer:
         self.first: int | None = None
         self.last: int | None = None
         self.left: dict[int, int] = {}
+        self.has_ids = False
         self.told: dict[str, int] = {}
 
     def absorb(self, d: Digest) -> None:
@@ -169,15 +171,18 @@ class _Analyzer:
         if d.ids is not None:
             own = int64s(self.self_time.update(*d.ids, dur))
             self.names.add(_count(pair, dur, own))
+            self.has_ids = True
         else:
             self.by_time.add(d.tid, ts, dur, pair)
 
-        cls = np.array(self.classes, dtype=np.uint8)[pair]
-        cls[d.to_write] = _IO_WRITE
-        keep: Any = cls != _SKIP
+        code = pair << 1
+        code[d.to_write] |= 1
+        keep: Any = np.array(self.classes, dtype=np.uint8)[pair] != _SKIP
         if keep.all():
             keep = slice(None)
-        self.kept.add(*(np.array(column[keep]) for column in (d.tid, ts, dur, cls)))
+        elif d.ids is not None:
+            self.names_aside.add(_count(pair[~keep], dur[~keep], dur[~keep]))
+        self.kept.add(*(np.array(column[keep]) for column in (d.tid, ts, dur, code)))
         if d.files is not None and d.io_time is not None and d.io_rows is not None:
             self.files.add(self._renumbered(d.files))
             self.io_time.add(d.io_time)
@@ -219,7 +224,12 @@ class _Analyzer:
 
     def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - everything known about a process, in one list
         steps, loops = find_steps(self.marks)
-        (tid, ts, dur, cls), counts = self.kept.take()
+        (tid, ts, dur, code), counts = self.kept.take()
+        if self.auto and self.has_ids:
+            self._name_by_time(tid, ts, dur, code, counts)
+        cls = np.array([*self.classes, _SKIP], dtype=np.uint8)[code >> 1]
+        cls[(code & 1).astype(bool)] = _IO_WRITE
+        del code
         if not self.auto and self.marks.step_is_whole(steps):
             cls[cls == _UPDATE] = _ANY_COMPUTE
         lanes = _lanes(tid, ts, dur, cls, counts)
@@ -337,6 +347,13 @@ class _Analyzer:
         seen = measure((covered[0][known], covered[1][known]), first, last)
         out[blind] = last - first - seen
         return out
+
+    def _name_by_time(self, tid: Ints, ts: Ints, dur: Ints, code: Ints, counts: Ints | None) -> None:
+        """Automatic events, written when they are over, name no parent: nesting follows from the times."""
+        self.names = self.names_aside
+        if ts.size:
+            _, raw = nest(*(np.ascontiguousarray(c.astype(np.int64)) for c in (tid, ts, dur)))
+            self.names.add(_count((code >> 1).astype(np.int32), dur, int64s(raw), counts))
 
     def _names_frame(self) -> pl.DataFrame:
         (tid, ts, dur, pair), counts = self.by_time.take()

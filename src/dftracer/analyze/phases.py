@@ -259,7 +259,7 @@ def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
     _choose_steady(table, marks)
 
     wall = table.wall
-    usual = int(np.median(wall[table.steady]))
+    usual = int(table.usual_us)
     beyond = np.maximum(wall - usual, 0)
     begin = np.cumsum(table.steady) == 0
     out.warm_up = int(begin.sum())

@@ -48,7 +48,7 @@ def first_step(c: Context) -> Iterator[Finding]:
     if v is None or len(v.rank.main.steps) < 5 or restarts_often(v.rank):
         return
     wall, steady = v.rank.wall_us.astype(float), v.rank.main.steps.steady
-    usual = float(np.median(wall[steady]))
+    usual = v.rank.main.steps.usual_us
     n = max(1, v.rank.main.phases.warm_up)
     mean = float(wall[:n].mean())
     if usual <= 0 or (n == 1 and mean < 3 * usual):
@@ -111,7 +111,7 @@ def epoch_restarts(c: Context) -> Iterator[Finding]:
     steps, phases = v.rank.main.steps, v.rank.main.phases
     wall = v.rank.wall_us.astype(float)
     first = float(np.median(wall[steps.first])) / 1e6
-    usual = float(np.median(wall[steps.steady])) / 1e6
+    usual = steps.usual_us / 1e6
     stage = startup_stage(v.rank)
     seconds = recurring_s(v.rank)
     where = f" ({stage_words(stage)})" if stage else ""

@@ -78,6 +78,17 @@ class StepTable:
         return self.end - self.start - self.evaluation
 
     @property
+    def usual_us(self) -> float:
+        """How long a step takes: the median of the steady ones, wherever a median step is told."""
+        return float(np.median(self.wall[self.steady])) if self.steady.any() else 0.0
+
+    @property
+    def per_second(self) -> float | None:
+        """The rate of the steady steps; None without any."""
+        seconds = float(self.wall[self.steady].sum()) / 1e6
+        return float(self.steady.sum()) / seconds if seconds > 0 else None
+
+    @property
     def epochs(self) -> int:
         """The number of passes over the data, from labels or loops; 0 if there are neither."""
         labels = np.unique(self.epoch[self.epoch != MISSING])

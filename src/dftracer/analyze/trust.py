@@ -11,8 +11,8 @@ import polars as pl
 from dftracer._units import plural
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.job import Job
-from dftracer.analyze.stages import AI_CATEGORIES
 from dftracer.analyze.thresholds import FEW_STEPS
+from dftracer.format.io_calls import IO_CATEGORIES
 from dftracer.load.chunk import MISSING
 
 __all__ = ["evidence_findings", "looks_like_training", "statement"]
@@ -144,10 +144,8 @@ def _problems(said: dict[str, Any], died: list[dict[str, Any]]) -> Iterator[str]
 
 
 def looks_like_training(c: Context) -> bool:
-    """Whether anything in the run has to do with training: an annotation, or a framework that was loaded."""
-    if c.names.filter(
-        pl.col("cat").str.to_lowercase().is_in([*AI_CATEGORIES, "pp", "kineto", "dynamo"])
-    ).height:
+    """Whether anything in the run may be training: an annotation, or a framework that was loaded."""
+    if c.names.filter(~pl.col("cat").str.to_lowercase().is_in([*IO_CATEGORIES, "dftracer"])).height:
         return True
     if c.files is None:
         return False
