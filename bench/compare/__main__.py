@@ -1,8 +1,8 @@
 """`python -m bench.compare [--pairs N] [--programs N]`: false alarms and power of `dftracer compare`.
 
 Steps are made up, their noise is not gentle: 5 % spread, one step in thirty much longer, slow steps in a row,
-drift, or all stages slow at once. `--programs N` also runs a real training program N times with 0, 2 and 4 loader
-workers, and N times with each stage 10 % longer, and compares the pairs.
+drift, or all stages slow at once. `--programs N` also runs a real training program N times with 0, 2 and 4
+loader workers, and N times with each stage 10 % longer, and compares the pairs.
 """
 
 from __future__ import annotations
