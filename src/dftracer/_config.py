@@ -217,7 +217,7 @@ SETTINGS: tuple[Setting, ...] = (
         "disable_cuda",
         "bool",
         False,
-        "Do not intercept calls of the CUDA runtime and NCCL (HIP, RCCL); independent of `DFTRACER_DISABLE_IO`.",
+        "Do not intercept calls of the CUDA runtime and NCCL. Independent of `DFTRACER_DISABLE_IO`.",
     ),
     Setting("inc_metadata", "bool", True, "Arguments on events. Off: only name, category and times."),
     Setting("trace_compression", "bool", True, "Write `.pfw.gz`. Off: plain `.pfw`."),
