@@ -99,12 +99,10 @@ def end_of(run: IoRun) -> dict[str, object]:
 @pytest.mark.parametrize("how", ["linked", "loaded lazily", "loaded now"])
 def test_calls_are_records(stand_in: StandIn, tmp_path: Path, how: str) -> None:
     """Each with its arguments and the time its caller measured; results and errno are those of the call."""
-    load = {
-        "linked": [stand_in.linked],
-        "loaded lazily": [stand_in.program, f"load={stand_in.lazy}"],
-        "loaded now": [stand_in.program, f"load={stand_in.now}"],
-    }[how]
-    run = run_traced([*load, *CALLS], tmp_path)
+    program = stand_in.linked if how == "linked" else stand_in.program
+    library = stand_in.lazy if how == "loaded lazily" else stand_in.now
+    load = [] if how == "linked" else [f"load={library}"]
+    run = run_traced([program, *load, *CALLS], tmp_path)
     events = device_events(run)
     printed = [line.split() for line in run.stdout.splitlines()]
     assert [e.name for e in events] == [name.removesuffix("_ptsz") for name, *_ in printed]
@@ -169,7 +167,7 @@ def test_two_copies(stand_in: StandIn, tmp_path: Path, order: str, binding: str)
 
 def test_switches(stand_in: StandIn, tmp_path: Path) -> None:
     """CUDA and I/O are switched off independently of each other."""
-    words = [stand_in.program, f"load={stand_in.now}", "cudaDeviceSynchronize"]
+    words: list[str | Path] = [stand_in.program, f"load={stand_in.now}", "cudaDeviceSynchronize"]
     found = {}
     for switch in ("DFTRACER_DISABLE_CUDA", "DFTRACER_DISABLE_IO", "DFTRACER_NOTHING"):
         run = run_traced(words, tmp_path / switch, env={switch: "1"})
