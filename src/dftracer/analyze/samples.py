@@ -42,7 +42,8 @@ class Samples:
                 column.append(values)
         if not self._parts:
             return Samples()
-        return Samples([*numbers], *(np.concatenate(c) for c in columns))
+        start, dur, where, stack = (np.concatenate(c) for c in columns)
+        return Samples([*numbers], start, dur, where, stack)
 
     def seconds(self, first: int, last: int) -> dict[str, float]:
         """By place, between two moments; the longest first."""
@@ -63,4 +64,4 @@ def samples_of_chunk(chunk: Chunk, rows: Any, start: Ints, dur: Ints) -> Samples
         code = int64s(raw)
         columns.append(np.where(code < 0, len(names) + len(found), code + len(names)))
         names += [*found, ""]
-    return Samples(names, start.copy(), dur.copy(), *columns)
+    return Samples(names, start.copy(), dur.copy(), columns[0], columns[1])
