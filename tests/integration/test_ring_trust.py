@@ -427,11 +427,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+READERS = ["info", "validate", "report", "merge", "slice", "export", "repair", "query"]
+
+
 @apart
 @pytest.mark.parametrize(
     ("verb", "directory"),
     [
-        *((verb, "there") for verb in "info validate report merge slice export repair query".split()),
+        *((verb, "there") for verb in READERS),
         ("info", "missing"),
         ("report", "nested"),
     ],
