@@ -449,7 +449,7 @@ def test_a_trace_that_was_never_created_is_completed_by_every_reader(
     _python(KILLED_AT_ONCE, traces, -signal.SIGKILL, DFTRACER_FLUSH_MS="60000")
     assert not list(tmp_path.rglob("*.pfw*"))
     out = tmp_path / "out"
-    more = {
+    more: dict[str, list[str | Path]] = {
         "merge": ["-o", tmp_path / "all.pfw.gz"],
         "slice": ["-o", out],
         "repair": ["-o", out],
