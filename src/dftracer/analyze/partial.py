@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from dftracer.analyze.account import Backlog, Spent, backlog_of_copies, spent
 from dftracer.analyze.device_parts import DeviceParts, DeviceSides
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
@@ -33,6 +34,7 @@ from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.pairs import IO_READ
 from dftracer.analyze.phases import Marks, Phases, evaluations_that_use_batches, find_phases
+from dftracer.analyze.samples import Samples
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
@@ -84,7 +86,6 @@ class Partial:
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
     covered_us: int = 0
     phases: Phases = field(default_factory=Phases)
-    compiles: bool = False  # torch.compile is in use
     batches: int = 0  # loop bodies, including those of evaluations
     auto: bool = False  # its steps were marked by automatic tracing
     unnamed_compute: bool = False  # compute is annotated, but none of its parts: it counts as forward
@@ -92,6 +93,9 @@ class Partial:
     devices: DeviceSides | None = None  # what its devices did
     awaited: Ints = field(default_factory=lambda: np.empty((len(AWAITED), 0), np.int64))  # waits, by batch
     left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
+    spent: Spent = field(default_factory=Spent)  # for the account of its time
+    samples: Samples = field(default_factory=Samples)  # of the program's own code
+    blocked: bool = False  # some call of the device's runtime blocked the host
 
 
 def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
@@ -152,6 +156,7 @@ class _Analyzer:
         self.by_time = Rows("tid", "ts", "dur", "pair")
         self.devices = DeviceParts()
         self.work = WorkRows()
+        self.samples = Samples()
         self.first: int | None = None
         self.last: int | None = None
         self.left: dict[int, int] = {}
@@ -198,6 +203,7 @@ class _Analyzer:
             d.work[3] = _mapped(self.pair_map, d.work[3])
             d.work[4] = _mapped(self.file_map, d.work[4])
             self.work.add(d.work)
+        self.samples.add(d.samples)
         for kind, rows in d.lineage.items():
             self.lineage.setdefault(kind, []).append(rows)
 
@@ -222,7 +228,7 @@ class _Analyzer:
         codes = frame["f"].to_numpy()
         return frame.with_columns(pl.Series("f", _mapped(self.file_map, codes), dtype=pl.Int32))
 
-    def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - everything known about a process, in one list
+    def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
         steps, loops = find_steps(self.marks)
         (tid, ts, dur, code), counts = self.kept.take()
         if self.auto and self.has_ids:
@@ -249,7 +255,6 @@ class _Analyzer:
         out.phases = find_phases(steps, marks, loops)
         out.auto = self.auto
         out.left = self.left
-        out.compiles = self.marks.of("compile").shape[1] > 0
         out.batches = self.marks.of("body", steps.tid).shape[1]
         out.names = self._names_frame()
         paths = [self.process.path_of(h) for h in self.fhash]
@@ -262,6 +267,7 @@ class _Analyzer:
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
         _note_what_is_seen(out, cls)
+        out.blocked = any(self.marks.of(kind).shape[1] for kind in ("blocked", "copied"))
         is_compute = _is_one_of(_COMPUTE_CLASSES)[cls]
         out.compute = union(ts[is_compute], end[is_compute])
         is_comm = cls == CLASSES.index("comm")
@@ -283,10 +289,11 @@ class _Analyzer:
         for lane in lanes:
             name = self.process.threads.get(lane.tid, "")
             out.lanes.append(_lane_row(lane, name, items[:, items[0] == lane.tid]))
-        if len(steps):
-            self._ledger(out, lanes)
         work = HostWork.of(self.work, self.keys, paths) if self.devices.rows else HostWork()
         out.devices = self.devices.sides(self.process, lanes, steps, work)
+        out.samples = self.samples.joined()
+        if len(steps):
+            self._ledger(out, lanes)
         return out, heavy
 
     def _tell_life(self, marks: Marks) -> None:
@@ -305,30 +312,47 @@ class _Analyzer:
         main = next(lane for lane in lanes if lane.tid == steps.tid)
         others = [lane for lane in lanes if lane.tid != steps.tid]
         start, end, stage = overlay(main, others)
-        evaluation = out.phases.aside
+        aside = out.phases.aside
         out.account = account(start, end, stage, len(STAGES), steps.start, steps.end)
-        inside = intersection((steps.start, steps.end), evaluation)
+        inside = intersection((steps.start, steps.end), aside)
         if inside[0].size:
             step = np.searchsorted(steps.start, inside[0], side="right") - 1
             np.subtract.at(out.account, step, account(start, end, stage, len(STAGES), *inside))
         out.account[:, NONE] = 0
         out.account[:, NONE] = steps.wall - out.account.sum(axis=1)
-        if self.auto and steps.source in {"fetch", "block"}:
+        rest = NONE
+        if (self.auto and steps.source in {"fetch", "block"}) or steps.source == "graph":
+            rest = _OWN_CODE
             unseen = self._forward_unseen(steps, (start, end), stage)
             out.account[:, _OWN_CODE] += out.account[:, NONE] - unseen
             out.account[:, NONE] = unseen
         wait = stage == _FETCH_WAIT
         in_steps = (start < steps.end[-1]) & (end > steps.start[0]) & wait
-        out.waits = difference((start[in_steps], end[in_steps]), evaluation)
+        out.waits = difference((start[in_steps], end[in_steps]), aside)
         before = np.array([out.phases.start]), steps.start[:1]
-        before = difference(before, evaluation)
+        before = difference(before, aside)
         if before[0].size:
             out.before = account(start, end, stage, len(STAGES), *before).sum(axis=0)
         gaps = out.phases.gaps
         if gaps[0].size:
             per_gap = account(start, end, stage, len(STAGES), gaps[0], gaps[1])
             out.outside = per_gap.sum(axis=0)
-            out.outside[NONE] = total(gaps) - out.outside[:NONE].sum()
+            out.outside[NONE] = 0
+            out.outside[rest] += total(gaps) - out.outside.sum()
+        out.spent = spent((start, end, stage), steps, aside, self._backlog(out), rest)
+        window = steps.start[out.spent.first :][:1], steps.end[-1:]
+        out.spent.evaluation_us = int(measure(out.phases.evaluation, *window)[0])
+        if out.devices is not None:
+            out.devices.backlog = Backlog()  # as large as the trace, and no longer needed
+
+    def _backlog(self, out: Partial) -> Backlog:
+        """When the device was behind; without figures of the device, as far as calls that blocked tell."""
+        if out.devices is not None and out.devices.backlog.observed.any():
+            return out.devices.backlog
+        copies = self.marks.of("copied", out.steps.tid)
+        if not copies.shape[1]:
+            return Backlog()
+        return backlog_of_copies(copies[1], copies[2], copies[-1], out.steps)
 
     def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints) -> Ints:
         """Per step, time before the backward pass in which nobody saw where the forward pass began.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import numpy as np
 
@@ -127,7 +127,7 @@ def identity_rows(a: Analysis) -> list[tuple[str, str]]:
 def _when(start: object) -> str | None:
     if not isinstance(start, int):
         return None
-    return datetime.fromtimestamp(start / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(start / 1e6, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _run_words(run: dict[str, object]) -> str:
