@@ -310,3 +310,50 @@ def test_a_signal_of_the_shell_is_known_to_the_launcher(tmp_path: Path) -> None:
     assert told["signal"] == "SIGTERM"
     assert told["exit_code"] is None
     assert os.listdir(tmp_path / "t") != []
+
+
+def test_a_slice_of_steps_has_the_batches_of_these_steps(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        class Items(torch.utils.data.Dataset):
+            def __len__(self):
+                return 80
+            def __getitem__(self, i):
+                time.sleep(0.001)
+                return torch.ones(8)
+
+        if __name__ == "__main__":
+            model = net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for x in torch.utils.data.DataLoader(Items(), batch_size=4, num_workers=2):
+                model(x).sum().backward()
+                time.sleep(0.02)
+                optimizer.step()
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    _, whole = _report(tmp_path)
+    command = [sys.executable, "-m", "dftracer"]
+    for words in (
+        ["slice", "traces", "--steps", "5:7", "-o", "part"],
+        ["report", "traces", "--steps", "5:7", "--json"],
+    ):
+        done = subprocess.run(
+            [*command, *words],
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    steps = [row for row in whole["ledger"]["steps"] if row["step"] in (5, 6, 7)]
+    window = steps[-1]["start_s"] + steps[-1]["wall_s"] - steps[0]["start_s"]
+    for told in (document(analyze(tmp_path / "part")), json.loads(done.stdout)):
+        names = {(n["cat"], n["name"]): n for n in told["names"]}
+        assert [row["step"] for row in told["ledger"]["steps"]] == [5, 6, 7]
+        assert names["data", "item"]["count"] == 12
+        assert names["data", "collate"]["count"] == 3
+        assert names["pipeline", "epoch"]["max_us"] <= 1e6 * window + 2
+        assert told["run_s"] <= window + 0.01

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,9 @@ def _times(n: int) -> str:
 def attempts(job: Job) -> list[Ended]:
     """How each attempt ended, if the launcher restarted the job."""
     numbers = sorted({attempt_of(p) for p in job.partials if p.process.world_size is not None})
-    return [how_it_ended(_of_attempt(job, n)) for n in numbers] if len(numbers) > 1 else []
+    if len(numbers) < 2:
+        return []
+    return [replace(how_it_ended(_of_attempt(job, n)), attempts=1) for n in numbers]
 
 
 def _of_attempt(job: Job, number: int) -> Job:
@@ -74,8 +76,8 @@ def _of_attempt(job: Job, number: int) -> Job:
 def how_it_ended(job: Job) -> Ended:
     """The first process that failed by itself; those that were ended because of it come after it."""
     children = {pid: status for p in job.partials for pid, status in p.left.items()}
-    main_ranks = {id(r.main): r for r in job.ranks}
     attempts = 1 + max((attempt_of(p) for p in job.partials), default=0)
+    main_ranks = {id(r.main): r for r in job.ranks if attempt_of(r.main) == attempts - 1}
     ends = [(p, *_end_of(p, children)) for p in job.partials]
     last = [e for e in ends if attempt_of(e[0]) == attempts - 1] if attempts > 1 else ends
     failed = [e for e in last if e[1] or e[2] or e[3]]

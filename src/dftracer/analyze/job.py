@@ -91,6 +91,12 @@ class Rank:
         steps = self.main.steps
         return find_awaited(self.main.awaited, steps.start, steps.end, self.main.process.pid)
 
+    def awaited_between(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The batches that were waited for between two moments, each with the worker that made it."""
+        rows = dict(zip(AWAITED, self.main.awaited, strict=True))
+        mine = (rows["ts"] >= first) & (rows["ts"] < last) & (rows["pid"] >= 0)
+        return list(zip(rows["batch"][mine].tolist(), rows["pid"][mine].tolist(), strict=True))
+
     @property
     def waited_for(self) -> dict[int, dict[str, Any]]:
         """For each step, the batch it waited for, who made it and from what."""

@@ -48,6 +48,7 @@ from dftracer.analyze.stages import (
 )
 from dftracer.analyze.steps import FORWARD_UNSEEN, StepTable
 from dftracer.analyze.torch_files import TorchProcess, digest_of
+from dftracer.format.writer import MADE_BY, SLICE
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
@@ -298,9 +299,9 @@ class _Analyzer:
 
     def _tell_life(self, marks: Marks) -> None:
         """When the process began and ended, unless only a part of it is looked at."""
-        if not self.whole:
-            return
         process = self.process
+        if not self.whole or process.facts.get(MADE_BY) == SLICE:
+            return
         marks.born_us = process.start_us if process.born_us is None else process.born_us
         marks.over_us = process.end_us if process.end_us is not None else self.last
         marks.imported_us = self.told.get("imported_us")

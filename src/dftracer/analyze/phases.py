@@ -206,7 +206,8 @@ def _warm_up(table: StepTable) -> int:
 
 def _number_trainings(table: StepTable, marks: Marks) -> None:
     """A process may train several models in turn: an optimizer made after steps begins another training."""
-    made = np.searchsorted(np.sort(marks.optimizers), table.start, side="right")
+    # Where the forward pass of a step begins may be a guess: the optimizer was made before its end.
+    made = np.searchsorted(np.sort(marks.optimizers), table.end)
     number = np.zeros(len(table), np.int64)
     number[1:] = np.cumsum(made[1:] > made[:-1])
     # A program that makes an optimizer for every few steps trains one model.

@@ -16,6 +16,7 @@ from dftracer.format.text import parse_line, stripped
 __all__ = ["DAMAGED", "MADE_BY", "TraceWriter", "is_trace", "maker_of"]
 
 MADE_BY = "made_by"
+SLICE = "dftracer slice"  # made a part of a trace
 DAMAGED = "copied_with_damage"  # the metadata record of a copy whose original could not be read whole
 _MEMBER_TEXT = 1 << 20
 _LEVEL = 6

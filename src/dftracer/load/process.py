@@ -10,7 +10,7 @@ from typing import Any
 
 from dftracer.format.files import of_one_process
 from dftracer.format.records import INTEGER_ARGS, MOST_RANKS, TIME_UNITS
-from dftracer.format.writer import DAMAGED
+from dftracer.format.writer import DAMAGED, MADE_BY
 from dftracer.load._scan import MISSING, Scanner
 
 __all__ = ["MetaRow", "ProcessInfo", "as_integer", "assign_ranks", "peek", "take_first_pid"]
@@ -92,6 +92,8 @@ class ProcessInfo:
                     self.user_metadata.append((key, value))
                 if key == "time_metric":
                     self.time_unit = TIME_UNITS.get(value.upper(), self.time_unit)
+            elif kind == MADE_BY:
+                self.facts[MADE_BY] = value
             elif kind == "thread_name":
                 self.threads[tid] = key
             elif kind == "run" and key == "run" and self.run is None:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -65,9 +66,12 @@ def run(args: argparse.Namespace) -> int:
     _check_page(args)
     from dftracer.analyze import analyze
 
-    trace = open_trace(args, torch=True)
-    with progress(args, "reading") as bar:
-        analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
+    shown = args.paths[0]
+    with contextlib.ExitStack() as stack:
+        _take_steps(args, stack)
+        trace = open_trace(args, torch=True)
+        with progress(args, "reading") as bar:
+            analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
     if not analysis.trace_facts["events"]:
         refuse_empty_selection(args, trace)
     analysis.flops = args.flops
@@ -76,12 +80,25 @@ def run(args: argparse.Namespace) -> int:
         from dftracer.report import html_page
 
         with appearing(Path(args.html)) as place:
-            page = html_page(analysis, f"dftracer: {args.paths[0]}")
+            page = html_page(analysis, f"dftracer: {shown}")
             place.write_text(page, encoding="utf-8", errors="replace")
         if not args.quiet:
             where = sys.stderr if args.json or args.md else sys.stdout
             print(f"HTML report: {Path(args.html).resolve()}", file=where)
     return EXIT_OK
+
+
+def _take_steps(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+    """With --steps, report the slice of these steps: most events have no label, and workers are ahead."""
+    if args.steps is None:
+        return
+    from dftracer.cli.commands import slice as slicing
+
+    place = stack.enter_context(tempfile.TemporaryDirectory(prefix="dftracer-steps-"))
+    slicing.run(
+        argparse.Namespace(**{**vars(args), "output": place, "force": True, "json": False, "quiet": True})
+    )
+    args.paths, args.steps, args.time, args.epochs = [place], None, None, None
 
 
 def _choose_format(args: argparse.Namespace) -> None:
