@@ -197,7 +197,17 @@ def test_under_run(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import time\nopen('x', 'w').write('x')\ntime.sleep(2.3)\n")
     subprocess.run(
-        [sys.executable, "-m", "dftracer", "run", "-o", str(tmp_path / "traces"), "--", sys.executable, program],
+        [
+            sys.executable,
+            "-m",
+            "dftracer",
+            "run",
+            "-o",
+            str(tmp_path / "traces"),
+            "--",
+            sys.executable,
+            program,
+        ],
         cwd=tmp_path,
         env=clean_environment(),
         check=True,
