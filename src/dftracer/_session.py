@@ -63,16 +63,16 @@ def _join() -> None:
 
 def _name_device() -> None:
     if not SETTINGS.device_events and "torch" in sys.modules:
-        from dftracer import _device_events  # noqa: PLC0415 - only where torch is in use
+        from dftracer.torch import device  # noqa: PLC0415 - only where torch is in use
 
-        _device_events.name_devices()
+        device.name_devices()
 
 
 def _watch_device() -> None:
     if SETTINGS.device_events:
-        from dftracer import _device_events  # noqa: PLC0415 - only where something is recorded
+        from dftracer.torch import device  # noqa: PLC0415 - only where something is recorded
 
-        _device_events.watch()
+        device.watch()
 
 
 def arm() -> None:

@@ -90,6 +90,8 @@ def test_report_as_json_has_the_documented_keys(run: Run) -> None:
             "optimizer",
             "comm",
             "checkpoint",
+            "sync",
+            "own_code",
             "other",
             "unexplained",
         ]

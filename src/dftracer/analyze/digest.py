@@ -26,8 +26,9 @@ from dftracer.analyze.pairs import (
     Pairs,
     opens_to_write,
 )
-from dftracer.load._scan import Scanner
-from dftracer.load.chunk import MISSING, Chunk, Ints
+from dftracer.analyze.steps import FORWARD_UNSEEN, INFERENCE
+from dftracer.load._scan import Scanner, arg_numbers
+from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
 from dftracer.load.process import MetaRow, ProcessInfo
 from dftracer.load.trace import Filter, scan_file
 
@@ -182,14 +183,26 @@ class Digester:
             counted = "image_idx" if kind == "item" else "count"
             labels = (label, chunk.ints("epoch")[rows][at], chunk.ints(counted)[rows][at])
             times = (out.tid[at], out.ts[at], out.dur[at])
-            if kind != "collate":
-                out.marks[kind] = np.stack((*times, *labels))
+            flags = np.zeros(at.size, np.int64)
             if kind in {"wait", "body", "collate"}:
                 place = at if isinstance(rows, slice) else rows[at]
                 automatic = '"auto":1' in chunk.args_text(int(place[0])).replace(" ", "")
                 out.auto = out.auto or (automatic and kind != "collate")
-                if automatic and kind != "body":
+                if automatic and kind == "body":
+                    flags = _flags(chunk, place)
+                elif automatic:
                     out.lineage[kind] = read_lineage(kind, chunk, place, times)
+            if kind != "collate":
+                out.marks[kind] = np.stack((*times, *labels, flags))
+
+
+def _flags(chunk: Chunk, rows: Any) -> Ints:
+    """What automatic tracing says about some steps, see `steps.StepTable.flags`."""
+    ends, text = chunk.args_of(np.asarray(rows))
+    out = np.zeros(len(rows), np.int64)
+    for flag, key in ((FORWARD_UNSEEN, b'"forward_unseen":'), (INFERENCE, b'"inference":')):
+        out[int64s(arg_numbers(ends.astype(np.int64), text, key)) > 0] |= flag
+    return out
 
 
 def by_process(chunk: Chunk) -> Iterator[tuple[int, Chunk]]:

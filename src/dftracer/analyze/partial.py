@@ -18,7 +18,16 @@ from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
 from dftracer.analyze.folded import Rows, Sums
 from dftracer.analyze.host_work import HostWork, WorkRows
-from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, intersection, total, union
+from dftracer.analyze.intervals import (
+    EMPTY,
+    Intervals,
+    account,
+    difference,
+    intersection,
+    measure,
+    total,
+    union,
+)
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
 from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
@@ -35,7 +44,7 @@ from dftracer.analyze.stages import (
     STAGES,
     class_of,
 )
-from dftracer.analyze.steps import StepTable
+from dftracer.analyze.steps import FORWARD_UNSEEN, StepTable
 from dftracer.analyze.torch_files import TorchProcess, digest_of
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
@@ -49,7 +58,7 @@ _IO_CLASSES = [CLASSES.index(c) for c in ("item", "read", "io_read", "io_write")
 _COMPUTE_CLASSES = [CLASSES.index(c) for c in (*COMPUTE_STAGES, "update", "any_compute")]
 _UPDATE, _ANY_COMPUTE = CLASSES.index("update"), CLASSES.index("any_compute")
 _IO_WRITE = CLASSES.index("io_write")
-_FETCH_WAIT = STAGE_INDEX["fetch_wait"]
+_FETCH_WAIT, _OWN_CODE = STAGE_INDEX["fetch_wait"], STAGE_INDEX["own_code"]
 
 
 @dataclass
@@ -269,8 +278,12 @@ class _Analyzer:
         if inside[0].size:
             step = np.searchsorted(steps.start, inside[0], side="right") - 1
             np.subtract.at(out.account, step, account(start, end, stage, len(STAGES), *inside))
-        explained = out.account[:, :NONE].sum(axis=1)
-        out.account[:, NONE] = steps.wall - explained
+        out.account[:, NONE] = 0
+        out.account[:, NONE] = steps.wall - out.account.sum(axis=1)
+        if self.auto and steps.source in {"fetch", "block"}:
+            unseen = self._forward_unseen(steps, (start, end), stage)
+            out.account[:, _OWN_CODE] += out.account[:, NONE] - unseen
+            out.account[:, NONE] = unseen
         wait = stage == _FETCH_WAIT
         in_steps = (start < steps.end[-1]) & (end > steps.start[0]) & wait
         out.waits = difference((start[in_steps], end[in_steps]), evaluation)
@@ -283,6 +296,24 @@ class _Analyzer:
             per_gap = account(start, end, stage, len(STAGES), gaps[0], gaps[1])
             out.outside = per_gap.sum(axis=0)
             out.outside[NONE] = total(gaps) - out.outside[:NONE].sum()
+
+    def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints) -> Ints:
+        """Per step, time before the backward pass in which nobody saw where the forward pass began.
+
+        What else is in no stage of an automatic step is the program's own code.
+        """
+        out = np.zeros(len(steps), np.int64)
+        blind = np.flatnonzero(steps.flags & FORWARD_UNSEEN)
+        if not blind.size:
+            return out
+        backward = np.sort(self.marks.spans("learn")[0])
+        at = np.searchsorted(backward, steps.body[blind])
+        until = np.append(backward, np.iinfo(np.int64).max)[at]
+        first, last = steps.body[blind], np.minimum(until, steps.end[blind])
+        known = stage != NONE
+        seen = measure((covered[0][known], covered[1][known]), first, last)
+        out[blind] = last - first - seen
+        return out
 
     def _names_frame(self) -> pl.DataFrame:
         (tid, ts, dur, pair), counts = self.by_time.take()

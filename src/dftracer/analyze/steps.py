@@ -11,6 +11,8 @@ from dftracer.analyze.intervals import EMPTY, Intervals
 from dftracer.load.chunk import MISSING, Ints
 
 __all__ = [
+    "FORWARD_UNSEEN",
+    "INFERENCE",
     "MARKS",
     "Bools",
     "StepTable",
@@ -22,9 +24,12 @@ __all__ = [
 
 Bools = npt.NDArray[np.bool_]
 
-# The rows of a table of marks.
-MARKS = ("tid", "ts", "dur", "step", "epoch", "count")
-_TS, _DUR, _STEP, _EPOCH, _COUNT = (MARKS.index(m) for m in ("ts", "dur", "step", "epoch", "count"))
+# The rows of a table of marks; `flags` is what automatic tracing says about a step.
+MARKS = ("tid", "ts", "dur", "step", "epoch", "count", "flags")
+_TS, _DUR, _STEP, _EPOCH, _COUNT, _FLAGS = (
+    MARKS.index(m) for m in ("ts", "dur", "step", "epoch", "count", "flags")
+)
+FORWARD_UNSEEN, INFERENCE = 1, 2
 
 
 @dataclass
@@ -42,6 +47,7 @@ class StepTable:
     loop: Ints = field(default_factory=lambda: EMPTY[0])  # which pass through a loader, from 0
     inner: Intervals = EMPTY  # loops inside a step, one span for each step that has any
     evaluation: Ints = field(default_factory=lambda: EMPTY[0])  # us of evaluation inside each step
+    flags: Ints = field(default_factory=lambda: EMPTY[0])  # FORWARD_UNSEEN, INFERENCE
     first: Bools = field(default_factory=lambda: np.empty(0, bool))  # of its epoch or loop
     profiled: Bools = field(default_factory=lambda: np.empty(0, bool))
     steady: Bools = field(default_factory=lambda: np.empty(0, bool))  # used to judge the run
@@ -52,6 +58,8 @@ class StepTable:
             self.loop = np.zeros(n, np.int64)
         if self.evaluation.size != n:
             self.evaluation = np.zeros(n, np.int64)
+        if self.flags.size != n:
+            self.flags = np.zeros(n, np.int64)
         if self.steady.size != n:
             self.first, self.profiled = np.zeros(n, bool), np.zeros(n, bool)
             self.steady = np.ones(n, bool)
@@ -78,7 +86,17 @@ class StepTable:
             c[rows] for c in (self.start, self.body, self.end, self.step, self.epoch, self.loop)
         )
         return StepTable(
-            start, body, end, step, epoch, self.source, self.tid, self.elsewhere, loop, self.inner
+            start,
+            body,
+            end,
+            step,
+            epoch,
+            self.source,
+            self.tid,
+            self.elsewhere,
+            loop,
+            self.inner,
+            flags=self.flags[rows],
         )
 
     @staticmethod
@@ -108,6 +126,7 @@ def steps_from_loop(waits: Ints, bodies: Ints) -> StepTable:
         start[outer], bodies[_TS][outer], end[outer], bodies[_STEP][outer], bodies[_EPOCH][outer], "fetch"
     )
     table.loop = _loops(bodies[_COUNT][outer])
+    table.flags = np.maximum(bodies[_FLAGS][outer], 0)
     if not outer.all():
         table.inner = _inner(table, start[~outer], end[~outer])
     return table
@@ -134,7 +153,8 @@ def steps_from_bodies(bodies: Ints) -> StepTable:
     """`fetch.block` alone: training without a loader, its steps marked by automatic tracing."""
     bodies = bodies[:, np.argsort(bodies[_TS], kind="stable")]
     ts, end = bodies[_TS], bodies[_TS] + bodies[_DUR]
-    return StepTable(ts, ts, end, bodies[_STEP], bodies[_EPOCH], "block")
+    flags = np.maximum(bodies[_FLAGS], 0)
+    return StepTable(ts, ts, end, bodies[_STEP], bodies[_EPOCH], "block", flags=flags)
 
 
 def steps_from_profiler(marks: Ints) -> StepTable:

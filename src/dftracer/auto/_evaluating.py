@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dftracer.auto._events import now
-from dftracer.auto._patches import safely
 from dftracer.auto._threads import training
+from dftracer.torch.patches import safely
 
 __all__ = ["evaluating"]
 

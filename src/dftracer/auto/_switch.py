@@ -8,8 +8,9 @@ import sys
 
 from dftracer import _session
 from dftracer._before_finalize import before_finalize
-from dftracer.auto import _adapters, _imports
-from dftracer.auto._patches import Patches
+from dftracer.auto import _adapters
+from dftracer.torch import imports
+from dftracer.torch.patches import Patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def install() -> bool:
     if "dftracer.python" in sys.modules:  # annotations of an earlier session say nothing of this one
         importlib.import_module("dftracer.auto._events").begin_anew()
     _patches = Patches()
-    _imports.when_imported("torch", _torch_is_there)
+    imports.when_imported("torch", _torch_is_there)
     # Not after torch: a framework that imports it is in the middle of its own import then.
     for name, ours in _adapters.ADAPTERS.items():
         _watch(name, _by_adapter(ours))
@@ -51,7 +52,7 @@ def uninstall() -> None:
     global _patches  # noqa: PLW0603
     if _patches is None:
         return
-    _imports.forget()
+    imports.forget()
     _patches.take_back()
     _patches = None
     _finish()
@@ -63,10 +64,11 @@ def _torch_is_there(torch: ModuleType) -> None:
     global _registered  # noqa: PLW0603
     if _patches is None:
         return
-    checkpoint, comm, compute, loader, told, transfer = (
-        importlib.import_module(f"dftracer.auto.{name}")
-        for name in ("_checkpoint", "_comm", "_compute", "_loader", "_told", "_transfer")
+    checkpoint, comm, compute, loader, transfer = (
+        importlib.import_module(f"dftracer.torch.{name}")
+        for name in ("checkpoint", "comm", "compute", "loader", "transfer")
     )
+    told: Any = importlib.import_module("dftracer.auto._told")
     if not _registered:
         _registered = True
         before_finalize(_finish)
@@ -80,7 +82,7 @@ def _torch_is_there(torch: ModuleType) -> None:
     _watch("torch.optim.optimizer", compute.install_optimizers)
     _watch("torch.amp.grad_scaler", compute.install_scaler)
     if _session.SETTINGS.auto_modules:
-        _watch("torch", importlib.import_module("dftracer.auto._modules").install)
+        _watch("torch", importlib.import_module("dftracer.torch.modules").install)
     for name in checkpoint.CALLS:
         _watch(name, checkpoint.install)
 
@@ -92,7 +94,7 @@ def _watch(name: str, install: Any) -> None:
         if patches is not None and patches is _patches:
             install(module, patches)
 
-    _imports.when_imported(name, met)
+    imports.when_imported(name, met)
 
 
 def _by_adapter(ours: str) -> Any:

@@ -8,8 +8,8 @@ import sys
 import threading
 from typing import Any
 
-from dftracer.auto._patches import safely
 from dftracer.auto._training import Training
+from dftracer.torch.patches import safely
 
 __all__ = ["all_trainings", "finish_all", "forget_all", "local", "training"]
 

@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from dftracer.auto import _told
-from dftracer.auto._compute import ALL_INSIDE
 from dftracer.auto._events import now
-from dftracer.auto._patches import Patches, safely
 from dftracer.auto._threads import training
+from dftracer.torch.compute import ALL_INSIDE
+from dftracer.torch.patches import Patches, safely
 
 __all__ = ["NAME", "install"]
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from dftracer import _core, _session
 from dftracer.auto._events import BLOCK, EPOCH, EVALUATE, FETCH, TRAIN, Word
-from dftracer.auto._patches import Patches, safely
 from dftracer.auto._required import required
 from dftracer.python import ai
+from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
 

@@ -19,8 +19,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dftracer import auto
-from dftracer.auto._patches import Patches, safely
 from dftracer.auto._required import required
+from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
     from dftracer.auto._training import Training

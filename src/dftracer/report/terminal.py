@@ -33,6 +33,8 @@ COLOURS = {
     "optimizer": "#30a46c",
     "comm": "#e93d82",
     "checkpoint": "#ad7f58",
+    "sync": "#5ec4b6",
+    "own_code": "#7d66d9",
     "other": "#8b8d98",
     "unexplained": "#c9cbd3",
 }

@@ -17,7 +17,7 @@ from dftracer.view.part import BLOCK, Part, Spans, build_part
 __all__ = ["LEDGER", "ledger_between", "ledger_part"]
 
 LEDGER = "ledger"
-_KIND = {"fetch_wait": "fetch wait", "comm": "communication"}
+_KIND = {"fetch_wait": "fetch wait", "comm": "communication", "own_code": "own code"}
 _STEPS = [CLASSES.index(c) for c in ("block", "fetch_wait")]
 _COMPUTE = [CLASSES.index(c) for c in ("forward", "backward", "optimizer", "update", "any_compute")]
 _SKIP = CLASSES.index("skip")

@@ -12,7 +12,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from dftracer import _core
-from dftracer.auto._patches import Patches
+from dftracer.torch.patches import Patches
 
 __all__ = ["install", "modules"]
 

@@ -8,10 +8,10 @@ from types import ModuleType
 from typing import Any
 
 from dftracer.auto._events import now
-from dftracer.auto._imports import half_made
-from dftracer.auto._patches import Patches, failed, out_of_sight, safely
 from dftracer.auto._state import OPTIMIZERS
 from dftracer.auto._threads import local, training
+from dftracer.torch.imports import half_made
+from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 
 _CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
 

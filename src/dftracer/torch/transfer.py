@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from dftracer.auto._events import TRANSFER, now
-from dftracer.auto._patches import Patches, safely
 from dftracer.auto._threads import training
+from dftracer.torch.patches import Patches, safely
 
 __all__ = ["install", "install_pinning"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dftracer._core import items
 from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, Word, now
-from dftracer.auto._patches import Patches, failed, out_of_sight, safely
+from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 
 __all__ = ["in_worker", "install"]
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dftracer import _collective_calls as calls
 from dftracer import _messages
 from dftracer.auto._events import Word
-from dftracer.auto._patches import Patches
 from dftracer.auto._threads import training
 from dftracer.python import ai
+from dftracer.torch import collectives as calls
+from dftracer.torch.patches import Patches
 
 __all__ = ["install"]
 

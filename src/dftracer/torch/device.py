@@ -14,7 +14,7 @@ from collections import deque
 
 from dftracer import _core
 from dftracer._before_finalize import before_finalize
-from dftracer._device_clock import DeviceClock
+from dftracer.torch.device_clock import DeviceClock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any
 
 from dftracer.auto._events import CAPTURE, RESTART, Word, now
-from dftracer.auto._patches import Patches, safely
 from dftracer.auto._threads import training
-from dftracer.auto._worker import in_worker
+from dftracer.torch.patches import Patches, safely
+from dftracer.torch.worker import in_worker
 
 __all__ = ["CALLS", "install"]
 

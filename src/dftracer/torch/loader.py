@@ -12,12 +12,12 @@ from types import ModuleType
 from typing import Any
 
 from dftracer._core import step_rule
-from dftracer.auto import _worker
 from dftracer.auto._events import BACKWARD, BLOCK, FETCH, FORWARD, STEP, now
 from dftracer.auto._passes import Pass
-from dftracer.auto._patches import Patches, failed, safely
 from dftracer.auto._threads import local, training
 from dftracer.auto._told import tell
+from dftracer.torch import worker
+from dftracer.torch.patches import Patches, failed, safely
 
 __all__ = ["install"]
 
@@ -40,7 +40,7 @@ def install(module: ModuleType, patches: Patches) -> None:
     patches.replace(module.DataLoader, "__iter__", loader_iter)
     _watch_next(module, patches)
     _watch_order(module, patches)
-    _worker.install(module, patches)
+    worker.install(module, patches)
 
 
 def _watch_next(module: ModuleType, patches: Patches) -> None:
