@@ -70,6 +70,7 @@ def test_a_busy_machine(tmp_path: Path) -> None:
     )
     assert f.evidence["cause"] == "others"
     assert f.seconds == pytest.approx(3.1, rel=0.01)
+    assert a.head[1:] == (f.title, f.advice)
     assert f.evidence["other_cpu_s"] == pytest.approx(14, rel=0.01)
     machine = document(a)["machine"]
     assert machine["cpu_share"] == pytest.approx(0.6, rel=0.01)
@@ -144,7 +145,7 @@ def test_outliers_that_scheduling_explains_are_no_slow_steps(tmp_path: Path) -> 
     a = _outliers(tmp_path, 450 * MS)
     f = _finding(a, "machine_busy")
     assert f.evidence["slow_steps"] == 2
-    assert f.evidence["explains"] == ["slow_steps"]
+    assert [s.id for s in f.symptoms] == ["slow_steps"]
     assert f.seconds == pytest.approx(1.0, rel=0.02)
     assert "2 steps took several times as long" in f.title
     assert "slow_steps" not in _ids(a)

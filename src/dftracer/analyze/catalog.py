@@ -66,10 +66,10 @@ KINDS: Final = (
         "The program waits for a CPU: something else, or too much of its own, runs on them.",
         f"the training thread, or the loader's workers while it waits for them, waited for a CPU"
         f" {_percent(t.BUSY_SHARE)} of the time of the steps; or slow steps are explained by such waiting."
-        " Findings that it explains (slow steps, drift, stragglers, slow items) are not reported beside it",
+        " What it explains (slow steps, drift, stragglers, slow items) is part of it",
         "`rank`, `cause` (`others`, `own`, `cpu_limit`, `unknown`), `waited_s`, `waited_by_workers_s`,"
         " `waited_for_cpu_share`, `cpus`, `runnable`, `own_cpu_s`, `other_cpu_s`, `cpu_limit`, `throttled_s`,"
-        " `slow_steps`, `explains`",
+        " `slow_steps`",
         "Find out what else runs there (top, other jobs of the node), and measure on a quiet machine.",
     ),
     Kind(
@@ -190,6 +190,14 @@ KINDS: Final = (
         f"{_percent(t.MENTION_SHARE)} of the steady steps",
         "`rank`, `event`, `seconds`, `share_of_step_time`",
         "Look into that function: move it out of the step, or overlap it with compute.",
+        general=True,
+    ),
+    Kind(
+        "own_code",
+        "The program's own code, in none of the stages of training, takes a large share of the step.",
+        f"{_percent(t.MENTION_SHARE)} of the steady steps of a run that was traced automatically",
+        "`rank`, `seconds`, `share_of_step_time`, `where_s` (by function and line, as sampled)",
+        "Look at what the loop does besides training: move it out of the loop, or do it less often.",
         general=True,
     ),
     Kind(

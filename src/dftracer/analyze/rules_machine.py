@@ -211,19 +211,17 @@ def machine_busy(c: Context) -> Iterator[Finding]:
     )
 
 
-def without_symptoms(c: Context, found: list[Finding]) -> list[Finding]:
-    """Leave out what unsteady scheduling explains: it is one finding, with its symptoms as evidence."""
+def without_symptoms(found: list[Finding]) -> list[Finding]:
+    """All but what unsteady scheduling explains: that becomes part of the finding about it."""
     busy = next((f for f in found if f.id == "machine_busy"), None)
     if busy is None:
         return found
-    explained = []
     for f in found:
         steps = f.id == "slow_steps" and busy.evidence["slow_steps"]
         other = f.id in _SYMPTOMS and f.seconds > 0 and MAJORITY * f.seconds <= busy.seconds
         if steps or other:
-            explained.append(f.id)
-    busy.evidence["explains"] = sorted(set(explained))
-    return [f for f in found if f.id not in explained]
+            busy.symptoms.append(f)
+    return [f for f in found if f not in busy.symptoms]
 
 
 def gpu_throttled(c: Context) -> Iterator[Finding]:
