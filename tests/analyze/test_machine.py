@@ -158,6 +158,44 @@ def test_outliers_of_the_program_itself_stay(tmp_path: Path) -> None:
     assert "machine_busy" not in _ids(a)
 
 
+def test_steps_that_sleep_on_a_busy_machine_stay(tmp_path: Path) -> None:
+    """Waiting for a CPU all the time does not explain steps that did not want one."""
+    p = Process(10, rank=0)
+    end = _train(p, 100, slow=(7, 31, 58, 83), slow_by=900 * MS)
+    for t in range(0, end + S, S):
+        slept = sum(900 * MS for s in p.spans if s.name == "fetch.block" and s.dur > 500 * MS and s.end <= t)
+        _cpu(p, t, (t - slept) // 2, (t - slept) // 2)
+        p.counter("host.cpu", t, user_us=2 * t, system_us=0, cpus=2, runnable=5)
+    p.write(tmp_path)
+    a = analyze(tmp_path)
+    assert {"slow_steps", "machine_busy"} <= _ids(a)
+
+
+def test_a_rank_on_a_busy_node(tmp_path: Path) -> None:
+    """Rank 1 is late because its node has no CPU for it; if it is late by itself, that stays."""
+    for name, waited in (("busy", 0.45), ("own", 0.25)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for rank in (0, 1):
+            p = Process(10 + rank, rank=rank, world_size=2, host=f"node{rank}")
+            t = 0
+            for i in range(50):
+                work = 180 * MS if rank else 90 * MS
+                p.step(i + 1, t, 10 * MS, 190 * MS, step=i)
+                p.span("compute", "forward", t + 10 * MS, work, step=i)
+                p.span("comm", "all_reduce", t + 10 * MS + work, 190 * MS - work, step=i)
+                t += 200 * MS
+            for at in range(0, t + 1, S):
+                share = waited if rank else 0.0 if name == "busy" else 0.25
+                _cpu(p, at, at // 2, int(share * at))
+                p.counter("host.cpu", at, user_us=2 * at, system_us=0, cpus=2, runnable=5)
+            p.write(folder)
+        a = analyze(folder)
+        assert ("straggler_rank" in _ids(a)) == (name == "own")
+        if name == "busy":
+            assert [s.id for s in _finding(a, "machine_busy").symptoms] == ["straggler_rank"]
+
+
 def test_a_quiet_run_has_none(tmp_path: Path) -> None:
     """Some waiting, a hot cache, a cool GPU, memory to spare."""
     p = Process(10, rank=0)

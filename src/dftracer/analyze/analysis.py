@@ -57,7 +57,7 @@ class Analysis:
         self.run_s = run_us / 1e6
         self.bound: Bound | None = find_bound(view)
         context = Context(job, self.name_table, self.file_table, self.run_s, view, self.bound)
-        found = rules_machine.without_symptoms([f for rule in _RULES for f in rule(context)])
+        found = rules_machine.without_symptoms(context, [f for rule in _RULES for f in rule(context)])
         evidence = trust.evidence_findings(context, self.trace_facts)
         self.findings: Findings = Findings([*ordered(found), *evidence])
         self.head: Head = head(context, [*found, *evidence])

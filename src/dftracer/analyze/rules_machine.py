@@ -20,6 +20,7 @@ from dftracer.analyze.machine import (
     throttled,
     waited_use,
 )
+from dftracer.analyze.partial import Partial
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import (
     BUSY_SHARE,
@@ -38,8 +39,6 @@ _OTHERS = "others"  # what took the CPUs: other programs, the program itself, or
 _OWN = "own"
 _LIMIT = "cpu_limit"
 _UNKNOWN = "unknown"
-# What unsteady scheduling looks like in the step times.
-_SYMPTOMS = ("step_drift", "slow_items", "straggler_worker", "straggler_rank")
 
 
 def _percent(share: float) -> str:
@@ -109,9 +108,17 @@ def _slow_steps(rank: Rank, series: Series) -> tuple[int, float]:
     low = np.clip(np.searchsorted(edges, steps.start[at], side="right") - 1, 0, edges.size - 2)
     high = np.clip(np.searchsorted(edges, steps.end[at], side="left"), 1, edges.size - 1)
     touched = np.unique(np.concatenate([np.arange(a, max(b, a + 1)) for a, b in zip(low, high, strict=True)]))
-    waited = np.diff(series.values["waited_us"])[touched].sum()
+    length = np.diff(edges)
+    ran, waited = (np.diff(series.values[k]) for k in ("ran_us", "waited_us"))
+    asleep = length - ran - waited
+    others = np.setdiff1d(np.arange(length.size), touched)
+    if others.size > 1:  # also in usual steps it sleeps, or waits for data
+        asleep = asleep - length * float(np.median(asleep[others] / length[others]))
+    waited, asleep = waited[touched], asleep[touched]
     lost = float((wall[slow] - usual).sum())
-    return (int(slow.size), lost / 1e6) if waited >= MAJORITY * lost else (0, 0.0)
+    # A step that sleeps, or waits for something else than a CPU, is the program's own.
+    explained = waited.sum() >= MAJORITY * lost and asleep.sum() < MAJORITY * lost
+    return (int(slow.size), lost / 1e6) if explained else (0, 0.0)
 
 
 def _waiting(c: Context) -> _Waiting | None:
@@ -211,17 +218,53 @@ def machine_busy(c: Context) -> Iterator[Finding]:
     )
 
 
-def without_symptoms(found: list[Finding]) -> list[Finding]:
+def without_symptoms(c: Context, found: list[Finding]) -> list[Finding]:
     """All but what unsteady scheduling explains: that becomes part of the finding about it."""
     busy = next((f for f in found if f.id == "machine_busy"), None)
     if busy is None:
         return found
-    for f in found:
-        steps = f.id == "slow_steps" and busy.evidence["slow_steps"]
-        other = f.id in _SYMPTOMS and f.seconds > 0 and MAJORITY * f.seconds <= busy.seconds
-        if steps or other:
-            busy.symptoms.append(f)
-    return [f for f in found if f not in busy.symptoms]
+    busy.symptoms = [f for f in found if _is_symptom(c, f, busy)]
+    left = [f for f in found if f not in busy.symptoms]
+    regular = busy.evidence["waited_for_cpu_share"] < BUSY_SHARE and not busy.symptoms
+    return [f for f in left if f is not busy] if regular else left
+
+
+def _is_symptom(c: Context, f: Finding, busy: Finding) -> bool:
+    if f.id == "slow_steps":  # every n-th step is slow for a reason of its own
+        return bool(busy.evidence["slow_steps"]) and f.evidence["every"] is None
+    if f.id == "step_drift" and c.rank is not None:
+        return _drifted(c.rank) >= MAJORITY * f.seconds > 0
+    if f.id == "straggler_rank":
+        late = next((r.main for r in c.job.ranks if r.number == f.evidence["rank"]), None)
+        others = [r.main for r in c.job.ranks if r.main is not late]
+        return late is not None and _beyond(late, others) >= MAJORITY * f.seconds > 0
+    if f.id == "straggler_worker" and c.rank is not None:
+        workers = [w.partial for w in c.rank.workers if not w.thread]
+        late = next((p for p in workers if p.process.pid == f.evidence["pid"]), None)
+        others = [p for p in workers if p is not late]
+        return late is not None and _beyond(late, others) >= MAJORITY * f.evidence["extra_worker_s"] > 0
+    return False
+
+
+def _beyond(late: Partial, others: list[Partial]) -> float:
+    """How many seconds longer than the others, at the median, one process waited for a CPU."""
+    waited = [s.grown("waited_us", *s.span) for p in others if (s := waited_use(p)) is not None]
+    own = waited_use(late)
+    if own is None or not waited:
+        return 0.0
+    return (own.grown("waited_us", *own.span) - float(np.median(waited))) / 1e6
+
+
+def _drifted(rank: Rank) -> float:
+    """How many seconds longer a rank waited than if all of its steps were like those of the first quarter."""
+    series = waited_use(rank.main)
+    if series is None:
+        return 0.0
+    start, end = _steps_time(rank)
+    quarter = (end - start) / 4
+    first = series.grown("waited_us", start, start + quarter)
+    last = series.grown("waited_us", end - quarter, end)
+    return 2 * (last - first) / 1e6
 
 
 def gpu_throttled(c: Context) -> Iterator[Finding]:
