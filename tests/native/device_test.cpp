@@ -54,8 +54,7 @@ TEST(threads_call_while_sessions_begin_and_end) {
     stop_interception();
     Trace trace = read_trace(session_path());
     recorded += trace.named("cudaGraphLaunch").size();
-    for (const Json& event : trace.named("cudaStreamSynchronize"))
-      CHECK_EQ(event["args"]["stream"].integer(), 200'000);
+    for (const Json& event : trace.named("cudaStreamSynchronize")) CHECK_EQ(event["args"]["stream"].integer(), 200'000);
   }
   stop = true;
   for (std::thread& t : threads) t.join();
