@@ -145,25 +145,28 @@ PyObject* mute_models(PyObject*, PyObject* on) {
 // Takes the place of torch._dynamo.eval_frame._maybe_set_eval_frame; `original` is that. A compiled function sets its
 // callback, runs, and sets the one before: to the rule it is a model.
 PyObject* set_eval_frame(PyObject* original, PyObject* callback) {
-  PyObject* before = PyObject_CallOneArg(original, callback);
-  if (!before || g_muted) return before;
   const void* frame = running_frame(PyThreadState_Get());
   bool on = callback != Py_None && callback != Py_False;
-  bool begins = on && !tls_depth, ends = !on && tls_compiled && tls_compiled == frame;
-  if (!begins && !ends) return before;
-  if (Training* here = training_here()) {
-    if (begins && !here->muted) {
+  // Nothing of ours runs while the callback is set: it would be compiled.
+  if (on && !tls_depth && !g_muted) {
+    if (Training* here = training_here()) {
       bool gradients = gradients_on();
-      recording(
-          [&] { here->rule->model_begins(rule_clock(), gradients, reinterpret_cast<uintptr_t>(callback), false); });
+      auto function = reinterpret_cast<uintptr_t>(callback);
+      recording([&] { here->rule->model_begins(rule_clock(), gradients, function, false); });
       tls_compiled = frame;
       ++tls_depth;
-    } else if (ends) {
-      tls_compiled = nullptr;
-      --tls_depth;
-      recording([&] { here->rule->model_ends(rule_clock()); });
+      Py_DECREF(here);
     }
-    Py_DECREF(here);
+  }
+  PyObject* before = PyObject_CallOneArg(original, callback);
+  if (!on && tls_compiled && tls_compiled == frame) {
+    tls_compiled = nullptr;
+    --tls_depth;
+    KeepError keep;
+    if (Training* here = training_here()) {
+      recording([&] { here->rule->model_ends(rule_clock()); });
+      Py_DECREF(here);
+    }
   }
   return before;
 }

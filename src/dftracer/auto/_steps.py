@@ -21,7 +21,7 @@ from typing import Any
 from dftracer import _core
 from dftracer._core import Training, training
 from dftracer.auto import _events as events
-from dftracer.torch.patches import Patches, safely
+from dftracer.torch.patches import Patches, out_of_sight, safely
 
 ALL_INSIDE = -1  # `Training.scaling`, instead of one optimizer: all that step now are parts of one step
 
@@ -76,6 +76,8 @@ def install(torch: ModuleType, patches: Patches) -> None:
         super(module, cls).__init_subclass__(**kwargs)
         _core.watch_model_type(cls)
 
+    for ours in (init_subclass, _make):
+        safely(out_of_sight, ours)
     if "__init_subclass__" not in vars(module):
         module.__init_subclass__ = classmethod(init_subclass)
         patches.later(functools.partial(_take_away, module, "__init_subclass__", init_subclass))

@@ -7,6 +7,7 @@ is in a separate table, and a batch is identified by the loader's task number.
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from types import ModuleType
 from typing import Any
@@ -41,11 +42,14 @@ def install(module: ModuleType, patches: Patches) -> None:
 
 
 def _watch_next(module: ModuleType, patches: Patches) -> None:
+    compiling = sys.modules["torch"].compiler.is_compiling
     iterator_class: Any = module._BaseDataLoaderIter
     next_original = iterator_class.__next__
 
     @functools.wraps(next_original)
     def iterator_next(self: Any) -> Any:
+        if compiling():  # compilers see the original function, which they know
+            return next_original(self)
         here = training()
         if here.fetching:  # a data set that loads through a loader of its own
             return next_original(self)
