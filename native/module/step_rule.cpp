@@ -15,6 +15,7 @@ constexpr size_t kMostModels = 16;
 class Args {
  public:
   void text(std::string_view more) {
+    if (more.empty()) return;
     if (size_t(buffer_ + sizeof buffer_ - at_) < more.size() + kRoom || !long_.empty()) {
       if (long_.empty()) long_.assign(buffer_, size_t(at_ - buffer_));
       long_.append(more);
