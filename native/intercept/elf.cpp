@@ -93,6 +93,13 @@ void* defined_function(const ElfObject& o, const char* name) {
   return s ? reinterpret_cast<void*>(o.base + s->st_value) : nullptr;
 }
 
+bool defines_at(const ElfObject& o, const char* name, const void* at) {
+  return find_hashed(o, name, [&](uint32_t, const ElfW(Sym) & s) {
+           return s.st_shndx != SHN_UNDEF && ELF64_ST_TYPE(s.st_info) == STT_FUNC &&
+                  reinterpret_cast<void*>(o.base + s.st_value) == at;
+         }) != nullptr;
+}
+
 uint32_t imported_symbols(const ElfObject& o) {
   if (!o.gnu_hash) return 0;
   uint32_t buckets = o.gnu_hash[0], first = o.gnu_hash[1], words = o.gnu_hash[2];

@@ -33,6 +33,9 @@ bool describe(const dl_phdr_info* info, ElfObject* out);
 // The address of the default version of a function defined in `object`, or null.
 void* defined_function(const ElfObject& object, const char* name);
 
+// Whether `at` is where a version of the function is defined in `object`.
+bool defines_at(const ElfObject& object, const char* name, const void* at);
+
 // The address of the PLT entry that a non-PIC program uses for a function it imports, or null.
 void* canonical_plt(const ElfObject& program, const char* name);
 
@@ -43,7 +46,9 @@ uint32_t imported_symbols(const ElfObject& object);
 // The number of a symbol of that name which the hash table knows, or 0.
 uint32_t hashed_symbol(const ElfObject& object, const char* name);
 
-// Calls visit(slot, number of the symbol) for every relocation that holds a function's address.
+enum class SlotKind { kCall, kPointer };  // called through, or data of the program's own
+
+// Calls visit(slot, number of the symbol, kind) for every relocation that holds a function's address.
 template <typename Visit>
 void for_each_slot(const ElfObject& object, Visit visit) {
 #if defined(__x86_64__)
@@ -60,7 +65,8 @@ void for_each_slot(const ElfObject& object, Visit visit) {
       if (type != kJump && type != kData && (type != kPointer || rela[i].r_addend != 0)) continue;
       auto index = ELF64_R_SYM(rela[i].r_info);
       if (index == 0) continue;
-      visit(reinterpret_cast<void**>(object.base + rela[i].r_offset), uint32_t(index));
+      visit(reinterpret_cast<void**>(object.base + rela[i].r_offset), uint32_t(index),
+            type == kPointer ? SlotKind::kPointer : SlotKind::kCall);
     }
   }
 }

@@ -48,7 +48,7 @@ struct LineCounts {
 // Scans blocks of text on one thread.
 class LineScanner {
  public:
-  LineScanner(Dictionaries& dictionaries, const Filter& filter);
+  LineScanner(Dictionaries& dictionaries, const Filter& filter, bool keep_text = false);
 
   // All records of [text, text+size) into `out`. Returns the bytes of a last line without its newline
   // that does not hold a whole record (0 if none).
@@ -83,7 +83,10 @@ class LineScanner {
   std::string_view plain(const Text& t, std::string& buffer);
   bool wanted();
 
+  void keep(const char* from, const char* to, Columns& out);
+
   const Filter* filter_;
+  bool keep_text_;
 #define X(n) Interner n##_;
   DFT_CODE_COLUMNS(X)
 #undef X

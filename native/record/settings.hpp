@@ -28,6 +28,7 @@ struct Settings {
   std::vector<std::string> import_dirs;  // accessed by the interpreter, not by the program
   bool trace_posix = false;
   bool trace_stdio = false;
+  bool trace_cuda = false;
   std::string prefix = "trace";
   std::string version = "0";
   int log_level = 0;

@@ -177,6 +177,9 @@ Settings settings_from(const SettingValues& values) {
   number("disable_stdio", &no_stdio);
   s.trace_posix = !no_io && !no_posix;
   s.trace_stdio = !no_io && !no_stdio;
+  bool no_cuda = true;
+  number("disable_cuda", &no_cuda);
+  s.trace_cuda = !no_cuda;
   return s;
 }
 

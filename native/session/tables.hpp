@@ -24,6 +24,7 @@ inline constexpr SettingRow kSettings[] = {
     {"disable_io", "DFTRACER_DISABLE_IO", "bool", "0", 0, 9223372036854775807, false, {}},
     {"disable_posix", "DFTRACER_DISABLE_POSIX", "bool", "0", 0, 9223372036854775807, false, {}},
     {"disable_stdio", "DFTRACER_DISABLE_STDIO", "bool", "0", 0, 9223372036854775807, false, {}},
+    {"disable_cuda", "DFTRACER_DISABLE_CUDA", "bool", "0", 0, 9223372036854775807, false, {}},
     {"inc_metadata", "DFTRACER_INC_METADATA", "bool", "1", 0, 9223372036854775807, false, {}},
     {"trace_compression", "DFTRACER_TRACE_COMPRESSION", "bool", "1", 0, 9223372036854775807, false, {}},
     {"disable_tids", "DFTRACER_DISABLE_TIDS", "bool", "0", 0, 9223372036854775807, false, {}},

@@ -128,14 +128,9 @@ def _is_toml(text: str, path: str) -> bool:
 
 
 def _toml(text: str) -> object:
-    for name in ("tomllib", "tomli"):
-        try:
-            return importlib.import_module(name).loads(text)
-        except ImportError:  # tomllib came with Python 3.11
-            continue
-    from dftracer import _toml_subset  # noqa: PLC0415
+    import tomllib  # noqa: PLC0415 - only where there is such a file
 
-    return _toml_subset.loads(text)
+    return tomllib.loads(text)
 
 
 def _yaml(text: str) -> object:

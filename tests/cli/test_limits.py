@@ -75,7 +75,7 @@ def long_line(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_line_without_end_is_passed_over(long_line: Path, tmp_path: Path, words: list[str]) -> None:
     argv = [w.replace("IN", str(long_line)).replace("OUT", str(tmp_path)) for w in words]
     done, megabytes = _measured(*argv)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == (1 if words[0] in {"merge", "repair"} else 0), done.stderr
     told = json.loads(done.stdout)
     if words[0] == "info":
         assert told["files"][0]["events"] == 2

@@ -143,6 +143,18 @@ def test_what_cannot_be_compared_is_said(runs: dict[str, Path], tmp_path: Path) 
     assert few["enough_steps"] is False
 
 
+def test_groups_of_runs(runs: dict[str, Path]) -> None:
+    told = json.loads(
+        dftracer("compare", "--json", runs["a"], runs["same"], "--", runs["slow"], runs["slow"])
+    )
+    assert [(r["name"], r["runs"]) for r in told["runs"]] == [("A", 2), ("B", 2)]
+    assert told["answer"] == "different"
+    assert told["changed"][0] == "preprocess"
+    text = dftracer("compare", runs["a"], runs["same"], "--", runs["slow"])
+    assert "2 runs" in text
+    assert "both sides of --" in dftracer("compare", runs["a"], runs["same"], "--", ok=2)
+
+
 def test_every_form_of_output(runs: dict[str, Path], tmp_path: Path) -> None:
     for ending, expected in (
         (".html", "<h1>B is slower by"),

@@ -149,6 +149,14 @@ KINDS: Final = (
         general=True,
     ),
     Kind(
+        "own_code",
+        "The program's own code, in none of the stages of training, takes a large share of the step.",
+        f"{_percent(t.MENTION_SHARE)} of the steady steps of a run that was traced automatically",
+        "`rank`, `seconds`, `share_of_step_time`, `where_s` (by function and line, as sampled)",
+        "Look at what the loop does besides training: move it out of the loop, or do it less often.",
+        general=True,
+    ),
+    Kind(
         "input_bound",
         "Steps wait for data, or load it themselves.",
         f"{_percent(t.MENTION_SHARE)} of the steady steps",

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.account import Backlog, backlog_of_boundaries
 from dftracer.analyze.device_host import functions_during, innermost, io_during
 from dftracer.analyze.device_kinds import KERNEL_KINDS, kernel_kind
 from dftracer.analyze.device_rows import HOST, KERNEL, LAUNCH, MEMCPY, MODULE, DeviceRows
@@ -27,6 +28,7 @@ __all__ = [
     "DeviceAccount",
     "HostSide",
     "account_of_rows",
+    "backlog_of_rows",
     "find_windows",
     "idle_class_of_stage",
 ]
@@ -208,6 +210,24 @@ def account_of_rows(rows: DeviceRows, host: HostSide, work: HostWork) -> DeviceA
     out.top = _top(device, kinds, when, host.stage_of_calls(when, callers), rows)
     out.over_time = _over_time(windows, busy, idle)
     return out
+
+
+def backlog_of_rows(rows: DeviceRows, windows: list[tuple[int, int]], steps: StepTable) -> Backlog:
+    """When the device was behind the host: from each launch until all that was launched is done.
+
+    Known in the steps that lie in the profiler's windows for the most part.
+    """
+    device = rows.take(np.flatnonzero(rows.on_device))
+    launched, _ = _launch_calls(rows, device)
+    known = launched != MISSING
+    if not known.any() or not len(steps):
+        return Backlog()
+    order = np.argsort(launched[known], kind="stable")
+    host = launched[known][order] / 1e3
+    reach = np.maximum.accumulate(device.end[known][order]) / 1e3
+    first, last = (np.array(c, np.int64) // 1000 for c in zip(*windows, strict=True))
+    observed = 2 * measure(union(first, last), steps.start, steps.end) > steps.end - steps.start
+    return backlog_of_boundaries(host, reach - host, observed, "profiler")
 
 
 def _launch_calls(rows: DeviceRows, device: DeviceRows) -> tuple[Ints, Ints]:

@@ -26,6 +26,7 @@ from dftracer.analyze.pairs import (
     Pairs,
     opens_to_write,
 )
+from dftracer.analyze.samples import Samples, samples_of_chunk
 from dftracer.analyze.steps import FORWARD_UNSEEN, INFERENCE
 from dftracer.load._scan import Scanner, arg_numbers
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
@@ -65,6 +66,7 @@ class Digest:
     lineage: dict[str, Ints] = field(default_factory=dict)  # waits and collations with their batches
     devices: DeviceParts | None = None  # profiler and device events
     work: Ints | None = None  # long functions and I/O, as host_work.WorkRows has them
+    samples: Samples | None = None  # of the program's own code
 
     def own(self) -> Digest:
         """The same without keeping the chunk's memory alive."""
@@ -192,17 +194,27 @@ class Digester:
                     flags = _flags(chunk, place)
                 elif automatic:
                     out.lineage[kind] = read_lineage(kind, chunk, place, times)
-            if kind != "collate":
+            if kind == "copied":
+                flags = _argument(chunk, at if isinstance(rows, slice) else rows[at], b'"bytes":')
+            if kind == "sample":
+                place = at if isinstance(rows, slice) else rows[at]
+                out.samples = samples_of_chunk(chunk, place, out.ts[at], out.dur[at])
+            elif kind != "collate":
                 out.marks[kind] = np.stack((*times, *labels, flags))
 
 
 def _flags(chunk: Chunk, rows: Any) -> Ints:
     """What automatic tracing says about some steps, see `steps.StepTable.flags`."""
-    ends, text = chunk.args_of(np.asarray(rows))
     out = np.zeros(len(rows), np.int64)
     for flag, key in ((FORWARD_UNSEEN, b'"forward_unseen":'), (INFERENCE, b'"inference":')):
-        out[int64s(arg_numbers(ends.astype(np.int64), text, key)) > 0] |= flag
+        out[_argument(chunk, rows, key) > 0] |= flag
     return out
+
+
+def _argument(chunk: Chunk, rows: Any, key: bytes) -> Ints:
+    """A number among the arguments of some rows."""
+    ends, text = chunk.args_of(np.asarray(rows))
+    return int64s(arg_numbers(ends.astype(np.int64), text, key))
 
 
 def by_process(chunk: Chunk) -> Iterator[tuple[int, Chunk]]:
@@ -240,7 +252,14 @@ _MARKS = {
 }
 _COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
 _PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}
-_TABLES = (_MARKS.values(), (kind for _, kind in _COMPUTE), _PIPELINE.values(), ("transfer", "profiler"))
+_CUDA = (("graphlaunch", "graph"), ("synchronize", "blocked"), ("memcpy", "copied"))
+_TABLES = (
+    _MARKS.values(),
+    (kind for _, kind in _COMPUTE),
+    _PIPELINE.values(),
+    ("transfer", "profiler", "sample"),
+    (kind for _, kind in _CUDA),
+)
 _KINDS = ("", *dict.fromkeys(kind for table in _TABLES for kind in table))
 
 
@@ -251,6 +270,10 @@ def _mark_kind(cat: str, name: str) -> str:
         return _PIPELINE.get(name.removesuffix(".block"), "")
     if name.startswith("ProfilerStep"):
         return "profiler"
+    if cat == "CUDA":
+        return next((kind for word, kind in _CUDA if word in name.lower()), "")
+    if cat == "sample":
+        return "sample"
     return "transfer" if cat == "device" else _MARKS.get((cat, name), "")
 
 

@@ -13,12 +13,16 @@ from dftracer.analyze.steps import (
     steps_from_bodies,
     steps_from_loop,
     steps_from_profiler,
+    steps_from_replays,
     steps_from_step_ends,
 )
-from dftracer.analyze.thresholds import MAJORITY
+from dftracer.analyze.thresholds import FEW_STEPS, MAJORITY
 from dftracer.load.chunk import Ints
 
 __all__ = ["MarkTables", "ai_span", "find_steps", "phase_marks"]
+
+
+_REPLAYS = 3  # times as many replays as other steps: those are the warm-up before the capture
 
 
 class MarkTables:
@@ -114,4 +118,20 @@ def find_steps(tables: MarkTables) -> tuple[StepTable, Intervals]:
             table = maker(tables.of(kind, tid))
             if len(table) > len(best):
                 best, best.tid = table, tid
-    return best, loops
+    replays = _replays(tables, best)
+    return (best, loops) if replays is None else (replays, EMPTY)
+
+
+def _replays(tables: MarkTables, steps: StepTable) -> StepTable | None:
+    """Replays of CUDA graphs as steps, if there are hardly any others; inside steps they are part of them."""
+    launches = tables.of("graph")
+    inside = measure((steps.start, steps.end), launches[1], launches[1] + 1) > 0
+    tids, counts = np.unique(launches[0][~inside], return_counts=True)
+    if not tids.size or counts.max() < max(FEW_STEPS, _REPLAYS * len(steps)):
+        return None
+    tid = int(tids[counts.argmax()])
+    mine = launches[:, (launches[0] == tid) & ~inside]
+    blocked = np.concatenate([tables.of(kind, tid) for kind in ("blocked", "copied")], axis=1)
+    table = steps_from_replays(mine, blocked)
+    table.tid = tid
+    return table

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from dftracer.analyze.account import Backlog, Spent, backlog_of_copies, spent
 from dftracer.analyze.device_parts import DeviceParts, DeviceSides
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
@@ -33,6 +34,7 @@ from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.pairs import IO_READ
 from dftracer.analyze.phases import Phases, evaluations_that_use_batches, find_phases
+from dftracer.analyze.samples import Samples
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
@@ -90,6 +92,9 @@ class Partial:
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
     awaited: Ints = field(default_factory=lambda: np.empty((len(AWAITED), 0), np.int64))  # waits, by batch
+    spent: Spent = field(default_factory=Spent)  # for the account of its time
+    samples: Samples = field(default_factory=Samples)  # of the program's own code
+    blocked: bool = False  # some call of the device's runtime blocked the host
 
 
 def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
@@ -148,6 +153,7 @@ class _Analyzer:
         self.by_time = Rows("tid", "ts", "dur", "pair")
         self.devices = DeviceParts()
         self.work = WorkRows()
+        self.samples = Samples()
         self.first: int | None = None
         self.last: int | None = None
 
@@ -186,6 +192,7 @@ class _Analyzer:
             d.work[3] = _mapped(self.pair_map, d.work[3])
             d.work[4] = _mapped(self.file_map, d.work[4])
             self.work.add(d.work)
+        self.samples.add(d.samples)
         for kind, rows in d.lineage.items():
             self.lineage.setdefault(kind, []).append(rows)
 
@@ -210,7 +217,7 @@ class _Analyzer:
         codes = frame["f"].to_numpy()
         return frame.with_columns(pl.Series("f", _mapped(self.file_map, codes), dtype=pl.Int32))
 
-    def finish(self) -> tuple[Partial, Lanes]:
+    def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
         steps, loops = find_steps(self.marks)
         (tid, ts, dur, cls), counts = self.kept.take()
         if not self.auto and self.marks.step_is_whole(steps):
@@ -239,6 +246,7 @@ class _Analyzer:
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
         _note_what_is_seen(out, cls)
+        out.blocked = any(self.marks.of(kind).shape[1] for kind in ("blocked", "copied"))
         is_compute = _is_one_of(_COMPUTE_CLASSES)[cls]
         out.compute = union(ts[is_compute], end[is_compute])
         is_comm = cls == CLASSES.index("comm")
@@ -260,10 +268,11 @@ class _Analyzer:
         for lane in lanes:
             name = self.process.threads.get(lane.tid, "")
             out.lanes.append(_lane_row(lane, name, items[:, items[0] == lane.tid]))
-        if len(steps):
-            self._ledger(out, lanes)
         work = HostWork.of(self.work, self.keys, paths) if self.devices.rows else HostWork()
         out.devices = self.devices.sides(self.process, lanes, steps, work)
+        out.samples = self.samples.joined()
+        if len(steps):
+            self._ledger(out, lanes)
         return out, heavy
 
     def _ledger(self, out: Partial, lanes: list[Lane]) -> None:
@@ -280,7 +289,9 @@ class _Analyzer:
             np.subtract.at(out.account, step, account(start, end, stage, len(STAGES), *inside))
         out.account[:, NONE] = 0
         out.account[:, NONE] = steps.wall - out.account.sum(axis=1)
-        if self.auto and steps.source in {"fetch", "block"}:
+        rest = NONE
+        if (self.auto and steps.source in {"fetch", "block"}) or steps.source == "graph":
+            rest = _OWN_CODE
             unseen = self._forward_unseen(steps, (start, end), stage)
             out.account[:, _OWN_CODE] += out.account[:, NONE] - unseen
             out.account[:, NONE] = unseen
@@ -295,7 +306,20 @@ class _Analyzer:
         if gaps[0].size:
             per_gap = account(start, end, stage, len(STAGES), gaps[0], gaps[1])
             out.outside = per_gap.sum(axis=0)
-            out.outside[NONE] = total(gaps) - out.outside[:NONE].sum()
+            out.outside[NONE] = 0
+            out.outside[rest] += total(gaps) - out.outside.sum()
+        out.spent = spent((start, end, stage), steps, evaluation, self._backlog(out), rest)
+        if out.devices is not None:
+            out.devices.backlog = Backlog()  # as large as the trace, and no longer needed
+
+    def _backlog(self, out: Partial) -> Backlog:
+        """When the device was behind; without figures of the device, as far as calls that blocked tell."""
+        if out.devices is not None and out.devices.backlog.observed.any():
+            return out.devices.backlog
+        copies = self.marks.of("copied", out.steps.tid)
+        if not copies.shape[1]:
+            return Backlog()
+        return backlog_of_copies(copies[1], copies[2], copies[-1], out.steps)
 
     def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints) -> Ints:
         """Per step, time before the backward pass in which nobody saw where the forward pass began.

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer._units import plural
-from dftracer.analyze.catalog import KINDS
+from dftracer.analyze.advice import advise, case_of
+from dftracer.analyze.bound import View, recurring_s, restarts_often, startup_stage
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.job import Rank
-from dftracer.analyze.parts import View, recurring_s, restarts_often, startup_stage
 from dftracer.analyze.stages import INPUT_STAGES, NONE, STAGES
 from dftracer.analyze.thresholds import (
     COLD_FACTOR,
@@ -30,7 +30,6 @@ __all__ = ["RULES", "trend"]
 
 Floats = npt.NDArray[np.float64]
 
-_KIND = {k.id: k for k in KINDS}
 _SHUFFLES = 999
 _BLOCKS = 24
 
@@ -164,7 +163,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
             "stage": stage,
             "first_step_index": int(steady[slow[0]]),
         },
-        advice=_KIND["checkpoint_stall"].advice if stage == "checkpoint" else "",
+        advice=advise("checkpoint", case_of(c.job, v.rank)) if stage == "checkpoint" else "",
     )
 
 

@@ -175,7 +175,9 @@ def _torch_class(n: str) -> str:  # noqa: PLR0911 - one table, read top to botto
         return "comm"
     if n.startswith(("memcpy htod", "memcpy dtoh")):
         return "transfer"
-    return "inherit"
+    if n.startswith(("cuda", "hip")) and n.endswith("synchronize"):
+        return "wait_for_device"
+    return "copy" if n.startswith(("cudamemcpy", "hipmemcpy")) else "inherit"
 
 
 def _rules() -> npt.NDArray[np.uint8]:

@@ -19,6 +19,7 @@ __all__ = [
     "steps_from_bodies",
     "steps_from_loop",
     "steps_from_profiler",
+    "steps_from_replays",
     "steps_from_step_ends",
 ]
 
@@ -162,6 +163,18 @@ def steps_from_profiler(marks: Ints) -> StepTable:
     marks = marks[:, np.argsort(marks[_TS], kind="stable")]
     ts, dur = marks[_TS], marks[_DUR]
     return StepTable(ts, ts, ts + dur, marks[_STEP], np.full(ts.size, MISSING), "profiler")
+
+
+def steps_from_replays(launches: Ints, blocked: Ints) -> StepTable:
+    """From one launch of a CUDA graph to the next; the last one ends when the host no longer waits for it."""
+    launches = launches[:, np.argsort(launches[_TS], kind="stable")]
+    ts = launches[_TS]
+    last = int(ts[-1] + launches[_DUR][-1])
+    after = blocked[_TS] >= ts[-1]
+    if after.any():
+        last = max(last, int((blocked[_TS] + blocked[_DUR])[after].max()))
+    end = np.append(ts[1:], last)
+    return StepTable(ts, ts, end, launches[_STEP], launches[_EPOCH], "graph")
 
 
 def steps_from_step_ends(marks: Ints) -> StepTable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "BOUND_SHARE",
+    "ALWAYS",
     "CHRONIC_SHARE",
     "COLD_FACTOR",
     "COMPUTE_ALONE",
@@ -27,8 +27,10 @@ __all__ = [
     "MENTION_SHARE",
     "ONE_SIDED",
     "OPENS_SHARE",
+    "OPTIMIZER_SHARE",
     "REREAD_FACTOR",
     "RESTART_FACTOR",
+    "SHORT_ITEM_US",
     "SHORT_RUN",
     "SLOW_FILE_FACTOR",
     "SLOW_FILE_MOST",
@@ -46,8 +48,9 @@ __all__ = [
 ]
 
 # The verdict
+ALWAYS: Final = 0.95  # of the time: "always"
 COMPUTE_ALONE: Final = 0.85  # compute takes nearly all of the steady time: no bottleneck outside it
-BOUND_SHARE: Final = 0.40  # from here on, the training is bound by this part, even if compute is larger
+OPTIMIZER_SHARE: Final = 0.40  # from here on, the training is bound by the optimizer
 MENTION_SHARE: Final = 0.10  # below this, a part is not mentioned in the head of a report
 SHORT_RUN: Final = 20  # steps; in a shorter run start-up can be the largest cost
 FEW_STEPS: Final = 3  # below this, nothing is judged
@@ -80,6 +83,7 @@ CHRONIC_SHARE: Final = 0.5  # of the steps
 # Loader
 WORKERS_BUSY: Final = 0.7
 WORKER_FACTOR: Final = 1.5  # times the others' time per item
+SHORT_ITEM_US: Final = 200  # handing such an item over costs as much as making it
 SLOW_ITEM_FACTOR: Final = 5.0  # times the median item
 
 # Storage

@@ -14,8 +14,6 @@ import numpy as np
 
 from dftracer.compare.statistics import Floats
 
-__all__ = ["NotComparable", "Side", "is_report", "read_report", "side_of"]
-
 _SCHEMA = "dftracer.report/"
 _KNOWN = "dftracer.report/1"
 _AGAIN = "save it again with `dftracer report TRACE --json -o FILE`"
@@ -37,6 +35,19 @@ class Side:
     wall: Floats = field(default_factory=lambda: np.empty(0))
     stages: dict[str, Floats] = field(default_factory=dict)
     not_seen: frozenset[str] = frozenset()
+    several: tuple[Side, ...] = ()  # the runs of a group, one after another in the series above
+
+    @property
+    def members(self) -> tuple[Side, ...]:
+        """The runs of a group, or the run itself."""
+        return self.several or (self,)
+
+    def apart(self, series: Floats) -> list[Floats]:
+        """A series of this side, run by run; one that is not made of steps belongs to a single run."""
+        sizes = [m.wall.size for m in self.members]
+        if len(sizes) == 1 or sum(sizes) != series.size:
+            return [series]
+        return list(np.split(series, np.cumsum(sizes)[:-1]))
 
     def stage(self, name: str) -> Floats | None:
         """The times of a stage; None if it could not be seen."""
@@ -48,6 +59,49 @@ class Side:
     def run(self) -> Mapping[str, Any]:
         run: Mapping[str, Any] = self.told["run"]
         return run
+
+
+def group_of(sides: list[Side]) -> Side:
+    """Several runs of the same program as one side; figures that a run has once are averaged."""
+    if len(sides) == 1:
+        return sides[0]
+    names = list(dict.fromkeys(s for side in sides for s in side.stages))
+    not_seen = frozenset.intersection(*(s.not_seen for s in sides))
+    return Side(
+        ", ".join(s.name for s in sides),
+        _averaged([s.told for s in sides]),
+        sum(s.steps for s in sides),
+        sum(s.all_steps for s in sides),
+        sides[0].ranks,
+        np.concatenate([s.wall for s in sides]),
+        {n: np.concatenate([s.stages.get(n, np.zeros(s.wall.size)) for s in sides]) for n in names},
+        not_seen,
+        tuple(sides),
+    )
+
+
+_AVERAGED = ("run_s", "au", "samples_per_s")
+
+
+def _averaged(told: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first run's document, with the sums of I/O and the means of what each run has once."""
+    out = dict(told[0])
+    for key in _AVERAGED:
+        out[key] = _mean([t.get(key) for t in told])
+    models = [t.get("model") or {} for t in told]
+    out["model"] = {k: _mean([m.get(k) for m in models]) for k in dict.fromkeys(k for m in models for k in m)}
+    io = [t.get("io") or {} for t in told]
+    out["io"] = {
+        k: max(i.get(k, 0) for i in io) if k == "files" else sum(i.get(k, 0) for i in io)
+        for k in dict.fromkeys(k for i in io for k in i)
+    }
+    return out
+
+
+def _mean(values: list[Any]) -> Any:
+    """The mean of numbers; what is not a number in every run, as the first has it."""
+    numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return sum(numbers) / len(numbers) if len(numbers) == len(values) else values[0]
 
 
 def side_of(name: str, told: Mapping[str, Any]) -> Side:

@@ -185,7 +185,7 @@ def text_size(path: str | os.PathLike[str]) -> int:
     """Bytes of (inflated) text in a file; 0 if it does not exist."""
     try:
         with open(path, "rb") as file:
-            if not _is_gzip(file):
+            if not members.is_packed(file, os.fspath(path)):
                 return file.seek(0, os.SEEK_END)
             indexed = members.skip_text(file, 1 << 63)
             return indexed + sum(map(len, members.inflate(file, lambda _: None)))
@@ -193,15 +193,8 @@ def text_size(path: str | os.PathLike[str]) -> int:
         return 0
 
 
-def _is_gzip(file: BinaryIO) -> bool:
-    file.seek(0)
-    found = file.read(len(members.MAGIC)) == members.MAGIC
-    file.seek(0)
-    return found
-
-
 def _text(file: BinaryIO, name: str, problems: Problems, skip: int) -> Iterator[bytes]:
-    if not _is_gzip(file):
+    if not members.is_packed(file, name):
         file.seek(skip)
         while chunk := file.read(_CHUNK):
             yield chunk
@@ -213,6 +206,7 @@ def _text(file: BinaryIO, name: str, problems: Problems, skip: int) -> Iterator[
         elif name not in problems.corrupt_gzip:
             problems.corrupt_gzip.append(name)
 
+    file.seek(0)
     if skip:
         skip -= members.skip_text(file, skip)
     for chunk in members.inflate(file, note):

@@ -18,7 +18,7 @@ from dftracer.load._scan import Scanner, extent
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Recent"]
 

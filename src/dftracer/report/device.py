@@ -9,7 +9,7 @@ from dftracer._units import bytes_text, count_text, counted, plural, seconds_tex
 from dftracer.analyze import Analysis
 from dftracer.analyze.device import device_account, device_document
 from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
-from dftracer.analyze.device_verdict import host_whereabouts
+from dftracer.analyze.wording import host_whereabouts
 from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from dftracer.analyze import Analysis
 from dftracer.analyze.ledger import unseen_stages
@@ -87,7 +87,7 @@ def identity_rows(a: Analysis) -> list[tuple[str, str]]:
 def _when(start: object) -> str | None:
     if not isinstance(start, int):
         return None
-    return datetime.fromtimestamp(start / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(start / 1e6, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _run_words(run: dict[str, object]) -> str:
