@@ -1,4 +1,4 @@
-"""The step rule as the boundaries see it: each training thread has a `Training`, each pass of a loader a `Pass`.
+"""The step rule as the boundaries see it: a `Training` for each thread, a `Pass` for each loop over a loader.
 
 The rule itself is native (native/module/step_rule.hpp says what a step is), so that steps are known while the
 program runs, without the interpreter's lock.
