@@ -1,7 +1,7 @@
 """A traced program is its own mirror image: what it prints, how it ends, what it writes, and what it holds.
 
-Each program runs untraced, under `dftracer run`, `dftracer run --modules` and `dftracer collect`, each time in
-a directory of its own, and says what it sees of itself (`programs/looking.py`). All four must say the same.
+Each program runs untraced, under `dftracer run`, `dftracer run --modules` and `dftracer collect`, in a new
+directory each time, and says what it sees of itself (`programs/looking.py`). All four must say the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from support.process import clean_environment
 
 PROGRAMS = Path(__file__).parent / "programs"
 NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py") if p.stem != "looking")
-# Those in which most went wrong before, and that are quick; the others take longer than every change is worth.
+# Where most went wrong before; the others are for `make test-all`.
 ALWAYS = ("batches", "descriptor_games", "fork_in_step", "signal_handlers", "spawn_pickle", "transforms")
 LAUNCHERS = {
     "untraced": [],
@@ -78,7 +78,9 @@ def run(name: str, how: str, place: Path) -> Run:
 )
 def test_a_traced_program_is_its_own_mirror_image(name: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
-        runs = dict(zip(LAUNCHERS, pool.map(lambda how: run(name, how, tmp_path / how), LAUNCHERS), strict=True))
+        runs = dict(
+            zip(LAUNCHERS, pool.map(lambda how: run(name, how, tmp_path / how), LAUNCHERS), strict=True)
+        )
     alone = runs.pop("untraced")
     assert alone.said, alone.complained
     for how, traced in runs.items():

@@ -21,7 +21,9 @@ for step in range(5):
     optimizer.step()
     schedule.step()
     exact("loss", loss, *schedule.get_last_lr())
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, f"out/{step}.pt")
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, f"out/{step}.pt"
+    )
 with open("out/deep/log.json", "w") as file:
     json.dump({"loss": loss.item()}, file)
 state = torch.load("out/3.pt", weights_only=True)

@@ -36,5 +36,6 @@ if child == 0:
         file.write(f"{file.fileno()}\n")
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-print(open("a.txt").read(), end="")
+with open("a.txt") as file:
+    print(file.read(), end="")
 sys.exit(3)

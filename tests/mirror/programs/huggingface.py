@@ -35,8 +35,17 @@ class Look(TrainerCallback):
 
 
 arguments = TrainingArguments(
-    "out", max_steps=6, per_device_train_batch_size=4, logging_steps=1, report_to=[], disable_tqdm=True,
-    use_cpu=True, save_strategy="no", eval_strategy="steps", eval_steps=3, seed=1,
+    "out",
+    max_steps=6,
+    per_device_train_batch_size=4,
+    logging_steps=1,
+    report_to=[],
+    disable_tqdm=True,
+    use_cpu=True,
+    save_strategy="no",
+    eval_strategy="steps",
+    eval_steps=3,
+    seed=1,
 )
 trainer = Trainer(Model(), arguments, train_dataset=Data(), eval_dataset=Data(), callbacks=[Look()])
 trainer.train()

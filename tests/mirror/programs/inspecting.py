@@ -10,10 +10,18 @@ import torch
 from looking import exact, look_at
 
 print([type(f).__name__ for f in sys.path_hooks], len(sys.argv))
-print(sys.displayhook is sys.__displayhook__, sys.excepthook is sys.__excepthook__, sys.stdout is sys.__stdout__)
+print(
+    sys.displayhook is sys.__displayhook__, sys.excepthook is sys.__excepthook__, sys.stdout is sys.__stdout__
+)
 print([n for n in dir(builtins) if n.startswith("d") and n not in ("delattr", "dict", "dir", "divmod")])
 print(logging.getLogger().handlers, warnings.filters[:1], logging.root.manager.disable)
-for thing in (torch.nn.Module, torch.Tensor, torch.optim.SGD, torch.utils.data.DataLoader, torch.autograd.Function):
+for thing in (
+    torch.nn.Module,
+    torch.Tensor,
+    torch.optim.SGD,
+    torch.utils.data.DataLoader,
+    torch.autograd.Function,
+):
     look_at(thing.__name__, thing)
     print([c.__name__ for c in thing.__mro__])
 

@@ -3,16 +3,16 @@
 import logging
 import warnings
 
-import lightning as L
+import lightning
 import torch
 from looking import exact, look_at
 
 warnings.simplefilter("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-L.seed_everything(14, verbose=False)
+lightning.seed_everything(14, verbose=False)
 
 
-class Model(L.LightningModule):
+class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.inner = torch.nn.Linear(4, 1)
@@ -30,9 +30,14 @@ class Model(L.LightningModule):
 
 
 data = torch.utils.data.DataLoader([torch.full((4,), i / 8) for i in range(8)], batch_size=2)
-trainer = L.Trainer(
-    max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-    enable_model_summary=False, num_sanity_val_steps=1,
+trainer = lightning.Trainer(
+    max_epochs=2,
+    accelerator="cpu",
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    num_sanity_val_steps=1,
 )
 model = Model()
 trainer.fit(model, data, data)

@@ -41,7 +41,9 @@ for install in (sys.setprofile, sys.settrace):
 if hasattr(sys, "monitoring"):
     print([sys.monitoring.get_tool(n) for n in range(6)])
     sys.monitoring.use_tool_id(2, "mine")
-    sys.monitoring.register_callback(2, sys.monitoring.events.PY_START, lambda code, at: calls.append(code.co_name))
+    sys.monitoring.register_callback(
+        2, sys.monitoring.events.PY_START, lambda code, at: calls.append(code.co_name)
+    )
     sys.monitoring.set_local_events(2, step.__code__, sys.monitoring.events.PY_START)
     exact("loss", step(model, optimizer))
     sys.monitoring.free_tool_id(2)

@@ -19,7 +19,7 @@ class Mine(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
-                p -= group["lr"] * p.grad
+                p.sub_(group["lr"] * p.grad)
         return loss
 
 

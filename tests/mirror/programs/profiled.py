@@ -15,8 +15,10 @@ def ready(p):
     print("ready", p.step_num)
 
 
-with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=2), on_trace_ready=ready) as p:
-    for step in range(5):
+with profile(
+    activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=2), on_trace_ready=ready
+) as p:
+    for _ in range(5):
         with record_function("my step"):
             loss = model(torch.ones(2, 4)).square().mean()
             optimizer.zero_grad()
@@ -29,4 +31,5 @@ print("my step" in names, "aten::addmm" in names)
 with profile(activities=[ProfilerActivity.CPU]) as p:
     model(torch.ones(2, 4))
 p.export_chrome_trace("own.json")
-print(any(e.get("name") == "aten::addmm" for e in json.load(open("own.json"))["traceEvents"]))
+with open("own.json") as file:
+    print(any(e.get("name") == "aten::addmm" for e in json.load(file)["traceEvents"]))

@@ -39,7 +39,8 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         mp.spawn(train, (f"{place}/meeting", "losses"), nprocs=2)
     for rank in range(2):
-        print(open(f"losses-{rank}.txt").read(), end="")
+        with open(f"losses-{rank}.txt") as file:
+            print(file.read(), end="")
     look_at("DDP", DistributedDataParallel)
     look_at("reduce", dist.all_reduce)
     print(os.path.exists("meeting"))

@@ -1,4 +1,4 @@
-"""A tensor that counts what is done with it, functions of the user's own in autograd, and functional transforms."""
+"""A tensor that counts what is done with it, own functions in autograd, and functional transforms."""
 
 import torch
 from looking import exact, look_at
