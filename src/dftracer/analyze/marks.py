@@ -27,6 +27,7 @@ _REPLAYS = 3  # times as many replays as other steps: those are the warm-up befo
 
 
 # Of these it matters where they are, not how many are at the very same place.
+_MANY = 1 << 19
 _PLACES = frozenset({"forward", "learn", "train", "evaluate", "transfer"})
 
 
@@ -40,7 +41,7 @@ class MarkTables:
     def add(self, tables: dict[str, Ints]) -> None:
         for kind, table in tables.items():
             if kind in _PLACES:
-                self._growing.setdefault(kind, Rows(*MARKS)).add(*table)
+                self._growing.setdefault(kind, Rows(*MARKS, most=_MANY)).add(*table)
             else:
                 self._parts.setdefault(kind, []).append(table)
 
