@@ -14,6 +14,7 @@ from dftracer.report.device import print_device
 from dftracer.report.evidence import evidence_line
 from dftracer.report.files import told_files
 from dftracer.report.head import PHASE_WORDS, culprit, head, notes
+from dftracer.report.machine import print_machine
 from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def print_report(
     _findings(con, analysis, findings)
     _ledger(con, analysis)
     print_device(con, analysis)
+    print_machine(con, analysis)
     _workers(con, analysis)
     _names(con, analysis, names)
     _files(con, analysis)
