@@ -9,8 +9,12 @@ import pytest
 
 from dftracer.analyze import Analysis, analyze
 from dftracer.analyze.account import LINES
+from dftracer.analyze.stages import STAGES
 from dftracer.load.synthetic import Process
+from dftracer.load.trace import Trace
 from dftracer.report import document
+from dftracer.view.ledger_rows import ledger_between
+from dftracer.view.reading import read_files
 
 MS = 1000
 
@@ -434,3 +438,17 @@ def test_too_few_workers_that_make_every_fourth_step_slow_are_one_finding(tmp_pa
     assert _loud(a) == ["input_bound"]
     assert {s.id for s in a.findings[0].symptoms} == {"too_few_workers", "slow_steps"}
     assert "num_workers=" in a.findings[0].advice
+
+
+def test_the_viewers_ledger_is_the_reports(tmp_path: Path) -> None:
+    loop = Loop(Process(10, rank=0))
+    for _ in range(10):
+        loop.step(MS, ("own", 4 * MS), *PLAIN, ("sync", 3 * MS), ("evaluate", 7 * MS), ("own", 20 * MS))
+    loop.process.write(tmp_path)
+    total = analyze(tmp_path).ledger["total"]
+    trace = Trace(tmp_path)
+    (part,) = [p for p in read_files(trace.processes, 1, 1 << 20) if p.info["source"] == "ledger"]
+    found = ledger_between(part, int(part.start.min()), int(part.end.max()))
+    for stage, ns in zip(STAGES, found.tolist(), strict=True):
+        if stage != "unexplained":  # evaluation is no stage
+            assert ns / 1e9 == pytest.approx(total[stage] or 0, abs=1e-6), stage
