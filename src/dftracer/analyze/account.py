@@ -150,7 +150,7 @@ class Spent:
             out[: known[first] + 1 if grows.size and first else 0] = True
         if not ledger[:, _SYNC].any():
             return out
-        waits = ledger[:, _SYNC] + self.device.sum(axis=1)
+        waits = ledger[:, _SYNC] + (self.device.sum(axis=1) if self.device.size else 0)
         blocked = np.flatnonzero(2 * waits > wall)
         if 2 * blocked.size > wall.size:  # the host waits for the device in most steps, not in these
             out[: blocked[0]] = True
@@ -174,9 +174,9 @@ def spent(
         out.between = account(start, end, stage, len(STAGES), *gaps).sum(axis=0)
         out.between[NONE] = 0
         out.between[rest] += int((gaps[1] - gaps[0]).sum()) - int(out.between.sum())
-    out.device, out.seen = (np.zeros((len(steps), len(STAGES)), np.int64) for _ in range(2))
     if not backlog.source:
         return out
+    out.device = np.zeros((len(steps), len(STAGES)), np.int64)
     out.source, out.lag = backlog.source, backlog.lag
     known = backlog.observed(timeline, steps)
     out.seen = _in_steps(timeline, known, steps, evaluation)
@@ -287,10 +287,10 @@ def account_of(ledger: Ints, waiting: Ints, spent: Spent, steps: StepTable) -> A
 
 def _device_time(ledger: Ints, spent: Spent) -> Floats:
     """By step and stage: as observed, and otherwise the share that was observed for the stage."""
-    out = np.minimum(spent.device, ledger).astype(float)
-    unseen = np.maximum(ledger - spent.seen, 0) if spent.seen.size else ledger
     if not spent.seen.any():
-        return out
+        return np.zeros(ledger.shape)
+    out = np.minimum(spent.device, ledger).astype(float)
+    unseen = np.maximum(ledger - spent.seen, 0)
     steady = slice(spent.first, None)
     rows = steady if spent.seen[steady].any() else slice(None)
     whole = spent.seen[rows].sum(axis=0).astype(float)
