@@ -76,7 +76,7 @@ def test_everything_is_drawn(page: Any) -> None:
     assert " of each 8.6 ms step" in page.inner_text("#why")
     assert page.inner_text("#try").startswith("Try: ")
     assert "◀" in page.inner_text("#legend")
-    assert page.locator("section:visible").count() == 9
+    assert page.locator("section:visible").count() == 10
     for canvas in ("steps", "time", "io"):
         assert _painted(page, canvas) > 3, canvas
     assert page.locator("#ledger .row").count() == 3
