@@ -293,8 +293,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "counter_ms",
         "int",
-        0,
-        "Interval in ms at which memory, CPU and I/O of the process are sampled as counters; 0: never.",
+        1000,
+        "Interval in ms at which process, host and GPUs are sampled as counters; 0: never.",
         high=3_600_000,
     ),
     Setting(

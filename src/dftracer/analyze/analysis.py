@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from dftracer._units import counted, plural
-from dftracer.analyze import rules_input, rules_io, rules_job, rules_steps, trust, views
+from dftracer.analyze import rules_input, rules_io, rules_job, rules_machine, rules_steps, trust, views
 from dftracer.analyze.account import Account
 from dftracer.analyze.bound import Bound, find_bound, view_of
 from dftracer.analyze.device_rows import DeviceRows
@@ -18,6 +18,7 @@ from dftracer.analyze.finding import Context, Findings, ordered
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.lane_store import LaneStore
 from dftracer.analyze.ledger import ledger, phase_rows
+from dftracer.analyze.machine import machine_document
 from dftracer.analyze.model_figures import model_figures
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
 from dftracer.analyze.peers import scores
@@ -32,7 +33,13 @@ from dftracer.load.trace import Trace
 
 __all__ = ["Analysis", "analyze", "trace_files_of_torch", "units_of"]
 
-_RULES = (*rules_input.RULES, *rules_io.RULES, *rules_steps.RULES, *rules_job.RULES)
+_RULES = (
+    *rules_input.RULES,
+    *rules_io.RULES,
+    *rules_steps.RULES,
+    *rules_job.RULES,
+    *rules_machine.RULES,
+)
 
 
 class Analysis:
@@ -50,7 +57,7 @@ class Analysis:
         self.run_s = run_us / 1e6
         self.bound: Bound | None = find_bound(view)
         context = Context(job, self.name_table, self.file_table, self.run_s, view, self.bound)
-        found = [f for rule in _RULES for f in rule(context)]
+        found = rules_machine.without_symptoms(context, [f for rule in _RULES for f in rule(context)])
         evidence = trust.evidence_findings(context, self.trace_facts)
         self.findings: Findings = Findings([*ordered(found), *evidence])
         self.head: Head = head(context, [*found, *evidence])
@@ -79,6 +86,11 @@ class Analysis:
     def model(self) -> dict[str, Any]:
         """Samples, tokens and FLOP per second."""
         return model_figures(self.job, self.flops)
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What the machine did meanwhile, as far as it was sampled."""
+        return machine_document(self.job, self.job.slowest)
 
     @property
     def account(self) -> Account | None:

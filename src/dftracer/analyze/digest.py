@@ -17,6 +17,7 @@ import polars as pl
 from dftracer.analyze.device_parts import DeviceParts, device_parts
 from dftracer.analyze.host_work import LONG_US, NEITHER, kind_of
 from dftracer.analyze.lineage import read_lineage
+from dftracer.analyze.machine import Row, read_counters
 from dftracer.analyze.pairs import (
     IO_NOT,
     IO_OPEN,
@@ -28,6 +29,7 @@ from dftracer.analyze.pairs import (
 )
 from dftracer.analyze.samples import Samples, samples_of_chunk
 from dftracer.analyze.steps import FORWARD_UNSEEN, INFERENCE
+from dftracer.format.lines import COUNTER
 from dftracer.load._scan import Scanner, arg_numbers
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
 from dftracer.load.process import MetaRow, ProcessInfo
@@ -65,6 +67,7 @@ class Digest:
     auto: bool = False  # some of the steps were marked by automatic tracing
     lineage: dict[str, Ints] = field(default_factory=dict)  # waits and collations with their batches
     devices: DeviceParts | None = None  # profiler and device events
+    counters: list[Row] = field(default_factory=list)  # samples of the machine
     work: Ints | None = None  # long functions and I/O, as host_work.WorkRows has them
     samples: Samples | None = None  # of the program's own code
 
@@ -97,6 +100,7 @@ class Digester:
     def digest(self, scanner: Scanner, chunk: Chunk) -> Digest:
         pair = self.pairs.of(scanner, chunk)
         tid = chunk.ints("tid") if chunk.has("tid") else chunk.ints("pid")
+        all_pairs = pair
         complete = chunk.ph() == ord("X")
         rows: Any = slice(None) if complete.all() else np.flatnonzero(complete)
         pair, ts, dur, tid = (
@@ -109,12 +113,20 @@ class Digester:
                 np.ascontiguousarray(chunk.ints("p_idx")[rows]),
             )
         out = Digest(self.source, chunk.rows, pair, tid, ts, dur, ids)
+        if not isinstance(rows, slice):
+            self._counters(out, chunk, all_pairs)
         if ts.size:
             self._io(out, scanner, chunk, rows)
             self._mark(out, chunk, rows)
             out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
             self._work(out, chunk, rows)
         return out
+
+    def _counters(self, out: Digest, chunk: Chunk, pair: npt.NDArray[np.int32]) -> None:
+        at = np.flatnonzero(chunk.ph() == ord("C"))
+        keys = [self.source.keys[p] for p in pair[at].tolist()]
+        ours = np.array([cat == COUNTER for cat, _ in keys], dtype=bool)
+        out.counters = read_counters(chunk, at[ours], [name for cat, name in keys if cat == COUNTER])
 
     def _work(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """Keep what can explain the time in which a device waits for the host."""

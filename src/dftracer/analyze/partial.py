@@ -31,6 +31,7 @@ from dftracer.analyze.intervals import (
 )
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
 from dftracer.analyze.lineage import AWAITED, Batches
+from dftracer.analyze.machine import Counters, Row, join_counters
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.pairs import IO_READ
 from dftracer.analyze.phases import Phases, evaluations_that_use_batches, find_phases
@@ -92,6 +93,7 @@ class Partial:
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
     awaited: Ints = field(default_factory=lambda: np.empty((len(AWAITED), 0), np.int64))  # waits, by batch
+    counters: Counters = field(default_factory=dict)  # samples of the process and its machine, by name
     spent: Spent = field(default_factory=Spent)  # for the account of its time
     samples: Samples = field(default_factory=Samples)  # of the program's own code
     blocked: bool = False  # some call of the device's runtime blocked the host
@@ -153,12 +155,14 @@ class _Analyzer:
         self.by_time = Rows("tid", "ts", "dur", "pair")
         self.devices = DeviceParts()
         self.work = WorkRows()
+        self.counters: list[Row] = []
         self.samples = Samples()
         self.first: int | None = None
         self.last: int | None = None
 
     def absorb(self, d: Digest) -> None:
-        self.rows += d.rows
+        self.rows += d.rows - len(d.counters)
+        self.counters += d.counters
         if d.ts.size == 0:
             return
         self._renumber(d.source)
@@ -225,7 +229,14 @@ class _Analyzer:
         lanes = _lanes(tid, ts, dur, cls, counts)
         end = np.add(ts, dur, out=dur)
         del tid, dur, counts  # memory use peaks here, so nothing is kept longer than needed
-        out = Partial(self.process, events=self.rows, first_us=self.first, last_us=self.last, steps=steps)
+        out = Partial(
+            self.process,
+            self.rows,
+            self.first,
+            self.last,
+            steps=steps,
+            counters=join_counters(self.counters),
+        )
         whole = self.ai_span or (self.first or 0, self.last or 0)
         cut = self.process.end is None or bool(self.process.end.get("recovered"))
         marks = phase_marks(self.marks, steps.tid, whole, cut)

@@ -9,6 +9,7 @@ from typing import Final
 
 __all__ = [
     "ALWAYS",
+    "BUSY_SHARE",
     "CHRONIC_SHARE",
     "COLD_FACTOR",
     "COMPUTE_ALONE",
@@ -20,6 +21,7 @@ __all__ = [
     "FINDING_SHARE",
     "HIGH_PERCENT",
     "LATE_STEP",
+    "LIMIT_SHARE",
     "LOW_PERCENT",
     "MAJORITY",
     "MANY_OPENS",
@@ -28,6 +30,7 @@ __all__ = [
     "ONE_SIDED",
     "OPENS_SHARE",
     "OPTIMIZER_SHARE",
+    "REREAD_BYTES",
     "REREAD_FACTOR",
     "RESTART_FACTOR",
     "SHORT_ITEM_US",
@@ -40,6 +43,8 @@ __all__ = [
     "SMALL_READ",
     "SMALL_READS",
     "STEADY_STEPS",
+    "SWAP_RATE",
+    "THROTTLED_SHARE",
     "UNSEEN_SHARE",
     "UNUSED_BATCH_US",
     "UNUSED_SHARE",
@@ -94,6 +99,13 @@ OPENS_SHARE: Final = 0.2  # of the I/O time
 REREAD_FACTOR: Final = 2.0  # opens per epoch, by one rank
 SLOW_FILE_FACTOR: Final = 4.0  # times the usual time per byte and per call
 SLOW_FILE_MOST: Final = 0.25  # of the files
+
+# Machine
+BUSY_SHARE: Final = 0.10  # of the time of the steps, in which they waited for a CPU
+THROTTLED_SHARE: Final = 0.10  # of the samples of a GPU
+SWAP_RATE: Final = 1 << 20  # bytes per second that are read back
+REREAD_BYTES: Final = 32 << 20  # per epoch; less comes from the disk again for other reasons
+LIMIT_SHARE: Final = 0.90  # of the memory limit, without the page cache
 
 # Trust
 UNSEEN_SHARE: Final = 0.2

@@ -72,6 +72,9 @@ def head(c: Context, findings: list[Finding]) -> Head:
     if slow is not None:
         verdict = f"{verdict.rstrip('.')}; {slow.title[0].lower()}{slow.title.partition(':')[0][1:]}."
     reason = _reason(bound, findings) or slow
+    busy = next((f for f in findings if f.id == "machine_busy" and f.percent >= 100 * MENTION_SHARE), None)
+    if busy is not None and (reason is None or busy.seconds >= reason.seconds):
+        reason = busy  # without a CPU every part takes longer than it would
     if reason is not None:
         return verdict, reason.title, reason.advice
     if bound.part.id == "host" and used_unseen(v.account_rank):

@@ -61,6 +61,7 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
         "findings": [f.to_json() for f in analysis.findings],
         "model": analysis.model,
         "device": device_document(analysis.job),
+        "machine": analysis.machine,
     }
 
 

@@ -30,6 +30,7 @@ from dftracer.report.head import (
     notes,
     without_waiting,
 )
+from dftracer.report.machine import machine_page
 from dftracer.report.terminal import COLOURS
 
 __all__ = ["html_page", "page_data"]
@@ -49,7 +50,7 @@ def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
     here = resources.files("dftracer.report")
     page, style, *scripts = (
         (here / name).read_text(encoding="utf-8")
-        for name in ("page.html", "page.css", "page_tools.js", "page_device.js", "page.js")
+        for name in ("page.html", "page.css", "page_tools.js", "page_device.js", "page_machine.js", "page.js")
     )
     script = "".join(scripts)
     # A closing tag inside the data would end the script element.
@@ -107,6 +108,7 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "wait": {str(r.number): {k: v / 1e6 for k, v in r.wait_stages_us().items()} for r in ranks},
         "lanes": _lanes(a),
         "device": device_page(a),
+        "machine": machine_page(a),
         "io": None
         if io is None
         else {k: _short(io[k].to_list()) for k in ("start_s", "width_s", "read_bytes", "write_bytes", "ops")},

@@ -452,6 +452,7 @@
     const keep = ["path", "ops", "opens", "reads", "writes", "read_bytes", "write_bytes", "time_s", "read_s", "meta_s", "read_mb_s", "ranks"].map((c) => col[c]);
     table($("files"), { columns: keep.map((i) => D.files.columns[i]), rows: D.files.rows.map((r) => keep.map((i) => r[i])) }, "file-filter", [0], D.files_total, format, "files");
   } else $("s-files").hidden = true;
+  if (D.machine) drawMachine(D.machine, draws); else $("s-machine").hidden = true;
   if (D.device) drawDevice(D.device, D.ranks, draws); else $("s-device").hidden = true;
   if (!D.ranks.length) for (const id of ["s-ledger", "s-steps", "s-map"]) $(id).hidden = true;
   if (!D.lanes.length) $("s-time").hidden = true;

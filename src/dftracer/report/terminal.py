@@ -23,6 +23,7 @@ from dftracer.report.head import (
     notes,
     without_waiting,
 )
+from dftracer.report.machine import print_machine
 from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def print_report(
     _findings(con, analysis, findings)
     _ledger(con, analysis)
     print_device(con, analysis)
+    print_machine(con, analysis)
     _workers(con, analysis)
     _names(con, analysis, names)
     _files(con, analysis)

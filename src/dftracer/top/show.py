@@ -54,6 +54,10 @@ def print_frame(frame: Frame, con: Console | None = None, hint: str = "") -> Non
     if frame.command:
         con.print(text(shortened(frame.command, con.width - 1), style="dim"))
     con.print(text(_rates(frame)))
+    for what, words in frame.machine:
+        line = text(f"{what}  ", style="dim")
+        line.append(words, style="not dim")
+        con.print(line, no_wrap=True, overflow="ellipsis", soft_wrap=False)
     if frame.dropped or frame.refusing:
         con.print(text(_losses(frame), style="bold red"))
     if frame.ranks:

@@ -7,21 +7,19 @@ is in a separate table, and a batch is identified by the loader's task number.
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from types import ModuleType
 from typing import Any
 
-from dftracer._core import step_rule
-from dftracer.auto._events import BACKWARD, BLOCK, FETCH, FORWARD, STEP, now
-from dftracer.auto._passes import Pass
-from dftracer.auto._threads import local, training
+from dftracer._core import training
+from dftracer.auto._events import now
+from dftracer.auto._steps import Pass
 from dftracer.auto._told import tell
 from dftracer.torch import worker
 from dftracer.torch.patches import Patches, failed, safely
 
 __all__ = ["install"]
-
-_MOST_TENSORS = 64
 
 _passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
 
@@ -44,41 +42,29 @@ def install(module: ModuleType, patches: Patches) -> None:
 
 
 def _watch_next(module: ModuleType, patches: Patches) -> None:
-    torch: Any = __import__("sys").modules["torch"]
-    grad_enabled = torch.is_grad_enabled
-    tensor = torch.Tensor
+    compiling = sys.modules["torch"].compiler.is_compiling
     iterator_class: Any = module._BaseDataLoaderIter
     next_original = iterator_class.__next__
-    step_rule(BLOCK, FETCH, FORWARD, BACKWARD, STEP, tensor)
 
     @functools.wraps(next_original)
     def iterator_next(self: Any) -> Any:
-        here = getattr(local, "training", None) or training()
+        if compiling():  # compilers see the original function, which they know
+            return next_original(self)
+        here = training()
         if here.fetching:  # a data set that loads through a loader of its own
             return next_original(self)
-        start = here.asks()
+        start = here.fetch_begins()
         try:
             batch = next_original(self)
         except StopIteration:
-            here.fetching = False
-            FETCH.ends()
-            safely(here.loader_ended, _pass_of(self), start, now())
+            safely(here.loader_ended, _pass_of(self), start)
             raise
         except BaseException as error:
-            here.fetching = False
-            safely(here.fetch_failed, _pass_of(self), start, now(), error)
+            safely(here.fetch_failed, _pass_of(self), start, error)
             raise
         try:
-            if here.got(self, batch, start):  # the next batch of the pass that trains
-                return batch
-            if here.batch is None:
-                found: list[int] = []
-                _tensors(batch, tensor, found, 3)
-                here.batch = found
-            here.latest = of = _pass_of(self)
-            facts = ("batch", of.fetches) if of.workers is None else here.facts or ()
-            here.facts = None
-            here.fetched(of, start, here.fetch_end, grad_enabled(), facts)
+            if not here.got(self, start):
+                here.fetched(_pass_of(self), start)
         except Exception as error:
             failed("fetched", error)
         return batch
@@ -148,21 +134,3 @@ def _handed_out(iterator: Any, worker: int | None) -> None:
     else:
         facts = ("batch", task, "worker", worker, "worker_pid", iterator._workers[worker].pid)
     here.facts = (*facts, "pass", of.restarts) if of.restarts else facts
-
-
-def _tensors(value: Any, tensor: type, found: list[int], depth: int) -> None:
-    if isinstance(value, tensor):
-        found.append(id(value))
-    elif depth and len(found) < _MOST_TENSORS:
-        if isinstance(value, dict):
-            values: Any = value.values()
-        elif isinstance(value, (list, tuple)):
-            values = value[:_MOST_TENSORS]
-        else:
-            values = getattr(value, "data", None)  # transformers.BatchEncoding and the like
-            values = values.values() if isinstance(values, dict) else ()
-        for each in values:
-            if type(each) is tensor:
-                found.append(id(each))
-            else:
-                _tensors(each, tensor, found, depth - 1)

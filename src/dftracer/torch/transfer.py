@@ -8,8 +8,8 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from dftracer._core import training
 from dftracer.auto._events import TRANSFER, now
-from dftracer.auto._threads import training
 from dftracer.torch.patches import Patches, safely
 
 __all__ = ["install", "install_pinning"]
@@ -48,7 +48,8 @@ def _copied(source: Any, result: Any, start: int, end: int) -> None:
     if type(source).__name__ == "FakeTensor" or type(result).__name__ == "FakeTensor":
         return  # a compiler is tracing it
     moved = source.numel() * source.element_size()
-    training().transferred(id(source), start, end, moved, f"{source.device.type} to {result.device.type}")
+    kind = f"{source.device.type} to {result.device.type}"
+    training().write(TRANSFER, start, end, bytes=moved, kind=kind)
 
 
 _pinning = threading.local()

@@ -12,7 +12,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from dftracer._core import items
+from dftracer._core import items, mute_models
 from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, Word, now
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 
@@ -208,6 +208,7 @@ def install(module: ModuleType, patches: Patches) -> None:
     @functools.wraps(loop_original)
     def worker_loop(dataset_kind: Any, dataset: Any, index_queue: Any, *args: Any, **kwargs: Any) -> Any:
         _task.worker, _task.batch, _task.restarts = True, None, 0
+        mute_models(True)
         safely(_swap_transforms, dataset)
         return loop_original(dataset_kind, dataset, _Tasks(index_queue), *args, **kwargs)
 
