@@ -124,7 +124,7 @@ METADATA: tuple[MetadataKind, ...] = (
 # `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x; 3 is an aggregate of many events.
 PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", 1: "X", 2: "C", 3: "C", 4: "M"}
 
-TIME_LIMIT = 1 << 62  # a larger time is damage: sums of such times would not fit into 64 bits
+TIME_LIMIT = 1 << 53  # in us: a later time is damage, and sums of such times would not fit into 64 bits
 MOST_RANKS = 1 << 20  # no job has more; a larger number is damage
 
 INTEGER_FIELDS = tuple(field.name for field in FIELDS if field.type == "int")

@@ -157,7 +157,10 @@ def identity_rows(a: Analysis) -> list[tuple[str, str]]:
 def _when(start: object) -> str | None:
     if not isinstance(start, int):
         return None
-    return datetime.fromtimestamp(start / 1e6, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(start / 1e6, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):  # a damaged record: no calendar goes that far
+        return None
 
 
 def _run_words(run: dict[str, object]) -> str:
