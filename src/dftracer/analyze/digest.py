@@ -226,7 +226,7 @@ class Digester:
                     flags = _flags(chunk, place)
                 elif automatic:
                     out.lineage[kind] = read_lineage(kind, chunk, place, times)
-            if kind == "copied":
+            if kind in {"copied", "transfer"}:
                 flags = _argument(chunk, at if isinstance(rows, slice) else rows[at], b'"bytes":')
             if kind == "sample":
                 place = at if isinstance(rows, slice) else rows[at]

@@ -323,7 +323,7 @@ class _Analyzer:
         steps = out.steps
         main = next(lane for lane in lanes if lane.tid == steps.tid)
         others = [lane for lane in lanes if lane.tid != steps.tid]
-        start, end, stage = overlay(main, others)
+        start, end, stage = overlay(main, others, self.auto)
         aside = out.phases.aside
         out.account = account(start, end, stage, len(STAGES), steps.start, steps.end)
         inside = intersection((steps.start, steps.end), aside)
@@ -354,12 +354,25 @@ class _Analyzer:
         out.spent = spent((start, end, stage), steps, aside, self._backlog(out), rest)
         window = steps.start[out.spent.first :][:1], steps.end[-1:]
         out.spent.evaluation_us = int(measure(out.phases.evaluation, *window)[0])
+        out.spent.size = self._batch_sizes(steps)
         if out.devices is not None:
             out.devices.backlog = Backlog()  # as large as the trace, and no longer needed
 
+    def _batch_sizes(self, steps: StepTable) -> Ints:
+        """Bytes moved to the device in each step, otherwise the items that its thread made for it."""
+        for kind in ("transfer", "item"):
+            table = self.marks.of(kind, steps.tid)
+            at = np.searchsorted(steps.start, table[1], side="right") - 1
+            inside = (at >= 0) & (table[1] < steps.end[np.maximum(at, 0)])
+            much = np.maximum(table[-1], 0) if kind == "transfer" else np.ones(at.size, np.int64)
+            out = np.bincount(at[inside], weights=much[inside], minlength=len(steps)).astype(np.int64)
+            if out.any():
+                return out
+        return np.zeros(len(steps), np.int64)
+
     def _backlog(self, out: Partial) -> Backlog:
         """When the device was behind; without figures of the device, as far as calls that blocked tell."""
-        if out.devices is not None and out.devices.backlog.observed.any():
+        if out.devices is not None and out.devices.backlog.source:
             return out.devices.backlog
         copies = self.marks.of("copied", out.steps.tid)
         if not copies.shape[1]:
