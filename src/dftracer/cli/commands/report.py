@@ -21,7 +21,7 @@ from dftracer.cli.trace_arguments import (
     output_path,
     refuse_empty_selection,
 )
-from dftracer.format.files import NoTraces, find_files
+from dftracer.load.files import NoTraces, find_files
 
 if TYPE_CHECKING:
     from dftracer.analyze import Analysis
