@@ -13,9 +13,10 @@
     d.append(el("dt", "", k), el("dd", "", v));
     $("run").append(d);
   }
+  if (D.ended) $("verdict").before(el("p", "ended" + (D.failed ? " bad" : ""), D.ended));
   $("verdict").textContent = D.verdict;
   $("why").textContent = D.head[1];
-  $("try").textContent = "Try: " + D.head[2];
+  $("try").textContent = D.head[2] && "Try: " + D.head[2];
   for (const line of D.notes) $("notes").append(el("p", "note", line));
   const chip = (k, v, bad) => {
     const d = el("div", bad ? "bad" : "");
@@ -25,7 +26,7 @@
   chip("events", count(T.events));
   chip("processes", count(T.processes));
   chip("ranks", count(T.ranks));
-  chip("time", sec(T.span_s));
+  chip("run", sec(D.run_s));
   chip("step time explained", Math.round(100 * T.coverage) + " %", T.coverage < .5);
   chip("dropped", count(T.dropped), T.dropped > 0);
   chip("files cut", count(T.truncated_files), T.truncated_files > 0);
@@ -122,11 +123,6 @@
     };
     $("legend").append(b);
   });
-  for (const s of D.not_seen) {
-    const item = el("span", "unseen");
-    item.append(el("i"), label(s) + ": not seen");
-    $("legend").append(item);
-  }
   const stack = (values, scale, name, room) => {
     const box = el("div", "stack");
     values.forEach((v, i) => {

@@ -8,7 +8,6 @@ from dftracer._columns import Column, shortened
 from dftracer._terminal import safe_console
 from dftracer._units import bytes_text, count_text, counted, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, views
-from dftracer.analyze.ledger import unseen_stages
 from dftracer.load._need import need
 from dftracer.report.device import print_device
 from dftracer.report.evidence import evidence_line
@@ -19,6 +18,7 @@ from dftracer.report.head import (
     account_rows,
     account_title,
     culprit,
+    ended_words,
     head,
     notes,
     without_waiting,
@@ -48,7 +48,7 @@ COLOURS = {
     "other": "#8b8d98",
     "unexplained": "#c9cbd3",
 }
-_SHARES = (Column("seconds", right=True), Column("share", right=True))
+_SHARES = (Column("time", right=True), Column("share", right=True))
 _WORKER_COLUMNS = (
     Column("rank", right=True),
     Column("worker", right=True),
@@ -98,18 +98,22 @@ def _head(con: Console, a: Analysis) -> None:
     t = a.trace_facts
     panel, text = need("rich.panel"), need("rich.text")
     verdict, why, advice = head(a)
-    lines = text.Text(verdict, style="bold")
-    lines.append(f"\n{why}\n", style="not bold")
-    lines.append(f"Try: {advice}", style="not bold")
+    lines = text.Text()
+    ended = ended_words(a)
+    if ended:
+        lines.append(f"{ended}\n", style="bold red" if a.ended.failed else "")
+    lines.append(verdict, style="bold")
+    for line in (why, f"Try: {advice}" if advice else ""):
+        lines.append(f"\n{line}" if line else "")
     con.print(panel.Panel(lines, title="dftracer", border_style="blue", expand=True))
     for line in notes(a):
         con.print(line, style="yellow")
     said = [
         counted(t["events"], "event"),
         plural(t["processes"], "process", "processes"),
-        plural(t["ranks"], "rank"),
-        f"{seconds_text(t['span_s'])} of time",
-        f"{100 * t['coverage']:.0f} % of step time explained",
+        *([plural(t["ranks"], "rank")] if t["ranks"] else []),
+        f"run of {seconds_text(a.run_s)}",
+        *([f"{100 * t['coverage']:.0f} % of step time explained"] if a.job.slowest is not None else []),
         f"{t['dropped']} dropped",
         f"{plural(t['truncated_files'], 'file')} cut",
     ]
@@ -187,14 +191,10 @@ def _ledger(con: Console, a: Analysis) -> None:
         if us <= 0:
             continue
         drawn = bar(longest * us / wall, COLOURS[stage], stage == blamed)
-        rows.append([stage.replace("_", " "), f"{us / 1e6:.3f}", f"{100 * us / wall:.1f} %", drawn])
-    for stage in unseen_stages(slowest):
-        rows.append(
-            [text.Text(stage.replace("_", " "), style="dim"), text.Text("not seen", style="dim"), "", ""]
-        )
+        rows.append([stage.replace("_", " "), seconds_text(us / 1e6), f"{100 * us / wall:.1f} %", drawn])
     n = plural(len(slowest.main.steps), "step")
     rows.append(
-        ["all", f"{wall / 1e6:.3f}", "100 %", text.Text(f"{n} of rank {slowest.number}", style="dim")]
+        ["all", seconds_text(wall / 1e6), "100 %", text.Text(f"{n} of rank {slowest.number}", style="dim")]
     )
     columns = (Column("stage", whole=True), *_SHARES, Column("", drop=1))
     print_table(con, "Where the step time goes", columns, rows)
@@ -212,8 +212,8 @@ def _phases(con: Console, a: Analysis) -> None:
     rows = []
     for name, row in pieces:
         mark = text.Text("◀" if name == culprit(a) else "", style="bold red")
-        rows.append([PHASE_WORDS[name], f"{row['seconds']:.3f}", f"{100 * row['share']:.1f} %", mark])
-    rows.append(["run", f"{a.run_s:.3f}", "100 %", text.Text()])
+        rows.append([PHASE_WORDS[name], seconds_text(row["seconds"]), f"{100 * row['share']:.1f} %", mark])
+    rows.append(["run", seconds_text(a.run_s), "100 %", text.Text()])
     print_table(con, "The whole run", (Column("part", whole=True), *_SHARES, Column("")), rows)
 
 
