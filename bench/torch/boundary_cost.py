@@ -19,8 +19,8 @@ os.environ["DFTRACER_DISABLE_IO"] = "1"
 os.environ["DFTRACER_LOG_FILE"] = tempfile.mkdtemp() + "/t"
 
 from dftracer import _core
-from dftracer._device_events import DeviceEvents
 from dftracer.python import dftracer
+from dftracer.torch.device import DeviceEvents
 
 STEPS = 4000
 FETCHED, STEPPED = 3, 5

@@ -18,8 +18,9 @@ os.environ["DFTRACER_LOG_FILE"] = tempfile.mkdtemp() + "/t"
 
 import torch
 
-from dftracer import _core, _device_events
+from dftracer import _core
 from dftracer.python import ai, dftracer
+from dftracer.torch import device as _device_events
 
 STEPS = 40
 

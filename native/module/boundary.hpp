@@ -10,7 +10,7 @@
 
 namespace dft::py {
 
-// The numbers are known to dftracer/_device_events.py.
+// The numbers are known to dftracer/torch/device.py.
 enum Phase : uint8_t { kNoPhase, kFetch, kStep, kTransfer, kForward, kBackward, kOptimizer, kCheckpoint };
 
 // The number of boundaries, of phases or not, before the hook is called: without a hook, more than there will ever

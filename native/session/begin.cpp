@@ -16,6 +16,16 @@
 #include "session/writer_thread.hpp"
 
 namespace dft {
+namespace {
+
+void append_closing_facts(std::string* args) {
+  append_ending(args);
+  append_interception_facts(args);
+  append_process_facts(args);
+  append_missing_counters(args);
+}
+
+}  // namespace
 
 bool begin_recording(Session* s, bool for_io) {
   uint64_t prelude = prelude_bound(s);
@@ -42,7 +52,7 @@ bool begin_recording(Session* s, bool for_io) {
   publish_names(h);
   s->writer.set_target(s->requested_path, s->fallback_path, {s->run.id, recover_trace});
   s->writer.set_prelude(make_prelude(s));
-  s->writer.set_closing_facts(append_interception_facts);
+  s->writer.set_closing_facts(append_closing_facts);
   h->dropped[int(Drop::kInSignal)].store(s->dropped_before_begin.load());
   memcpy(h->magic, FileHeader::kMagic, 8);
   s->slots.reserve(kSpareSlots);

@@ -6,10 +6,12 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "intercept/io_record.hpp"
+#include "session/counters.hpp"
 #include "session/run.hpp"
 #include "session/session.hpp"
 #include "write/writer.hpp"
@@ -54,6 +56,7 @@ struct Session {
   ClockMap clock;
   LineFormatter lines;
   Writer writer;
+  std::optional<Counters> counters;  // of the writer's thread
   std::mutex writer_mutex;  // the writer object is used by its thread, by exec and by rename; held while disks are slow
   // What others may read at any time, without waiting for a disk.
   struct Shown {
@@ -100,9 +103,12 @@ struct State {
   // Held by the writer's thread while it works, let go while it sleeps.
   std::mutex writer_at_work;
   void (*free_contexts)(void*) = nullptr;
+  std::atomic<int> exit_status{-1};  // -1: the process has not said with what it leaves
 };
 
 State& state();
+// The arguments of the last record that say how the process ended.
+void append_ending(std::string* args);
 void install_fork_handlers();
 // In the child of a fork: its own session, which writes nothing until it records something.
 void rearm_in_child();

@@ -7,7 +7,7 @@ import sys
 
 import dftracer
 from dftracer import _config, _core, _messages
-from dftracer._before_finalize import run_before_finalize
+from dftracer._before_finalize import before_finalize, note_exception, run_before_finalize
 
 __all__ = ["SETTINGS", "arm", "begin", "end", "switch_on"]
 
@@ -16,9 +16,12 @@ SETTINGS = _config.load_settings()
 _joined = False  # ready to join a parent's session; `begin` may still give it its own name
 
 
-def _configure(prefix: str | None = None) -> None:
+_told_facts: dict[str, str] = {}
+
+
+def _rank_facts() -> dict[str, str]:
     rank = _config.rank_info()
-    facts = {
+    return {
         key: str(value)
         for key, value in (
             ("rank", rank.rank),
@@ -28,6 +31,20 @@ def _configure(prefix: str | None = None) -> None:
         )
         if value is not None
     }
+
+
+def _tell_late_rank() -> None:
+    """A process that a program forks or spawns as a rank of its own job gets its number after its start."""
+    facts = _rank_facts()
+    for key, value in facts.items():
+        if "rank" not in _told_facts:
+            _core.log_metadata("PR", key, value)
+    _told_facts.update(facts)
+
+
+def _configure(prefix: str | None = None) -> None:
+    facts = _rank_facts()
+    _told_facts.update(facts)
     settings: dict[str, object] = {
         **SETTINGS.for_core(),
         "version": dftracer.__version__,
@@ -63,16 +80,16 @@ def _join() -> None:
 
 def _name_device() -> None:
     if not SETTINGS.device_events and "torch" in sys.modules:
-        from dftracer import _device_events  # noqa: PLC0415 - only where torch is in use
+        from dftracer.torch import device  # noqa: PLC0415 - only where torch is in use
 
-        _device_events.name_devices()
+        device.name_devices()
 
 
 def _watch_device() -> None:
     if SETTINGS.device_events:
-        from dftracer import _device_events  # noqa: PLC0415 - only where something is recorded
+        from dftracer.torch import device  # noqa: PLC0415 - only where something is recorded
 
-        _device_events.watch()
+        device.watch()
 
 
 def arm() -> None:
@@ -107,6 +124,7 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     else:
         _core.initialize(name)
         _joined = False
+    _tell_late_rank()
     from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
 
     stem = _stem(name)
@@ -115,10 +133,6 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     if name is not None and stem is not None:
         _inherited.report_stem(stem)
     _watch_device()
-    if SETTINGS.counter_ms:
-        from dftracer import _counters  # noqa: PLC0415 - off for nearly everybody
-
-        _counters.start(SETTINGS.counter_ms)
 
 
 def _say_that_it_is_off() -> None:
@@ -156,6 +170,7 @@ def switch_on() -> None:
         return
     _config.turn_on()
     SETTINGS = _config.load_settings(enable=True)
+    before_finalize(note_exception)
     _configure()
     from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
 
@@ -183,14 +198,11 @@ def end() -> None:
         run_before_finalize()
         _name_device()
         _inherited.announce_session(None)
-        if SETTINGS.counter_ms:
-            from dftracer import _counters  # noqa: PLC0415
-
-            _counters.stop()
         _core.finalize()
 
 
 if SETTINGS.enable:
+    before_finalize(note_exception)
     _join()
 else:
     _core.configure({"enable": False})

@@ -21,11 +21,12 @@ from typing import Any
 def _child(task: dict[str, Any], out: int, err: int) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
-    from dftracer.auto import _comm, _events
+    from dftracer.auto import _events
     from dftracer.python import dftracer
+    from dftracer.torch import comm
 
     if task["both"]:  # what is said by hand and what is deduced, of one and the same run
-        for word in (*vars(_events).values(), *_comm._WORDS.values()):
+        for word in (*vars(_events).values(), *comm._WORDS.values()):
             if isinstance(word, _events.Word):
                 word.twins = ()
     os.environ["DFTRACER_LOG_FILE"] = task["trace"]

@@ -20,7 +20,7 @@ import sys
 sys.path.insert(0, {SUPPORT!r})
 from support.stand_in_device import Device, Pool
 from dftracer import _core
-from dftracer._device_events import DeviceEvents
+from dftracer.torch.device import DeviceEvents
 
 MS = 1_000_000
 device = Device(_core.time_ns())
@@ -113,7 +113,7 @@ def test_a_program_without_a_device_is_asked_once_and_writes_nothing(traced: Cal
     run = traced(
         """
         import torch
-        from dftracer import _device_events
+        from dftracer.torch import device as _device_events
         asked = []
         probe = _device_events._probe
         from dftracer import _core
@@ -174,7 +174,7 @@ def test_a_forked_child_destroys_no_event(traced: Callable[..., Run]) -> None:
         LOOP
         + """
 import os
-from dftracer import _device_events
+from dftracer.torch import device as _device_events
 from support import stand_in_device
 
 def destroyed(event):
@@ -211,7 +211,7 @@ log.finalize()
 def test_the_switch_leaves_the_hook_alone(traced: Callable[..., Run]) -> None:
     source = """
         import sys
-        print("dftracer._device_events" in sys.modules)
+        print("dftracer.torch.device" in sys.modules)
         log.finalize()
         """
     assert traced(source, env={"DFTRACER_DEVICE_EVENTS": "0"}).stdout.strip() == "False"
@@ -242,7 +242,7 @@ def test_automatic_phases_have_boundaries_too(traced: Callable[..., Run]) -> Non
         import torch
         from support.stand_in_device import Device, Pool
         from dftracer import _core
-        from dftracer._device_events import DeviceEvents
+        from dftracer.torch.device import DeviceEvents
 
         device = Device(_core.time_ns())
         events = DeviceEvents(Pool(device), device.time_ns)

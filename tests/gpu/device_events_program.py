@@ -20,8 +20,8 @@ os.environ["DFTRACER_LOG_FILE"] = tempfile.mkdtemp() + "/t"
 
 import torch
 
-from dftracer import _device_events
 from dftracer.python import ai, dftracer
+from dftracer.torch import device as _device_events
 
 
 def train(steps: int, inside: Any = None) -> None:

@@ -41,7 +41,7 @@ def test_an_empty_trace_has_a_report_too(tmp_path: Path) -> None:
     a = analyze(tmp_path)
     out = io.StringIO()
     print_report(a, Console(file=out, width=100))
-    assert "No training step" in out.getvalue()
+    assert "trained nothing" in out.getvalue()
     assert document(a)["ledger"]["total"]["forward"] == 0
     assert "<html" in html_page(a)
 

@@ -18,9 +18,11 @@ MAY_USE = {
     "format": BASE,
     "python": RECORDER,
     "compat": RECORDER,
-    "hooks": RECORDER | {"hooks"},
-    "auto": RECORDER | {"auto"},
-    "collect": RECORDER | {"collect"},
+    # The step rule of `auto` is what torch's boundaries are reported to.
+    "torch": RECORDER | {"torch", "auto"},
+    "hooks": RECORDER | {"torch", "hooks"},
+    "auto": RECORDER | {"torch", "auto"},
+    "collect": RECORDER | {"torch", "collect"},
     "load": BASE | {"load"},
     "link": BASE | {"load", "link"},
     "analyze": ANALYSIS,
@@ -40,6 +42,8 @@ DOORS = {
 }
 # Imported where they are needed, each for one reason.
 BACKWARDS = {
+    # The device is watched once a session records, by whichever way it began.
+    ("_session.py", "dftracer.torch.device"),
     # What is already decorated or looped over begins to record when tracing is switched on.
     ("_session.py", "dftracer.python._decorate"),
     ("_session.py", "dftracer.python._waiting"),

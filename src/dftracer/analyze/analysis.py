@@ -9,17 +9,19 @@ from typing import Any
 import polars as pl
 
 from dftracer._units import counted, plural
-from dftracer.analyze import rules_input, rules_io, rules_job, rules_steps, trust, views
-from dftracer.analyze.bound import Bound, find_bound
+from dftracer.analyze import rules_input, rules_io, rules_job, rules_machine, rules_steps, trust, views
+from dftracer.analyze.account import Account
+from dftracer.analyze.bound import Bound, find_bound, view_of
 from dftracer.analyze.device_rows import DeviceRows
+from dftracer.analyze.ending import Ended, attempts, how_it_ended
 from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Findings, ordered
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.lane_store import LaneStore
 from dftracer.analyze.ledger import ledger, phase_rows
+from dftracer.analyze.machine import machine_document
 from dftracer.analyze.model_figures import model_figures
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
-from dftracer.analyze.parts import view_of
 from dftracer.analyze.peers import scores
 from dftracer.analyze.rates import accelerator_utilisation, samples_per_second
 from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
@@ -32,7 +34,13 @@ from dftracer.load.trace import Trace
 
 __all__ = ["Analysis", "analyze", "trace_files_of_torch", "units_of"]
 
-_RULES = (*rules_input.RULES, *rules_io.RULES, *rules_steps.RULES, *rules_job.RULES)
+_RULES = (
+    *rules_input.RULES,
+    *rules_io.RULES,
+    *rules_steps.RULES,
+    *rules_job.RULES,
+    *rules_machine.RULES,
+)
 
 
 class Analysis:
@@ -46,18 +54,20 @@ class Analysis:
         self.file_table: pl.DataFrame | None = views.files(job)
         view = view_of(job)
         self.view = view
-        run_us = job.last_us - job.first_us if view is None else view.rank.main.phases.run_us
+        run_us = job.run_us if view is None else view.rank.main.phases.run_us
+        self.ended: Ended = how_it_ended(job)
         self.run_s = run_us / 1e6
         self.bound: Bound | None = find_bound(view)
         context = Context(job, self.name_table, self.file_table, self.run_s, view, self.bound)
-        found = [f for rule in _RULES for f in rule(context)]
-        told = [*ordered(found), *trust.evidence_findings(context, self.trace_facts)]
-        self.findings: Findings = Findings(told)
-        self.head: Head = head(context, self.findings)
+        found = rules_machine.without_symptoms(context, [f for rule in _RULES for f in rule(context)])
+        evidence = trust.evidence_findings(context, self.trace_facts)
+        self.findings: Findings = Findings([*ordered(found), *evidence])
+        self.head: Head = head(context, [*found, *evidence])
         self.au = accelerator_utilisation(job)
         self.samples_per_s = samples_per_second(job)
         self.flops: float | None = None  # of one step of one rank, if the user knows it
         self._ledger: dict[str, Any] | None = None
+        self._trainings: list[Analysis] | None = None
 
     def __repr__(self) -> str:
         t = self.trace_facts
@@ -79,6 +89,16 @@ class Analysis:
     def model(self) -> dict[str, Any]:
         """Samples, tokens and FLOP per second."""
         return model_figures(self.job, self.flops)
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What the machine did meanwhile, as far as it was sampled."""
+        return machine_document(self.job, self.job.slowest)
+
+    @property
+    def account(self) -> Account | None:
+        """Where the time of the steady steps went; None without steps."""
+        return None if self.view is None else self.view.account
 
     @property
     def verdict(self) -> str:
@@ -111,6 +131,22 @@ class Analysis:
             for r in self.job.ranks
             if r.number in rated
         ]
+
+    @property
+    def trainings(self) -> list[Analysis]:
+        """The trainings of a run that has several, in processes of their own, in the order of their start."""
+        if not self.job.others:
+            return []
+        if self._trainings is None:
+            alone = Job(self.job.ranks[0].members, self.job.ranks) if self.job.ranks else self.job
+            all_of_them = [Analysis(each) for each in (alone, *self.job.others)]
+            self._trainings = sorted(all_of_them, key=lambda a: a.job.ranks[0].main.first_us or 0)
+        return self._trainings
+
+    @property
+    def attempts(self) -> list[Ended]:
+        """How each attempt ended, if the launcher restarted the job."""
+        return attempts(self.job)
 
     @property
     def phases(self) -> dict[str, dict[str, float]]:
@@ -190,7 +226,7 @@ def analyze(
             store.put(id(partial), lanes)
             partials.append(partial)
         job = build_job(partials)
-        for rank in job.ranks:
+        for rank in [r for each in (job, *job.others) for r in each.ranks]:
             for i, member in enumerate(rank.members):
                 rank.explanations[i] = explain(store.take(id(member)), rank.question(member))
     return _checked(Analysis(job, others))

@@ -11,20 +11,26 @@ from dftracer.analyze.intervals import EMPTY, Intervals
 from dftracer.load.chunk import MISSING, Ints
 
 __all__ = [
+    "FORWARD_UNSEEN",
+    "INFERENCE",
     "MARKS",
     "Bools",
     "StepTable",
     "steps_from_bodies",
     "steps_from_loop",
     "steps_from_profiler",
+    "steps_from_replays",
     "steps_from_step_ends",
 ]
 
 Bools = npt.NDArray[np.bool_]
 
-# The rows of a table of marks.
-MARKS = ("tid", "ts", "dur", "step", "epoch", "count")
-_TS, _DUR, _STEP, _EPOCH, _COUNT = (MARKS.index(m) for m in ("ts", "dur", "step", "epoch", "count"))
+# The rows of a table of marks; `flags` is what automatic tracing says about a step.
+MARKS = ("tid", "ts", "dur", "step", "epoch", "count", "flags")
+_TS, _DUR, _STEP, _EPOCH, _COUNT, _FLAGS = (
+    MARKS.index(m) for m in ("ts", "dur", "step", "epoch", "count", "flags")
+)
+FORWARD_UNSEEN, INFERENCE = 1, 2
 
 
 @dataclass
@@ -41,10 +47,14 @@ class StepTable:
     elsewhere: int = 0  # loops of other threads of the process have this many steps, which are left out
     loop: Ints = field(default_factory=lambda: EMPTY[0])  # which pass through a loader, from 0
     inner: Intervals = EMPTY  # loops inside a step, one span for each step that has any
-    evaluation: Ints = field(default_factory=lambda: EMPTY[0])  # us of evaluation inside each step
+    evaluation: Ints = field(
+        default_factory=lambda: EMPTY[0]
+    )  # us of evaluation and compilation in each step
+    flags: Ints = field(default_factory=lambda: EMPTY[0])  # FORWARD_UNSEEN, INFERENCE
     first: Bools = field(default_factory=lambda: np.empty(0, bool))  # of its epoch or loop
     profiled: Bools = field(default_factory=lambda: np.empty(0, bool))
     steady: Bools = field(default_factory=lambda: np.empty(0, bool))  # used to judge the run
+    training: Ints = field(default_factory=lambda: EMPTY[0])  # which of several in turn, from 0
 
     def __post_init__(self) -> None:
         n = self.start.size
@@ -52,6 +62,10 @@ class StepTable:
             self.loop = np.zeros(n, np.int64)
         if self.evaluation.size != n:
             self.evaluation = np.zeros(n, np.int64)
+        if self.flags.size != n:
+            self.flags = np.zeros(n, np.int64)
+        if self.training.size != n:
+            self.training = np.zeros(n, np.int64)
         if self.steady.size != n:
             self.first, self.profiled = np.zeros(n, bool), np.zeros(n, bool)
             self.steady = np.ones(n, bool)
@@ -63,6 +77,17 @@ class StepTable:
     def wall(self) -> Ints:
         """The training time of each step."""
         return self.end - self.start - self.evaluation
+
+    @property
+    def usual_us(self) -> float:
+        """How long a step takes: the median of the steady ones, wherever a median step is told."""
+        return float(np.median(self.wall[self.steady])) if self.steady.any() else 0.0
+
+    @property
+    def per_second(self) -> float | None:
+        """The rate of the steady steps; None without any."""
+        seconds = float(self.wall[self.steady].sum()) / 1e6
+        return float(self.steady.sum()) / seconds if seconds > 0 else None
 
     @property
     def epochs(self) -> int:
@@ -78,7 +103,17 @@ class StepTable:
             c[rows] for c in (self.start, self.body, self.end, self.step, self.epoch, self.loop)
         )
         return StepTable(
-            start, body, end, step, epoch, self.source, self.tid, self.elsewhere, loop, self.inner
+            start,
+            body,
+            end,
+            step,
+            epoch,
+            self.source,
+            self.tid,
+            self.elsewhere,
+            loop,
+            self.inner,
+            flags=self.flags[rows],
         )
 
     @staticmethod
@@ -108,6 +143,7 @@ def steps_from_loop(waits: Ints, bodies: Ints) -> StepTable:
         start[outer], bodies[_TS][outer], end[outer], bodies[_STEP][outer], bodies[_EPOCH][outer], "fetch"
     )
     table.loop = _loops(bodies[_COUNT][outer])
+    table.flags = np.maximum(bodies[_FLAGS][outer], 0)
     if not outer.all():
         table.inner = _inner(table, start[~outer], end[~outer])
     return table
@@ -134,7 +170,8 @@ def steps_from_bodies(bodies: Ints) -> StepTable:
     """`fetch.block` alone: training without a loader, its steps marked by automatic tracing."""
     bodies = bodies[:, np.argsort(bodies[_TS], kind="stable")]
     ts, end = bodies[_TS], bodies[_TS] + bodies[_DUR]
-    return StepTable(ts, ts, end, bodies[_STEP], bodies[_EPOCH], "block")
+    flags = np.maximum(bodies[_FLAGS], 0)
+    return StepTable(ts, ts, end, bodies[_STEP], bodies[_EPOCH], "block", flags=flags)
 
 
 def steps_from_profiler(marks: Ints) -> StepTable:
@@ -142,6 +179,18 @@ def steps_from_profiler(marks: Ints) -> StepTable:
     marks = marks[:, np.argsort(marks[_TS], kind="stable")]
     ts, dur = marks[_TS], marks[_DUR]
     return StepTable(ts, ts, ts + dur, marks[_STEP], np.full(ts.size, MISSING), "profiler")
+
+
+def steps_from_replays(launches: Ints, blocked: Ints) -> StepTable:
+    """From one launch of a CUDA graph to the next; the last one ends when the host no longer waits for it."""
+    launches = launches[:, np.argsort(launches[_TS], kind="stable")]
+    ts = launches[_TS]
+    last = int(ts[-1] + launches[_DUR][-1])
+    after = blocked[_TS] >= ts[-1]
+    if after.any():
+        last = max(last, int((blocked[_TS] + blocked[_DUR])[after].max()))
+    end = np.append(ts[1:], last)
+    return StepTable(ts, ts, end, launches[_STEP], launches[_EPOCH], "graph")
 
 
 def steps_from_step_ends(marks: Ints) -> StepTable:

@@ -22,12 +22,12 @@ __all__ = ["ADAPTERS", "adapter", "install", "installed", "modules", "uninstall"
 # Every traced interpreter imports this before the program begins: slow imports happen on first use.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dftracer.auto._modules import modules
+    from dftracer.torch.modules import modules
 
 
 def __getattr__(name: str) -> object:
     if name == "modules":
-        from dftracer.auto._modules import modules  # noqa: PLC0415
+        from dftracer.torch.modules import modules  # noqa: PLC0415
 
         return modules
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,9 @@ import sys
 
 from dftracer import _session
 from dftracer._before_finalize import before_finalize
-from dftracer.auto import _adapters, _imports
-from dftracer.auto._patches import Patches
+from dftracer.auto import _adapters
+from dftracer.torch import imports
+from dftracer.torch.patches import Patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def install() -> bool:
     if "dftracer.python" in sys.modules:  # annotations of an earlier session say nothing of this one
         importlib.import_module("dftracer.auto._events").begin_anew()
     _patches = Patches()
-    _imports.when_imported("torch", _torch_is_there)
+    imports.when_imported("torch", _torch_is_there)
     # Not after torch: a framework that imports it is in the middle of its own import then.
     for name, ours in _adapters.ADAPTERS.items():
         _watch(name, _by_adapter(ours))
@@ -51,7 +52,7 @@ def uninstall() -> None:
     global _patches  # noqa: PLW0603
     if _patches is None:
         return
-    _imports.forget()
+    imports.forget()
     _patches.take_back()
     _patches = None
     _finish()
@@ -63,15 +64,19 @@ def _torch_is_there(torch: ModuleType) -> None:
     global _registered  # noqa: PLW0603
     if _patches is None:
         return
-    checkpoint, comm, compute, loader, told, transfer = (
-        importlib.import_module(f"dftracer.auto.{name}")
-        for name in ("_checkpoint", "_comm", "_compute", "_loader", "_told", "_transfer")
+    checkpoint, comm, compute, loader, transfer = (
+        importlib.import_module(f"dftracer.torch.{name}")
+        for name in ("checkpoint", "comm", "compute", "loader", "transfer")
     )
+    steps: Any = importlib.import_module("dftracer.auto._steps")
+    told: Any = importlib.import_module("dftracer.auto._told")
     if not _registered:
         _registered = True
         before_finalize(_finish)
         os.register_at_fork(after_in_child=_forked)
     told.found("PyTorch")
+    _watch("torch", steps.install)
+    _watch("torch._dynamo.eval_frame", steps.install_compiled)
     _watch("torch", transfer.install)
     _watch("torch", comm.install)
     _watch("torch.utils.data.dataloader", loader.install)
@@ -79,8 +84,9 @@ def _torch_is_there(torch: ModuleType) -> None:
     _watch("torch.autograd", compute.install_autograd)
     _watch("torch.optim.optimizer", compute.install_optimizers)
     _watch("torch.amp.grad_scaler", compute.install_scaler)
+    _watch("torch._dynamo.callback", compute.install_compiler)
     if _session.SETTINGS.auto_modules:
-        _watch("torch", importlib.import_module("dftracer.auto._modules").install)
+        _watch("torch", importlib.import_module("dftracer.torch.modules").install)
     for name in checkpoint.CALLS:
         _watch(name, checkpoint.install)
 
@@ -92,7 +98,7 @@ def _watch(name: str, install: Any) -> None:
         if patches is not None and patches is _patches:
             install(module, patches)
 
-    _imports.when_imported(name, met)
+    imports.when_imported(name, met)
 
 
 def _by_adapter(ours: str) -> Any:
@@ -105,13 +111,13 @@ def _by_adapter(ours: str) -> Any:
 
 
 def _finish() -> None:
-    trainings: Any = sys.modules.get("dftracer.auto._threads")
-    if trainings is not None:
+    steps: Any = sys.modules.get("dftracer.auto._steps")
+    if steps is not None:
         failure = getattr(sys, "last_value", None)
-        trainings.finish_all(None if failure is None else type(failure).__name__)
+        steps.finish_all(None if failure is None else type(failure).__name__)
 
 
 def _forked() -> None:
-    trainings: Any = sys.modules.get("dftracer.auto._threads")
-    if trainings is not None:
-        trainings.forget_all()
+    steps: Any = sys.modules.get("dftracer.auto._steps")
+    if steps is not None:
+        steps.forget_all()

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from dftracer.auto import _told
-from dftracer.auto._patches import Patches
+from dftracer.torch.patches import Patches
 
 __all__ = ["NAME", "install"]
 

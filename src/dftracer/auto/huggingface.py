@@ -14,11 +14,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dftracer import auto
-from dftracer.auto._patches import Patches, safely
 from dftracer.auto._required import required
+from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
-    from dftracer.auto._training import Training
+    from dftracer._core import Training
 
     class TrainerCallback:
         """Stands in for the framework's own where types are checked."""
@@ -49,7 +49,7 @@ class DFTracerCallback(TrainerCallback):
 def _here() -> Training | None:
     if not auto.installed():
         return None
-    from dftracer.auto._threads import training  # noqa: PLC0415 - brings the recorder's nodes
+    from dftracer._core import training  # noqa: PLC0415 - the recorder is loaded on use
 
     return training()
 
@@ -63,14 +63,12 @@ def _begins(state: Any) -> None:
 def _step_ends() -> None:
     here = _here()
     if here is not None:
-        from dftracer.auto._events import now  # noqa: PLC0415
-
-        here.step_ends(now())
+        here.step_ends()
 
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Give every `transformers.Trainer` the callback, and know when it evaluates."""
-    from dftracer.auto._evaluating import evaluating  # noqa: PLC0415
+    from dftracer.auto._steps import evaluating  # noqa: PLC0415
 
     owner: Any = module.Trainer
     original = owner.__init__

@@ -19,11 +19,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dftracer import auto
-from dftracer.auto._patches import Patches, safely
 from dftracer.auto._required import required
+from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
-    from dftracer.auto._training import Training
+    from dftracer._core import Training
 
     class Callback:
         """Stands in for the framework's own where types are checked."""
@@ -53,7 +53,7 @@ _HOOKS = ("[Callback]", "[LightningModule]")
 def _here() -> Training | None:
     if not auto.installed():
         return None
-    from dftracer.auto._threads import training  # noqa: PLC0415 - brings the recorder's nodes
+    from dftracer._core import training  # noqa: PLC0415 - the recorder is loaded on use
 
     return training()
 
@@ -89,25 +89,25 @@ class DFTracerCallback(Callback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """A batch that was only accumulated does not end a step."""
-        _tell("batch_ends", _now())
+        _tell("batch_ends")
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_begins", _now())
+        _tell("evaluation_begins")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_ends", _now())
+        _tell("evaluation_ends")
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_begins", _now())
+        _tell("evaluation_begins")
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_ends", _now())
+        _tell("evaluation_ends")
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_begins", _now())
+        _tell("evaluation_begins")
 
     def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_ends", _now())
+        _tell("evaluation_ends")
 
 
 class DFTracerProfiler(Profiler):
@@ -124,7 +124,7 @@ class DFTracerProfiler(Profiler):
             return
         self._open[action_name] = _now()
         if _is_forward(action_name):
-            _tell("forward_begins", self._open[action_name])
+            _tell("forward_begins")
 
     def stop(self, action_name: str) -> None:
         """And ends it."""
@@ -133,7 +133,7 @@ class DFTracerProfiler(Profiler):
             return
         end = _now()
         if _is_forward(action_name):
-            _tell("forward_ends", end)
+            _tell("forward_ends")
         elif action_name.startswith(_HOOKS) and ".on_" in action_name:
             safely(_write_hook, action_name, start, end)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dftracer.auto._patches import Patches
+from dftracer.torch.patches import Patches
 
 __all__ = ["NAME", "install"]
 

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dftracer import _core
-from dftracer._collective_calls import (
+from dftracer.collect import _identity
+from dftracer.collect._plugin import Context, Plugin
+from dftracer.torch.collectives import (
     ALWAYS_ASYNC,
     CALLS,
     EVENT,
@@ -26,8 +28,6 @@ from dftracer._collective_calls import (
     size_of,
     unlisten,
 )
-from dftracer.collect import _identity
-from dftracer.collect._plugin import Context, Plugin
 
 __all__ = ["Comms"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dftracer import _config
-from dftracer._collective_calls import distributed
+from dftracer.torch.collectives import distributed
 
 __all__ = ["distributed", "place"]
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from dftracer.analyze import Analysis, views
+from dftracer.analyze.account import Account
 from dftracer.analyze.device import device_document
 from dftracer.analyze.steady_steps import steady_steps
 
 __all__ = ["SCHEMA", "comparable", "document"]
 
-SCHEMA = "dftracer.report/1"
+SCHEMA = "dftracer.report/2"
 _MOST_FILES = 1000
-_PIECES = ("steady", "startup", "evaluation", "outside", "profiled")
+_PIECES = ("steady", "startup", "compilation", "evaluation", "outside", "profiled")
 
 
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -48,8 +49,11 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
         "schema": SCHEMA,
         "verdict": analysis.verdict,
         "bound": None if analysis.bound is None else analysis.bound.to_json(),
+        "account": Account().to_json() if analysis.account is None else analysis.account.to_json(),
+        "account_s": 0.0 if analysis.account is None else round(analysis.account.whole_s, 6),
         "run": analysis.run,
         "run_s": round(analysis.run_s, 6),
+        "ended": analysis.ended.to_json(),
         **{k: analysis.phases.get(k, {"seconds": 0.0, "share": 0.0}) for k in _PIECES},
         "au": analysis.au,
         "samples_per_s": analysis.samples_per_s,
@@ -58,6 +62,21 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
         "findings": [f.to_json() for f in analysis.findings],
         "model": analysis.model,
         "device": device_document(analysis.job),
+        "machine": analysis.machine,
+    }
+
+
+def _training(a: Analysis) -> dict[str, Any]:
+    """One of several trainings of a run."""
+    main = a.job.ranks[0].main
+    return {
+        "pid": main.process.pid,
+        "command": main.process.command or None,
+        "steps": len(main.steps),
+        "run_s": round(a.run_s, 6),
+        "verdict": a.verdict,
+        "bound": None if a.bound is None else a.bound.to_json(),
+        "ended": a.ended.to_json(),
     }
 
 
@@ -71,9 +90,13 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "verdict": told.pop("verdict"),
         "head": list(analysis.head),
         "bound": told.pop("bound"),
+        "account": told.pop("account"),
+        "account_s": told.pop("account_s"),
         "run": told.pop("run"),
         "run_s": told.pop("run_s"),
         **told,
+        "attempts": [each.to_json() for each in analysis.attempts],
+        "trainings": [_training(each) for each in analysis.trainings],
         "ranks": analysis.ranks,
         "ledger": analysis.ledger,
         "overlap": analysis.overlap,

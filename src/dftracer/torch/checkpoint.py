@@ -1,0 +1,73 @@
+"""Saving and loading state: `checkpoint/capture` and `checkpoint/restart`, by whichever library."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from types import ModuleType
+from typing import Any
+
+from dftracer._core import training
+from dftracer.auto._events import CAPTURE, RESTART, Word, now
+from dftracer.torch.patches import Patches, safely
+from dftracer.torch.worker import in_worker
+
+__all__ = ["CALLS", "install"]
+
+# Module -> function -> (event, position and name of the parameter that says where).
+CALLS: dict[str, dict[str, tuple[Word, int, str]]] = {
+    "torch": {"save": (CAPTURE, 1, "f"), "load": (RESTART, 0, "f")},
+    "torch.distributed.checkpoint": {
+        "save": (CAPTURE, 99, "checkpoint_id"),
+        "async_save": (CAPTURE, 99, "checkpoint_id"),
+        "load": (RESTART, 99, "checkpoint_id"),
+    },
+    "safetensors.torch": {
+        "save_file": (CAPTURE, 1, "filename"),
+        "save_model": (CAPTURE, 1, "filename"),
+        "load_file": (RESTART, 0, "filename"),
+        "load_model": (RESTART, 1, "filename"),
+    },
+    "safetensors.numpy": {"save_file": (CAPTURE, 1, "filename"), "load_file": (RESTART, 0, "filename")},
+}
+
+_inside = threading.local()
+
+
+def install(module: ModuleType, patches: Patches) -> None:
+    """Watch the functions of one module."""
+    for name, (word, at, parameter) in CALLS[module.__name__].items():
+        original = getattr(module, name, None)
+        if original is not None:
+            patches.replace(module, name, _timed(original, word, at, parameter))
+
+
+def _timed(original: Any, word: Word, at: int, parameter: str) -> Any:
+    @functools.wraps(original)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        # Inside a batch it reads samples; inside another of these it is a part of that.
+        if in_worker() or training().fetching or getattr(_inside, "call", False):
+            return original(*args, **kwargs)
+        _inside.call = True
+        start = now()
+        error = None
+        try:
+            return original(*args, **kwargs)
+        except BaseException as e:
+            error = type(e).__name__
+            raise
+        finally:
+            _inside.call = False
+            safely(_done, word, start, args[at] if len(args) > at else kwargs.get(parameter), error)
+
+    return timed
+
+
+def _done(word: Word, start: int, where: Any, error: str | None) -> None:
+    end = now()
+    facts: dict[str, Any] = {} if error is None else {"error": error}
+    if where is not None and not hasattr(where, "getbuffer"):
+        facts["path"] = str(getattr(where, "name", where))
+    here = training()
+    here.write(word, start, end, **facts)
+    here.interrupt(start, end)

@@ -1,0 +1,163 @@
+"""Backward, optimizer steps and gradient scalers: where they begin and end."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import ModuleType
+from typing import Any
+
+from dftracer import _core
+from dftracer._core import training
+from dftracer.auto._events import now
+from dftracer.auto._steps import ALL_INSIDE
+from dftracer.torch.imports import half_made
+from dftracer.torch.patches import Patches, failed, out_of_sight, safely
+
+_CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
+
+__all__ = ["install_autograd", "install_compiler", "install_optimizers", "install_scaler"]
+
+_IMPORTED_US = now() // 1000  # this module is loaded once torch is
+
+
+def install_autograd(module: ModuleType, patches: Patches) -> None:
+    """Watch `torch.autograd.backward`, which `Tensor.backward` calls, and `torch.autograd.grad`."""
+    compiling = sys.modules["torch"].compiler.is_compiling
+    original = module.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if compiling():  # compilers see the original function, which they know
+            return original(*args, **kwargs)
+        here = training()
+        try:
+            here.backward_begins()
+        except Exception as error:
+            failed("backward_begins", error)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            safely(here.backward_ends, error)
+            raise
+        try:
+            here.backward_ends()
+        except Exception as error:
+            failed("backward_ends", error)
+        return result
+
+    patches.replace(module, "backward", backward)
+    grad_original = module.grad
+
+    @functools.wraps(grad_original)
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        # Gradients of which gradients are taken are a part of forward (a penalty, a force).
+        if compiling() or kwargs.get("create_graph") or (len(args) > _CREATE_GRAPH and args[_CREATE_GRAPH]):
+            return grad_original(*args, **kwargs)
+        start = now()
+        result = grad_original(*args, **kwargs)
+        safely(training().took_gradients, start, now())
+        return result
+
+    patches.replace(module, "grad", grad)
+
+
+def install_optimizers(module: ModuleType, patches: Patches) -> None:
+    """Watch every optimizer by torch's own hooks."""
+    compiling = sys.modules["torch"].compiler.is_compiling
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if compiling():
+            return
+        try:
+            training().optimizer_begins(optimizer)
+        except Exception as error:
+            failed("optimizer_begins", error)
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if compiling():
+            return
+        try:
+            training().optimizer_ends(optimizer)
+        except Exception as error:
+            failed("optimizer_ends", error)
+
+    safely(out_of_sight, before)
+    safely(out_of_sight, after)
+    patches.later(module.register_optimizer_step_pre_hook(before).remove)
+    patches.later(module.register_optimizer_step_post_hook(after).remove)
+
+    optimizer_class: Any = module.Optimizer
+    init_original = optimizer_class.__init__
+
+    @functools.wraps(init_original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        _core.no_optimizer(False)
+        init_original(self, *args, **kwargs)
+        safely(lambda: training().optimizer_made())
+        # One that is made after steps begins another training.
+        safely(_optimizer_made)
+
+    patches.replace(optimizer_class, "__init__", init)
+    _core.no_optimizer(half_made(sys.modules["torch"]))  # otherwise some may have been created before
+    patches.later(lambda: _core.no_optimizer(False))
+
+
+def _optimizer_made() -> None:
+    """One that is made after steps begins another training. By then torch knows which rank this is."""
+    told = {"auto": 1, "imported_us": _IMPORTED_US}
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        told |= {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    _core.log_event("optimizer", "dftracer", now(), 0, told)
+
+
+def install_scaler(module: ModuleType, patches: Patches) -> None:
+    """`GradScaler.step` is the optimizer step, whether it lets the optimizer step or not."""
+    owner: Any = module.GradScaler
+    original = owner.step
+
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        here = training()
+        if here.scaling == ALL_INSIDE:
+            return original(self, optimizer, *args, **kwargs)
+        safely(here.optimizer_begins, optimizer)
+        here.scaling, here.scaled = id(optimizer), False
+        try:
+            return original(self, optimizer, *args, **kwargs)
+        finally:
+            here.scaling = 0
+            safely(here.optimizer_ends, optimizer, not here.scaled)
+
+    patches.replace(owner, "step", step)
+
+
+def install_compiler(module: ModuleType, patches: Patches) -> None:
+    """Record when torch compiles, by its own callbacks; of nested compilations it announces the outermost."""
+    handler: Any = getattr(module, "callback_handler", None)
+    if handler is None:
+        return
+    begun: list[int] = []
+
+    def starts(*_: Any) -> None:
+        begun[:] = [now()]
+
+    def ends(*args: Any) -> None:
+        if begun:
+            safely(_compiled, begun.pop(), args)
+
+    def forget() -> None:  # torch._dynamo.reset() may have done so before
+        for callbacks, ours in ((handler.start_callbacks, starts), (handler.end_callbacks, ends)):
+            if ours in callbacks:
+                callbacks.remove(ours)
+
+    handler.register_start_callback(starts)
+    handler.register_end_callback(ends)
+    patches.later(forget)
+
+
+def _compiled(start: int, args: tuple[Any, ...]) -> None:
+    trigger = getattr(args[0], "callback_trigger", None) if args else None
+    told = {"auto": 1} if trigger is None else {"auto": 1, "trigger": trigger.name.lower()}
+    _core.log_event("compile", "dynamo", start, now() - start, told)

@@ -1,0 +1,339 @@
+"""Device time of each training phase: how long the device took, and how far it lags behind the host.
+
+At each phase boundary a pooled event goes into the current stream. Later boundaries query which of them
+the device has passed, without waiting. Nothing is recorded or queried while any thread captures a graph: in
+CUDA's global mode, querying an event in another thread breaks the capture.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+
+from dftracer import _core
+from dftracer._before_finalize import before_finalize
+from dftracer.torch.device_clock import DeviceClock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["CATEGORY", "PHASES", "DeviceEvents", "name_devices", "watch"]
+
+CATEGORY = "device_time"
+# In the order of native/module/boundary.hpp; a boundary's code is twice this, plus one at the end of a phase.
+PHASES = ("", "fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
+_FETCH, _STEP = 1, 2
+_STEP_ENDS = 2 * _STEP + 1
+_PAUSE = -1  # instead of a code: whatever was open stays unknown
+# The share of the run's time that recording here may take; beyond it, steps are skipped. On an H200 an event
+# delays the launches after it by as much again.
+MOST_OF_TIME = 0.002
+_FIRST_STEPS = 8  # recorded in any case
+_LANE = 1 << 30
+_SHARED_NS = 20_000  # boundaries closer than this count as one: at most a few launches lie between them
+_MOST_WAITING = 4096
+_MOST_AT_ONCE = 16
+_MOST_STREAMS = 256
+_GIVE_UP = 8  # failed attempts to find torch, each after twice as many boundaries as the one before
+_active, _log_event, _this_thread = _core.active, _core.log_event, threading.get_ident
+
+
+class TorchPool:
+    """Events of torch.cuda (CUDA and ROCm alike)."""
+
+    def __init__(self, torch: Any) -> None:
+        self._cuda = torch.cuda
+        # What torch.cuda itself calls, without the layers above: they cost more than the calls.
+        native = torch._C
+        self._new_event = native._CudaEventBase
+        self._current_stream = native._cuda_getCurrentStream
+        self._is_capturing = native._cuda_isCurrentStreamCapturing
+        self.device: Callable[[], int] = native._cuda_getDevice
+        self._streams: dict[tuple[int, int, int], Any] = {}
+        self._free: dict[int, list[Any]] = {}
+        self.captures = 0
+        self.lock = threading.Lock()
+        self._guard_captures()
+
+    def may_touch(self) -> bool:
+        """Whether the device may be queried now."""
+        return not self.captures and not self._is_capturing()
+
+    def record(self, device: int) -> Any:
+        """An event in the current stream."""
+        free = self._free.get(device)
+        event = free.pop() if free else self._new_event(enable_timing=True)
+        key = self._current_stream(device)
+        event.record(self._streams.get(key) or self._stream(key))
+        return event
+
+    def _stream(self, key: tuple[int, int, int]) -> Any:
+        """The stream as an object, kept for the next time."""
+        if len(self._streams) >= _MOST_STREAMS:
+            self._streams.clear()
+        stream = self._cuda.Stream(stream_id=key[0], device_index=key[1], device_type=key[2])
+        self._streams[key] = stream
+        return stream
+
+    def give_back(self, device: int, event: Any) -> None:
+        self._free.setdefault(device, []).append(event)
+
+    def memory(self, device: int) -> tuple[int, int]:
+        """Bytes allocated now, and the maximum so far."""
+        stats = self._cuda.memory.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]
+        return int(stats["current"]), int(stats["peak"])
+
+    def facts(self, device: int) -> dict[str, str]:
+        return {"name": str(self._cuda.get_device_name(device))}
+
+    def _guard_captures(self) -> None:
+        """A capture waits for the query in progress, and no other is made until the capture ends."""
+        graph = self._cuda.graphs.CUDAGraph
+        begin, end = graph.capture_begin, graph.capture_end
+
+        def capture_begin(this: Any, *args: Any, **kwargs: Any) -> Any:
+            with self.lock:
+                self.captures += 1
+            try:
+                return begin(this, *args, **kwargs)
+            except BaseException:
+                self.captures -= 1
+                raise
+
+        def capture_end(this: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return end(this, *args, **kwargs)
+            finally:
+                self.captures = max(self.captures - 1, 0)
+
+        capture_begin.__doc__, capture_end.__doc__ = begin.__doc__, end.__doc__
+        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+
+
+class DeviceEvents:
+    """Records events at boundaries and writes the results. Used by the training thread."""
+
+    def __init__(self, pool: Any, now: Callable[[], int] = _core.time_ns) -> None:
+        self._pool = pool
+        self._now = now
+        self._thread = threading.get_ident()
+        self._clocks: dict[int, DeviceClock] = {}
+        # event (None: the one before it also counts for this), its code, host time, device
+        self._waiting: deque[tuple[Any, int, int, int]] = deque()
+        self._begun: dict[int, tuple[int, int, int]] = {}  # phase -> device, host time, device time
+        self._last: tuple[int, int, int] | None = None
+        self._last_host = 0
+        self._steps = 0
+        self._failed = False
+        self._since: int | None = None  # the first steps have set up the device's side once, and do not count
+        self._spent = 0  # ns in here
+        self._pausing = False
+
+    def boundary(self, code: int) -> None:
+        """A phase begins or ends here."""
+        if self._pausing and code != _STEP_ENDS:
+            return
+        if self._failed or _this_thread() != self._thread or not _active():
+            return
+        pool = self._pool
+        if not pool.lock.acquire(False):  # a capture is beginning
+            return
+        begin = self._now()
+        try:
+            if self._pausing:
+                self._pausing = self._too_dear(begin)
+            if pool.may_touch() and not self._pausing:
+                self._passed(code, pool)
+                if code == _STEP_ENDS and self._too_dear(begin):
+                    self._pausing = True
+                    self._waiting.append((None, _PAUSE, begin, pool.device()))
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            pool.lock.release()
+            self._spent += self._now() - begin
+
+    def _too_dear(self, now: int) -> bool:
+        """At the end of a step: whether the next is left out, so that recording stays cheap."""
+        if self._steps < _FIRST_STEPS:
+            return False
+        if self._since is None:
+            self._since, self._spent = now, 0
+        return self._spent > (now - self._since) * MOST_OF_TIME
+
+    def _passed(self, code: int, pool: Any) -> None:
+        waiting = self._waiting
+        now = self._now()
+        device = pool.device()
+        if not code & 1 and now - self._last_host < _SHARED_NS and waiting and waiting[-1][3] == device:
+            waiting.append((None, code, waiting[-1][2], device))
+            return
+        if len(waiting) < _MOST_WAITING:
+            waiting.append((pool.record(device), code, now, device))
+            self._last_host = self._now()
+        # Not the newest: the device needs some us to pass it, and the next beginning may share it.
+        self._read(min(len(waiting) - 1, _MOST_AT_ONCE))
+
+    def drain(self) -> None:
+        """Write everything the device has passed by now; the rest stays unknown."""
+        if self._failed or not self._pool.lock.acquire(blocking=False):
+            return
+        try:
+            if self._pool.may_touch():
+                self._read(len(self._waiting))
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._pool.lock.release()
+
+    def _read(self, most: int) -> None:
+        waiting = self._waiting
+        for _ in range(most):
+            event, code, host, device = waiting[0]
+            if event is None:
+                waiting.popleft()
+                if self._last is not None:
+                    self._tell(code, self._last)
+                continue
+            if not event.query():
+                return
+            seen = self._now()
+            waiting.popleft()
+            clock = self._clocks.get(device)
+            if clock is None:
+                clock = self._clocks[device] = DeviceClock(event, host, seen)
+                when = host
+                self._introduce(device)
+            else:
+                when, unused = clock.passed(event, host, seen)
+                if unused is not None:
+                    self._pool.give_back(device, unused)
+                if clock.reference is not event:
+                    self._pool.give_back(device, event)
+            self._last = (device, host, when)
+            self._tell(code, self._last)
+
+    def _tell(self, code: int, point: tuple[int, int, int]) -> None:
+        if code == _PAUSE:
+            self._begun.clear()
+            return
+        phase = code >> 1
+        if not code & 1:
+            self._begun[phase] = point
+            return
+        begun = self._begun.pop(phase, None)
+        if phase == _FETCH:  # the step begins when its batch is ready
+            self._begun[_STEP] = point
+        elif phase == _STEP:  # and the wait for the next batch begins when it ends
+            self._begun[_FETCH] = point
+            self._steps += 1
+        if begun is None or begun[0] != point[0]:
+            return
+        device, host, start = begun
+        _, end_host, end = point
+        # Whole us, of times cut to us as the trace cuts them, so that both sides of a boundary agree: and a
+        # float costs more to write than all the rest.
+        args = {
+            "lag_us": start // 1000 - host // 1000,
+            "end_lag_us": end // 1000 - end_host // 1000,
+            "error_us": self._clocks[device].error_ns // 1000,
+        }
+        if self._steps & (self._steps - 1) == 0 or self._steps % 64 == 0:
+            args["memory"], args["memory_peak"] = self._pool.memory(device)
+        _log_event(PHASES[phase], CATEGORY, start, max(end - start, 0), args, _LANE + 1 + device)
+
+    def _introduce(self, device: int) -> None:
+        _core.log_metadata(
+            "thread_name", f"device {device} phases", str(_LANE + 1 + device), _LANE + 1 + device
+        )
+        for key, value in self._pool.facts(device).items():
+            _core.log_metadata("CM", f"device.{device}.{key}", value)
+
+    def _give_up(self, error: Exception) -> None:
+        from dftracer import _messages  # noqa: PLC0415 - only when something is wrong
+
+        self._failed = True
+        _core.set_boundary_hook(None)
+        _messages.warn(f"device events are off from now on: {type(error).__name__}: {error}")
+
+
+_recorder: DeviceEvents | None = None
+_watching = False
+_without_torch = 0
+
+
+def watch() -> None:
+    """Begin as soon as torch uses a device; a program without one is checked once."""
+    global _watching  # noqa: PLW0603 - one recorder per process
+    if _watching:
+        return
+    _watching = True
+    _core.set_boundary_hook(_probe)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget)
+
+
+def name_devices() -> None:
+    """If events are off, the trace still says which device was used."""
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and torch.cuda.is_initialized():
+            device = int(torch.cuda.current_device())
+            _core.log_metadata("CM", f"device.{device}.name", str(torch.cuda.get_device_name(device)))
+    except Exception:  # the trace must be closed, whatever state torch is in
+        return
+
+
+def _forget() -> None:
+    """A forked child must not touch the device of its parent: even destroying an event there aborts it."""
+    global _recorder  # noqa: PLW0603
+    if _recorder is not None:
+        _core.keep_forever(_recorder)
+        _recorder = None
+        _core.set_boundary_hook(None)
+
+
+def _probe(code: int) -> None:
+    global _without_torch  # noqa: PLW0603
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if torch is None or cuda is None or not hasattr(cuda, "is_initialized"):
+        _without_torch += 1
+        if _without_torch >= _GIVE_UP:
+            _core.set_boundary_hook(None)
+        else:
+            _core.set_boundary_hook(_probe, 512 << _without_torch)
+        return
+    version = getattr(torch, "version", None)
+    if not (getattr(version, "cuda", None) or getattr(version, "hip", None)):
+        _core.set_boundary_hook(None)
+    elif cuda.is_initialized():
+        _begin(code)
+    elif hasattr(cuda, "_lazy_call"):
+        _core.set_boundary_hook(None)
+        cuda._lazy_call(_device_in_use)
+
+
+def _device_in_use() -> None:
+    _core.set_boundary_hook(_begin)
+
+
+def _begin(code: int) -> None:
+    global _recorder  # noqa: PLW0603
+    _core.set_boundary_hook(None)
+    try:
+        recorder = DeviceEvents(TorchPool(sys.modules["torch"]))
+    except Exception as error:  # an unknown version of torch
+        from dftracer import _messages  # noqa: PLC0415
+
+        _messages.warn(f"no device events: {type(error).__name__}: {error}")
+        return
+    if _recorder is None:
+        before_finalize(lambda: _recorder.drain() if _recorder is not None else None)
+    _recorder = recorder
+    _core.set_boundary_hook(recorder.boundary)
+    recorder.boundary(code)

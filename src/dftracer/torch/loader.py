@@ -1,0 +1,136 @@
+"""`DataLoader` in the process that trains: where a batch is awaited, and which worker made it.
+
+The iterator keeps its type: only the class's `__next__` is another function. What is known about an iterator
+is in a separate table, and a batch is identified by the loader's task number.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from types import ModuleType
+from typing import Any
+
+from dftracer._core import training
+from dftracer.auto._events import now
+from dftracer.auto._steps import Pass
+from dftracer.auto._told import tell
+from dftracer.torch import worker
+from dftracer.torch.patches import Patches, failed, safely
+
+__all__ = ["install"]
+
+_passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+
+
+def install(module: ModuleType, patches: Patches) -> None:
+    """Watch `torch.utils.data.dataloader`."""
+    iter_original = module.DataLoader.__iter__
+
+    @functools.wraps(iter_original)
+    def loader_iter(self: Any) -> Any:
+        began = now()
+        iterator = iter_original(self)
+        safely(_began, self, iterator, began)
+        return iterator
+
+    patches.replace(module.DataLoader, "__iter__", loader_iter)
+    _watch_next(module, patches)
+    _watch_order(module, patches)
+    worker.install(module, patches)
+
+
+def _watch_next(module: ModuleType, patches: Patches) -> None:
+    compiling = sys.modules["torch"].compiler.is_compiling
+    iterator_class: Any = module._BaseDataLoaderIter
+    next_original = iterator_class.__next__
+
+    @functools.wraps(next_original)
+    def iterator_next(self: Any) -> Any:
+        if compiling():  # compilers see the original function, which they know
+            return next_original(self)
+        here = training()
+        if here.fetching:  # a data set that loads through a loader of its own
+            return next_original(self)
+        start = here.fetch_begins()
+        try:
+            batch = next_original(self)
+        except StopIteration:
+            safely(here.loader_ended, _pass_of(self), start)
+            raise
+        except BaseException as error:
+            safely(here.fetch_failed, _pass_of(self), start, error)
+            raise
+        try:
+            if not here.got(self, start):
+                here.fetched(_pass_of(self), start)
+        except Exception as error:
+            failed("fetched", error)
+        return batch
+
+    patches.replace(iterator_class, "__next__", iterator_next)
+
+
+def _began(loader: Any, iterator: Any, began: int) -> None:
+    tell()
+    before = _passes.get(iterator)  # persistent workers: the same iterator begins again
+    restarts = 0
+    if before is not None:
+        before.iterator = None
+        restarts = before.restarts + 1
+    of = Pass(id(loader), began, now(), restarts)
+    if getattr(loader, "persistent_workers", False):
+        of.of_iterator(iterator)
+    else:
+        of.follow(iterator)
+    _passes[iterator] = of
+
+
+def _pass_of(iterator: Any) -> Pass:
+    of = _passes.get(iterator)
+    if of is None:
+        of = _passes[iterator] = Pass(id(iterator), 0, 0)
+        of.follow(iterator)
+    return of
+
+
+# For loaders that do not preserve order: the task that arrived last.
+_got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def _watch_order(module: ModuleType, patches: Patches) -> None:
+    owner: Any = module._MultiProcessingDataLoaderIter
+    process_original, get_original = owner._process_data, owner._get_data
+
+    @functools.wraps(get_original)
+    def get_data(self: Any) -> Any:
+        got = get_original(self)
+        if not getattr(self, "_in_order", True) and isinstance(got, tuple) and isinstance(got[0], int):
+            _got[self] = got[0]
+        return got
+
+    @functools.wraps(process_original)
+    def process_data(self: Any, data: Any, *worker: Any) -> Any:
+        try:
+            _handed_out(self, worker[0] if worker else None)
+        except Exception as error:
+            failed("handed_out", error)
+        return process_original(self, data, *worker)
+
+    patches.replace(owner, "_get_data", get_data)
+    patches.replace(owner, "_process_data", process_data)
+
+
+def _handed_out(iterator: Any, worker: int | None) -> None:
+    """Which task's batch `__next__` is about to give, and which worker made it: keys and values in turns."""
+    here = training()
+    of = here.latest
+    if of is None or of.iterator is None or of.iterator() is not iterator:
+        of = _pass_of(iterator)
+    task = iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else _got.get(iterator, 0)
+    if worker is None:
+        facts: tuple[Any, ...] = ("batch", task)
+    else:
+        facts = ("batch", task, "worker", worker, "worker_pid", iterator._workers[worker].pid)
+    here.facts = (*facts, "pass", of.restarts) if of.restarts else facts
