@@ -388,7 +388,7 @@ void call_libc_directly() {
   for (const ElfObject& o : scan.objects) {
     if (!is_ours(o)) continue;
     Writable writable(o);
-    for_each_slot(o, [&](void** slot, uint32_t index) {
+    for_each_slot(o, [&](void** slot, uint32_t index, SlotKind) {
       const ElfW(Sym) & symbol = o.symbols[index];
       const char* name = o.strings + symbol.st_name;
       void* value = reinterpret_cast<std::atomic<void*>*>(slot)->load(std::memory_order_relaxed);

@@ -97,7 +97,7 @@ def test_short_commands_lose_nothing_and_leave_nothing_without_need(tmp_path: Pa
         assert len({e.pid for e in reads}) == 10
         ends = [r.raw["args"] for f in run.trace.files for r in f.records if r.name == "end"]
         assert [e["dropped"] for e in ends] == [0] * len(run.trace.files)
-        assert len(run.trace.files) == 10
+        assert len(run.trace.files) in (10, 11)  # the shell itself has one if it took its time
 
 
 def test_a_short_process_starts_no_thread(tmp_path: Path) -> None:
