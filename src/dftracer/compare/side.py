@@ -172,7 +172,7 @@ def _misfit(value: Any, shape: Any, at: str) -> str | None:
     if not isinstance(value, kind):
         return f"{at or 'it'} is not {'a list' if kind is list else 'an object'}"
     inner: list[tuple[Any, Any, str]]
-    if kind is list:
+    if isinstance(value, list):
         inner = [(v, shape[0], f"{at}[{n}]") for n, v in enumerate(value)]
     else:
         assert isinstance(value, dict)

@@ -23,7 +23,7 @@ from dftracer.cli.trace_arguments import (
     refuse_empty_selection,
     take_newest,
 )
-from dftracer.format.files import NoTraces, find_files
+from dftracer.load.files import NoTraces, find_files
 
 if TYPE_CHECKING:
     from dftracer.analyze import Analysis
