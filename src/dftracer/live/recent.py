@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dftracer.format.files import Paths
 from dftracer.format.lines import SAMPLE, TIME
 from dftracer.format.members import member_index
+from dftracer.format.records import TIME_LIMIT
 from dftracer.live.copies import rest_member
 from dftracer.live.look import LiveFile, look
 from dftracer.load._scan import Scanner, extent
@@ -239,5 +240,6 @@ def _last_time(text: bytes, events_only: bool = False) -> int:
         _, key, rest = line.partition(TIME)
         if key and not (events_only and SAMPLE in line):
             digits = rest[:20].split(b",")[0]
-            found = max(found, int(digits) if digits.isdigit() else 0)
+            when = int(digits) if digits.isdigit() else 0
+            found = max(found, when if when <= TIME_LIMIT else 0)
     return found

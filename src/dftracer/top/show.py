@@ -88,7 +88,10 @@ def frame_text(frame: Frame, width: int, colour: bool = True, hint: str = "") ->
 
 
 def _moment(us: int) -> str:
-    return datetime.fromtimestamp(us / 1e6).astimezone().strftime("%H:%M:%S")
+    try:
+        return datetime.fromtimestamp(us / 1e6).astimezone().strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # a damaged record: no calendar goes that far
+        return "?"
 
 
 def _rates(frame: Frame) -> str:
