@@ -35,6 +35,7 @@ CASES: tuple[tuple[str, Case, str, str], ...] = (
     ("checkpoint", replace(USUAL, background=True), "already", "async_save"),
     ("startup", USUAL, "Cache", ""),
     ("evaluation", USUAL, "inference_mode", ""),
+    ("compilation", replace(USUAL, compiled=True), "Keep compiled code", ""),
     ("between_steps", replace(USUAL, automatic=True, place="f a.py:1"), "f a.py:1", "Annotate"),
     ("between_steps", replace(USUAL, automatic=True), "between its steps", "Annotate"),
     ("between_steps", USUAL, "Annotate", ""),

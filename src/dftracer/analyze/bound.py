@@ -267,6 +267,8 @@ def _of_run(v: View) -> Iterator[Part]:
     evaluation = phases.evaluation_us / 1e6
     if evaluation > a.seconds["evaluation"]:
         yield Part("evaluation", None, evaluation, v.of_run(evaluation), True)
+    compilation = phases.compilation_us / 1e6
+    yield Part("compilation", None, compilation, v.of_run(compilation), True)
     s = STAGE_INDEX["checkpoint"]
     after = int(outside[s]) - int(v.rank.main.spent.between[s])
     if after > 0:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dftracer._units import plural
+from dftracer._units import counted, plural
 from dftracer.analyze.advice import Case, advise, case_of, input_kind
 from dftracer.analyze.bound import (
     Bound,
@@ -64,7 +64,9 @@ def head(c: Context, findings: list[Finding]) -> Head:
         alone = _device_alone(c)
         if alone is not None:
             return alone
-        missing = next(f for f in findings if f.id == "not_enough_evidence")
+        missing = next((f for f in findings if f.id == "not_enough_evidence"), None)
+        if missing is None:
+            return _no_training(c)
         return missing.title, _steps_seen(c), missing.advice
     v, bound = c.view, c.bound
     case = case_of(v.job, v.account_rank, _place(v, bound))
@@ -83,6 +85,19 @@ def head(c: Context, findings: list[Finding]) -> Head:
     if bound.part.id == "host" and used_unseen(v.account_rank):
         return verdict, _LAUNCHING, advise("host", case)
     return verdict, _device_reason(v, bound) or _why(v, bound), _try(v, bound, case)
+
+
+def _no_training(c: Context) -> Head:
+    """A program that has nothing to do with training needs no advice on it."""
+    n = len(c.job.partials)
+    who = "The program" if n == 1 else f"{n} processes"
+    calls = 0 if c.files is None else int(c.files["ops"].sum())
+    io = (
+        f"{counted(calls, 'I/O call')} took {short(float(c.files['time_s'].sum()))}."
+        if c.files is not None
+        else ""
+    )
+    return f"{who} ran for {short(c.run_s)} and trained nothing.", io, ""
 
 
 def _device_alone(c: Context) -> Head | None:
@@ -219,6 +234,7 @@ _BESIDE: dict[str, Callable[[Part], str]] = {
     "other": lambda p: f"{percent(p.share)} is {p.stage or 'other work'}",
     "unseen": lambda p: f"{percent(p.share)} is in no annotated stage",
     "host": lambda p: f"the GPU waits for the host {percent(p.share)} of the time",
+    "compilation": lambda p: f"compilation takes {percent(p.share)} of the run",
     "evaluation": lambda p: (
         f"evaluation takes {percent(p.share)} of the run" if p.of_run else f"{percent(p.share)} is evaluation"
     ),
@@ -298,6 +314,9 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
     "comm": lambda v, b: (
         f"{_loop(v)} is communication-bound: {percent(b.part.share)} of the steady time"
         " is exposed communication."
+    ),
+    "compilation": lambda v, b: (
+        f"Compilation is the largest part: {short(b.part.seconds)}, {percent(b.part.share)} of the run."
     ),
     "evaluation": lambda v, b: (
         f"Evaluation is the largest part: {short(b.part.seconds)},"
