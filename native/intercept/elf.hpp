@@ -20,6 +20,9 @@ struct ElfObject {
   size_t counts[2] = {};
   const uint32_t* gnu_hash = nullptr;
   const uint16_t* versions = nullptr;
+  const ElfW(Verneed) * needed_versions = nullptr;
+  size_t needed_files = 0;
+  std::string_view soname;
 
   bool holds(const void* p) const {
     auto a = reinterpret_cast<uintptr_t>(p);
@@ -32,6 +35,9 @@ bool describe(const dl_phdr_info* info, ElfObject* out);
 
 // The address of the default version of a function defined in `object`, or null.
 void* defined_function(const ElfObject& object, const char* name);
+
+// The library (its soname) from which an imported symbol must come; "" if any will do, as without versions.
+std::string_view required_library(const ElfObject& object, uint32_t symbol);
 
 // Whether `at` is where a version of the function is defined in `object`.
 bool defines_at(const ElfObject& object, const char* name, const void* at);

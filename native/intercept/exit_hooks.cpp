@@ -15,7 +15,10 @@ namespace {
 
 // A vfork child runs in its parent's memory: in_session_process() tells them apart by pid.
 [[noreturn]] void hooked_exit(int status) {
-  if (in_session_process()) finish_session();
+  if (in_session_process()) {
+    note_exit_status(status);
+    finish_session();
+  }
   _exit(status);
 }
 

@@ -118,17 +118,18 @@ bool leads_to(const Hook& hook, void* value, const ElfW(Sym) & symbol, const Elf
 }
 
 // The function that a caller reaches through a slot; null if it cannot be told, or is not the one meant. A slot that
-// is not yet bound leads to the only function of that name. If there are several, only the loader knows which one:
-// `unbound` says that the slot must be looked at again.
-void* target_of(const char* name, void* value, const ElfObject& user, const std::vector<ElfObject>& objects,
-                bool* unbound) {
+// is not yet bound leads to the only function of that name in the library which its version names. If there are
+// several, only the loader knows which one: `unbound` says that the slot must be looked at again.
+void* target_of(const char* name, void* value, const ElfObject& user, uint32_t symbol,
+                const std::vector<ElfObject>& objects, bool* unbound) {
   if (!user.holds(value)) {
     const ElfObject* home = object_of(objects, value);
     return home && !is_ours(*home) && defines_at(*home, name, value) ? value : nullptr;
   }
   void* only = nullptr;
+  std::string_view library = required_library(user, symbol);
   for (const ElfObject& o : objects) {
-    if (is_ours(o)) continue;
+    if (is_ours(o) || (!library.empty() && o.soname != library)) continue;
     void* found = defined_function(o, name);
     if (!found || found == only) continue;
     if (only) {
@@ -232,7 +233,7 @@ bool patch_object(Patcher& p, const ElfObject& o, const HookSet& set, const std:
     void* value = reinterpret_cast<std::atomic<void*>*>(slot)->load(std::memory_order_relaxed);
     if (set.copies > 1) {
       if (kind != SlotKind::kCall || symbol.st_shndx != SHN_UNDEF || is_wrapper(hook, set.copies, value)) return;
-      void* target = target_of(hook->symbol, value, o, objects, &unbound);
+      void* target = target_of(hook->symbol, value, o, index, objects, &unbound);
       if (!target) return;
       hook = row_for(hook, set.copies, target);
     } else if (!*hook->original || value == hook->wrapper || !leads_to(*hook, value, symbol, o, objects)) {

@@ -211,7 +211,8 @@ bool LineScanner::finish_row(const char* late_args, const char* end, Columns& ou
     row_.dur = 0;
     take(f_dur);
   }
-  if (row_.ts > kTimeLimit || row_.ts < -kTimeLimit || row_.dur > kTimeLimit || row_.dur < -kTimeLimit) return false;
+  const int64_t limit = filter_->time_limit;
+  if (row_.ts > limit || row_.ts < -limit || row_.dur > limit || row_.dur < -limit) return false;
   if (filter_->any && !wanted()) {
     ++counts.filtered;
     return true;

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kBlockText = 4u << 20;  // text per block where the file has no members of its own
 constexpr size_t kStreamInput = 256u << 10;
 constexpr size_t kHeader = 64;
+constexpr size_t kUnitWithin = 64u << 10;
 
 // A line is hardly ever shorter: no index makes us allocate more rows than the text can contain.
 constexpr size_t kShortLine = 32;
@@ -71,6 +72,7 @@ FileScanner::FileScanner(const std::string& path, unsigned threads, size_t chunk
   size_ = std::min(uint64_t(st.st_size), span.to);
   offset_ = std::min(span.from, size_);
   counts_.file_bytes = size_ - offset_;
+  if (states_unit()) filter_.time_limit = kTimeLimitOfUnits;
   for (unsigned i = 0; i < threads_; ++i)
     workers_.push_back(std::make_unique<Worker>(*dictionaries_, filter_, keep_text));
 }
@@ -97,6 +99,21 @@ const std::string& FileScanner::header_at(uint64_t offset) {
   header_.resize(offset < size_ ? read_at(offset, header_.data(), kHeader) : 0);
   header_offset_ = offset;
   return header_;
+}
+
+// Whether the file's first records name the unit of its times, as other tracers' do.
+bool FileScanner::states_unit() {
+  std::vector<char> head(kUnitWithin);
+  const uint8_t* at = reinterpret_cast<const uint8_t*>(head.data());
+  size_t left = read_at(0, head.data(), head.size());
+  std::string_view text(head.data(), left);
+  Bytes inflated;
+  if (begins_as_gzip(text)) {
+    inflated.reserve(kUnitWithin);
+    StreamInflater().step(at, left, inflated, inflated.capacity());
+    text = {inflated.data(), inflated.size()};
+  }
+  return text.find("time_metric") != text.npos;
 }
 
 void FileScanner::find_kind() {

@@ -62,6 +62,7 @@ class FileScanner {
   void find_kind();
   size_t read_at(uint64_t offset, void* to, size_t n);
   const std::string& header_at(uint64_t offset);
+  bool states_unit();
   bool collect(std::deque<Block>& blocks);
   bool collect_indexed(std::deque<Block>& blocks);
   bool collect_text(std::deque<Block>& blocks);

@@ -9,6 +9,8 @@ struct ThreadState;
 
 // Writes everything, closes the trace, and ends the session.
 DFT_API void finish_session();
+// What the process leaves with, for the trace's last record.
+void note_exit_status(int status);
 // False in the child of a vfork, which runs in our memory.
 bool in_session_process();
 // Whether the session has begun its trace; being armed does not count.

@@ -16,6 +16,7 @@ namespace dft {
 namespace {
 
 void append_closing_facts(std::string* args) {
+  append_ending(args);
   append_interception_facts(args);
   append_process_facts(args);
   append_missing_counters(args);

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "format/arguments.hpp"
 #include "format/md5.hpp"
 #include "intercept/intercept.hpp"
 #include "record/large_payloads.hpp"
@@ -59,7 +60,11 @@ Paths paths_for(const std::string& stem, bool given, const Session& s) {
   return {wanted ? with_suffix(stem, s.settings.compress) : own, own};
 }
 
-void finish_at_exit() { finish_session(); }
+// The C library knows the status that the program leaves with; a handler of atexit() is not told.
+void finish_at_exit(int status, void*) {
+  note_exit_status(status);
+  finish_session();
+}
 
 }  // namespace
 
@@ -69,6 +74,12 @@ void set_context_cleanup(void (*cleanup)(void*)) { state().free_contexts = clean
 
 void configure(Settings settings) { state().settings = std::move(settings); }
 const Settings& settings() { return state().settings; }
+
+void note_exit_status(int status) { state().exit_status.store(status & 0xff); }
+
+void append_ending(std::string* args) {
+  if (int status = state().exit_status.load(); status >= 0) append_arg(*args, "exit_code", status);
+}
 
 bool session_armed() { return state().session != nullptr; }
 
@@ -128,7 +139,7 @@ bool start_session(const std::string& path, const char* role) {
   s->fallback_path = paths.fallback;
   arm(s);
   static bool once = [] {
-    atexit(finish_at_exit);
+    on_exit(finish_at_exit, nullptr);
     install_fork_handlers();
     install_exit_hooks();
     return true;

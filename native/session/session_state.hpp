@@ -99,9 +99,12 @@ struct State {
   // Held by the writer's thread while it works, let go while it sleeps.
   std::mutex writer_at_work;
   void (*free_contexts)(void*) = nullptr;
+  std::atomic<int> exit_status{-1};  // -1: the process has not said with what it leaves
 };
 
 State& state();
+// The arguments of the last record that say how the process ended.
+void append_ending(std::string* args);
 void install_fork_handlers();
 // In the child of a fork: its own session, which writes nothing until it records something.
 void rearm_in_child();

@@ -102,6 +102,21 @@ def test_many_events_in_a_small_file_do_not_fill_the_memory(tmp_path: Path) -> N
     assert megabytes < 800
 
 
+def test_the_memory_of_a_report_does_not_grow_with_repeated_passes(tmp_path: Path) -> None:
+    """Events that delimit something are kept, too, but those at the very same place once."""
+    forward = _EVENT.replace('"read","cat":"POSIX"', '"forward","cat":"compute"')
+    block = "".join(forward % (i, 1_760_000_000_000_000 + i) for i in range(100)).encode()
+    piece = _packed(tmp_path / "piece.gz", (block, 120)).read_bytes()
+    needed = []
+    for members in (250, 750):
+        path = tmp_path / f"{members}.pfw.gz"
+        path.write_bytes(piece * members)
+        done, megabytes = _measured("report", "--json", path)
+        assert json.loads(done.stdout)["trace"]["events"] == members * 12_000, done.stderr
+        needed.append(megabytes)
+    assert needed[1] - needed[0] < 150
+
+
 def test_an_export_holds_no_events(tmp_path: Path) -> None:
     events = 600_000
     lines = (_EVENT % (i, 1_760_000_000_000_000 + 9 * i) for i in range(events))

@@ -155,14 +155,36 @@ def test_two_copies(stand_in: StandIn, tmp_path: Path, order: str, binding: str)
     libraries = [own, stand_in.other] if order == "13 first" else [stand_in.other, own]
     call = "cudaStreamSynchronize=0,0,1000000"
     words = [word for library in libraries for word in (f"load={library}", call)]
-    # Which copy a lazily bound caller means is known to the loader alone, until its first call.
-    again = [word for library in libraries for word in ("pause=300", f"load={library}", call)]
-    run = run_traced([stand_in.program, *words, *again], tmp_path)
+    run = run_traced([stand_in.program, *words, *words], tmp_path)
     errors = [line.split()[2] for line in run.stdout.splitlines()]
     assert errors == (["53", "52"] if order == "13 first" else ["52", "53"]) * 2
-    unseen = 1 if binding == "lazy" and order == "12 first" else 0
-    assert len(device_events(run)) == 4 - unseen
+    assert len(device_events(run)) == 4
     assert end_of(run)["cuda_patched_objects"] == 2
+
+
+def test_two_copies_without_versions(stand_in: StandIn, tmp_path: Path) -> None:
+    """Which copy a lazily bound caller means is known to the loader alone, until the first call."""
+    callers = []
+    for copy in (12, 13):
+        library = compile_c(
+            FIXTURES / "cudart.c", tmp_path / f"libcudart-{copy}.so", "-shared", "-fPIC", f"-DCOPY={copy}"
+        )
+        callers.append(
+            compile_c(
+                FIXTURES / "torch_cuda.c",
+                tmp_path / f"libcaller{copy}.so",
+                "-shared",
+                "-fPIC",
+                "-Wl,-z,lazy",
+                str(library),
+                f"-Wl,-rpath,{tmp_path}",
+            )
+        )
+    call = "cudaStreamSynchronize=0,0,1000000"
+    words = [word for library in callers for word in (f"load={library}", call)]
+    run = run_traced([stand_in.program, *words, "pause=300", *words], tmp_path)
+    assert [line.split()[2] for line in run.stdout.splitlines()] == ["52", "53"] * 2
+    assert len(device_events(run)) == 3
 
 
 def test_switches(stand_in: StandIn, tmp_path: Path) -> None:
@@ -268,7 +290,7 @@ def test_function_mode_restores_the_calls(stand_in: StandIn, tmp_path: Path) -> 
 RANK = """
 import ctypes, sys
 rank, library = int(sys.argv[1]), ctypes.CDLL(sys.argv[2])
-library.init_rank.restype = library.split.restype = ctypes.c_void_p
+library.init_rank.restype = library.split.restype = library.init_rank_scalable.restype = ctypes.c_void_p
 def call(name, comm, n=0, type=7, peer=0):
     return library.call_nccl(name, ctypes.c_void_p(comm), ctypes.c_long(n), type, peer)
 world = library.init_rank(2, b"an id", rank)
@@ -286,7 +308,8 @@ assert call(b"ncclBroadcast", world, 100, 0) == 0
 half = library.split(ctypes.c_void_p(world), rank)
 assert call(b"ncclAllReduce", half, 1) == 0
 assert call(b"ncclGroupEnd", None) == 0
-assert library.init_rank(2, b"z" * 64, rank)
+large = library.init_rank_scalable(2, b"another id", rank)
+assert call(b"ncclAllReduce", large, 3) == 0
 """
 
 
@@ -314,6 +337,7 @@ def test_nccl_of_two_ranks(stand_in: StandIn, tmp_path: Path) -> None:
         ("all_reduce", 4, 1),
         ("group_end", None, None),
         ("init", None, None),
+        ("all_reduce", 12, 1),
     ]
     for rank, events in enumerate(ranks):
         found = [(e.name, e.args.get("bytes"), e.args.get("seq")) for e in events]
@@ -330,6 +354,9 @@ def test_nccl_of_two_ranks(stand_in: StandIn, tmp_path: Path) -> None:
     halves = [events[9].args["comm"] for events in ranks]
     assert halves[0] != halves[1]
     assert worlds[0].isdisjoint(halves)
+    large = {events[-1].args["comm"] for events in ranks}
+    assert len(large) == 1
+    assert large.isdisjoint(worlds[0])
 
 
 def test_a_collective_below_a_collective(stand_in: StandIn, tmp_path: Path) -> None:

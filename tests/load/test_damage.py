@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from dftracer.cli.main import main
 from dftracer.format.members import member_index, member_spans
 from dftracer.format.reader import read_trace
 from dftracer.load._scan import Scanner
+from dftracer.load.synthetic import Process
 from support.process import clean_environment
 
 EVENTS = 100_000
@@ -178,3 +181,65 @@ def test_a_section_never_begins_in_damaged_data(whole: bytes, tmp_path: Path) ->
         for _ in part:
             pass
     assert sum(part.counts()["events"] for part in parts) == together["events"] == EVENTS + 2
+
+
+def _variants(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """A trace with a number that is none, or none that fits, in every place where numbers are."""
+    own = ["id", "pid", "tid", "ts", "dur"]
+    others = ["step", "ret", "size", "ppid", "num_events", "dropped"]
+    values = ["12345678901234567890", str(1 << 62), str(-(1 << 62)), "[1,2]", "1e308", '"x"']
+    for key in (*own, *others):
+        for value in values if key in own else values[::2]:
+            put = re.compile(rf'"{key}":(-?\d+|"[^"]*")')
+            # In all, since the first and the last time decide about the span; or in some, beside good ones.
+            for every in (1, 7) if key in own else (1,):
+                changed = [
+                    put.sub(f'"{key}":{value}', line) if n % every == 0 else line
+                    for n, line in enumerate(lines)
+                ]
+                yield f"{key}={value}/{every}", changed
+    record = '{"id":1,"name":"run","pid":10,"tid":10,"ph":"M","args":{"name":"run","value":"r"%s}}'
+    keys = (
+        "start",
+        "rank",
+        "world_size",
+        "attempt",
+        "owner",
+        "host",
+        "launcher",
+        "version",
+        "python",
+        "command",
+    )
+    for value in values:
+        told = "".join(f',"{key}":{value}' for key in keys)
+        yield f"run={value}", [lines[0], record % told, *lines[1:]]
+
+
+def test_numbers_that_are_none_are_skipped_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record that says the impossible is skipped and counted, or its value is; no command fails on it."""
+    good = tmp_path / "good"
+    good.mkdir()
+    process = Process(10, rank=0, world_size=1)
+    for step in range(6):
+        at = step * 10_000
+        process.step(step, at, 1000, 8000, step=step)
+        process.span("compute", "forward", at + 2000, 5000, step=step)
+        process.span("POSIX", "read", at + 100, 500, ret=4096, size=4096)
+    file = process.write(good, gz=False)
+    lines = file.read_text().splitlines()
+    place = tmp_path / "bad"
+    place.mkdir()
+    for what, text in _variants(lines):
+        (place / file.name).write_text("\n".join(text) + "\n")
+        for argv in (
+            ["report", str(place)],
+            ["check", str(place), "--baseline", str(good)],
+            ["top", str(place), "--once"],
+        ):
+            code = main(argv)
+            said = capsys.readouterr()
+            assert code in {0, 1, 2}, (what, argv[0], said.err)
+            assert "Traceback" not in said.err

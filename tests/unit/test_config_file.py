@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from dftracer import _messages
 from dftracer._config import Settings, load_settings
+from support.process import clean_environment
 
 YAML = """
 # as DFTracer's users write it
@@ -184,3 +187,27 @@ def test_a_file_is_not_read_when_the_environment_says_off(
     settings = load(tmp_path / "c.yaml", "enable: true\n: :\n", DFTRACER_ENABLE="0")
     assert settings.enable is False
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_what_is_not_a_regular_file_is_not_waited_for(kind: str, tmp_path: Path) -> None:
+    """A pipe without a writer would hold up the start of the program for ever."""
+    file = tmp_path / "settings.toml"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "directory":
+        file.mkdir()
+    else:
+        file.symlink_to("/dev/zero")
+    done = subprocess.run(
+        [sys.executable, "-c", "import dftracer.python; print('the program')"],
+        env=clean_environment(DFTRACER_ENABLE="1", DFTRACER_CONFIGURATION=str(file), DFTRACER_DISABLE_IO="1"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout == "the program\n"
+    assert done.stderr.count("\n") == 1
+    assert str(file) in done.stderr

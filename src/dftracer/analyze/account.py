@@ -64,6 +64,7 @@ _DECIDED: Final = frozenset(
 )
 _SYNC = STAGE_INDEX["sync"]
 _NO_LAG_US = 50.0  # a device this little behind is not behind: a launch takes as long
+_FILLS = 0.1  # of a step: if the device falls behind by more in one, the host runs ahead
 _SLOW_COPY = 1000.0  # bytes per us; what a copy takes beyond that is waiting for queued work
 
 
@@ -73,22 +74,41 @@ class Backlog:
 
     behind: Intervals = EMPTY  # from a boundary until the device reached it
     launching: Intervals = EMPTY  # before a boundary, as long as the device was behind at it
-    observed: Bools = field(default_factory=lambda: np.empty(0, bool))  # in which steps this is known
     source: str = ""  # `profiler`, `events`, or `calls`: only calls that blocked the host are known
+    boundaries: Ints = field(default_factory=lambda: EMPTY[0])  # with events
+    windows: Intervals = EMPTY  # where everything is known: with a profiler, and with calls
+    lag: Floats = field(default_factory=lambda: np.empty(0))  # at the last boundary of each step, else NaN
+
+    def observed(self, timeline: tuple[Ints, Ints, Ints], steps: StepTable) -> Intervals:
+        """When it is known whether the device was behind.
+
+        From one event of a step to the next; from its last one until the host launches again.
+        """
+        if not self.boundaries.size:
+            return self.windows
+        at = self.boundaries
+        # One step's, if no other begins between them.
+        begun, begins = (np.searchsorted(steps.start, at, side=side) for side in ("right", "left"))
+        same = np.append(begins[1:] <= begun[:-1], False)
+        launches = timeline[0][np.isin(timeline[2], COMPUTE)]
+        end = np.append(launches, steps.end[-1])[np.searchsorted(launches, at)]
+        following = np.append(at[1:], at[-1:])
+        return union(at, np.where(same, following, np.maximum(at, end)))
 
 
-def backlog_of_boundaries(
-    host: Floats, lag: Floats, observed: Bools, source: str, slack: float = 0.0
-) -> Backlog:
+def backlog_of_boundaries(host: Floats, lag: Floats, steps: StepTable, slack: float = 0.0) -> Backlog:
     """From how far behind the device was at some moments of the host, in chronological order."""
+    last = np.searchsorted(host, steps.end, side="right") - 1
+    inside = (last >= 0) & (host[np.maximum(last, 0)] >= steps.start)
+    at_end = np.where(inside, lag[np.maximum(last, 0)], np.nan)
     late = lag > max(_NO_LAG_US, slack)
     before = np.concatenate(([-np.inf], host[:-1]))
     at, length, before = host[late], lag[late], before[late]
     return Backlog(
         union(at.astype(np.int64), (at + length).astype(np.int64)),
         union(np.maximum(before, at - length).astype(np.int64), at.astype(np.int64)),
-        observed,
-        source,
+        boundaries=host.astype(np.int64),
+        lag=at_end,
     )
 
 
@@ -96,9 +116,8 @@ def backlog_of_copies(start: Ints, dur: Ints, size: Ints, steps: StepTable) -> B
     """The part of copies that cannot be copying."""
     waited = dur - (np.maximum(size, 0) / _SLOW_COPY).astype(np.int64)
     late = waited > _NO_LAG_US
-    return Backlog(
-        union(start[late], (start + waited)[late]), observed=np.ones(len(steps), bool), source="calls"
-    )
+    everything = steps.start[:1], steps.end[-1:]
+    return Backlog(union(start[late], (start + waited)[late]), source="calls", windows=everything)
 
 
 @dataclass
@@ -109,13 +128,33 @@ class Spent:
     between: Ints = field(default_factory=lambda: np.zeros(len(STAGES), np.int64))  # outside steps, by stage
     device: Ints = field(default_factory=lambda: np.empty((0, len(STAGES)), np.int64))  # of each step
     device_between: Ints = field(default_factory=lambda: np.zeros(len(STAGES), np.int64))
-    observed: Bools = field(default_factory=lambda: np.empty(0, bool))  # by step
+    seen: Ints = field(default_factory=lambda: np.empty((0, len(STAGES)), np.int64))  # where that is known
     source: str = ""  # of what is known about the device
+    lag: Floats = field(default_factory=lambda: np.empty(0))  # of the device at the end of each step, in us
+    size: Ints = field(default_factory=lambda: EMPTY[0])  # of each step's batch, in bytes or items
     evaluation_us: int = 0
 
     @property
     def knows_device(self) -> bool:
-        return self.source in {"profiler", "events"} and bool(self.observed.any())
+        return self.source in {"profiler", "events"} and bool(self.seen.any())
+
+    def queue_fills(self, ledger: Ints, wall: Ints) -> Bools:
+        """The steps in which the host runs ahead: they are short because the queue takes their work."""
+        out = np.zeros(wall.size, bool)
+        if self.lag.size == wall.size:
+            known = np.flatnonzero(np.isfinite(self.lag))
+            grows = np.diff(self.lag[known]) > _FILLS * wall[known[1:]]
+            out[known[1:]] = grows
+            # From the first step on: the device has not been waited for yet.
+            first = int(np.argmax(~grows)) if known.size > 1 and not grows.all() else grows.size
+            out[: known[first] + 1 if grows.size and first else 0] = True
+        if not ledger[:, _SYNC].any():
+            return out
+        waits = ledger[:, _SYNC] + (self.device.sum(axis=1) if self.device.size else 0)
+        blocked = np.flatnonzero(2 * waits > wall)
+        if 2 * blocked.size > wall.size:  # the host waits for the device in most steps, not in these
+            out[: blocked[0]] = True
+        return out
 
 
 def spent(
@@ -135,24 +174,35 @@ def spent(
         out.between = account(start, end, stage, len(STAGES), *gaps).sum(axis=0)
         out.between[NONE] = 0
         out.between[rest] += int((gaps[1] - gaps[0]).sum()) - int(out.between.sum())
-    out.observed = np.zeros(len(steps), bool)
-    out.device = np.zeros((len(steps), len(STAGES)), np.int64)
-    if not backlog.observed.any():
+    if not backlog.source:
         return out
-    out.observed, out.source = backlog.observed, backlog.source
+    out.device = np.zeros((len(steps), len(STAGES)), np.int64)
+    out.source, out.lag = backlog.source, backlog.lag
+    known = backlog.observed(timeline, steps)
+    out.seen = _in_steps(timeline, known, steps, evaluation)
     both = union(*(np.concatenate((backlog.behind[i], backlog.launching[i])) for i in (0, 1)))
-    outside_evaluation = (steps.start, steps.end)
     for behind, stages in ((both, [*COMPUTE]), (backlog.behind, sorted(_DECIDED - {*COMPUTE}))):
         mine = np.isin(stage, stages)
-        a, b, which = pieces(behind, (start[mine], end[mine]))
-        parts = a, b, stage[mine][which]
-        out.device += account(*parts, len(STAGES), *outside_evaluation)
-        if evaluation[0].size:
-            inner = intersection(outside_evaluation, evaluation)
-            step = np.searchsorted(steps.start, inner[0], side="right") - 1
-            np.subtract.at(out.device, step, account(*parts, len(STAGES), *inner))
+        decided = start[mine], end[mine], stage[mine]
+        time = intersection(behind, known)
+        out.device += _in_steps(decided, time, steps, evaluation)
         if gaps[0].size:
-            out.device_between += account(*parts, len(STAGES), *gaps).sum(axis=0)
+            a, b, which = pieces(behind, decided[:2])
+            out.device_between += account(a, b, decided[2][which], len(STAGES), *gaps).sum(axis=0)
+    return out
+
+
+def _in_steps(
+    timeline: tuple[Ints, Ints, Ints], time: Intervals, steps: StepTable, evaluation: Intervals
+) -> Ints:
+    """How much of each stage lies in some time, by step; evaluation inside steps left out."""
+    start, end, which = pieces(time, timeline[:2])
+    parts = start, end, timeline[2][which]
+    out = account(*parts, len(STAGES), steps.start, steps.end)
+    inner = intersection((steps.start, steps.end), evaluation)
+    if inner[0].size:
+        step = np.searchsorted(steps.start, inner[0], side="right") - 1
+        np.subtract.at(out, step, account(*parts, len(STAGES), *inner))
     return out
 
 
@@ -236,20 +286,22 @@ def account_of(ledger: Ints, waiting: Ints, spent: Spent, steps: StepTable) -> A
 
 
 def _device_time(ledger: Ints, spent: Spent) -> Floats:
-    """By step and stage: as observed, and in the other steps the share that was observed for the stage."""
+    """By step and stage: as observed, and otherwise the share that was observed for the stage."""
+    if not spent.seen.any():
+        return np.zeros(ledger.shape)
     out = np.minimum(spent.device, ledger).astype(float)
-    seen = spent.observed
-    if not seen.any() or seen.all():
-        return out
-    of_steady = seen.copy()
-    of_steady[: spent.first] = False
-    basis = of_steady if of_steady.any() else seen
-    whole = ledger[basis].sum(axis=0).astype(float)
-    behind = out[basis].sum(axis=0)
-    if whole[_SYNC] and not ledger[~seen, _SYNC].any():
+    unseen = np.maximum(ledger - spent.seen, 0)
+    steady = slice(spent.first, None)
+    rows = steady if spent.seen[steady].any() else slice(None)
+    whole = spent.seen[rows].sum(axis=0).astype(float)
+    behind = out[rows].sum(axis=0)
+    named = ledger[:, _SYNC] > 0
+    observed = spent.seen.any(axis=1)
+    if named.any() and not named[~observed].any() and not observed.all():
         # Calls that block have a name in the observed steps only: in the others nothing covers them.
-        whole[NONE] += whole[_SYNC]
-        behind[NONE] += whole[_SYNC]
+        whole[NONE] += ledger[observed, _SYNC].sum()
+        behind[NONE] += ledger[observed, _SYNC].sum()
     ratio = np.divide(behind, whole, out=np.zeros(len(STAGES)), where=whole > 0)
-    out[~seen] = ledger[~seen] * ratio
+    if spent.source != "calls":
+        out += unseen * ratio
     return out

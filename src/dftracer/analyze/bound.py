@@ -109,6 +109,9 @@ def input_seconds(rank: Rank) -> dict[str, float]:
         out["unseen"] = wait
     for stage, us in explained.items():
         out[stage] = out.get(stage, 0.0) + wait * us / whole
+    if rank.main.auto and rank.main.items.size and not rank.workers:
+        # Where the main thread makes the items, what is neither items nor collating chooses them.
+        out["sampler"] = out.pop("unseen", 0.0)
     sampler = min(_sampler_s(rank), sum(out.values()))
     if sampler > 0:
         for stage in ("preprocess", "unseen", "idle", "collate", "read"):
@@ -264,6 +267,8 @@ def _of_run(v: View) -> Iterator[Part]:
     evaluation = phases.evaluation_us / 1e6
     if evaluation > a.seconds["evaluation"]:
         yield Part("evaluation", None, evaluation, v.of_run(evaluation), True)
+    compilation = phases.compilation_us / 1e6
+    yield Part("compilation", None, compilation, v.of_run(compilation), True)
     s = STAGE_INDEX["checkpoint"]
     after = int(outside[s]) - int(v.rank.main.spent.between[s])
     if after > 0:
@@ -314,7 +319,18 @@ class Bound:
 
 
 # The lines of parts with other names.
-_LINE_OF = {"compute": "host", "straggler": "peers", "other": "own_code", "unseen": "unexplained"}
+_LINE_OF = {
+    "compute": "host",
+    "straggler": "peers",
+    "other": "own_code",
+    "unseen": "unexplained",
+    "dependency": "device",
+}
+
+
+def line_of_part(ident: str) -> str:
+    """The line of the account that a part of the verdict is."""
+    return _LINE_OF.get(ident, ident)
 
 
 def _may_win(v: View, p: Part) -> bool:
@@ -330,7 +346,7 @@ def find_bound(v: View | None) -> Bound | None:
     first = next(p for p in parts if _may_win(v, p))
     startup = next(p for p in parts if p.id == "startup")
     if _may_win(v, startup) and all(
-        startup.seconds > p.seconds - v.account.restarts.get(_LINE_OF.get(p.id, p.id), 0.0)
+        startup.seconds > p.seconds - v.account.restarts.get(line_of_part(p.id), 0.0)
         for p in parts
         if p is not startup
     ):

@@ -213,10 +213,7 @@ def account_of_rows(rows: DeviceRows, host: HostSide, work: HostWork) -> DeviceA
 
 
 def backlog_of_rows(rows: DeviceRows, windows: list[tuple[int, int]], steps: StepTable) -> Backlog:
-    """When the device was behind the host: from each launch until all that was launched is done.
-
-    Known in the steps that lie in the profiler's windows for the most part.
-    """
+    """When the device was behind the host: from each launch until all that was launched is done."""
     device = rows.take(np.flatnonzero(rows.on_device))
     launched, _ = _launch_calls(rows, device)
     known = launched != MISSING
@@ -226,8 +223,9 @@ def backlog_of_rows(rows: DeviceRows, windows: list[tuple[int, int]], steps: Ste
     host = launched[known][order] / 1e3
     reach = np.maximum.accumulate(device.end[known][order]) / 1e3
     first, last = (np.array(c, np.int64) // 1000 for c in zip(*windows, strict=True))
-    observed = 2 * measure(union(first, last), steps.start, steps.end) > steps.end - steps.start
-    return backlog_of_boundaries(host, reach - host, observed, "profiler")
+    out = backlog_of_boundaries(host, reach - host, steps)
+    out.source, out.boundaries, out.windows = "profiler", EMPTY[0], union(first, last)
+    return out
 
 
 def _launch_calls(rows: DeviceRows, device: DeviceRows) -> tuple[Ints, Ints]:

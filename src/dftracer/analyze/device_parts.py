@@ -65,7 +65,7 @@ class DeviceParts:
         if self.phases:
             phases = joined_phases(self.phases)
             out.events = account_of_phases(phases, steps, steps.steady)
-            if not out.backlog.observed.any():
+            if not out.backlog.source:
                 out.backlog = backlog_of_phases(phases, steps)
         return out if out.names or out.profiler or out.events else None
 

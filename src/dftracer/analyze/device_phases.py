@@ -141,17 +141,15 @@ def _boundaries(rows: PhaseRows) -> tuple[_Floats, _Floats]:
 
 
 def backlog_of_phases(rows: PhaseRows, steps: StepTable) -> Backlog:
-    """When the device was behind the host; known in the steps that have a boundary."""
+    """When the device was behind the host."""
     rows = _known(rows)
     if rows.start.size < 2 or not len(steps):
         return Backlog()
     host, device = _boundaries(rows)
-    at = np.searchsorted(steps.start, host, side="right") - 1
-    inside = (at >= 0) & (host < steps.end[np.maximum(at, 0)])
-    observed = np.zeros(len(steps), bool)
-    observed[at[inside]] = True
     error = float(np.nanmedian(rows.error)) if np.isfinite(rows.error).any() else 0.0
-    return backlog_of_boundaries(host, device - host, observed, "events", error)
+    out = backlog_of_boundaries(host, device - host, steps, error)
+    out.source = "events"
+    return out
 
 
 def _stretches(rows: PhaseRows) -> _Stretches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dftracer.analyze.folded import Rows
 from dftracer.analyze.intervals import EMPTY, Intervals, measure, union
 from dftracer.analyze.phases import Marks, without_evaluation_loops
 from dftracer.analyze.steps import (
@@ -25,17 +26,28 @@ __all__ = ["MarkTables", "ai_span", "find_steps", "phase_marks"]
 _REPLAYS = 3  # times as many replays as other steps: those are the warm-up before the capture
 
 
+# Of these it matters where they are, not how many are at the very same place.
+_MANY = 1 << 19
+_PLACES = frozenset({"forward", "learn", "train", "evaluate", "transfer"})
+
+
 class MarkTables:
     """Marks of one process by kind; the rows of a table are those of `steps.MARKS`."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[Ints]] = {}
+        self._growing: dict[str, Rows] = {}
 
     def add(self, tables: dict[str, Ints]) -> None:
         for kind, table in tables.items():
-            self._parts.setdefault(kind, []).append(table)
+            if kind in _PLACES:
+                self._growing.setdefault(kind, Rows(*MARKS, most=_MANY)).add(*table)
+            else:
+                self._parts.setdefault(kind, []).append(table)
 
     def of(self, kind: str, tid: int | None = None) -> Ints:
+        if kind in self._growing:
+            self._parts[kind] = [np.stack(self._growing.pop(kind).take()[0])]
         parts = self._parts.get(kind)
         if not parts:
             return np.empty((len(MARKS), 0), np.int64)
@@ -82,6 +94,8 @@ def phase_marks(tables: MarkTables, tid: int, span: tuple[int, int], cut: bool =
         waits=tables.spans("wait", tid),
         loading=_joined(loading),
         profiler=tables.spans("profiler"),
+        compile=tables.spans("compile", tid),
+        optimizers=tables.of("optimizer")[1],
         first_us=span[0],
         last_us=span[1],
         cut=cut,

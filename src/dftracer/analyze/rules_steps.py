@@ -42,22 +42,27 @@ def _grown(rank: Rank, some: npt.NDArray[np.intp], others: npt.NDArray[np.intp])
 
 
 def first_step(c: Context) -> Iterator[Finding]:
+    """Warm-up: of one step, or of several."""
     v = c.view
     if v is None or len(v.rank.main.steps) < 5 or restarts_often(v.rank):
         return
     wall, steady = v.rank.wall_us.astype(float), v.rank.main.steps.steady
-    usual = float(np.median(wall[steady]))
-    if usual <= 0 or wall[0] < 3 * usual:
+    usual = v.rank.main.steps.usual_us
+    n = max(1, v.rank.main.phases.warm_up)
+    mean = float(wall[:n].mean())
+    if usual <= 0 or (n == 1 and mean < 3 * usual):
         return
-    stage = _grown(v.rank, np.array([0]), np.flatnonzero(steady))
+    stage = _grown(v.rank, np.arange(n), np.flatnonzero(steady))
+    which = "The first step takes" if n == 1 else f"Warm-up: the first {n} steps take"
+    what = short(mean / 1e6) if n == 1 else f"{short(mean / 1e6)} each"
     yield c.finding(
         "first_step",
-        f"The first step takes {wall[0] / usual:.0f} times as long as a usual one (mostly"
-        f" {stage_words(stage)}): {short(wall[0] / 1e6)}, the median step {short(usual / 1e6)}.",
-        (wall[0] - usual) / 1e6,
+        f"{which} {mean / usual:.{0 if mean >= 3 * usual else 1}f} times as long as a usual one (mostly"
+        f" {stage_words(stage)}): {what}, the median step {short(usual / 1e6)}.",
+        float((wall[:n] - usual).sum()) / 1e6,
         0.9,
         severity=None if c.is_bound("startup") else "info",
-        evidence={"first_s": wall[0] / 1e6, "median_s": usual / 1e6, "stage": stage},
+        evidence={"steps": n, "first_s": wall[0] / 1e6, "median_s": usual / 1e6, "stage": stage},
         advice="Start-up (caches, compilation) happens once; it matters in short runs."
         if v.loads_in_main
         else "",
@@ -105,7 +110,7 @@ def epoch_restarts(c: Context) -> Iterator[Finding]:
     steps, phases = v.rank.main.steps, v.rank.main.phases
     wall = v.rank.wall_us.astype(float)
     first = float(np.median(wall[steps.first])) / 1e6
-    usual = float(np.median(wall[steps.steady])) / 1e6
+    usual = steps.usual_us / 1e6
     stage = startup_stage(v.rank)
     seconds = recurring_s(v.rank)
     where = f" ({stage_words(stage)})" if stage else ""
@@ -218,12 +223,23 @@ def trend(values: Floats) -> float:
     return float((1 + (shuffled >= seen * (1 - 1e-9)).sum()) / (1 + _SHUFFLES))
 
 
+def _batches_grown(rank: Rank, steps: npt.NDArray[np.intp], quarter: int) -> float:
+    """By which share the batches of the last quarter are larger than those of the first; 0 if not known."""
+    size = rank.main.spent.size
+    if size.size != len(rank.main.steps):
+        return 0.0
+    first, last = float(size[steps[:quarter]].mean()), float(size[steps[-quarter:]].mean())
+    return last / first - 1 if first > 0 else 0.0
+
+
 def step_drift(c: Context) -> Iterator[Finding]:
     v = c.view
     if v is None:
         return
-    steady = np.flatnonzero(v.rank.main.steps.steady)
-    if steady.size < DRIFT_STEPS:
+    main = v.rank.main
+    filling = main.spent.queue_fills(main.account, v.rank.wall_us)
+    steady = np.flatnonzero(main.steps.steady & ~filling)
+    if steady.size < DRIFT_STEPS or main.steps.training.any():  # another model takes another time
         return
     wall = v.rank.wall_us.astype(float)[steady]
     limited = np.clip(wall, *np.quantile(wall, (0.05, 0.95)))
@@ -241,6 +257,19 @@ def step_drift(c: Context) -> Iterator[Finding]:
     difference = account[-quarter:].mean(axis=0) - account[:quarter].mean(axis=0)
     stage = STAGES[int(np.argmax(difference * np.sign(change)))]
     extra = max(0.0, float((limited[turn:] - head).sum()) / 1e6) if change > 0 else 0.0
+    grown = _batches_grown(v.rank, steady, quarter)
+    if change > 0 and grown >= MAJORITY * change:
+        yield c.finding(
+            "step_drift",
+            f"Steps get longer with their batches: {short(tail / 1e6)} in the last quarter,"
+            f" {short(head / 1e6)} in the first; a batch has {100 * grown:.0f} % more data.",
+            extra,
+            confidence(wall.size),
+            severity="info",
+            evidence={"change": round(change, 4), "batch_growth": round(grown, 4), "p": round(p, 4)},
+            advice="Nothing to do if that is meant; compare steps with batches of the same size.",
+        )
+        return
     way = "slower" if change > 0 else "faster"
     yield c.finding(
         "step_drift",

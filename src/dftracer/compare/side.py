@@ -15,7 +15,7 @@ import numpy as np
 from dftracer.compare.statistics import Floats
 
 _SCHEMA = "dftracer.report/"
-_KNOWN = "dftracer.report/1"
+_KNOWN = "dftracer.report/2"
 _AGAIN = "save it again with `dftracer report TRACE --json -o FILE`"
 
 
@@ -133,6 +133,59 @@ def side_of(name: str, told: Mapping[str, Any]) -> Side:
     return side
 
 
+# What a comparison reads of a saved report. "number" and "text" may be null, with a ! they may not; a key
+# with a ! must be there; * is every key.
+_SHAPE: dict[str, Any] = {
+    "run!": {"others": [None], "command": "text", "host": "text", "start": "number"},
+    "run_s": "number",
+    "au": "number",
+    "samples_per_s": "number",
+    "io": {"read_bytes!": "number!", "read_s!": "number!", "*": "number!"},
+    "findings!": [{"id!": "text!", "title!": "text!", "percent!": "number!"}],
+    "model": {
+        "steps_per_s": "number",
+        "samples_per_s": "number",
+        "tokens_per_s": "number",
+        "flops_per_step": "number",
+        "flops_per_s": "number",
+        "mfu": "number",
+        "memory_peak_bytes": "number",
+    },
+    "device": {
+        "source": "text",
+        "ranks": {"*": {"observed_s": "number!", "busy_s": "number!", "idle": {"*": "number!"}}},
+        "steps": [{"step!": "number!", "busy_s!": "number!"}],
+    },
+    **{part: {"seconds": "number"} for part in ("steady", "startup", "evaluation", "outside")},
+}
+
+
+def _misfit(value: Any, shape: Any, at: str) -> str | None:
+    """What about a part of a saved report is not as it was saved; None if all of it is."""
+    if shape is None or (value is None and not str(shape).endswith("!")):
+        return None
+    if isinstance(shape, str):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+        fits = number if shape.startswith("number") else isinstance(value, str)
+        return None if fits else f"{at} is not a {shape.rstrip('!')}"
+    kind = list if isinstance(shape, list) else dict
+    if not isinstance(value, kind):
+        return f"{at or 'it'} is not {'a list' if kind is list else 'an object'}"
+    inner: list[tuple[Any, Any, str]]
+    if isinstance(value, list):
+        inner = [(v, shape[0], f"{at}[{n}]") for n, v in enumerate(value)]
+    else:
+        assert isinstance(value, dict)
+        under = f"{at}." if at else ""
+        absent = [k[:-1] for k in shape if k.endswith("!") and k[:-1] not in value]
+        if value and absent:
+            return f"{under}{absent[0]} is missing"
+        inner = [
+            (v, shape.get(f"{k}!", shape.get(k, shape.get("*"))), f"{under}{k}") for k, v in value.items()
+        ]
+    return next((wrong for each in inner if (wrong := _misfit(*each))), None)
+
+
 def is_report(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a saved report rather than some kind of trace."""
     path = Path(path)
@@ -153,4 +206,7 @@ def read_report(path: str | os.PathLike[str]) -> Side:
         raise NotComparable(f"{name} is not a dftracer report")
     if told["schema"] != _KNOWN:
         raise NotComparable(f"{name} is a report of another version ({told['schema']}): {_AGAIN}")
-    return side_of(name, told)
+    side = side_of(name, told)
+    if wrong := _misfit(told, _SHAPE, ""):
+        raise NotComparable(f"{name} is a damaged report, {wrong}: {_AGAIN}")
+    return side

@@ -12,6 +12,7 @@ __all__ = [
     "FILE_KEY",
     "FIRST_LINE",
     "LAST_LINE",
+    "SAMPLE",
     "TIME",
     "TRACER",
     "arguments",
@@ -28,6 +29,7 @@ COUNTER = "counter"  # the category of its samples of the machine
 # What tells without parsing a line: a quote inside of a string would be escaped.
 TIME = b',"ts":'
 END_RECORD = b'"name":"end","cat":"dftracer"'
+SAMPLE = b'"ph":"C"'
 FILE_KEY = '"fhash":'
 
 

@@ -243,14 +243,14 @@ class _Normalizer:
             args = record["args"] = {}
         if not self._numbers(record, args, known):
             return "a field is not a number"
-        if any(abs(record.get(field) or 0) > fmt.TIME_LIMIT for field in ("ts", "dur")):
-            return "an impossible time"
         self._hashes(record, args)
         if self._time != (1, 1):
             multiply, divide = self._time
             for field in ("ts", "dur"):
                 if field in record:
                     record[field] = record[field] * multiply // divide
+        if any(abs(record.get(field) or 0) > fmt.TIME_LIMIT for field in ("ts", "dur")):
+            return "an impossible time"
         if known == "M" and record["name"] == "CM" and args.get("name") == "time_metric":
             self._time = fmt.TIME_UNITS.get(str(args.get("value")).upper(), self._time)
         return None

@@ -79,6 +79,7 @@ ARGS: tuple[Arg, ...] = (
     Arg("cmd_hash", "hash", "`start`", "command line, named by an `SH` record"),
     Arg("exec_hash", "hash", "`start`", "executable, named by an `SH` record"),
     Arg("ppid", "int", "`start`", "parent process"),
+    Arg("process_start_us", "int", "`start`", "when the process began, in us since the epoch"),
     Arg("num_events", "int", "`end`", "records written"),
     Arg("dropped", "int", "`end`", "events that could not be kept; `dropped_*` give the counts by reason"),
     Arg(
@@ -95,6 +96,7 @@ ARGS: tuple[Arg, ...] = (
     Arg("clock_start_ns", "int", "`end`", "first anchor of the trace's clock, ns since the epoch"),
     Arg("clock_end_ns", "int", "`end`", "the trace's clock at the end, ns since the epoch"),
     Arg("clock_drift_ns", "int", "`end`", "wall clock minus the trace's clock at the end"),
+    Arg("exit_code", "int", "`end`", "what the process left with, if the trace ended with the process"),
     Arg("recovered", "bool", "`end`", "written by a reader after the process had died"),
     Arg("life_us", "int", "`end`", "age of the process"),
     Arg("cpu_us", "int", "`end`", "CPU time of the process, of all its threads"),
@@ -115,7 +117,7 @@ METADATA: tuple[MetadataKind, ...] = (
     MetadataKind("FH", "path", "its hash"),
     MetadataKind("SH", "string (command line, executable)", "its hash"),
     MetadataKind("CM", "the user's key", "value"),
-    MetadataKind("PR", "fact about the process (rank, affinity)", "value"),
+    MetadataKind("PR", "fact about the process (rank, affinity, the exception that ended it)", "value"),
     MetadataKind("run", "`run`", "id of the run; other arguments say who, where and how (see Runs)"),
     MetadataKind("thread_name", "name of the thread", "`thread_name`"),
     MetadataKind("process_name", "name of the process", "`process_name`"),
@@ -124,7 +126,7 @@ METADATA: tuple[MetadataKind, ...] = (
 # `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x; 3 is an aggregate of many events.
 PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", 1: "X", 2: "C", 3: "C", 4: "M"}
 
-TIME_LIMIT = 1 << 62  # a larger time is damage: sums of such times would not fit into 64 bits
+TIME_LIMIT = 1 << 53  # in us: a later time is damage, and sums of such times would not fit into 64 bits
 MOST_RANKS = 1 << 20  # no job has more; a larger number is damage
 
 INTEGER_FIELDS = tuple(field.name for field in FIELDS if field.type == "int")

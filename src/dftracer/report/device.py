@@ -123,6 +123,8 @@ def print_device(con: Console, a: Analysis) -> None:
     if found is None:
         return
     number, d = found
+    if d.source != "profiler":
+        return  # what events say of the device is in the account
     whole = d.observed_s or 1.0
     parts = _parts(d)
     blamed = _blamed(a, parts)
@@ -188,7 +190,7 @@ def device_lines(a: Analysis) -> list[str]:
     figures = model_line(a)
     if figures:
         notes = ["", figures, *notes]
-    if found is None:
+    if found is None or found[1].source != "profiler":
         return notes
     number, d = found
     whole = d.observed_s or 1.0
@@ -213,7 +215,7 @@ def device_lines(a: Analysis) -> list[str]:
 def device_page(a: Analysis) -> dict[str, Any] | None:
     """What the page draws: a bar for each rank, idle over time, kernels."""
     found = _rank(a)
-    if found is None:
+    if found is None or found[1].source != "profiler":
         return None
     number, d = found
     first = a.job.first_us

@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dftracer.analyze import Analysis
+import numpy as np
+
+from dftracer._units import plural, seconds_text
+from dftracer.analyze import STAGES, Analysis, Rank
+from dftracer.analyze.bound import line_of_part
+from dftracer.analyze.device_bound import uses_device
 from dftracer.analyze.ledger import unseen_stages
 from dftracer.analyze.stages import INPUT_STAGES, STAGE_INDEX
-from dftracer.analyze.wording import stage_words
+from dftracer.analyze.wording import short
 
-__all__ = ["PHASE_WORDS", "culprit", "head", "identity_rows", "notes"]
+_TRAININGS = 12
 
 PHASE_WORDS = {
     "steady": "steps",
-    "startup": "start-up",
+    "startup": "imports, set-up and warm-up",
+    "compilation": "compilation",
     "evaluation": "evaluation",
     "outside": "between and after steps",
     "profiled": "added by the profiler",
 }
-_ROW = {"other": "other", "unseen": "unexplained", "between_steps": "outside"}
+_ROW = {"other": "other", "own_code": "own_code", "unseen": "unexplained", "between_steps": "outside"}
+# The lines of the account in words, and a colour for each; a line that is a stage has the stage's.
+LINE_WORDS = {
+    "input": "waiting for data",
+    "transfer": "transfer",
+    "device": "the GPU works",
+    "host": "compute",
+    "comm": "communication",
+    "peers": "waiting for other ranks",
+    "checkpoint": "checkpoints",
+    "evaluation": "evaluation",
+    "own_code": "own code",
+    "unexplained": "unexplained",
+}
+LINE_COLOURS = {
+    "input": "#e5484d",
+    "transfer": "#8e4ec6",
+    "device": "#4d7c0f",
+    "host": "#3e63dd",
+    "comm": "#e93d82",
+    "peers": "#f5a3c7",
+    "checkpoint": "#ad7f58",
+    "evaluation": "#0e7490",
+    "own_code": "#7d66d9",
+    "unexplained": "#c9cbd3",
+}
 
 
 def head(analysis: Analysis) -> tuple[str, str, str]:
@@ -38,19 +70,68 @@ def culprit(a: Analysis) -> str | None:
     return part.stage if part.stage in STAGE_INDEX else None
 
 
+@dataclass(frozen=True)
+class AccountRow:
+    """A line of the account as it is shown."""
+
+    line: str
+    words: str
+    seconds: float
+    share: float
+    culprit: bool
+
+
+def account_rows(a: Analysis) -> list[AccountRow]:
+    """The lines that have time, the largest first; the one that the verdict is about is the culprit."""
+    if a.account is None or a.view is None:
+        return []
+    blamed = None if a.bound is None or a.bound.part.of_run else line_of_part(a.bound.part.id)
+    gpu = uses_device(a.view.account_rank)
+    rows = []
+    for line, seconds in sorted(a.account.seconds.items(), key=lambda kv: -round(kv[1], 6)):
+        if seconds > 0:
+            words = "the host launches work" if line == "host" and gpu else LINE_WORDS[line]
+            rows.append(AccountRow(line, words, seconds, a.account.share(line), line == blamed))
+    return rows
+
+
+def account_title(a: Analysis) -> str:
+    """What the account covers."""
+    assert a.account is not None and a.view is not None  # noqa: PT018 - without steps nothing is shown
+    steps = plural(a.account.steps, "steady step")
+    return f"{steps} of rank {a.view.account_rank.number} and the time between them"
+
+
+def without_waiting(rank: Rank) -> tuple[dict[str, float], float]:
+    """A rank's seconds by stage without waiting for other ranks, and that waiting."""
+    left = waited = float(rank.waiting_us.sum())
+    out = {stage: float(rank.stage_us(stage).sum()) for stage in STAGES}
+    for stage in ("comm", "backward"):
+        taken = min(left, out[stage])
+        out[stage] -= taken
+        left -= taken
+    return {stage: us / 1e6 for stage, us in out.items()}, (waited - left) / 1e6
+
+
 def notes(a: Analysis) -> list[str]:
     """What a reader must know besides the verdict: stages not seen, other runs in the directory."""
     out = []
     if a.view is not None:
-        unseen = unseen_stages(a.view.rank)
-        if unseen:
-            names = [stage_words(s) for s in unseen]
-            listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-            out.append(f"{listed[0].upper()}{listed[1:]} {'was' if len(names) == 1 else 'were'} not seen.")
+        # Whether a run has transfers, communication or checkpoints is seen; how batches are made may not be.
+        if "fetch_wait" in unseen_stages(a.view.rank):
+            out.append(
+                "How batches are made was not seen: use a DataLoader, or wrap what makes them, as in"
+                " `for batch in ai.dataloader.fetch.iter(batches)`."
+            )
         n = a.view.rank.main.steps.elsewhere
         if n:
             is_are = "1 step of another thread is" if n == 1 else f"{n} steps of other threads are"
             out.append(f"{is_are} not shown: a rank's steps are those of the thread with the most.")
+    out += _training_words(a)
+    tries = a.attempts
+    for number, each in enumerate(tries, start=1):
+        said = each.words(len(a.job.ranks)) or "It ended well."
+        out.append(f"Attempt {number} of {len(tries)}: {said}")
     others = a.run["others"]
     if others:
         told = "; ".join(_run_words(r) for r in others[:4])
@@ -61,6 +142,34 @@ def notes(a: Analysis) -> list[str]:
         )
         out.append("Choose one with --run ID, or use --run all to treat all files as one run.")
     return out
+
+
+def ended_words(a: Analysis) -> str | None:
+    """How the run ended, if that needs to be said."""
+    return a.ended.words(len(a.job.ranks))
+
+
+def _training_words(a: Analysis) -> list[str]:
+    """The trainings of a run that has several: in processes of their own, or in turn in one."""
+    each = a.trainings
+    if each:
+        out = [f"{len(each)} trainings ran in processes of their own; this is the longest:"]
+        for one in each[:_TRAININGS]:
+            main = one.job.ranks[0].main
+            here = "▸" if main is a.job.ranks[0].main else "-"
+            what = f"process {main.process.pid}, {plural(len(main.steps), 'step')}, {seconds_text(one.run_s)}"
+            out.append(f"{here} {what}: {one.verdict}")
+        return out + ([f"- and {len(each) - _TRAININGS} more"] if len(each) > _TRAININGS else [])
+    rank = a.job.slowest
+    if rank is None or not rank.main.steps.training.any():
+        return []
+    steps = rank.main.steps
+    counts = np.bincount(steps.training)
+    told = []
+    for number, n in enumerate(counts.tolist()):
+        usual = float(np.median(steps.wall[steps.training == number])) / 1e6
+        told.append(f"{n} steps of {short(usual)}")
+    return [f"{len(counts)} trainings one after another, each with its own optimizer: {', '.join(told)}."]
 
 
 def identity_rows(a: Analysis) -> list[tuple[str, str]]:
@@ -87,7 +196,10 @@ def identity_rows(a: Analysis) -> list[tuple[str, str]]:
 def _when(start: object) -> str | None:
     if not isinstance(start, int):
         return None
-    return datetime.fromtimestamp(start / 1e6, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(start / 1e6, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):  # a damaged record: no calendar goes that far
+        return None
 
 
 def _run_words(run: dict[str, object]) -> str:

@@ -13,9 +13,10 @@
     d.append(el("dt", "", k), el("dd", "", v));
     $("run").append(d);
   }
+  if (D.ended) $("verdict").before(el("p", "ended" + (D.failed ? " bad" : ""), D.ended));
   $("verdict").textContent = D.verdict;
   $("why").textContent = D.head[1];
-  $("try").textContent = "Try: " + D.head[2];
+  $("try").textContent = D.head[2] && "Try: " + D.head[2];
   for (const line of D.notes) $("notes").append(el("p", "note", line));
   const chip = (k, v, bad) => {
     const d = el("div", bad ? "bad" : "");
@@ -25,7 +26,7 @@
   chip("events", count(T.events));
   chip("processes", count(T.processes));
   chip("ranks", count(T.ranks));
-  chip("time", sec(T.span_s));
+  chip("run", sec(D.run_s));
   chip("step time explained", Math.round(100 * T.coverage) + " %", T.coverage < .5);
   chip("dropped", count(T.dropped), T.dropped > 0);
   chip("files cut", count(T.truncated_files), T.truncated_files > 0);
@@ -35,12 +36,46 @@
   if (T.writer_cpu_s !== null) chip("tracer CPU", sec(T.writer_cpu_s));
   if (T.overhead_s !== null) chip("recording cost", sec(T.overhead_s));
 
+  // Account ---------------------------------------------------------------------------------------
+  const A = D.account;
+  if (A) {
+    for (const [line, words, seconds, share, guilty] of A.rows) {
+      const item = el("span", "key"), dot = el("i");
+      dot.style.background = A.colours[line];
+      item.append(dot, words + " " + sec(seconds) + " (" + (100 * share).toFixed(1) + " %)" + (guilty ? " ◀" : ""));
+      item.dataset.line = line;
+      $("account-legend").append(item);
+    }
+    $("account-about").textContent = A.title[0].toUpperCase() + A.title.slice(1) + ".";
+    const whole = Math.max(...Object.values(A.bars).map((b) => sum(Object.values(b))), 1e-9);
+    draws.push(() => {
+      $("account-bars").replaceChildren();
+      const room = $("account-bars").clientWidth - 240;
+      for (const [rank, parts] of Object.entries(A.bars)) {
+        const row = el("div", "row"), box = el("div", "stack");
+        for (const [line, v] of Object.entries(parts)) {
+          const p = el("span"), px = room * v / whole, share = Math.round(100 * v / sum(Object.values(parts))) + " %";
+          p.style.width = 100 * v / whole + "%";
+          p.style.background = A.colours[line];
+          p.style.color = inkOn(A.colours[line]);
+          p.dataset.line = line;
+          if (px >= 34) p.textContent = px >= 7.5 * (A.words[line].length + share.length + 2) ? A.words[line] + " " + share : share;
+          hover(p, () => "rank " + rank + "\n" + A.words[line] + ": " + sec(v) + " (" + share + ")");
+          box.append(p);
+        }
+        row.append(el("span", "lab", "rank " + rank), box, el("span", "num", sec(sum(Object.values(parts)))));
+        $("account-bars").append(row);
+      }
+    });
+  } else $("s-account").hidden = true;
+
   // Findings --------------------------------------------------------------------------------------
   const cards = D.findings.map((f) => {
     const d = el("details", "finding " + f.severity), s = el("summary");
     s.append(el("span", "sev", f.severity), el("b", "", f.title));
     s.append(el("span", "cost", f.seconds ? sec(f.seconds) + " · " + f.percent.toFixed(1) + " %" : ""));
     d.append(s, el("p", "", f.advice + " (confidence " + f.confidence + ")"));
+    for (const symptom of f.symptoms) d.append(el("p", "note", "Shows in: " + symptom.title));
     const t = el("table", "ev");
     for (const [k, v] of f.evidence) {
       const r = el("tr"), h = el("th", "", k);
@@ -48,10 +83,8 @@
       r.append(h, el("td", "", v));
       t.append(r);
     }
-    // What little costs need not prove at length.
     const proof = el("details", "proof");
     proof.append(el("summary", "", "evidence"), t);
-    proof.open = f.severity === "high" || f.severity === "medium";
     if (f.evidence.length) d.append(proof);
     d.open = true;
     $("findings").append(d);
@@ -90,11 +123,6 @@
     };
     $("legend").append(b);
   });
-  for (const s of D.not_seen) {
-    const item = el("span", "unseen");
-    item.append(el("i"), label(s) + ": not seen");
-    $("legend").append(item);
-  }
   const stack = (values, scale, name, room) => {
     const box = el("div", "stack");
     values.forEach((v, i) => {
@@ -113,12 +141,20 @@
   };
   draws.push(() => {
     $("ledger").replaceChildren();
-    const most = Math.max(...D.ranks.map((r) => sum(r.total_s)), 1e-9);
+    const most = Math.max(...D.ranks.map((r) => sum(r.total_s) + r.waiting_s), 1e-9);
     for (const r of D.ranks.slice(0, 32)) {
       const row = el("div", "row");
       row.append(el("span", "lab", "rank " + r.rank + (r.rank === D.slowest && D.ranks.length > 1 ? " (slowest)" : "")));
-      row.append(stack(r.total_s, most, "rank " + r.rank, $("ledger").clientWidth - 240));
-      row.append(el("span", "num", sec(sum(r.total_s))));
+      const box = stack(r.total_s, most, "rank " + r.rank, $("ledger").clientWidth - 240);
+      if (r.waiting_s && A) {
+        const p = el("span");
+        p.style.width = 100 * r.waiting_s / most + "%";
+        p.style.background = A.colours.peers;
+        p.dataset.line = "peers";
+        hover(p, () => "rank " + r.rank + "\n" + A.words.peers + ": " + sec(r.waiting_s));
+        box.append(p);
+      }
+      row.append(box, el("span", "num", sec(sum(r.total_s) + r.waiting_s)));
       $("ledger").append(row);
     }
     if (D.ranks.length > 32) $("ledger").append(el("p", "note", D.ranks.length + D.ranks_left_out - 32 + " more ranks are in the map below."));
@@ -380,6 +416,41 @@
     });
   } else $("s-workers").hidden = true;
 
+  // The program's own code ------------------------------------------------------------------------
+  function drawFlame(own) {
+    const shade = (name) => {
+      let h = 0;
+      for (const c of name.split(" ").at(-1).split(":")[0]) h = (31 * h + c.charCodeAt(0)) % 997;
+      return "hsl(" + (20 + h % 40) + " 85% " + (68 + h % 14) + "%)";
+    };
+    $("own-about").textContent = sec(own.seconds) + " of rank " + own.rank + " as sampled, outermost call on top; click to zoom, click the top to go back.";
+    const draw = (root, above) => {
+      $("flame").replaceChildren();
+      const levels = [];
+      const place = (node, left, depth, parents) => {
+        levels[depth] ??= $("flame").appendChild(el("div", "level"));
+        const b = el("button", "", node.name);
+        b.type = "button";
+        b.style.left = 100 * left / root.seconds + "%";
+        b.style.width = Math.max(.15, 100 * node.seconds / root.seconds) + "%";
+        b.style.background = depth ? shade(node.name) : "var(--none)";
+        if (!depth) b.style.color = "var(--ink)";
+        b.onclick = () => node === root ? above.length && draw(above.at(-1), above.slice(0, -1)) : draw(node, [...above, root]);
+        hover(b, () => node.name + "\n" + sec(node.seconds) + ", " + (100 * node.seconds / own.seconds).toFixed(1) + " %");
+        levels[depth].append(b);
+        let at = left;
+        for (const child of node.children) {
+          place(child, at, depth + 1);
+          at += child.seconds;
+        }
+      };
+      place(root, 0, 0);
+    };
+    draw(own.flame, []);
+    const shown = { columns: ["function and line", "seconds", "share"], rows: own.places.slice(0, 40).map((p) => [p.where, p.seconds, p.share]) };
+    table($("own-places"), shown, "own-filter", [0], own.places.length, (c, v) => c === "seconds" ? sec(v) : c === "share" ? (100 * v).toFixed(1) + " %" : v, "places");
+  }
+
   // Tables ----------------------------------------------------------------------------------------
   table($("names"), D.names, "name-filter", [0, 1], D.names_total, format, "events");
   if (D.files) {
@@ -412,6 +483,8 @@
     const keep = ["path", "ops", "opens", "reads", "writes", "read_bytes", "write_bytes", "time_s", "read_s", "meta_s", "read_mb_s", "ranks"].map((c) => col[c]);
     table($("files"), { columns: keep.map((i) => D.files.columns[i]), rows: D.files.rows.map((r) => keep.map((i) => r[i])) }, "file-filter", [0], D.files_total, format, "files");
   } else $("s-files").hidden = true;
+  if (D.own_code) drawFlame(D.own_code); else $("s-own").hidden = true;
+  if (D.machine) drawMachine(D.machine, draws); else $("s-machine").hidden = true;
   if (D.device) drawDevice(D.device, D.ranks, draws); else $("s-device").hidden = true;
   if (!D.ranks.length) for (const id of ["s-ledger", "s-steps", "s-map"]) $(id).hidden = true;
   if (!D.lanes.length) $("s-time").hidden = true;

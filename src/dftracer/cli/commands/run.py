@@ -56,6 +56,10 @@ def run(args: argparse.Namespace) -> int:
         from dftracer.cli.run_files import stems_in, traces_of_run  # not before the program starts
 
         written = traces_of_run(run_id, directory, stems_in(Path(stems.name)))
+    if code and written:
+        from dftracer.format.run_record import note_failure
+
+        note_failure(written[0].parent, run_id, code)
     with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
         for each in made:
             each.rmdir()
@@ -70,6 +74,9 @@ def run(args: argparse.Namespace) -> int:
         if written and not args.report:
             _say_head(written)
         print(f"dftracer run: {told}", file=sys.stderr)
+        if written:
+            where = written[0].parent
+            print(f"next: dftracer report {where}  ·  dftracer view {where}", file=sys.stderr)
     if written and (args.report or args.html):
         _report(args, written)
     return code
