@@ -109,6 +109,9 @@ def input_seconds(rank: Rank) -> dict[str, float]:
         out["unseen"] = wait
     for stage, us in explained.items():
         out[stage] = out.get(stage, 0.0) + wait * us / whole
+    if rank.main.auto and rank.main.items.size and not rank.workers:
+        # Where the main thread makes the items, what is neither items nor collating chooses them.
+        out["sampler"] = out.pop("unseen", 0.0)
     sampler = min(_sampler_s(rank), sum(out.values()))
     if sampler > 0:
         for stage in ("preprocess", "unseen", "idle", "collate", "read"):
