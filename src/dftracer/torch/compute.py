@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -23,44 +24,46 @@ ALL_INSIDE = -1  # instead of one optimizer: all that step until it is taken bac
 def install_autograd(module: ModuleType, patches: Patches) -> None:
     """Watch `torch.autograd.backward`, which `Tensor.backward` calls, and `torch.autograd.grad`."""
     compiling = sys.modules["torch"].compiler.is_compiling
-    original = module.backward
 
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        if compiling():  # compilers see the original function, which they know
-            return original(*args, **kwargs)
-        here = getattr(local, "training", None) or training()
-        try:
-            if not here.backward_began():
-                here.backward_begins(now())
-        except Exception as error:
-            failed("backward_begins", error)
-        try:
+    def around_backward(original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if compiling():  # compilers see the original function, which they know
+                return original(*args, **kwargs)
+            here = getattr(local, "training", None) or training()
+            try:
+                if not here.backward_began():
+                    here.backward_begins(now())
+            except Exception as error:
+                failed("backward_begins", error)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                safely(here.backward_ends, error)
+                raise
+            try:
+                if not here.backward_ended():
+                    here.backward_ends()
+            except Exception as error:
+                failed("backward_ends", error)
+            return result
+
+        return backward
+
+    def around_grad(original: Callable[..., Any]) -> Callable[..., Any]:
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            # Gradients of which gradients are taken are a part of forward (a penalty, a force).
+            again = args[_CREATE_GRAPH] if len(args) > _CREATE_GRAPH else kwargs.get("create_graph")
+            if compiling() or (again is not False and again is not None):
+                return original(*args, **kwargs)
+            start = now()
             result = original(*args, **kwargs)
-        except BaseException as error:
-            safely(here.backward_ends, error)
-            raise
-        try:
-            if not here.backward_ended():
-                here.backward_ends()
-        except Exception as error:
-            failed("backward_ends", error)
-        return result
+            safely(training().took_gradients, start, now())
+            return result
 
-    patches.replace(module, "backward", backward)
-    grad_original = module.grad
+        return grad
 
-    @functools.wraps(grad_original)
-    def grad(*args: Any, **kwargs: Any) -> Any:
-        # Gradients of which gradients are taken are a part of forward (a penalty, a force).
-        if compiling() or kwargs.get("create_graph") or (len(args) > _CREATE_GRAPH and args[_CREATE_GRAPH]):
-            return grad_original(*args, **kwargs)
-        start = now()
-        result = grad_original(*args, **kwargs)
-        safely(training().took_gradients, start, now())
-        return result
-
-    patches.replace(module, "grad", grad)
+    patches.around(module, "backward", around_backward)
+    patches.around(module, "grad", around_grad)
 
 
 def install_optimizers(module: ModuleType, patches: Patches) -> None:
@@ -98,36 +101,36 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
     patches.later(module.register_optimizer_step_pre_hook(before).remove)
     patches.later(module.register_optimizer_step_post_hook(after).remove)
 
-    optimizer_class: Any = module.Optimizer
-    init_original = optimizer_class.__init__
+    def around_init(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(*args: Any, **kwargs: Any) -> None:
+            OPTIMIZERS.none = False
+            original(*args, **kwargs)
+            if not compiling():
+                safely(lambda: training().optimizer_made())
 
-    @functools.wraps(init_original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        OPTIMIZERS.none = False
-        init_original(self, *args, **kwargs)
-        safely(lambda: training().optimizer_made())
+        return init
 
-    patches.replace(optimizer_class, "__init__", init)
+    patches.around(module.Optimizer, "__init__", around_init)
     OPTIMIZERS.none = half_made(sys.modules["torch"])  # otherwise some may have been created before
     patches.later(functools.partial(setattr, OPTIMIZERS, "none", False))
 
 
 def install_scaler(module: ModuleType, patches: Patches) -> None:
     """`GradScaler.step` is the optimizer step, whether it lets the optimizer step or not."""
-    owner: Any = module.GradScaler
-    original = owner.step
 
-    @functools.wraps(original)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        here, key = training(), id(optimizer)
-        if here.scaling == ALL_INSIDE:
-            return original(self, optimizer, *args, **kwargs)
-        safely(here.optimizer_begins, key, now())
-        here.scaling, here.scaled = key, False
-        try:
-            return original(self, optimizer, *args, **kwargs)
-        finally:
-            here.scaling = None
-            safely(here.optimizer_ends, key, now(), not here.scaled)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            here, key = training(), id(optimizer)
+            if here.scaling == ALL_INSIDE:
+                return original(self, optimizer, *args, **kwargs)
+            safely(here.optimizer_begins, key, now())
+            here.scaling, here.scaled = key, False
+            try:
+                return original(self, optimizer, *args, **kwargs)
+            finally:
+                here.scaling = None
+                safely(here.optimizer_ends, key, now(), not here.scaled)
 
-    patches.replace(owner, "step", step)
+        return step
+
+    patches.around(module.GradScaler, "step", around)

@@ -1,13 +1,13 @@
 """`DataLoader` in the process that trains: where a batch is awaited, and which worker made it.
 
-The iterator keeps its type: only the class's `__next__` is another function. What is known about an iterator
-is in a separate table, and a batch is identified by the loader's task number.
+What is known about an iterator is in a separate table, and a batch is identified by the loader's task number.
 """
 
 from __future__ import annotations
 
-import functools
+import sys
 import weakref
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +18,7 @@ from dftracer.auto._threads import local, training
 from dftracer.auto._told import tell
 from dftracer.torch import worker
 from dftracer.torch.patches import Patches, failed, safely
+from dftracer.torch.tensors import tensors_in
 
 __all__ = ["install"]
 
@@ -28,62 +29,60 @@ _passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch `torch.utils.data.dataloader`."""
-    iter_original = module.DataLoader.__iter__
 
-    @functools.wraps(iter_original)
-    def loader_iter(self: Any) -> Any:
-        began = now()
-        iterator = iter_original(self)
-        safely(_began, self, iterator, began)
-        return iterator
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def loader_iter(self: Any) -> Any:
+            began = now()
+            iterator = original(self)
+            safely(_began, self, iterator, began)
+            return iterator
 
-    patches.replace(module.DataLoader, "__iter__", loader_iter)
+        return loader_iter
+
+    patches.around(module.DataLoader, "__iter__", around)
     _watch_next(module, patches)
     _watch_order(module, patches)
     worker.install(module, patches)
 
 
 def _watch_next(module: ModuleType, patches: Patches) -> None:
-    torch: Any = __import__("sys").modules["torch"]
+    torch: Any = sys.modules["torch"]
     grad_enabled = torch.is_grad_enabled
-    tensor = torch.Tensor
-    iterator_class: Any = module._BaseDataLoaderIter
-    next_original = iterator_class.__next__
-    step_rule(BLOCK, FETCH, FORWARD, BACKWARD, STEP, tensor)
+    step_rule(BLOCK, FETCH, FORWARD, BACKWARD, STEP, torch.Tensor)
 
-    @functools.wraps(next_original)
-    def iterator_next(self: Any) -> Any:
-        here = getattr(local, "training", None) or training()
-        if here.fetching:  # a data set that loads through a loader of its own
-            return next_original(self)
-        start = here.asks()
-        try:
-            batch = next_original(self)
-        except StopIteration:
-            here.fetching = False
-            FETCH.ends()
-            safely(here.loader_ended, _pass_of(self), start, now())
-            raise
-        except BaseException as error:
-            here.fetching = False
-            safely(here.fetch_failed, _pass_of(self), start, now(), error)
-            raise
-        try:
-            if here.got(self, batch, start):  # the next batch of the pass that trains
-                return batch
-            if here.batch is None:
-                found: list[int] = []
-                _tensors(batch, tensor, found, 3)
-                here.batch = found
-            here.latest = of = _pass_of(self)
-            facts = ("batch", of.fetches) if of.workers is None else here.facts or ()
-            here.facts = None
-            here.fetched(of, start, here.fetch_end, grad_enabled(), facts)
-        except Exception as error:
-            failed("fetched", error)
-        return batch
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def iterator_next(self: Any) -> Any:
+            here = getattr(local, "training", None) or training()
+            if here.fetching:  # a data set that loads through a loader of its own
+                return original(self)
+            start = here.asks()
+            try:
+                batch = original(self)
+            except StopIteration:
+                here.fetching = False
+                FETCH.ends()
+                safely(here.loader_ended, _pass_of(self), start, now())
+                raise
+            except BaseException as error:
+                here.fetching = False
+                safely(here.fetch_failed, _pass_of(self), start, now(), error)
+                raise
+            try:
+                if here.got(self, batch, start):  # the next batch of the pass that trains
+                    return batch
+                if here.batch is None:
+                    here.batch = [id(each) for each in tensors_in(batch, _MOST_TENSORS)]
+                here.latest = of = _pass_of(self)
+                facts = ("batch", of.fetches) if of.workers is None else here.facts or ()
+                here.facts = None
+                here.fetched(of, start, here.fetch_end, grad_enabled(), facts)
+            except Exception as error:
+                failed("fetched", error)
+            return batch
 
-    patches.replace(iterator_class, "__next__", iterator_next)
+        return iterator_next
+
+    patches.around(module._BaseDataLoaderIter, "__next__", around)
 
 
 def _began(loader: Any, iterator: Any, began: int) -> None:
@@ -94,7 +93,7 @@ def _began(loader: Any, iterator: Any, began: int) -> None:
         before.iterator = None
         restarts = before.restarts + 1
     of = Pass(id(loader), began, now(), restarts)
-    if getattr(loader, "persistent_workers", False):
+    if vars(loader).get("persistent_workers"):
         of.of_iterator(iterator)
     else:
         of.follow(iterator)
@@ -114,26 +113,27 @@ _got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def _watch_order(module: ModuleType, patches: Patches) -> None:
-    owner: Any = module._MultiProcessingDataLoaderIter
-    process_original, get_original = owner._process_data, owner._get_data
+    def around_get(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_data(self: Any) -> Any:
+            got = original(self)
+            if not getattr(self, "_in_order", True) and type(got) is tuple and type(got[0]) is int:
+                _got[self] = got[0]
+            return got
 
-    @functools.wraps(get_original)
-    def get_data(self: Any) -> Any:
-        got = get_original(self)
-        if not getattr(self, "_in_order", True) and isinstance(got, tuple) and isinstance(got[0], int):
-            _got[self] = got[0]
-        return got
+        return get_data
 
-    @functools.wraps(process_original)
-    def process_data(self: Any, data: Any, *worker: Any) -> Any:
-        try:
-            _handed_out(self, worker[0] if worker else None)
-        except Exception as error:
-            failed("handed_out", error)
-        return process_original(self, data, *worker)
+    def around_process(original: Callable[..., Any]) -> Callable[..., Any]:
+        def process_data(self: Any, data: Any, *worker: Any) -> Any:
+            try:
+                _handed_out(self, worker[0] if worker else None)
+            except Exception as error:
+                failed("handed_out", error)
+            return original(self, data, *worker)
 
-    patches.replace(owner, "_get_data", get_data)
-    patches.replace(owner, "_process_data", process_data)
+        return process_data
+
+    patches.around(module._MultiProcessingDataLoaderIter, "_get_data", around_get)
+    patches.around(module._MultiProcessingDataLoaderIter, "_process_data", around_process)
 
 
 def _handed_out(iterator: Any, worker: int | None) -> None:
@@ -148,21 +148,3 @@ def _handed_out(iterator: Any, worker: int | None) -> None:
     else:
         facts = ("batch", task, "worker", worker, "worker_pid", iterator._workers[worker].pid)
     here.facts = (*facts, "pass", of.restarts) if of.restarts else facts
-
-
-def _tensors(value: Any, tensor: type, found: list[int], depth: int) -> None:
-    if isinstance(value, tensor):
-        found.append(id(value))
-    elif depth and len(found) < _MOST_TENSORS:
-        if isinstance(value, dict):
-            values: Any = value.values()
-        elif isinstance(value, (list, tuple)):
-            values = value[:_MOST_TENSORS]
-        else:
-            values = getattr(value, "data", None)  # transformers.BatchEncoding and the like
-            values = values.values() if isinstance(values, dict) else ()
-        for each in values:
-            if type(each) is tensor:
-                found.append(id(each))
-            else:
-                _tensors(each, tensor, found, depth - 1)
