@@ -1,4 +1,4 @@
-"""Automatic tracing observes calls and stands in for nothing: each program is compared with itself, untraced."""
+"""Automatic tracing observes calls and stands in for nothing: programs are compared with themselves."""
 
 from __future__ import annotations
 
@@ -208,12 +208,14 @@ PROGRAMS = {
                 Files(files), batch_size=2, num_workers=1, multiprocessing_context="spawn"
             )
             print([batch.tolist() for batch in loader])
+            loader_iter = torch.utils.data.DataLoader.__iter__
             for function in (torch.load, torch.save, torch.autograd.backward, torch.autograd.grad,
-                             torch.Tensor.to, torch.optim.Optimizer.__init__, torch.utils.data.DataLoader.__iter__):
+                             torch.Tensor.to, torch.optim.Optimizer.__init__, loader_iter):
                 assert pickle.loads(pickle.dumps(function)) is function is copy.deepcopy(function)
                 assert pickle.loads(pickle.dumps(functools.partial(function))).func is function
                 text = getattr(function, "__text_signature__", None)
-                signature = "" if type(function).__name__ == "method_descriptor" else inspect.signature(function)
+                in_c = type(function).__name__ == "method_descriptor"
+                signature = "" if in_c else inspect.signature(function)
                 print(function.__name__, function.__qualname__, text, signature, type(function).__name__,
                       getattr(function, "__module__", ""), pickle.dumps(function))
             print(torch.load is torch.serialization.load, torch.Tensor.to.__objclass__)
@@ -258,17 +260,16 @@ PROGRAMS = {
 def both(tmp_path: Path, text: str) -> tuple[str, str, Path]:
     """Output and exit code of a program, untraced and under `dftracer run`, and where the trace is."""
     outputs = []
-    for name, command in (("plain", []), ("traced", ["-m", "dftracer", "run", "-q", "-o", "TRACE", "--"])):
+    run = ["-m", "dftracer", "run", "-q", "-o", str(tmp_path / "trace"), "--", sys.executable]
+    for name, command in (("plain", []), ("traced", run)):
         folder = tmp_path / name
         folder.mkdir()
         for file, content in TORCHVISION.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text(textwrap.dedent(content))
         (folder / "program.py").write_text(textwrap.dedent(text))
-        command = [str(tmp_path / "trace") if each == "TRACE" else each for each in command]
-        start = [sys.executable, *command, *([sys.executable] if command else []), "program.py"]
         done = subprocess.run(
-            start,
+            [sys.executable, *command, "program.py"],
             cwd=folder,
             env=clean_environment(),
             capture_output=True,
@@ -362,7 +363,8 @@ def test_everything_observed_is_what_it_was(tmp_path: Path) -> None:
     program = textwrap.dedent(WALK) + textwrap.dedent("""
         from dftracer import auto, collect, hooks
         from dftracer.collect._foreign import Foreign
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         foreign = Foreign(torch, lambda reason: None)
 
         def on():
