@@ -62,7 +62,7 @@ def _say(row: Row) -> None:
 
 def _measure(arguments: argparse.Namespace, bench: Bench) -> Results:
     names = arguments.subjects or list(SUBJECTS)
-    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     run = Run(today, names, machine.circumstances())
     results = Results(machine.facts(), others.versions(bench), [run])
     for name in names:

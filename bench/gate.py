@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,4 @@ EMPTY_MANAGER = "empty Python context manager"
 
 
 def budgets() -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415  (Python 3.11; the gate runs there)
-
     return tomllib.loads(BUDGETS.read_text())

@@ -16,11 +16,12 @@ from dftracer.python import DFTracerAI, ai
 
 HERE = Path(__file__).resolve().parent
 IO_CALLS = HERE.parent / "native" / "format" / "io_hooks.def"
+DEVICE_CALLS = HERE.parent / "native" / "intercept" / "device_hooks.def"
 
 PAGES = {
     "settings.md": ("settings",),
     "format.md": ("fields", "args", "metadata"),
-    "events.md": ("vocabulary", "io_calls"),
+    "events.md": ("vocabulary", "io_calls", "device_calls"),
 }
 KINDS = {"bool": "switch", "int": "number", "size": "size", "path": "path", "dirs": "paths"}
 
@@ -59,6 +60,21 @@ def _vocabulary() -> list[str]:
     return rows
 
 
+def _device_calls() -> list[str]:
+    text = DEVICE_CALLS.read_text(encoding="utf-8")
+    names = {
+        "CUDA": [
+            f"cuda{runtime}" if runtime else event
+            for runtime, event in re.findall(r"^(?:RUNTIME_HOOK\((\w+)|DEVICE_HOOK\(\w+, (\w+))", text, re.M)
+        ],
+        "comm": re.findall(r"^COMM_HOOK\(\w+, (\w+)", text, re.M),
+    }
+    return [
+        f"| `{category}` | {' '.join(f'`{name}`' for name in dict.fromkeys(found))} |"
+        for category, found in names.items()
+    ]
+
+
 def _io_calls() -> list[str]:
     calls: dict[tuple[str, str], list[str]] = {}
     text = IO_CALLS.read_text(encoding="utf-8")
@@ -81,6 +97,7 @@ def tables() -> dict[str, str]:
         "args": "\n".join(["| argument | type | in | meaning |", "|---|---|---|---|", *args]),
         "vocabulary": "\n".join(["| annotation | `cat` | `name` |", "|---|---|---|", *_vocabulary()]),
         "io_calls": "\n".join(["| `cat` | counts as | `name` |", "|---|---|---|", *_io_calls()]),
+        "device_calls": "\n".join(["| `cat` | `name` |", "|---|---|", *_device_calls()]),
         "metadata": "\n".join(["| `name` | `args.name` | `args.value` |", "|---|---|---|", *kinds]),
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from dftracer.analyze.advice import TABLE
 from dftracer.analyze.catalog import KINDS
 from dftracer.analyze.thresholds import FINDING_SHARE, HIGH_PERCENT, LOW_PERCENT, MEDIUM_PERCENT
 
@@ -24,7 +25,18 @@ What `dftracer report` can say about a run. This page is generated from the cata
 Findings that cost less than {100 * FINDING_SHARE:.0f} % of the run are not reported. The most expensive comes
 first. Seconds are compared with two digits; if two findings are about equal, the more specific one comes
 first, in the order of this page, and a specific finding that explains most of a general one comes before it.
-With few steps or items the confidence is lower.
+One cause is one finding: what else it shows in (slow steps, too few workers) is among its `symptoms`. With few
+steps or items the confidence is lower.
+"""
+
+ADVICE = """## What to try, by case
+
+Advice fits the case, or is not given. This is the whole table, read top to bottom: the first row of a kind whose case
+holds. Kinds are parts of the verdict; `input.*` is waiting for data by what takes most of it, `straggler.*` a late rank by
+the stage in which it is late.
+
+| kind | case | try |
+|---|---|---|
 """
 
 
@@ -36,7 +48,8 @@ def page() -> str:
             f"## `{kind.id}`\n{kind.means}\n\n"
             f"- Reported when: {kind.made_when}.\n- Evidence: {kind.evidence}.\n- Try: {kind.advice}\n"
         )
-    return "\n".join(parts)
+    rows = [f"| `{row.kind}` | {row.case} | {row.advice} |" for row in TABLE]
+    return "\n".join([*parts, ADVICE + "\n".join(rows) + "\n"])
 
 
 def main() -> int:

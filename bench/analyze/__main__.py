@@ -5,6 +5,7 @@ memory of `dftracer report`, whole command.
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import subprocess
 import sys
@@ -25,12 +26,47 @@ def run(command: list[str]) -> tuple[float, float, float]:
     return used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1024
 
 
+MOST_MB = 1000
+_FORWARD = (
+    '{"id":%d,"name":"forward","cat":"compute","pid":7,"tid":7,"ts":%d,"dur":5,"ph":"X",'
+    '"args":{"hhash":"6882804a826580cd","p_idx":-1,"level":1}}\n'
+)
+
+
+def repeated(counts: list[int]) -> int:
+    """The memory of a report of very many events in a small file; 1 if it is too much."""
+    block = "".join(_FORWARD % (i, 1_760_000_000_000_000 + i) for i in range(100)) * 120
+    member = gzip.compress(block.encode(), 9)
+    most = 0.0
+    print("| events | file MB | CPU s | wall s | peak RSS MB |\n|---:|---:|---:|---:|---:|")
+    for count in counts:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "many.pfw.gz"
+            file.write_bytes(member * (count // 12_000))
+            cpu, wall, rss = run([sys.executable, "-m", "dftracer.cli", "report", str(file), "--json", "-q"])
+            print(
+                f"| {count} | {file.stat().st_size / 1e6:.1f} | {cpu:.1f} | {wall:.1f} | {rss:.0f} |",
+                flush=True,
+            )
+            most = max(most, rss)
+    return 0 if most <= MOST_MB else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.analyze", description=__doc__)
     parser.add_argument("--events", type=int, nargs="+", default=[20_000, 1_000_000, 10_000_000])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--dask", action="store_true", help="also on a local Dask cluster")
+    parser.add_argument(
+        "--repeated",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="instead: N forward passes that a file of some megabytes unpacks to; fails above 1 GB",
+    )
     args = parser.parse_args()
+    if args.repeated:
+        return repeated(args.repeated)
     print("| events | how | CPU s | wall s | peak RSS MB | HTML bytes |\n|---:|---|---:|---:|---:|---:|")
     for events in args.events:
         with tempfile.TemporaryDirectory() as folder:

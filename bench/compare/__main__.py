@@ -1,7 +1,8 @@
-"""`python -m bench.compare [--pairs N]`: false alarms and power of `dftracer compare` by the number of steps.
+"""`python -m bench.compare [--pairs N] [--programs N]`: false alarms and power of `dftracer compare`.
 
 Steps are made up, their noise is not gentle: 5 % spread, one step in thirty much longer, slow steps in a row,
-drift, or all stages slow at once. `--programs N` also runs a real program N times and compares all pairs.
+drift, or all stages slow at once. `--programs N` also runs a real training program N times with 0, 2 and 4
+loader workers, and N times with each stage 10 % longer, and compares the pairs.
 """
 
 from __future__ import annotations
@@ -18,10 +19,79 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from dftracer.analyze import analyze
 from dftracer.compare import Side, compare, side_of
 from dftracer.report.document import comparable
-from support.noisy_runs import KINDS, PROGRAM, noisy_run
+from support.noisy_runs import KINDS, noisy_run
 
 STEPS = (20, 30, 60, 100, 300, 1000)
 SLOWER = {"preprocess": 1.1}  # 18 % of the step, so the step grows by 1.8 %
+WORKERS = (0, 2, 4)
+# What a stage of the program below is called in the comparison; with workers, items show up as waiting.
+LONGER = {
+    "item": ("preprocess", "fetch_wait"),
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "step": ("optimizer",),
+}
+# A plain training program that sleeps in each stage; argv: workers, and the stage that is 10 % longer.
+PROGRAM = """
+import sys
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+WORKERS, LONGER = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+
+
+def work(stage, seconds):
+    time.sleep(seconds * (1.1 if stage == LONGER else 1.0))
+
+
+class Items(Dataset):
+    def __len__(self):
+        return 4 * 120
+
+    def __getitem__(self, index):
+        work("item", 0.0025 * max(1, WORKERS) * (3 if WORKERS else 1))
+        return torch.full((8,), float(index))
+
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        work("forward", 0.010)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        work("backward", 0.012)
+        return gradient * 2
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        return Slow.apply(self.linear(x))
+
+
+class Slowly(torch.optim.SGD):
+    def step(self, closure=None):
+        work("step", 0.008)
+        return super().step(closure)
+
+
+if __name__ == "__main__":
+    model = Model()
+    optimizer = Slowly(model.parameters(), lr=1e-6)
+    for batch in DataLoader(Items(), batch_size=4, num_workers=WORKERS):
+        loss = model(batch).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
 
 
 def made_up(pairs: int) -> None:
@@ -45,19 +115,29 @@ def programs(runs: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "train.py"
         file.write_text(PROGRAM)
-        sides = {slow: [_ran(file, i, slow) for i in range(runs)] for slow in ("1.0", "1.1")}
-    pairs = list(itertools.combinations(sides["1.0"], 2))
-    alarms = [compare(a, b).changed for a, b in pairs if compare(a, b).difference]
-    across = [compare(a, b).changed for a in sides["1.0"] for b in sides["1.1"]]
-    print(f"{len(pairs)} pairs of equal programs: {len(alarms)} alarms {alarms}")
-    print(f"{len(across)} pairs, one 10 % slower: found in {sum('preprocess' in c for c in across)}")
+        for workers in WORKERS:
+            base = [_ran(file, i, workers, "none") for i in range(runs)]
+            pairs = [compare(a, b) for a, b in itertools.combinations(base, 2)]
+            answers = [c.answer for c in pairs]
+            print(
+                f"{workers} workers: {len(pairs)} pairs of equal runs:"
+                f" {', '.join(f'{answers.count(a)} {a}' for a in dict.fromkeys(answers))}",
+                [c.changed for c in pairs if c.difference] or "",
+                flush=True,
+            )
+            for stage, names in LONGER.items():
+                slow = [_ran(file, i, workers, stage) for i in range(runs)]
+                across = [compare(a, b) for a in base for b in slow]
+                found = sum(any(n in c.changed + c.changed_in_bursts for n in names) for c in across)
+                print(f"  {stage} 10 % longer: found in {found} of {len(across)}", flush=True)
 
 
-def _ran(file: Path, number: int, slower: str) -> Side:
-    out = file.parent / f"{slower}-{number}"
+def _ran(file: Path, number: int, workers: int, longer: str) -> Side:
+    out = file.parent / f"{workers}-{longer}-{number}"
     env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
     command = [sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(out), "--"]
-    subprocess.run([*command, sys.executable, str(file), slower], check=True, env=env, capture_output=True)
+    program = [sys.executable, str(file), str(workers), longer]
+    subprocess.run([*command, *program], check=True, env=env, capture_output=True)
     return side_of(out.name, comparable(analyze(out)))
 
 

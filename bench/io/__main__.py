@@ -1,9 +1,10 @@
-"""python -m bench.io {loop,stalls,patch}: what interception costs.
+"""python -m bench.io {loop,stalls,patch,cuda}: what interception costs.
 
 loop    open + pread 4 KiB + close on tmpfs, all subjects in turn: the best turn of each, which other work on
         the machine disturbs least, and the medians of the turns' differences to the loops without a tracer
 stalls  every call measured by itself: the longest ones, and what of them was not the call
 patch   `initialize_log` in a process that has imported torch
+cuda    a call of the CUDA runtime that is too short for a record, beside the same call not replaced
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.io.loop import Sample, build, run, subjects
+from bench.io.loop import HERE, Sample, build, own_library, run, subjects
 
 _PATCH = """
 import sys, time
@@ -106,12 +107,37 @@ def measure_patch(given: argparse.Namespace) -> None:
     print(f"initialize_log with torch loaded: median {_median(took):.1f} ms, {spread}")
 
 
+def measure_cuda(given: argparse.Namespace) -> None:
+    """Print what is added to a call: the turns of one process, replaced and not."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, runtime, program = HERE / "cuda.c", Path(folder) / "libcudart.so", Path(folder) / "cuda"
+        build = ["cc", "-O2", str(source)]
+        flags = ["-shared", "-fPIC", "-DRUNTIME", "-Wl,-soname,libcudart.so"]
+        subprocess.run([*build, *flags, "-o", str(runtime)], check=True)
+        link = [str(runtime), f"-Wl,-rpath,{folder}", "-ldl"]
+        subprocess.run([*build, "-o", str(program), *link], check=True)
+        traced = {
+            "LD_PRELOAD": own_library(),
+            "DFTRACER_INIT": "PRELOAD",
+            "DFTRACER_DISABLE_IO": "1",
+            "DFTRACER_LOG_FILE": f"{folder}/t",
+        }
+        for name, env in {"untraced": {}, "traced": traced}.items():
+            command = [str(program), str(given.calls), str(given.turns)]
+            text = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+            turns = [[float(word) for word in line.split()] for line in text.splitlines()[1:]]
+            added = sorted(replaced - plain for replaced, plain, _ in turns)
+            middle = f"{_median(added):.1f} ns added to a call (from {added[0]:.1f} to {added[-1]:.1f})"
+            clock = _median([twice for *_, twice in turns])
+            print(f"{name:10} {middle}; two readings of the clock alone take {clock:.1f} ns")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.io", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("loop", "stalls", "patch"), nargs="?", default="loop")
+    parser.add_argument("what", choices=("loop", "stalls", "patch", "cuda"), nargs="?", default="loop")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--calls", type=int, default=150_000, help="per thread and turn")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
@@ -119,6 +145,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "patch":
         measure_patch(given)
+        return
+    if given.what == "cuda":
+        measure_cuda(given)
         return
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         program = build(Path(folder))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from bench import rivals
 
-__all__ = ["Sample", "Slow", "build", "own_library", "run", "subjects"]
+__all__ = ["HERE", "Sample", "Slow", "build", "own_library", "run", "subjects"]
 
 HERE = Path(__file__).resolve().parent
 

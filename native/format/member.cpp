@@ -39,6 +39,14 @@ bool is_gzip(std::string_view bytes) { return bytes.size() >= kFixedSize && memc
 
 bool begins_as_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
+bool is_member_header(std::string_view bytes) {
+  if (!is_gzip(bytes)) return false;
+  constexpr uint8_t kReserved = 0xe0, kLastSystem = 13, kUnknownSystem = 255;
+  const auto flags = uint8_t(bytes[3]), effort = uint8_t(bytes[8]), system = uint8_t(bytes[9]);
+  return !(flags & kReserved) && (effort == 0 || effort == 2 || effort == 4) &&
+         (system <= kLastSystem || system == kUnknownSystem);
+}
+
 void write_member_header(uint8_t* out, size_t member_size, size_t text_size, const MemberFacts& facts) {
   memcpy(out, kFixed, sizeof kFixed);
   store(out + kFixedSize, uint16_t(kFieldHead + kIndexSize));

@@ -43,6 +43,8 @@ void write_member_trailer(uint8_t* out, std::string_view text);
 
 // Whether these bytes begin a gzip file, ours or another.
 bool begins_as_gzip(std::string_view bytes);
+// Whether these bytes are the header of a gzip member, ours or another: strict enough to find one in damaged data.
+bool is_member_header(std::string_view bytes);
 // Whether these bytes, perhaps incomplete, are the beginning of one of our members.
 bool begins_as_member(std::string_view bytes);
 // The index of the member that begins with these bytes; none if another program made it.

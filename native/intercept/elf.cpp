@@ -55,6 +55,8 @@ bool describe(const dl_phdr_info* info, ElfObject* out) {
   }
   if (!dyn) return false;
   bool rela_plt = true;
+  size_t soname = 0;
+  uintptr_t needed_versions = 0;
   size_t relative = 0;  // at the start of the table, where linkers put them: they name no symbol
   for (; dyn->d_tag != DT_NULL; ++dyn) {
     auto* at = reinterpret_cast<const void*>(dyn->d_un.d_ptr);
@@ -63,6 +65,9 @@ bool describe(const dl_phdr_info* info, ElfObject* out) {
       case DT_STRTAB: out->strings = static_cast<const char*>(at); break;
       case DT_GNU_HASH: out->gnu_hash = static_cast<const uint32_t*>(at); break;
       case DT_VERSYM: out->versions = static_cast<const uint16_t*>(at); break;
+      case DT_VERNEED: needed_versions = dyn->d_un.d_ptr; break;
+      case DT_VERNEEDNUM: out->needed_files = dyn->d_un.d_val; break;
+      case DT_SONAME: soname = dyn->d_un.d_val; break;
       case DT_PLTREL: rela_plt = dyn->d_un.d_val == DT_RELA; break;
       case DT_JMPREL: out->tables[0] = static_cast<const ElfW(Rela)*>(at); break;
       case DT_PLTRELSZ: out->counts[0] = dyn->d_un.d_val / sizeof(ElfW(Rela)); break;
@@ -81,6 +86,10 @@ bool describe(const dl_phdr_info* info, ElfObject* out) {
   // The vDSO keeps offsets where all others keep addresses; it calls nobody.
   bool addresses = reinterpret_cast<uintptr_t>(out->symbols) >= out->begin &&
                    reinterpret_cast<uintptr_t>(out->strings) >= out->begin;
+  if (addresses && soname) out->soname = out->strings + soname;
+  // The loader turns the other entries into addresses, but leaves this one as it is in the file.
+  if (needed_versions && needed_versions < out->begin) needed_versions += out->base;
+  out->needed_versions = reinterpret_cast<const ElfW(Verneed)*>(needed_versions);
   return out->symbols && out->strings && addresses;
 }
 
@@ -91,6 +100,31 @@ void* defined_function(const ElfObject& o, const char* name) {
            !(o.versions && (o.versions[i] & kOldVersion));
   });
   return s ? reinterpret_cast<void*>(o.base + s->st_value) : nullptr;
+}
+
+std::string_view required_library(const ElfObject& o, uint32_t symbol) {
+  constexpr uint16_t kNumber = 0x7fff;
+  if (!o.versions || !o.needed_versions) return "";
+  uint16_t version = o.versions[symbol] & kNumber;
+  auto* file = reinterpret_cast<const char*>(o.needed_versions);
+  for (size_t i = 0; i < o.needed_files; ++i) {
+    auto* need = reinterpret_cast<const ElfW(Verneed)*>(file);
+    const char* at = file + need->vn_aux;
+    for (uint16_t k = 0; k < need->vn_cnt; ++k) {
+      auto* aux = reinterpret_cast<const ElfW(Vernaux)*>(at);
+      if ((aux->vna_other & kNumber) == version) return o.strings + need->vn_file;
+      at += aux->vna_next;
+    }
+    file += need->vn_next;
+  }
+  return "";
+}
+
+bool defines_at(const ElfObject& o, const char* name, const void* at) {
+  return find_hashed(o, name, [&](uint32_t, const ElfW(Sym) & s) {
+           return s.st_shndx != SHN_UNDEF && ELF64_ST_TYPE(s.st_info) == STT_FUNC &&
+                  reinterpret_cast<void*>(o.base + s.st_value) == at;
+         }) != nullptr;
 }
 
 uint32_t imported_symbols(const ElfObject& o) {

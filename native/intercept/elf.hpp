@@ -20,6 +20,9 @@ struct ElfObject {
   size_t counts[2] = {};
   const uint32_t* gnu_hash = nullptr;
   const uint16_t* versions = nullptr;
+  const ElfW(Verneed) * needed_versions = nullptr;
+  size_t needed_files = 0;
+  std::string_view soname;
 
   bool holds(const void* p) const {
     auto a = reinterpret_cast<uintptr_t>(p);
@@ -33,6 +36,12 @@ bool describe(const dl_phdr_info* info, ElfObject* out);
 // The address of the default version of a function defined in `object`, or null.
 void* defined_function(const ElfObject& object, const char* name);
 
+// The library (its soname) from which an imported symbol must come; "" if any will do, as without versions.
+std::string_view required_library(const ElfObject& object, uint32_t symbol);
+
+// Whether `at` is where a version of the function is defined in `object`.
+bool defines_at(const ElfObject& object, const char* name, const void* at);
+
 // The address of the PLT entry that a non-PIC program uses for a function it imports, or null.
 void* canonical_plt(const ElfObject& program, const char* name);
 
@@ -43,7 +52,9 @@ uint32_t imported_symbols(const ElfObject& object);
 // The number of a symbol of that name which the hash table knows, or 0.
 uint32_t hashed_symbol(const ElfObject& object, const char* name);
 
-// Calls visit(slot, number of the symbol) for every relocation that holds a function's address.
+enum class SlotKind { kCall, kPointer };  // called through, or data of the program's own
+
+// Calls visit(slot, number of the symbol, kind) for every relocation that holds a function's address.
 template <typename Visit>
 void for_each_slot(const ElfObject& object, Visit visit) {
 #if defined(__x86_64__)
@@ -60,7 +71,8 @@ void for_each_slot(const ElfObject& object, Visit visit) {
       if (type != kJump && type != kData && (type != kPointer || rela[i].r_addend != 0)) continue;
       auto index = ELF64_R_SYM(rela[i].r_info);
       if (index == 0) continue;
-      visit(reinterpret_cast<void**>(object.base + rela[i].r_offset), uint32_t(index));
+      visit(reinterpret_cast<void**>(object.base + rela[i].r_offset), uint32_t(index),
+            type == kPointer ? SlotKind::kPointer : SlotKind::kCall);
     }
   }
 }

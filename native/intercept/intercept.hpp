@@ -1,4 +1,4 @@
-// I/O interception as a whole: on with a session, off with finalize.
+// The interception of I/O and of CUDA as a whole: on with a session, off with finalize.
 #pragma once
 
 #include <string>

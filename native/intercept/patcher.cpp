@@ -17,6 +17,7 @@ namespace {
 
 struct HookSet {
   std::vector<Hook> hooks;  // sorted by symbol
+  uint32_t copies;          // rows for each symbol: see patch_copied_hooks()
   ObjectFilter wanted;
   std::bitset<4096> beginnings;
   std::set<uintptr_t> done;  // bases of the objects it was applied to, or does not concern
@@ -29,12 +30,20 @@ uint32_t beginning(const char* name) {
   return h % 4096;
 }
 
+struct Patched {
+  std::set<uintptr_t> objects;
+  uint32_t slots = 0, refused = 0;
+
+  PatchFacts facts() const { return {slots, uint32_t(objects.size()), refused}; }
+};
+
 struct Patcher {
   std::mutex mutex;
   std::vector<HookSet> sets;
   uint64_t seen_adds = 0, seen_subs = 0;
-  std::set<uintptr_t> patched_objects;
-  uint32_t slots = 0, refused = 0;
+  Patched single, copied;
+
+  Patched& by(const HookSet& set) { return set.copies > 1 ? copied : single; }
 };
 
 // Leaked: libraries may still be loaded while static destructors run. Made at load time: a fork during a first
@@ -108,6 +117,46 @@ bool leads_to(const Hook& hook, void* value, const ElfW(Sym) & symbol, const Elf
   return home->holds(*hook.original);  // another version of the function
 }
 
+// The function that a caller reaches through a slot; null if it cannot be told, or is not the one meant. A slot that
+// is not yet bound leads to the only function of that name in the library which its version names. If there are
+// several, only the loader knows which one: `unbound` says that the slot must be looked at again.
+void* target_of(const char* name, void* value, const ElfObject& user, uint32_t symbol,
+                const std::vector<ElfObject>& objects, bool* unbound) {
+  if (!user.holds(value)) {
+    const ElfObject* home = object_of(objects, value);
+    return home && !is_ours(*home) && defines_at(*home, name, value) ? value : nullptr;
+  }
+  void* only = nullptr;
+  std::string_view library = required_library(user, symbol);
+  for (const ElfObject& o : objects) {
+    if (is_ours(o) || (!library.empty() && o.soname != library)) continue;
+    void* found = defined_function(o, name);
+    if (!found || found == only) continue;
+    if (only) {
+      *unbound = true;
+      return nullptr;
+    }
+    only = found;
+  }
+  return only;
+}
+
+// The row for this original: the one that has it, or a free one.
+const Hook* row_for(const Hook* rows, uint32_t copies, void* original) {
+  for (uint32_t i = 0; i < copies; ++i)
+    if (*rows[i].original == original) return &rows[i];
+  for (uint32_t i = 0; i < copies; ++i) {
+    if (*rows[i].original) continue;
+    *rows[i].original = original;
+    return &rows[i];
+  }
+  return nullptr;
+}
+
+bool is_wrapper(const Hook* rows, uint32_t copies, const void* value) {
+  return std::any_of(rows, rows + copies, [&](const Hook& h) { return h.wrapper == value; });
+}
+
 class Writable {
  public:
   explicit Writable(const ElfObject& o) : o_(o) {}
@@ -145,8 +194,8 @@ class HookedSymbols {
     if (!imported_) return;
     for (uint32_t i = 1; i < imported_; ++i)
       if (const Hook* hook = find_hook(set, o.strings + o.symbols[i].st_name)) found_.push_back({i, hook});
-    for (const Hook& hook : set.hooks)
-      if (uint32_t i = hashed_symbol(o, hook.symbol)) found_.push_back({i, &hook});
+    for (size_t row = 0; row < set.hooks.size(); row += set.copies)
+      if (uint32_t i = hashed_symbol(o, set.hooks[row].symbol)) found_.push_back({i, &set.hooks[row]});
     std::sort(found_.begin(), found_.end());
   }
   bool none() const { return imported_ && found_.empty(); }
@@ -170,25 +219,35 @@ Scan scan_objects() {
   return scan;
 }
 
-void patch_object(Patcher& p, const ElfObject& o, const HookSet& set, const std::vector<ElfObject>& objects) {
+// True if it is to be looked at again.
+bool patch_object(Patcher& p, const ElfObject& o, const HookSet& set, const std::vector<ElfObject>& objects) {
   HookedSymbols symbols(o, set);
-  if (symbols.none()) return;
+  if (symbols.none()) return false;
   Writable writable(o);
-  bool any = false;
-  for_each_slot(o, [&](void** slot, uint32_t index) {
+  Patched& patched = p.by(set);
+  bool any = false, unbound = false;
+  for_each_slot(o, [&](void** slot, uint32_t index, SlotKind kind) {
     const Hook* hook = symbols.at(index);
-    if (!hook || !*hook->original) return;
+    if (!hook) return;
     const ElfW(Sym) & symbol = o.symbols[index];
     void* value = reinterpret_cast<std::atomic<void*>*>(slot)->load(std::memory_order_relaxed);
-    if (value == hook->wrapper || !leads_to(*hook, value, symbol, o, objects)) return;
-    if (!writable.store(slot, hook->wrapper)) {
-      ++p.refused;
+    if (set.copies > 1) {
+      if (kind != SlotKind::kCall || symbol.st_shndx != SHN_UNDEF || is_wrapper(hook, set.copies, value)) return;
+      void* target = target_of(hook->symbol, value, o, index, objects, &unbound);
+      if (!target) return;
+      hook = row_for(hook, set.copies, target);
+    } else if (!*hook->original || value == hook->wrapper || !leads_to(*hook, value, symbol, o, objects)) {
       return;
     }
-    ++p.slots;
+    if (!hook || !writable.store(slot, hook->wrapper)) {
+      ++patched.refused;
+      return;
+    }
+    ++patched.slots;
     any = true;
   });
-  if (any) p.patched_objects.insert(o.base);
+  if (any) patched.objects.insert(o.base);
+  return unbound;
 }
 
 // The loader lists an object before it has relocated it, writes into it all that time, and then protects the pages that
@@ -215,7 +274,10 @@ int patch_one(dl_phdr_info* info, size_t, void* data) {
         pass->waiting = true;
         return 0;
       }
-      patch_object(pass->p, o, set, pass->objects);
+      if (patch_object(pass->p, o, set, pass->objects)) {
+        pass->waiting = true;
+        continue;
+      }
     }
     set.done.insert(o.base);
   }
@@ -229,6 +291,7 @@ void patch_sets(Patcher& p, size_t first) {
     for (HookSet& set : p.sets) set.done.clear();
   for (size_t i = first; i < p.sets.size(); ++i) {
     HookSet& set = p.sets[i];
+    if (set.copies > 1) continue;
     bool found = false;
     for (Hook& h : set.hooks)
       if (!*h.original) found |= (*h.original = find_original(scan.objects, h.symbol)) != nullptr;
@@ -245,23 +308,30 @@ bool same_hooks(const HookSet& set, const std::vector<Hook>& hooks) {
                                        [&](const Hook& h) { return h.wrapper == hooks.front().wrapper; });
 }
 
-}  // namespace
-
-void patch_hooks(const std::vector<Hook>& hooks, ObjectFilter wanted) {
+void add_set(const std::vector<Hook>& hooks, uint32_t copies, ObjectFilter wanted) {
   Patcher& p = patcher();
   std::lock_guard lock(p.mutex);
   std::erase_if(p.sets, [&](const HookSet& s) { return same_hooks(s, hooks); });
   HookSet set;
   set.hooks = hooks;
+  set.copies = copies;
   set.wanted = wanted;
-  std::sort(set.hooks.begin(), set.hooks.end(),
-            [](const Hook& a, const Hook& b) { return strcmp(a.symbol, b.symbol) < 0; });
+  std::stable_sort(set.hooks.begin(), set.hooks.end(),
+                   [](const Hook& a, const Hook& b) { return strcmp(a.symbol, b.symbol) < 0; });
   for (const Hook& h : hooks) set.beginnings.set(beginning(h.symbol));
   p.sets.push_back(std::move(set));
   // Objects loaded meanwhile are not in the older sets yet.
   uint64_t adds = 0;
   dl_iterate_phdr(only_count, &adds);
   patch_sets(p, adds == p.seen_adds ? p.sets.size() - 1 : 0);
+}
+
+}  // namespace
+
+void patch_hooks(const std::vector<Hook>& hooks, ObjectFilter wanted) { add_set(hooks, 1, wanted); }
+
+void patch_copied_hooks(const std::vector<Hook>& hooks, uint32_t copies, ObjectFilter wanted) {
+  add_set(hooks, copies, wanted);
 }
 
 void restore_hooks(const std::vector<Hook>& hooks) {
@@ -276,14 +346,17 @@ void restore_hooks(const std::vector<Hook>& hooks) {
       HookedSymbols symbols(o, set);
       if (symbols.none()) continue;
       Writable writable(o);
-      for_each_slot(o, [&](void** slot, uint32_t index) {
-        const Hook* hook = symbols.at(index);
-        if (hook && *slot == hook->wrapper && writable.store(slot, *hook->original)) --p.slots;
+      for_each_slot(o, [&](void** slot, uint32_t index, SlotKind) {
+        const Hook* rows = symbols.at(index);
+        for (uint32_t i = 0; rows && i < set.copies; ++i)
+          if (*slot == rows[i].wrapper && writable.store(slot, *rows[i].original)) --p.by(set).slots;
       });
     }
   }
   std::erase_if(p.sets, [&](const HookSet& s) { return same_hooks(s, hooks); });
-  if (p.sets.empty()) p.patched_objects.clear();
+  if (p.sets.empty()) p.single.objects.clear();
+  if (std::none_of(p.sets.begin(), p.sets.end(), [](const HookSet& s) { return s.copies > 1; }))
+    p.copied.objects.clear();
 }
 
 void patch_new_objects() {
@@ -298,7 +371,13 @@ void patch_new_objects() {
 PatchFacts patch_facts() {
   Patcher& p = patcher();
   std::lock_guard lock(p.mutex);
-  return {p.slots, uint32_t(p.patched_objects.size()), p.refused};
+  return p.single.facts();
+}
+
+PatchFacts copied_patch_facts() {
+  Patcher& p = patcher();
+  std::lock_guard lock(p.mutex);
+  return p.copied.facts();
 }
 
 void lock_patcher() { patcher().mutex.lock(); }

@@ -22,11 +22,15 @@ struct PatchFacts {
 
 // Patches now, and every library loaded later. Adding the same hooks again changes nothing.
 void patch_hooks(const std::vector<Hook>& hooks, ObjectFilter wanted);
+// The same for libraries of which a process may hold several copies: `hooks` has `copies` rows for each symbol, and
+// every slot gets a row whose original is the function that its caller reaches without us.
+void patch_copied_hooks(const std::vector<Hook>& hooks, uint32_t copies, ObjectFilter wanted);
 // Restores the originals wherever a wrapper of these hooks is found.
 void restore_hooks(const std::vector<Hook>& hooks);
 // Patches libraries loaded since the last scan; costs one call to the loader if there are none.
 void patch_new_objects();
 PatchFacts patch_facts();
+PatchFacts copied_patch_facts();
 
 // Held over fork: the child must not inherit a scan in progress.
 void lock_patcher();

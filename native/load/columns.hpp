@@ -159,6 +159,7 @@ struct Columns {
   Column<int8_t> ph;
   Column<int32_t> args_end;  // end of each row's text in args_text
   Bytes args_text;           // what no column holds, as JSON objects; empty when nothing is left
+  Bytes records_text;        // the records as they are in the file, one a line, where wanted
   std::vector<Meta> meta;
   size_t rows = 0;
 

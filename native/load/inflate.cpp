@@ -54,6 +54,7 @@ StreamInflater::State StreamInflater::step(const uint8_t*& p, size_t& n, Bytes& 
   while (n > 0) {
     if (between_) {
       inflateReset(&z_);
+      member_bytes_ = 0;
       if (*p == 0) {  // zero padding between members, as tape-like writers leave it
         ++p;
         --n;
@@ -70,6 +71,7 @@ StreamInflater::State StreamInflater::step(const uint8_t*& p, size_t& n, Bytes& 
     const int rc = ::inflate(&z_, Z_NO_FLUSH);
     p += in - z_.avail_in;
     n -= in - z_.avail_in;
+    member_bytes_ += in - z_.avail_in;
     out.resize_down(out.size() + (room - z_.avail_out));
     if (rc == Z_STREAM_END) {
       between_ = true;

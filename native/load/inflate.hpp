@@ -38,10 +38,13 @@ class StreamInflater {
   // Takes from [p, p+n) (advancing both), appends to `out` up to its capacity less the padding.
   State step(const uint8_t*& p, size_t& n, Bytes& out, size_t limit);
   bool between_members() const noexcept { return between_; }
+  // How much of the input belongs to the member that is being read.
+  uint64_t member_bytes() const noexcept { return member_bytes_; }
 
  private:
   z_stream z_{};
   bool between_ = true;
+  uint64_t member_bytes_ = 0;
 };
 
 }  // namespace dft::load

@@ -1,5 +1,7 @@
 #include "line.hpp"
 
+#include <algorithm>
+
 #include "format/envelope.hpp"
 
 namespace dft::load {
@@ -18,8 +20,9 @@ constexpr size_t kHostSize = envelope::kEventArgs.size(), kHashSize = 16;
 
 }  // namespace
 
-LineScanner::LineScanner(Dictionaries& d, const Filter& filter)
+LineScanner::LineScanner(Dictionaries& d, const Filter& filter, bool keep_text)
     : filter_(&filter),
+      keep_text_(keep_text),
       name_(d.name),
       cat_(d.cat),
       hhash_(d.hhash),
@@ -208,7 +211,8 @@ bool LineScanner::finish_row(const char* late_args, const char* end, Columns& ou
     row_.dur = 0;
     take(f_dur);
   }
-  if (row_.ts > kTimeLimit || row_.ts < -kTimeLimit || row_.dur > kTimeLimit || row_.dur < -kTimeLimit) return false;
+  const int64_t limit = filter_->time_limit;
+  if (row_.ts > limit || row_.ts < -limit || row_.dur > limit || row_.dur < -limit) return false;
   if (filter_->any && !wanted()) {
     ++counts.filtered;
     return true;
@@ -220,6 +224,15 @@ bool LineScanner::finish_row(const char* late_args, const char* end, Columns& ou
   out.push(row_);
   ++counts.events;
   return true;
+}
+
+// The text of a record, on a line of its own.
+void LineScanner::keep(const char* from, const char* to, Columns& out) {
+  const size_t before = out.records_text.size();
+  out.records_text.append(from, size_t(to - from));
+  char* const copy = out.records_text.data() + before;
+  std::replace(copy, copy + (to - from), '\n', ' ');
+  out.records_text.append("\n", 1);
 }
 
 size_t LineScanner::scan(const char* text, size_t size, Columns& out) {
@@ -239,11 +252,15 @@ size_t LineScanner::scan(const char* text, size_t size, Columns& out) {
     const LineCounts before = counts;
     // A record never spans lines, so a bad one costs its own line and nothing else.
     bool ok = c == '{' && object(p, end, out) && p <= end;
+    const char* const record_end = p;
     if (ok) {
       while (p < end && (*p == ' ' || *p == ',' || *p == '\r' || *p == '\t' || *p == ']')) ++p;
       ok = (p >= end || *p == '\n' || *p == '{') && size_t(p - line) <= kLineLimit;
     }
-    if (ok) continue;
+    if (ok) {
+      if (keep_text_) keep(line, record_end, out);
+      continue;
+    }
     if (out.rows != rows || out.meta.size() != metas || out.args_text.size() != text_size) {
       out.meta.resize(metas);
       out.cut(rows);

@@ -18,8 +18,10 @@ namespace dft::load {
 // the same (dftracer/format/text.py).
 inline constexpr size_t kLineLimit = size_t{16} << 20;
 
-// Times beyond are damage: their sums would not fit.
-inline constexpr int64_t kTimeLimit = int64_t{1} << 62;
+// Times in us beyond are damage: it is the year 2255, and sums of many such times would not fit.
+inline constexpr int64_t kTimeLimit = int64_t{1} << 53;
+// The same where the unit is another one.
+inline constexpr int64_t kTimeLimitOfUnits = int64_t{1} << 62;
 
 struct Dictionaries {
 #define X(n) Dictionary n;
@@ -35,6 +37,7 @@ struct Filter {
   std::vector<std::string> names, cats;
   std::unordered_set<int64_t> pids;
   bool any = false;
+  int64_t time_limit = kTimeLimit;
 };
 
 struct LineCounts {
@@ -48,7 +51,7 @@ struct LineCounts {
 // Scans blocks of text on one thread.
 class LineScanner {
  public:
-  LineScanner(Dictionaries& dictionaries, const Filter& filter);
+  LineScanner(Dictionaries& dictionaries, const Filter& filter, bool keep_text = false);
 
   // All records of [text, text+size) into `out`. Returns the bytes of a last line without its newline
   // that does not hold a whole record (0 if none).
@@ -83,7 +86,10 @@ class LineScanner {
   std::string_view plain(const Text& t, std::string& buffer);
   bool wanted();
 
+  void keep(const char* from, const char* to, Columns& out);
+
   const Filter* filter_;
+  bool keep_text_;
 #define X(n) Interner n##_;
   DFT_CODE_COLUMNS(X)
 #undef X

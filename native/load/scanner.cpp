@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kBlockText = 4u << 20;  // text per block where the file has no members of its own
 constexpr size_t kStreamInput = 256u << 10;
 constexpr size_t kHeader = 64;
+constexpr size_t kUnitWithin = 64u << 10;
 
 // A line is hardly ever shorter: no index makes us allocate more rows than the text can contain.
 constexpr size_t kShortLine = 32;
@@ -38,20 +39,25 @@ void give_buffer(Bytes b) {
   if (spare.size() < kMostSpare) spare.push_back(std::move(b));
 }
 
-std::string_view text_of(const uint8_t* bytes, size_t n) { return {reinterpret_cast<const char*>(bytes), n}; }
+bool is_binary(std::string_view head) {
+  return std::any_of(head.begin(), head.end(),
+                     [](char c) { return uint8_t(c) < ' ' && c != '\n' && c != '\r' && c != '\t'; });
+}
 
 }  // namespace
 
 struct FileScanner::Worker {
-  Worker(Dictionaries& d, const Filter& f) : lines(d, f), text(take_buffer()) {}
+  Worker(Dictionaries& d, const Filter& f, bool keep_text) : lines(d, f, keep_text), text(take_buffer()) {}
   ~Worker() { give_buffer(std::move(text)); }
   LineScanner lines;
   MemberInflater inflater;
   Bytes text;
 };
 
-FileScanner::FileScanner(const std::string& path, unsigned threads, size_t chunk_text, Filter filter, Span span)
-    : threads_(std::max(1u, threads)),
+FileScanner::FileScanner(const std::string& path, unsigned threads, size_t chunk_text, Filter filter, Span span,
+                         bool keep_text)
+    : named_gzip_(path.ends_with(".gz")),
+      threads_(std::max(1u, threads)),
       chunk_text_(std::max<size_t>(chunk_text, 1u << 16)),
       filter_(std::move(filter)),
       dictionaries_(std::make_unique<Dictionaries>()) {
@@ -66,7 +72,9 @@ FileScanner::FileScanner(const std::string& path, unsigned threads, size_t chunk
   size_ = std::min(uint64_t(st.st_size), span.to);
   offset_ = std::min(span.from, size_);
   counts_.file_bytes = size_ - offset_;
-  for (unsigned i = 0; i < threads_; ++i) workers_.push_back(std::make_unique<Worker>(*dictionaries_, filter_));
+  if (states_unit()) filter_.time_limit = kTimeLimitOfUnits;
+  for (unsigned i = 0; i < threads_; ++i)
+    workers_.push_back(std::make_unique<Worker>(*dictionaries_, filter_, keep_text));
 }
 
 FileScanner::~FileScanner() {
@@ -85,56 +93,104 @@ size_t FileScanner::read_at(uint64_t offset, void* to, size_t n) {
   return got;
 }
 
-void FileScanner::find_kind() {
-  uint8_t head[kHeader];
-  const size_t n = offset_ < size_ ? read_at(offset_, head, sizeof head) : 0;
-  if (n == 0) {
-    kind_ = Kind::end;
-  } else if (begins_as_gzip(text_of(head, n))) {
-    kind_ = read_member_index(text_of(head, n)) ? Kind::indexed : Kind::stream;
-  } else {
-    kind_ = Kind::plain;
+const std::string& FileScanner::header_at(uint64_t offset) {
+  if (header_offset_ == offset) return header_;
+  header_.resize(kHeader);
+  header_.resize(offset < size_ ? read_at(offset, header_.data(), kHeader) : 0);
+  header_offset_ = offset;
+  return header_;
+}
+
+// Whether the file's first records name the unit of its times, as other tracers' do.
+bool FileScanner::states_unit() {
+  std::vector<char> head(kUnitWithin);
+  const uint8_t* at = reinterpret_cast<const uint8_t*>(head.data());
+  size_t left = read_at(0, head.data(), head.size());
+  std::string_view text(head.data(), left);
+  Bytes inflated;
+  if (begins_as_gzip(text)) {
+    inflated.reserve(kUnitWithin);
+    StreamInflater().step(at, left, inflated, inflated.capacity());
+    text = {inflated.data(), inflated.size()};
   }
+  return text.find("time_metric") != text.npos;
+}
+
+void FileScanner::find_kind() {
+  const std::string head = header_at(offset_);
+  if (head.empty()) {
+    kind_ = Kind::end;
+  } else if (read_member_index(head)) {
+    kind_ = Kind::indexed;
+  } else if (begins_as_gzip(head)) {
+    kind_ = Kind::stream;
+  } else {
+    // Text, or a file of members whose first is damaged.
+    const uint64_t member = named_gzip_ || is_binary(head) ? next_member(offset_ + 1) : size_;
+    kind_ = member == size_ ? Kind::plain : Kind::indexed;
+  }
+}
+
+// Moves over what is not a member: zeros are padding, anything else is damage.
+void FileScanner::pass_gap() {
+  const uint64_t next = next_member(offset_ + 1);
+  bool damage = false;
+  std::vector<char> window(kStreamInput);
+  while (offset_ < next && !damage) {
+    const size_t n = read_at(offset_, window.data(), size_t(std::min<uint64_t>(window.size(), next - offset_)));
+    if (n == 0) break;
+    damage = std::any_of(window.begin(), window.begin() + ptrdiff_t(n), [](char c) { return c != 0; });
+    offset_ += n;
+  }
+  if (damage) ++counts_.members_cut;
+  offset_ = next;
+}
+
+// Where the member at offset_ ends: where its index says, unless nothing begins there and something does elsewhere.
+uint64_t FileScanner::member_end(uint64_t size, size_t text_size) {
+  const uint64_t stated = offset_ + size;
+  if (stated == size_ || (stated < size_ && is_member_header(header_at(stated)))) return stated;
+  const uint64_t next = next_member(offset_ + 1);
+  if (stated > size_ || next == stated) return next;
+  // Is it the size that is damaged, or what follows?
+  Bytes packed;
+  packed.reserve(size);
+  packed.resize_down(read_at(offset_, packed.data(), size));
+  Worker& w = *workers_[0];
+  return w.inflater.inflate(reinterpret_cast<const uint8_t*>(packed.data()), packed.size(), text_size, w.text) ? stated
+                                                                                                               : next;
 }
 
 // Whole members, skipping from index to index; a member without one starts a stream.
 bool FileScanner::collect_indexed(std::deque<Block>& blocks) {
   size_t text = 0;
   while (offset_ < size_ && text < chunk_text_ * threads_) {
-    uint8_t head[kHeader];
-    const size_t n = read_at(offset_, head, sizeof head);
-    const auto index = read_member_index(text_of(head, n));
-    if (!index) {
-      const bool member = n >= 18 && begins_as_gzip(text_of(head, n));
-      if (!member) {  // part of a member that was being written, or damage with more after it
-        if (n > 0) ++counts_.members_cut;
-        if (find_member(offset_ + 1)) continue;
-        break;
-      }
-      kind_ = Kind::stream;
-      break;
+    const auto index = read_member_index(header_at(offset_));
+    if (!index && !is_member_header(header_at(offset_))) {
+      pass_gap();
+      continue;
     }
-    if (index->text_size > kLargestMember) {  // a piece at a time
+    if (!index || index->text_size > kLargestMember) {  // a piece at a time
       kind_ = Kind::stream;
       break;
     }
     ++counts_.members;
+    const uint64_t end = member_end(index->member_size, index->text_size);
     const bool timed = index->facts.first_ts != 0 || index->facts.last_ts != 0;
     const auto from = int64_t(index->facts.first_ts), to = int64_t(index->facts.last_ts);
     // A metadata-only member has no time and is always read; so is the first, which says who the process is.
     if (timed && filter_.any && (from > filter_.ts_max || to < filter_.ts_min) && offset_ != 0) {
       ++counts_.members_skipped;
-      offset_ += index->member_size;
+      offset_ = end;
       continue;
     }
     Block b;
     b.text_size = index->text_size;
-    const uint64_t left = size_ - offset_;
-    b.cut = index->member_size > left;
+    b.cut = offset_ + index->member_size > size_ && end == size_;
     b.lines = index->facts.lines;
-    b.packed.reserve(size_t(std::min<uint64_t>(index->member_size, left)));
+    b.packed.reserve(size_t(end - offset_));
     b.packed.resize_down(read_at(offset_, b.packed.data(), b.packed.capacity()));
-    offset_ += index->member_size;
+    offset_ = end;
     text += index->text_size;
     b.ends_file = offset_ >= size_;
     blocks.push_back(std::move(b));
@@ -175,7 +231,8 @@ size_t FileScanner::refill(Bytes& text, size_t room) {
     packed_at_ = packed_.size() - n;
     if (state == StreamInflater::State::damaged) {
       ++counts_.members_cut;
-      find_member(offset_ - packed_.size() + packed_at_ + 1);
+      // Damaged data may be read beyond the end of its member.
+      offset_ = next_member(offset_ - packed_.size() + packed_at_ - stream_->member_bytes() + 1);
       packed_.clear();
       packed_at_ = 0;
       stream_ = std::make_unique<StreamInflater>();
@@ -188,21 +245,24 @@ size_t FileScanner::refill(Bytes& text, size_t room) {
   return text.size() - before;
 }
 
-// Moves to the next place at or after `from` where a member may begin; false, and to the end, where none does.
-bool FileScanner::find_member(uint64_t from) {
+// The next place at or after `from` where a member begins; the end of the file if there is none.
+uint64_t FileScanner::next_member(uint64_t from) {
+  constexpr char kMagic[] = {'\x1f', '\x8b', '\x08'};
   std::vector<char> window(kStreamInput);
-  for (offset_ = from; offset_ < size_; offset_ += window.size() - 2) {
-    const size_t n = read_at(offset_, window.data(), window.size());
-    constexpr char kMagic[] = {'\x1f', '\x8b', '\x08'};
-    const void* const found = ::memmem(window.data(), n, kMagic, sizeof kMagic);
-    if (found) {
-      offset_ += uint64_t(static_cast<const char*>(found) - window.data());
-      return true;
+  for (uint64_t at = from; at < size_;) {
+    const size_t n = read_at(at, window.data(), size_t(std::min<uint64_t>(window.size(), size_ - at)));
+    const char* const end = window.data() + n;
+    for (const char* p = window.data();;) {
+      p = static_cast<const char*>(::memmem(p, size_t(end - p), kMagic, sizeof kMagic));
+      if (!p) break;
+      const uint64_t found = at + uint64_t(p - window.data());
+      if (is_member_header(header_at(found))) return found;
+      ++p;
     }
     if (n < window.size()) break;
+    at += n - (sizeof kMagic - 1);
   }
-  offset_ = size_;
-  return false;
+  return size_;
 }
 
 // Appends text until it has a line's end, and says where the last one is; false at the end of the file. A line beyond

@@ -30,7 +30,9 @@ class FileScanner {
     uint64_t from = 0, to = std::numeric_limits<uint64_t>::max();
   };
   // `chunk_text` is the text of one chunk. Throws std::system_error when the file cannot be opened.
-  FileScanner(const std::string& path, unsigned threads, size_t chunk_text, Filter filter, Span span);
+  // `keep_text`: the chunks have the text of their records, too.
+  FileScanner(const std::string& path, unsigned threads, size_t chunk_text, Filter filter, Span span,
+              bool keep_text = false);
   ~FileScanner();
   FileScanner(const FileScanner&) = delete;
   FileScanner& operator=(const FileScanner&) = delete;
@@ -59,16 +61,23 @@ class FileScanner {
 
   void find_kind();
   size_t read_at(uint64_t offset, void* to, size_t n);
+  const std::string& header_at(uint64_t offset);
+  bool states_unit();
   bool collect(std::deque<Block>& blocks);
   bool collect_indexed(std::deque<Block>& blocks);
   bool collect_text(std::deque<Block>& blocks);
   size_t refill(Bytes& text, size_t room);
   bool refill_to_line_end(Bytes& text, size_t& last_line);
-  bool find_member(uint64_t from);
+  uint64_t next_member(uint64_t from);
+  void pass_gap();
+  uint64_t member_end(uint64_t size, size_t text_size);
   void read_ahead();
   static std::unique_ptr<Columns> work(Worker& w, std::deque<Block>& blocks, size_t from, size_t to);
 
   int fd_ = -1;
+  bool named_gzip_;
+  std::string header_;  // the bytes at header_offset_: those after one member begin the next
+  uint64_t header_offset_ = std::numeric_limits<uint64_t>::max();
   uint64_t size_ = 0, offset_ = 0;  // where reading ends, and where it is
   Kind kind_ = Kind::unknown;
   unsigned threads_;

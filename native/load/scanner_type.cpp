@@ -54,14 +54,15 @@ bool read_range(PyObject* range, int64_t& from, int64_t& to) {
 
 PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"path", "threads", "chunk_text", "ts",   "step", "epoch",
-                                "pids", "names",   "cats",       "span", nullptr};
+                                "pids", "names",   "cats",       "span", "text", nullptr};
   PyObject* path = nullptr;
   unsigned threads = 1;
   Py_ssize_t chunk = 32 << 20;
   PyObject *ts = nullptr, *step = nullptr, *epoch = nullptr, *pids = nullptr, *name_list = nullptr, *cats = nullptr,
            *span = nullptr;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|In$OOOOOOO", const_cast<char**>(names), PyUnicode_FSConverter,
-                                   &path, &threads, &chunk, &ts, &step, &epoch, &pids, &name_list, &cats, &span))
+  int text = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|In$OOOOOOOp", const_cast<char**>(names), PyUnicode_FSConverter,
+                                   &path, &threads, &chunk, &ts, &step, &epoch, &pids, &name_list, &cats, &span, &text))
     return nullptr;
   const std::string file = PyBytes_AS_STRING(path);
   Py_DECREF(path);
@@ -82,7 +83,8 @@ PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   self->scanner = nullptr;
   self->busy = false;
   try {
-    self->scanner = new FileScanner(file, threads, size_t(std::max<Py_ssize_t>(chunk, 1)), std::move(f), part);
+    self->scanner =
+        new FileScanner(file, threads, size_t(std::max<Py_ssize_t>(chunk, 1)), std::move(f), part, text != 0);
   } catch (const std::system_error& e) {
     errno = e.code().value();
     PyErr_SetFromErrnoWithFilename(PyExc_OSError, file.c_str());
@@ -142,6 +144,8 @@ PyObject* scanner_next(PyObject* obj) {
 #undef X
   out.add("args_text", make_buffer(columns, columns->args_text.data(), columns->args_text.size()));
   out.add("meta", meta_list(columns->meta));
+  if (columns->records_text.size() != 0)
+    out.add("text", make_buffer(columns, columns->records_text.data(), columns->records_text.size()));
   return out.release();
 }
 

@@ -7,7 +7,7 @@
 #include "module/observe.hpp"
 #include "module/profiler_window.hpp"
 #include "module/session_api.hpp"
-#include "module/step_rule.hpp"
+#include "module/training.hpp"
 #include "module/word.hpp"
 #include "module/wrapped.hpp"
 
@@ -47,7 +47,7 @@ PyMODINIT_FUNC PyInit__core() {
   bool ok = PyModule_AddFunctions(module, g_session_functions) == 0 &&
             PyModule_AddFunctions(module, g_profiler_functions) == 0 && init_contexts() && init_immediate() &&
             init_nodes(module) && init_uses(module) && init_activities(module) && init_wrapped(module) &&
-            init_loops(module) && init_words(module) && init_step_rule(module);
+            init_loops(module) && init_words(module) && init_training(module);
   if (!ok) {
     Py_DECREF(module);
     return nullptr;

@@ -26,10 +26,8 @@ class KeepError {
 inline const void* running_frame(const PyThreadState* thread) {
 #if PY_VERSION_HEX >= 0x030D0000
   return thread->current_frame;
-#elif PY_VERSION_HEX >= 0x030B0000
-  return thread->cframe->current_frame;
 #else
-  return thread->frame;
+  return thread->cframe->current_frame;
 #endif
 }
 

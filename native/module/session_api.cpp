@@ -199,10 +199,13 @@ bool path_argument(PyObject* given, std::string* out) {
   return true;
 }
 
-PyObject* py_recover(PyObject*, PyObject* directory) {
+// recover(directory, below): the traces completed, in it or anywhere below it
+PyObject* py_recover(PyObject*, PyObject* args) {
+  PyObject* directory;
+  int below = 0;
   std::string path;
-  if (!path_argument(directory, &path)) return nullptr;
-  auto files = without_gil([&] { return recover_directory(path); });
+  if (!PyArg_ParseTuple(args, "O|p", &directory, &below) || !path_argument(directory, &path)) return nullptr;
+  auto files = without_gil([&] { return recover_directory(path, below != 0); });
   Ref out(PyList_New(0));
   for (const auto& f : files) {
     Ref name(path_text(f));
@@ -394,7 +397,7 @@ PyMethodDef g_session_functions[] = {
     {"given_names", py_given_names, METH_O, nullptr},
     {"environment", py_environment, METH_NOARGS, nullptr},
     {"stats", py_stats, METH_NOARGS, nullptr},
-    {"recover", py_recover, METH_O, nullptr},
+    {"recover", py_recover, METH_VARARGS, nullptr},
     {"rings", py_rings, METH_O, nullptr},
     {"recover_ring", py_recover_ring, METH_VARARGS, nullptr},
     {"ring_belongs_to", py_ring_belongs_to, METH_VARARGS, nullptr},

@@ -1,395 +1,711 @@
-// Both sides share the state of the rule: structs here, attributes there. Every method first decides whether this is
-// the common case. If not, it changes nothing and returns False, and the Python rule takes over.
 #include "module/step_rule.hpp"
 
-#include <structmember.h>
+#include "format/json.hpp"
 
-#include <cstddef>
-
-#include "module/word.hpp"
-#include "session/session.hpp"
-
-namespace dft::py {
+namespace dft {
 namespace {
 
-// Absent objects are null here and None there.
-struct Pass {
-  PyObject_HEAD
-  PyObject* iterator;  // a weak reference
-  PyObject* workers;
-  int64_t fetches;
-  int64_t died;
-  bool trains;
-};
+constexpr size_t kMostGradients = 64;    // calls of torch.autograd.grad in one step that are kept apart
+constexpr int64_t kJoined = 10'000'000;  // ns between iter(loader) and its first next() that are still one wait
+constexpr int64_t kFewCalls = 4;         // of a model that does not train, before forward: a teacher
+constexpr int64_t kManyCalls = 64;       // of other models, after which a step of inference begins with another one
+constexpr size_t kMostModels = 16;
 
-struct Step {
-  PyObject_HEAD
-  PyObject* passes;
-  PyObject* stepped_by;
-  PyObject* next_fetch;
-  int64_t start, body, last_end;
-  bool backward, stepped;
-};
-
-struct State {
-  PyObject_HEAD
-  PyObject *step, *epoch, *epoch_pass, *evaluation, *loaders, *leftover, *marked_forward, *optimizers, *scaling, *batch,
-      *latest, *facts;
-  int64_t number, free, last, first, step_end, epoch_start, backwards, depth, backward_start, backward_end,
-      forward_done, fetch_end, optimizer, optimizer_start;
-  bool counts, framework_steps, framework_evaluates, fetching, scaled;
-};
-
-PyTypeObject g_pass_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.PassFields", sizeof(Pass)};
-PyTypeObject g_step_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.StepFields", sizeof(Step)};
-PyTypeObject g_state_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.StateFields", sizeof(State)};
-
-struct Words {
-  Word *block, *fetch, *forward, *backward, *step;
-};
-Words g_words{};
-PyTypeObject* g_tensor = nullptr;
-
-State* state_of(PyObject* self) { return reinterpret_cast<State*>(self); }
-bool absent(PyObject* o) { return !o || o == Py_None; }
-int64_t now() { return int64_t(now_epoch_ns()); }
-
-void set(PyObject*& field, PyObject* owned) {
-  PyObject* old = field;
-  field = owned;
-  Py_XDECREF(old);
-}
-
-Pass* pass_of(PyObject* o) { return o && PyObject_TypeCheck(o, &g_pass_type) ? reinterpret_cast<Pass*>(o) : nullptr; }
-
-Step* step_of(State* s) {
-  return s->step && PyObject_TypeCheck(s->step, &g_step_type) ? reinterpret_cast<Step*>(s->step) : nullptr;
-}
-
-// The open step, if it has begun with a batch and its number and epoch are known.
-Step* numbered_step(State* s) {
-  Step* step = step_of(s);
-  bool known = step && absent(s->evaluation) && !absent(s->epoch) && step->passes && PyList_CheckExact(step->passes) &&
-               PyList_GET_SIZE(step->passes) > 0;
-  return known ? step : nullptr;
-}
-
-Pass* opener_of(Step* step) { return pass_of(PyList_GET_ITEM(step->passes, 0)); }
-
-void log_in_step(Word* w, State* s, int64_t start, int64_t end, PyObject* facts = nullptr, int64_t batch = -1) {
-  if (ask_twins(w)) return;
-  recording([&] {
-    Pairs pairs;
-    if (batch >= 0) pairs.add("batch", batch);
-    for (Py_ssize_t i = 0; facts && i + 1 < PyTuple_GET_SIZE(facts); i += 2)
-      pairs.add(view_of(PyTuple_GET_ITEM(facts, i)), PyTuple_GET_ITEM(facts, i + 1));
-    pairs.add("step", s->number);
-    pairs.add("epoch", s->epoch);
-    emit(w, uint64_t(start), uint64_t(end), pairs.text());
-  });
-  if (DFT_UNLIKELY(PyErr_Occurred() != nullptr)) PyErr_Clear();
-}
-
-bool refers_to(PyObject* reference, PyObject* object) {
-  if (!reference || !PyWeakref_Check(reference)) return false;
-#if PY_VERSION_HEX >= 0x030D0000
-  PyObject* found = nullptr;
-  if (PyWeakref_GetRef(reference, &found) < 0) PyErr_Clear();
-  Ref owned(found);
-  return found == object;
-#else
-  return PyWeakref_GetObject(reference) == object;
-#endif
-}
-
-// The ids of a batch's tensors where it is one or a flat collection of them; null, no error, where it is more.
-PyObject* ids_of(PyObject* batch) {
-  if (Py_TYPE(batch) == g_tensor) {
-    Ref id(PyLong_FromVoidPtr(batch));
-    return id ? PyTuple_Pack(1, id.get()) : nullptr;
+// The arguments of an event; those of every step fit into the buffer.
+class Args {
+ public:
+  void text(std::string_view more) {
+    if (more.empty()) return;
+    if (size_t(buffer_ + sizeof buffer_ - at_) < more.size() + kRoom || !long_.empty()) {
+      if (long_.empty()) long_.assign(buffer_, size_t(at_ - buffer_));
+      long_.append(more);
+    } else {
+      at_ = put(at_, more);
+    }
   }
-  bool list = PyList_CheckExact(batch);
-  if (!list && !PyTuple_CheckExact(batch)) return nullptr;
-  Py_ssize_t n = PySequence_Fast_GET_SIZE(batch);
-  if (n > 16) return nullptr;
-  for (Py_ssize_t i = 0; i < n; ++i)
-    if (Py_TYPE(PySequence_Fast_GET_ITEM(batch, i)) != g_tensor) return nullptr;
-  Ref ids(PyTuple_New(n));
-  for (Py_ssize_t i = 0; ids && i < n; ++i) {
-    PyObject* id = PyLong_FromVoidPtr(PySequence_Fast_GET_ITEM(batch, i));
-    if (!id) return nullptr;
-    PyTuple_SET_ITEM(ids.get(), i, id);
+  void add(std::string_view key, int64_t number) {
+    if (!long_.empty()) {
+      long_.append(",\"").append(key).append("\":");
+      append_int(long_, number);
+    } else {
+      at_ = put_int(put(put(put(at_, ",\""), key), "\":"), number);
+    }
   }
-  return ids.release();
-}
-
-// A batch is requested; returns when.
-PyObject* asks(PyObject* self, PyObject*) {
-  State* s = state_of(self);
-  Step* step = step_of(s);
-  if (step && step->stepped) word_ends(g_words.block);
-  word_begins(g_words.fetch);
-  s->fetching = true;
-  return PyLong_FromLongLong(now());
-}
-
-// got(iterator, batch, start): the next batch of the pass that trains has arrived. The step is over, and the next
-// one begins.
-PyObject* got(PyObject* self, PyObject* const* values, Py_ssize_t n) {
-  State* s = state_of(self);
-  s->fetching = false;
-  word_ends(g_words.fetch);
-  int64_t end = s->fetch_end = now();
-  if (n != 3) Py_RETURN_FALSE;
-  set(s->batch, ids_of(values[1]));
-  if (PyErr_Occurred()) PyErr_Clear();
-  Pass* of = pass_of(s->latest);
-  if (!of || s->latest != s->epoch_pass || !of->trains || of->died || !refers_to(of->iterator, values[0]))
-    Py_RETURN_FALSE;
-  Step* step = numbered_step(s);
-  bool usual = step && step->stepped && opener_of(step) == of && !s->framework_steps && !s->framework_evaluates;
-  bool made_here = absent(of->workers);
-  if (!usual || (!made_here && absent(s->facts))) Py_RETURN_FALSE;
-  int64_t start = PyLong_AsLongLong(values[2]);
-  if (start == -1 && PyErr_Occurred()) return nullptr;
-  log_in_step(g_words.block, s, step->body, start > step->body ? start : step->body);
-  ++s->number;
-  s->step_end = start;
-  step->start = start;
-  step->body = end;
-  if (PyList_GET_SIZE(step->passes) > 1 && PyList_SetSlice(step->passes, 1, PyList_GET_SIZE(step->passes), nullptr) < 0)
-    PyErr_Clear();
-  step->backward = step->stepped = false;
-  if (step->stepped_by) PyDict_Clear(step->stepped_by);
-  step->last_end = 0;
-  set(step->next_fetch, nullptr);
-  word_begins(g_words.block);
-  set(s->leftover, nullptr);
-  set(s->marked_forward, nullptr);
-  s->free = s->last = end;
-  if (made_here) {
-    log_in_step(g_words.fetch, s, start, end, nullptr, of->fetches);
-  } else {
-    Ref facts(s->facts);
-    s->facts = nullptr;
-    log_in_step(g_words.fetch, s, start, end, PyTuple_CheckExact(facts.get()) ? facts.get() : nullptr);
+  void error(std::string_view name) {
+    if (name.empty()) return;
+    std::string quoted = ",\"error\":";
+    append_json_string(quoted, name);
+    text(quoted);
   }
-  ++of->fetches;
-  word_begins(g_words.forward);
-  if (raise_kept()) return nullptr;
-  Py_RETURN_TRUE;
-}
-
-// The outermost backward of a step whose batches are known to train begins: forward is over.
-PyObject* backward_began(PyObject* self, PyObject*) {
-  State* s = state_of(self);
-  Step* step = s->depth == 0 ? numbered_step(s) : nullptr;
-  if (!step || !absent(step->next_fetch)) Py_RETURN_FALSE;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(step->passes); ++i) {
-    Pass* of = pass_of(PyList_GET_ITEM(step->passes, i));
-    if (!of || !of->trains) Py_RETURN_FALSE;
+  std::string_view all() const {
+    return long_.empty() ? std::string_view(buffer_, size_t(at_ - buffer_)) : std::string_view(long_);
   }
-  int64_t begun = s->free;
-  if (!absent(s->marked_forward)) {
-    begun = PyLong_AsLongLong(s->marked_forward);
-    if (begun == -1 && PyErr_Occurred()) return nullptr;
-  }
-  int64_t start = now();
-  s->depth = 1;
-  s->counts = true;
-  ++s->backwards;
-  s->backward_start = start;
-  step->backward = true;
-  word_ends(g_words.forward);
-  word_begins(g_words.backward);
-  if (begun && start > begun && s->forward_done < begun) {
-    log_in_step(g_words.forward, s, begun, start);
-    if (start > s->last) s->last = start;
-  }
-  set(s->marked_forward, nullptr);
-  Py_RETURN_TRUE;
-}
 
-// And ends, without an exception.
-PyObject* backward_ended(PyObject* self, PyObject*) {
-  State* s = state_of(self);
-  Step* step = s->depth == 1 ? numbered_step(s) : nullptr;
-  if (!step) Py_RETURN_FALSE;
-  int64_t end = now();
-  s->depth = 0;
-  word_ends(g_words.backward);
-  log_in_step(g_words.backward, s, s->backward_start, end);
-  s->last = s->free = s->backward_end = end;
-  if (step->last_end > s->backward_start) step->last_end = end;  // an optimizer in backward
-  Py_RETURN_TRUE;
-}
-
-bool no_others(State* s) { return !s->optimizers || PyList_GET_SIZE(s->optimizers) == 0; }
-
-// An optimizer's step, not inside that of another or of a gradient scaler, after a batch of a loader that lives.
-PyObject* optimizer_began(PyObject* self, PyObject* optimizer) {
-  State* s = state_of(self);
-  Step* step = absent(s->scaling) && !s->optimizer && no_others(s) ? numbered_step(s) : nullptr;
-  Pass* opener = step ? opener_of(step) : nullptr;
-  if (!opener || opener->died || !opener->trains || !step->stepped_by) Py_RETURN_FALSE;
-  Ref key(PyLong_FromVoidPtr(optimizer)), backwards(PyLong_FromLongLong(s->backwards));
-  if (!key || !backwards || PyDict_SetItem(step->stepped_by, key.get(), backwards.get()) < 0) return nullptr;
-  int64_t start = now();
-  s->optimizer = int64_t(reinterpret_cast<uintptr_t>(optimizer));
-  s->optimizer_start = start;
-  word_begins(g_words.step);
-  if (s->depth == 0) s->free = start;  // a closure computes forward inside
-  Py_RETURN_TRUE;
-}
-
-PyObject* optimizer_ended(PyObject* self, PyObject* optimizer) {
-  State* s = state_of(self);
-  bool its = s->optimizer == int64_t(reinterpret_cast<uintptr_t>(optimizer)) && no_others(s);
-  Step* step = its && absent(s->scaling) ? numbered_step(s) : nullptr;
-  if (!step) Py_RETURN_FALSE;
-  int64_t end = now(), start = s->optimizer_start;
-  s->optimizer = 0;
-  word_ends(g_words.step);
-  if (s->depth == 0) {
-    if (start < s->backward_end) start = s->backward_end;
-    s->free = end;
-  }
-  log_in_step(g_words.step, s, start, end);
-  if (end > s->last) s->last = end;
-  step->stepped = true;
-  step->last_end = end;
-  Py_RETURN_TRUE;
-}
-
-// step_rule(block, fetch, forward, backward, step, tensor): the words it says, and what a batch is made of.
-PyObject* step_rule(PyObject*, PyObject* args) {
-  Words w{};
-  PyTypeObject* tensor;
-  if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!", &g_word_type, &w.block, &g_word_type, &w.fetch, &g_word_type, &w.forward,
-                        &g_word_type, &w.backward, &g_word_type, &w.step, &PyType_Type, &tensor))
-    return nullptr;
-  for (Word* each : {w.block, w.fetch, w.forward, w.backward, w.step}) Py_INCREF(each);
-  Py_INCREF(tensor);
-  g_words = w;  // once per process; those before are kept
-  g_tensor = tensor;
-  Py_RETURN_NONE;
-}
-
-template <typename T>
-void dealloc(PyObject* self);
-
-template <>
-void dealloc<Pass>(PyObject* self) {
-  auto* p = reinterpret_cast<Pass*>(self);
-  for (PyObject* each : {p->iterator, p->workers}) Py_XDECREF(each);
-  Py_TYPE(self)->tp_free(self);
-}
-
-template <>
-void dealloc<Step>(PyObject* self) {
-  auto* s = reinterpret_cast<Step*>(self);
-  for (PyObject* each : {s->passes, s->stepped_by, s->next_fetch}) Py_XDECREF(each);
-  Py_TYPE(self)->tp_free(self);
-}
-
-template <>
-void dealloc<State>(PyObject* self) {
-  State* s = state_of(self);
-  for (PyObject* each : {s->step, s->epoch, s->epoch_pass, s->evaluation, s->loaders, s->leftover, s->marked_forward,
-                         s->optimizers, s->scaling, s->batch, s->latest, s->facts})
-    Py_XDECREF(each);
-  Py_TYPE(self)->tp_free(self);
-}
-
-#define FIELD(type, owner, field, name) {name, type, offsetof(owner, field), 0, nullptr}
-
-PyMemberDef g_pass_members[] = {
-    FIELD(T_OBJECT, Pass, iterator, "iterator"), FIELD(T_OBJECT, Pass, workers, "workers"),
-    FIELD(T_LONGLONG, Pass, fetches, "fetches"), FIELD(T_LONGLONG, Pass, died, "died"),
-    FIELD(T_BOOL, Pass, trains, "trains"),       {},
+ private:
+  static constexpr size_t kRoom = 160;  // of the numbers that are added
+  char buffer_[512];
+  char* at_ = buffer_;
+  std::string long_;
 };
-
-PyMemberDef g_step_members[] = {
-    FIELD(T_OBJECT, Step, passes, "passes"),
-    FIELD(T_OBJECT, Step, stepped_by, "stepped_by"),
-    FIELD(T_OBJECT, Step, next_fetch, "next_fetch"),
-    FIELD(T_LONGLONG, Step, start, "start"),
-    FIELD(T_LONGLONG, Step, body, "body"),
-    FIELD(T_LONGLONG, Step, last_end, "last_end"),
-    FIELD(T_BOOL, Step, backward, "backward"),
-    FIELD(T_BOOL, Step, stepped, "stepped"),
-    {},
-};
-
-PyMemberDef g_state_members[] = {
-    FIELD(T_OBJECT, State, step, "step"),
-    FIELD(T_OBJECT, State, epoch, "epoch"),
-    FIELD(T_OBJECT, State, epoch_pass, "_epoch_pass"),
-    FIELD(T_OBJECT, State, evaluation, "evaluation"),
-    FIELD(T_OBJECT, State, loaders, "_loaders"),
-    FIELD(T_OBJECT, State, leftover, "_leftover"),
-    FIELD(T_OBJECT, State, marked_forward, "_marked_forward"),
-    FIELD(T_OBJECT, State, optimizers, "_optimizers"),
-    FIELD(T_OBJECT, State, scaling, "scaling"),
-    FIELD(T_OBJECT, State, batch, "batch"),
-    FIELD(T_OBJECT, State, latest, "latest"),
-    FIELD(T_OBJECT, State, facts, "facts"),
-    FIELD(T_LONGLONG, State, number, "number"),
-    FIELD(T_LONGLONG, State, free, "_free"),
-    FIELD(T_LONGLONG, State, last, "_last"),
-    FIELD(T_LONGLONG, State, first, "_first"),
-    FIELD(T_LONGLONG, State, step_end, "_step_end"),
-    FIELD(T_LONGLONG, State, epoch_start, "_epoch_start"),
-    FIELD(T_LONGLONG, State, backwards, "_backwards"),
-    FIELD(T_LONGLONG, State, depth, "_depth"),
-    FIELD(T_LONGLONG, State, backward_start, "_backward_start"),
-    FIELD(T_LONGLONG, State, backward_end, "_backward_end"),
-    FIELD(T_LONGLONG, State, forward_done, "_forward_done"),
-    FIELD(T_LONGLONG, State, fetch_end, "fetch_end"),
-    FIELD(T_LONGLONG, State, optimizer, "_optimizer"),
-    FIELD(T_LONGLONG, State, optimizer_start, "_optimizer_start"),
-    FIELD(T_BOOL, State, counts, "_counts"),
-    FIELD(T_BOOL, State, framework_steps, "_framework_steps"),
-    FIELD(T_BOOL, State, framework_evaluates, "_framework_evaluates"),
-    FIELD(T_BOOL, State, fetching, "fetching"),
-    FIELD(T_BOOL, State, scaled, "scaled"),
-    {},
-};
-
-#undef FIELD
-
-PyMethodDef g_state_methods[] = {
-    {"asks", asks, METH_NOARGS, nullptr},
-    {"got", reinterpret_cast<PyCFunction>(got), METH_FASTCALL, nullptr},
-    {"backward_began", backward_began, METH_NOARGS, nullptr},
-    {"backward_ended", backward_ended, METH_NOARGS, nullptr},
-    {"optimizer_began", optimizer_began, METH_O, nullptr},
-    {"optimizer_ended", optimizer_ended, METH_O, nullptr},
-    {},
-};
-
-PyMethodDef g_rule_functions[] = {
-    {"step_rule", step_rule, METH_VARARGS, nullptr},
-    {},
-};
-
-template <typename T>
-bool add_fields(PyObject* module, const char* name, PyTypeObject& t, PyMemberDef* members) {
-  t.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
-  t.tp_new = PyType_GenericNew;
-  t.tp_dealloc = dealloc<T>;
-  t.tp_members = members;
-  return PyType_Ready(&t) == 0 && add_type(module, name, &t);
-}
 
 }  // namespace
 
-bool init_step_rule(PyObject* module) {
-  g_state_type.tp_methods = g_state_methods;
-  return add_fields<Pass>(module, "PassFields", g_pass_type, g_pass_members) &&
-         add_fields<Step>(module, "StepFields", g_step_type, g_step_members) &&
-         add_fields<State>(module, "StateFields", g_state_type, g_state_members) &&
-         PyModule_AddFunctions(module, g_rule_functions) == 0;
+// What every event says -----------------------------------------------------------------------------------------------
+
+std::string StepRule::numbers() const {
+  Args args;
+  if (step_ && !step_->passes.empty() && !evaluation_.on) {
+    args.add("step", number_);
+    if (epoch_ >= 0) args.add("epoch", epoch_);
+  }
+  return std::string(args.all());
 }
 
-}  // namespace dft::py
+void StepRule::write(Stage stage, int64_t start, int64_t end, std::string_view more) {
+  saw(end);
+  Args args;
+  args.text(more);
+  if (step_ && !evaluation_.on && (!step_->passes.empty() || step_->inference)) {
+    args.add("step", number_);
+    if (epoch_ >= 0) args.add("epoch", epoch_);
+  }
+  events_.write(stage, start, end, args.all());
+}
+
+void StepRule::publish(int64_t t) {
+  bool own = step_ && !fetching_ && !in_model_ && !forward_ && !marked_ && !depth_ && optimizers_.empty() &&
+             !evaluation_.on && !framework_evaluates_;
+  if (!own) {
+    now_.own_since.store(0, std::memory_order_relaxed);
+  } else if (!now_.own_since.load(std::memory_order_relaxed)) {
+    // Without a loader, what follows the optimizer belongs to the step that comes.
+    bool next = step_->stepped && !step_->opener();
+    now_.step.store(number_ + next, std::memory_order_relaxed);
+    now_.epoch.store(epoch_, std::memory_order_relaxed);
+    now_.own_since.store(t, std::memory_order_release);
+  }
+}
+
+// Loader --------------------------------------------------------------------------------------------------------------
+
+void StepRule::fetch_begins(int64_t t) {
+  if (stepped()) events_.ends(Stage::kBlock);
+  events_.begins(Stage::kFetch);
+  fetching_ = true;
+  publish(t);
+}
+
+void StepRule::fetched(const PassPtr& of, int64_t start, int64_t end, bool gradients, std::string_view facts) {
+  if (of->fetches == 0 && of->began) {
+    if (start - of->ready <= kJoined) {
+      start = of->began;
+    } else {  // the program did something else between iter() and next(); both were waiting
+      events_.write(Stage::kFetch, of->began, of->ready, {});
+    }
+    of->first = start;
+  }
+  ++of->fetches;
+  if (!counts_ && gradients) {
+    events_.write(Stage::kAhead, start, end, facts);
+    return;
+  }
+  settle_calls(start, false);
+  forward_ = teacher_ = marked_ = 0;
+  auto known = loaders_.find(of->loader);
+  bool trains = of->trains || (gradients && !(known != loaders_.end() && !known->second));
+  trains = trains && !framework_evaluates_;
+  if (inferring_ && !framework_evaluates_) {
+    if (step_) close(start);
+    open(start, end, of, true);
+  } else if (trains) {
+    training_fetch(of, start, end);
+  } else {
+    evaluation_fetch(of, start);
+  }
+  free_ = end;
+  saw(end);
+  Args args;
+  args.text(facts);
+  if (of->trains || inferring_) args.text(numbers());
+  events_.write(Stage::kFetch, start, end, args.all());
+  publish(end);
+}
+
+void StepRule::training_fetch(const PassPtr& of, int64_t start, int64_t end) {
+  if (evaluation_.on) end_evaluation(evaluation_.over() ? evaluation_.over() : start);
+  if (step_ && !framework_steps_) {
+    if (trained(*step_)) {
+      auto known = loaders_.find(of->loader);
+      bool is_known = of->trains || (known != loaders_.end() && known->second) || step_->passes.empty();
+      if (is_known || step_->has(of)) {
+        close(start);
+      } else if (!step_->next.of) {
+        step_->next = {start, end, of};
+      }
+    } else if (!step_->backward && !step_->passes.empty() &&
+               std::all_of(step_->passes.begin(), step_->passes.end(), [](const PassPtr& p) { return p->died; })) {
+      step_ = nullptr;  // a batch that was only looked at
+    }
+  }
+  if (!step_) {
+    open(start, end, of);
+  } else if (!step_->next.of && !step_->has(of)) {
+    step_->passes.push_back(of);
+  }
+}
+
+void StepRule::evaluation_fetch(const PassPtr& of, int64_t start) {
+  if (evaluation_.on) {
+    if (evaluation_.of == of || !evaluation_.over()) return;
+    end_evaluation(evaluation_.over());
+  }
+  evaluation_ = {start, of, true, false};
+}
+
+void StepRule::loader_ended(const PassPtr& of, int64_t start, int64_t end) {
+  of->ended = end;
+  fetching_ = false;
+  bool by_hand = events_.by_hand(Stage::kFetch);  // it has asked for one more, too, and writes no event of that
+  if (!counts_ && !of->trains && !evaluation_.on) return;
+  settle_calls(start, false);
+  if (step_ && step_->inference) {
+    if (step_->has(of)) close(start);
+  } else if (framework_evaluates_) {
+    // the framework says when it is over
+  } else if (evaluation_.on && evaluation_.of == of) {
+    // its last batch may still be in use: what comes next ends it
+  } else if (auto known = loaders_.find(of->loader); of->trains || (known != loaders_.end() && known->second)) {
+    if (step_ && trained(*step_) && !framework_steps_) close(start);
+    leftover_start_ = start;
+    leftover_end_ = end;
+  } else if (of->fetches) {
+    if (step_) {
+      if (step_->next.of == of) {
+        step_->next = {};
+      } else if (step_->passes.size() == 1 && step_->passes[0] == of && !step_->backward) {
+        step_ = nullptr;
+      }
+    }
+    if (!by_hand) {  // else what learns may be known to the program alone; its own events tell
+      loaders_[of->loader] = false;
+      int64_t from = of->first ? of->first : start;
+      if (evaluation_.on) end_evaluation(evaluation_.over() ? evaluation_.over() : from);
+      evaluation_ = {from, of, true, false};
+      forward_ = teacher_ = 0;
+    }
+  }
+  free_ = end;
+  publish(end);
+}
+
+void StepRule::fetch_failed(const PassPtr& of, int64_t start, int64_t end, std::string_view error) {
+  fetching_ = false;
+  Args args;
+  args.error(error);
+  write(Stage::kFetch, of->fetches == 0 && of->began ? of->began : start, end, args.all());
+}
+
+// Calls of models -----------------------------------------------------------------------------------------------------
+
+bool StepRule::knows(uintptr_t model) const {
+  return std::find(models_.begin(), models_.end(), model) != models_.end();
+}
+
+void StepRule::know(uintptr_t model) {
+  if (knows(model)) return;
+  if (models_.size() == kMostModels) models_.erase(models_.begin());
+  models_.push_back(model);
+}
+
+bool StepRule::model_begins(int64_t t, bool gradients, uintptr_t model, bool evaluating) {
+  if (in_model_++ || depth_ || fetching_) return false;
+  call_start_ = 0;
+  if (framework_evaluates_) return true;
+  if (!gradients) {
+    called_without_gradients(t, model, evaluating);
+  } else {
+    know(model);
+    if (synthetic_evaluation()) end_evaluation(t);  // training goes on
+    settle_calls(t, true);
+    if (!optimizers_.empty() && backward_end_ > optimizers_.back().second)  // a closure is called again
+      write(Stage::kOptimizer, backward_end_, t);
+    if (!forward_ && !evaluation_.on) {
+      forward_ = teacher_ ? teacher_ : t;
+      events_.begins(Stage::kForward);
+    }
+  }
+  publish(t);
+  return true;
+}
+
+void StepRule::model_ends(int64_t t) {
+  if (--in_model_) return;
+  if (call_start_) {
+    if (step_ && step_->inference) {
+      events_.ends(Stage::kForward);
+      write(Stage::kForward, call_start_, t);
+    } else {
+      saw(t);
+    }
+    call_start_ = 0;
+  }
+  publish(t);
+}
+
+bool StepRule::may_infer() const {
+  return !backwards_ && !framework_steps_ && !optimizer_seen.load(std::memory_order_relaxed);
+}
+
+void StepRule::called_without_gradients(int64_t t, uintptr_t model, bool evaluating) {
+  call_start_ = t;
+  if (inferring_ || may_infer()) {
+    infer(t, model);
+    return;
+  }
+  if (evaluation_.on || forward_ || !counts_) return;
+  bool known = knows(model);
+  bool in_hand = step_ && !step_->stepped && !step_->next.of && (!step_->passes.empty() || step_->backward);
+  if (known && evaluating) {
+    begin_evaluation(t);
+  } else if (in_hand) {
+    if (!teacher_) teacher_ = t;
+  } else if (!backwards_) {
+    if (evaluating) {
+      begin_evaluation(t);
+    } else {
+      rollouts_ = true;
+    }
+  } else if (known) {
+    if (!rollouts_) begin_evaluation(t);
+  } else {
+    if (!calls_) calls_start_ = t;
+    ++calls_;
+  }
+}
+
+// Models were called that do not train: helpers of the forward that follows, or an evaluation.
+void StepRule::settle_calls(int64_t t, bool forward_follows) {
+  if (!calls_) return;
+  if (forward_follows && calls_ <= kFewCalls) {
+    if (!teacher_) teacher_ = calls_start_;
+  } else {
+    evaluation_ = {calls_start_, nullptr, true, true};
+    end_evaluation(t);
+  }
+  calls_ = 0;
+}
+
+void StepRule::infer(int64_t t, uintptr_t model) {
+  counts_ = true;
+  if (!inferring_) {
+    inferring_ = true;
+    if (evaluation_.on && evaluation_.of) {  // its batch came with gradients off
+      Evaluation batch = evaluation_;
+      evaluation_ = {};
+      if (!step_) open(batch.start, free_, batch.of, true);
+    } else if (step_ && !step_->passes.empty() && !step_->backward) {
+      step_->inference = true;
+      epoch_ = -1;
+      epoch_pass_ = nullptr;
+      first_ = 0;
+    }
+  }
+  if (step_ && step_->passes.empty() && step_->inference) {
+    if (model != first_model_ && ++other_calls_ > kManyCalls) first_model_ = model;
+    if (model == first_model_) close(t);
+  }
+  if (!step_) {
+    open(t, t, nullptr, true);
+    first_model_ = model;
+    other_calls_ = 0;
+  }
+  events_.begins(Stage::kForward);
+}
+
+// Compute -------------------------------------------------------------------------------------------------------------
+
+bool StepRule::backward_begins(int64_t t) {
+  if (++depth_ > 1) return false;
+  counts_ = true;
+  ++backwards_;
+  backward_start_ = t;
+  settle_calls(t, true);
+  if (synthetic_evaluation()) end_evaluation(t);
+  inferring_ = false;
+  if (!step_ || step_->next.of || evaluation_.on) step_of_backward(t);
+  step_->inference = false;
+  batch_trains(*step_);
+  step_->backward = true;
+  gradients_.clear();
+  if (forward_) events_.ends(Stage::kForward);
+  events_.begins(Stage::kBackward);
+  int64_t begun = marked_ ? marked_ : forward_ ? forward_ : teacher_;
+  Seen& seen = step_->stepped ? step_->later : step_->seen;
+  if (begun && t > begun && forward_done_ < begun) {
+    write(Stage::kForward, begun, t);
+    seen.forward = true;
+  } else if (!seen.forward && forward_done_ < std::max(step_->start, step_->last_end)) {
+    seen.unseen = true;
+    events_.forward_unseen();
+  }
+  marked_ = forward_ = teacher_ = 0;
+  publish(t);
+  return true;
+}
+
+void StepRule::batch_trains(Step& step) {
+  for (const PassPtr& of : step.passes) {
+    if (of->trains) continue;
+    of->trains = true;
+    loaders_[of->loader] = true;
+  }
+}
+
+// Whether a batch trains shows only now.
+void StepRule::step_of_backward(int64_t t) {
+  if (evaluation_.on) {
+    int64_t began = evaluation_.start;
+    PassPtr of = evaluation_.of;
+    bool trains = of && of->trains;
+    if (!of || of->over() || (step_ && !step_->passes.empty() && !trains && step_->stepped)) {
+      end_evaluation(of && of->over() ? of->over() : t);
+    } else {  // its batches were fetched without gradients, but it trains
+      evaluation_ = {};
+      if (!step_ || step_->stepped) {
+        if (step_) close(began);
+        open(began, free_, of);
+      } else if (!step_->has(of)) {
+        step_->passes.push_back(of);
+      }
+    }
+  }
+  if (step_ && step_->next.of) {
+    NextFetch next = step_->next;
+    close(next.start);
+    open(next.start, next.end, next.of);
+  }
+  if (!step_) open_without_fetch(t);
+}
+
+void StepRule::backward_ends(int64_t t, std::string_view error) {
+  if (depth_ > 1) {
+    --depth_;
+    return;
+  }
+  depth_ = 0;
+  events_.ends(Stage::kBackward);
+  Args args;
+  args.error(error);
+  write(Stage::kBackward, backward_start_, t, args.all());
+  free_ = backward_end_ = t;
+  if (step_ && step_->last_end > backward_start_) step_->last_end = t;  // an optimizer in backward
+  publish(t);
+}
+
+// `torch.autograd.grad` is the backward of a step only if an optimizer uses what it gives.
+void StepRule::took_gradients(int64_t start, int64_t end) {
+  if (depth_) return;
+  gradients_.emplace_back(start, end);
+  if (gradients_.size() > kMostGradients) gradients_.erase(gradients_.begin());
+}
+
+// An optimizer steps: the gradients taken since the batch came were its backward.
+void StepRule::backward_by_gradients() {
+  auto taken = std::move(gradients_);
+  gradients_.clear();
+  int64_t begun = marked_ ? marked_ : forward_ ? forward_ : teacher_;
+  int64_t from = begun ? begun : free_;
+  taken.erase(std::remove_if(taken.begin(), taken.end(), [&](const auto& each) { return each.first < from; }),
+              taken.end());
+  if (taken.empty() || (step_ && step_->backward && !step_->stepped)) return;
+  inferring_ = false;
+  if (!step_ || step_->next.of || evaluation_.on) step_of_backward(taken[0].first);
+  batch_trains(*step_);
+  ++backwards_;
+  step_->backward = true;
+  Seen& seen = step_->stepped ? step_->later : step_->seen;
+  for (const auto& [start, end] : taken) {
+    if (begun && start > begun) {
+      write(Stage::kForward, begun, start);
+      seen.forward = true;
+    }
+    write(Stage::kBackward, start, end);
+    begun = end;
+  }
+  if (!seen.forward) {
+    seen.unseen = true;
+    events_.forward_unseen();
+  }
+  marked_ = forward_ = teacher_ = 0;
+  free_ = backward_end_ = begun;
+}
+
+// Before it there is no training: without a loader, the first step begins after it.
+void StepRule::optimizer_made(int64_t t) {
+  counts_ = true;
+  if (inferring_) {
+    if (step_ && step_->inference) close(last_);
+    inferring_ = false;
+  }
+  if (step_ && step_->stepped && without_loader(*step_) && !framework_steps_)
+    close(step_->last_end);  // another training
+  if (!step_) {
+    free_ = std::max(free_, t);
+    fresh_ = true;
+    forward_ = teacher_ = 0;
+  }
+  publish(t);
+}
+
+// An optimizer step, or what stands around it (a gradient scaler).
+void StepRule::optimizer_begins(uintptr_t key, int64_t t) {
+  if (!gradients_.empty()) backward_by_gradients();
+  settle_calls(t, true);
+  if (synthetic_evaluation()) end_evaluation(t);
+  // One that raised did not say when it ended.
+  optimizers_.erase(
+      std::remove_if(optimizers_.begin(), optimizers_.end(), [&](const auto& each) { return each.first == key; }),
+      optimizers_.end());
+  optimizers_.emplace_back(key, t);
+  if (!step_) {
+    open_without_fetch(t);
+  } else if ((step_->passes.empty() || step_->passes[0]->died) && !framework_steps_ && without_loader(*step_)) {
+    auto before = std::find_if(step_->stepped_by.begin(), step_->stepped_by.end(),
+                               [&](const auto& each) { return each.first == key; });
+    if (before != step_->stepped_by.end() && before->second != backwards_) {
+      int64_t end = step_->last_end;
+      Seen later = step_->later;
+      close(end);
+      Step& next = open(end, end, nullptr);
+      next.backward = true;
+      next.seen = later;
+    }
+  }
+  step_->inference = false;
+  if (step_->later.forward) step_->seen.forward = true;
+  if (step_->later.unseen) step_->seen.unseen = true;
+  step_->later = {};
+  if (!evaluation_.on && !step_->next.of) batch_trains(*step_);
+  auto at = std::find_if(step_->stepped_by.begin(), step_->stepped_by.end(),
+                         [&](const auto& each) { return each.first == key; });
+  if (at == step_->stepped_by.end()) {
+    step_->stepped_by.emplace_back(key, backwards_);
+  } else {
+    at->second = backwards_;
+  }
+  events_.begins(Stage::kOptimizer);
+  if (!depth_) free_ = t;
+  marked_ = forward_ = teacher_ = 0;
+  publish(t);
+}
+
+// Of a closure's forward and backward inside, only the rest is the optimizer's.
+void StepRule::optimizer_ends(uintptr_t key, int64_t t, bool skipped) {
+  int64_t start = 0;
+  while (!optimizers_.empty()) {
+    auto [at, began] = optimizers_.back();
+    optimizers_.pop_back();
+    start = began;
+    if (at == key) break;
+  }
+  if (!start) return;
+  events_.ends(Stage::kOptimizer);
+  if (!depth_) {
+    start = std::max(start, backward_end_);
+    free_ = t;
+  }
+  write(Stage::kOptimizer, start, t, skipped ? ",\"skipped\":1" : "");
+  if (step_) {
+    step_->stepped = true;
+    step_->last_end = t;
+  }
+  forward_ = teacher_ = 0;
+  publish(t);
+}
+
+void StepRule::interrupt(int64_t start, int64_t end) {
+  saw(end);
+  if ((!step_ || step_->stepped || !step_->backward) && free_ >= start - kJoined) free_ = std::max(free_, end);
+}
+
+// Frameworks ----------------------------------------------------------------------------------------------------------
+
+void StepRule::forward_begins(int64_t t) {
+  if (!marked_ && !depth_) marked_ = t;
+  publish(t);
+}
+
+void StepRule::forward_ends(int64_t t) {
+  if (marked_) {
+    write(Stage::kForward, marked_, t);
+    forward_done_ = t;
+    if (step_) (step_->stepped ? step_->later : step_->seen).forward = true;
+  }
+  marked_ = forward_ = teacher_ = 0;
+  publish(t);
+}
+
+void StepRule::step_begins(int64_t t) {
+  framework_steps_ = true;
+  if (stepped()) close(t);
+  publish(t);
+}
+
+void StepRule::step_ends(int64_t t) {
+  if (step_) close(t);
+  framework_steps_ = false;
+  publish(t);
+}
+
+// A step, unless the gradients of the batch were only accumulated.
+void StepRule::batch_ends(int64_t t) {
+  if (stepped()) step_ends(t);
+}
+
+void StepRule::resume(int64_t number, int64_t epoch) {
+  if (step_) return;
+  number_ = number;
+  epoch_ = epoch ? epoch - 1 : -1;
+}
+
+void StepRule::evaluation_begins(int64_t t) {
+  settle_calls(t, false);
+  if (evaluation_.on) end_evaluation(t);
+  if (stepped()) close(t);
+  evaluation_ = {t, nullptr, true, false};
+  framework_evaluates_ = true;
+  publish(t);
+}
+
+void StepRule::evaluation_ends(int64_t t) {
+  if (!framework_evaluates_) return;
+  framework_evaluates_ = false;
+  end_evaluation(t);
+  publish(t);
+}
+
+// Opening and closing -------------------------------------------------------------------------------------------------
+
+// Its batch has been used; without an optimizer, the program itself does what follows backward.
+bool StepRule::trained(const Step& step) const {
+  return step.stepped || (step.backward && no_optimizer.load(std::memory_order_relaxed));
+}
+
+// No loader began it, or one that gave a single batch for all that follows.
+bool StepRule::without_loader(const Step& step) {
+  const Pass* opener = step.opener();
+  return !opener || (opener->died && !opener->ended && opener->died < step.last_end);
+}
+
+StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, bool inference) {
+  Step& s = storage_;
+  s.start = start;
+  s.body = body;
+  s.last_end = 0;
+  s.passes.clear();
+  if (of) s.passes.push_back(of);
+  s.stepped_by.clear();
+  s.next = {};
+  s.backward = s.stepped = false;
+  s.inference = inference;
+  s.seen = s.later = {};
+  step_ = &s;
+  now_.own_since.store(0, std::memory_order_relaxed);
+  events_.begins(Stage::kBlock);
+  leftover_end_ = 0;
+  fresh_ = false;
+  if (inference) return s;
+  if (!first_) first_ = start;
+  if (!of || of == epoch_pass_) return s;
+  if (!epoch_pass_ || epoch_pass_->over() || epoch_pass_->loader == of->loader) {
+    end_epoch();
+    ++epoch_;
+    epoch_start_ = start;
+    epoch_pass_ = of;
+  }
+  return s;
+}
+
+// A step whose batch was in hand: the last of a loader that looks ahead, or one without any.
+StepRule::Step& StepRule::open_without_fetch(int64_t t) {
+  if (leftover_end_) {
+    int64_t start = leftover_start_, end = leftover_end_;
+    events_.write(Stage::kFetch, start, end, {});
+    return open(start, end, nullptr);
+  }
+  int64_t forward = marked_ ? marked_ : forward_ ? forward_ : teacher_ ? teacher_ : t;
+  int64_t from = fresh_ ? forward : free_ ? free_ : t;
+  return open(from, from, nullptr);
+}
+
+// One that begins without a fetch ends with its optimizer.
+void StepRule::close(int64_t end) {
+  Step& step = *step_;
+  const Pass* opener = step.opener();
+  if (!step.inference && (!opener || opener->died)) {
+    if (without_loader(step)) {
+      if (step.last_end) end = std::min(end, step.last_end);
+    } else if (opener && !opener->ended) {
+      end = std::max(step.last_end, std::min(end, opener->died));
+    }
+  }
+  step_end_ = end;
+  saw(end);
+  Args args;
+  args.add("step", number_);
+  if (epoch_ >= 0 && !step.inference) args.add("epoch", epoch_);
+  if (step.seen.unseen && !step.inference) args.add("forward_unseen", 1);
+  if (step.inference) args.add("inference", 1);
+  events_.write(Stage::kBlock, step.body, std::max(end, step.body), args.all());
+  ++number_;
+  step_ = nullptr;
+  now_.own_since.store(0, std::memory_order_relaxed);
+}
+
+void StepRule::begin_evaluation(int64_t t) { evaluation_ = {t, nullptr, true, true}; }
+
+void StepRule::end_evaluation(int64_t end) {
+  if (!evaluation_.on) return;
+  int64_t start = evaluation_.start;
+  evaluation_ = {};
+  saw(end);
+  Args args;
+  if (epoch_ >= 0) args.add("epoch", epoch_);
+  events_.write(Stage::kEvaluate, start, std::max(start, end), args.all());
+  free_ = std::max(free_, end);
+}
+
+void StepRule::end_epoch(std::string_view error) {
+  if (!epoch_pass_) return;
+  int64_t end = error.empty() ? std::max({epoch_pass_->over(), step_end_, epoch_start_}) : last_;
+  epoch_pass_ = nullptr;
+  Args args;
+  args.add("epoch", epoch_);
+  args.error(error);
+  events_.write(Stage::kEpoch, epoch_start_, end, args.all());
+}
+
+void StepRule::finish(int64_t at, std::string_view error) {
+  Args failed;
+  failed.error(error);
+  settle_calls(last_, false);
+  if (evaluation_.on) {
+    int64_t over = evaluation_.over();
+    end_evaluation(over ? over : error.empty() ? std::max(last_, free_) : at);
+  }
+  if (step_ && step_->inference) {
+    close(last_);
+  } else if (step_ && trained(*step_) && (error.empty() || !step_->next.of)) {
+    const Pass* opener = step_->opener();
+    close(opener && opener->died ? opener->died : step_->last_end ? step_->last_end : last_);
+  } else if (step_ && !error.empty() && !depth_ && (marked_ || forward_)) {
+    write(Stage::kForward, marked_ ? marked_ : forward_, at, failed.all());
+  }
+  step_ = nullptr;
+  end_epoch(error);
+  if (first_) events_.write(Stage::kTrain, first_, std::max(last_, first_), failed.all());
+  first_ = 0;
+  publish(at);
+}
+
+}  // namespace dft

@@ -1,10 +1,202 @@
-// The common path of a training loop in the step rule of dftracer/auto/_training.py, without Python.
+// The step rule: from the boundaries that a training program crosses to steps, epochs, evaluations and their stages.
+//
+// A step ends at the first training fetch, or the loader's end, after an optimizer step. Several fetches before an
+// optimizer step are accumulation; several optimizers, and repeated calls of one, belong to the open step. Without a
+// loader a step ends when an optimizer that has stepped already steps again after a new backward; in a program
+// without an optimizer of torch's, at the first training fetch after a backward. A fetch with gradients off, or a
+// loader that ends without any backward, is evaluation. Of nested spans (a closure given to `optimizer.step`, an
+// optimizer inside backward) the innermost counts.
+//
+// Forward begins with the outermost call of a model with gradients on and ends where backward begins. A model called
+// with gradients off is evaluation, except that
+//   - a model that does not train and is called while a batch is in hand, or a few times before forward, is a teacher
+//   or
+//     a target network: its call is where forward begins;
+//   - a model in training mode that was called so before the first backward collects experience: the program's own
+//   code;
+//   - before any optimizer and any backward it is inference: a step for each batch, or for each call of the same model.
+//
+// The rule knows nothing of Python. It belongs to one thread; what others may look at is in `Now`. All times are those
+// of the trace's clock, in ns; 0 means never.
 #pragma once
 
-#include "module/seam.hpp"
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
-namespace dft::py {
+namespace dft {
 
-bool init_step_rule(PyObject* module);
+enum class Stage : uint8_t { kFetch, kAhead, kBlock, kForward, kBackward, kOptimizer, kTrain, kEpoch, kEvaluate };
+inline constexpr size_t kStages = 9;
 
-}  // namespace dft::py
+// What the rule says. `args` is JSON text, `,"step":3`.
+class StageEvents {
+ public:
+  virtual ~StageEvents() = default;
+  virtual void write(Stage stage, int64_t start, int64_t end, std::string_view args) = 0;
+  virtual void begins(Stage stage) = 0;
+  virtual void ends(Stage stage) = 0;
+  virtual bool by_hand(Stage stage) = 0;  // the program annotates it itself
+  virtual void forward_unseen() = 0;      // a backward came without the call of a model
+};
+
+// One pass over a loader: from iter(loader) to its last batch, or to the moment it is dropped. It trains if a backward
+// follows one of its batches.
+struct Pass {
+  int64_t loader = 0;              // which loader, as far as it can be told
+  int64_t began = 0, ready = 0;    // iter(loader) was called, and had returned
+  int64_t restarts = 0;            // of persistent workers: which of their passes this is
+  int64_t fetches = 0, first = 0;  // the begin of the first wait, iter() included
+  int64_t ended = 0;               // when it said that there are no more batches
+  int64_t died = 0;                // when its iterator was no longer referenced
+  bool trains = false;
+  // 0 if it may go on; looking ahead, it is let go of after its last batch.
+  int64_t over() const { return std::max(ended, died); }
+};
+using PassPtr = std::shared_ptr<Pass>;
+
+// What other threads may know while the program runs.
+struct Now {
+  std::atomic<int64_t> own_since{0};  // since when the program's own code has been running in a step
+  std::atomic<int64_t> step{-1}, epoch{-1};
+};
+
+class StepRule {
+ public:
+  // `now` is written by the rule, and may be read by anyone.
+  StepRule(StageEvents& events, Now& now, bool main_thread) : events_(events), now_(now), counts_(main_thread) {}
+
+  // Of the whole process.
+  static inline std::atomic<bool> no_optimizer{false};    // it is known to have none
+  static inline std::atomic<bool> optimizer_seen{false};  // one has been made
+
+  // Loader
+  void fetch_begins(int64_t t);
+  void fetched(const PassPtr& of, int64_t start, int64_t end, bool gradients, std::string_view facts);
+  void loader_ended(const PassPtr& of, int64_t start, int64_t end);
+  void fetch_failed(const PassPtr& of, int64_t start, int64_t end, std::string_view error);
+
+  // The outermost calls of models; `model` tells them apart, `evaluating`: it is in evaluation mode. Returns whether it
+  // was outermost.
+  bool model_begins(int64_t t, bool gradients, uintptr_t model, bool evaluating);
+  void model_ends(int64_t t);
+
+  // Compute. backward_begins returns whether it is the outermost: gradient checkpointing calls backward in backward.
+  bool backward_begins(int64_t t);
+  void backward_ends(int64_t t, std::string_view error = {});
+  void took_gradients(int64_t start, int64_t end);
+  void optimizer_made(int64_t t);
+  void optimizer_begins(uintptr_t key, int64_t t);
+  void optimizer_ends(uintptr_t key, int64_t t, bool skipped);
+  void interrupt(int64_t start, int64_t end);  // something else took this time: a checkpoint
+
+  // Frameworks that mark their phases: from then on their marks count.
+  void forward_begins(int64_t t);
+  void forward_ends(int64_t t);
+  void step_begins(int64_t t);
+  void step_ends(int64_t t);
+  void batch_ends(int64_t t);
+  void resume(int64_t number, int64_t epoch);
+  void evaluation_begins(int64_t t);
+  void evaluation_ends(int64_t t);
+
+  // The program, or the recording, ends: close what is open, and mark it where a failure is the reason.
+  void finish(int64_t at, std::string_view error);
+
+  // Other events of this thread: the number of their step, as JSON text.
+  std::string numbers() const;
+  void saw(int64_t end) { last_ = std::max(last_, end); }
+
+  bool fetching() const { return fetching_; }
+  void fetching(bool on) { fetching_ = on; }
+  bool in_backward() const { return depth_ > 0; }
+  int64_t backwards() const { return backwards_; }
+  bool stepped() const { return step_ && step_->stepped; }
+
+ private:
+  struct Seen {
+    bool forward = false, unseen = false;
+  };
+  struct NextFetch {
+    int64_t start, end;
+    PassPtr of;
+  };
+  struct Step {
+    int64_t start = 0, body = 0, last_end = 0;  // the end of its latest optimizer step
+    std::vector<PassPtr> passes;
+    std::vector<std::pair<uintptr_t, int64_t>> stepped_by;  // optimizer -> how many backwards there had been
+    NextFetch next;  // the first fetch from a loader of which it is not known whether it trains; `of` is null without
+    bool backward = false, stepped = false, inference = false;
+    Seen seen, later;  // of its forward; what follows an optimizer step may turn out to be another step's
+    Pass* opener() const { return passes.empty() ? nullptr : passes[0].get(); }
+    bool has(const PassPtr& of) const { return std::find(passes.begin(), passes.end(), of) != passes.end(); }
+  };
+  struct Evaluation {
+    int64_t start = 0;
+    PassPtr of;  // null if calls of a model, or a framework, tell of it
+    bool on = false, by_calls = false;
+    int64_t over() const { return of ? of->over() : 0; }
+  };
+
+  void write(Stage stage, int64_t start, int64_t end, std::string_view args = {});
+  bool trained(const Step& step) const;
+  static bool without_loader(const Step& step);
+  void training_fetch(const PassPtr& of, int64_t start, int64_t end);
+  void evaluation_fetch(const PassPtr& of, int64_t start);
+  void batch_trains(Step& step);
+  void step_of_backward(int64_t t);
+  void backward_by_gradients();
+  void called_without_gradients(int64_t t, uintptr_t model, bool evaluating);
+  void infer(int64_t t, uintptr_t model);
+  bool may_infer() const;
+  void settle_calls(int64_t t, bool forward_follows);
+  void begin_evaluation(int64_t t);
+  void end_evaluation(int64_t end);
+  Step& open(int64_t start, int64_t body, const PassPtr& of, bool inference = false);
+  Step& open_without_fetch(int64_t t);
+  void close(int64_t end);
+  void end_epoch(std::string_view error = {});
+  bool knows(uintptr_t model) const;
+  void know(uintptr_t model);
+  bool synthetic_evaluation() const { return evaluation_.on && evaluation_.by_calls; }
+  void publish(int64_t t);
+
+  StageEvents& events_;
+  Now& now_;
+  Step storage_;
+  Step* step_ = nullptr;
+  int64_t number_ = 0;  // of the open step, or the next one
+  int64_t epoch_ = -1, epoch_start_ = 0;
+  PassPtr epoch_pass_;
+  Evaluation evaluation_;
+  std::unordered_map<int64_t, bool> loaders_;  // loader -> whether it trains
+  int64_t free_ = 0;                           // since when the thread may be at its next step
+  int64_t last_ = 0;                           // the end of the latest event
+  int64_t first_ = 0;                          // the begin of the first training step
+  int64_t step_end_ = 0;                       // of the latest step
+  // A thread that is not the main one and has not trained only loads ahead for another.
+  bool counts_;
+  bool fresh_ = true;  // no step since the optimizer was made: what came before is not its
+  int64_t backwards_ = 0, depth_ = 0, backward_start_ = 0, backward_end_ = 0;
+  std::vector<std::pair<uintptr_t, int64_t>> optimizers_;  // that are stepping: key and start
+  int64_t leftover_start_ = 0, leftover_end_ = 0;          // the last wait of a loader that has ended
+  std::vector<std::pair<int64_t, int64_t>> gradients_;     // calls of autograd.grad that may turn out to be a backward
+  int64_t marked_ = 0, forward_done_ = 0;                  // forward as a framework reports it
+  int64_t forward_ = 0;                                    // the first call of a model with gradients on
+  int64_t teacher_ = 0;                                    // and of one that only helps
+  int64_t calls_start_ = 0, calls_ = 0;                    // of models that do not train, meaning not known yet
+  int64_t call_start_ = 0;
+  int in_model_ = 0;
+  bool fetching_ = false, framework_steps_ = false, framework_evaluates_ = false, rollouts_ = false, inferring_ = false;
+  uintptr_t first_model_ = 0;      // of the open step of an inference without a loader
+  int64_t other_calls_ = 0;        // of other models since
+  std::vector<uintptr_t> models_;  // that were called with gradients on
+};
+
+}  // namespace dft

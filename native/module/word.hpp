@@ -49,6 +49,10 @@ class Pairs {
       append_value(all_, value);
     }
   }
+  // The pairs alone, and with the mark of an automatic event.
+  std::string_view plain() const {
+    return longer_ ? std::string_view(all_) : std::string_view(buffer_, size_t(at_ - buffer_));
+  }
   std::string_view text() {
     if (longer_) return all_.append(kAuto);
     at_ = put(at_, kAuto);

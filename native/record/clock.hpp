@@ -21,7 +21,7 @@ inline uint64_t monotonic_ns() {
   return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
 }
 
-inline uint64_t ticks() {
+__attribute__((always_inline)) inline uint64_t ticks() {
 #if defined(__x86_64__)
   if (__builtin_expect(g_cpu_ticks, 1)) return __rdtsc();
 #elif defined(__aarch64__)

@@ -20,6 +20,7 @@ struct Settings {
   uint64_t max_stall_us = 1000;
   uint64_t member_size = 512 * 1024;
   uint64_t flush_ms = 100;
+  uint64_t counter_ms = 0;
   uint64_t rotate_size = 0;
   uint64_t rotate_keep = 0;
   uint64_t max_size = 0;
@@ -28,6 +29,7 @@ struct Settings {
   std::vector<std::string> import_dirs;  // accessed by the interpreter, not by the program
   bool trace_posix = false;
   bool trace_stdio = false;
+  bool trace_cuda = false;
   std::string prefix = "trace";
   std::string version = "0";
   int log_level = 0;

@@ -13,6 +13,15 @@
 #include "session/writer_thread.hpp"
 
 namespace dft {
+namespace {
+
+void append_closing_facts(std::string* args) {
+  append_interception_facts(args);
+  append_process_facts(args);
+  append_missing_counters(args);
+}
+
+}  // namespace
 
 bool begin_recording(Session* s, bool for_io) {
   uint64_t spool = s->settings.member_size + (256 << 10) + prelude_bound(s);
@@ -38,7 +47,7 @@ bool begin_recording(Session* s, bool for_io) {
   publish_names(h);
   s->writer.set_target(s->requested_path, s->fallback_path, {s->run.id, recover_trace});
   s->writer.set_prelude(make_prelude(s));
-  s->writer.set_closing_facts(append_interception_facts);
+  s->writer.set_closing_facts(append_closing_facts);
   h->dropped[int(Drop::kInSignal)].store(s->dropped_before_begin.load());
   memcpy(h->magic, FileHeader::kMagic, 8);
   // By the program's own thread, not by the writer: the writer could open the file while a shell rearranges its

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <ctime>
 
 #include "format/md5.hpp"
 #include "record/process_life.hpp"
@@ -57,8 +58,11 @@ DeadRing::Opened DeadRing::open(const std::string& path, To purpose) {
   if (fstat(fd_, &st) != 0 || !is_private_file(st)) return Opened::kNotOurs;
   path_ = path;
   size_ = uint64_t(st.st_size);
+  modified_s_ = st.st_mtime;
   header_ = std::make_unique<FileHeader>();
   size_t got = read_fully(fd_, header_.get(), sizeof(FileHeader), 0);
+  constexpr char kNoMagic[8] = {};
+  if (memcmp(header_->magic, kNoMagic, 8) == 0) return Opened::kUnfinished;
   if (got < 8 || memcmp(header_->magic, FileHeader::kMagic, 7) != 0) return Opened::kNotARing;
   if (memcmp(header_->magic, FileHeader::kMagic, 8) != 0 || header_->layout != ring_layout())
     return Opened::kOtherVersion;
@@ -106,6 +110,13 @@ DeadRing::Life DeadRing::life() const {
   if (!same_boot()) return own_host_hash() == header_->host_hash ? Life::kDead : Life::kUnknown;
   if (header_->pid_namespace != own_pid_namespace()) return Life::kUnknown;
   return process_start_time(header_->pid) == header_->pid_start_time ? Life::kAlive : Life::kDead;
+}
+
+bool DeadRing::was_given_up() const {
+  constexpr int64_t kSetUpTakes_s = 10;  // at most, on the slowest of machines
+  if (time(nullptr) - modified_s_ < kSetUpTakes_s) return false;
+  bool named = header_->layout == ring_layout() && header_->pid != 0 && header_->boot != 0;
+  return !named || life() == Life::kDead;
 }
 
 DeadRing::Lock DeadRing::lock() {

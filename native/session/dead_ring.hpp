@@ -21,7 +21,8 @@ class DeadRing {
   DeadRing& operator=(const DeadRing&) = delete;
   ~DeadRing();
 
-  enum class Opened { kYes, kGone, kNotOurs, kNotARing, kOtherVersion };
+  // Unfinished: nothing but its size, and perhaps whose it is; its process was killed, or is still at it.
+  enum class Opened { kYes, kGone, kNotOurs, kNotARing, kOtherVersion, kUnfinished };
   enum class To { kComplete, kLook };  // for peeking, it is opened read-only
   Opened open(const std::string& path, To purpose = To::kComplete);
   // The head of the file once more, as it is now; false if it is no longer what it was.
@@ -29,6 +30,9 @@ class DeadRing {
 
   enum class Life { kDead, kAlive, kUnknown };
   Life life() const;
+
+  // Whether an unfinished one will stay that way.
+  bool was_given_up() const;
 
   // Only one reader completes a trace. Busy while another does; gone when that one has finished.
   enum class Lock { kHeld, kBusy, kGone };
@@ -60,6 +64,7 @@ class DeadRing {
 
   int fd_ = -1;
   uint64_t size_ = 0;
+  int64_t modified_s_ = 0;
   std::unique_ptr<FileHeader> header_;
   std::string path_;
   std::unique_ptr<Marker> marker_;

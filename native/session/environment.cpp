@@ -165,6 +165,7 @@ Settings settings_from(const SettingValues& values) {
   number("write_buffer_size", &member_size);
   if (member_size) s.member_size = member_size;
   number("flush_ms", &s.flush_ms);
+  number("counter_ms", &s.counter_ms);
   number("rotate_size", &s.rotate_size);
   number("rotate_keep", &s.rotate_keep);
   number("max_size", &s.max_size);
@@ -177,6 +178,9 @@ Settings settings_from(const SettingValues& values) {
   number("disable_stdio", &no_stdio);
   s.trace_posix = !no_io && !no_posix;
   s.trace_stdio = !no_io && !no_stdio;
+  bool no_cuda = true;
+  number("disable_cuda", &no_cuda);
+  s.trace_cuda = !no_cuda;
   return s;
 }
 

@@ -26,6 +26,9 @@ LeftRing look_at(const std::string& path, bool old_place) {
     case DeadRing::Opened::kNotOurs: out.state = out.owner == geteuid() ? "not private" : "of another user"; return out;
     case DeadRing::Opened::kNotARing: out.state = "not readable"; return out;
     case DeadRing::Opened::kOtherVersion: out.state = "of another version"; return out;
+    case DeadRing::Opened::kUnfinished:
+      out.state = ring.was_given_up() ? "killed during its set-up" : "being set up";
+      return out;
     case DeadRing::Opened::kYes: break;
   }
   switch (ring.life()) {
@@ -77,6 +80,10 @@ bool discard_ring(const std::string& path) {
   DeadRing ring;
   DeadRing::Opened opened = ring.open(path);
   if (opened == DeadRing::Opened::kGone) {  // what knows of it is left
+    unlink_ring(path);
+    return true;
+  }
+  if (opened == DeadRing::Opened::kUnfinished && ring.was_given_up()) {
     unlink_ring(path);
     return true;
   }

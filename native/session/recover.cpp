@@ -22,9 +22,14 @@ namespace {
 constexpr uint64_t kReadersPatienceNs = 2'000'000'000;
 constexpr uint64_t kExitPatienceNs = 300'000'000;
 
+// Without links, as far as the path exists.
 std::string canonical(const std::string& path) {
   char buf[PATH_MAX];
-  return realpath(path.c_str(), buf) ? buf : path;
+  if (realpath(path.c_str(), buf)) return buf;
+  std::string absolute = absolute_path(path);
+  size_t slash = absolute.rfind('/');
+  if (errno != ENOENT || slash == absolute.npos || slash == 0) return path;
+  return canonical(absolute.substr(0, slash)) + absolute.substr(slash);
 }
 
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
@@ -62,11 +67,20 @@ Completion finish_with(const DeadRing& ring, const std::string& trace) {
   return done;
 }
 
-// Where in `directory` the trace of the ring is; empty if it is not there. A moved trace is recognised by its name
-// and its first records.
-std::string trace_in(const std::string& directory, const DeadRing& ring) {
-  std::string trace = ring.trace_path();
-  if (canonical(directory_of(trace)) == directory) return trace;
+bool is_below(const std::string& path, const std::string& directory) {
+  return path.starts_with(directory) && (directory.ends_with('/') || path[directory.size()] == '/');
+}
+
+// Where in `directory`, or `below` it, the trace of the ring is; empty if it is not there. A moved trace is recognised
+// by its name and its first records.
+std::string trace_in(const std::string& directory, bool below, const DeadRing& ring) {
+  std::string trace = ring.trace_path(), place = canonical(directory_of(trace));
+  if (place == directory || (below && is_below(place, directory))) {
+    // Its process may have been killed before it made the directory.
+    bool begun = committed_size(ring.header().commit.load()) != 0;
+    if (!begun) make_directories(directory_of(trace));
+    return trace;
+  }
   std::string moved = directory + "/" + base_name(trace);
   struct stat st;
   bool gone = lstat(trace.c_str(), &st) != 0 && errno == ENOENT;
@@ -95,10 +109,10 @@ std::vector<std::string> recover_all(const std::set<std::string>& paths, uint64_
 
 }  // namespace
 
-std::vector<std::string> recover_directory(const std::string& directory) {
+std::vector<std::string> recover_directory(const std::string& directory, bool below) {
   std::string wanted = canonical(directory);
   return recover_all(rings_for(wanted), kReadersPatienceNs, false,
-                     [&](const DeadRing& ring) { return trace_in(wanted, ring); });
+                     [&](const DeadRing& ring) { return trace_in(wanted, below, ring); });
 }
 
 bool recover_trace(const std::string& path) {

@@ -32,7 +32,7 @@ DFT_API uint64_t now_epoch_ns();
 DFT_API uint64_t ticks_to_us(uint64_t ticks);
 
 // Completes the traces in `directory` whose processes died; returns the files touched.
-DFT_API std::vector<std::string> recover_directory(const std::string& directory);
+DFT_API std::vector<std::string> recover_directory(const std::string& directory, bool below = false);
 
 // Completes the trace of a dead process; false while part of it is still in a ring.
 bool recover_trace(const std::string& path);

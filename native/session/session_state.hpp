@@ -6,10 +6,12 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "intercept/io_record.hpp"
+#include "session/counters.hpp"
 #include "session/run.hpp"
 #include "session/session.hpp"
 #include "write/writer.hpp"
@@ -54,6 +56,7 @@ struct Session {
   ClockMap clock;
   LineFormatter lines;
   Writer writer;
+  std::optional<Counters> counters;  // of the writer's thread
   std::mutex writer_mutex;  // the writer object is used by its thread, by exec and by rename; held while disks are slow
   // What others may read at any time, without waiting for a disk.
   struct Shown {

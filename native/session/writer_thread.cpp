@@ -48,14 +48,29 @@ void rest(Session* s, uint32_t seen, uint64_t ms) {
   state().writer_at_work.lock();
 }
 
-// Sleeps until the next record. The barrier closes the race with a producer that looked before the flag was set.
+void add_counters(Session* s, bool last) {
+  uint64_t now = monotonic_ns();
+  if (!s->counters || (!last && !s->counters->due(now))) return;
+  FileHeader* h = s->header();
+  auto samples = s->counters->take(now, last);
+  if (samples.empty() || !s->writer.ensure_open()) return;
+  for (const Counters::Sample& sample : samples) {
+    uint64_t ts = (sample.at_ns + s->clock.epoch_offset()) / 1000;
+    for (const Counter& c : sample.counters)
+      s->writer.add_line(s->lines.counter_line(h->next_id.fetch_add(1), c.name, ts, c.args), ts);
+  }
+}
+
+// Sleeps until the next record, or the next sample of the counters. The barrier closes the race with a producer that
+// looked before the flag was set.
 void doze(Session* s) {
   uint32_t seen = s->wake.load();
   g_doze.store(1);
   bool certain = process_barrier();
   if (!anything_recorded(s) && !s->stop.load() && s->flush_wanted.load() == s->flush_done.load()) {
     s->sleeping.store(1);
-    rest(s, seen, certain ? 0 : s->settings.flush_ms);
+    uint64_t sample_ms = s->counters ? s->counters->wait_ms(monotonic_ns()) : 0;
+    rest(s, seen, certain ? sample_ms : s->settings.flush_ms);
     s->sleeping.store(0);
   }
   g_doze.store(0);
@@ -70,6 +85,7 @@ bool write_round(Session* s, bool force) {
   s->header()->last_anchor = s->clock.last();
   bool written = false;
   try {
+    add_counters(s, false);
     written = s->writer.pump(slots, force);
   } catch (const std::bad_alloc&) {
     // The next round tries again.
@@ -91,12 +107,24 @@ void write_end(Session* s) {
   std::lock_guard lock(s->writer_mutex);
   s->clock.add(take_anchor());
   try {
+    add_counters(s, true);
     s->writer.finish(slots, thread_cpu_ns());
   } catch (const std::bad_alloc&) {
     // Whatever is missing stays in the ring for the next reader.
   }
   show(s);
   s->written.store(s->writer.complete());
+}
+
+bool make_counters(Session* s) {
+  bool forked = s->role == "fork";
+  std::string local_rank;
+  for (auto& [key, value] : s->settings.facts)
+    if (key == "local_rank") local_rank = value;
+  bool first = !forked && (local_rank.empty() || local_rank == "0");
+  Counters::Options options{s->settings.counter_ms, s->run.id, s->host, s->hex, forked, first};
+  if (options.interval_ms) s->counters.emplace(std::move(options), monotonic_ns());
+  return s->counters.has_value();
 }
 
 void* writer_main(void* p) {
@@ -107,8 +135,10 @@ void* writer_main(void* p) {
   while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
   std::lock_guard at_work(state().writer_at_work);
   s->writer_begun.store(true);
+  bool counting = make_counters(s);
   uint64_t interval = kFirstFlushMs;
   int idle = 0;
+  bool resting = false;  // nothing was recorded since the last doze, which the counters ended
   while (!s->stop.load()) {
     uint32_t seen = s->wake.load();
     uint32_t wanted = s->flush_wanted.load();
@@ -120,15 +150,18 @@ void* writer_main(void* p) {
     warn_of_missing_rings(s);
     recycle_released(s);
     answer_flush(s, wanted);
-    idle = news || s->writer.has_open_tail() || !written ? 0 : idle + 1;
-    if (idle >= kIdleRoundsBeforeDoze) {
+    resting = resting && !news && written;
+    idle = news || (s->writer.has_open_tail() && !resting) || !written ? 0 : idle + 1;
+    if (idle >= kIdleRoundsBeforeDoze || resting) {
       doze(s);
       interval = kFirstFlushMs;
       idle = 0;
+      resting = counting;
       continue;
     }
     s->sleeping.store(1);
-    if (s->wake.load() == seen && !s->stop.load()) rest(s, seen, interval);
+    uint64_t nap = counting ? std::min(interval, s->counters->wait_ms(monotonic_ns())) : interval;
+    if (s->wake.load() == seen && !s->stop.load()) rest(s, seen, nap);
     s->sleeping.store(0);
     s->woken_early = s->wake.load() != seen;
     if (!s->woken_early) interval = std::min(interval * 2, s->settings.flush_ms);

@@ -204,6 +204,18 @@ std::string LineFormatter::metadata_line(uint64_t id, int64_t tid, std::string_v
   return out;
 }
 
+std::string LineFormatter::counter_line(uint64_t id, std::string_view name, uint64_t ts_us,
+                                        std::string_view args) const {
+  std::string out;
+  envelope::append_head(out, id, name, envelope::kCounterCategory, pid_, pid_);
+  out += envelope::kTs;
+  append_int(out, int64_t(ts_us));
+  out += envelope::kCounterArgs;
+  out += args.substr(args.empty() ? 0 : 1);
+  out += envelope::kEnd;
+  return out;
+}
+
 std::string LineFormatter::event_line(uint64_t id, int64_t tid, std::string_view name, uint64_t ts_us,
                                       std::string_view args) const {
   std::string out;

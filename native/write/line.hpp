@@ -32,6 +32,7 @@ class LineFormatter {
   std::string metadata_line(uint64_t id, int64_t tid, std::string_view kind, std::string_view key,
                             std::string_view value, std::string_view more_args = {}) const;
   std::string event_line(uint64_t id, int64_t tid, std::string_view name, uint64_t ts_us, std::string_view args) const;
+  std::string counter_line(uint64_t id, std::string_view name, uint64_t ts_us, std::string_view args) const;
 
  private:
   struct Prefix {

@@ -73,6 +73,18 @@ void Writer::publish_count() {
   events_taken_ = 0;
 }
 
+void Writer::add_line(std::string_view text, uint64_t ts_us) {
+  FileHeader* h = rings_.header();
+  if (over_limit() || spool_used_ + text.size() > h->spool_capacity) {
+    h->dropped[int(over_limit() ? Drop::kSizeLimit : Drop::kRingFull)].fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  MemberFacts facts;
+  facts.count(ts_us);
+  append(text, facts);
+  ++records_in_file_;
+}
+
 void Writer::name_thread(RingSlot* slot, int64_t tid) {
   slot->named_tid = tid;
   slot->named_part = part_;

@@ -50,6 +50,8 @@ class Writer {
   // Writes what the slots contain now. `force`: also what is younger than the flush interval.
   // False while the file system rejects writes.
   bool pump(const std::vector<RingSlot*>& slots, bool force);
+  // A line that is in no ring, to be written with what comes next. Dropped, and counted, if there is no room for it.
+  void add_line(std::string_view text, uint64_t ts_us);
   // The last records; afterwards the file is complete in itself.
   void finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns);
   // Everything recorded is in the file, including the closing record.

@@ -213,6 +213,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("disable_io", "bool", False, "Do not intercept I/O calls at all."),
     Setting("disable_posix", "bool", False, "Do not intercept POSIX calls (`open`, `read`, `stat` ...)."),
     Setting("disable_stdio", "bool", False, "Do not intercept stdio calls (`fopen`, `fread` ...)."),
+    Setting(
+        "disable_cuda",
+        "bool",
+        False,
+        "Do not intercept calls of the CUDA runtime and NCCL. Independent of `DFTRACER_DISABLE_IO`.",
+    ),
     Setting("inc_metadata", "bool", True, "Arguments on events. Off: only name, category and times."),
     Setting("trace_compression", "bool", True, "Write `.pfw.gz`. Off: plain `.pfw`."),
     Setting("disable_tids", "bool", False, "Write the process id instead of thread ids."),
@@ -287,8 +293,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "counter_ms",
         "int",
-        0,
-        "Interval in ms at which memory, CPU and I/O of the process are sampled as counters; 0: never.",
+        1000,
+        "Interval in ms at which process, host and GPUs are sampled as counters; 0: never.",
         high=3_600_000,
     ),
     Setting(
@@ -328,6 +334,7 @@ class Settings:
     disable_io: bool
     disable_posix: bool
     disable_stdio: bool
+    disable_cuda: bool
     inc_metadata: bool
     trace_compression: bool
     disable_tids: bool

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +78,7 @@ def read(
 ) -> Iterator[tuple[Key, object, bool]]:
     """Each setting of the file with its raw value and whether its meaning is inverted."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             data = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         mistake(f"cannot read DFTRACER_CONFIGURATION={path}: {getattr(error, 'strerror', None) or error}")
@@ -98,6 +101,15 @@ def read(
         mistake(f"DFTRACER_CONFIGURATION={path} is malformed and ignored: not a mapping of settings")
         return
     yield from _Walk(path, names, mistake, note).settings(document)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a regular file; a pipe would wait for its writer, and the program with it."""
+    handle = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return handle
 
 
 class _NoParser(ValueError):
@@ -128,14 +140,9 @@ def _is_toml(text: str, path: str) -> bool:
 
 
 def _toml(text: str) -> object:
-    for name in ("tomllib", "tomli"):
-        try:
-            return importlib.import_module(name).loads(text)
-        except ImportError:  # tomllib came with Python 3.11
-            continue
-    from dftracer import _toml_subset  # noqa: PLC0415
+    import tomllib  # noqa: PLC0415 - only where there is such a file
 
-    return _toml_subset.loads(text)
+    return tomllib.loads(text)
 
 
 def _yaml(text: str) -> object:

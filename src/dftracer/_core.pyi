@@ -173,75 +173,96 @@ class Word:
     def write(self, start_ns: int, end_ns: int, args: dict[str, Any], /) -> None:
         """The same with a dict."""
 
-class PassFields:
-    """One pass over a loader; what the usual course of a loop looks at."""
+class LoaderPass:
+    """One pass over a loader, as the step rule knows it."""
 
     iterator: Any
     workers: Any
-    fetches: int
-    died: int
-    trains: bool
+    restarts: int
+    def __new__(cls, loader: int, began: int, ready: int, restarts: int = 0) -> Self:
+        """`began`, `ready`: when iter(loader) was called, and had returned."""
+    def dies(self) -> None:
+        """Its iterator is no longer referenced."""
 
-class StepFields:
-    """A step that is going on."""
+@final
+class Training:
+    """The step rule of one thread; its methods are called where the program crosses a boundary."""
 
-    passes: list[Any]
-    stepped_by: dict[int, int]
-    next_fetch: tuple[int, int, Any] | None
-    start: int
-    body: int
-    last_end: int
-    backward: bool
-    stepped: bool
-
-class StateFields:
-    """What the step rule remembers, and the usual course of a loop.
-
-    The methods give whether the course is the usual one; if it is not, they have changed nothing.
-    """
-
-    step: Any
-    epoch: int | None
-    _epoch_pass: Any
-    evaluation: tuple[int, Any] | None
-    _loaders: dict[int, bool]
-    _leftover: tuple[int, int] | None
-    _marked_forward: int | None
-    _optimizers: list[tuple[int, int]]
-    scaling: int | None
-    batch: Sequence[int] | None
-    latest: Any
     facts: tuple[Any, ...] | None
-    number: int
-    _free: int
-    _last: int
-    _first: int
-    _step_end: int
-    _epoch_start: int
-    _backwards: int
-    _depth: int
-    _backward_start: int
-    _backward_end: int
-    _forward_done: int
-    fetch_end: int
-    _optimizer: int
-    _optimizer_start: int
-    _counts: bool
-    _framework_steps: bool
-    _framework_evaluates: bool
-    fetching: bool
+    scaling: int
     scaled: bool
-    def asks(self) -> int:
-        """A batch is asked for; gives when."""
-    def got(self, iterator: Any, batch: Any, start_ns: int, /) -> bool:
-        """A batch has come; `fetch_end` then says when, `batch` its tensors (ids) or None."""
-    def backward_began(self) -> bool: ...
-    def backward_ended(self) -> bool: ...
-    def optimizer_began(self, optimizer: Any, /) -> bool: ...
-    def optimizer_ended(self, optimizer: Any, /) -> bool: ...
+    muted: bool
+    latest: LoaderPass | None
+    fetching: bool
+    in_backward: bool
+    backwards: int
+    def __new__(cls, main_thread: bool, /) -> Self: ...
+    def fetch_begins(self) -> int:
+        """A batch is asked for; returns when."""
+    def got(self, iterator: Any, start_ns: int, /) -> bool:
+        """A batch has come; False if it is not known which pass it belongs to, and nothing has happened."""
+    def fetched(self, of: LoaderPass, start_ns: int, /) -> None:
+        """A batch of this pass has come."""
+    def loader_ended(self, of: LoaderPass, start_ns: int, /) -> None: ...
+    def fetch_failed(self, of: LoaderPass, start_ns: int, error: BaseException, /) -> None: ...
+    def backward_begins(self) -> None: ...
+    def backward_ends(self, error: BaseException | None = None, /) -> None: ...
+    def took_gradients(self, start_ns: int, end_ns: int, /) -> None:
+        """`torch.autograd.grad` was called."""
+    def optimizer_made(self) -> None: ...
+    def optimizer_begins(self, optimizer: Any, /) -> None: ...
+    def optimizer_ends(self, optimizer: Any, skipped: bool = False, /) -> None: ...
+    def interrupt(self, start_ns: int, end_ns: int, /) -> None:
+        """Something else took this time (a checkpoint)."""
+    def forward_begins(self) -> None: ...
+    def forward_ends(self) -> None: ...
+    def step_begins(self) -> None: ...
+    def step_ends(self) -> None: ...
+    def batch_ends(self) -> None: ...
+    def evaluation_begins(self) -> None: ...
+    def evaluation_ends(self) -> None: ...
+    def resume(self, number: int, epoch: int, /) -> None:
+        """A training that goes on with this step in this epoch."""
+    def finish(self, error: str | None = None, /) -> None:
+        """Close what is open, and mark it where a failure is the reason."""
+    def write(self, word: Word, start_ns: int, end_ns: int, /, **args: Any) -> None:
+        """Another event of this thread, with the number of its step."""
 
-def step_rule(block: Word, fetch: Word, forward: Word, backward: Word, step: Word, tensor: type, /) -> None:
-    """The words that the usual course says, and the type of tensors."""
+def training() -> Training:
+    """This thread's, or of the thread whose backward it works for."""
+
+def step_rule(
+    words: tuple[Word, ...], gradients_on: Callable[[], bool], make: Callable[[], Training], /
+) -> None:
+    """The kinds of events of the rule in the order of `Stage`, and what makes the training of a thread."""
+
+def forget_trainings() -> None:
+    """Those made until now are no longer anyone's."""
+
+def forget_training() -> None:
+    """This thread has none."""
+
+def no_optimizer(known: bool, /) -> None:
+    """Whether the process is known to have no optimizer."""
+
+def watch_models(module: type, /) -> None:
+    """Watch the calls of this type's instances and of those below it."""
+
+def watch_model_type(module: type, /) -> None:
+    """Watch a type that was made since."""
+
+def unwatch_models() -> None: ...
+def mute_models(on: bool, /) -> None:
+    """In this process models are called to make batches."""
+
+def watch_compiled(set_eval_frame: Callable[[Any], Any], /) -> Callable[[Any], Any]:
+    """What to put in its place, to see calls of compiled functions."""
+
+def sample_own_code(prefixes: tuple[str, ...], /) -> None:
+    """Sample what training threads do in their own code; files below the prefixes are not the program's."""
+
+def own_code_samples() -> int:
+    """How many samples there have been."""
 
 def items(word: Word, dataset: Any, indices: Iterable[Any], batch: int | None, restarts: int, /) -> list[Any]:
     """`[dataset[i] for i in indices]`, with an event for each item."""
@@ -302,8 +323,8 @@ def identify_run(stem: str, /) -> str: ...
 def given_names(path: str, /) -> str: ...
 def environment() -> tuple[dict[str, int | str], dict[str, str]]: ...
 def stats() -> dict[str, int]: ...
-def recover(directory: str) -> list[str]:
-    """Complete the traces of dead processes of `directory` from their rings; the files written to."""
+def recover(directory: str, below: bool = False, /) -> list[str]:
+    """Complete the traces of dead processes in `directory` from their rings; the files written to."""
 
 def rings(directories: Sequence[str]) -> list[dict[str, Any]]:
     """The rings that processes have left: those of this user, those in `directories`, and for root all."""

@@ -115,10 +115,6 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     if name is not None and stem is not None:
         _inherited.report_stem(stem)
     _watch_device()
-    if SETTINGS.counter_ms:
-        from dftracer import _counters  # noqa: PLC0415 - off for nearly everybody
-
-        _counters.start(SETTINGS.counter_ms)
 
 
 def _say_that_it_is_off() -> None:
@@ -183,10 +179,6 @@ def end() -> None:
         run_before_finalize()
         _name_device()
         _inherited.announce_session(None)
-        if SETTINGS.counter_ms:
-            from dftracer import _counters  # noqa: PLC0415
-
-            _counters.stop()
         _core.finalize()
 
 

@@ -7,8 +7,12 @@ the file that DFTRACER_CONFIGURATION names: the library itself reads the environ
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import os
+import re
 import shlex
+import stat
 import sys
 from pathlib import Path
 
@@ -21,8 +25,24 @@ _NOT_FOR_THE_LIBRARY = ("enable", "init", "configuration", "log_level")
 
 
 def library_path() -> Path:
-    """Where the preload library is."""
-    return Path(__file__).with_name("libdftracer_preload.so")
+    """Where the preload library is, by a name that LD_PRELOAD can hold: no blanks, no colons."""
+    library = Path(__file__).with_name("libdftracer_preload.so")
+    return _linked(library) if re.search(r"[\s:]", str(library)) else library
+
+
+def _linked(library: Path) -> Path:
+    """The library by way of a link to its folder, in a place where nobody else can put one."""
+    place = Path(f"/dev/shm/dftracer-{os.geteuid()}")
+    link = place / f"library-{hashlib.sha256(os.fsencode(library)).hexdigest()[:16]}"
+    with contextlib.suppress(OSError):
+        place.mkdir(mode=0o700, exist_ok=True)
+        status = place.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+            with contextlib.suppress(FileExistsError):
+                link.symlink_to(library.parent)
+            if link.readlink() == library.parent:
+                return link / library.name
+    return library
 
 
 def preload_environment() -> dict[str, str]:

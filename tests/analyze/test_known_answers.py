@@ -30,7 +30,7 @@ def _ids(a: Analysis) -> set[str]:
 
 
 def _finding(a: Analysis, ident: str) -> Any:
-    found = [f for f in a.findings if f.id == ident]
+    found = [f for f in a.findings.every() if f.id == ident]
     assert found, f"{ident} is not among {_ids(a)}"
     return found[0]
 

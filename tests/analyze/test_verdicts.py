@@ -61,7 +61,7 @@ def _bound(a: Analysis) -> tuple[str, str | None]:
 
 
 def _finding(a: Analysis, ident: str) -> Any:
-    found = [f for f in a.findings if f.id == ident]
+    found = [f for f in a.findings.every() if f.id == ident]
     assert found, f"{ident} is not among {[f.id for f in a.findings]}"
     return found[0]
 
@@ -108,14 +108,16 @@ def test_what_is_between_ten_and_forty_percent_stands_beside_the_largest(tmp_pat
     assert _bound(a) == ("compute", "forward")
 
 
-def test_input_is_one_part_and_compute_three(tmp_path: Path) -> None:
+def test_the_largest_line_wins_and_compute_is_one_line(tmp_path: Path) -> None:
     a = _run(tmp_path, 30, 44 * MS, _plain(18, 18, 18))
+    assert _bound(a) == ("compute", "forward")
+    assert a.verdict == "Compute is the largest part (55 %); 45 % waits for data."
+    assert "ai.data.item" in head(a)[2]  # the loader can be helped
+    b = tmp_path / "b"
+    b.mkdir()
+    a = _run(b, 30, 60 * MS, _plain(18, 18, 18))
     assert _bound(a) == ("input", None)
-    assert "input-bound: 45 %" in a.verdict
-
-
-def test_forty_percent_is_a_bound_beside_a_larger_part_of_compute(tmp_path: Path) -> None:
-    assert _bound(_run(tmp_path, 30, 42 * MS, _plain(55, 2, 1))) == ("input", None)
+    assert "input-bound: 53 %" in a.verdict
 
 
 def test_what_an_unannotated_loader_did_is_not_guessed(tmp_path: Path) -> None:
@@ -123,12 +125,12 @@ def test_what_an_unannotated_loader_did_is_not_guessed(tmp_path: Path) -> None:
     t = 0
     for i in range(30):
         worker.io("read", t, 2 * MS, f"/data/{i}", ret=4096, count=4096)
-        t = _step(main, i + 1, t, 47 * MS, _plain(30, 20, 3))
+        t = _step(main, i + 1, t, 47 * MS, _plain(20, 15, 3))
     main.write(tmp_path)
     worker.write(tmp_path)
     a = _checked(analyze(tmp_path))
     assert _bound(a) == ("input", None)
-    assert "47 % of the steady time waits for data; what the loader did is not visible" in a.verdict
+    assert "55 % of the steady time waits for data; what the loader did is not visible" in a.verdict
     assert "idle" not in " ".join(head(a))
     assert "annotate" in head(a)[2].lower()
     assert a.ledger["wait_explained"]["0"]["unseen"] == pytest.approx(45 * 30 / 1e3)
@@ -310,7 +312,8 @@ def test_every_twentieth_step_is_slow(tmp_path: Path) -> None:
     assert (found.evidence["every"], found.evidence["slow_steps"]) == (20, 10)
     assert found.percent == pytest.approx(31, abs=1)
     assert "every 20th step takes 10 times as long" in a.verdict
-    assert a.findings[0].id == "slow_steps"
+    assert a.findings[0].id == "user_stage"  # the cause; the slow steps are what it shows in
+    assert [s.id for s in a.findings[0].symptoms] == ["slow_steps"]
 
 
 def test_slow_steps_for_a_while_are_not_every_third(tmp_path: Path) -> None:
@@ -421,7 +424,7 @@ def test_advice_on_storage_knows_whether_there_are_workers(tmp_path: Path) -> No
     p.spans.sort(key=lambda s: (s.cat == "POSIX", s.cat == "data"))
     p.write(tmp_path)
     found = _finding(_checked(analyze(tmp_path)), "input_bound")
-    assert found.advice.endswith("copy of the data, or loader workers.")
+    assert "copy of the data, or loader workers." in found.advice
 
 
 def test_times_below_a_millisecond_are_told(tmp_path: Path) -> None:
@@ -802,8 +805,9 @@ def test_the_window_of_a_profiler_is_not_the_run(tmp_path: Path) -> None:
     p.write(tmp_path)
     a = _checked(analyze(tmp_path))
     assert a.bound is not None
-    assert a.bound.steady_steps == 194
-    assert a.bound.part.share == pytest.approx(0.5)
+    assert a.view is not None
+    assert int(a.view.rank.main.steps.steady.sum()) == 194
+    assert a.bound.part.share == pytest.approx(0.95, abs=0.01)
     assert document(a)["profiled"]["seconds"] == pytest.approx(0.05)
     # Only profiler steps: what the process did outside of them is not measured against their window.
     q = Process(11, rank=0)

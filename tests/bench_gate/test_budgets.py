@@ -6,10 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-if sys.version_info < (3, 11):
-    pytest.skip("budgets are read with tomllib, part of Python 3.11", allow_module_level=True)
-
 from bench import gate, instructions
 from bench.auto import instructions as traced_step
 

@@ -75,7 +75,7 @@ def long_line(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_line_without_end_is_passed_over(long_line: Path, tmp_path: Path, words: list[str]) -> None:
     argv = [w.replace("IN", str(long_line)).replace("OUT", str(tmp_path)) for w in words]
     done, megabytes = _measured(*argv)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == (1 if words[0] in {"merge", "repair"} else 0), done.stderr
     told = json.loads(done.stdout)
     if words[0] == "info":
         assert told["files"][0]["events"] == 2
@@ -100,6 +100,21 @@ def test_many_events_in_a_small_file_do_not_fill_the_memory(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trace"]["events"] == 12_000_000
     assert megabytes < 800
+
+
+def test_the_memory_of_a_report_does_not_grow_with_repeated_passes(tmp_path: Path) -> None:
+    """Events that delimit something are kept, too, but those at the very same place once."""
+    forward = _EVENT.replace('"read","cat":"POSIX"', '"forward","cat":"compute"')
+    block = "".join(forward % (i, 1_760_000_000_000_000 + i) for i in range(100)).encode()
+    piece = _packed(tmp_path / "piece.gz", (block, 120)).read_bytes()
+    needed = []
+    for members in (250, 750):
+        path = tmp_path / f"{members}.pfw.gz"
+        path.write_bytes(piece * members)
+        done, megabytes = _measured("report", "--json", path)
+        assert json.loads(done.stdout)["trace"]["events"] == members * 12_000, done.stderr
+        needed.append(megabytes)
+    assert needed[1] - needed[0] < 150
 
 
 def test_an_export_holds_no_events(tmp_path: Path) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dftracer.analyze import analyze
 from dftracer.analyze.steady_steps import MOST_STEPS
+from dftracer.cli.main import main as command
 from dftracer.compare import compare, side_of
-from dftracer.load.synthetic import Process
+from dftracer.load.synthetic import Process, training_run
 from dftracer.report import document
 from support.noisy_runs import noisy_times
 
@@ -143,6 +147,18 @@ def test_what_cannot_be_compared_is_said(runs: dict[str, Path], tmp_path: Path) 
     assert few["enough_steps"] is False
 
 
+def test_groups_of_runs(runs: dict[str, Path]) -> None:
+    told = json.loads(
+        dftracer("compare", "--json", runs["a"], runs["same"], "--", runs["slow"], runs["slow"])
+    )
+    assert [(r["name"], r["runs"]) for r in told["runs"]] == [("A", 2), ("B", 2)]
+    assert told["answer"] == "different"
+    assert told["changed"][0] == "preprocess"
+    text = dftracer("compare", runs["a"], runs["same"], "--", runs["slow"])
+    assert "2 runs" in text
+    assert "both sides of --" in dftracer("compare", runs["a"], runs["same"], "--", ok=2)
+
+
 def test_every_form_of_output(runs: dict[str, Path], tmp_path: Path) -> None:
     for ending, expected in (
         (".html", "<h1>B is slower by"),
@@ -182,3 +198,51 @@ def test_a_long_run_is_kept_small(tmp_path: Path) -> None:
     assert document(analyze(run))["steady_steps"] == kept
     whole = analyze(run).job.ranks[0].wall_us
     assert np.median(kept["wall_us"]) == pytest.approx(np.median(whole), rel=0.01)
+
+
+def _places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    first = enumerate(value[:1]) if isinstance(value, list) else ()
+    inside = value.items() if isinstance(value, dict) else first
+    for key, each in inside:
+        yield (*at, key)
+        yield from _places(each, (*at, key))
+
+
+def test_a_saved_report_with_missing_or_wrong_keys_is_refused_or_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever it is damaged: one line and exit code 2, or the comparison without it."""
+    run = training_run(tmp_path / "run", events=1500, ranks=2, workers=1)
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    assert command(["report", str(run.directory), "--json", "-o", str(good)]) == 0
+    text = good.read_text()
+    wrong: list[Any] = ["x", [1], {"a": 1}, 1e308]
+    codes = set()
+    read = {
+        "run",
+        "run_s",
+        "au",
+        "samples_per_s",
+        "steady",
+        "steady_steps",
+        "io",
+        "findings",
+        "model",
+        "device",
+    }
+    for n, place in enumerate(p for p in _places(json.loads(text)) if p[0] in read or len(p) == 1):
+        for value in (None, wrong[n % 4]):
+            document = json.loads(text)
+            holder = functools.reduce(lambda holder, key: holder[key], place[:-1], document)
+            if value is None:
+                del holder[place[-1]]
+            else:
+                holder[place[-1]] = value
+            bad.write_text(json.dumps(document))
+            for argv in (["compare", str(good), str(bad)], ["check", str(bad), "--baseline", str(good)]):
+                capsys.readouterr()
+                codes.add(code := command(argv))
+                said = capsys.readouterr().err
+                assert code in {0, 1, 2}, (place, value, said)
+                assert code != 2 or said.count("\n") == 1, said
+    assert 2 in codes

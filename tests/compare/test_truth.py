@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dftracer.compare import compare, compare_all, side_of, to_json
+from dftracer.compare import Side, compare, compare_all, side_of, to_json
+from dftracer.compare.side import group_of
 from dftracer.compare.statistics import t_quantile
 from support.noisy_runs import KINDS, noisy_run, noisy_times, told
 
@@ -104,20 +105,28 @@ def test_a_stage_that_one_run_could_not_see_is_not_compared() -> None:
     assert "collate was not seen in a, so it is not compared." in c["notes"]
 
 
-def test_waiting_that_comes_in_few_steps_is_compared_by_its_mean() -> None:
-    def run(wait: float, seed: int) -> dict[str, np.ndarray]:
-        times = noisy_times(seed, 400, "independent")
-        times["fetch_wait"] = np.where(np.arange(400) % 4 == 0, wait, 0.0001) * (
-            1 + 0.05 * np.random.default_rng(seed).normal(size=400)
-        )
-        return times
+def _waiting(wait: float, seed: int, waits: np.ndarray) -> Side:
+    times = noisy_times(seed, 400, "independent")
+    noise = 1 + 0.05 * np.random.default_rng(seed).normal(size=400)
+    times["fetch_wait"] = np.where(waits, wait, 0.0001) * noise
+    return side_of("run", told(times))
 
-    c = compare(side_of("a", told(run(0.060, 1))), side_of("b", told(run(0.080, 2))))
+
+def test_waiting_that_comes_at_a_rhythm_is_compared_over_the_rhythm() -> None:
+    every = np.arange(400) % 4 == 0
+    c = compare(_waiting(0.060, 1, every), _waiting(0.080, 2, every))
+    assert c.block % 4 == 0
+    assert c.changed == ["fetch_wait"]
+    assert c.stages["fetch_wait"].relative == pytest.approx(1 / 3, abs=0.05)
+    assert not compare(_waiting(0.060, 1, every), _waiting(0.060, 2, every)).difference
+
+
+def test_waiting_that_comes_in_few_steps_is_compared_by_its_mean() -> None:
+    now_and_then = [np.random.default_rng(s).random(400) < 1 / 8 for s in (1, 2, 3)]
+    c = compare(_waiting(0.060, 1, now_and_then[0]), _waiting(0.240, 2, now_and_then[1]))
     assert c.changed_in_bursts == ["fetch_wait"]
     assert c.difference
-    assert c.bursts["fetch_wait"].relative == pytest.approx(1 / 3, abs=0.05)
-    same = compare(side_of("a", told(run(0.060, 1))), side_of("b", told(run(0.060, 2))))
-    assert not same.difference
+    assert not compare(_waiting(0.060, 1, now_and_then[0]), _waiting(0.060, 2, now_and_then[2])).difference
 
 
 def test_figures_of_the_device_and_of_throughput() -> None:
@@ -170,9 +179,7 @@ def test_too_few_steps_say_what_cannot_be_told() -> None:
     assert c["difference"] is False
     assert c["enough_steps"] is False
     assert c["step"]["interval"] == [None, None]
-    assert c["verdict"] == (
-        "There is no telling whether A and B differ: short has 5 steady steps; 8 are needed."
-    )
+    assert c["verdict"] == ("Cannot tell whether A and B differ: short has 5 steady steps; 8 are needed.")
 
 
 def test_more_runs_are_each_compared_with_the_first() -> None:
@@ -185,6 +192,54 @@ def test_more_runs_are_each_compared_with_the_first() -> None:
     assert [r["name"] for r in c["runs"]] == ["A", "B", "C"]
     assert c["others"][0]["name"] == "C"
     assert c["others"][0]["changed"] == ["forward"]
+
+
+def _level(seed: int, level: float) -> Side:
+    """A run on a machine that is a little faster or slower this time, as machines are."""
+    r = np.random.default_rng(seed)
+    return side_of(f"run{seed}", told({"forward": level * 0.03 * (1 + 0.01 * r.normal(size=200))}))
+
+
+def test_the_spread_between_runs_counts() -> None:
+    """Runs of one program differ by 4 %: two single runs look different, two groups of runs do not."""
+    levels = 1 + 0.04 * np.random.default_rng(3).normal(size=60)
+    singles = groups = 0
+    for i in range(10):
+        sides = [_level(6 * i + k, float(levels[6 * i + k])) for k in range(6)]
+        singles += compare(sides[0], sides[3]).difference
+        groups += compare(group_of(sides[:3]), group_of(sides[3:])).difference
+    assert singles >= 5  # what repeated runs are for
+    assert groups <= 1
+    slower = [_level(100 + k, float(1.3 * levels[k])) for k in range(3)]
+    c = compare(group_of([_level(200 + k, float(levels[10 + k])) for k in range(3)]), group_of(slower))
+    assert c.answer == "different"
+    low, high = c.step.interval or (0, 0)
+    assert low < 0.3 < high
+
+
+def test_a_stage_that_one_run_never_had_is_zero_there() -> None:
+    """Automatic tracing does not overlook a checkpoint: none was written."""
+    steady = {"forward": np.full(50, 0.010)}
+    without = told(steady)
+    without["steady_steps"]["not_seen"] = ["checkpoint", "comm"]
+    c = compare(side_of("a", without), side_of("b", told({**steady, "checkpoint": np.full(50, 0.005)})))
+    assert c.changed == ["checkpoint"]
+    assert c.answer == "different"
+
+
+def test_three_answers() -> None:
+    steady = {"forward": np.full(50, 0.010)}
+    a = side_of("a", told(steady))
+    assert compare(a, side_of("b", told(steady))).answer == "same"
+    assert compare(a, side_of("b", told({"forward": np.full(50, 0.012)}))).answer == "different"
+    wild = [
+        side_of("w", told({"forward": 0.01 * np.exp(np.random.default_rng(s).normal(size=30))}))
+        for s in (1, 2)
+    ]
+    unsure = to_json([compare(wild[0], wild[1])])
+    assert (unsure["answer"], unsure["difference"]) == ("cannot_tell", False)
+    assert unsure["steps_needed"] is None or unsure["steps_needed"] > 30
+    assert "Cannot tell whether A and B differ" in unsure["verdict"]
 
 
 @pytest.mark.parametrize(

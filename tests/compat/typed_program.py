@@ -1,8 +1,7 @@
 """A user's program as a type checker sees it: read by mypy and pyright, run by nobody."""
 
 from collections.abc import Iterator
-
-from typing_extensions import assert_type
+from typing import assert_type
 
 from dftracer.python import Compute, DFTracerAI, Dynamo, EntityRelation, ai, dft_fn, dftracer, dynamo
 

@@ -173,7 +173,7 @@ def test_without_figures_launching_is_not_called_compute(tmp_path: Path) -> None
     a = Run(False, False).train(30, wait=20, host=100, work=5).analysis(tmp_path)
     told = document(a)
     assert told["device"]["source"] is None
-    assert told["bound"]["id"] == "unseen"
+    assert told["bound"]["id"] == "host"
     assert a.verdict.startswith("What the GPU did is not known")
     assert "DFTRACER_DEVICE_EVENTS" in a.head[2]
     assert told["device"]["notes"]

@@ -276,4 +276,4 @@ def test_optimised_and_isolated_interpreters(traced: Callable[..., Run]) -> None
         run = traced(WORK, python_flags=flags)
         assert run.stderr == "", (flags, run.stderr)
     assert len(run.trace.named("forward")) == 18
-    assert sys.version_info >= (3, 10)
+    assert sys.version_info >= (3, 11)

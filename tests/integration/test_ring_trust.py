@@ -395,8 +395,96 @@ def test_rings_are_given_up_only_when_asked(tmp_path: Path) -> None:
     _killed(tmp_path / "traces", DFTRACER_RING_DIR=str(place))
     shutil.rmtree(place)
     assert len(list((SHM / "dftracer-0").iterdir())) == 2, "the ring, and what knows of the other"
-    assert _command("repair", "--rings", "--discard").returncode == 0
+    refused = _command("repair", "--rings", "--discard")
+    assert refused.returncode == 2
+    assert "--all" in refused.stderr
+    assert len(list((SHM / "dftracer-0").iterdir())) == 2
+    assert _command("repair", "--rings", "--discard", "--all").returncode == 0
     assert not list((SHM / "dftracer-0").iterdir())
+
+
+@apart
+def test_discarding_is_limited_to_the_path(tmp_path: Path) -> None:
+    """The events of another directory's run are not given up with those of this one."""
+    for name in ("one", "two"):
+        _killed(tmp_path / name)
+        shutil.rmtree(tmp_path / name)
+    (tmp_path / "one").mkdir()
+    done = _command("repair", "--rings", tmp_path / "one", "--discard", "--json")
+    rows = {Path(r["trace"]).parent.name: r["outcome"] for r in json.loads(done.stdout)["rings"]}
+    assert rows == {"one": "discarded", "two": "kept"}
+    assert str(tmp_path / "two").encode() in _ring().read_bytes()
+
+
+# Killed before the writer thread has written anything: recording goes on for less than one flush interval.
+KILLED_AT_ONCE = """
+import os, signal
+from dftracer.python import ai, dftracer
+log = dftracer.initialize_log(None, None, -1)
+for i in range(300):
+    with ai.compute.forward(args={"i": i}): pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+READERS = ["info", "validate", "report", "merge", "slice", "export", "repair", "query"]
+
+
+@apart
+@pytest.mark.parametrize(
+    ("verb", "directory"),
+    [
+        *((verb, "there") for verb in READERS),
+        ("info", "missing"),
+        ("report", "nested"),
+    ],
+)
+def test_a_trace_that_was_never_created_is_completed_by_every_reader(
+    verb: str, directory: str, tmp_path: Path
+) -> None:
+    given = tmp_path / "traces"
+    traces = given / "deeper" / "still" if directory == "nested" else given
+    if directory == "there":
+        given.mkdir()
+    _python(KILLED_AT_ONCE, traces, -signal.SIGKILL, DFTRACER_FLUSH_MS="60000")
+    assert not list(tmp_path.rglob("*.pfw*"))
+    out = tmp_path / "out"
+    more: dict[str, list[str | Path]] = {
+        "merge": ["-o", tmp_path / "all.pfw.gz"],
+        "slice": ["-o", out],
+        "repair": ["-o", out],
+        "export": ["-o", tmp_path / "t.parquet"],
+    }
+    first: list[str | Path] = ["select count(*) from events"] if verb == "query" else []
+    done = _command(verb, *first, given, *more.get(verb, []))
+    assert done.returncode == (1 if verb == "validate" else 0), done.stderr
+    assert _forwards(traces) == list(range(300))
+    assert not list((SHM / "dftracer-0").iterdir())
+
+
+@apart
+def test_a_ring_whose_process_was_killed_during_its_set_up(tmp_path: Path) -> None:
+    """It has no events and no name of a trace: it is listed as what it is, and goes when asked."""
+    place = SHM / "dftracer-0"
+    place.mkdir(mode=0o700)
+    empty, blank, fresh = (place / f"dftracer-0-{c * 16}.ring" for c in "abc")
+    _place(empty, b"")
+    _place(blank, bytes(1 << 20))
+    _place(fresh, bytes(1 << 20))
+    for ring in (empty, blank):
+        os.utime(ring, (1e9, 1e9))
+    states = {
+        Path(r["ring"]): r["state"]
+        for r in json.loads(_command("repair", "--rings", "--json").stdout)["rings"]
+    }
+    assert states == {
+        empty: "killed during its set-up",
+        blank: "killed during its set-up",
+        fresh: "being set up",
+    }
+    assert len(list(place.iterdir())) == 3
+    assert _command("repair", "--rings", tmp_path, "--discard").returncode == 0
+    assert list(place.iterdir()) == [fresh]
 
 
 FILLED = """

@@ -99,8 +99,12 @@ def run_program(
         folder.mkdir(parents=True, exist_ok=True)
     script = scripts / "program.py"
     script.write_text(prelude + textwrap.dedent(source), encoding="utf-8", errors="surrogatepass")
-    # What the program annotates, and nothing else: I/O has tests of its own.
-    settings: dict[str, str | None] = {"DFTRACER_LOG_FILE": str(traces / "t"), "DFTRACER_DISABLE_IO": "1"}
+    # What the program annotates, and nothing else: I/O and counters have tests of their own.
+    settings: dict[str, str | None] = {
+        "DFTRACER_LOG_FILE": str(traces / "t"),
+        "DFTRACER_DISABLE_IO": "1",
+        "DFTRACER_COUNTER_MS": "0",
+    }
     if enable:
         settings["DFTRACER_ENABLE"] = "1"
     done = subprocess.run(

@@ -330,3 +330,23 @@ def test_samples_are_counted_over_the_same_period_as_steps(tmp_path: Path) -> No
     frame = _frame(tmp_path)
     assert frame["steps_per_s"] == pytest.approx(1, rel=0.1)
     assert frame["samples_per_s"] == pytest.approx(4 * frame["steps_per_s"], rel=0.01)
+
+
+def test_a_process_that_hangs_is_silent_though_it_is_sampled(tmp_path: Path) -> None:
+    """Counters go on once a second; the last event is what counts."""
+    p = Process(10, rank=0, world_size=1, end=None)
+    for i in range(20):
+        p.step(i + 1, i * 100_000, 50_000, 50_000)
+    for t in range(0, 60_000_001, 1_000_000):
+        p.counter("cpu", t, user_us=t, system_us=0, ran_us=t // 2, waited_us=t // 4)
+        p.counter("host.cpu", t, user_us=t, system_us=0, cpus=4, runnable=3)
+    p.write(tmp_path, member_text=2000)  # many small members, as the recorder's
+    with Recent([tmp_path], seconds=20) as recent:
+        frame = take_frame(recent)
+        again = take_frame(recent)
+    assert [r.silent_s for r in frame.ranks] == [pytest.approx(60 - 1.95, abs=0.2)]
+    assert [r.silent_s for r in again.ranks] == [r.silent_s for r in frame.ranks]
+    assert ("main thread", "on a CPU 50 %, waited 25 % of the time for a CPU") in frame.machine
+    assert any(
+        what == "host node0" and "4 cores 25 % busy, 3 runnable" in words for what, words in frame.machine
+    )

@@ -185,3 +185,31 @@ def test_names_that_are_no_text_reach_the_page(start: Callable[..., Any], tmp_pa
     found = server.json("search", run=0, q="bad")
     assert found["total"] == 1
     assert json.dumps(server.json("event", run=0, part=0, span=0))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "at?row=0&t=inf&reach=1",
+        "at?row=0&t=1&reach=nan",
+        "picture?t0=0&t1=inf&w=9&rows=0",
+    ],
+)
+def test_numbers_that_are_no_times_are_a_bad_request(server: Any, asked: str) -> None:
+    status, body = get(f"{server.base}api/{asked}&{server.query}")
+    assert status == 400, body
+    assert body.startswith(b"bad request")
+
+
+def test_a_list_of_many_ranges_is_bounded(server: Any) -> None:
+    """Three thousand ranges of all rows: they are the same rows, and no more than there can be."""
+    before = _peak(server.process.pid)
+    ranges = ",".join(["0-9999999"] * 3000)
+    get(f"{server.base}api/list?t0=0&t1=1000000&rows={ranges}&{server.query}")
+    assert _peak(server.process.pid) - before < 200
+
+
+def _peak(pid: int) -> float:
+    """Of a process's memory, in MB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("VmHWM"))

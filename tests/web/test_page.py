@@ -65,11 +65,18 @@ def _painted(page: Any, canvas: str) -> int:
 
 
 def test_everything_is_drawn(page: Any) -> None:
-    assert "is the largest part (" in page.inner_text("#verdict")
-    assert page.inner_text("#why").startswith("Of each ")
+    assert page.inner_text("#verdict").startswith("The largest part of the step cannot be seen: 44 %")
+    bars = page.locator("#account-bars .stack")
+    assert bars.count() == page.locator("#ledger .stack").count()
+    assert bars.first.bounding_box()["y"] < 720  # above the fold, before the findings
+    assert bars.first.bounding_box()["y"] < page.locator("#findings").bounding_box()["y"]
+    marked = [t for t in page.locator("#account-legend span").all_inner_texts() if "◀" in t]
+    assert len(marked) == 1
+    assert marked[0].startswith("unexplained ")
+    assert " of each 8.6 ms step" in page.inner_text("#why")
     assert page.inner_text("#try").startswith("Try: ")
     assert "◀" in page.inner_text("#legend")
-    assert page.locator("section:visible").count() == 9
+    assert page.locator("section:visible").count() == 10
     for canvas in ("steps", "time", "io"):
         assert _painted(page, canvas) > 3, canvas
     assert page.locator("#ledger .row").count() == 3
@@ -101,7 +108,7 @@ def test_filters_and_toggles_work(page: Any) -> None:
     before = _painted(page, "steps")
     page.click("#legend button[data-stage=forward]")
     assert _painted(page, "steps") < before
-    page.click("#severity button[data-level=info]")
+    page.locator("#severity button").last.click()
     assert page.locator(".finding:visible").count() < page.locator(".finding").count()
     page.select_option("#rank", "2")
     page.check("#relative")

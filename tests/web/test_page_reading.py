@@ -110,7 +110,8 @@ def test_advice_is_open(page: Any) -> None:
     cards = page.locator(".finding")
     assert cards.count() >= 2
     for i in range(cards.count()):
-        assert cards.nth(i).locator("p").is_visible()
+        assert cards.nth(i).locator("p").first.is_visible()
+        assert not cards.nth(i).locator(".ev").is_visible()  # the evidence is folded
 
 
 def test_bars_have_numbers(page: Any) -> None:
@@ -188,6 +189,7 @@ def test_the_end_of_a_long_path_is_shown(page: Any) -> None:
 
 
 def test_evidence_is_in_words_and_units(page: Any, analysis: Analysis) -> None:
+    page.evaluate("document.querySelectorAll('.proof').forEach((d) => { d.open = true; })")
     found = page.inner_text("#findings")
     assert re.search(r"preprocess [\d.]+ s\b", found), found
     assert "stages s" not in found

@@ -9,17 +9,18 @@ from typing import Any
 import polars as pl
 
 from dftracer._units import counted, plural
-from dftracer.analyze import rules_input, rules_io, rules_job, rules_steps, trust, views
-from dftracer.analyze.bound import Bound, find_bound
+from dftracer.analyze import rules_input, rules_io, rules_job, rules_machine, rules_steps, trust, views
+from dftracer.analyze.account import Account
+from dftracer.analyze.bound import Bound, find_bound, view_of
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Findings, ordered
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.lane_store import LaneStore
 from dftracer.analyze.ledger import ledger, phase_rows
+from dftracer.analyze.machine import machine_document
 from dftracer.analyze.model_figures import model_figures
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
-from dftracer.analyze.parts import view_of
 from dftracer.analyze.peers import scores
 from dftracer.analyze.rates import accelerator_utilisation, samples_per_second
 from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
@@ -32,7 +33,13 @@ from dftracer.load.trace import Trace
 
 __all__ = ["Analysis", "analyze", "trace_files_of_torch", "units_of"]
 
-_RULES = (*rules_input.RULES, *rules_io.RULES, *rules_steps.RULES, *rules_job.RULES)
+_RULES = (
+    *rules_input.RULES,
+    *rules_io.RULES,
+    *rules_steps.RULES,
+    *rules_job.RULES,
+    *rules_machine.RULES,
+)
 
 
 class Analysis:
@@ -50,10 +57,10 @@ class Analysis:
         self.run_s = run_us / 1e6
         self.bound: Bound | None = find_bound(view)
         context = Context(job, self.name_table, self.file_table, self.run_s, view, self.bound)
-        found = [f for rule in _RULES for f in rule(context)]
-        told = [*ordered(found), *trust.evidence_findings(context, self.trace_facts)]
-        self.findings: Findings = Findings(told)
-        self.head: Head = head(context, self.findings)
+        found = rules_machine.without_symptoms(context, [f for rule in _RULES for f in rule(context)])
+        evidence = trust.evidence_findings(context, self.trace_facts)
+        self.findings: Findings = Findings([*ordered(found), *evidence])
+        self.head: Head = head(context, [*found, *evidence])
         self.au = accelerator_utilisation(job)
         self.samples_per_s = samples_per_second(job)
         self.flops: float | None = None  # of one step of one rank, if the user knows it
@@ -79,6 +86,16 @@ class Analysis:
     def model(self) -> dict[str, Any]:
         """Samples, tokens and FLOP per second."""
         return model_figures(self.job, self.flops)
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What the machine did meanwhile, as far as it was sampled."""
+        return machine_document(self.job, self.job.slowest)
+
+    @property
+    def account(self) -> Account | None:
+        """Where the time of the steady steps went; None without steps."""
+        return None if self.view is None else self.view.account
 
     @property
     def verdict(self) -> str:

@@ -29,6 +29,50 @@ def _percent(share: float) -> str:
 
 KINDS: Final = (
     Kind(
+        "memory_limit",
+        "The program comes close to the memory limit of its control group, or was killed at it.",
+        f"a process was killed there, or {_percent(t.LIMIT_SHARE)} of the limit are in use, not counting the"
+        " page cache",
+        "`host`, `limit_bytes`, `used_bytes`, `limit_hits`, `oom_kills`, `memory_pressure_s`",
+        "Raise the limit, or use less memory: fewer loader workers, a smaller prefetch_factor or batch.",
+    ),
+    Kind(
+        "swapping",
+        "The machine is short of memory and moves parts of it to the disk and back.",
+        f"{t.SWAP_RATE >> 20} MiB per second or more are read back, and the program waits for pages",
+        "`host`, `swapped_in_bytes`, `swapped_out_bytes`, `major_faults`, `memory_pressure_s`",
+        "Use less memory (fewer loader workers, smaller caches), or find out what else uses it.",
+    ),
+    Kind(
+        "gpu_throttled",
+        "A GPU lowered its clocks: too hot, or at a power limit.",
+        f"in {_percent(t.THROTTLED_SHARE)} of the samples it was slowed down by its temperature, its hardware"
+        " or the power brake, or by the power limit to less than 80 % of its highest clock",
+        "`host`, `device`, `throttled_share`, `reasons`, `sm_mhz`, `sm_max_mhz`",
+        "Check cooling, power limits (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE) and the other GPUs"
+        " of the node.",
+    ),
+    Kind(
+        "cache_thrash",
+        "The data set does not fit into memory: it is read from the disk again in each epoch.",
+        f"after the first epoch {t.REREAD_BYTES >> 20} MiB or more per epoch come from the disk, and"
+        f" {_percent(t.MAJORITY)} of that is data that the page cache had to give up",
+        "`rank`, `epochs`, `read_again_per_epoch_bytes`, `evicted_and_read_again_bytes`, `memory_bytes`",
+        "Give it more memory, make the data smaller (compress it, store it at the size it is used), or read"
+        " it from faster storage.",
+    ),
+    Kind(
+        "machine_busy",
+        "The program waits for a CPU: something else, or too much of its own, runs on them.",
+        f"the training thread, or the loader's workers while it waits for them, waited for a CPU"
+        f" {_percent(t.BUSY_SHARE)} of the time of the steps; or slow steps are explained by such waiting."
+        " What it explains (slow steps, drift, stragglers, slow items) is part of it",
+        "`rank`, `cause` (`others`, `own`, `cpu_limit`, `unknown`), `waited_s`, `waited_by_workers_s`,"
+        " `waited_for_cpu_share`, `cpus`, `runnable`, `own_cpu_s`, `other_cpu_s`, `cpu_limit`, `throttled_s`,"
+        " `slow_steps`",
+        "Find out what else runs there (top, other jobs of the node), and measure on a quiet machine.",
+    ),
+    Kind(
         "slow_file",
         "A few files are much slower to read than the others.",
         f"at most {_percent(t.SLOW_FILE_MOST)} of the files take more than {t.SLOW_FILE_FACTOR:.0f} times the"
@@ -146,6 +190,14 @@ KINDS: Final = (
         f"{_percent(t.MENTION_SHARE)} of the steady steps",
         "`rank`, `event`, `seconds`, `share_of_step_time`",
         "Look into that function: move it out of the step, or overlap it with compute.",
+        general=True,
+    ),
+    Kind(
+        "own_code",
+        "The program's own code, in none of the stages of training, takes a large share of the step.",
+        f"{_percent(t.MENTION_SHARE)} of the steady steps of a run that was traced automatically",
+        "`rank`, `seconds`, `share_of_step_time`, `where_s` (by function and line, as sampled)",
+        "Look at what the loop does besides training: move it out of the loop, or do it less often.",
         general=True,
     ),
     Kind(

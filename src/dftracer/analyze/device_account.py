@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.account import Backlog, backlog_of_boundaries
 from dftracer.analyze.device_host import functions_during, innermost, io_during
 from dftracer.analyze.device_kinds import KERNEL_KINDS, kernel_kind
 from dftracer.analyze.device_rows import HOST, KERNEL, LAUNCH, MEMCPY, MODULE, DeviceRows
@@ -27,6 +28,7 @@ __all__ = [
     "DeviceAccount",
     "HostSide",
     "account_of_rows",
+    "backlog_of_rows",
     "find_windows",
     "idle_class_of_stage",
 ]
@@ -207,6 +209,22 @@ def account_of_rows(rows: DeviceRows, host: HostSide, work: HostWork) -> DeviceA
     when = np.where(launched == MISSING, device.start, launched)
     out.top = _top(device, kinds, when, host.stage_of_calls(when, callers), rows)
     out.over_time = _over_time(windows, busy, idle)
+    return out
+
+
+def backlog_of_rows(rows: DeviceRows, windows: list[tuple[int, int]], steps: StepTable) -> Backlog:
+    """When the device was behind the host: from each launch until all that was launched is done."""
+    device = rows.take(np.flatnonzero(rows.on_device))
+    launched, _ = _launch_calls(rows, device)
+    known = launched != MISSING
+    if not known.any() or not len(steps):
+        return Backlog()
+    order = np.argsort(launched[known], kind="stable")
+    host = launched[known][order] / 1e3
+    reach = np.maximum.accumulate(device.end[known][order]) / 1e3
+    first, last = (np.array(c, np.int64) // 1000 for c in zip(*windows, strict=True))
+    out = backlog_of_boundaries(host, reach - host, steps)
+    out.source, out.boundaries, out.windows = "profiler", EMPTY[0], union(first, last)
     return out
 
 

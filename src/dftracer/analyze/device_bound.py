@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dftracer.analyze.device_account import DeviceAccount
 from dftracer.analyze.job import Rank
 
-__all__ = ["DeviceShares", "device_shares", "exact_device", "used_unseen"]
+__all__ = ["DeviceShares", "device_shares", "exact_device", "used_unseen", "uses_device"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,11 @@ def exact_device(rank: Rank) -> bool:
     return shares is not None and shares.account.source == "profiler"
 
 
+def uses_device(rank: Rank) -> bool:
+    """Whether the process used a device."""
+    return rank.main.devices is not None or rank.main.blocked
+
+
 def used_unseen(rank: Rank) -> bool:
     """The process used a device, but nothing is known about what the device did."""
-    sides = rank.main.devices
-    return sides is not None and bool(sides.names) and sides.best is None
+    return uses_device(rank) and not rank.main.spent.knows_device

@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.analyze.device_account import DeviceAccount, HostSide, account_of_rows
-from dftracer.analyze.device_phases import PhaseRows, account_of_phases, joined_phases, phases_of_chunk
+from dftracer.analyze.account import Backlog
+from dftracer.analyze.device_account import DeviceAccount, HostSide, account_of_rows, backlog_of_rows
+from dftracer.analyze.device_phases import (
+    PhaseRows,
+    account_of_phases,
+    backlog_of_phases,
+    joined_phases,
+    phases_of_chunk,
+)
 from dftracer.analyze.device_rows import HOST, DeviceRows, joined, rows_of_chunk
 from dftracer.analyze.host_work import HostWork
 from dftracer.analyze.lanes import Lane
@@ -53,8 +60,13 @@ class DeviceParts:
             parts, self.rows = self.rows, []
             rows = joined(parts)
             out.profiler = account_of_rows(rows, _host_side(rows, lanes, steps), work)
+            if out.profiler is not None:
+                out.backlog = backlog_of_rows(rows, out.profiler.windows, steps)
         if self.phases:
-            out.events = account_of_phases(joined_phases(self.phases), steps, steps.steady)
+            phases = joined_phases(self.phases)
+            out.events = account_of_phases(phases, steps, steps.steady)
+            if not out.backlog.source:
+                out.backlog = backlog_of_phases(phases, steps)
         return out if out.names or out.profiler or out.events else None
 
 
@@ -65,6 +77,7 @@ class DeviceSides:
     names: dict[str, str] = field(default_factory=dict)  # of the devices, by number
     profiler: DeviceAccount | None = None
     events: DeviceAccount | None = None
+    backlog: Backlog = field(default_factory=Backlog)
 
     @property
     def best(self) -> DeviceAccount | None:

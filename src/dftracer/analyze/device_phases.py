@@ -16,12 +16,20 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.account import Backlog, backlog_of_boundaries
 from dftracer.analyze.device_account import DeviceAccount
 from dftracer.analyze.device_host import innermost
 from dftracer.analyze.steps import StepTable
 from dftracer.load.chunk import MISSING, Chunk, Ints
 
-__all__ = ["PHASES", "PhaseRows", "account_of_phases", "joined_phases", "phases_of_chunk"]
+__all__ = [
+    "PHASES",
+    "PhaseRows",
+    "account_of_phases",
+    "backlog_of_phases",
+    "joined_phases",
+    "phases_of_chunk",
+]
 
 PHASES: Final = ("fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
 _FETCH, _STEP, _CHECKPOINT = (PHASES.index(p) for p in ("fetch", "step", "checkpoint"))
@@ -97,8 +105,7 @@ def account_of_phases(
     rows: PhaseRows, steps: StepTable, steady: npt.NDArray[np.bool_]
 ) -> DeviceAccount | None:
     """The account of the whole run, with that of its steady steps; None with fewer than two boundaries."""
-    known = np.isfinite(rows.lag) & np.isfinite(rows.end_lag) & (rows.phase >= 0)
-    rows = PhaseRows(*(getattr(rows, c)[known] for c in PhaseRows.__dataclass_fields__))
+    rows = _known(rows)
     if rows.start.size < 2:
         return None
     stretches = _stretches(rows)
@@ -117,14 +124,36 @@ def account_of_phases(
     return out
 
 
-def _stretches(rows: PhaseRows) -> _Stretches:
+def _known(rows: PhaseRows) -> PhaseRows:
+    known = np.isfinite(rows.lag) & np.isfinite(rows.end_lag) & (rows.phase >= 0)
+    return PhaseRows(*(getattr(rows, c)[known] for c in PhaseRows.__dataclass_fields__))
+
+
+def _boundaries(rows: PhaseRows) -> tuple[_Floats, _Floats]:
+    """When the host and when the device reached each boundary, in order."""
     host = np.concatenate([rows.start - rows.lag, rows.end - rows.end_lag])
     device = np.concatenate([rows.start, rows.end])
     # A boundary is the end of one phase and the start of the next; times are rounded to us.
     order = np.lexsort((device, host))
     host, device = host[order], device[order]
     new = np.concatenate(([True], np.diff(host) > 1.0))
-    host, device = host[new], np.maximum.accumulate(device[new])
+    return host[new], np.maximum.accumulate(device[new])
+
+
+def backlog_of_phases(rows: PhaseRows, steps: StepTable) -> Backlog:
+    """When the device was behind the host."""
+    rows = _known(rows)
+    if rows.start.size < 2 or not len(steps):
+        return Backlog()
+    host, device = _boundaries(rows)
+    error = float(np.nanmedian(rows.error)) if np.isfinite(rows.error).any() else 0.0
+    out = backlog_of_boundaries(host, device - host, steps, error)
+    out.source = "events"
+    return out
+
+
+def _stretches(rows: PhaseRows) -> _Stretches:
+    host, device = _boundaries(rows)
     middle = (host[:-1] + host[1:]) / 2
     inner = np.flatnonzero(rows.phase != _STEP)
     begin, end = (rows.start - rows.lag)[inner], (rows.end - rows.end_lag)[inner]

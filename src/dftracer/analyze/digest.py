@@ -17,6 +17,7 @@ import polars as pl
 from dftracer.analyze.device_parts import DeviceParts, device_parts
 from dftracer.analyze.host_work import LONG_US, NEITHER, kind_of
 from dftracer.analyze.lineage import read_lineage
+from dftracer.analyze.machine import Row, read_counters
 from dftracer.analyze.pairs import (
     IO_NOT,
     IO_OPEN,
@@ -26,8 +27,11 @@ from dftracer.analyze.pairs import (
     Pairs,
     opens_to_write,
 )
-from dftracer.load._scan import Scanner
-from dftracer.load.chunk import MISSING, Chunk, Ints
+from dftracer.analyze.samples import Samples, samples_of_chunk
+from dftracer.analyze.steps import FORWARD_UNSEEN, INFERENCE
+from dftracer.format.lines import COUNTER
+from dftracer.load._scan import Scanner, arg_numbers
+from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
 from dftracer.load.process import MetaRow, ProcessInfo
 from dftracer.load.trace import Filter, scan_file
 
@@ -63,7 +67,9 @@ class Digest:
     auto: bool = False  # some of the steps were marked by automatic tracing
     lineage: dict[str, Ints] = field(default_factory=dict)  # waits and collations with their batches
     devices: DeviceParts | None = None  # profiler and device events
+    counters: list[Row] = field(default_factory=list)  # samples of the machine
     work: Ints | None = None  # long functions and I/O, as host_work.WorkRows has them
+    samples: Samples | None = None  # of the program's own code
 
     def own(self) -> Digest:
         """The same without keeping the chunk's memory alive."""
@@ -94,6 +100,7 @@ class Digester:
     def digest(self, scanner: Scanner, chunk: Chunk) -> Digest:
         pair = self.pairs.of(scanner, chunk)
         tid = chunk.ints("tid") if chunk.has("tid") else chunk.ints("pid")
+        all_pairs = pair
         complete = chunk.ph() == ord("X")
         rows: Any = slice(None) if complete.all() else np.flatnonzero(complete)
         pair, ts, dur, tid = (
@@ -106,12 +113,20 @@ class Digester:
                 np.ascontiguousarray(chunk.ints("p_idx")[rows]),
             )
         out = Digest(self.source, chunk.rows, pair, tid, ts, dur, ids)
+        if not isinstance(rows, slice):
+            self._counters(out, chunk, all_pairs)
         if ts.size:
             self._io(out, scanner, chunk, rows)
             self._mark(out, chunk, rows)
             out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
             self._work(out, chunk, rows)
         return out
+
+    def _counters(self, out: Digest, chunk: Chunk, pair: npt.NDArray[np.int32]) -> None:
+        at = np.flatnonzero(chunk.ph() == ord("C"))
+        keys = [self.source.keys[p] for p in pair[at].tolist()]
+        ours = np.array([cat == COUNTER for cat, _ in keys], dtype=bool)
+        out.counters = read_counters(chunk, at[ours], [name for cat, name in keys if cat == COUNTER])
 
     def _work(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """Keep what can explain the time in which a device waits for the host."""
@@ -182,14 +197,36 @@ class Digester:
             counted = "image_idx" if kind == "item" else "count"
             labels = (label, chunk.ints("epoch")[rows][at], chunk.ints(counted)[rows][at])
             times = (out.tid[at], out.ts[at], out.dur[at])
-            if kind != "collate":
-                out.marks[kind] = np.stack((*times, *labels))
+            flags = np.zeros(at.size, np.int64)
             if kind in {"wait", "body", "collate"}:
                 place = at if isinstance(rows, slice) else rows[at]
                 automatic = '"auto":1' in chunk.args_text(int(place[0])).replace(" ", "")
                 out.auto = out.auto or (automatic and kind != "collate")
-                if automatic and kind != "body":
+                if automatic and kind == "body":
+                    flags = _flags(chunk, place)
+                elif automatic:
                     out.lineage[kind] = read_lineage(kind, chunk, place, times)
+            if kind in {"copied", "transfer"}:
+                flags = _argument(chunk, at if isinstance(rows, slice) else rows[at], b'"bytes":')
+            if kind == "sample":
+                place = at if isinstance(rows, slice) else rows[at]
+                out.samples = samples_of_chunk(chunk, place, out.ts[at], out.dur[at])
+            elif kind != "collate":
+                out.marks[kind] = np.stack((*times, *labels, flags))
+
+
+def _flags(chunk: Chunk, rows: Any) -> Ints:
+    """What automatic tracing says about some steps, see `steps.StepTable.flags`."""
+    out = np.zeros(len(rows), np.int64)
+    for flag, key in ((FORWARD_UNSEEN, b'"forward_unseen":'), (INFERENCE, b'"inference":')):
+        out[_argument(chunk, rows, key) > 0] |= flag
+    return out
+
+
+def _argument(chunk: Chunk, rows: Any, key: bytes) -> Ints:
+    """A number among the arguments of some rows."""
+    ends, text = chunk.args_of(np.asarray(rows))
+    return int64s(arg_numbers(ends.astype(np.int64), text, key))
 
 
 def by_process(chunk: Chunk) -> Iterator[tuple[int, Chunk]]:
@@ -227,7 +264,14 @@ _MARKS = {
 }
 _COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
 _PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}
-_TABLES = (_MARKS.values(), (kind for _, kind in _COMPUTE), _PIPELINE.values(), ("transfer", "profiler"))
+_CUDA = (("graphlaunch", "graph"), ("synchronize", "blocked"), ("memcpy", "copied"))
+_TABLES = (
+    _MARKS.values(),
+    (kind for _, kind in _COMPUTE),
+    _PIPELINE.values(),
+    ("transfer", "profiler", "sample"),
+    (kind for _, kind in _CUDA),
+)
 _KINDS = ("", *dict.fromkeys(kind for table in _TABLES for kind in table))
 
 
@@ -238,6 +282,10 @@ def _mark_kind(cat: str, name: str) -> str:
         return _PIPELINE.get(name.removesuffix(".block"), "")
     if name.startswith("ProfilerStep"):
         return "profiler"
+    if cat == "CUDA":
+        return next((kind for word, kind in _CUDA if word in name.lower()), "")
+    if cat == "sample":
+        return "sample"
     return "transfer" if cat == "device" else _MARKS.get((cat, name), "")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dftracer.analyze.account import Account, account_of
 from dftracer.analyze.explain import Asked, Explanation
 from dftracer.analyze.intervals import EMPTY, intersection, total, union
 from dftracer.analyze.lineage import Awaited, find_awaited
@@ -59,6 +60,11 @@ class Rank:
     def wall_us(self) -> Ints:
         """The wall time of each step, excluding evaluation inside it."""
         return self.main.steps.wall
+
+    @cached_property
+    def account(self) -> Account:
+        """Where its time went, from its first steady step to its last."""
+        return account_of(self.main.account, self.waiting_us, self.main.spent, self.main.steps)
 
     def stage_us(self, stage: str) -> Ints:
         """The time of each step in one stage."""

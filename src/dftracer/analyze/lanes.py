@@ -95,11 +95,12 @@ def _changed(lanes: Lanes, change: Callable[[Any], Any]) -> Lanes:
     return replace(lanes, lanes=changed, io_ts=change(lanes.io_ts), io=io)
 
 
-def overlay(main: Lane, others: list[Lane]) -> tuple[Ints, Ints, Ints]:
+def overlay(main: Lane, others: list[Lane], auto: bool = False) -> tuple[Ints, Ints, Ints]:
     """The main thread's timeline, with other lanes of the process explaining time that it cannot.
 
     Compute elsewhere (a device, a helper thread) also counts while the main thread waits for its loader: that
-    wait costs nothing. Communication and the like only fill unexplained time.
+    wait costs nothing. Communication and the like only fill unexplained time. With automatic tracing there is
+    none: the main thread runs code of the program, whatever a thread in the background does meanwhile.
     """
     start, end, stage = main.start, main.end, main.stage.astype(np.int64)
     if not others:
@@ -121,7 +122,8 @@ def overlay(main: Lane, others: list[Lane]) -> tuple[Ints, Ints, Ints]:
         pieces = [lane.of(s) for lane in others]
         time = union(np.concatenate([p[0] for p in pieces]), np.concatenate([p[1] for p in pieces]))
         if time[0].size:
-            fills.append((s, time, (NONE, _FETCH_WAIT) if s in COMPUTE else (NONE,)))
+            over: tuple[int, ...] = (NONE, _FETCH_WAIT) if s in COMPUTE else (NONE,)
+            fills.append((s, time, tuple(o for o in over if o != NONE or not auto)))
     if not fills:
         return start, end, stage
     # Cut everything at every boundary, then decide each piece once.

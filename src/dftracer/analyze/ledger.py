@@ -25,7 +25,7 @@ def visible_stages(rank: Rank) -> frozenset[str] | None:
     """The stages that automatic tracing saw; None with manual annotations, which imply that the rest is 0."""
     if not rank.main.auto:
         return None
-    always = {"other", "unexplained"}
+    always = {"sync", "own_code", "other", "unexplained"}
     return frozenset(always.union(*(p.seen for p in rank.members)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dftracer.analyze.folded import Rows
 from dftracer.analyze.intervals import EMPTY, Intervals, measure, union
 from dftracer.analyze.phases import Marks, without_evaluation_loops
 from dftracer.analyze.steps import (
@@ -13,12 +14,21 @@ from dftracer.analyze.steps import (
     steps_from_bodies,
     steps_from_loop,
     steps_from_profiler,
+    steps_from_replays,
     steps_from_step_ends,
 )
-from dftracer.analyze.thresholds import MAJORITY
+from dftracer.analyze.thresholds import FEW_STEPS, MAJORITY
 from dftracer.load.chunk import Ints
 
 __all__ = ["MarkTables", "ai_span", "find_steps", "phase_marks"]
+
+
+_REPLAYS = 3  # times as many replays as other steps: those are the warm-up before the capture
+
+
+# Of these it matters where they are, not how many are at the very same place.
+_MANY = 1 << 19
+_PLACES = frozenset({"forward", "learn", "train", "evaluate", "transfer"})
 
 
 class MarkTables:
@@ -26,12 +36,18 @@ class MarkTables:
 
     def __init__(self) -> None:
         self._parts: dict[str, list[Ints]] = {}
+        self._growing: dict[str, Rows] = {}
 
     def add(self, tables: dict[str, Ints]) -> None:
         for kind, table in tables.items():
-            self._parts.setdefault(kind, []).append(table)
+            if kind in _PLACES:
+                self._growing.setdefault(kind, Rows(*MARKS, most=_MANY)).add(*table)
+            else:
+                self._parts.setdefault(kind, []).append(table)
 
     def of(self, kind: str, tid: int | None = None) -> Ints:
+        if kind in self._growing:
+            self._parts[kind] = [np.stack(self._growing.pop(kind).take()[0])]
         parts = self._parts.get(kind)
         if not parts:
             return np.empty((len(MARKS), 0), np.int64)
@@ -114,4 +130,20 @@ def find_steps(tables: MarkTables) -> tuple[StepTable, Intervals]:
             table = maker(tables.of(kind, tid))
             if len(table) > len(best):
                 best, best.tid = table, tid
-    return best, loops
+    replays = _replays(tables, best)
+    return (best, loops) if replays is None else (replays, EMPTY)
+
+
+def _replays(tables: MarkTables, steps: StepTable) -> StepTable | None:
+    """Replays of CUDA graphs as steps, if there are hardly any others; inside steps they are part of them."""
+    launches = tables.of("graph")
+    inside = measure((steps.start, steps.end), launches[1], launches[1] + 1) > 0
+    tids, counts = np.unique(launches[0][~inside], return_counts=True)
+    if not tids.size or counts.max() < max(FEW_STEPS, _REPLAYS * len(steps)):
+        return None
+    tid = int(tids[counts.argmax()])
+    mine = launches[:, (launches[0] == tid) & ~inside]
+    blocked = np.concatenate([tables.of(kind, tid) for kind in ("blocked", "copied")], axis=1)
+    table = steps_from_replays(mine, blocked)
+    table.tid = tid
+    return table

@@ -13,17 +13,29 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from dftracer.analyze.account import Backlog, Spent, backlog_of_copies, spent
 from dftracer.analyze.device_parts import DeviceParts, DeviceSides
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
 from dftracer.analyze.folded import Rows, Sums
 from dftracer.analyze.host_work import HostWork, WorkRows
-from dftracer.analyze.intervals import EMPTY, Intervals, account, difference, intersection, total, union
+from dftracer.analyze.intervals import (
+    EMPTY,
+    Intervals,
+    account,
+    difference,
+    intersection,
+    measure,
+    total,
+    union,
+)
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
 from dftracer.analyze.lineage import AWAITED, Batches
+from dftracer.analyze.machine import Counters, Row, join_counters
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.pairs import IO_READ
 from dftracer.analyze.phases import Phases, evaluations_that_use_batches, find_phases
+from dftracer.analyze.samples import Samples
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
@@ -35,7 +47,7 @@ from dftracer.analyze.stages import (
     STAGES,
     class_of,
 )
-from dftracer.analyze.steps import StepTable
+from dftracer.analyze.steps import FORWARD_UNSEEN, StepTable
 from dftracer.analyze.torch_files import TorchProcess, digest_of
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
@@ -49,7 +61,7 @@ _IO_CLASSES = [CLASSES.index(c) for c in ("item", "read", "io_read", "io_write")
 _COMPUTE_CLASSES = [CLASSES.index(c) for c in (*COMPUTE_STAGES, "update", "any_compute")]
 _UPDATE, _ANY_COMPUTE = CLASSES.index("update"), CLASSES.index("any_compute")
 _IO_WRITE = CLASSES.index("io_write")
-_FETCH_WAIT = STAGE_INDEX["fetch_wait"]
+_FETCH_WAIT, _OWN_CODE = STAGE_INDEX["fetch_wait"], STAGE_INDEX["own_code"]
 
 
 @dataclass
@@ -81,6 +93,10 @@ class Partial:
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
     awaited: Ints = field(default_factory=lambda: np.empty((len(AWAITED), 0), np.int64))  # waits, by batch
+    counters: Counters = field(default_factory=dict)  # samples of the process and its machine, by name
+    spent: Spent = field(default_factory=Spent)  # for the account of its time
+    samples: Samples = field(default_factory=Samples)  # of the program's own code
+    blocked: bool = False  # some call of the device's runtime blocked the host
 
 
 def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
@@ -139,11 +155,14 @@ class _Analyzer:
         self.by_time = Rows("tid", "ts", "dur", "pair")
         self.devices = DeviceParts()
         self.work = WorkRows()
+        self.counters: list[Row] = []
+        self.samples = Samples()
         self.first: int | None = None
         self.last: int | None = None
 
     def absorb(self, d: Digest) -> None:
-        self.rows += d.rows
+        self.rows += d.rows - len(d.counters)
+        self.counters += d.counters
         if d.ts.size == 0:
             return
         self._renumber(d.source)
@@ -177,6 +196,7 @@ class _Analyzer:
             d.work[3] = _mapped(self.pair_map, d.work[3])
             d.work[4] = _mapped(self.file_map, d.work[4])
             self.work.add(d.work)
+        self.samples.add(d.samples)
         for kind, rows in d.lineage.items():
             self.lineage.setdefault(kind, []).append(rows)
 
@@ -201,7 +221,7 @@ class _Analyzer:
         codes = frame["f"].to_numpy()
         return frame.with_columns(pl.Series("f", _mapped(self.file_map, codes), dtype=pl.Int32))
 
-    def finish(self) -> tuple[Partial, Lanes]:
+    def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
         steps, loops = find_steps(self.marks)
         (tid, ts, dur, cls), counts = self.kept.take()
         if not self.auto and self.marks.step_is_whole(steps):
@@ -209,7 +229,14 @@ class _Analyzer:
         lanes = _lanes(tid, ts, dur, cls, counts)
         end = np.add(ts, dur, out=dur)
         del tid, dur, counts  # memory use peaks here, so nothing is kept longer than needed
-        out = Partial(self.process, events=self.rows, first_us=self.first, last_us=self.last, steps=steps)
+        out = Partial(
+            self.process,
+            self.rows,
+            self.first,
+            self.last,
+            steps=steps,
+            counters=join_counters(self.counters),
+        )
         whole = self.ai_span or (self.first or 0, self.last or 0)
         cut = self.process.end is None or bool(self.process.end.get("recovered"))
         marks = phase_marks(self.marks, steps.tid, whole, cut)
@@ -230,6 +257,7 @@ class _Analyzer:
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
         _note_what_is_seen(out, cls)
+        out.blocked = any(self.marks.of(kind).shape[1] for kind in ("blocked", "copied"))
         is_compute = _is_one_of(_COMPUTE_CLASSES)[cls]
         out.compute = union(ts[is_compute], end[is_compute])
         is_comm = cls == CLASSES.index("comm")
@@ -251,10 +279,11 @@ class _Analyzer:
         for lane in lanes:
             name = self.process.threads.get(lane.tid, "")
             out.lanes.append(_lane_row(lane, name, items[:, items[0] == lane.tid]))
-        if len(steps):
-            self._ledger(out, lanes)
         work = HostWork.of(self.work, self.keys, paths) if self.devices.rows else HostWork()
         out.devices = self.devices.sides(self.process, lanes, steps, work)
+        out.samples = self.samples.joined()
+        if len(steps):
+            self._ledger(out, lanes)
         return out, heavy
 
     def _ledger(self, out: Partial, lanes: list[Lane]) -> None:
@@ -262,15 +291,21 @@ class _Analyzer:
         steps = out.steps
         main = next(lane for lane in lanes if lane.tid == steps.tid)
         others = [lane for lane in lanes if lane.tid != steps.tid]
-        start, end, stage = overlay(main, others)
+        start, end, stage = overlay(main, others, self.auto)
         evaluation = out.phases.evaluation
         out.account = account(start, end, stage, len(STAGES), steps.start, steps.end)
         inside = intersection((steps.start, steps.end), evaluation)
         if inside[0].size:
             step = np.searchsorted(steps.start, inside[0], side="right") - 1
             np.subtract.at(out.account, step, account(start, end, stage, len(STAGES), *inside))
-        explained = out.account[:, :NONE].sum(axis=1)
-        out.account[:, NONE] = steps.wall - explained
+        out.account[:, NONE] = 0
+        out.account[:, NONE] = steps.wall - out.account.sum(axis=1)
+        rest = NONE
+        if (self.auto and steps.source in {"fetch", "block"}) or steps.source == "graph":
+            rest = _OWN_CODE
+            unseen = self._forward_unseen(steps, (start, end), stage)
+            out.account[:, _OWN_CODE] += out.account[:, NONE] - unseen
+            out.account[:, NONE] = unseen
         wait = stage == _FETCH_WAIT
         in_steps = (start < steps.end[-1]) & (end > steps.start[0]) & wait
         out.waits = difference((start[in_steps], end[in_steps]), evaluation)
@@ -282,7 +317,51 @@ class _Analyzer:
         if gaps[0].size:
             per_gap = account(start, end, stage, len(STAGES), gaps[0], gaps[1])
             out.outside = per_gap.sum(axis=0)
-            out.outside[NONE] = total(gaps) - out.outside[:NONE].sum()
+            out.outside[NONE] = 0
+            out.outside[rest] += total(gaps) - out.outside.sum()
+        out.spent = spent((start, end, stage), steps, evaluation, self._backlog(out), rest)
+        out.spent.size = self._batch_sizes(steps)
+        if out.devices is not None:
+            out.devices.backlog = Backlog()  # as large as the trace, and no longer needed
+
+    def _batch_sizes(self, steps: StepTable) -> Ints:
+        """Bytes moved to the device in each step, otherwise the items that its thread made for it."""
+        for kind in ("transfer", "item"):
+            table = self.marks.of(kind, steps.tid)
+            at = np.searchsorted(steps.start, table[1], side="right") - 1
+            inside = (at >= 0) & (table[1] < steps.end[np.maximum(at, 0)])
+            much = np.maximum(table[-1], 0) if kind == "transfer" else np.ones(at.size, np.int64)
+            out = np.bincount(at[inside], weights=much[inside], minlength=len(steps)).astype(np.int64)
+            if out.any():
+                return out
+        return np.zeros(len(steps), np.int64)
+
+    def _backlog(self, out: Partial) -> Backlog:
+        """When the device was behind; without figures of the device, as far as calls that blocked tell."""
+        if out.devices is not None and out.devices.backlog.source:
+            return out.devices.backlog
+        copies = self.marks.of("copied", out.steps.tid)
+        if not copies.shape[1]:
+            return Backlog()
+        return backlog_of_copies(copies[1], copies[2], copies[-1], out.steps)
+
+    def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints) -> Ints:
+        """Per step, time before the backward pass in which nobody saw where the forward pass began.
+
+        What else is in no stage of an automatic step is the program's own code.
+        """
+        out = np.zeros(len(steps), np.int64)
+        blind = np.flatnonzero(steps.flags & FORWARD_UNSEEN)
+        if not blind.size:
+            return out
+        backward = np.sort(self.marks.spans("learn")[0])
+        at = np.searchsorted(backward, steps.body[blind])
+        until = np.append(backward, np.iinfo(np.int64).max)[at]
+        first, last = steps.body[blind], np.minimum(until, steps.end[blind])
+        known = stage != NONE
+        seen = measure((covered[0][known], covered[1][known]), first, last)
+        out[blind] = last - first - seen
+        return out
 
     def _names_frame(self) -> pl.DataFrame:
         (tid, ts, dur, pair), counts = self.by_time.take()

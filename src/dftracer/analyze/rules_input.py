@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from dftracer._units import plural
+from dftracer.analyze.advice import advise, case_of, input_kind
+from dftracer.analyze.bound import input_seconds
 from dftracer.analyze.finding import Context, Finding, confidence
-from dftracer.analyze.parts import input_seconds
 from dftracer.analyze.stages import INPUT_STAGES
 from dftracer.analyze.thresholds import (
     FEW_STEPS,
@@ -19,7 +20,7 @@ from dftracer.analyze.thresholds import (
     WORKER_FACTOR,
     WORKERS_BUSY,
 )
-from dftracer.analyze.wording import input_advice, input_words, short
+from dftracer.analyze.wording import input_words, short
 
 __all__ = ["RULES"]
 
@@ -42,6 +43,7 @@ def input_bound(c: Context) -> Iterator[Finding]:
     top = sorted(files.items(), key=lambda kv: (-kv[1], kv[0]))[:5]
     share = v.share(v.input_s)
     worst = max(stages, key=lambda s: (stages[s], s)) if stages else "unseen"
+    advice = advise(input_kind(stages), case_of(c.job, rank))
     of = f"rank {rank.number}'s" if len(c.job.ranks) > 1 else "the"
     yield c.finding(
         "input_bound",
@@ -52,13 +54,13 @@ def input_bound(c: Context) -> Iterator[Finding]:
             "rank": rank.number,
             "steps": int(steady.sum()),
             "share_of_step_time": round(share, 4),
-            "max_speedup": round(v.steady_s / max(v.steady_s - v.input_s, 1e-9), 3),
+            "max_speedup": round(v.whole_s / max(v.whole_s - v.input_s, 1e-9), 3),
             "stage": worst,
             "stages_s": {k: round(s, 6) for k, s in sorted(stages.items(), key=lambda kv: -kv[1])},
             **({"files_while_waiting_s": {p: round(us / 1e6, 6) for p, us in top}} if top else {}),
             "steps_that_waited": int((per_step > 0.05 * rank.wall_us[steady]).sum()),
         },
-        advice=f"At most {short(v.input_s)} can be gained here; {input_advice(rank, stages)}.",
+        advice=f"At most {short(v.input_s)} can be gained here. {advice}",
     )
 
 
@@ -69,12 +71,16 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
     rank, steps = v.rank, v.rank.main.steps
     n = int(steps.steady.sum())
     wait = v.stages_s["fetch_wait"]
-    own = v.input_s - wait
+    own = min(v.input_s, v.rank.account.seconds["input"] - wait)
+    wait = min(wait, v.input_s)
+    case = case_of(c.job, rank)
+    if case.short_items or input_kind(input_seconds(rank)) == "input.sampler":
+        return  # other workers would not help
     processes = [w for w in rank.workers if not w.thread]
     workers = processes or rank.workers
     if not workers:
         if v.share(own) >= MENTION_SHARE and own > wait:
-            needed = max(1, math.ceil(own / max(v.steady_s - own - wait, 1e-6)))
+            needed = max(1, math.ceil(own / max(v.whole_s - own - wait, 1e-6)))
             yield c.finding(
                 "too_few_workers",
                 "The main thread loads its data itself: no loader workers were found.",
@@ -93,7 +99,7 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
     share = float(min(busy.sum() / life.sum(), 1.0))
     at_once = max(1, round(float(life.sum()) / span))  # a loader may start new ones for each epoch
     per_step = float(busy.sum()) / 1e6 / len(steps)
-    other = (v.steady_s - wait) / max(n, 1)
+    other = (v.whole_s - wait) / max(v.rank.account.steps, 1)
     needed = math.ceil(per_step / max(other, 1e-6) - 1e-3)
     if share < WORKERS_BUSY or needed <= at_once:
         return

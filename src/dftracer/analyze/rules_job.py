@@ -7,16 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from dftracer.analyze.advice import advise, case_of, input_kind, straggler_kind
+from dftracer.analyze.bound import between_seconds, input_seconds, own_code_places, user_event, user_words
 from dftracer.analyze.device_bound import device_shares
-from dftracer.analyze.device_verdict import device_advice
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.intervals import total
-from dftracer.analyze.parts import input_seconds, user_event, user_words
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import DEVICE_IDLE_SHARE, MAJORITY, MENTION_SHARE, UNSEEN_SHARE
-from dftracer.analyze.wording import input_advice, short, stage_words
-
-__all__ = ["RULES"]
+from dftracer.analyze.wording import short, stage_words
 
 # What a device waits for.
 _WAITS = {
@@ -30,11 +28,13 @@ _WAITS = {
 
 def exposed_comm(c: Context) -> Iterator[Finding]:
     v = c.view
-    if v is None or v.share(v.stages_s["comm"]) < MENTION_SHARE:
+    if v is None:
         return
-    exposed = v.stages_s["comm"]
+    exposed = v.rank.account.seconds["comm"]
+    if v.share(exposed) < MENTION_SHARE:
+        return
     everything = total(v.rank.main.comm) / 1e6
-    waiting = round(v.waiting_s, 6) if len(c.job.ranks) > 1 else None
+    waiting = round(v.rank.account.seconds["peers"], 6) if len(c.job.ranks) > 1 else None
     spent = float(v.rank.stage_us("comm").sum()) / 1e6
     yield c.finding(
         "exposed_comm",
@@ -57,14 +57,15 @@ def exposed_comm(c: Context) -> Iterator[Finding]:
 
 def transfer_bound(c: Context) -> Iterator[Finding]:
     v = c.view
-    if v is None or v.share(v.stages_s["transfer"]) < MENTION_SHARE:
+    if v is None:
         return
-    seconds = v.stages_s["transfer"]
-    n = int(v.rank.main.steps.steady.sum())
+    seconds, n = v.rank.account.seconds["transfer"], v.rank.account.steps
+    if v.share(seconds) < MENTION_SHARE:
+        return
     yield c.finding(
         "transfer_bound",
         f"{100 * v.share(seconds):.0f} % of the steady time moves data to or from the device:"
-        f" {short(seconds / n)} of each {short(v.steady_s / n)} step.",
+        f" {short(seconds / n)} of each {short(v.rank.account.step_s)} step.",
         seconds,
         confidence(n),
         evidence={
@@ -78,9 +79,9 @@ def transfer_bound(c: Context) -> Iterator[Finding]:
 
 def user_stage(c: Context) -> Iterator[Finding]:
     v = c.view
-    if v is None or v.share(v.stages_s["other"]) < MENTION_SHARE:
+    if v is None or v.share(v.rank.account.annotated_s) < MENTION_SHARE:
         return
-    seconds = v.stages_s["other"]
+    seconds = v.rank.account.annotated_s
     event = user_event(v.rank)
     if event is None:  # operators of the profiler that belong to no stage
         return
@@ -98,6 +99,33 @@ def user_stage(c: Context) -> Iterator[Finding]:
     )
 
 
+def own_code(c: Context) -> Iterator[Finding]:
+    """The program's own code in steps; between them it is another finding."""
+    v = c.view
+    if v is None:
+        return
+    a = v.rank.account
+    seconds = a.seconds["own_code"] - a.annotated_s - a.between_of("own_code")
+    if v.share(seconds) < MENTION_SHARE:
+        return
+    places = own_code_places(v.rank)
+    first = next(iter(places), "")
+    where = f", most of all in {first}" if first else ""
+    yield c.finding(
+        "own_code",
+        f"{100 * v.share(seconds):.0f} % of the steady time is the program's own code{where}.",
+        seconds,
+        confidence(a.steps),
+        evidence={
+            "rank": v.rank.number,
+            "seconds": round(seconds, 6),
+            "share_of_step_time": round(v.share(seconds), 4),
+            **({"where_s": {k: round(s, 6) for k, s in [*places.items()][:5]}} if places else {}),
+        },
+        advice=advise("own_code", case_of(c.job, v.rank, first)),
+    )
+
+
 def checkpoint_stall(c: Context) -> Iterator[Finding]:
     rank = c.rank
     if rank is None:
@@ -107,6 +135,7 @@ def checkpoint_stall(c: Context) -> Iterator[Finding]:
     seconds = float(inside.sum() + outside) / 1e6
     if seconds <= 0:
         return
+    seconds = min(seconds, max(0.0, seconds - rank.account.device.get("checkpoint", 0.0)))
     longest = float(inside.max()) / 1e6 if inside.size else 0.0
     usual = float(np.median(rank.wall_us)) / 1e6
     if c.percent(seconds) < 2 and longest < 5 * usual:
@@ -124,6 +153,7 @@ def checkpoint_stall(c: Context) -> Iterator[Finding]:
             "longest_in_a_step_s": round(longest, 6),
             "median_step_s": round(usual, 6),
         },
+        advice=advise("checkpoint", case_of(c.job, rank)),
     )
 
 
@@ -133,8 +163,7 @@ def between_steps(c: Context) -> Iterator[Finding]:
         return
     main = v.rank.main
     phases = main.phases
-    between = phases.outside_us - phases.unfinished_us - int(main.outside[STAGE_INDEX["checkpoint"]])
-    seconds = between / 1e6
+    seconds = between_seconds(v.rank)
     if v.of_run(seconds) < MENTION_SHARE:
         return
     lengths = (phases.gaps[1] - phases.gaps[0])[: -1 if phases.unfinished_us else None] / 1e6
@@ -151,6 +180,7 @@ def between_steps(c: Context) -> Iterator[Finding]:
             "gaps": len(long),
             "longest_s": round(float(lengths.max()), 6),
         },
+        advice=advise("between_steps", case_of(c.job, v.rank)),
     )
 
 
@@ -198,12 +228,7 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
             "mean_work_s": {str(k): round(w, 6) for k, w in late.work_s.items()},
             "lost_by_all_s": round(late.all_lost_s, 6),
         },
-        advice={
-            "fetch_wait": "Its loader is slower: compare its workers, its share of the data and its storage"
-            " path.",
-            "read": "Its storage is slower: compare node, mount and files with the other ranks.",
-            "preprocess": "Its samples take longer to prepare: compare its share of the data and its cores.",
-        }.get(late.stage, ""),
+        advice=advise(straggler_kind(late.stage), case_of(c.job, late.rank)),
     )
 
 
@@ -219,10 +244,8 @@ def device_idle(c: Context) -> Iterator[Finding]:
     most = max(idle, key=lambda k: idle[k])
     mostly = most if idle[most] > MAJORITY * shares.idle else None
     why = f", mostly {_WAITS[mostly]}" if mostly else ""
-    advice = device_advice(mostly) if mostly else None
-    if mostly == "input":
-        helps = input_advice(rank, input_seconds(rank))
-        advice = f"{helps[0].upper()}{helps[1:]}."
+    kind = input_kind(input_seconds(rank)) if mostly == "input" else mostly
+    advice = advise(kind, case_of(c.job, rank)) if kind else None
     yield c.finding(
         "device_idle",
         f"The device idles {100 * shares.idle:.0f} % of the profiled time{why}.",
@@ -234,6 +257,7 @@ def device_idle(c: Context) -> Iterator[Finding]:
             "idle_s": round(account.idle_s, 6),
             "idle": {k: round(v, 6) for k, v in account.idle.items() if v > 0},
         },
+        line=mostly or "",
         advice=advice or "",
     )
 
@@ -269,8 +293,9 @@ def unexplained_time(c: Context) -> Iterator[Finding]:
         f"{100 * seconds / wall:.0f} % of the step time is not covered by any annotation.",
         seconds,
         1.0,
-        severity="info",
+        severity=None if c.is_bound("unseen") else "info",
         evidence={"rank": rank.number, "unexplained_s": round(seconds, 6), "step_time_s": round(wall, 6)},
+        advice=advise("unseen", case_of(c.job, rank)),
     )
 
 
@@ -278,6 +303,7 @@ RULES = (
     exposed_comm,
     transfer_bound,
     user_stage,
+    own_code,
     checkpoint_stall,
     between_steps,
     evaluation_time,

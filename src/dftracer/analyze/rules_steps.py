@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer._units import plural
-from dftracer.analyze.catalog import KINDS
+from dftracer.analyze.advice import advise, case_of
+from dftracer.analyze.bound import View, recurring_s, restarts_often, startup_stage
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.job import Rank
-from dftracer.analyze.parts import View, recurring_s, restarts_often, startup_stage
 from dftracer.analyze.stages import INPUT_STAGES, NONE, STAGES
 from dftracer.analyze.thresholds import (
     COLD_FACTOR,
@@ -30,7 +30,6 @@ __all__ = ["RULES", "trend"]
 
 Floats = npt.NDArray[np.float64]
 
-_KIND = {k.id: k for k in KINDS}
 _SHUFFLES = 999
 _BLOCKS = 24
 
@@ -164,7 +163,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
             "stage": stage,
             "first_step_index": int(steady[slow[0]]),
         },
-        advice=_KIND["checkpoint_stall"].advice if stage == "checkpoint" else "",
+        advice=advise("checkpoint", case_of(c.job, v.rank)) if stage == "checkpoint" else "",
     )
 
 
@@ -219,11 +218,22 @@ def trend(values: Floats) -> float:
     return float((1 + (shuffled >= seen * (1 - 1e-9)).sum()) / (1 + _SHUFFLES))
 
 
+def _batches_grown(rank: Rank, steps: npt.NDArray[np.intp], quarter: int) -> float:
+    """By which share the batches of the last quarter are larger than those of the first; 0 if not known."""
+    size = rank.main.spent.size
+    if size.size != len(rank.main.steps):
+        return 0.0
+    first, last = float(size[steps[:quarter]].mean()), float(size[steps[-quarter:]].mean())
+    return last / first - 1 if first > 0 else 0.0
+
+
 def step_drift(c: Context) -> Iterator[Finding]:
     v = c.view
     if v is None:
         return
-    steady = np.flatnonzero(v.rank.main.steps.steady)
+    main = v.rank.main
+    filling = main.spent.queue_fills(main.account, v.rank.wall_us)
+    steady = np.flatnonzero(main.steps.steady & ~filling)
     if steady.size < DRIFT_STEPS:
         return
     wall = v.rank.wall_us.astype(float)[steady]
@@ -242,6 +252,19 @@ def step_drift(c: Context) -> Iterator[Finding]:
     difference = account[-quarter:].mean(axis=0) - account[:quarter].mean(axis=0)
     stage = STAGES[int(np.argmax(difference * np.sign(change)))]
     extra = max(0.0, float((limited[turn:] - head).sum()) / 1e6) if change > 0 else 0.0
+    grown = _batches_grown(v.rank, steady, quarter)
+    if change > 0 and grown >= MAJORITY * change:
+        yield c.finding(
+            "step_drift",
+            f"Steps get longer with their batches: {short(tail / 1e6)} in the last quarter,"
+            f" {short(head / 1e6)} in the first; a batch has {100 * grown:.0f} % more data.",
+            extra,
+            confidence(wall.size),
+            severity="info",
+            evidence={"change": round(change, 4), "batch_growth": round(grown, 4), "p": round(p, 4)},
+            advice="Nothing to do if that is meant; compare steps with batches of the same size.",
+        )
+        return
     way = "slower" if change > 0 else "faster"
     yield c.finding(
         "step_drift",

@@ -40,6 +40,8 @@ STAGES: Final = (
     "optimizer",
     "comm",
     "checkpoint",
+    "sync",
+    "own_code",
     "other",
     "unexplained",
 )
@@ -61,6 +63,9 @@ CLASSES: Final = (
     "io_write",
     "inherit",
     "model_op",
+    "wait_for_device",
+    "copy",
+    "launch",
     "skip",
 )
 AI_CATEGORIES: Final = frozenset(
@@ -101,8 +106,10 @@ def class_of(cat: str, name: str) -> int:
 
 def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one table, read top to bottom
     n = name.lower()
-    if cat in {"dftracer", "device_time"}:
+    if cat in {"dftracer", "device_time", "sample"}:
         return "skip"
+    if cat == "cuda":
+        return _cuda_class(n)
     if cat == "dataloader":
         if n.endswith(".iter"):
             return "fetch_wait"
@@ -144,6 +151,15 @@ def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one tab
     return "inherit"
 
 
+def _cuda_class(n: str) -> str:
+    """Of an intercepted call of the CUDA (or HIP) runtime: only those that block the host are recorded."""
+    if "synchronize" in n:
+        return "wait_for_device"
+    if "memcpy" in n:
+        return "copy"
+    return "launch" if "graphlaunch" in n else "skip"
+
+
 def _torch_class(n: str) -> str:  # noqa: PLR0911 - one table, read top to bottom
     if n.startswith("profilerstep"):
         return "block"
@@ -159,7 +175,9 @@ def _torch_class(n: str) -> str:  # noqa: PLR0911 - one table, read top to botto
         return "comm"
     if n.startswith(("memcpy htod", "memcpy dtoh")):
         return "transfer"
-    return "inherit"
+    if n.startswith(("cuda", "hip")) and n.endswith("synchronize"):
+        return "wait_for_device"
+    return "copy" if n.startswith(("cudamemcpy", "hipmemcpy")) else "inherit"
 
 
 def _rules() -> npt.NDArray[np.uint8]:
@@ -181,6 +199,11 @@ def _rules() -> npt.NDArray[np.uint8]:
     table[_CLASS["inherit"], NONE] = other
     table[_CLASS["io_write"], NONE] = other
     table[_CLASS["model_op"], NONE] = STAGE_INDEX["forward"]
+    # A checkpoint, a transfer or a collective that blocks in the driver stays what it is.
+    for around in ("unexplained", "other", "forward", "backward", "optimizer"):
+        table[_CLASS["wait_for_device"], STAGE_INDEX[around]] = STAGE_INDEX["sync"]
+        table[_CLASS["copy"], STAGE_INDEX[around]] = STAGE_INDEX["transfer"]
+    table[_CLASS["launch"], NONE] = STAGE_INDEX["forward"]
     for around in ("unexplained", "other", "fetch_wait", "preprocess", "collate"):
         table[_CLASS["io_read"], STAGE_INDEX[around]] = read
     return table
@@ -197,6 +220,8 @@ SHOWS: Final = tuple(
         "any_compute": "forward",
         "io_read": "read",
         "model_op": "forward",
+        "wait_for_device": "sync",
+        "copy": "transfer",
     }.get(name)
     for name in CLASSES
 )

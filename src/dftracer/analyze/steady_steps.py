@@ -21,13 +21,15 @@ __all__ = ["MOST_STEPS", "steady_steps"]
 MOST_STEPS: Final = 4096
 _SHORT = 0.5  # a rank with less than this share of the steps ended early and is left out
 _SEED: Final = 20
+_CONSECUTIVE: Final = 32
 
 
 def steady_steps(job: Job) -> dict[str, Any] | None:
     """Microseconds per step and stage; None if there are no steps.
 
-    From more than `MOST_STEPS` steps, one is drawn from each of as many equal stretches, with a fixed seed:
-    a regular choice could miss, or hit, everything that a program does at regular intervals.
+    From more than `MOST_STEPS` steps, some consecutive ones are drawn from each of many equal stretches, with
+    a fixed seed: a regular choice could miss, or hit, everything that a program does at regular intervals,
+    and single steps would not show that neighbours make up for each other (workers that take turns).
     """
     most = max((len(r.main.steps) for r in job.ranks), default=0)
     ranks = [r for r in job.ranks if len(r.main.steps) >= max(1, _SHORT * most)]
@@ -76,8 +78,10 @@ def _away(rank: Rank, together: bool) -> Ints:
 def _chosen(rows: np.ndarray) -> np.ndarray:
     if rows.size <= MOST_STEPS:
         return rows
-    edges = np.linspace(0, rows.size, MOST_STEPS + 1).astype(np.int64)
-    return rows[np.random.default_rng(_SEED).integers(edges[:-1], edges[1:])]
+    edges = np.linspace(0, rows.size, MOST_STEPS // _CONSECUTIVE + 1).astype(np.int64)
+    starts = np.random.default_rng(_SEED).integers(edges[:-1], edges[1:] - _CONSECUTIVE + 1)
+    chosen: np.ndarray = rows[(starts[:, None] + np.arange(_CONSECUTIVE)).ravel()]
+    return chosen
 
 
 def _seen(ranks: list[Rank]) -> frozenset[str] | None:

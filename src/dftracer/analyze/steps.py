@@ -11,20 +11,26 @@ from dftracer.analyze.intervals import EMPTY, Intervals
 from dftracer.load.chunk import MISSING, Ints
 
 __all__ = [
+    "FORWARD_UNSEEN",
+    "INFERENCE",
     "MARKS",
     "Bools",
     "StepTable",
     "steps_from_bodies",
     "steps_from_loop",
     "steps_from_profiler",
+    "steps_from_replays",
     "steps_from_step_ends",
 ]
 
 Bools = npt.NDArray[np.bool_]
 
-# The rows of a table of marks.
-MARKS = ("tid", "ts", "dur", "step", "epoch", "count")
-_TS, _DUR, _STEP, _EPOCH, _COUNT = (MARKS.index(m) for m in ("ts", "dur", "step", "epoch", "count"))
+# The rows of a table of marks; `flags` is what automatic tracing says about a step.
+MARKS = ("tid", "ts", "dur", "step", "epoch", "count", "flags")
+_TS, _DUR, _STEP, _EPOCH, _COUNT, _FLAGS = (
+    MARKS.index(m) for m in ("ts", "dur", "step", "epoch", "count", "flags")
+)
+FORWARD_UNSEEN, INFERENCE = 1, 2
 
 
 @dataclass
@@ -42,6 +48,7 @@ class StepTable:
     loop: Ints = field(default_factory=lambda: EMPTY[0])  # which pass through a loader, from 0
     inner: Intervals = EMPTY  # loops inside a step, one span for each step that has any
     evaluation: Ints = field(default_factory=lambda: EMPTY[0])  # us of evaluation inside each step
+    flags: Ints = field(default_factory=lambda: EMPTY[0])  # FORWARD_UNSEEN, INFERENCE
     first: Bools = field(default_factory=lambda: np.empty(0, bool))  # of its epoch or loop
     profiled: Bools = field(default_factory=lambda: np.empty(0, bool))
     steady: Bools = field(default_factory=lambda: np.empty(0, bool))  # used to judge the run
@@ -52,6 +59,8 @@ class StepTable:
             self.loop = np.zeros(n, np.int64)
         if self.evaluation.size != n:
             self.evaluation = np.zeros(n, np.int64)
+        if self.flags.size != n:
+            self.flags = np.zeros(n, np.int64)
         if self.steady.size != n:
             self.first, self.profiled = np.zeros(n, bool), np.zeros(n, bool)
             self.steady = np.ones(n, bool)
@@ -78,7 +87,17 @@ class StepTable:
             c[rows] for c in (self.start, self.body, self.end, self.step, self.epoch, self.loop)
         )
         return StepTable(
-            start, body, end, step, epoch, self.source, self.tid, self.elsewhere, loop, self.inner
+            start,
+            body,
+            end,
+            step,
+            epoch,
+            self.source,
+            self.tid,
+            self.elsewhere,
+            loop,
+            self.inner,
+            flags=self.flags[rows],
         )
 
     @staticmethod
@@ -108,6 +127,7 @@ def steps_from_loop(waits: Ints, bodies: Ints) -> StepTable:
         start[outer], bodies[_TS][outer], end[outer], bodies[_STEP][outer], bodies[_EPOCH][outer], "fetch"
     )
     table.loop = _loops(bodies[_COUNT][outer])
+    table.flags = np.maximum(bodies[_FLAGS][outer], 0)
     if not outer.all():
         table.inner = _inner(table, start[~outer], end[~outer])
     return table
@@ -134,7 +154,8 @@ def steps_from_bodies(bodies: Ints) -> StepTable:
     """`fetch.block` alone: training without a loader, its steps marked by automatic tracing."""
     bodies = bodies[:, np.argsort(bodies[_TS], kind="stable")]
     ts, end = bodies[_TS], bodies[_TS] + bodies[_DUR]
-    return StepTable(ts, ts, end, bodies[_STEP], bodies[_EPOCH], "block")
+    flags = np.maximum(bodies[_FLAGS], 0)
+    return StepTable(ts, ts, end, bodies[_STEP], bodies[_EPOCH], "block", flags=flags)
 
 
 def steps_from_profiler(marks: Ints) -> StepTable:
@@ -142,6 +163,18 @@ def steps_from_profiler(marks: Ints) -> StepTable:
     marks = marks[:, np.argsort(marks[_TS], kind="stable")]
     ts, dur = marks[_TS], marks[_DUR]
     return StepTable(ts, ts, ts + dur, marks[_STEP], np.full(ts.size, MISSING), "profiler")
+
+
+def steps_from_replays(launches: Ints, blocked: Ints) -> StepTable:
+    """From one launch of a CUDA graph to the next; the last one ends when the host no longer waits for it."""
+    launches = launches[:, np.argsort(launches[_TS], kind="stable")]
+    ts = launches[_TS]
+    last = int(ts[-1] + launches[_DUR][-1])
+    after = blocked[_TS] >= ts[-1]
+    if after.any():
+        last = max(last, int((blocked[_TS] + blocked[_DUR])[after].max()))
+    end = np.append(ts[1:], last)
+    return StepTable(ts, ts, end, launches[_STEP], launches[_EPOCH], "graph")
 
 
 def steps_from_step_ends(marks: Ints) -> StepTable:

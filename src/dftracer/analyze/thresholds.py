@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "BOUND_SHARE",
+    "ALWAYS",
+    "BUSY_SHARE",
     "CHRONIC_SHARE",
     "COLD_FACTOR",
     "COMPUTE_ALONE",
@@ -20,6 +21,7 @@ __all__ = [
     "FINDING_SHARE",
     "HIGH_PERCENT",
     "LATE_STEP",
+    "LIMIT_SHARE",
     "LOW_PERCENT",
     "MAJORITY",
     "MANY_OPENS",
@@ -27,8 +29,11 @@ __all__ = [
     "MENTION_SHARE",
     "ONE_SIDED",
     "OPENS_SHARE",
+    "OPTIMIZER_SHARE",
+    "REREAD_BYTES",
     "REREAD_FACTOR",
     "RESTART_FACTOR",
+    "SHORT_ITEM_US",
     "SHORT_RUN",
     "SLOW_FILE_FACTOR",
     "SLOW_FILE_MOST",
@@ -38,6 +43,8 @@ __all__ = [
     "SMALL_READ",
     "SMALL_READS",
     "STEADY_STEPS",
+    "SWAP_RATE",
+    "THROTTLED_SHARE",
     "UNSEEN_SHARE",
     "UNUSED_BATCH_US",
     "UNUSED_SHARE",
@@ -46,8 +53,9 @@ __all__ = [
 ]
 
 # The verdict
+ALWAYS: Final = 0.95  # of the time: "always"
 COMPUTE_ALONE: Final = 0.85  # compute takes nearly all of the steady time: no bottleneck outside it
-BOUND_SHARE: Final = 0.40  # from here on, the training is bound by this part, even if compute is larger
+OPTIMIZER_SHARE: Final = 0.40  # from here on, the training is bound by the optimizer
 MENTION_SHARE: Final = 0.10  # below this, a part is not mentioned in the head of a report
 SHORT_RUN: Final = 20  # steps; in a shorter run start-up can be the largest cost
 FEW_STEPS: Final = 3  # below this, nothing is judged
@@ -80,6 +88,7 @@ CHRONIC_SHARE: Final = 0.5  # of the steps
 # Loader
 WORKERS_BUSY: Final = 0.7
 WORKER_FACTOR: Final = 1.5  # times the others' time per item
+SHORT_ITEM_US: Final = 200  # handing such an item over costs as much as making it
 SLOW_ITEM_FACTOR: Final = 5.0  # times the median item
 
 # Storage
@@ -90,6 +99,13 @@ OPENS_SHARE: Final = 0.2  # of the I/O time
 REREAD_FACTOR: Final = 2.0  # opens per epoch, by one rank
 SLOW_FILE_FACTOR: Final = 4.0  # times the usual time per byte and per call
 SLOW_FILE_MOST: Final = 0.25  # of the files
+
+# Machine
+BUSY_SHARE: Final = 0.10  # of the time of the steps, in which they waited for a CPU
+THROTTLED_SHARE: Final = 0.10  # of the samples of a GPU
+SWAP_RATE: Final = 1 << 20  # bytes per second that are read back
+REREAD_BYTES: Final = 32 << 20  # per epoch; less comes from the disk again for other reasons
+LIMIT_SHARE: Final = 0.90  # of the memory limit, without the page cache
 
 # Trust
 UNSEEN_SHARE: Final = 0.2

@@ -35,7 +35,11 @@ def statement(job: Job) -> dict[str, Any]:
         "span_s": round(span, 6),
         "dropped": sum(int(e.get("dropped", 0) or 0) for e in ends),
         "dropped_by_reason": _dropped_by_reason(ends),
-        "truncated_files": sum(1 for c in counts if c.get("members_cut") or c.get("cut_lines")),
+        "truncated_files": sum(
+            1
+            for p, c in zip(processes, counts, strict=True)
+            if c.get("members_cut") or c.get("cut_lines") or p.copied_with_damage
+        ),
         "bad_lines": sum(c.get("bad_lines", 0) for c in counts),
         "processes_without_end": [p.pid for p in processes if p.end is None],
         "recovered_processes": [p.pid for p, e in zip(processes, ends, strict=True) if e.get("recovered")],
@@ -128,7 +132,7 @@ def _problems(said: dict[str, Any], died: list[dict[str, Any]]) -> Iterator[str]
         )
     n = said["truncated_files"]
     if n:
-        yield f"{plural(n, 'file is', 'files are')} truncated"
+        yield f"{plural(n, 'file is', 'files are')} truncated or damaged"
     n = said["dropped"]
     if n:
         yield f"{plural(n, 'event was', 'events were')} dropped"

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dftracer._units import plural
-from dftracer.analyze.bound import Bound
-from dftracer.analyze.device_bound import device_shares, exact_device, used_unseen
-from dftracer.analyze.device_verdict import device_advice, device_reason, device_verdict
+from dftracer.analyze.advice import Case, advise, case_of, input_kind
+from dftracer.analyze.bound import (
+    Bound,
+    Part,
+    View,
+    input_seconds,
+    own_code_places,
+    repeats,
+    user_words,
+)
+from dftracer.analyze.device_bound import DeviceShares, device_shares, exact_device, used_unseen
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.ledger import unseen_stages
-from dftracer.analyze.parts import Part, View, input_seconds, repeats, user_words
-from dftracer.analyze.thresholds import BOUND_SHARE, MAJORITY, MENTION_SHARE
-from dftracer.analyze.wording import input_advice, input_words, short, stage_words
-
-__all__ = ["Head", "head"]
+from dftracer.analyze.thresholds import ALWAYS, MAJORITY, MENTION_SHARE, OPTIMIZER_SHARE
+from dftracer.analyze.wording import host_whereabouts, input_words, percent, short, short_kernel, stage_words
 
 Head = tuple[str, str, str]
 
@@ -34,31 +39,24 @@ _REASONS = {
     "straggler": ("straggler_rank",),
     "between_steps": ("between_steps",),
 }
-_TRY = {
-    "forward": "Look into the model: lower precision (bf16), torch.compile, or profile its operators.",
-    "backward": "Look into the model: lower precision (bf16), torch.compile, or profile its operators.",
-    "optimizer": "Use a fused or foreach optimizer (fused=True), accumulate gradients, or shard its state.",
-    "compute": "Annotate its parts (ai.compute.forward, backward, step) to see which one it is.",
-    "transfer": "Pin the memory (pin_memory=True), copy with non_blocking=True, or move less.",
-    "comm": "Overlap it with the backward pass, or send less (bf16, larger local batches, fewer syncs).",
-    "checkpoint": "Write checkpoints in the background (torch.distributed.checkpoint.async_save), or fewer.",
-    "startup": "Cache what is set up before the first step, and judge longer runs.",
-    "evaluation": "Evaluate less often or on fewer samples, with torch.inference_mode() and a larger batch.",
-    "between_steps": "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, your own functions).",
-    "other": "Move it out of the step, or overlap it with compute.",
-    "unseen": "Annotate more of the step (ai.compute.*, ai.device.transfer, ai.comm.*), or trace with"
-    " `dftracer run`.",
-}
-
-
 _LAUNCHING = "On a GPU the host only launches: times of forward, backward and optimizer are not the device's."
-_SEE_DEVICE = (
-    "Leave DFTRACER_DEVICE_EVENTS on, or record a profiler window (dftracer.python.torch.trace_handler)."
+# While the device idles, by a profiler's account of a trace without steps.
+_IDLES = {
+    "input": "waiting for data",
+    "comm": "while the host communicates",
+    "checkpoint": "while the host writes or reads checkpoints",
+    "dependency": "with work queued that waits for another stream or an event",
+    "unseen": "for reasons that cannot be seen",
+    "host": "while the host launches work or runs Python",
+}
+_NO_LOADER = (
+    "Use a torch DataLoader or annotate the loop (ai.dataloader.fetch.iter), so that waiting for data can be"
+    " told apart from Python."
 )
 
 
 def head(c: Context, findings: list[Finding]) -> Head:
-    """Verdict, why, what to try."""
+    """Verdict, why, what to try; `findings`: all, those that are symptoms of others too."""
     if c.view is None or c.bound is None:
         alone = _device_alone(c)
         if alone is not None:
@@ -66,21 +64,22 @@ def head(c: Context, findings: list[Finding]) -> Head:
         missing = next(f for f in findings if f.id == "not_enough_evidence")
         return missing.title, _steps_seen(c), missing.advice
     v, bound = c.view, c.bound
+    case = case_of(v.job, v.account_rank, _place(v, bound))
     verdict = _sentence(v, bound)
     slow = next((f for f in findings if f.id == "slow_steps" and f.percent >= 100 * MENTION_SHARE), None)
     if bound.part.id not in {"compute", "other", "unseen"}:
         slow = None  # the bound already says so
     if slow is not None:
         verdict = f"{verdict.rstrip('.')}; {slow.title[0].lower()}{slow.title.partition(':')[0][1:]}."
-    reason = _reason(bound, findings)
-    reason = reason or slow
+    reason = _reason(bound, findings) or slow
+    busy = next((f for f in findings if f.id == "machine_busy" and f.percent >= 100 * MENTION_SHARE), None)
+    if busy is not None and (reason is None or busy.seconds >= reason.seconds):
+        reason = busy  # without a CPU every part takes longer than it would
     if reason is not None:
         return verdict, reason.title, reason.advice
-    why = device_reason(v.rank, bound.part.id) or _why(v, bound)
-    advice = device_advice(bound.part.id) if device_shares(v.rank) is not None else None
-    if used_unseen(v.rank):
-        return verdict, _LAUNCHING, _SEE_DEVICE
-    return verdict, why, advice or _try(v, bound)
+    if bound.part.id == "host" and used_unseen(v.account_rank):
+        return verdict, _LAUNCHING, advise("host", case)
+    return verdict, _device_reason(v, bound) or _why(v, bound), _try(v, bound, case)
 
 
 def _device_alone(c: Context) -> Head | None:
@@ -90,22 +89,29 @@ def _device_alone(c: Context) -> Head | None:
     if rank is None or shares is None:
         return None
     ident = max(shares.parts, key=lambda p: shares.parts[p])
-    said = device_verdict(rank, ident, shares.parts[ident], {})
-    if said is None:
-        return None
-    return said, device_reason(rank, ident) or _steps_seen(c), device_advice(ident) or _TRY.get(ident, "")
-
-
-def _sentence(v: View, b: Bound) -> str:
-    p, said = b.part, None
-    if not p.of_run:
-        said = device_verdict(v.rank, p.id, p.share, input_seconds(v.rank))
-    if said is None and p.id == "unseen" and used_unseen(v.rank):
-        return (
-            f"What the GPU did is not known: {_percent(p.share)} of the steady time launches work on it"
-            " or waits for it."
+    if ident == "device":
+        said = (
+            f"The GPU is the bottleneck: it is busy {percent(shares.device)} of the time{_kernels(shares)}."
         )
-    return said or _VERDICTS[p.id](v, b)
+    else:
+        said = _idles(shares, shares.parts[ident], _IDLES[ident])
+    advice = (
+        _NO_LOADER if ident == "unseen" else advise(ident if ident != "input" else "input.unseen", Case())
+    )
+    return said, _profiled(shares, ident) or _steps_seen(c), advice
+
+
+def _idles(d: DeviceShares, share: float, why: str) -> str:
+    n = round(100 * share)
+    points = "1 point" if n == 1 else f"{n} points"
+    where = f", most of it in {stage_words(d.phase)}" if d.phase and why == _IDLES["host"] else ""
+    return f"The GPU idles {percent(d.idle)} of the time, {points} of it {why}{where}."
+
+
+def _kernels(d: DeviceShares | None) -> str:
+    if d is None or d.kind is None or not d.account.busy_s:
+        return ""
+    return f"; {d.kind} kernels take {percent(d.account.kernels[d.kind] / d.account.busy_s)} of that"
 
 
 def _steps_seen(c: Context) -> str:
@@ -126,24 +132,62 @@ def _reason(bound: Bound, findings: list[Finding]) -> Finding | None:
     return min(fit, key=lambda f: wanted.index(f.id), default=None)
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+def _sentence(v: View, b: Bound) -> str:
+    return _VERDICTS[b.part.id](v, b)
 
 
 def _input(v: View, b: Bound) -> str:
-    words = input_words(input_seconds(v.rank))
-    return f"The training is input-bound: {_percent(b.part.share)} of the steady time waits for data{words}."
+    words = input_words(input_seconds(v.account_rank))
+    n = len(v.account_rank.workers)
+    share = percent(b.part.share)
+    if not v.account.knows_device:
+        return f"The training is input-bound: {share} of the steady time waits for data{words}."
+    if n and words.endswith(")"):
+        words = f"{words[:-1]}, {plural(n, 'loader worker')})"
+    return f"The GPU waits for data: {share} of the steady time{words}."
+
+
+def _device(v: View, b: Bound) -> str:
+    exact = exact_device(v.account_rank)
+    said = "The GPU is the bottleneck: it"
+    if b.part.share >= ALWAYS:
+        said += " always has work queued"
+    else:
+        said += f" has work queued {percent(b.part.share)} of the time"
+    d = device_shares(v.account_rank)
+    if not exact or d is None or d.kind is None or not d.account.busy_s:
+        return f"{said}."
+    busy = percent(d.account.kernels[d.kind] / d.account.busy_s)
+    return f"{said}; {d.kind} kernels take {busy} of its busy time."
+
+
+def _host(v: View, b: Bound) -> str:
+    share = percent(b.part.share)
+    if used_unseen(v.account_rank):
+        return (
+            f"What the GPU did is not known: {share} of the steady time launches work on it or waits for it."
+        )
+    d = device_shares(v.account_rank)
+    if exact_device(v.account_rank) and d is not None and d.idle > MENTION_SHARE:
+        return _idles(d, min(b.part.share, d.idle), _IDLES["host"])
+    where = f", most of it in {stage_words(b.part.stage)}" if b.part.stage else ""
+    return (
+        f"The GPU waits for the host: for {share} of the time it is done as soon as the host has launched its"
+        f" work{where}."
+    )
 
 
 def _compute(v: View, b: Bound) -> str:
     stage = b.part.stage or "compute"
+    whole = max(v.account.whole_s, 1e-9)
+    mine = v.account.host.get(stage, b.part.seconds) / whole
     if b.alone:
-        share = _percent(b.part.share)
-        return f"No bottleneck outside compute: {stage} is {share} of the steady time{_besides(b)}."
-    if stage == "optimizer" and b.part.share >= BOUND_SHARE:
-        share = _percent(b.part.share)
-        return f"The training is optimizer-bound: the optimizer takes {share} of the steady time."
-    return f"{stage.capitalize()} is the largest part ({_percent(b.part.share)}){_besides(b)}."
+        return f"No bottleneck outside compute: {stage} is {percent(mine)} of the steady time{_besides(b)}."
+    if stage == "optimizer" and mine >= OPTIMIZER_SHARE:
+        return f"The training is optimizer-bound: the optimizer takes {percent(mine)} of the steady time."
+    if any(p.share > mine for p in b.beside if not p.of_run):
+        return f"Compute is the largest part ({percent(b.part.share)}){_besides(b)}."
+    return f"{stage.capitalize()} is the largest part ({percent(mine)}){_besides(b)}."
 
 
 def _besides(b: Bound) -> str:
@@ -153,44 +197,74 @@ def _besides(b: Bound) -> str:
 
 
 _BESIDE: dict[str, Callable[[Part], str]] = {
-    "input": lambda p: f"{_percent(p.share)} waits for data",
-    "transfer": lambda p: f"{_percent(p.share)} is transfer to the device",
-    "comm": lambda p: f"{_percent(p.share)} is exposed communication",
+    "input": lambda p: f"{percent(p.share)} waits for data",
+    "transfer": lambda p: f"{percent(p.share)} is transfer to the device",
+    "comm": lambda p: f"{percent(p.share)} is exposed communication",
+    "straggler": lambda p: f"{percent(p.share)} waits for other ranks",
     "checkpoint": lambda p: (
-        f"checkpointing takes {_percent(p.share)} of the run"
+        f"checkpointing takes {percent(p.share)} of the run"
         if p.of_run
-        else f"{_percent(p.share)} is checkpointing"
+        else f"{percent(p.share)} is checkpointing"
     ),
-    "other": lambda p: f"{_percent(p.share)} is {p.stage or 'other work'}",
-    "unseen": lambda p: f"{_percent(p.share)} is in no annotated stage",
-    "device": lambda p: f"the GPU is busy {_percent(p.share)} of the time",
-    "host": lambda p: f"the GPU waits for the host {_percent(p.share)} of the time",
-    "evaluation": lambda p: f"evaluation takes {_percent(p.share)} of the run",
-    "between_steps": lambda p: f"{_percent(p.share)} of the run lies between steps",
-    "startup": lambda p: f"start-up takes {_percent(p.share)} of the run",
+    "own_code": lambda p: f"{percent(p.share)} is the program's own code",
+    "other": lambda p: f"{percent(p.share)} is {p.stage or 'other work'}",
+    "unseen": lambda p: f"{percent(p.share)} is in no annotated stage",
+    "host": lambda p: f"the GPU waits for the host {percent(p.share)} of the time",
+    "evaluation": lambda p: (
+        f"evaluation takes {percent(p.share)} of the run" if p.of_run else f"{percent(p.share)} is evaluation"
+    ),
+    "between_steps": lambda p: f"{percent(p.share)} of the run lies between steps",
+    "startup": lambda p: f"start-up takes {percent(p.share)} of the run",
 }
 
 
 def _straggler(v: View, b: Bound) -> str:
     late = v.straggler
-    assert late is not None
+    if late is None:
+        return f"The ranks wait for each other in turns: {percent(b.part.share)} of the steady time."
     how = "" if late.chronic else ", occasionally"
     return (
-        f"Rank {late.rank.number} is a straggler{how}: the others wait for it {_percent(b.part.share)} of the"
+        f"Rank {late.rank.number} is a straggler{how}: the others wait for it {percent(b.part.share)} of the"
         f" steady time ({stage_words(late.stage)})."
     )
 
 
 def _startup(v: View, b: Bound) -> str:
-    cost = f"{short(b.part.seconds)}, {_percent(b.part.share)} of the run"
+    cost = f"{short(b.part.seconds)}, {percent(b.part.share)} of the run"
     if repeats(v.rank):
         return f"Start-up costs most, and recurs in every epoch: {cost}."
     return f"Start-up costs most: {cost}."
 
 
 def _other(v: View, b: Bound) -> str:
-    name = user_words(v.rank) or "work in no known stage"
-    return f"The training is bound by {name}: {_percent(b.part.share)} of the steady time."
+    name = user_words(v.account_rank) or "work in no known stage"
+    return f"The training is bound by {name}: {percent(b.part.share)} of the steady time."
+
+
+def _own_code(v: View, b: Bound) -> str:
+    said = f"The program's own code is the largest part: {percent(b.part.share)} of the steady time"
+    places = own_code_places(v.account_rank)
+    if not places:
+        return f"{said} is in none of the stages of training."
+    first = next(iter(places))
+    most = "most of it " if places[first] > MAJORITY * sum(places.values()) else ""
+    return f"{said}, {most}in {first}."
+
+
+def _checkpoint(v: View, b: Bound) -> str:
+    share = percent(b.part.share)
+    if v.account.knows_device and not b.part.of_run:
+        return (
+            f"The GPU waits for checkpoints: for {share} of the time the host writes or reads them and the"
+            " GPU has at most their copies to do."
+        )
+    of = "run" if b.part.of_run else "steady time"
+    return f"The training is checkpoint-bound: {short(b.part.seconds)}, {share} of the {of}."
+
+
+def _unseen(v: View, b: Bound) -> str:
+    what = "Most of the step" if b.part.share > MAJORITY else "The largest part of the step"
+    return f"{what} cannot be seen: {percent(b.part.share)} of the steady time is in no annotated stage."
 
 
 _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
@@ -199,67 +273,101 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
     "straggler": _straggler,
     "startup": _startup,
     "other": _other,
+    "device": _device,
+    "host": _host,
+    "own_code": _own_code,
+    "checkpoint": _checkpoint,
+    "unseen": _unseen,
+    "dependency": lambda v, b: (
+        f"The GPU waits for itself: {percent(b.part.share)} of the time it has work queued that mostly waits"
+        " for another stream or an event."
+    ),
     "transfer": lambda v, b: (
-        f"The training is transfer-bound: {_percent(b.part.share)} of the steady time"
+        f"The training is transfer-bound: {percent(b.part.share)} of the steady time"
         " moves data to or from the device."
     ),
     "comm": lambda v, b: (
-        f"The training is communication-bound: {_percent(b.part.share)} of the steady time"
+        f"The training is communication-bound: {percent(b.part.share)} of the steady time"
         " is exposed communication."
     ),
-    "checkpoint": lambda v, b: (
-        f"The training is checkpoint-bound: {short(b.part.seconds)},"
-        f" {_percent(b.part.share)} of the {'run' if b.part.of_run else 'steady time'}."
-    ),
     "evaluation": lambda v, b: (
-        f"Evaluation is the largest part: {short(b.part.seconds)}, {_percent(b.part.share)} of the run."
+        f"Evaluation is the largest part: {short(b.part.seconds)},"
+        f" {percent(b.part.share)} of the {'run' if b.part.of_run else 'time'}."
     ),
     "between_steps": lambda v, b: (
         f"The time between steps is the largest part: {short(b.part.seconds)},"
-        f" {_percent(b.part.share)} of the run, in no step."
-    ),
-    "unseen": lambda v, b: (
-        f"Most of the step cannot be seen: {_percent(b.part.share)} of the steady time"
-        " is in no annotated stage."
+        f" {percent(b.part.share)} of the run, in no step."
     ),
 }
 
 
+def _profiled(d: DeviceShares, ident: str) -> str | None:
+    """What a profiler says about the busy device, or about the host it waits for."""
+    a = d.account
+    if ident == "device" and a.top:
+        told = [f"{short_kernel(t['name'])} {percent(t['share'])}" for t in a.top[:3]]
+        return f"Largest kernels: {', '.join(told)} of the kernel time."
+    if ident == "host" and (where := host_whereabouts(a)):
+        return (
+            f"While it idles the host is in {where}; {plural(a.launches, 'launch', 'launches')},"
+            f" {a.launch_delay_us or 0:.3g} us each from call to start."
+        )
+    return None
+
+
+def _device_reason(v: View, b: Bound) -> str | None:
+    d = device_shares(v.account_rank)
+    if b.part.id not in {"device", "host"} or d is None:
+        return None
+    if exact_device(v.account_rank):
+        return _profiled(d, b.part.id)
+    lag = "late" if b.part.id == "device" else "at once"
+    return f"The device reaches the boundaries of phases {lag}; a profiler window would name kernels."
+
+
 def _why(v: View, b: Bound) -> str:
     """Both values: what the part takes, and what it is compared with."""
-    p, n = b.part, max(1, b.steady_steps)
-    step = v.steady_s / n
-    if p.of_run and v.steady_s <= 0:
+    p, n = b.part, max(1, b.steps)
+    step = v.account.step_s
+    if p.of_run and v.whole_s <= 0:
         return f"The run takes {short(v.run_s)}, and none of its steps lies outside of that."
-    if p.of_run:
-        return (
-            f"The run takes {short(v.run_s)}, its {n} steady steps {short(v.steady_s)} of that"
-            f" ({short(step)} each)."
-        )
+    if p.of_run or p.id == "evaluation":
+        return f"The run takes {short(v.run_s)}, its {plural(n, 'steady step')} {short(step)} each."
+    stages = v.account.host
     if p.is_compute:
-        name = "compute" if v.rank.main.unnamed_compute else "forward"
-        told = [f"{name} {short(v.stages_s['forward'] / n)}"] if v.stages_s["forward"] else []
-        told += [f"{s} {short(v.stages_s[s] / n)}" for s in ("backward", "optimizer") if v.stages_s[s]]
+        name = "compute" if v.account_rank.main.unnamed_compute else "forward"
+        told = [f"{name} {short(stages['forward'] / n)}"] if stages["forward"] else []
+        told += [f"{s} {short(stages[s] / n)}" for s in ("backward", "optimizer") if stages[s]]
         # Loading that was not seen did not take no time.
-        waiting = v.input_s > 0 or "fetch_wait" not in unseen_stages(v.rank)
-        loading = f"; waiting for data {short(v.input_s / n)}" if waiting else ""
+        loaded = v.account.seconds["input"]
+        waiting = loaded > 0 or "fetch_wait" not in unseen_stages(v.account_rank)
+        loading = f"; waiting for data {short(loaded / n)}" if waiting else ""
         return f"Of each {short(step)} step: {', '.join(told)}{loading}."
     spent = f"{short(p.seconds / n)} of each {short(step)} step"
-    return f"{spent}, compute {short(v.compute_s / n)}." if v.compute_s else f"{spent}; no compute was seen."
+    compute = v.account.seconds["host"] + v.account.seconds["device"]
+    return f"{spent}, compute {short(compute / n)}." if compute else f"{spent}; no compute was seen."
 
 
-def _try(v: View, b: Bound) -> str:
-    p = b.part
+def _place(v: View, b: Bound) -> str:
+    return (
+        next(iter(own_code_places(v.account_rank)), "") if b.part.id in {"own_code", "between_steps"} else ""
+    )
+
+
+def _try(v: View, b: Bound, case: Case) -> str:
+    p, rank = b.part, v.account_rank
+    loading = input_kind(input_seconds(rank))
     if p.id == "input":
-        advice = input_advice(v.rank, input_seconds(v.rank))
-        return f"{advice[0].upper()}{advice[1:]}."
+        return advise(loading, case)
     if p.is_compute:
-        if not b.alone:
+        if not b.alone and p.stage in {"forward", "backward", "compute"}:
             beside = next((q for q in b.beside if not q.is_compute), None)
-            if beside is not None and p.stage in {"forward", "backward", "compute"} and beside.id == "input":
-                advice = input_advice(v.rank, input_seconds(v.rank))
-                return f"{advice[0].upper()}{advice[1:]}."
-        return _TRY[p.stage or "compute"]
-    if p.id == "startup" and p.stage == "fetch_wait" and v.rank.workers:
-        return f"Start workers once (persistent_workers=True); {_TRY[p.id][0].lower()}{_TRY[p.id][1:]}"
-    return _TRY[p.id]
+            if beside is not None and beside.id == "input":
+                return advise(loading, case)
+        return advise(p.stage or "compute", case)
+    if p.id == "straggler":
+        return "Give all ranks the same work between collectives; the ranks table shows who waits."
+    if p.id == "startup" and p.stage == "fetch_wait" and rank.workers:
+        rest = advise("startup", case)
+        return f"Start workers once (persistent_workers=True); {rest[0].lower()}{rest[1:]}"
+    return advise(p.id, case)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dftracer.analyze.job import Rank
+from dftracer.analyze.device_account import DeviceAccount
 from dftracer.analyze.thresholds import MAJORITY
-
-__all__ = ["STAGE_WORDS", "input_advice", "input_words", "ordinal", "short", "stage_words"]
 
 STAGE_WORDS = {
     "fetch_wait": "waiting for data",
@@ -15,6 +13,9 @@ STAGE_WORDS = {
     "transfer": "transfer to the device",
     "comm": "communication",
     "checkpoint": "checkpointing",
+    "sync": "waiting for the device",
+    "own_code": "the program's own code",
+    "sampler": "the sampler",
     "compute": "compute",
     "optimizer": "the optimizer",
     "other": "other annotated work",
@@ -22,18 +23,6 @@ STAGE_WORDS = {
     "idle": "idle workers",
     "unseen": "work that is not visible",
 }
-
-_HELPS = {
-    "read": "storage is the slow part: fewer and larger reads, a faster or local copy of the data, or more"
-    " loader workers",
-    "preprocess": "preprocessing is the slow part: make it cheaper, do it once and store the result, or use"
-    " more loader workers",
-    "collate": "collating is the slow part: collate in loader workers, avoid copies, use larger contiguous"
-    " samples",
-    "idle": "the workers are idle while the loop waits: raise prefetch_factor, use persistent_workers, look"
-    " at the transfer between processes (large tensors, pickling)",
-}
-_SEE_IT = "annotate the dataset (ai.data.item, ai.data.preprocess) to see what the loader does"
 
 
 def stage_words(stage: str) -> str:
@@ -71,8 +60,27 @@ def input_words(stages: dict[str, float]) -> str:
     return f" ({' and '.join(shares)} of it)"
 
 
-def input_advice(rank: Rank, stages: dict[str, float]) -> str:
-    """What helps against waiting for data; says nothing about workers if there are none."""
-    worst = max(stages, key=lambda s: (stages[s], s)) if stages else "unseen"
-    helps = _HELPS.get(worst, _SEE_IT)
-    return helps if rank.workers else helps.replace("more loader workers", "loader workers")
+def percent(share: float) -> str:
+    """A share of the time."""
+    return f"{100 * share:.0f} %"
+
+
+def short_kernel(name: str, most: int = 40) -> str:
+    """A kernel's name without namespaces."""
+    name = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("at::native::", "")
+    name = name.partition("<")[0].partition("(")[0] or name
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def host_whereabouts(a: DeviceAccount, most: int = 3) -> str:
+    """The functions, and the I/O, that the host was in while the device waited for it."""
+    told = [f"{_place(name)} {1e3 * s:.3g} ms" for name, s in [*a.host_functions.items()][:most]]
+    files = [f"{_place(name)} {1e3 * s:.3g} ms" for name, s in [*a.host_io.items()][:most]]
+    return " and ".join(
+        part for part in (", ".join(told), f"I/O: {', '.join(files)}" if files else "") if part
+    )
+
+
+def _place(name: str, most: int = 60) -> str:
+    """A shortened name: the end of a long name says more than its beginning."""
+    return name if len(name) <= most else "…" + name[1 - most :]

@@ -2,7 +2,7 @@
 
 An adapter is a module with `NAME` (as users call the framework) and `install(module, patches)`, where
 `patches` can undo every change. It tells the step rule what it knows through
-`dftracer.auto._training.training()`: the calls there (`step_begins`, `step_ends`, `evaluation_begins`,
+`dftracer._core.training()`: the calls there (`step_begins`, `step_ends`, `evaluation_begins`,
 `forward_begins` ...) replace, for as long as they are made, what the rule would have inferred.
 """
 

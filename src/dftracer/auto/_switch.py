@@ -68,12 +68,15 @@ def _torch_is_there(torch: ModuleType) -> None:
         importlib.import_module(f"dftracer.torch.{name}")
         for name in ("checkpoint", "comm", "compute", "loader", "transfer")
     )
+    steps: Any = importlib.import_module("dftracer.auto._steps")
     told: Any = importlib.import_module("dftracer.auto._told")
     if not _registered:
         _registered = True
         before_finalize(_finish)
         os.register_at_fork(after_in_child=_forked)
     told.found("PyTorch")
+    _watch("torch", steps.install)
+    _watch("torch._dynamo.eval_frame", steps.install_compiled)
     _watch("torch", transfer.install)
     _watch("torch", comm.install)
     _watch("torch.utils.data.dataloader", loader.install)
@@ -109,13 +112,13 @@ def _by_adapter(ours: str) -> Any:
 
 
 def _finish() -> None:
-    trainings: Any = sys.modules.get("dftracer.auto._threads")
-    if trainings is not None:
+    steps: Any = sys.modules.get("dftracer.auto._steps")
+    if steps is not None:
         failure = getattr(sys, "last_value", None)
-        trainings.finish_all(None if failure is None else type(failure).__name__)
+        steps.finish_all(None if failure is None else type(failure).__name__)
 
 
 def _forked() -> None:
-    trainings: Any = sys.modules.get("dftracer.auto._threads")
-    if trainings is not None:
-        trainings.forget_all()
+    steps: Any = sys.modules.get("dftracer.auto._steps")
+    if steps is not None:
+        steps.forget_all()

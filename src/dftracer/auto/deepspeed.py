@@ -10,10 +10,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from dftracer._core import training
 from dftracer.auto import _told
-from dftracer.auto._events import now
-from dftracer.auto._threads import training
-from dftracer.torch.compute import ALL_INSIDE
+from dftracer.auto._steps import ALL_INSIDE
 from dftracer.torch.patches import Patches, safely
 
 __all__ = ["NAME", "install"]
@@ -40,7 +39,7 @@ def install(module: ModuleType, patches: Patches) -> None:
 def _backward(original: Any) -> Any:
     def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
         here = training()
-        safely(here.backward_begins, now())
+        safely(here.backward_begins)
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
@@ -54,16 +53,16 @@ def _backward(original: Any) -> Any:
 
 def _step(original: Any) -> Any:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here, key = training(), id(self)
-        if here.scaling is not None or not safely(_updates, self):
+        here = training()
+        if here.scaling or not safely(_updates, self):
             return original(self, *args, **kwargs)
-        safely(here.optimizer_begins, key, now())
+        safely(here.optimizer_begins, self)
         here.scaling = ALL_INSIDE
         try:
             return original(self, *args, **kwargs)
         finally:
-            here.scaling = None
-            safely(lambda: here.optimizer_ends(key, now(), not self.was_step_applied()))
+            here.scaling = 0
+            safely(lambda: here.optimizer_ends(self, not self.was_step_applied()))
 
     return step
 

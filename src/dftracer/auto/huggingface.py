@@ -18,7 +18,7 @@ from dftracer.auto._required import required
 from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
-    from dftracer.auto._training import Training
+    from dftracer._core import Training
 
     class TrainerCallback:
         """Stands in for the framework's own where types are checked."""
@@ -54,7 +54,7 @@ _observed = False  # whether every trainer's callbacks are observed: one of ours
 def _here() -> Training | None:
     if not auto.installed():
         return None
-    from dftracer.auto._threads import training  # noqa: PLC0415 - brings the recorder's nodes
+    from dftracer._core import training  # noqa: PLC0415 - the recorder is loaded on use
 
     return training()
 
@@ -68,15 +68,13 @@ def _begins(state: Any) -> None:
 def _step_ends() -> None:
     here = _here()
     if here is not None:
-        from dftracer.auto._events import now  # noqa: PLC0415
-
-        here.step_ends(now())
+        here.step_ends()
 
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Know when a `transformers.Trainer` has stepped or evaluates; its callbacks stay as they are."""
     global _observed  # noqa: PLW0603
-    from dftracer.auto._evaluating import evaluating  # noqa: PLC0415
+    from dftracer.auto._steps import evaluating  # noqa: PLC0415
 
     def around_begin(original: Callable[..., Any]) -> Callable[..., Any]:
         def on_train_begin(self: Any, args: Any, state: Any, *more: Any, **kwargs: Any) -> Any:

@@ -12,12 +12,12 @@ batch is one `compute/compute` event, and the time between two batches is waitin
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dftracer import _core, _session
+from dftracer import _core, _session, auto
 from dftracer.auto._events import BLOCK, EPOCH, EVALUATE, FETCH, TRAIN, Word
 from dftracer.auto._required import required
 from dftracer.python import ai
@@ -91,35 +91,15 @@ class DFTracerCallback(Callback):
             safely(word.write, start, end, dict(numbers))
 
 
-class _Deaf:
-    """Takes the place of the step rule while Keras tells: its optimizers are not torch's."""
-
-    fetching = False
-    scaling = step = latest = None
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: 0
-
-
-_outer = threading.local()
-
-
 def _quiet(on: bool) -> None:
-    from dftracer.auto import _threads  # noqa: PLC0415 - only where torch may be watched
+    """Keras tells what happens: its optimizers are not torch's."""
+    from dftracer.auto import _steps  # noqa: PLC0415 - only where torch may be watched
 
-    here = _threads.local
-    now = getattr(here, "training", None)
-    if on and not isinstance(now, _Deaf):
-        if now is not None and not now._backwards:
-            _threads._all.remove(now)  # Keras looks at a batch before it trains; nothing else has happened
-            now = None
-        _outer.training = now
-        here.training = _Deaf()
-    elif not on and isinstance(now, _Deaf):
-        if _outer.training is None:
-            del here.training
-        else:
-            here.training = _outer.training
+    if not auto.installed() or "torch" not in sys.modules:
+        return
+    if on:  # Keras looks at a batch before it trains
+        _steps.forget_this()
+    _core.training().muted = on
 
 
 def install(module: ModuleType, patches: Patches) -> None:

@@ -23,7 +23,7 @@ from dftracer.auto._required import required
 from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
-    from dftracer.auto._training import Training
+    from dftracer._core import Training
 
     class Callback:
         """Stands in for the framework's own where types are checked."""
@@ -53,7 +53,7 @@ _HOOKS = ("[Callback]", "[LightningModule]")
 def _here() -> Training | None:
     if not auto.installed():
         return None
-    from dftracer.auto._threads import training  # noqa: PLC0415 - brings the recorder's nodes
+    from dftracer._core import training  # noqa: PLC0415 - the recorder is loaded on use
 
     return training()
 
@@ -89,7 +89,7 @@ _observed = False  # whether every trainer's hooks are observed: a callback of o
 def _hook(trainer: Any, name: str) -> None:
     """A trainer calls this hook of its callbacks."""
     if name in _MARKS:
-        _tell(_MARKS[name], _now())
+        _tell(_MARKS[name])
     elif name == "on_train_start" and trainer.global_step:
         # A resumed run continues counting where the earlier one stopped.
         _tell("resume", int(trainer.global_step), int(trainer.current_epoch))
@@ -147,7 +147,7 @@ class DFTracerProfiler(Profiler):
             return
         self._open[action_name] = _now()
         if _is_forward(action_name):
-            _tell("forward_begins", self._open[action_name])
+            _tell("forward_begins")
 
     def stop(self, action_name: str) -> None:
         """And ends it."""
@@ -156,7 +156,7 @@ class DFTracerProfiler(Profiler):
             return
         end = _now()
         if _is_forward(action_name):
-            _tell("forward_ends", end)
+            _tell("forward_ends")
         elif action_name.startswith(_HOOKS) and ".on_" in action_name:
             safely(_write_hook, action_name, start, end)
 

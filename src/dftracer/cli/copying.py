@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dftracer._units import plural
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import identity
 from dftracer.format.files import NoTraces, find_files
-from dftracer.format.reader import Problems, text_lines
-from dftracer.format.text import parse_line, stripped
+from dftracer.format.text import parse_line
 
-__all__ = ["copied_lines", "input_files", "whole_number"]
+__all__ = ["Damage", "copied_lines", "input_files", "whole_number"]
 
 _LARGEST = (1 << 63) - 1
 
@@ -40,22 +40,46 @@ def input_files(paths: Iterable[str], not_below: Path | None = None) -> tuple[li
     return files, recovered
 
 
-def copied_lines(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each record with its text; lines that are not records are counted in `problems`."""
-    for line, is_last in text_lines(path, problems):
-        text = stripped(line)
-        if not text:
-            continue
-        try:
-            record = parse_line(text)
-        except ValueError:
-            record = None
-        if isinstance(record, dict) and isinstance(record.get("name"), str):
-            yield text.decode("utf-8", "replace").removesuffix("]").rstrip(" \t,"), record
-        elif is_last:
-            problems.cut_last_line.append(str(path))
-        else:
-            problems.skipped["not a record"] += 1
+class Damage:
+    """What could not be copied out of some files."""
+
+    def __init__(self) -> None:
+        self.members = 0  # damaged or truncated
+        self.lines = 0  # not a record, or cut
+
+    def __bool__(self) -> bool:
+        return bool(self.members or self.lines)
+
+    def count(self, counts: dict[str, Any]) -> None:
+        """Add what a reader counted in one file."""
+        self.members += counts["members_cut"]
+        # The last line of a damaged member breaks off with it.
+        self.lines += counts["bad_lines"] + max(0, counts["cut_lines"] - counts["members_cut"])
+
+    def words(self) -> str:
+        return " and ".join(
+            plural(count, what)
+            for count, what in ((self.members, "damaged gzip member"), (self.lines, "broken line"))
+            if count
+        )
+
+    def as_json(self) -> dict[str, int]:
+        return {"members": self.members, "lines": self.lines}
+
+
+def copied_lines(path: Path, damage: Damage) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each record that the other commands read, with its text; `damage` counts what they skip."""
+    from dftracer.load._scan import Scanner
+
+    scanner = Scanner(path, 1, 1 << 20, text=True)
+    for raw in scanner:
+        for line in bytes(raw.get("text", b"")).splitlines():
+            try:
+                record = parse_line(line)
+            except ValueError:
+                record = None
+            yield line.decode("utf-8", "replace"), record if isinstance(record, dict) else {}
+    damage.count(scanner.counts())
 
 
 def whole_number(value: Any) -> int | None:

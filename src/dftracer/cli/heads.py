@@ -12,11 +12,10 @@ from dftracer.load.process import ProcessInfo
 __all__ = ["processes_of"]
 
 
-def processes_of(args: argparse.Namespace, recovered: bool = True) -> list[ProcessInfo]:
+def processes_of(args: argparse.Namespace) -> list[ProcessInfo]:
     """The processes that wrote the files the arguments mean, after completing traces of killed ones."""
     try:
-        if recovered:
-            recover(args.paths)
+        recover(args.paths)
         return find_processes(args.paths)
     except NoTraces as e:
         raise CommandError(str(e)) from None

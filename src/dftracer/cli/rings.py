@@ -16,6 +16,7 @@ __all__ = ["add_ring_arguments", "look_after_rings"]
 _DEAD = "dead"
 _OUT_OF_SIGHT = "not visible here"
 _ELSEWHERE = "of another host or container"
+_UNFINISHED = "killed during its set-up"
 
 
 def add_ring_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,12 @@ def add_ring_arguments(parser: argparse.ArgumentParser) -> None:
         " PATH if they were moved, else into new files in -o",
     )
     parser.add_argument(
-        "--discard", action="store_true", help="with --rings: discard the events of rings that have no trace"
+        "--discard",
+        action="store_true",
+        help="with --rings: discard the events of rings that have no trace; only those of traces under PATH",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="with --discard: the rings of every run, wherever its traces are"
     )
 
 
@@ -35,6 +41,8 @@ def look_after_rings(args: argparse.Namespace) -> int:
     """List every ring, with what became of it."""
     from dftracer import _core
 
+    if args.discard and not (args.paths or args.all):
+        raise CommandError("whose events to discard? Name the PATH of their traces, or --all for every run")
     requested = os.environ.get("DFTRACER_RING_DIR")
     places = [str(p) for p in map(Path, args.paths) if p.is_dir()] + ([requested] if requested else [])
     moved = _traces_by_name(args.paths)
@@ -55,16 +63,11 @@ def look_after_rings(args: argparse.Namespace) -> int:
 
 
 def _traces_by_name(paths: list[str]) -> dict[str, list[Path]]:
-    from dftracer.load.files import NoTraces, find_files
+    """The traces under the paths; where there are none, rings of theirs may still be left."""
+    from dftracer.format.files import find_traces
 
-    if not paths:
-        return {}
-    try:
-        files = find_files(paths)
-    except NoTraces as e:
-        raise CommandError(str(e)) from None
     found: dict[str, list[Path]] = {}
-    for file in files:
+    for file in map(Path, find_traces(paths)):
         found.setdefault(file.name, []).append(file)
     return found
 
@@ -73,7 +76,8 @@ def _recover(ring: dict[str, Any], moved: dict[str, list[Path]], args: argparse.
     """What became of one ring."""
     from dftracer import _core
 
-    if ring["state"] == _OUT_OF_SIGHT and args.discard and _core.discard_ring(ring["ring"]):
+    discard = args.discard and (args.all or _is_below(ring, args.paths))
+    if ring["state"] in {_OUT_OF_SIGHT, _UNFINISHED} and discard and _core.discard_ring(ring["ring"]):
         return {"outcome": "discarded", "why": "", "recovered": 0, "to": None}
     if ring["state"] != _DEAD and not (ring["state"] == _ELSEWHERE and args.force):
         return {"outcome": "kept", "why": ring["state"], "recovered": 0, "to": None}
@@ -90,9 +94,18 @@ def _recover(ring: dict[str, Any], moved: dict[str, list[Path]], args: argparse.
         target.mkdir(parents=True, exist_ok=True)
         to = str(target.resolve() / Path(trace).name)
         outcome, why, events = _core.recover_ring(path, to, True, args.force)
-    if outcome == "kept" and args.discard and _core.discard_ring(path):
+    if outcome == "kept" and discard and _core.discard_ring(path):
         outcome, why = "discarded", ""
     return {"outcome": outcome, "why": why, "recovered": events, "to": to if outcome == "recovered" else None}
+
+
+def _is_below(ring: dict[str, Any], paths: list[str]) -> bool:
+    """Whether a ring belongs under one of the paths: its trace, or itself. One without events is no loss."""
+    if ring["state"] == _UNFINISHED:
+        return True
+    places = [Path(p).resolve() for p in paths]
+    mine = [Path(p).resolve() for p in (ring["trace"], ring["ring"]) if p]
+    return any(m == place or place in m.parents for m in mine for place in places)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import check_output
-from dftracer.format.files import NoTraces, find_files
+from dftracer.load.files import NoTraces, find_files, recover
 
 if TYPE_CHECKING:
     from dftracer.load.process import ProcessInfo
@@ -89,7 +89,7 @@ def filters(args: argparse.Namespace) -> dict[str, Any]:
 
 def open_trace(args: argparse.Namespace, **more: Any) -> Any:
     """The trace the arguments mean, with their filters; traces of killed processes are completed first."""
-    from dftracer.load import Trace, recover
+    from dftracer.load import Trace
 
     wanted = {**filters(args), **more} if hasattr(args, "ranks") else more
     try:
@@ -129,5 +129,8 @@ def time_range(args: argparse.Namespace, processes: Iterable[ProcessInfo]) -> tu
 
 def output_path(args: argparse.Namespace, default: str | os.PathLike[str]) -> Path:
     """Where to write: not to an input, and not over an existing file unless forced."""
-    inputs = find_files(args.paths) if hasattr(args, "paths") else []
+    inputs = []
+    if hasattr(args, "paths"):
+        recover(args.paths)  # it may make the first of them
+        inputs = find_files(args.paths)
     return check_output(Path(args.output or default), inputs, force=args.force)

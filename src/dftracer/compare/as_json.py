@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.compare.comparison import FALSE_ALARMS, Comparison
+from dftracer.compare.comparison import FALSE_ALARMS, Comparison, RunPart
 from dftracer.compare.sentences import headline, letters, notes
 from dftracer.compare.side import Side
 from dftracer.compare.statistics import Change
-
-__all__ = ["to_json"]
 
 
 def _change(c: Change) -> dict[str, Any]:
@@ -46,6 +44,7 @@ def _side(letter: str, side: Side) -> dict[str, Any]:
         **{k: side.run.get(k) for k in keys},
         "steady_steps": side.steps,
         "ranks": side.ranks,
+        "runs": len(side.members),
         "verdict": side.told.get("verdict"),
     }
 
@@ -57,6 +56,7 @@ def _one(c: Comparison, name: str) -> dict[str, Any]:
         a, b = (None if x is None or not x.size else round(float(np.median(x)), 9) for x in sides)
         stages[stage] = {"a_s": a, "b_s": b, "change": None, "interval": [None, None]}
     return {
+        "answer": c.answer,
         "difference": c.difference,
         "changed": c.changed,
         "stages": stages,
@@ -74,8 +74,16 @@ def _one(c: Comparison, name: str) -> dict[str, Any]:
         },
         "io": {f.id: f.to_json() for f in c.io},
         "findings": c.findings,
+        "whole_run": None if c.whole is None else {**_part(c.whole), "changed": c.changed_parts},
+        "parts": {p: _part(x) for p, x in c.parts.items()},
+        "steps_per_block": c.block,
+        "steps_needed": c.steps_needed() if c.answer == "cannot_tell" else None,
         "notes": notes(c),
     }
+
+
+def _part(x: RunPart) -> dict[str, Any]:
+    return {"a_s": round(x.a, 9), "b_s": round(x.b, 9), "change": _short(x.b / x.a - 1) if x.a else None}
 
 
 def to_json(comparisons: list[Comparison]) -> dict[str, Any]:

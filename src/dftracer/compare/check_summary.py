@@ -17,6 +17,8 @@ _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def headline_of(run: str, checks: list[Check]) -> str:
     failed = [c for c in checks if not c.ok]
+    if failed and all(c.cannot_tell for c in failed):
+        return f"{run}: cannot tell in {len(failed)} of {plural(len(checks), 'check')}."
     if failed:
         return f"{run} fails {len(failed)} of {plural(len(checks), 'check')}."
     return f"{run} passes {'its check' if len(checks) == 1 else f'all {len(checks)} checks'}."
@@ -26,7 +28,7 @@ def check_lines(run: str, checks: list[Check]) -> list[str]:
     """Failures first."""
     out = [headline_of(run, checks)]
     for c in sorted(checks, key=lambda c: c.ok):
-        out.append(f"  {'ok    ' if c.ok else 'FAILED'}  {c.reason}")
+        out.append(f"  {'ok    ' if c.ok else 'UNSURE' if c.cannot_tell else 'FAILED'}  {c.reason}")
         out += [f"          {line}" for line in c.details]
     return out
 

@@ -10,14 +10,19 @@ import numpy as np
 from dftracer._units import bytes_text
 from dftracer.analyze.catalog import FINDING_IDS
 from dftracer.analyze.stages import STAGES
-from dftracer.compare.comparison import LEAST_MOVE, Comparison
+from dftracer.compare.comparison import LEAST_MOVE, Comparison, RunPart
 from dftracer.compare.figures import Figure, device_figures, io_figures, throughput_figures
 from dftracer.compare.limits import BadLimit, Limit
-from dftracer.compare.sentences import interval_text, percent_text, reasons, time_text, times_text
+from dftracer.compare.sentences import (
+    interval_text,
+    needed_text,
+    percent_text,
+    reasons,
+    time_text,
+    times_text,
+)
 from dftracer.compare.side import Side
 from dftracer.compare.statistics import Change, Floats
-
-__all__ = ["Check", "against_baseline", "check_limit", "known_figures"]
 
 _PERCENTILES = {"median": 50, "p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
 _OF_SERIES = (*_PERCENTILES, "mean")
@@ -27,7 +32,7 @@ _PIECES = ("steady", "startup", "evaluation", "outside", "profiled")
 
 @dataclass
 class Check:
-    """One question and its answer."""
+    """One question and its answer; `cannot_tell`: it is not ok because nobody can say."""
 
     name: str
     ok: bool
@@ -35,11 +40,17 @@ class Check:
     value: float | None = None
     limit: float | None = None
     details: list[str] = field(default_factory=list)
+    cannot_tell: bool = False
+
+    @property
+    def answer(self) -> str:
+        return "cannot_tell" if self.cannot_tell else "same" if self.ok else "different"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "ok": self.ok,
+            "answer": self.answer,
             "reason": self.reason,
             "value": self.value,
             "limit": self.limit,
@@ -137,23 +148,46 @@ def _of_series(x: Floats, what: str) -> float | None:
     return float(np.percentile(x, _PERCENTILES[what]))
 
 
+def answer_of(checks: list[Check]) -> str:
+    """One answer for all checks: what is known to be wrong comes before what nobody knows."""
+    answers = {c.answer for c in checks}
+    return next(a for a in ("different", "cannot_tell", "same") if a in answers or a == "same")
+
+
 def against_baseline(c: Comparison, most: float, most_stage: float | None = None) -> list[Check]:
-    """A regression is a slowdown by more than `most` and by more than the steps vary."""
+    """A regression is a slowdown by more than `most` and by more than the steps vary.
+
+    It is ruled out only if the interval ends below `most`: a gate that cannot see must not open.
+    """
     if not c.enough:
         few = [f"{s.name}: {s.wall.size} steady steps" for s in (c.a, c.b)]
-        return [Check("step", False, f"too few steps to compare ({', '.join(few)})", None, most)]
-    out = [_regression("step", c.step, most, "per step")]
+        reason = f"cannot tell: too few steps to compare ({', '.join(few)})"
+        return [Check("step", False, reason, None, most, cannot_tell=True)]
+    needed = needed_text(c, max(most, LEAST_MOVE))
+    out = [_regression("step", c.step_alone, most, "per step", needed)]
     if c.bursts:
-        out.append(_regression("step (mean)", c.step_mean, most, "per step on average"))
+        out.append(_regression("step (mean)", c.step_mean, most, "per step on average", needed))
     out[0].details = [] if out[0].ok else reasons(c)
+    if c.whole is not None and c.changed_parts:
+        out.append(_whole_run(c, c.whole, most))
     if most_stage is not None:
         for stage, change in c.stages.items():
             if max(change.a, change.b) >= LEAST_MOVE * c.step.a:
-                out.append(_regression(stage, change, most_stage, "per step"))
+                out.append(_regression(stage, change, most_stage, "per step", needed))
     return out
 
 
-def _regression(name: str, change: Change, most: float, per: str) -> Check:
+def _whole_run(c: Comparison, whole: RunPart, most: float) -> Check:
+    """Evaluations, checkpoints and pauses between the steps count too."""
+    grown = whole.b / whole.a - 1 if whole.a else 0.0
+    said = f"{time_text(whole.a)} → {time_text(whole.b)} per step ({percent_text(grown)})"
+    ok = grown <= most
+    allowed = percent_text(most, signed=False)
+    text = f"at most {allowed} slower" if ok else f"slower by more than {allowed}"
+    return Check("run", ok, f"the whole run: {said}, {text}", grown, most, [] if ok else reasons(c))
+
+
+def _regression(name: str, change: Change, most: float, per: str, needed: str) -> Check:
     grown = change.relative
     slower = change.told and change.difference > 0 and (grown is None or grown > most)
     if grown is None:
@@ -161,9 +195,8 @@ def _regression(name: str, change: Change, most: float, per: str) -> Check:
     said = f"{times_text(change)} {per} ({percent_text(grown)}, {interval_text(change)})"
     allowed = percent_text(most, signed=False)
     if slower:
-        reason = f"{name} is slower by more than {allowed}: {said}"
-    elif grown > most:
-        reason = f"{name}: {said}; no more than the steps vary"
-    else:
-        reason = f"{name}: {said}, at most {allowed} slower"
-    return Check(name, not slower, reason, grown, most)
+        return Check(name, False, f"{name} is slower by more than {allowed}: {said}", grown, most)
+    if change.interval is None or change.interval[1] > max(most, LEAST_MOVE):
+        reason = f"{name}: cannot tell whether it is slower by more than {allowed}: {said}; {needed}"
+        return Check(name, False, reason, grown, most, cannot_tell=True)
+    return Check(name, True, f"{name}: {said}, at most {allowed} slower", grown, most)

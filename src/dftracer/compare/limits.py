@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import operator
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from dftracer._config_file import parse
 
 __all__ = ["BadLimit", "Limit", "LimitFile", "parse_limit", "parse_share", "read_limits"]
 
@@ -91,8 +90,7 @@ def read_limits(path: str) -> LimitFile:
     if file.stat().st_size > _MOST_BYTES:
         raise BadLimit(f"{path} is larger than {_MOST_BYTES} bytes")
     try:
-        # Python 3.10 has no TOML reader; it uses the one for settings files.
-        told: Any = parse(file.read_text(encoding="utf-8"), "limits.toml")
+        told: Any = tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as e:
         raise BadLimit(f"{path}: {e}") from None
     out = LimitFile()

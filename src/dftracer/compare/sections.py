@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dftracer.compare.comparison import Comparison
+from dftracer.compare.comparison import PARTS, Comparison, RunPart
 from dftracer.compare.figures import Figure
 from dftracer.compare.sentences import change_text, interval_text, percent_text, time_text
 from dftracer.compare.statistics import Change
-
-__all__ = ["Row", "Section", "sections"]
 
 
 @dataclass
@@ -34,6 +32,11 @@ def _times(name: str, c: Change, marked: bool) -> Row:
     return Row(name, cells, marked, c)
 
 
+def _part(name: str, x: RunPart) -> Row:
+    change = percent_text(x.b / x.a - 1) if x.a else "new"
+    return Row(name, [time_text(x.a), time_text(x.b), change], x.changed)
+
+
 def _figures(title: str, figures: list[Figure], a: str, b: str) -> Section:
     def text(f: Figure, value: float | None) -> str:
         return "-" if value is None else f.text(value)
@@ -55,6 +58,12 @@ def sections(c: Comparison, b: str = "B", a: str = "A") -> list[Section]:
             "In only a few of the steps: mean per steady step",
             columns,
             [_times(s, x, s in c.changed_in_bursts) for s, x in c.bursts.items()],
+        ),
+        Section(
+            "The whole run without its start-up, per step",
+            ["part", a, b, "change"],
+            [_part(PARTS[p], x) for p, x in c.parts.items()]
+            + ([_part("all", c.whole)] if c.whole is not None and c.parts else []),
         ),
         _figures("Throughput", c.throughput, a, b),
     ]

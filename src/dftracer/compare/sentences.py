@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from dftracer._units import plural, seconds_text
-from dftracer.compare.comparison import Comparison
+from dftracer.compare.comparison import PARTS, SAME_WITHIN, Comparison
 from dftracer.compare.side import Side
 from dftracer.compare.statistics import FEWEST_STEPS, Change
 
-__all__ = [
-    "change_text",
-    "headline",
-    "interval_text",
-    "letters",
-    "notes",
-    "percent_text",
-    "reasons",
-    "side_text",
-    "time_text",
-    "times_text",
-]
+_BEYOND = 10.0  # changes above this many times are not shown to the last digit
 
 
 def time_text(seconds: float) -> str:
@@ -53,7 +42,9 @@ def change_text(c: Change) -> str:
 def interval_text(c: Change) -> str:
     """From, to; in seconds if there is no ratio."""
     if c.interval is not None:
-        return f"{percent_text(c.interval[0])} to {percent_text(c.interval[1])}"
+        low, high = c.interval
+        end = percent_text(high) if high <= _BEYOND else f"more than {percent_text(_BEYOND)}"
+        return f"{percent_text(low)} to {end}"
     if c.interval_s is not None:
         low = max(c.interval_s[0], 0.0)
         return f"{time_text(low)} to {time_text(c.interval_s[1])}"
@@ -66,8 +57,8 @@ def times_text(c: Change) -> str:
 
 def headline(c: Comparison, b: str = "B", a: str = "A") -> str:
     """The comparison in one sentence."""
-    if not c.enough:
-        return f"There is no telling whether {a} and {b} differ: {_few(c)}."
+    if not c.enough and not c.difference:
+        return f"Cannot tell whether {a} and {b} differ: {_few(c)}."
     step = c.step
     if c.step_changed:
         how = "slower" if step.difference > 0 else "faster"
@@ -79,9 +70,35 @@ def headline(c: Comparison, b: str = "B", a: str = "A") -> str:
             f"{a} and {b} differ in {_listed(told)}; the step as a whole changed by no more than it varies:"
             f" {times_text(step)}."
         )
-    reach = max(abs(x) for x in step.interval) if step.interval is not None else 0.0
+    if c.changed_parts and c.whole is not None:
+        whole = c.whole
+        how = "slower" if whole.b > whole.a else "faster"
+        by = percent_text(abs(whole.b / whole.a - 1), signed=False) if whole.a else "much"
+        parts = _listed([PARTS[p] for p in c.changed_parts])
+        return f"{b} is {how} by {by} as a whole, because of {parts}: {_whole_text(c)}."
+    if c.answer == "cannot_tell":
+        return (
+            f"Cannot tell whether {a} and {b} differ: {times_text(step)} per step, where"
+            f" {interval_text(c.step_alone)} is possible; {needed_text(c)}."
+        )
+    reach = c.reach
     seen = f"; a change of {percent_text(reach, signed=False)} would have shown" if reach >= 0.001 else ""
     return f"No difference: {times_text(step)} per step{seen}."
+
+
+def needed_text(c: Comparison, limit: float = SAME_WITHIN) -> str:
+    """What would be needed to tell."""
+    runs = "several runs of each would (dftracer compare A1 A2 A3 -- B1 B2 B3)"
+    steps = c.steps_needed(limit)
+    within = percent_text(limit, signed=False)
+    if steps is None:
+        return f"to tell a change of {within}, more steps would hardly help, {runs}"
+    return f"to tell a change of {within} would take about {steps} steps, or {runs}"
+
+
+def _whole_text(c: Comparison) -> str:
+    whole = c.whole
+    return "" if whole is None else f"{time_text(whole.a)} → {time_text(whole.b)} per step, all included"
 
 
 def reasons(c: Comparison) -> list[str]:
@@ -101,6 +118,9 @@ def reasons(c: Comparison) -> list[str]:
             f"{stage}: {times_text(change)} on average ({change_text(change)}, {interval_text(change)});"
             " it takes its time in only a few of the steps, so its median says little."
         )
+    for part in c.changed_parts:
+        x = c.parts[part]
+        out.append(f"{PARTS[part]}: {time_text(x.a)} → {time_text(x.b)} per step, outside the steps.")
     if c.step_changed and not out:
         out.append("No single stage explains it: several changed a little.")
     return out
@@ -124,6 +144,8 @@ def notes(c: Comparison) -> list[str]:
         others = len(side.run.get("others") or [])
         if others:
             out.append(f"{side.name} also contains {plural(others, 'other run')}; the newest is compared.")
+    if c.block > 1:
+        out.append(f"Long and short steps alternate: a step is the mean of {c.block} consecutive ones here.")
     if c.a.ranks != c.b.ranks:
         out.append(f"The runs have {plural(c.a.ranks, 'rank')} and {plural(c.b.ranks, 'rank')}.")
     for key, words in (("host", "hosts"), ("command", "commands")):
@@ -144,7 +166,10 @@ def notes(c: Comparison) -> list[str]:
 def side_text(side: Side) -> str:
     """One run in a line."""
     run = side.run
-    said = [str(run["id"])] if run.get("id") else []
+    several = len(side.members)
+    said = [str(run["id"])] if run.get("id") and several == 1 else []
+    if several > 1:
+        said.append(plural(several, "run"))
     said.append(plural(side.steps, "steady step"))
     if side.ranks > 1:
         said.append(plural(side.ranks, "rank"))

@@ -14,8 +14,6 @@ import numpy as np
 
 from dftracer.compare.statistics import Floats
 
-__all__ = ["NotComparable", "Side", "is_report", "read_report", "side_of"]
-
 _SCHEMA = "dftracer.report/"
 _KNOWN = "dftracer.report/1"
 _AGAIN = "save it again with `dftracer report TRACE --json -o FILE`"
@@ -37,6 +35,19 @@ class Side:
     wall: Floats = field(default_factory=lambda: np.empty(0))
     stages: dict[str, Floats] = field(default_factory=dict)
     not_seen: frozenset[str] = frozenset()
+    several: tuple[Side, ...] = ()  # the runs of a group, one after another in the series above
+
+    @property
+    def members(self) -> tuple[Side, ...]:
+        """The runs of a group, or the run itself."""
+        return self.several or (self,)
+
+    def apart(self, series: Floats) -> list[Floats]:
+        """A series of this side, run by run; one that is not made of steps belongs to a single run."""
+        sizes = [m.wall.size for m in self.members]
+        if len(sizes) == 1 or sum(sizes) != series.size:
+            return [series]
+        return list(np.split(series, np.cumsum(sizes)[:-1]))
 
     def stage(self, name: str) -> Floats | None:
         """The times of a stage; None if it could not be seen."""
@@ -48,6 +59,49 @@ class Side:
     def run(self) -> Mapping[str, Any]:
         run: Mapping[str, Any] = self.told["run"]
         return run
+
+
+def group_of(sides: list[Side]) -> Side:
+    """Several runs of the same program as one side; figures that a run has once are averaged."""
+    if len(sides) == 1:
+        return sides[0]
+    names = list(dict.fromkeys(s for side in sides for s in side.stages))
+    not_seen = frozenset.intersection(*(s.not_seen for s in sides))
+    return Side(
+        ", ".join(s.name for s in sides),
+        _averaged([s.told for s in sides]),
+        sum(s.steps for s in sides),
+        sum(s.all_steps for s in sides),
+        sides[0].ranks,
+        np.concatenate([s.wall for s in sides]),
+        {n: np.concatenate([s.stages.get(n, np.zeros(s.wall.size)) for s in sides]) for n in names},
+        not_seen,
+        tuple(sides),
+    )
+
+
+_AVERAGED = ("run_s", "au", "samples_per_s")
+
+
+def _averaged(told: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first run's document, with the sums of I/O and the means of what each run has once."""
+    out = dict(told[0])
+    for key in _AVERAGED:
+        out[key] = _mean([t.get(key) for t in told])
+    models = [t.get("model") or {} for t in told]
+    out["model"] = {k: _mean([m.get(k) for m in models]) for k in dict.fromkeys(k for m in models for k in m)}
+    io = [t.get("io") or {} for t in told]
+    out["io"] = {
+        k: max(i.get(k, 0) for i in io) if k == "files" else sum(i.get(k, 0) for i in io)
+        for k in dict.fromkeys(k for i in io for k in i)
+    }
+    return out
+
+
+def _mean(values: list[Any]) -> Any:
+    """The mean of numbers; what is not a number in every run, as the first has it."""
+    numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return sum(numbers) / len(numbers) if len(numbers) == len(values) else values[0]
 
 
 def side_of(name: str, told: Mapping[str, Any]) -> Side:
@@ -79,6 +133,58 @@ def side_of(name: str, told: Mapping[str, Any]) -> Side:
     return side
 
 
+# What a comparison reads of a saved report. "number" and "text" may be null, with a ! they may not; a key
+# with a ! must be there; * is every key.
+_SHAPE: dict[str, Any] = {
+    "run!": {"others": [None], "command": "text", "host": "text", "start": "number"},
+    "run_s": "number",
+    "au": "number",
+    "samples_per_s": "number",
+    "io": {"read_bytes!": "number!", "read_s!": "number!", "*": "number!"},
+    "findings!": [{"id!": "text!", "title!": "text!", "percent!": "number!"}],
+    "model": {
+        "steps_per_s": "number",
+        "samples_per_s": "number",
+        "tokens_per_s": "number",
+        "flops_per_step": "number",
+        "flops_per_s": "number",
+        "mfu": "number",
+        "memory_peak_bytes": "number",
+    },
+    "device": {
+        "source": "text",
+        "ranks": {"*": {"observed_s": "number!", "busy_s": "number!", "idle": {"*": "number!"}}},
+        "steps": [{"step!": "number!", "busy_s!": "number!"}],
+    },
+    **{part: {"seconds": "number"} for part in ("steady", "startup", "evaluation", "outside")},
+}
+
+
+def _misfit(value: Any, shape: Any, at: str) -> str | None:
+    """What about a part of a saved report is not as it was saved; None if all of it is."""
+    if shape is None or (value is None and not str(shape).endswith("!")):
+        return None
+    if isinstance(shape, str):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+        fits = number if shape.startswith("number") else isinstance(value, str)
+        return None if fits else f"{at} is not a {shape.rstrip('!')}"
+    kind = list if isinstance(shape, list) else dict
+    if not isinstance(value, kind):
+        return f"{at or 'it'} is not {'a list' if kind is list else 'an object'}"
+    inner: list[tuple[Any, Any, str]]
+    if kind is list:
+        inner = [(v, shape[0], f"{at}[{n}]") for n, v in enumerate(value)]
+    else:
+        under = f"{at}." if at else ""
+        absent = [k[:-1] for k in shape if k.endswith("!") and k[:-1] not in value]
+        if value and absent:
+            return f"{under}{absent[0]} is missing"
+        inner = [
+            (v, shape.get(f"{k}!", shape.get(k, shape.get("*"))), f"{under}{k}") for k, v in value.items()
+        ]
+    return next((wrong for each in inner if (wrong := _misfit(*each))), None)
+
+
 def is_report(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a saved report rather than some kind of trace."""
     path = Path(path)
@@ -99,4 +205,7 @@ def read_report(path: str | os.PathLike[str]) -> Side:
         raise NotComparable(f"{name} is not a dftracer report")
     if told["schema"] != _KNOWN:
         raise NotComparable(f"{name} is a report of another version ({told['schema']}): {_AGAIN}")
-    return side_of(name, told)
+    side = side_of(name, told)
+    if wrong := _misfit(told, _SHAPE, ""):
+        raise NotComparable(f"{name} is a damaged report, {wrong}: {_AGAIN}")
+    return side

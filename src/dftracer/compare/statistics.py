@@ -3,6 +3,8 @@
 Steps are neither independent nor well-behaved: a slow one is often followed by another, tails are heavy,
 machines warm up. So a run is cut into a few stretches, and the spread of their medians says how certain the
 run's median is; effects that last longer than a stretch (autocorrelation, drift) make it less certain.
+With loader workers a long wait is followed by batches that are ready: single steps then say little, and what
+is stable is the mean of as many steps as make up for each other (`block_length`).
 Everything is computed, nothing is random: the same runs always give the same answer.
 """
 
@@ -14,11 +16,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FEWEST_STEPS", "Center", "Change", "change_of", "mean_of", "median_of", "t_quantile"]
-
 Floats = npt.NDArray[np.float64]
 
 FEWEST_STEPS = 8  # below this, nothing is said about differences
+_LONGEST_BLOCK = 64
+_EXTREMES = 0.02  # at each end of the steps: outliers say nothing about a period
+_STEADIER = 0.4  # blocks are used if they vary by less than this share of what independent steps would
 _STRETCHES = 12
 _FEWEST_STRETCHES = 4
 _STEPS_PER_STRETCH = 3
@@ -74,6 +77,40 @@ def t_quantile(freedom: float, alpha: float) -> float:
     upto = np.concatenate(([0.0], np.cumsum(density[1:] + density[:-1])))
     found = np.interp(1 - alpha, upto / upto[-1], angle)
     return float(np.sqrt(freedom) * np.tan(found))
+
+
+def block_length(x: Floats) -> int:
+    """How many consecutive steps make up for each other; 1 if they do not.
+
+    The variance of the mean of L independent steps is that of a step divided by L. Where it is much smaller,
+    long steps are followed by short ones, as with W workers that each bring a batch in turn.
+    """
+    # Long blocks are few, and few blocks resemble each other by chance.
+    longest = min(_LONGEST_BLOCK, x.size // FEWEST_STEPS, max(FEWEST_STEPS, x.size // 16))
+    if longest < 2:
+        return 1
+    clipped = np.clip(x, *np.quantile(x, (_EXTREMES, 1 - _EXTREMES)))
+    alone = float(np.var(clipped))
+    if alone == 0:
+        return 1
+    lengths = np.arange(1, longest + 1)
+    left = np.array([length * float(np.var(blocks(clipped, int(length)))) / alone for length in lengths])
+    # With n blocks the variance is uncertain by sqrt(2 / n).
+    left *= 1 + 2 * np.sqrt(2 / (x.size // lengths))
+    steadier = np.flatnonzero(left < _STEADIER)
+    return int(steadier[0]) + 1 if steadier.size else 1
+
+
+def blocks(x: Floats, length: int) -> Floats:
+    """The means of so many consecutive steps each, without the first ones that do not fill a block."""
+    return x if length == 1 else x[x.size % length :].reshape(-1, length).mean(axis=1)
+
+
+def of_runs(centers: list[Center], spread: float, freedom: float) -> Center:
+    """Several runs as one; `spread`: the variance between runs of a side, from all sides together."""
+    n = len(centers)
+    within = sum(c.variance for c in centers) / n
+    return Center(sum(c.value for c in centers) / n, max(spread, within) / n, max(freedom, 1.0), float("inf"))
 
 
 def median_of(x: Floats) -> Center:

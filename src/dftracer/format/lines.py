@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
+    "COUNTER",
     "END_RECORD",
     "FILE_KEY",
     "FIRST_LINE",
     "LAST_LINE",
+    "SAMPLE",
     "TIME",
     "TRACER",
     "arguments",
+    "counter_line",
     "event_line",
     "event_text",
     "metadata_line",
@@ -22,9 +25,11 @@ __all__ = [
 FIRST_LINE = "[\n"
 LAST_LINE = "]\n"
 TRACER = "dftracer"  # the category of the tracer's own records
+COUNTER = "counter"  # the category of its samples of the machine
 # What tells without parsing a line: a quote inside of a string would be escaped.
 TIME = b',"ts":'
 END_RECORD = b'"name":"end","cat":"dftracer"'
+SAMPLE = b'"ph":"C"'
 FILE_KEY = '"fhash":'
 
 
@@ -34,6 +39,12 @@ def event_line(
     """A complete event."""
     head = {"id": ident, "name": name, "cat": cat, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
     return _dump({**head, "ph": "X", "args": args})
+
+
+def counter_line(ident: int, name: str, pid: int, ts: int, values: Mapping[str, float]) -> str:
+    """A sample of the machine."""
+    head = {"id": ident, "name": name, "cat": COUNTER, "pid": pid, "tid": pid, "ts": ts}
+    return _dump({**head, "ph": "C", "args": values})
 
 
 def arguments(hhash: str, above: int, args: Mapping[str, Any], level: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ __all__ = [
     "MemberIndex",
     "gzip_member",
     "inflate",
+    "is_packed",
     "last_time",
     "member_index",
     "member_spans",
@@ -78,38 +79,109 @@ def member_index(head: bytes) -> MemberIndex | None:
 
 
 def inflate(file: BinaryIO, problem: Callable[[str], None]) -> Iterator[bytes]:
-    """The text of all members; after damage, continues with the next member that can be found.
+    """The text of all members from where `file` is; after damage, continues with the next member.
 
     `problem` receives "truncated" (the file ends inside a member), "corrupt" (a damaged member) or
     "garbage" (bytes that belong to no member). An empty chunk marks the end of a broken member, so that the
     lines before and after it are not joined.
     """
-    source = _Source(file)
-    while source.find_member(problem):
-        broken = yield from _member(source)
-        if broken:
-            problem(broken)
-            yield b""
+    at = file.tell()
+    while True:
+        member, damaged = _next_member(file, at)
+        if damaged:
+            problem("garbage")
+        if member is None:
+            return
+        file.seek(member)
+        broken, at = yield from _member(file)
+        if not broken:
+            continue
+        # Damaged data may be read beyond the end of its member: the next may begin before that.
+        following, _ = _next_member(file, member + 1)
+        problem("corrupt" if following is not None else broken)
+        yield b""
+        if following is None:
+            return
+        at = following
 
 
-def _member(source: _Source) -> Generator[bytes, None, str | None]:
+def _member(file: BinaryIO) -> Generator[bytes, None, tuple[str | None, int]]:
+    """The text of the member at the file's position, what is wrong with it, and where it ends."""
     decoder = zlib.decompressobj(wbits=31)
+    packed = b""
     while not decoder.eof:
-        if not source.buffer and not source.fill():
+        packed = packed or file.read(_CHUNK)
+        if not packed:
             rest = decoder.flush()
             if rest:
                 yield rest
-            return "truncated"
+            return "truncated", file.tell()
+        before = decoder.copy()
         try:
-            text = decoder.decompress(source.buffer, _CHUNK * 4)
+            text = decoder.decompress(packed, _CHUNK * 4)
         except zlib.error:
-            # One byte further, or the search for the next member would find this one again.
-            source.buffer = source.buffer[1:]
-            return "corrupt"
-        source.buffer = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
+            yield from _until_damage(before, packed)
+            return "corrupt", file.tell()
+        packed = decoder.unconsumed_tail
         if text:
             yield text
-    return None
+    return None, file.tell() - len(decoder.unused_data)
+
+
+def _until_damage(decoder: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
+    """What the decoder makes of the bytes up to the one it rejects."""
+    out = bytearray()
+    try:
+        for at in range(len(packed)):
+            out += decoder.decompress(packed[at : at + 1])
+    except zlib.error:
+        pass
+    if out:
+        yield bytes(out)
+
+
+def _next_member(file: BinaryIO, at: int) -> tuple[int | None, bool]:
+    """Where the next member begins, at or after `at`; and whether anything but zeros is before it."""
+    damaged = False
+    while True:
+        file.seek(at)
+        window = file.read(_CHUNK)
+        found = window.find(MAGIC)
+        while found != -1 and not _is_header(_bytes_at(file, at + found)):
+            found = window.find(MAGIC, found + 1)
+        last = len(window) < _CHUNK
+        # The last two bytes may be the beginning of a magic number.
+        passed = window[:found] if found != -1 else window if last else window[: 1 - len(MAGIC)]
+        damaged = damaged or bool(passed.strip(b"\0"))
+        if found != -1:
+            return at + found, damaged
+        if last:
+            return None, damaged
+        at += len(passed)
+
+
+def _bytes_at(file: BinaryIO, at: int) -> bytes:
+    file.seek(at)
+    return file.read(10)
+
+
+def _is_header(head: bytes) -> bool:
+    """Whether these bytes are a gzip member's header; strict enough to find one in damaged data."""
+    if len(head) < 10:  # the file ends here
+        return head.startswith(MAGIC)
+    if not head.startswith(MAGIC) or head[3] & 0xE0:
+        return False
+    return head[8] in (0, 2, 4) and (head[9] <= 13 or head[9] == 255)
+
+
+def is_packed(file: BinaryIO, name: str) -> bool:
+    """Whether a trace file consists of gzip members, even if the first of them is damaged."""
+    file.seek(0)
+    head = file.read(_HEAD)
+    if head.startswith(MAGIC[:2]):
+        return True
+    binary = any(byte < 32 and byte not in b"\t\n\r" for byte in head)
+    return (name.endswith(".gz") or binary) and _next_member(file, 1)[0] is not None
 
 
 def skip_text(file: BinaryIO, limit: int) -> int:
@@ -146,10 +218,11 @@ def member_spans(file: Path, size: int) -> list[tuple[int, int]]:
                 if at == 0:
                     return [(0, whole)]
                 break  # part of a member, or another writer's: it goes with the last section
-            at += index.member_size
+            # Where a member begins as the one before it says; a section never begins in damaged data.
             if at - start >= size:
-                spans.append((start, min(at, whole)))
+                spans.append((start, at))
                 start = at
+            at += index.member_size
     if start < whole:
         spans.append((start, whole))
     return spans
@@ -167,31 +240,3 @@ def last_time(file: Path) -> int:
             at += index.member_size
             last = max(last, index.last_ts)
     return last or whole.st_mtime_ns // 1000
-
-
-class _Source:
-    __slots__ = ("_file", "buffer")
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.buffer = b""
-
-    def fill(self) -> bool:
-        more = self._file.read(_CHUNK)
-        self.buffer += more
-        return bool(more)
-
-    def find_member(self, problem: Callable[[str], None]) -> bool:
-        """Move to the next member; zeros before it are padding, not damage."""
-        damaged = False
-        while True:
-            found = self.buffer.find(MAGIC)
-            # The last two bytes may be the beginning of a magic number.
-            passed = self.buffer[: found if found != -1 else max(0, len(self.buffer) - 2)]
-            damaged = damaged or bool(passed.strip(b"\0"))
-            self.buffer = self.buffer[len(passed) :]
-            if found == -1 and self.fill():
-                continue
-            if damaged or (found == -1 and self.buffer.strip(b"\0")):
-                problem("garbage")
-            return found != -1

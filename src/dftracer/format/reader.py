@@ -185,7 +185,7 @@ def text_size(path: str | os.PathLike[str]) -> int:
     """Bytes of (inflated) text in a file; 0 if it does not exist."""
     try:
         with open(path, "rb") as file:
-            if not _is_gzip(file):
+            if not members.is_packed(file, os.fspath(path)):
                 return file.seek(0, os.SEEK_END)
             indexed = members.skip_text(file, 1 << 63)
             return indexed + sum(map(len, members.inflate(file, lambda _: None)))
@@ -193,15 +193,8 @@ def text_size(path: str | os.PathLike[str]) -> int:
         return 0
 
 
-def _is_gzip(file: BinaryIO) -> bool:
-    file.seek(0)
-    found = file.read(len(members.MAGIC)) == members.MAGIC
-    file.seek(0)
-    return found
-
-
 def _text(file: BinaryIO, name: str, problems: Problems, skip: int) -> Iterator[bytes]:
-    if not _is_gzip(file):
+    if not members.is_packed(file, name):
         file.seek(skip)
         while chunk := file.read(_CHUNK):
             yield chunk
@@ -213,6 +206,7 @@ def _text(file: BinaryIO, name: str, problems: Problems, skip: int) -> Iterator[
         elif name not in problems.corrupt_gzip:
             problems.corrupt_gzip.append(name)
 
+    file.seek(0)
     if skip:
         skip -= members.skip_text(file, skip)
     for chunk in members.inflate(file, note):
@@ -249,14 +243,14 @@ class _Normalizer:
             args = record["args"] = {}
         if not self._numbers(record, args, known):
             return "a field is not a number"
-        if any(abs(record.get(field) or 0) > fmt.TIME_LIMIT for field in ("ts", "dur")):
-            return "an impossible time"
         self._hashes(record, args)
         if self._time != (1, 1):
             multiply, divide = self._time
             for field in ("ts", "dur"):
                 if field in record:
                     record[field] = record[field] * multiply // divide
+        if any(abs(record.get(field) or 0) > fmt.TIME_LIMIT for field in ("ts", "dur")):
+            return "an impossible time"
         if known == "M" and record["name"] == "CM" and args.get("name") == "time_metric":
             self._time = fmt.TIME_UNITS.get(str(args.get("value")).upper(), self._time)
         return None

@@ -96,6 +96,16 @@ ARGS: tuple[Arg, ...] = (
     Arg("clock_end_ns", "int", "`end`", "the trace's clock at the end, ns since the epoch"),
     Arg("clock_drift_ns", "int", "`end`", "wall clock minus the trace's clock at the end"),
     Arg("recovered", "bool", "`end`", "written by a reader after the process had died"),
+    Arg("life_us", "int", "`end`", "age of the process"),
+    Arg("cpu_us", "int", "`end`", "CPU time of the process, of all its threads"),
+    Arg("main_ran_us", "int", "`end`", "CPU time of its first thread"),
+    Arg("main_waited_us", "int", "`end`", "how long its first thread was ready to run but had no CPU"),
+    Arg("switched_out", "int", "`end`", "involuntary context switches"),
+    Arg("rss_peak", "int", "`end`", "largest resident memory in bytes"),
+    Arg("major_faults", "int", "`end`", "page faults that had to wait for a disk"),
+    Arg("read_bytes", "int", "`end`", "bytes read from storage, not from the page cache"),
+    Arg("write_bytes", "int", "`end`", "bytes written to storage"),
+    Arg("counters_missing", "str", "`end`", "sources of [counters](#counters) that could not be read"),
     Arg("part", "int", "`end`", "number of the file in a rotated trace"),
     Arg("continues", "int", "`end`", "1: the end of this part, not of the process"),
 )
@@ -114,7 +124,7 @@ METADATA: tuple[MetadataKind, ...] = (
 # `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x; 3 is an aggregate of many events.
 PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", 1: "X", 2: "C", 3: "C", 4: "M"}
 
-TIME_LIMIT = 1 << 62  # a larger time is damage: sums of such times would not fit into 64 bits
+TIME_LIMIT = 1 << 53  # in us: a later time is damage, and sums of such times would not fit into 64 bits
 MOST_RANKS = 1 << 20  # no job has more; a larger number is damage
 
 INTEGER_FIELDS = tuple(field.name for field in FIELDS if field.type == "int")

@@ -13,9 +13,10 @@ from dftracer.format.reader import Problems, text_lines
 from dftracer.format.records import is_metadata
 from dftracer.format.text import parse_line, stripped
 
-__all__ = ["MADE_BY", "TraceWriter", "is_trace", "maker_of"]
+__all__ = ["DAMAGED", "MADE_BY", "TraceWriter", "is_trace", "maker_of"]
 
 MADE_BY = "made_by"
+DAMAGED = "copied_with_damage"  # the metadata record of a copy whose original could not be read whole
 _MEMBER_TEXT = 1 << 20
 _LEVEL = 6
 
@@ -27,6 +28,7 @@ class TraceWriter:
         self._file = path.open("wb")
         self._packed = packed
         self._made_by = made_by
+        self._who: dict[str, int | str] = {}
         self._lines: list[str] = ["["]
         self._size = 0
         self._first = self._last = 0
@@ -34,8 +36,12 @@ class TraceWriter:
 
     def add(self, text: str, record: dict[str, Any]) -> None:
         """Add a record by its text."""
+        if self.records == 0:
+            # Readers treat the first process they find as the file's own.
+            pid = record.get("pid")
+            self._who = {"pid": pid, "tid": pid} if isinstance(pid, (int, str)) else {}
         if self.records == 0 and self._made_by is not None:
-            self._sign(record)
+            self._sign()
         self._lines.append(text)
         self._size += len(text) + 1
         self.records += 1
@@ -46,12 +52,17 @@ class TraceWriter:
         if self._size >= _MEMBER_TEXT:
             self._cut()
 
-    def _sign(self, first: dict[str, Any]) -> None:
-        # Readers treat the first process they find as the file's own.
-        pid = first.get("pid")
-        who = {"pid": pid, "tid": pid} if isinstance(pid, (int, str)) else {}
+    def add_damage(self, words: str, counts: dict[str, int]) -> None:
+        """Say, after the records of a file, what of it is not in the copy."""
+        if self.records == 0 and self._made_by is not None:
+            self._sign()
+        args = {"name": DAMAGED, "value": words, **counts}
+        record = {"name": DAMAGED, "cat": "dftracer", **self._who, "ph": "M", "args": args}
+        self._lines.append(json.dumps(record, separators=(",", ":")))
+
+    def _sign(self) -> None:
         args = {"name": MADE_BY, "value": self._made_by}
-        record = {"name": MADE_BY, "cat": "dftracer", **who, "ph": "M", "args": args}
+        record = {"name": MADE_BY, "cat": "dftracer", **self._who, "ph": "M", "args": args}
         self._lines.append(json.dumps(record, separators=(",", ":")))
 
     def _cut(self) -> None:

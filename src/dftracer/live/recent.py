@@ -10,15 +10,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dftracer.format.files import Paths
-from dftracer.format.lines import TIME
+from dftracer.format.lines import SAMPLE, TIME
 from dftracer.format.members import member_index
+from dftracer.format.records import TIME_LIMIT
 from dftracer.live.copies import rest_member
 from dftracer.live.look import LiveFile, look
 from dftracer.load._scan import Scanner, extent
+from dftracer.load.chunk import Chunk
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Recent"]
 
@@ -38,7 +40,9 @@ class _Known:
         self.members: list[tuple[int, int, int]] = []  # offset, size, last time
         self.walked = 0
         self.unread: list[tuple[int, int]] = []  # members not yet read for names
-        self.last_us = 0
+        self.last_us = 0  # of anything: an event or a sample of the machine
+        self.event_us = 0  # when the last event began, as far as members were searched for it
+        self.searched = 0  # members
 
     def walk(self, file: LiveFile) -> None:
         """Add the members that are new in the final part."""
@@ -54,6 +58,21 @@ class _Known:
                 self.unread.append((self.walked, self.walked + index.member_size))
                 self.walked += index.member_size
                 self.last_us = max(self.last_us, index.last_ts)
+
+    def find_last_event(self) -> None:
+        """The members since the last time, newest first: a process that hangs goes on with its samples."""
+        for at, size, last in reversed(self.members[self.searched :]):
+            if last <= self.event_us:
+                continue
+            for raw in Scanner(self.info.file, 1, 1 << 22, span=(at, at + size)):
+                chunk = Chunk(raw)
+                begun = chunk.ints("ts")[chunk.ph() == ord("X")]
+                if begun.size:
+                    multiply, divide = self.info.time_unit
+                    self.event_us = max(self.event_us, int(begun.max()) * multiply // divide)
+            if self.event_us:
+                break
+        self.searched = len(self.members)
 
     def _take_whole(self, size: int) -> None:
         """The rest of a file that another program compressed: without an index it is read in one piece."""
@@ -119,7 +138,7 @@ class Recent:
     def last_us(self, file: LiveFile) -> int:
         """When a file's last event began."""
         known = self._known.get(file.path)
-        return 0 if known is None else known.last_us
+        return 0 if known is None else known.event_us
 
     def refresh(self) -> list[Path]:
         """Look again; returns the copies of the files that have something to show."""
@@ -132,10 +151,12 @@ class Recent:
                 if file.packed:
                     known.walk(file)
                     budget = known.learn_names(budget)
+                    known.find_last_event()
             except OSError:  # deleted since it was found
                 continue
             rests[file.path] = rest = self._rest(file)
-            known.last_us = max(known.last_us, _last_time(rest))
+            known.event_us = max(known.event_us, _last_time(rest, events_only=True))
+            known.last_us = max(known.last_us, known.event_us, _last_time(rest))
         running = any(f.state == "running" for f in self.files)
         newest = max((k.last_us for k in self._known.values()), default=0)
         self.now_us = max(newest, time.time_ns() // 1000) if running else newest
@@ -212,12 +233,13 @@ def _name_of(path: Path) -> str:
     return f"{abs(hash(str(path.parent))):x}-{path.name}"
 
 
-def _last_time(text: bytes) -> int:
-    """The latest start of an event in the last lines of a text."""
+def _last_time(text: bytes, events_only: bool = False) -> int:
+    """The latest time of an event, or of a sample of the machine, in the last lines of a text."""
     found = 0
     for line in text[-(1 << 16) :].splitlines()[-200:]:
         _, key, rest = line.partition(TIME)
-        if key:
+        if key and not (events_only and SAMPLE in line):
             digits = rest[:20].split(b",")[0]
-            found = max(found, int(digits) if digits.isdigit() else 0)
+            when = int(digits) if digits.isdigit() else 0
+            found = max(found, when if when <= TIME_LIMIT else 0)
     return found

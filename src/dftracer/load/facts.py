@@ -37,6 +37,7 @@ def file_facts(process: ProcessInfo) -> dict[str, Any]:
         problems.append("the last line is incomplete")
     if c["bad_lines"]:
         problems.append(plural(c["bad_lines"], "line is not a record", "lines are not records"))
+    problems += [f"the file it was copied from had {words}" for words in process.copied_with_damage]
     if dangling:
         problems.append(plural(dangling, "event ends before it begins", "events end before they begin"))
     if end is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dftracer.format.files import of_one_process
 from dftracer.format.records import INTEGER_ARGS, MOST_RANKS, TIME_UNITS
+from dftracer.format.writer import DAMAGED
 from dftracer.load._scan import MISSING, Scanner
 
 __all__ = ["MetaRow", "ProcessInfo", "as_integer", "assign_ranks", "peek", "take_first_pid"]
@@ -44,6 +45,7 @@ class ProcessInfo:
     counts: dict[str, Any] = field(default_factory=dict)
     time_unit: tuple[int, int] = (1, 1)  # (multiply, divide) to get microseconds
     others: dict[int, ProcessInfo] = field(default_factory=dict)  # other processes, in a merged file
+    copied_with_damage: list[str] = field(default_factory=list)  # what a copy lacks of its original
 
     @property
     def alone(self) -> bool:
@@ -68,6 +70,10 @@ class ProcessInfo:
             kind, key, value, rest, pid, tid, ts = row
             if self.pid < 0 and pid != MISSING:
                 self.pid = pid
+            if kind == DAMAGED:
+                if value not in self.copied_with_damage:
+                    self.copied_with_damage.append(value)
+                continue
             if pid not in (self.pid, MISSING):
                 self.others.setdefault(pid, ProcessInfo(self.file, pid=pid)).take([row])
                 continue

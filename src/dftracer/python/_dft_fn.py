@@ -11,7 +11,7 @@ from dftracer.python._names import CTX_SEPARATOR, ITER_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["dft_fn"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 __all__ = [
     "CheckpointEvent",
@@ -19,15 +19,8 @@ __all__ = [
 ]
 
 
-class StringEnum(str, Enum):
-    """Members that are their own text (enum.StrEnum came with Python 3.11); `auto()` is the name, small."""
-
-    @staticmethod
-    def _generate_next_value_(name: str, start: int, count: int, last_values: list[str]) -> str:
-        return name.lower()
-
-    def __str__(self) -> str:
-        return str(self.value)
+class StringEnum(StrEnum):
+    """Members that are their own text; `auto()` is the name, small."""
 
 
 class ProfileCategory(StringEnum):

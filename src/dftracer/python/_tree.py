@@ -35,7 +35,7 @@ __all__ = [
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _Source = TypeVar("_Source")
 

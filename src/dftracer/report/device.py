@@ -9,7 +9,7 @@ from dftracer._units import bytes_text, count_text, counted, plural, seconds_tex
 from dftracer.analyze import Analysis
 from dftracer.analyze.device import device_account, device_document
 from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
-from dftracer.analyze.device_verdict import host_whereabouts
+from dftracer.analyze.wording import host_whereabouts
 from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ def print_device(con: Console, a: Analysis) -> None:
     if found is None:
         return
     number, d = found
+    if d.source != "profiler":
+        return  # what events say of the device is in the account
     whole = d.observed_s or 1.0
     parts = _parts(d)
     blamed = _blamed(a, parts)
@@ -188,7 +190,7 @@ def device_lines(a: Analysis) -> list[str]:
     figures = model_line(a)
     if figures:
         notes = ["", figures, *notes]
-    if found is None:
+    if found is None or found[1].source != "profiler":
         return notes
     number, d = found
     whole = d.observed_s or 1.0
@@ -213,7 +215,7 @@ def device_lines(a: Analysis) -> list[str]:
 def device_page(a: Analysis) -> dict[str, Any] | None:
     """What the page draws: a bar for each rank, idle over time, kernels."""
     found = _rank(a)
-    if found is None:
+    if found is None or found[1].source != "profiler":
         return None
     number, d = found
     first = a.job.first_us

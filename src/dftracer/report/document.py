@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dftracer.analyze import Analysis, views
+from dftracer.analyze.account import Account
 from dftracer.analyze.device import device_document
 from dftracer.analyze.steady_steps import steady_steps
 
@@ -48,6 +49,8 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
         "schema": SCHEMA,
         "verdict": analysis.verdict,
         "bound": None if analysis.bound is None else analysis.bound.to_json(),
+        "account": Account().to_json() if analysis.account is None else analysis.account.to_json(),
+        "account_s": 0.0 if analysis.account is None else round(analysis.account.whole_s, 6),
         "run": analysis.run,
         "run_s": round(analysis.run_s, 6),
         **{k: analysis.phases.get(k, {"seconds": 0.0, "share": 0.0}) for k in _PIECES},
@@ -58,6 +61,7 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
         "findings": [f.to_json() for f in analysis.findings],
         "model": analysis.model,
         "device": device_document(analysis.job),
+        "machine": analysis.machine,
     }
 
 
@@ -71,6 +75,8 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "verdict": told.pop("verdict"),
         "head": list(analysis.head),
         "bound": told.pop("bound"),
+        "account": told.pop("account"),
+        "account_s": told.pop("account_s"),
         "run": told.pop("run"),
         "run_s": told.pop("run_s"),
         **told,

@@ -9,11 +9,20 @@ __all__ = ["told_files"]
 _FEW = 2  # so many have a row each
 
 
+# Shared memory between loader workers, the terminal, traces: nobody asks about them.
+_TRIVIAL = (
+    r"^/dev/shm/torch_|^/dev/(pts/|tty|null)|^(pipe|socket|anon_inode):"
+    r"|\.pfw(\.gz)?(\.|$)|^<?std(in|out|err)>?$"
+)
+
+
 def told_files(table: pl.DataFrame) -> pl.DataFrame:
     """The table with one row for all paths that were neither opened nor read nor written.
 
-    Importing packages looks up thousands of them (`stat`, `lstat`), and no other file would be seen.
+    Importing packages looks up thousands of them (`stat`, `lstat`), and no other file would be seen. What is
+    not the program's data is left out.
     """
+    table = table.filter(~pl.col("path").str.contains(_TRIVIAL))
     used = (pl.col("opens") > 0) | (pl.col("reads") > 0) | (pl.col("writes") > 0)
     rest = table.filter(~used)
     if rest.height <= _FEW:

@@ -10,7 +10,7 @@ from dftracer._units import bytes_text, count_text, counted, plural, seconds_tex
 from dftracer.analyze import STAGES, Analysis
 from dftracer.analyze.finding import Finding
 from dftracer.report.files import told_files
-from dftracer.report.head import PHASE_WORDS, culprit, head, notes
+from dftracer.report.head import LINE_COLOURS, PHASE_WORDS, account_rows, culprit, head, notes
 from dftracer.report.terminal import COLOURS
 
 __all__ = ["analysis_fragment", "findings_fragment"]
@@ -35,6 +35,7 @@ def analysis_fragment(a: Analysis) -> str:
         f"<p style='margin:0'><b>{escape(verdict)}</b><br>{escape(why)}<br>Try: {escape(advice)}</p>",
         *(f"<p style='margin:4px 0'>{escape(note)}</p>" for note in notes(a)),
         f"<p style='margin:4px 0;opacity:.7'>{escape(' · '.join(said))}</p>",
+        _account(a),
         _stages(a),
         _pieces(a),
         findings_fragment(a.findings),
@@ -55,7 +56,18 @@ def _finding(f: Finding) -> str:
     return (
         f"<b style='color:{_SEVERITY[f.severity]}'>{escape(f.severity)}</b> {escape(f.title)}{escape(cost)}"
         f"<br><span style='opacity:.8'>{escape(f.advice)}</span>"
+        + "".join(f"<br><span style='opacity:.8'>shows in: {escape(s.title)}</span>" for s in f.symptoms)
     )
+
+
+def _account(a: Analysis) -> str:
+    rows = []
+    for row in account_rows(a):
+        width = max(1, round(200 * row.share))
+        bar = f"<div style='background:{LINE_COLOURS[row.line]};height:10px;width:{width}px'></div>"
+        name = f"<b>{escape(row.words)}</b>" if row.culprit else escape(row.words)
+        rows.append([name, f"{row.seconds:.3f} s", f"{100 * row.share:.1f} %", bar])
+    return _table(("where the time goes", "time", "share", ""), rows, escaped=True) if rows else ""
 
 
 def _stages(a: Analysis) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from dftracer.analyze import Analysis
+from dftracer._units import plural
+from dftracer.analyze import STAGES, Analysis, Rank
+from dftracer.analyze.bound import line_of_part
+from dftracer.analyze.device_bound import uses_device
 from dftracer.analyze.ledger import unseen_stages
 from dftracer.analyze.stages import INPUT_STAGES, STAGE_INDEX
 from dftracer.analyze.wording import stage_words
-
-__all__ = ["PHASE_WORDS", "culprit", "head", "identity_rows", "notes"]
 
 PHASE_WORDS = {
     "steady": "steps",
@@ -18,7 +20,32 @@ PHASE_WORDS = {
     "outside": "between and after steps",
     "profiled": "added by the profiler",
 }
-_ROW = {"other": "other", "unseen": "unexplained", "between_steps": "outside"}
+_ROW = {"other": "other", "own_code": "own_code", "unseen": "unexplained", "between_steps": "outside"}
+# The lines of the account in words, and a colour for each; a line that is a stage has the stage's.
+LINE_WORDS = {
+    "input": "waiting for data",
+    "transfer": "transfer",
+    "device": "the GPU works",
+    "host": "compute",
+    "comm": "communication",
+    "peers": "waiting for other ranks",
+    "checkpoint": "checkpoints",
+    "evaluation": "evaluation",
+    "own_code": "own code",
+    "unexplained": "unexplained",
+}
+LINE_COLOURS = {
+    "input": "#e5484d",
+    "transfer": "#8e4ec6",
+    "device": "#4d7c0f",
+    "host": "#3e63dd",
+    "comm": "#e93d82",
+    "peers": "#f5a3c7",
+    "checkpoint": "#ad7f58",
+    "evaluation": "#0e7490",
+    "own_code": "#7d66d9",
+    "unexplained": "#c9cbd3",
+}
 
 
 def head(analysis: Analysis) -> tuple[str, str, str]:
@@ -36,6 +63,49 @@ def culprit(a: Analysis) -> str | None:
     if part.id in {"startup", "evaluation", *_ROW}:
         return _ROW.get(part.id, part.id)
     return part.stage if part.stage in STAGE_INDEX else None
+
+
+@dataclass(frozen=True)
+class AccountRow:
+    """A line of the account as it is shown."""
+
+    line: str
+    words: str
+    seconds: float
+    share: float
+    culprit: bool
+
+
+def account_rows(a: Analysis) -> list[AccountRow]:
+    """The lines that have time, the largest first; the one that the verdict is about is the culprit."""
+    if a.account is None or a.view is None:
+        return []
+    blamed = None if a.bound is None or a.bound.part.of_run else line_of_part(a.bound.part.id)
+    gpu = uses_device(a.view.account_rank)
+    rows = []
+    for line, seconds in sorted(a.account.seconds.items(), key=lambda kv: -round(kv[1], 6)):
+        if seconds > 0:
+            words = "the host launches work" if line == "host" and gpu else LINE_WORDS[line]
+            rows.append(AccountRow(line, words, seconds, a.account.share(line), line == blamed))
+    return rows
+
+
+def account_title(a: Analysis) -> str:
+    """What the account covers."""
+    assert a.account is not None and a.view is not None  # noqa: PT018 - without steps nothing is shown
+    steps = plural(a.account.steps, "steady step")
+    return f"{steps} of rank {a.view.account_rank.number} and the time between them"
+
+
+def without_waiting(rank: Rank) -> tuple[dict[str, float], float]:
+    """A rank's seconds by stage without waiting for other ranks, and that waiting."""
+    left = waited = float(rank.waiting_us.sum())
+    out = {stage: float(rank.stage_us(stage).sum()) for stage in STAGES}
+    for stage in ("comm", "backward"):
+        taken = min(left, out[stage])
+        out[stage] -= taken
+        left -= taken
+    return {stage: us / 1e6 for stage, us in out.items()}, (waited - left) / 1e6
 
 
 def notes(a: Analysis) -> list[str]:
@@ -87,7 +157,10 @@ def identity_rows(a: Analysis) -> list[tuple[str, str]]:
 def _when(start: object) -> str | None:
     if not isinstance(start, int):
         return None
-    return datetime.fromtimestamp(start / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(start / 1e6, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):  # a damaged record: no calendar goes that far
+        return None
 
 
 def _run_words(run: dict[str, object]) -> str:

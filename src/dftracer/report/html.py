@@ -18,11 +18,24 @@ from dftracer.analyze.ledger import unseen_stages
 from dftracer.report.device import device_page
 from dftracer.report.evidence import evidence_rows
 from dftracer.report.files import told_files
-from dftracer.report.head import PHASE_WORDS, culprit, head, identity_rows, notes
+from dftracer.report.head import (
+    LINE_COLOURS,
+    LINE_WORDS,
+    PHASE_WORDS,
+    account_rows,
+    account_title,
+    culprit,
+    head,
+    identity_rows,
+    notes,
+    without_waiting,
+)
+from dftracer.report.machine import machine_page
 from dftracer.report.terminal import COLOURS
 
 __all__ = ["html_page", "page_data"]
 
+_ACCOUNT_BARS = 16
 _COLUMNS = 360  # step buckets per rank
 _LANES = 120
 _RANK_ROWS = 256
@@ -37,7 +50,7 @@ def html_page(analysis: Analysis, title: str = "dftracer report") -> str:
     here = resources.files("dftracer.report")
     page, style, *scripts = (
         (here / name).read_text(encoding="utf-8")
-        for name in ("page.html", "page.css", "page_tools.js", "page_device.js", "page.js")
+        for name in ("page.html", "page.css", "page_tools.js", "page_device.js", "page_machine.js", "page.js")
     )
     script = "".join(scripts)
     # A closing tag inside the data would end the script element.
@@ -84,6 +97,7 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "head": list(head(a)),
         "notes": notes(a),
         "culprit": culprit(a),
+        "account": _account(a),
         "phases": [[PHASE_WORDS[k], row["seconds"], row["share"]] for k, row in a.phases.items()],
         "run_s": a.run_s,
         "not_seen": [] if a.view is None else unseen_stages(a.view.rank),
@@ -94,6 +108,7 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "wait": {str(r.number): {k: v / 1e6 for k, v in r.wait_stages_us().items()} for r in ranks},
         "lanes": _lanes(a),
         "device": device_page(a),
+        "machine": machine_page(a),
         "io": None
         if io is None
         else {k: _short(io[k].to_list()) for k in ("start_s", "width_s", "read_bytes", "write_bytes", "ops")},
@@ -103,6 +118,24 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "files": None if files is None else _rows(files.head(_FILES)),
         "files_total": 0 if files is None else files.height,
         "sizes": None if sizes is None else sizes.to_dicts(),
+    }
+
+
+def _account(a: Analysis) -> dict[str, Any] | None:
+    """A bar for each rank, by the lines of its account; the rows of the one that the verdict is about."""
+    rows = account_rows(a)
+    if not rows or a.view is None:
+        return None
+    ranks = [r for r in a.job.ranks if len(r.main.steps)][:_ACCOUNT_BARS]
+    return {
+        "title": account_title(a),
+        "rank": a.view.account_rank.number,
+        "rows": [[r.line, r.words, round(r.seconds, 6), round(r.share, 6), r.culprit] for r in rows],
+        "words": {**LINE_WORDS, **{r.line: r.words for r in rows}},
+        "colours": LINE_COLOURS,
+        "bars": {
+            str(r.number): {k: round(s, 6) for k, s in r.account.seconds.items() if s > 0} for r in ranks
+        },
     }
 
 
@@ -129,6 +162,7 @@ def _rank(rank: Rank) -> dict[str, Any]:
     mean = np.add.reduceat(wall, edges[:-1]) / sizes if n else np.zeros(0)
     most = np.maximum.reduceat(wall, edges[:-1]) if n else np.zeros(0)
     epoch = rank.main.steps.epoch[edges[:-1]].tolist() if n else []
+    stages_s, waiting_s = without_waiting(rank)
     return {
         "rank": rank.number,
         "pid": rank.main.process.pid,
@@ -139,7 +173,8 @@ def _rank(rank: Rank) -> dict[str, Any]:
         "mean_ms": [round(float(v) / 1e3, 4) for v in mean],
         "max_ms": [round(float(v) / 1e3, 4) for v in most],
         "epoch": [e if e >= 0 else None for e in epoch],
-        "total_s": [round(float(v) / 1e6, 6) for v in rank.main.account.sum(axis=0)],
+        "total_s": [round(v, 6) for v in stages_s.values()],
+        "waiting_s": round(waiting_s, 6),
         "outside_s": [round(float(v) / 1e6, 6) for v in rank.main.outside],
     }
 

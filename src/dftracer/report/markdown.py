@@ -7,7 +7,7 @@ from dftracer.analyze import STAGES, Analysis
 from dftracer.analyze.ledger import unseen_stages
 from dftracer.report.device import device_lines
 from dftracer.report.evidence import evidence_line
-from dftracer.report.head import PHASE_WORDS, culprit, head, notes
+from dftracer.report.head import PHASE_WORDS, account_rows, account_title, culprit, head, notes
 
 __all__ = ["markdown"]
 
@@ -30,11 +30,19 @@ def markdown(a: Analysis, findings: int = 5) -> str:
         f" {plural(t['truncated_files'], 'file')} cut.",
         "",
     ]
+    told = account_rows(a)
+    if told:
+        lines += [f"| where the time goes ({account_title(a)}) | s | % |", "|---|---:|---:|"]
+        for line in told:
+            name = f"**{line.words}**" if line.culprit else line.words
+            lines.append(f"| {name} | {line.seconds:.3f} | {100 * line.share:.1f} |")
+        lines += [f"| all | {sum(line.seconds for line in told):.3f} | 100 |", ""]
     for f in a.findings[:findings]:
         cost = f" ({seconds_text(f.seconds)}, {f.percent:.0f} %)" if f.seconds else ""
         lines.append(f"- **{f.id}** [{f.severity}]: {f.title}{cost} {f.advice}")
         facts = evidence_line(f.evidence, _FACTS)
         lines += [f"  - {facts}"] if facts else []
+        lines += [f"  - shows in: {s.title}" for s in f.symptoms]
     slowest = a.job.slowest
     if slowest is not None:
         wall = max(1.0, float(slowest.wall_us.sum()))

@@ -35,12 +35,46 @@
   if (T.writer_cpu_s !== null) chip("tracer CPU", sec(T.writer_cpu_s));
   if (T.overhead_s !== null) chip("recording cost", sec(T.overhead_s));
 
+  // Account ---------------------------------------------------------------------------------------
+  const A = D.account;
+  if (A) {
+    for (const [line, words, seconds, share, guilty] of A.rows) {
+      const item = el("span", "key"), dot = el("i");
+      dot.style.background = A.colours[line];
+      item.append(dot, words + " " + sec(seconds) + " (" + (100 * share).toFixed(1) + " %)" + (guilty ? " ◀" : ""));
+      item.dataset.line = line;
+      $("account-legend").append(item);
+    }
+    $("account-about").textContent = A.title[0].toUpperCase() + A.title.slice(1) + ".";
+    const whole = Math.max(...Object.values(A.bars).map((b) => sum(Object.values(b))), 1e-9);
+    draws.push(() => {
+      $("account-bars").replaceChildren();
+      const room = $("account-bars").clientWidth - 240;
+      for (const [rank, parts] of Object.entries(A.bars)) {
+        const row = el("div", "row"), box = el("div", "stack");
+        for (const [line, v] of Object.entries(parts)) {
+          const p = el("span"), px = room * v / whole, share = Math.round(100 * v / sum(Object.values(parts))) + " %";
+          p.style.width = 100 * v / whole + "%";
+          p.style.background = A.colours[line];
+          p.style.color = inkOn(A.colours[line]);
+          p.dataset.line = line;
+          if (px >= 34) p.textContent = px >= 7.5 * (A.words[line].length + share.length + 2) ? A.words[line] + " " + share : share;
+          hover(p, () => "rank " + rank + "\n" + A.words[line] + ": " + sec(v) + " (" + share + ")");
+          box.append(p);
+        }
+        row.append(el("span", "lab", "rank " + rank), box, el("span", "num", sec(sum(Object.values(parts)))));
+        $("account-bars").append(row);
+      }
+    });
+  } else $("s-account").hidden = true;
+
   // Findings --------------------------------------------------------------------------------------
   const cards = D.findings.map((f) => {
     const d = el("details", "finding " + f.severity), s = el("summary");
     s.append(el("span", "sev", f.severity), el("b", "", f.title));
     s.append(el("span", "cost", f.seconds ? sec(f.seconds) + " · " + f.percent.toFixed(1) + " %" : ""));
     d.append(s, el("p", "", f.advice + " (confidence " + f.confidence + ")"));
+    for (const symptom of f.symptoms) d.append(el("p", "note", "Shows in: " + symptom.title));
     const t = el("table", "ev");
     for (const [k, v] of f.evidence) {
       const r = el("tr"), h = el("th", "", k);
@@ -48,10 +82,8 @@
       r.append(h, el("td", "", v));
       t.append(r);
     }
-    // What little costs need not prove at length.
     const proof = el("details", "proof");
     proof.append(el("summary", "", "evidence"), t);
-    proof.open = f.severity === "high" || f.severity === "medium";
     if (f.evidence.length) d.append(proof);
     d.open = true;
     $("findings").append(d);
@@ -113,12 +145,20 @@
   };
   draws.push(() => {
     $("ledger").replaceChildren();
-    const most = Math.max(...D.ranks.map((r) => sum(r.total_s)), 1e-9);
+    const most = Math.max(...D.ranks.map((r) => sum(r.total_s) + r.waiting_s), 1e-9);
     for (const r of D.ranks.slice(0, 32)) {
       const row = el("div", "row");
       row.append(el("span", "lab", "rank " + r.rank + (r.rank === D.slowest && D.ranks.length > 1 ? " (slowest)" : "")));
-      row.append(stack(r.total_s, most, "rank " + r.rank, $("ledger").clientWidth - 240));
-      row.append(el("span", "num", sec(sum(r.total_s))));
+      const box = stack(r.total_s, most, "rank " + r.rank, $("ledger").clientWidth - 240);
+      if (r.waiting_s && A) {
+        const p = el("span");
+        p.style.width = 100 * r.waiting_s / most + "%";
+        p.style.background = A.colours.peers;
+        p.dataset.line = "peers";
+        hover(p, () => "rank " + r.rank + "\n" + A.words.peers + ": " + sec(r.waiting_s));
+        box.append(p);
+      }
+      row.append(box, el("span", "num", sec(sum(r.total_s) + r.waiting_s)));
       $("ledger").append(row);
     }
     if (D.ranks.length > 32) $("ledger").append(el("p", "note", D.ranks.length + D.ranks_left_out - 32 + " more ranks are in the map below."));
@@ -412,6 +452,7 @@
     const keep = ["path", "ops", "opens", "reads", "writes", "read_bytes", "write_bytes", "time_s", "read_s", "meta_s", "read_mb_s", "ranks"].map((c) => col[c]);
     table($("files"), { columns: keep.map((i) => D.files.columns[i]), rows: D.files.rows.map((r) => keep.map((i) => r[i])) }, "file-filter", [0], D.files_total, format, "files");
   } else $("s-files").hidden = true;
+  if (D.machine) drawMachine(D.machine, draws); else $("s-machine").hidden = true;
   if (D.device) drawDevice(D.device, D.ranks, draws); else $("s-device").hidden = true;
   if (!D.ranks.length) for (const id of ["s-ledger", "s-steps", "s-map"]) $(id).hidden = true;
   if (!D.lanes.length) $("s-time").hidden = true;

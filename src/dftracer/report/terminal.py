@@ -13,7 +13,17 @@ from dftracer.load._need import need
 from dftracer.report.device import print_device
 from dftracer.report.evidence import evidence_line
 from dftracer.report.files import told_files
-from dftracer.report.head import PHASE_WORDS, culprit, head, notes
+from dftracer.report.head import (
+    LINE_COLOURS,
+    PHASE_WORDS,
+    account_rows,
+    account_title,
+    culprit,
+    head,
+    notes,
+    without_waiting,
+)
+from dftracer.report.machine import print_machine
 from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
@@ -33,6 +43,8 @@ COLOURS = {
     "optimizer": "#30a46c",
     "comm": "#e93d82",
     "checkpoint": "#ad7f58",
+    "sync": "#5ec4b6",
+    "own_code": "#7d66d9",
     "other": "#8b8d98",
     "unexplained": "#c9cbd3",
 }
@@ -72,9 +84,11 @@ def print_report(
     need("rich.console")
     con = console or safe_console()
     _head(con, analysis)
+    _account(con, analysis)
     _findings(con, analysis, findings)
     _ledger(con, analysis)
     print_device(con, analysis)
+    print_machine(con, analysis)
     _workers(con, analysis)
     _names(con, analysis, names)
     _files(con, analysis)
@@ -111,6 +125,28 @@ def _head(con: Console, a: Analysis) -> None:
     con.print("  ·  ".join(said), style="dim")
 
 
+def _account(con: Console, a: Analysis) -> None:
+    """The account that the verdict is drawn from."""
+    told = account_rows(a)
+    if not told:
+        return
+    text = need("rich.text")
+    longest = bar_room(con, 44)
+    rows: list[list[Any]] = [
+        [
+            row.words,
+            f"{row.seconds:.3f}",
+            f"{100 * row.share:.1f} %",
+            bar(longest * row.share, LINE_COLOURS[row.line], row.culprit),
+        ]
+        for row in told
+    ]
+    whole = sum(row.seconds for row in told)
+    rows.append(["all", f"{whole:.3f}", "100 %", text.Text(account_title(a), style="dim")])
+    columns = (Column("time", whole=True), *_SHARES, Column("", drop=1))
+    print_table(con, "Where the time goes", columns, rows)
+
+
 def _findings(con: Console, a: Analysis, most: int) -> None:
     if not a.findings:
         return
@@ -129,6 +165,8 @@ def _findings(con: Console, a: Analysis, most: int) -> None:
         facts = evidence_line(f.evidence, _FACTS)
         if facts:
             con.print(text.Text(facts, style="dim"), soft_wrap=False)
+        for symptom in f.symptoms:
+            con.print(text.Text(f"shows in: {symptom.title}", style="dim"), soft_wrap=False)
     if len(a.findings) > most:
         con.print(f" ... and {len(a.findings) - most} more (--json has all)", style="dim")
 
@@ -187,8 +225,10 @@ def _ranks(con: Console, a: Analysis) -> None:
     rows = []
     for r in ranks[:16]:
         drawn = text.Text()
-        for stage in STAGES:
-            drawn.append("█" * round(room * float(r.stage_us(stage).sum()) / longest), style=COLOURS[stage])
+        stages, waited = without_waiting(r)
+        for stage, seconds in stages.items():
+            drawn.append("█" * round(room * 1e6 * seconds / longest), style=COLOURS[stage])
+        drawn.append("█" * round(room * 1e6 * waited / longest), style=LINE_COLOURS["peers"])
         rows.append([str(r.number), seconds_text(float(r.wall_us.sum()) / 1e6), drawn])
     columns = (Column("rank", right=True), Column("step time", right=True), Column("stages", drop=1))
     print_table(con, "Ranks, slowest first", columns, rows)

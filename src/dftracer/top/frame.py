@@ -15,6 +15,7 @@ from dftracer.format.files import NoTraces
 from dftracer.live import LiveFile, Recent
 from dftracer.load.process import ProcessInfo
 from dftracer.report.files import told_files
+from dftracer.report.machine import machine_rows
 
 __all__ = ["Frame", "RankRow", "take_frame"]
 
@@ -59,6 +60,7 @@ class Frame:
     dropped: int
     refusing: list[str]  # traces whose disk rejects writes at the moment
     verdict: str
+    machine: list[tuple[str, str]] = field(default_factory=list)  # what it does, in words
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -102,6 +104,7 @@ def take_frame(recent: Recent) -> Frame:
         dropped=sum(f.dropped or _dropped(infos[p]) for p, f in live.items()),
         refusing=sorted(str(p) for p, f in live.items() if f.refusing),
         verdict="" if analysis is None else analysis.verdict,
+        machine=[] if analysis is None else machine_rows(analysis.machine, live=True),
     )
 
 

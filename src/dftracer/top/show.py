@@ -54,6 +54,10 @@ def print_frame(frame: Frame, con: Console | None = None, hint: str = "") -> Non
     if frame.command:
         con.print(text(shortened(frame.command, con.width - 1), style="dim"))
     con.print(text(_rates(frame)))
+    for what, words in frame.machine:
+        line = text(f"{what}  ", style="dim")
+        line.append(words, style="not dim")
+        con.print(line, no_wrap=True, overflow="ellipsis", soft_wrap=False)
     if frame.dropped or frame.refusing:
         con.print(text(_losses(frame), style="bold red"))
     if frame.ranks:
@@ -84,7 +88,10 @@ def frame_text(frame: Frame, width: int, colour: bool = True, hint: str = "") ->
 
 
 def _moment(us: int) -> str:
-    return datetime.fromtimestamp(us / 1e6).astimezone().strftime("%H:%M:%S")
+    try:
+        return datetime.fromtimestamp(us / 1e6).astimezone().strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # a damaged record: no calendar goes that far
+        return "?"
 
 
 def _rates(frame: Frame) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from dftracer._core import training
 from dftracer.auto._events import CAPTURE, RESTART, Word, now
-from dftracer.auto._threads import training
 from dftracer.torch.patches import Patches, safely
 from dftracer.torch.worker import in_worker
 

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from dftracer import _messages
+from dftracer._core import training
 from dftracer.auto._events import Word
-from dftracer.auto._threads import training
 from dftracer.python import ai
 from dftracer.torch import collectives as calls
 from dftracer.torch.patches import Patches

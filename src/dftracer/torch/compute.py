@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from dftracer import _core
+from dftracer._core import training
 from dftracer.auto._events import now
-from dftracer.auto._state import OPTIMIZERS
-from dftracer.auto._threads import local, training
+from dftracer.auto._steps import ALL_INSIDE
 from dftracer.torch.imports import half_made
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 
 _CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
 
-__all__ = ["ALL_INSIDE", "install_autograd", "install_optimizers", "install_scaler"]
-
-ALL_INSIDE = -1  # instead of one optimizer: all that step until it is taken back are parts of one step
+__all__ = ["install_autograd", "install_optimizers", "install_scaler"]
 
 
 def install_autograd(module: ModuleType, patches: Patches) -> None:
@@ -29,10 +27,9 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if compiling():  # compilers see the original function, which they know
                 return original(*args, **kwargs)
-            here = getattr(local, "training", None) or training()
+            here = training()
             try:
-                if not here.backward_began():
-                    here.backward_begins(now())
+                here.backward_begins()
             except Exception as error:
                 failed("backward_begins", error)
             try:
@@ -41,8 +38,7 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
                 safely(here.backward_ends, error)
                 raise
             try:
-                if not here.backward_ended():
-                    here.backward_ends()
+                here.backward_ends()
             except Exception as error:
                 failed("backward_ends", error)
             return result
@@ -74,11 +70,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
         if compiling():
             return
         try:
-            here = getattr(local, "training", None) or training()
-            if here.gradients or not here.optimizer_began(optimizer):
-                if here.scaling in (id(optimizer), ALL_INSIDE):
-                    return
-                here.optimizer_begins(id(optimizer), now())
+            training().optimizer_begins(optimizer)
         except Exception as error:
             failed("optimizer_begins", error)
 
@@ -86,13 +78,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
         if compiling():
             return
         try:
-            here = getattr(local, "training", None) or training()
-            if here.optimizer_ended(optimizer):
-                return
-            if here.scaling in (id(optimizer), ALL_INSIDE):
-                here.scaled = True
-            else:
-                here.optimizer_ends(id(optimizer), now())
+            training().optimizer_ends(optimizer)
         except Exception as error:
             failed("optimizer_ends", error)
 
@@ -103,7 +89,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
 
     def around_init(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(*args: Any, **kwargs: Any) -> None:
-            OPTIMIZERS.none = False
+            _core.no_optimizer(False)
             original(*args, **kwargs)
             if not compiling():
                 safely(lambda: training().optimizer_made())
@@ -111,8 +97,8 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
         return init
 
     patches.around(module.Optimizer, "__init__", around_init)
-    OPTIMIZERS.none = half_made(sys.modules["torch"])  # otherwise some may have been created before
-    patches.later(functools.partial(setattr, OPTIMIZERS, "none", False))
+    _core.no_optimizer(half_made(sys.modules["torch"]))  # otherwise some may have been created before
+    patches.later(lambda: _core.no_optimizer(False))
 
 
 def install_scaler(module: ModuleType, patches: Patches) -> None:
@@ -120,16 +106,16 @@ def install_scaler(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            here, key = training(), id(optimizer)
+            here = training()
             if here.scaling == ALL_INSIDE:
                 return original(self, optimizer, *args, **kwargs)
-            safely(here.optimizer_begins, key, now())
-            here.scaling, here.scaled = key, False
+            safely(here.optimizer_begins, optimizer)
+            here.scaling, here.scaled = id(optimizer), False
             try:
                 return original(self, optimizer, *args, **kwargs)
             finally:
-                here.scaling = None
-                safely(here.optimizer_ends, key, now(), not here.scaled)
+                here.scaling = 0
+                safely(here.optimizer_ends, optimizer, not here.scaled)
 
         return step
 

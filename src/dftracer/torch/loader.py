@@ -11,18 +11,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dftracer._core import step_rule
-from dftracer.auto._events import BACKWARD, BLOCK, FETCH, FORWARD, STEP, now
-from dftracer.auto._passes import Pass
-from dftracer.auto._threads import local, training
+from dftracer._core import training
+from dftracer.auto._events import now
+from dftracer.auto._steps import Pass
 from dftracer.auto._told import tell
 from dftracer.torch import worker
 from dftracer.torch.patches import Patches, failed, safely
-from dftracer.torch.tensors import tensors_in
 
 __all__ = ["install"]
-
-_MOST_TENSORS = 64
 
 _passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
 
@@ -46,36 +42,27 @@ def install(module: ModuleType, patches: Patches) -> None:
 
 
 def _watch_next(module: ModuleType, patches: Patches) -> None:
-    torch: Any = sys.modules["torch"]
-    grad_enabled = torch.is_grad_enabled
-    step_rule(BLOCK, FETCH, FORWARD, BACKWARD, STEP, torch.Tensor)
+    compiling = sys.modules["torch"].compiler.is_compiling
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def iterator_next(self: Any) -> Any:
-            here = getattr(local, "training", None) or training()
+            if compiling():  # compilers see the original function, which they know
+                return original(self)
+            here = training()
             if here.fetching:  # a data set that loads through a loader of its own
                 return original(self)
-            start = here.asks()
+            start = here.fetch_begins()
             try:
                 batch = original(self)
             except StopIteration:
-                here.fetching = False
-                FETCH.ends()
-                safely(here.loader_ended, _pass_of(self), start, now())
+                safely(here.loader_ended, _pass_of(self), start)
                 raise
             except BaseException as error:
-                here.fetching = False
-                safely(here.fetch_failed, _pass_of(self), start, now(), error)
+                safely(here.fetch_failed, _pass_of(self), start, error)
                 raise
             try:
-                if here.got(self, batch, start):  # the next batch of the pass that trains
-                    return batch
-                if here.batch is None:
-                    here.batch = [id(each) for each in tensors_in(batch, _MOST_TENSORS)]
-                here.latest = of = _pass_of(self)
-                facts = ("batch", of.fetches) if of.workers is None else here.facts or ()
-                here.facts = None
-                here.fetched(of, start, here.fetch_end, grad_enabled(), facts)
+                if not here.got(self, start):
+                    here.fetched(_pass_of(self), start)
             except Exception as error:
                 failed("fetched", error)
             return batch

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from dftracer._core import training
 from dftracer.auto._events import TRANSFER, now
-from dftracer.auto._threads import training
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 from dftracer.torch.tensors import plain_types, size_of, unseen
 
@@ -36,7 +36,7 @@ def _copied(source: Any, result: Any, start: int, end: int) -> None:
     if source.device != result.device:
         moved = source.numel() * source.element_size()
         kind = f"{source.device.type} to {result.device.type}"
-        training().transferred(id(source), start, end, moved, kind)
+        training().write(TRANSFER, start, end, bytes=moved, kind=kind)
 
 
 _pinning = threading.local()

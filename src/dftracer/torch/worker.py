@@ -14,9 +14,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dftracer._core import items
+from dftracer._core import items, mute_models, training
 from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, Word, now
-from dftracer.auto._threads import training
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 
 __all__ = ["TRANSFORMS", "in_worker", "install", "install_transforms"]
@@ -227,6 +226,7 @@ def install(module: ModuleType, patches: Patches) -> None:
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def worker_loop(dataset_kind: Any, dataset: Any, index_queue: Any, *args: Any, **kwargs: Any) -> Any:
             _task.worker, _task.batch, _task.restarts = True, None, 0
+            mute_models(True)
             return original(dataset_kind, dataset, _Tasks(index_queue), *args, **kwargs)
 
         return worker_loop

@@ -55,7 +55,9 @@ def make_app(session: Session, token: str) -> Starlette:
 
     routes = [Route("/", page), Route("/static/{name}", static)]
     routes += [Route(f"/api/{name}", _answer(session, make)) for name, make in _ANSWERS.items()]
-    return Starlette(routes=routes, exception_handlers={KeyError: _missing, ValueError: _bad})
+    return Starlette(
+        routes=routes, exception_handlers={KeyError: _missing, ValueError: _bad, OverflowError: _bad}
+    )
 
 
 def _answer(session: Session, make: Callable[[Session, Request], Any]) -> Callable[[Request], Response]:
@@ -105,7 +107,7 @@ def _window(request: Request) -> tuple[int, int]:
 
 
 def _numbers(request: Request, key: str) -> list[int]:
-    """`3-5,9`: numbers and runs of them, in their order."""
+    """`3-5,9`: numbers and runs of them, in their order, as many as there are rows."""
     out: list[int] = []
     for piece in request.query_params.get(key, "").split(","):
         first, dash, last = piece.partition("-")
@@ -113,7 +115,9 @@ def _numbers(request: Request, key: str) -> list[int]:
             out += range(int(first), min(int(last), int(first) + _MOST_ROWS) + 1)
         elif piece:
             out.append(int(piece))
-    return out
+        if len(out) >= _MOST_ROWS:
+            break
+    return list(dict.fromkeys(out[:_MOST_ROWS]))
 
 
 def _hidden(request: Request) -> frozenset[str]:
@@ -144,7 +148,7 @@ def _about(session: Session, request: Request) -> Any:
 def _picture(session: Session, request: Request) -> Any:
     shown, run = _shown(session, request), _run(session, request)
     width = max(1, min(int(request.query_params["w"]), _WIDEST))
-    rows = _numbers(request, "rows")[:_MOST_ROWS]
+    rows = _numbers(request, "rows")
     step = request.query_params.get("step")
     only = step_window(shown.steps, run.base, int(step)) if step else {}
     if step and not only:
@@ -191,12 +195,12 @@ def _step(session: Session, request: Request) -> Any:
 
 
 def _flows(session: Session, request: Request) -> Any:
-    rows = _numbers(request, "rows")[:_MOST_ROWS]
+    rows = _numbers(request, "rows")
     return flows_between(_run(session, request), _window(request), rows, _MOST_ARROWS)
 
 
 def _list(session: Session, request: Request) -> Any:
-    rows = _numbers(request, "rows")[:_MOST_ROWS]
+    rows = _numbers(request, "rows")
     return list_events(_run(session, request), _window(request), rows, _hidden(request))
 
 

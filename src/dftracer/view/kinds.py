@@ -24,6 +24,8 @@ KINDS: Final = (
     "optimizer",
     "communication",
     "checkpoint",
+    "sync",
+    "own code",
     "operator",
     "launch",
     "kernel",
@@ -52,6 +54,9 @@ _BY_CLASS: Final = {
     "any_compute": "forward",
     "comm": "communication",
     "model_op": "compile",
+    "wait_for_device": "sync",
+    "copy": "transfer",
+    "launch": "launch",
 }
 _DEVICE_PHASES: Final = {"fetch": "fetch wait", "step": "step body"}
 

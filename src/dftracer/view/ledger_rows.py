@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.intervals import Intervals, difference, union
 from dftracer.analyze.lanes import Lane, overlay
-from dftracer.analyze.stages import CLASSES, NONE, RULES, STAGES, class_of
+from dftracer.analyze.stages import CLASSES, NONE, RULES, STAGE_INDEX, STAGES, class_of
 from dftracer.load._scan import timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
 from dftracer.view.kinds import KIND_INDEX
@@ -17,23 +18,32 @@ from dftracer.view.part import BLOCK, Part, Spans, build_part
 __all__ = ["LEDGER", "ledger_between", "ledger_part"]
 
 LEDGER = "ledger"
-_KIND = {"fetch_wait": "fetch wait", "comm": "communication"}
+_KIND = {"fetch_wait": "fetch wait", "comm": "communication", "own_code": "own code"}
 _STEPS = [CLASSES.index(c) for c in ("block", "fetch_wait")]
 _COMPUTE = [CLASSES.index(c) for c in ("forward", "backward", "optimizer", "update", "any_compute")]
 _SKIP = CLASSES.index("skip")
 
 
-def ledger_part(part: Part) -> Part | None:
-    """The timeline of the training thread; None if there is none. Pairs are numbered as in STAGES."""
+def ledger_part(part: Part, auto: bool = False) -> Part | None:
+    """The timeline of the training thread; None if there is none. Pairs are numbered as in STAGES.
+
+    `auto`: its steps were recorded automatically, so what no stage covers in them is the program's own code.
+    """
     cls_of_pair = np.array([class_of(cat, name) for cat, name, _ in part.pairs], np.uint8)
     main = _training_tid(part, cls_of_pair)
     if main is None:
         return None
     lanes = [_lane(part, tid, cls_of_pair) for tid in np.unique(part.row_tid).tolist()]
     mine = next(lane for lane in lanes if lane.tid == main)
-    start, end, stage = overlay(mine, [lane for lane in lanes if lane.tid != main])
+    start, end, stage = overlay(mine, [lane for lane in lanes if lane.tid != main], auto)
     told = stage != NONE
     start, end, stage = start[told], end[told], stage[told]
+    if auto:
+        own = _uncovered(part, main, cls_of_pair, union(start, end))
+        start, end = (np.concatenate(pair) for pair in ((start, own[0]), (end, own[1])))
+        stage = np.concatenate((stage, np.full(own[0].size, STAGE_INDEX["own_code"], stage.dtype)))
+        order = np.argsort(start, kind="stable")
+        start, end, stage = start[order], end[order], stage[order]
     pairs = [
         (LEDGER, s.replace("_", " "), KIND_INDEX.get(_KIND.get(s, s), KIND_INDEX["other"])) for s in STAGES
     ]
@@ -48,6 +58,18 @@ def ledger_part(part: Part) -> Part | None:
         np.full(n, -1, np.int64),
     )
     return build_part({**part.info, "source": LEDGER, "tid": main}, pairs, [], spans)[0]
+
+
+def _uncovered(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8], covered: Intervals) -> Intervals:
+    """What nothing covers in the steps of a thread, evaluation inside them left out."""
+    rows = [part.row_span(r) for r in np.flatnonzero(part.row_tid == tid).tolist()]
+    at = np.concatenate([np.arange(low, high) for low, high in rows])
+    cls = cls_of_pair[part.pair[at]]
+    body, around = at[cls == CLASSES.index("block")], at[cls == CLASSES.index("container")]
+    evaluates = np.array([name.startswith(("evaluate", "test")) for _, name, _ in part.pairs], bool)
+    around = around[evaluates[part.pair[around]]]
+    steps = union(part.start[body], part.end[body])
+    return difference(difference(steps, covered), union(part.start[around], part.end[around]))
 
 
 def _training_tid(part: Part, cls_of_pair: npt.NDArray[np.uint8]) -> int | None:

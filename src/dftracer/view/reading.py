@@ -70,6 +70,7 @@ class _Reader:
         self._columns: list[tuple[Any, ...]] = []
         self.rows = 0
         self.devices: set[int] = set()
+        self.auto = False  # its steps were recorded automatically
         self.lineage: dict[str, list[Ints]] = {"wait": [], "collate": []}
 
     def pair(self, cat: str, name: str, profiler_type: str) -> int:
@@ -135,6 +136,10 @@ class _Reader:
 
     def _read_lineage(self, chunk: Chunk, rows: Ints, local: Codes, keys: list[tuple[str, str]]) -> None:
         """Waits and collations that name their batch, each with its place among the spans."""
+        body = ("dataloader", "fetch.block")
+        if not self.auto and body in keys:
+            at = np.flatnonzero(local == keys.index(body))
+            self.auto = bool(at.size) and '"auto":1' in chunk.args_text(int(rows[at[0]]))
         for kind, key in (("wait", ("dataloader", "fetch.iter")), ("collate", ("data", "collate"))):
             if key not in keys:
                 continue
@@ -219,7 +224,7 @@ def _finished(
     info["devices"] = sorted(reader.devices)
     part, place = build_part(info, reader.pairs, paths, spans or reader.spans())
     add_lineage(part, reader.lineage, place)
-    ledger = ledger_part(part)
+    ledger = ledger_part(part, reader.auto)
     return [part] if ledger is None else [part, ledger]
 
 

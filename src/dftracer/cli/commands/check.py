@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from dftracer.compare import compare, to_json
     from dftracer.compare.check_summary import check_junit, check_lines, check_markdown, headline_of
-    from dftracer.compare.checks import Check, against_baseline, check_limit
+    from dftracer.compare.checks import Check, against_baseline, answer_of, check_limit
     from dftracer.compare.limits import parse_share
     from dftracer.compare.sentences import notes
 
@@ -75,6 +75,7 @@ def _check(args: argparse.Namespace) -> int:
     ok = all(c.ok for c in checks)
     answer = {
         "ok": ok,
+        "answer": answer_of(checks),
         "verdict": headline_of(args.run, checks),
         "checks": [c.to_json() for c in checks],
         "comparison": None if told is None else to_json([told]),

@@ -16,7 +16,8 @@ HELP = "Compare runs: what changed, by how much, and how certain that is."
 EXAMPLE = """\
 dftracer compare traces/before traces/after
 dftracer compare before.json after.json -o compare.html
-dftracer compare traces/a traces/b traces/c --json"""
+dftracer compare traces/a traces/b traces/c --json
+dftracer compare a1 a2 a3 -- b1 b2 b3              # the spread between equal runs counts"""
 OUTPUT = "the terminal; .html, .md, .json and .txt choose the format"
 
 _ENDINGS = (".html", ".md", ".json", ".txt")
@@ -27,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="trace files, directories or saved `report --json`; each is compared with the first",
+        help="trace files, directories or saved `report --json`; each is compared with the first,"
+        " or, with -- between them, the runs before it with those after it",
     )
     parser.add_argument("--md", action="store_true", help="print Markdown")
 
@@ -35,12 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if len(args.runs) < 2:
         raise CommandError("give at least two runs: dftracer compare BEFORE AFTER")
+    groups = _groups(args)
     kind = _kind(args)
     if args.output:
         check_output(Path(args.output), input_files(args.runs), force=args.force)
     from dftracer.compare import compare_all, html_page, markdown, print_comparison, to_json
+    from dftracer.compare.side import group_of
 
-    comparisons = compare_all([open_side(args, path) for path in args.runs])
+    comparisons = compare_all([group_of([open_side(args, path) for path in group]) for group in groups])
     if not args.output:
         if kind == ".json":
             print_json(to_json(comparisons))
@@ -63,6 +67,18 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_comparison(comparisons, safe_console(file=out, width=120))
     return EXIT_OK
+
+
+def _groups(args: argparse.Namespace) -> list[list[str]]:
+    """The runs of each side: single ones, or two groups with -- between them."""
+    words = list(args.words)
+    if "--" not in words:
+        return [[path] for path in args.runs]
+    after = words[words.index("--") + 1 :]
+    before = args.runs[: len(args.runs) - len(after)]
+    if not before or not after:
+        raise CommandError("give runs on both sides of --: dftracer compare A1 A2 -- B1 B2")
+    return [before, after]
 
 
 def _kind(args: argparse.Namespace) -> str:

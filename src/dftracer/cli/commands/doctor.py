@@ -152,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.flush()  # the extras take a while
 
     check(
-        "python", (sys.version_info >= (3, 10), f"Python {platform.python_version()}, dftracer {__version__}")
+        "python", (sys.version_info >= (3, 11), f"Python {platform.python_version()}, dftracer {__version__}")
     )
     check("recorder", _recorder())
     check("reader", _reader())

@@ -6,16 +6,15 @@ import argparse
 from pathlib import Path
 
 from dftracer._units import plural
-from dftracer.cli.copying import copied_lines, input_files
-from dftracer.cli.main import EXIT_OK, CommandError
+from dftracer.cli.copying import Damage, copied_lines, input_files
+from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.outputs import appearing, check_output, identity
 from dftracer.cli.showing import print_json
 from dftracer.cli.trace_arguments import add_paths
 from dftracer.format.files import SUFFIXES
-from dftracer.format.reader import Problems
 from dftracer.format.writer import TraceWriter, maker_of
 
-HELP = "Merge many trace files into one."
+HELP = "Merge many trace files into one; exit code 1 if some were damaged."
 EXAMPLE = "dftracer merge traces/ -o all.pfw.gz"
 OUTPUT = "merged.pfw.gz"
 
@@ -31,23 +30,25 @@ def run(args: argparse.Namespace) -> int:
     files, _ = input_files(args.paths)
     files = _without_earlier(files, out, args.paths)
     check_output(out, files, force=args.force)
-    problems = Problems()
+    damage = Damage()
     with (
         appearing(out) as place,
         TraceWriter(place, packed=out.suffix == ".gz", made_by="dftracer merge") as writer,
     ):
         for file in files:
-            for text, record in copied_lines(file, problems):
+            for text, record in copied_lines(file, damage):
                 writer.add(text, record)
-    bad = sum(problems.skipped.values()) + len(problems.cut_last_line)
+        if damage:
+            writer.add_damage(damage.words(), damage.as_json())
     if args.json:
-        print_json({"file": str(out), "files": len(files), "records": writer.records, "left_out": bad})
+        told = {"file": str(out), "files": len(files), "records": writer.records, "left_out": damage.lines}
+        print_json({**told, "damaged_members": damage.members})
     elif not args.quiet:
         print(
             f"{out}: {plural(writer.records, 'record')} of {plural(len(files), 'file')}"
-            + (f", {plural(bad, 'broken line')} skipped" if bad else "")
+            + (f"; skipped: {damage.words()}" if damage else "")
         )
-    return EXIT_OK
+    return EXIT_PROBLEMS if damage else EXIT_OK
 
 
 def _without_earlier(files: list[Path], out: Path, named: list[str]) -> list[Path]:

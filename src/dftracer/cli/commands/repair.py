@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._units import plural
-from dftracer.cli.copying import copied_lines, input_files
+from dftracer.cli.copying import Damage, copied_lines, input_files
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output
 from dftracer.cli.rings import add_ring_arguments, look_after_rings
 from dftracer.cli.showing import print_json
-from dftracer.format.reader import Problems
 from dftracer.format.writer import TraceWriter
 
-HELP = "Make clean copies of truncated or damaged traces: complete records only, properly closed."
+HELP = (
+    "Make clean copies of truncated or damaged traces: complete records only, properly closed; exit code 1 if"
+    " anything could not be copied."
+)
 EXAMPLE = """\
 dftracer repair traces/ -o repaired/
 dftracer repair --rings"""
@@ -52,13 +54,13 @@ def run(args: argparse.Namespace) -> int:
         for d in done:
             print(
                 f"{d['to']}: {plural(d['records'], 'record')}"
-                + (f", {plural(d['left_out'], 'broken line')} skipped" if d["left_out"] else "")
+                + (f"; skipped: {d['damage']}" if d["damage"] else "")
                 + (f"; the damaged file is kept as {d['kept']}" if d.get("kept") else "")
             )
     if not args.json:
         for f in left:
             print(f"dftracer repair: {f} is still being written: skipped", file=sys.stderr)
-    return EXIT_PROBLEMS if left else EXIT_OK
+    return EXIT_PROBLEMS if left or any(d["damage"] for d in done) else EXIT_OK
 
 
 def _copies(args: argparse.Namespace, files: list[Path], target: Path) -> list[dict[str, Any]]:
@@ -69,9 +71,20 @@ def _copies(args: argparse.Namespace, files: list[Path], target: Path) -> list[d
     done = []
     for file, out in zip(files, outputs, strict=True):
         with appearing(out) as place:
-            records, bad, _ = _clean_copy(file, place)
-        done.append({"file": str(file), "to": str(out), "records": records, "left_out": bad})
+            records, damage = _clean_copy(file, place)
+        done.append(_told(file, out, records, damage))
     return done
+
+
+def _told(file: Path, out: Path, records: int, damage: Damage) -> dict[str, Any]:
+    return {
+        "file": str(file),
+        "to": str(out),
+        "records": records,
+        "left_out": damage.lines,
+        "damaged_members": damage.members,
+        "damage": damage.words(),
+    }
 
 
 def _in_place(files: list[Path]) -> tuple[list[dict[str, Any]], list[Path]]:
@@ -88,28 +101,28 @@ def _in_place(files: list[Path]) -> tuple[list[dict[str, Any]], list[Path]]:
             continue
         c = info.counts
         if c["closed"] and not (c["members_cut"] or c["bad_lines"] or c["cut_lines"]):
-            whole = c["events"] + c["meta"]
-            done.append({"file": str(file), "to": str(file), "records": whole, "left_out": 0})
+            done.append(_told(file, file, c["events"] + c["meta"], Damage()))
             continue
         with appearing(file) as place:
-            records, bad, damaged = _clean_copy(file, place, signed=False)
+            records, damage = _clean_copy(file, place, signed=False)
             # A process that is still writing, not visible from here, continues with the kept file.
-            kept = _keep(file) if damaged or not is_finished(info) else None
-        told = {"file": str(file), "to": str(file), "records": records, "left_out": bad}
+            kept = _keep(file) if damage or not is_finished(info) else None
+        told = _told(file, file, records, damage)
         done.append({**told, "kept": str(kept)} if kept else told)
     return done, left
 
 
-def _clean_copy(file: Path, place: Path, signed: bool = True) -> tuple[int, int, bool]:
-    """Records written, lines skipped, and whether any part of the file is missing from the copy."""
-    problems = Problems()
+def _clean_copy(file: Path, place: Path, signed: bool = True) -> tuple[int, Damage]:
+    """Records written, and what of the file is missing from the copy, which says so itself."""
+    damage = Damage()
     with TraceWriter(
         place, packed=file.suffix == ".gz", made_by="dftracer repair" if signed else None
     ) as writer:
-        for text, record in copied_lines(file, problems):
+        for text, record in copied_lines(file, damage):
             writer.add(text, record)
-    bad = sum(problems.skipped.values()) + len(problems.cut_last_line)
-    return writer.records, bad, bool(problems)
+        if damage:
+            writer.add_damage(damage.words(), damage.as_json())
+    return writer.records, damage
 
 
 def _keep(file: Path) -> Path:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._units import plural
-from dftracer.cli.copying import copied_lines, input_files, whole_number
+from dftracer.cli.copying import Damage, copied_lines, input_files, whole_number
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output
 from dftracer.cli.showing import print_json
 from dftracer.cli.trace_arguments import add_filters, add_paths, refuse_empty_selection, time_range
-from dftracer.format.reader import Problems
 from dftracer.format.records import is_metadata, is_own_event
 from dftracer.format.writer import TraceWriter
 from dftracer.load.heads import read_through
@@ -78,7 +77,8 @@ def _slice(
     kept = 0
     with appearing(out) as place:
         writer = TraceWriter(place, packed=out.suffix == ".gz", made_by="dftracer slice")
-        for text, record in copied_lines(process.file, Problems()):
+        damage = Damage()
+        for text, record in copied_lines(process.file, damage):
             pid = whole_number(record.get("pid", process.pid))
             if pid is None or pid not in allowed:
                 continue
@@ -87,6 +87,8 @@ def _slice(
             elif _wanted(record, args, (time, allowed[pid])):
                 writer.add(text, record)
                 kept += 1
+        if damage:
+            writer.add_damage(damage.words(), damage.as_json())
         writer.close()
         if not kept:
             place.unlink()
@@ -144,7 +146,7 @@ def _analyzed_windows(files: list[Path], steps: Window) -> dict[int | None, Wind
 def _labelled_windows(processes: list[ProcessInfo], steps: Window) -> dict[int | None, Window]:
     out: dict[int | None, Window] = {}
     for process in processes:
-        for _, record in copied_lines(process.file, Problems()):
+        for _, record in copied_lines(process.file, Damage()):
             args = record.get("args")
             step = whole_number(args.get("step")) if isinstance(args, dict) else None
             ts = whole_number(record.get("ts"))

@@ -64,7 +64,7 @@ def _our_traces(args: argparse.Namespace, others: bool) -> tuple[list[dict[str, 
     from dftracer.load.facts import file_facts
 
     try:
-        processes = processes_of(args, recovered=False)
+        processes = processes_of(args)
     except CommandError:
         if others:
             return [], []

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dftracer.format.hashes import string_hash
-from dftracer.format.lines import arguments, event_line
+from dftracer.format.lines import arguments, counter_line, event_line
 from dftracer.load.synthetic._lines import EPOCH_US, MadeFile
 
 __all__ = ["Process"]
@@ -41,10 +41,15 @@ class Process:
     spans: list[_Span] = field(default_factory=list)
     metadata: list[tuple[str, str, str]] = field(default_factory=list)
     run: dict[str, Any] | None = None  # the args of its `run` record: `value` is the id of the run
+    samples: list[tuple[int, str, dict[str, float]]] = field(default_factory=list)
 
     def span(self, cat: str, name: str, start: int, dur: int, tid: int | None = None, **args: Any) -> None:
         """Record a span; nesting follows from the times."""
         self.spans.append(_Span(name, cat, start, dur, self.pid if tid is None else tid, args))
+
+    def counter(self, name: str, at: int, **values: float) -> None:
+        """Record a sample of the machine."""
+        self.samples.append((at, name, values))
 
     def step(self, count: int, start: int, wait: int, body: int, **args: Any) -> int:
         """One item of `ai.dataloader.fetch.iter`: waiting, then the body. Returns its end."""
@@ -104,5 +109,9 @@ class Process:
             line = event_line(out.ids, s.name, s.cat, out.pid, s.tid, EPOCH_US + s.start, s.dur, full)
             stack.append((s.end, out.ids))
             ended.append((s.end, -out.ids, line, s.start))
+        for at, name, values in self.samples:
+            out.ids += 1
+            line = counter_line(out.ids, name, out.pid, EPOCH_US + at, values)
+            ended.append((at, -out.ids, line, at))
         for _, _, line, begin in sorted(ended):
             out.add(line, EPOCH_US + begin)

@@ -1,0 +1,111 @@
+// From a call of the CUDA runtime or NCCL to a record in the ring. Nothing of CUDA is called here: it would be called
+// from inside whatever the program is doing, a graph capture for example.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "intercept/io_record.hpp"
+#include "intercept/patcher.hpp"
+
+namespace dft {
+
+// A process may hold several copies of these libraries (a wheel's beside the system's), and each caller must reach its
+// own. So every wrapper exists once per copy.
+inline constexpr int kCopies = 4;
+
+enum DeviceSymbol : int {
+#define DEVICE_HOOK(symbol, event, wrapper) D_##symbol,
+#define COMM_HOOK DEVICE_HOOK
+#include "intercept/device_hooks.def"
+  kDeviceSymbols
+};
+
+extern void* g_device_real[kDeviceSymbols][kCopies];
+
+// How long a call must take to be a record; shorter ones are only counted.
+enum class Limit : int { kAlways, kBlocking, kStall, kCount };
+extern uint64_t g_device_limits[int(Limit::kCount)];  // in ticks; 0 as long as the rate of the clock is not known
+
+// What a record says of its call, as far as the call has it.
+struct DeviceFacts {
+  int64_t bytes = -1;
+  int kind = -1;                 // cudaMemcpyKind
+  const void* stream = nullptr;  // of the call, or
+  bool has_stream = false;
+  const void* comm = nullptr;
+  int peer = -1;            // of a message
+  bool sends = false;       // which way it goes
+  bool collective = false;  // all ranks of the communicator make this call
+};
+
+inline DeviceFacts on_stream(const void* stream, int64_t bytes = -1, int kind = -1) {
+  DeviceFacts facts;
+  facts.bytes = bytes;
+  facts.kind = kind;
+  facts.stream = stream;
+  facts.has_stream = true;
+  return facts;
+}
+
+inline DeviceFacts of_bytes(int64_t bytes, int kind = -1) {
+  DeviceFacts facts;
+  facts.bytes = bytes;
+  facts.kind = kind;
+  return facts;
+}
+
+// Of the calls that were too short for a record. Threads share few of these lines, so that none of them waits.
+struct alignas(64) ShortCalls {
+  std::atomic<uint64_t> calls{0}, ticks{0};
+};
+inline constexpr int kShortLines = 16;
+extern ShortCalls g_short_calls[kShortLines];
+
+inline void count_short_call(uint64_t ticks) {
+  // The blocks of two threads' variables are megabytes apart.
+  uint64_t mixed = reinterpret_cast<uintptr_t>(&tls_io_off) * 0x9e3779b97f4a7c15u;
+  ShortCalls& line = g_short_calls[mixed >> 60];
+  line.calls.fetch_add(1, std::memory_order_relaxed);
+  line.ticks.fetch_add(ticks, std::memory_order_relaxed);
+}
+
+void record_device_call(DeviceSymbol symbol, Limit limit, uint64_t start, uint64_t end, int ret,
+                        const DeviceFacts& facts);
+
+template <int S, int K, typename... A>
+inline int timed(Limit limit, const DeviceFacts& facts, A... args) {
+  auto* function = reinterpret_cast<int (*)(A...)>(g_device_real[S][K]);
+  if (!io_active()) return function(args...);
+  uint64_t start = ticks();
+  int ret = function(args...);
+  uint64_t end = ticks();
+  if (DFT_LIKELY(end - start < g_device_limits[int(limit)])) {
+    count_short_call(end - start);
+  } else {
+    record_device_call(DeviceSymbol(S), limit, start, end, ret, facts);
+  }
+  return ret;
+}
+
+#define ADD_COPIES(symbol, event, wrapper)                                                                   \
+  out->push_back({#symbol, reinterpret_cast<void*>(wrapper<D_##symbol, 0>), &g_device_real[D_##symbol][0]}); \
+  out->push_back({#symbol, reinterpret_cast<void*>(wrapper<D_##symbol, 1>), &g_device_real[D_##symbol][1]}); \
+  out->push_back({#symbol, reinterpret_cast<void*>(wrapper<D_##symbol, 2>), &g_device_real[D_##symbol][2]}); \
+  out->push_back({#symbol, reinterpret_cast<void*>(wrapper<D_##symbol, 3>), &g_device_real[D_##symbol][3]});
+
+void add_device_hooks(std::vector<Hook>* out);
+void add_comm_hooks(std::vector<Hook>* out);
+
+// Before the first call is replaced.
+void prepare_device_records();
+// Not the libraries themselves: what they call of their own is part of a call already recorded.
+bool calls_device(std::string_view path);
+// For the closing record.
+void append_short_calls(std::string* args);
+
+// comm_hooks.cpp: the communicator of a call, by which its peers know it too, and its place in the order of calls.
+char* put_communicator(char* p, const DeviceFacts& facts);
+
+}  // namespace dft

@@ -1,0 +1,179 @@
+#include "module/own_code.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "format/json.hpp"
+#include "module/stack_reader.hpp"
+#include "record/engine.hpp"
+#include "session/session.hpp"
+
+namespace dft::py {
+namespace {
+
+constexpr size_t kThreads = 16, kDeepest = 64;
+// At most a hundred times a second. The pauses differ, so that loops of about their length are not met at the same
+// place each time.
+constexpr int64_t kPause = 10'000'000, kJitter = 4'000'000, kLongestStretch = 100'000'000;
+
+Shown g_shown[kThreads];
+std::atomic<pid_t> g_sampler_of{0};  // the process that has a sampler
+std::atomic<const std::vector<std::string>*> g_prefixes{nullptr};
+std::atomic<uint64_t> g_samples{0};
+
+bool is_the_users(std::string_view file) {
+  if (file.starts_with("<frozen ") || file.find("/site-packages/") != file.npos ||
+      file.find("/dist-packages/") != file.npos)
+    return false;
+  if (const auto* prefixes = g_prefixes.load(std::memory_order_acquire))
+    for (const std::string& each : *prefixes)
+      if (file.starts_with(each)) return false;
+  return true;
+}
+
+void append_frame(std::string& out, const StackFrame& f) {
+  size_t slash = f.file.rfind('/');
+  out.append(f.function).append(" ").append(slash == f.file.npos ? f.file : f.file.substr(slash + 1)).append(":");
+  append_int(out, f.line);
+}
+
+void write_sample(const Shown& shown, const std::vector<StackFrame>& frames, int64_t start, int64_t end, int64_t step,
+                  int64_t epoch) {
+  ThreadState* t = current_thread();
+  if (!t) return;
+  const StackFrame* innermost = &frames[0];
+  for (const StackFrame& f : frames) {
+    if (!is_the_users(f.file)) continue;
+    innermost = &f;
+    break;
+  }
+  std::string where, stack;
+  append_frame(where, *innermost);
+  for (size_t i = frames.size(); i-- > 0;) {
+    append_frame(stack, frames[i]);
+    if (i) stack += ';';
+  }
+  std::string args = ",\"where\":";
+  append_json_string(args, where);
+  args += ",\"stack\":";
+  append_json_string(args, stack);
+  if (step >= 0) append_int(args += ",\"step\":", step);
+  if (epoch >= 0) append_int(args += ",\"epoch\":", epoch);
+  args += ",\"auto\":1";
+  Frame f{};
+  f.parent = -1;
+  f.level = 1;
+  f.id = new_id(t);
+  f.start = uint64_t(start);
+  emit_strings(t, Kind::kEvent, uint8_t(kAbsoluteTime | kOtherLane), f, uint64_t(end), shown.tid.load(), "own_code",
+               "sample", args);
+  g_samples.fetch_add(1, std::memory_order_relaxed);
+}
+
+void* sample(void*) {
+  StackReader reader;
+  uint32_t seed = uint32_t(getpid());
+  int64_t before = int64_t(now_epoch_ns());
+  for (;;) {
+    seed = seed * 1664525 + 1013904223;
+    timespec pause{0, kPause + int64_t(seed >> 8) % kJitter};
+    nanosleep(&pause, nullptr);
+    int64_t now = int64_t(now_epoch_ns());
+    int64_t stretch = std::min(now - before, kLongestStretch);
+    before = now;
+    for (Shown& each : g_shown) {
+      int64_t since = each.now.own_since.load(std::memory_order_acquire);
+      PyThreadState* thread = each.thread.load(std::memory_order_acquire);
+      if (!since || !thread) continue;
+      int64_t step = each.now.step.load(std::memory_order_relaxed),
+              epoch = each.now.epoch.load(std::memory_order_relaxed);
+      try {
+        const auto& frames = reader.read(thread, kDeepest);
+        bool still = each.now.own_since.load(std::memory_order_acquire) == since;
+        if (!frames.empty() && still) write_sample(each, frames, now - stretch, now, step, epoch);
+      } catch (const std::bad_alloc&) {
+        count_lost(Drop::kMemory);
+      }
+    }
+  }
+  return nullptr;
+}
+
+void begin_sampling() {
+  pid_t me = getpid();
+  if (g_sampler_of.exchange(me) == me) return;
+  // Signals of the program are for its own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  if (pthread_create(&thread, &attributes, sample, nullptr) != 0) g_sampler_of = 0;
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// sample_own_code(prefixes): files below these are not the program's own.
+PyObject* sample_own_code(PyObject*, PyObject* prefixes) {
+  if (!PyTuple_Check(prefixes)) {
+    PyErr_SetString(PyExc_TypeError, "prefixes are a tuple");
+    return nullptr;
+  }
+  auto* all = new std::vector<std::string>;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(prefixes); ++i) {
+    const char* text = PyUnicode_AsUTF8(PyTuple_GET_ITEM(prefixes, i));
+    if (!text) {
+      delete all;
+      return nullptr;
+    }
+    all->push_back(text);
+  }
+  g_prefixes.store(all, std::memory_order_release);  // the one before may be in use, and is small
+  Py_RETURN_NONE;
+}
+
+PyObject* own_code_samples(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(g_samples.load()); }
+
+PyMethodDef g_own_code_functions[] = {
+    {"sample_own_code", sample_own_code, METH_O, nullptr},
+    {"own_code_samples", own_code_samples, METH_NOARGS, nullptr},
+    {},
+};
+
+}  // namespace
+
+Shown* show_thread(PyThreadState* thread) {
+  for (Shown& each : g_shown) {
+    bool taken = false;
+    if (!each.taken.compare_exchange_strong(taken, true)) continue;
+    each.now.own_since = 0;
+    each.tid = int64_t(syscall(SYS_gettid));
+    each.thread = thread;
+    if (g_prefixes.load(std::memory_order_relaxed)) begin_sampling();
+    return &each;
+  }
+  return nullptr;
+}
+
+void hide_thread(Shown* shown) {
+  if (!shown) return;
+  shown->now.own_since = 0;
+  shown->thread = nullptr;
+  shown->taken = false;
+}
+
+void hide_all_threads() {
+  for (Shown& each : g_shown) hide_thread(&each);
+}
+
+bool init_own_code(PyObject* module) { return PyModule_AddFunctions(module, g_own_code_functions) == 0; }
+
+}  // namespace dft::py

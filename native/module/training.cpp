@@ -1,0 +1,509 @@
+#include "module/training.hpp"
+
+#include <structmember.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "module/model_calls.hpp"
+#include "module/word.hpp"
+#include "session/session.hpp"
+
+namespace dft::py {
+
+int64_t rule_clock() { return int64_t(now_epoch_ns()); }
+
+namespace {
+
+Word* g_words[kStages];
+PyObject* g_grad_enabled = nullptr;  // torch.is_grad_enabled
+PyObject* g_make = nullptr;          // makes the training of a thread, or finds whom it works for
+uint32_t g_installation = 1;         // trainings of an earlier one, or of the parent process, do not count
+
+// One pointer of the small static TLS reserve each.
+thread_local Training* tls_training = nullptr;
+thread_local uint32_t tls_installation = 0;
+
+class WordEvents final : public StageEvents {
+ public:
+  void write(Stage stage, int64_t start, int64_t end, std::string_view args) override {
+    Word* w = word(stage);
+    if (!w || ask_twins(w)) return;
+    recording([&] {
+      constexpr std::string_view kAuto = ",\"auto\":1";
+      char buffer[512];
+      if (DFT_LIKELY(args.size() + kAuto.size() <= sizeof buffer)) {
+        char* at = put(put(buffer, args), kAuto);
+        emit(w, uint64_t(start), uint64_t(end), {buffer, size_t(at - buffer)});
+      } else {
+        emit(w, uint64_t(start), uint64_t(end), std::string(args).append(kAuto));
+      }
+    });
+    if (DFT_UNLIKELY(PyErr_Occurred() != nullptr)) PyErr_Clear();
+  }
+  void begins(Stage stage) override {
+    if (Word* w = word(stage)) word_begins(w);
+  }
+  void ends(Stage stage) override {
+    if (Word* w = word(stage)) word_ends(w);
+  }
+  bool by_hand(Stage stage) override {
+    Word* w = word(stage);
+    return w && ask_twins(w);
+  }
+  void forward_unseen() override { look_for_models_again(); }
+
+ private:
+  static Word* word(Stage stage) { return g_words[size_t(stage)]; }
+};
+
+WordEvents g_events;
+Now g_unshown;  // of threads beyond those that can be shown; nobody reads it
+
+struct LoaderPass {
+  PyObject_HEAD
+  PassPtr* pass;
+  PyObject* iterator;  // a weak reference
+  PyObject* workers;   // the iterator's, if it has any
+};
+
+PyTypeObject g_pass_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.LoaderPass", sizeof(LoaderPass)};
+PyTypeObject g_training_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.Training", sizeof(Training)};
+
+Training* training_of(PyObject* self) { return reinterpret_cast<Training*>(self); }
+LoaderPass* pass_of(PyObject* o) {
+  return o && PyObject_TypeCheck(o, &g_pass_type) ? reinterpret_cast<LoaderPass*>(o) : nullptr;
+}
+bool absent(PyObject* o) { return !o || o == Py_None; }
+
+void set(PyObject*& field, PyObject* owned) {
+  PyObject* old = field;
+  field = owned;
+  Py_XDECREF(old);
+}
+
+bool refers_to(PyObject* reference, PyObject* object) {
+  if (!reference || !PyWeakref_Check(reference)) return false;
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* found = nullptr;
+  if (PyWeakref_GetRef(reference, &found) < 0) PyErr_Clear();
+  Ref owned(found);
+  return found == object;
+#else
+  return PyWeakref_GetObject(reference) == object;
+#endif
+}
+
+std::string_view error_name(PyObject* error) { return absent(error) ? std::string_view() : Py_TYPE(error)->tp_name; }
+
+// The rule allocates little, and seldom; without memory an event is lost, not the program.
+template <typename F>
+PyObject* told(PyObject* self, F f) {
+  Training* t = training_of(self);
+  if (!t->muted) recording([&] { f(*t->rule); });
+  if (raise_kept()) return nullptr;
+  Py_RETURN_NONE;
+}
+
+bool times(PyObject* const* values, Py_ssize_t n, std::initializer_list<int64_t*> out) {
+  if (n != Py_ssize_t(out.size())) {
+    PyErr_Format(PyExc_TypeError, "takes %zd arguments", Py_ssize_t(out.size()));
+    return false;
+  }
+  for (int64_t* each : out) {
+    *each = PyLong_AsLongLong(*values++);
+    if (*each == -1 && PyErr_Occurred()) return false;
+  }
+  return true;
+}
+
+// Loader --------------------------------------------------------------------------------------------------------------
+
+// A batch is requested; returns when.
+PyObject* fetch_begins(PyObject* self, PyObject*) {
+  Training* t = training_of(self);
+  int64_t at = rule_clock();
+  if (!t->muted) t->rule->fetch_begins(at);
+  return PyLong_FromLongLong(at);
+}
+
+void batch_came(Training* t, PyObject* pass, int64_t start) {
+  LoaderPass* of = pass_of(pass);
+  int64_t end = rule_clock();
+  t->rule->fetching(false);
+  g_events.ends(Stage::kFetch);
+  Ref facts(t->facts);
+  t->facts = nullptr;
+  recording([&] {
+    Pairs pairs;
+    if (absent(of->workers)) {
+      pairs.add("batch", (*of->pass)->fetches);
+    } else if (facts && PyTuple_CheckExact(facts.get())) {
+      for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(facts.get()); i += 2)
+        pairs.add(view_of(PyTuple_GET_ITEM(facts.get(), i)), PyTuple_GET_ITEM(facts.get(), i + 1));
+    }
+    bool gradients = (*of->pass)->trains || gradients_on();
+    t->rule->fetched(*of->pass, start, end, gradients, pairs.plain());
+  });
+  if (PyErr_Occurred()) PyErr_Clear();
+}
+
+// got(iterator, start): a batch has come. False, and nothing has happened, if the pass it belongs to is not the one of
+// the batch before: fetched() is told which.
+PyObject* got(PyObject* self, PyObject* const* values, Py_ssize_t n) {
+  Training* t = training_of(self);
+  if (n != 2) {
+    PyErr_SetString(PyExc_TypeError, "got() takes an iterator and a time");
+    return nullptr;
+  }
+  if (t->muted) Py_RETURN_TRUE;
+  LoaderPass* of = pass_of(t->latest);
+  if (!of || !refers_to(of->iterator, values[0])) Py_RETURN_FALSE;
+  int64_t start = PyLong_AsLongLong(values[1]);
+  if (start == -1 && PyErr_Occurred()) return nullptr;
+  batch_came(t, t->latest, start);
+  if (raise_kept()) return nullptr;
+  Py_RETURN_TRUE;
+}
+
+// fetched(pass, start): a batch of this pass has come.
+PyObject* fetched(PyObject* self, PyObject* args) {
+  PyObject* pass;
+  long long start;
+  if (!PyArg_ParseTuple(args, "O!L", &g_pass_type, &pass, &start)) return nullptr;
+  Training* t = training_of(self);
+  if (t->muted) Py_RETURN_NONE;
+  set(t->latest, new_ref(pass));
+  batch_came(t, pass, start);
+  if (raise_kept()) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// loader_ended(pass, start): it has no more batches.
+PyObject* loader_ended(PyObject* self, PyObject* args) {
+  PyObject* pass;
+  long long start;
+  if (!PyArg_ParseTuple(args, "O!L", &g_pass_type, &pass, &start)) return nullptr;
+  g_events.ends(Stage::kFetch);
+  return told(self, [&](StepRule& rule) { rule.loader_ended(*pass_of(pass)->pass, start, rule_clock()); });
+}
+
+PyObject* fetch_failed(PyObject* self, PyObject* args) {
+  PyObject *pass, *error;
+  long long start;
+  if (!PyArg_ParseTuple(args, "O!LO", &g_pass_type, &pass, &start, &error)) return nullptr;
+  return told(self,
+              [&](StepRule& rule) { rule.fetch_failed(*pass_of(pass)->pass, start, rule_clock(), error_name(error)); });
+}
+
+// Compute -------------------------------------------------------------------------------------------------------------
+
+PyObject* backward_begins(PyObject* self, PyObject*) {
+  return told(self, [](StepRule& rule) { rule.backward_begins(rule_clock()); });
+}
+
+// backward_ends(error=None)
+PyObject* backward_ends(PyObject* self, PyObject* const* values, Py_ssize_t n) {
+  PyObject* error = n ? values[0] : Py_None;
+  return told(self, [&](StepRule& rule) { rule.backward_ends(rule_clock(), error_name(error)); });
+}
+
+PyObject* took_gradients(PyObject* self, PyObject* const* values, Py_ssize_t n) {
+  int64_t start, end;
+  if (!times(values, n, {&start, &end})) return nullptr;
+  return told(self, [&](StepRule& rule) { rule.took_gradients(start, end); });
+}
+
+PyObject* optimizer_made(PyObject* self, PyObject*) {
+  StepRule::optimizer_seen = true;
+  return told(self, [](StepRule& rule) { rule.optimizer_made(rule_clock()); });
+}
+
+uintptr_t key_of(PyObject* object) { return reinterpret_cast<uintptr_t>(object); }
+bool is_a_part(const Training* t, PyObject* optimizer) {
+  return t->scaling == -1 || (t->scaling && t->scaling == int64_t(key_of(optimizer)));
+}
+
+PyObject* optimizer_begins(PyObject* self, PyObject* optimizer) {
+  if (is_a_part(training_of(self), optimizer)) Py_RETURN_NONE;
+  return told(self, [&](StepRule& rule) { rule.optimizer_begins(key_of(optimizer), rule_clock()); });
+}
+
+// optimizer_ends(optimizer, skipped=False)
+PyObject* optimizer_ends(PyObject* self, PyObject* const* values, Py_ssize_t n) {
+  if (n < 1 || n > 2) {
+    PyErr_SetString(PyExc_TypeError, "optimizer_ends() takes an optimizer and whether it was skipped");
+    return nullptr;
+  }
+  if (is_a_part(training_of(self), values[0])) {
+    training_of(self)->scaled = true;
+    Py_RETURN_NONE;
+  }
+  bool skipped = n == 2 && values[1] == Py_True;
+  return told(self, [&](StepRule& rule) { rule.optimizer_ends(key_of(values[0]), rule_clock(), skipped); });
+}
+
+PyObject* interrupt(PyObject* self, PyObject* const* values, Py_ssize_t n) {
+  int64_t start, end;
+  if (!times(values, n, {&start, &end})) return nullptr;
+  return told(self, [&](StepRule& rule) { rule.interrupt(start, end); });
+}
+
+// Frameworks ----------------------------------------------------------------------------------------------------------
+
+template <void (StepRule::*mark)(int64_t)>
+PyObject* marked(PyObject* self, PyObject*) {
+  return told(self, [](StepRule& rule) { (rule.*mark)(rule_clock()); });
+}
+
+PyObject* resume(PyObject* self, PyObject* const* values, Py_ssize_t n) {
+  int64_t number, epoch;
+  if (!times(values, n, {&number, &epoch})) return nullptr;
+  return told(self, [&](StepRule& rule) { rule.resume(number, epoch); });
+}
+
+// The end, and other events -------------------------------------------------------------------------------------------
+
+// finish(error=None): the name of the exception that ended the program.
+PyObject* finish(PyObject* self, PyObject* const* values, Py_ssize_t n) {
+  std::string_view error = n && values[0] != Py_None ? view_of(values[0]) : std::string_view();
+  training_of(self)->muted = false;
+  return told(self, [&](StepRule& rule) { rule.finish(rule_clock(), error); });
+}
+
+// write(word, start, end, **args): another event of this thread, with the number of its step.
+PyObject* write_event(PyObject* self, PyObject* args, PyObject* kwargs) {
+  Word* w;
+  long long start, end;
+  if (!PyArg_ParseTuple(args, "O!LL", &g_word_type, &w, &start, &end)) return nullptr;
+  Training* t = training_of(self);
+  if (t->muted) Py_RETURN_NONE;
+  t->rule->saw(end);
+  if (ask_twins(w)) Py_RETURN_NONE;
+  recording([&] {
+    py::Args pairs;
+    if (kwargs) pairs.set_all(kwargs);
+    emit(w, uint64_t(start), uint64_t(end), std::string(pairs.text()) + t->rule->numbers() + ",\"auto\":1");
+  });
+  PyErr_Clear();
+  if (raise_kept()) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* fetching(PyObject* self, void*) { return PyBool_FromLong(training_of(self)->rule->fetching()); }
+PyObject* in_backward(PyObject* self, void*) { return PyBool_FromLong(training_of(self)->rule->in_backward()); }
+PyObject* backwards(PyObject* self, void*) { return PyLong_FromLongLong(training_of(self)->rule->backwards()); }
+
+PyMethodDef g_training_methods[] = {
+    {"fetch_begins", fetch_begins, METH_NOARGS, nullptr},
+    {"got", reinterpret_cast<PyCFunction>(got), METH_FASTCALL, nullptr},
+    {"fetched", fetched, METH_VARARGS, nullptr},
+    {"loader_ended", loader_ended, METH_VARARGS, nullptr},
+    {"fetch_failed", fetch_failed, METH_VARARGS, nullptr},
+    {"backward_begins", backward_begins, METH_NOARGS, nullptr},
+    {"backward_ends", reinterpret_cast<PyCFunction>(backward_ends), METH_FASTCALL, nullptr},
+    {"took_gradients", reinterpret_cast<PyCFunction>(took_gradients), METH_FASTCALL, nullptr},
+    {"optimizer_made", optimizer_made, METH_NOARGS, nullptr},
+    {"optimizer_begins", optimizer_begins, METH_O, nullptr},
+    {"optimizer_ends", reinterpret_cast<PyCFunction>(optimizer_ends), METH_FASTCALL, nullptr},
+    {"interrupt", reinterpret_cast<PyCFunction>(interrupt), METH_FASTCALL, nullptr},
+    {"forward_begins", marked<&StepRule::forward_begins>, METH_NOARGS, nullptr},
+    {"forward_ends", marked<&StepRule::forward_ends>, METH_NOARGS, nullptr},
+    {"step_begins", marked<&StepRule::step_begins>, METH_NOARGS, nullptr},
+    {"step_ends", marked<&StepRule::step_ends>, METH_NOARGS, nullptr},
+    {"batch_ends", marked<&StepRule::batch_ends>, METH_NOARGS, nullptr},
+    {"evaluation_begins", marked<&StepRule::evaluation_begins>, METH_NOARGS, nullptr},
+    {"evaluation_ends", marked<&StepRule::evaluation_ends>, METH_NOARGS, nullptr},
+    {"resume", reinterpret_cast<PyCFunction>(resume), METH_FASTCALL, nullptr},
+    {"finish", reinterpret_cast<PyCFunction>(finish), METH_FASTCALL, nullptr},
+    {"write", reinterpret_cast<PyCFunction>(write_event), METH_VARARGS | METH_KEYWORDS, nullptr},
+    {},
+};
+
+PyMemberDef g_training_members[] = {
+    {"facts", T_OBJECT, offsetof(Training, facts), 0, nullptr},
+    {"latest", T_OBJECT, offsetof(Training, latest), READONLY, nullptr},
+    {"scaling", T_LONGLONG, offsetof(Training, scaling), 0, nullptr},
+    {"scaled", T_BOOL, offsetof(Training, scaled), 0, nullptr},
+    {"muted", T_BOOL, offsetof(Training, muted), 0, nullptr},
+    {},
+};
+
+PyGetSetDef g_training_properties[] = {
+    {"fetching", fetching, nullptr, nullptr, nullptr},
+    {"in_backward", in_backward, nullptr, nullptr, nullptr},
+    {"backwards", backwards, nullptr, nullptr, nullptr},
+    {},
+};
+
+// Training(main_thread)
+PyObject* training_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  int main_thread;
+  if (!PyArg_ParseTuple(args, "p", &main_thread)) return nullptr;
+  auto* t = reinterpret_cast<Training*>(type->tp_alloc(type, 0));
+  if (!t) return nullptr;
+  t->installation = g_installation;
+  t->shown = show_thread(PyThreadState_Get());
+  if (!possible([&] { t->rule = new StepRule(g_events, t->shown ? t->shown->now : g_unshown, main_thread != 0); })) {
+    Py_DECREF(t);
+    return nullptr;
+  }
+  tls_training = t;
+  tls_installation = g_installation;
+  return reinterpret_cast<PyObject*>(t);
+}
+
+void training_dealloc(PyObject* self) {
+  Training* t = training_of(self);
+  if (t->installation == g_installation) hide_thread(t->shown);
+  if (tls_training == t) tls_training = nullptr;
+  Py_XDECREF(t->latest);
+  Py_XDECREF(t->facts);
+  delete t->rule;
+  Py_TYPE(self)->tp_free(self);
+}
+
+// LoaderPass(loader, began, ready, restarts)
+PyObject* pass_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  long long loader, began, ready, restarts = 0;
+  if (!PyArg_ParseTuple(args, "LLL|L", &loader, &began, &ready, &restarts)) return nullptr;
+  auto* p = reinterpret_cast<LoaderPass*>(type->tp_alloc(type, 0));
+  if (!p) return nullptr;
+  if (!possible([&] { p->pass = new PassPtr(std::make_shared<Pass>()); })) {
+    Py_DECREF(p);
+    return nullptr;
+  }
+  Pass& pass = **p->pass;
+  pass.loader = loader;
+  pass.began = began;
+  pass.ready = ready;
+  pass.restarts = restarts;
+  return reinterpret_cast<PyObject*>(p);
+}
+
+void pass_dealloc(PyObject* self) {
+  auto* p = reinterpret_cast<LoaderPass*>(self);
+  Py_XDECREF(p->iterator);
+  Py_XDECREF(p->workers);
+  delete p->pass;
+  Py_TYPE(self)->tp_free(self);
+}
+
+PyObject* pass_dies(PyObject* self, PyObject*) {
+  (*pass_of(self)->pass)->died = rule_clock();
+  Py_RETURN_NONE;
+}
+PyObject* pass_restarts(PyObject* self, void*) { return PyLong_FromLongLong((*pass_of(self)->pass)->restarts); }
+
+PyMethodDef g_pass_methods[] = {{"dies", pass_dies, METH_NOARGS, nullptr}, {}};
+PyGetSetDef g_pass_properties[] = {{"restarts", pass_restarts, nullptr, nullptr, nullptr}, {}};
+PyMemberDef g_pass_members[] = {
+    {"iterator", T_OBJECT, offsetof(LoaderPass, iterator), 0, nullptr},
+    {"workers", T_OBJECT, offsetof(LoaderPass, workers), 0, nullptr},
+    {},
+};
+
+// training(): this thread's.
+PyObject* py_training(PyObject*, PyObject*) {
+  if (DFT_LIKELY(tls_training && tls_installation == g_installation))
+    return new_ref(reinterpret_cast<PyObject*>(tls_training));
+  if (g_make) return PyObject_CallNoArgs(g_make);
+  PyErr_SetString(PyExc_RuntimeError, "the step rule has not been set up");
+  return nullptr;
+}
+
+// step_rule(words, is_grad_enabled, make): the kinds of events it writes in the order of `Stage`, what says whether
+// torch's gradients are on, and what makes the training of a thread.
+PyObject* step_rule(PyObject*, PyObject* args) {
+  PyObject *words, *grad_enabled, *make;
+  if (!PyArg_ParseTuple(args, "O!OO", &PyTuple_Type, &words, &grad_enabled, &make)) return nullptr;
+  if (PyTuple_GET_SIZE(words) != Py_ssize_t(kStages)) {
+    PyErr_SetString(PyExc_ValueError, "a word for every stage");
+    return nullptr;
+  }
+  for (size_t i = 0; i < kStages; ++i) {
+    PyObject* each = PyTuple_GET_ITEM(words, Py_ssize_t(i));
+    if (!PyObject_TypeCheck(each, &g_word_type)) {
+      PyErr_SetString(PyExc_TypeError, "words only");
+      return nullptr;
+    }
+    Py_INCREF(each);  // once per process; those before are kept
+    g_words[i] = reinterpret_cast<Word*>(each);
+  }
+  set(g_grad_enabled, grad_enabled == Py_None ? nullptr : new_ref(grad_enabled));
+  set(g_make, new_ref(make));
+  Py_RETURN_NONE;
+}
+
+// forget_trainings(): those made until now are no longer anyone's.
+PyObject* forget_trainings(PyObject*, PyObject*) {
+  ++g_installation;
+  hide_all_threads();
+  StepRule::optimizer_seen = false;
+  Py_RETURN_NONE;
+}
+
+PyObject* forget_training(PyObject*, PyObject*) {
+  tls_training = nullptr;
+  Py_RETURN_NONE;
+}
+
+// no_optimizer(known): whether the process is known to have none.
+PyObject* no_optimizer(PyObject*, PyObject* known) {
+  StepRule::no_optimizer = known == Py_True;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef g_rule_functions[] = {
+    {"training", py_training, METH_NOARGS, nullptr},
+    {"step_rule", step_rule, METH_VARARGS, nullptr},
+    {"forget_trainings", forget_trainings, METH_NOARGS, nullptr},
+    {"forget_training", forget_training, METH_NOARGS, nullptr},
+    {"no_optimizer", no_optimizer, METH_O, nullptr},
+    {},
+};
+
+}  // namespace
+
+Training* training_here() {
+  if (DFT_LIKELY(tls_training && tls_installation == g_installation)) {
+    Py_INCREF(tls_training);
+    return tls_training;
+  }
+  PyObject* made = g_make ? PyObject_CallNoArgs(g_make) : nullptr;
+  if (made && PyObject_TypeCheck(made, &g_training_type)) return training_of(made);
+  Py_XDECREF(made);
+  PyErr_Clear();
+  return nullptr;
+}
+
+bool gradients_on() {
+  if (!g_grad_enabled) return true;
+  KeepError keep;
+  Ref on(PyObject_CallNoArgs(g_grad_enabled));
+  if (!on) PyErr_Clear();
+  return on.get() != Py_False;
+}
+
+bool init_training(PyObject* module) {
+  PyTypeObject& t = g_training_type;
+  t.tp_flags = Py_TPFLAGS_DEFAULT;
+  t.tp_new = training_new;
+  t.tp_dealloc = training_dealloc;
+  t.tp_methods = g_training_methods;
+  t.tp_members = g_training_members;
+  t.tp_getset = g_training_properties;
+  PyTypeObject& p = g_pass_type;
+  p.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
+  p.tp_new = pass_new;
+  p.tp_dealloc = pass_dealloc;
+  p.tp_methods = g_pass_methods;
+  p.tp_members = g_pass_members;
+  p.tp_getset = g_pass_properties;
+  return PyType_Ready(&t) == 0 && PyType_Ready(&p) == 0 && add_type(module, "Training", &t) &&
+         add_type(module, "LoaderPass", &p) && PyModule_AddFunctions(module, g_rule_functions) == 0 &&
+         init_model_calls(module) && init_own_code(module);
+}
+
+}  // namespace dft::py

@@ -1,0 +1,33 @@
+// The step rule as Python's boundaries see it: `Training` is a thread's rule, `LoaderPass` one pass over a loader.
+#pragma once
+
+#include "module/own_code.hpp"
+#include "module/seam.hpp"
+#include "module/step_rule.hpp"
+
+namespace dft::py {
+
+struct Training {
+  PyObject_HEAD
+  StepRule* rule;
+  Shown* shown;  // to other threads
+  uint32_t installation;
+  PyObject* latest;  // the LoaderPass that the latest batch came from
+  PyObject* facts;   // which task of which worker made the batch that is about to be given, keys and values in turns
+  int64_t scaling;   // the optimizer that a gradient scaler steps; 0: none, -1: all that step now are parts of one step
+  bool scaled;       // and whether it did
+  bool muted;        // a framework tells what happens
+};
+
+int64_t rule_clock();
+
+// This thread's, or of the thread whose backward it works for; null, without an exception, where there can be none.
+// A new reference.
+Training* training_here();
+
+// Whether torch has gradients switched on for this thread.
+bool gradients_on();
+
+bool init_training(PyObject* module);
+
+}  // namespace dft::py

@@ -1,0 +1,191 @@
+#include "session/counters.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <ctime>
+
+#include "format/arguments.hpp"
+#include "format/md5.hpp"
+#include "record/ring_place.hpp"
+
+namespace dft {
+namespace {
+
+constexpr uint64_t kMillisecond = 1000000;
+constexpr uint64_t kUsualInterval = 1000;  // ms
+// A process that ends before this does not pay for a sample.
+constexpr uint64_t kShortLife = 100;  // ms
+// At the usual interval, sampling takes at most one part in so many of a core: 0.05 % in all.
+constexpr uint64_t kProcessShare = 5000, kHostShare = 5000, kDeviceShare = 10000;
+constexpr uint64_t kLongestPause = 30;  // intervals
+
+std::atomic<uint32_t> g_missing{0};
+
+uint64_t thread_cpu_ns() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
+}
+
+struct Slot {
+  std::atomic<uint64_t> key, holder, used_ns;
+};
+
+constexpr size_t kSlots = 128;
+constexpr size_t kTableSize = 4096;
+static_assert(sizeof(Slot) * kSlots <= kTableSize);
+
+// Shared by the processes of this user on this host. Mapped once: children of a fork use the same.
+Slot* lease_table() {
+  static Slot* const table = []() -> Slot* {
+    std::string directory = own_ring_directory(true);
+    if (directory.empty()) return nullptr;
+    std::string path = directory + "/leases";
+    int fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return nullptr;
+    struct stat st;
+    // Its memory is reserved: a full file system must not end the program when it is written to.
+    bool usable = fstat(fd, &st) == 0 && is_private_file(st) && posix_fallocate(fd, 0, kTableSize) == 0;
+    void* at = usable ? mmap(nullptr, kTableSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    close(fd);
+    return at == MAP_FAILED ? nullptr : static_cast<Slot*>(at);
+  }();
+  return table;
+}
+
+uint64_t number_of(const std::string& text) { return strtoull(short_hash(text).c_str(), nullptr, 16) | 1; }
+
+}  // namespace
+
+Lease::Lease(const std::string& name, const std::string& holder) : key_(number_of(name)), holder_(number_of(holder)) {}
+
+bool Lease::take(uint64_t now, uint64_t silence_ns) {
+  Slot* table = lease_table();
+  if (!table) return false;
+  auto silent = [&](const Slot& s) {
+    uint64_t used = s.used_ns.load();
+    return used > now + silence_ns || now > used + silence_ns;
+  };
+  // The first slot with the key decides; two processes that began at the same moment may have written one each.
+  Slot* mine = nullptr;
+  for (size_t i = 0; i < kSlots && !mine; ++i)
+    if (Slot* s = &table[(key_ + i) % kSlots]; s->key.load() == key_) mine = s;
+  for (size_t i = 0; i < kSlots && !mine; ++i)
+    if (Slot* s = &table[(key_ + i) % kSlots]; silent(*s)) mine = s;
+  if (!mine) return false;
+  uint64_t holder = mine->holder.load();
+  if (holder != holder_ || mine->key.load() != key_) {
+    if (!silent(*mine) || !mine->holder.compare_exchange_strong(holder, holder_)) return false;
+    mine->key.store(key_);
+  }
+  mine->used_ns.store(now);
+  return true;
+}
+
+void Lease::release() {
+  Slot* table = lease_table();
+  for (size_t i = 0; table && i < kSlots; ++i)
+    if (table[i].key.load() == key_ && table[i].holder.load() == holder_) table[i].used_ns.store(0);
+}
+
+Counters::Counters(Options options, uint64_t now)
+    : options_(std::move(options)),
+      host_("host " + options_.host + " " + options_.run, options_.session),
+      cgroup_("", options_.session),
+      gpu_("gpu " + options_.host + " " + options_.run, options_.session) {
+  next_ns_ = now + std::min(options_.interval_ms, kShortLife) * kMillisecond;
+}
+
+Counters::~Counters() {
+  host_.release();
+  cgroup_.release();
+  gpu_.release();
+}
+
+uint64_t Counters::wait_ms(uint64_t now) const {
+  return next_ns_ > now ? (next_ns_ - now + kMillisecond - 1) / kMillisecond : 1;
+}
+
+// So long that what it cost stays within its share, if the user has not asked for more than usual.
+uint64_t Counters::pause_ns(uint64_t cost_ns, uint64_t share) const {
+  uint64_t interval = options_.interval_ms * kMillisecond;
+  if (options_.interval_ms < kUsualInterval) return interval;
+  return std::clamp(cost_ns * share, interval, interval * kLongestPause);
+}
+
+// The writer looks once per interval, never exactly on time.
+uint64_t Counters::slack_ns() const { return options_.interval_ms * kMillisecond / 2; }
+
+void Counters::begin() {
+  begun_ = true;
+  in_cgroup_ = machine_.cgroup().find();
+  if (!in_cgroup_) machine_.note_missing(Source::kCgroup);
+  cgroup_ = Lease("cgroup " + options_.host + " " + options_.run + machine_.cgroup().identity(), options_.session);
+}
+
+bool Counters::chosen(Lease* lease, uint64_t now) const {
+  uint64_t silence = 3 * std::max(options_.interval_ms, kUsualInterval) * kMillisecond;
+  return lease_table() ? lease->take(now, silence) : options_.first_on_host;
+}
+
+void Counters::read_process(uint64_t now, std::vector<Counter>* out) {
+  uint64_t before = thread_cpu_ns();
+  machine_.sample_process(out);
+  next_ns_ = now + pause_ns(thread_cpu_ns() - before, kProcessShare);
+}
+
+void Counters::read_host(uint64_t now, std::vector<Counter>* out) {
+  bool host = chosen(&host_, now), group = in_cgroup_ && chosen(&cgroup_, now);  // kept while this process pauses
+  if (now < next_host_ns_) return;
+  uint64_t before = thread_cpu_ns();
+  if (host) machine_.sample_host(out);
+  if (group) machine_.cgroup().sample(out);
+  next_host_ns_ = now + pause_ns(thread_cpu_ns() - before, kHostShare) - slack_ns();
+}
+
+void Counters::read_devices(uint64_t now, std::vector<Counter>* out) {
+  // A forked child must not use the parent's connection to the driver.
+  if (options_.forked || !nvml_.driver_loaded() || !chosen(&gpu_, now) || now < next_device_ns_) return;
+  nvml_.load();
+  uint64_t before = thread_cpu_ns();
+  nvml_.sample(out);
+  next_device_ns_ = now + pause_ns(thread_cpu_ns() - before, kDeviceShare) - slack_ns();
+}
+
+std::vector<Counters::Sample> Counters::take(uint64_t now, bool last) {
+  std::vector<Sample> out;
+  if (last && !written_) return out;
+  bool first = !begun_;
+  if (first) begin();
+  if (!first && !written_) {
+    out = std::move(first_);
+    first_.clear();
+    written_ = true;
+  }
+  Sample sample{now, {}};
+  read_process(now, &sample.counters);
+  read_host(now, &sample.counters);
+  read_devices(now, &sample.counters);
+  g_missing.store(machine_.missing(), std::memory_order_relaxed);
+  (first ? first_ : out).push_back(std::move(sample));
+  return out;
+}
+
+void append_missing_counters(std::string* args) {
+  std::string names;
+  uint32_t missing = g_missing.load(std::memory_order_relaxed);
+  for (int i = 0; i < int(Source::kCount); ++i) {
+    if (!(missing >> i & 1)) continue;
+    if (!names.empty()) names += ' ';
+    names += kSourceNames[i];
+  }
+  if (!names.empty()) append_arg(*args, "counters_missing", std::string_view(names));
+}
+
+}  // namespace dft

@@ -1,0 +1,188 @@
+"""The step rule as the boundaries see it: a `Training` for each thread, a `Pass` for each loop over a loader.
+
+The rule itself is native (native/module/step_rule.hpp says what a step is), so that steps are known while the
+program runs, without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import sysconfig
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dftracer import _core
+from dftracer._core import Training, training
+from dftracer.auto import _events as events
+from dftracer.torch.patches import Patches, out_of_sight, safely
+
+ALL_INSIDE = -1  # `Training.scaling`, instead of one optimizer: all that step now are parts of one step
+
+_local = threading.local()
+_all: list[Training] = []
+
+
+class Pass(_core.LoaderPass):
+    """One pass over a loader: from `iter(loader)` to its last batch, or to the moment it is dropped."""
+
+    __slots__ = ("__weakref__",)
+
+    def of_iterator(self, iterator: Any) -> None:
+        """The iterator whose pass it is; it is not kept alive by that."""
+        self.iterator = weakref.ref(iterator)
+        self.workers = getattr(iterator, "_workers", None)
+
+    def follow(self, iterator: Any) -> None:
+        """The same, and know when the program lets go of it: the end of a loop that was left early."""
+        self.of_iterator(iterator)
+        seen = weakref.ref(self)
+
+        def gone(_: object) -> None:
+            known = seen()
+            if known is not None:
+                known.dies()
+
+        self.iterator = weakref.ref(iterator, gone)
+
+
+def install(torch: ModuleType, patches: Patches) -> None:
+    """Set the rule up, and watch the calls of models."""
+    words = (
+        events.FETCH,
+        events.AHEAD,
+        events.BLOCK,
+        events.FORWARD,
+        events.BACKWARD,
+        events.STEP,
+        events.TRAIN,
+        events.EPOCH,
+        events.EVALUATE,
+    )
+    _core.step_rule(words, torch.is_grad_enabled, _make)
+    _core.sample_own_code(_not_the_programs())
+    module: Any = torch.nn.Module
+    _core.mute_models(False)
+    _core.watch_models(module)
+    patches.later(_core.unwatch_models)
+
+    def init_subclass(cls: type[Any], /, **kwargs: Any) -> None:
+        super(module, cls).__init_subclass__(**kwargs)
+        _core.watch_model_type(cls)
+
+    for ours in (init_subclass, _make):
+        safely(out_of_sight, ours)
+    if "__init_subclass__" not in vars(module):
+        module.__init_subclass__ = classmethod(init_subclass)
+        patches.later(functools.partial(_take_away, module, "__init_subclass__", init_subclass))
+
+
+def _take_away(owner: Any, name: str, function: Any) -> None:
+    if getattr(vars(owner).get(name), "__func__", None) is function:
+        delattr(owner, name)
+
+
+def install_compiled(module: ModuleType, patches: Patches) -> None:
+    """Functions that `torch.compile` made call models inside their graphs: each of them counts as one."""
+    original = getattr(module, "_maybe_set_eval_frame", None)
+    if original is None:
+        return
+    watching = _core.watch_compiled(original)
+    vars(module)["_maybe_set_eval_frame"] = watching
+
+    def undo() -> None:
+        if vars(module).get("_maybe_set_eval_frame") is watching:
+            vars(module)["_maybe_set_eval_frame"] = original
+
+    patches.later(undo)
+
+
+def _not_the_programs() -> tuple[str, ...]:
+    """Directories of the standard library and of this package."""
+    library = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    return (*(f"{each}/" for each in sorted(library) if each), f"{Path(__file__).parents[1]}/")
+
+
+def _make() -> Training:
+    """The training of a thread that has none yet."""
+    # The autograd engine has threads of its own, on which an optimizer in backward steps.
+    found = next((each for each in _all if each.in_backward), None)
+    if found is None:
+        if not _all:
+            _finish_at_exit()
+        main = threading.current_thread() is threading.main_thread()
+        found = Training(main)
+        _all.append(found)
+        if not main:
+            _local.leaving = _Leaving(found)
+    return found
+
+
+class _Leaving:
+    """Goes when its thread does, and closes what that has open: Ray kills a process soon after."""
+
+    __slots__ = ("_of", "_thread")
+
+    def __init__(self, of: Training) -> None:
+        self._of = of
+        self._thread = os.getpid(), threading.get_ident()
+
+    def __del__(self, pid: Any = os.getpid, ident: Any = threading.get_ident) -> None:
+        if self._thread == (pid(), ident()):  # not the copy that a forked child throws away
+            safely(_leave, self._of)
+
+
+def _leave(of: Training) -> None:
+    of.finish()
+    if of in _all:
+        _all.remove(of)
+
+
+def _finish_at_exit() -> None:
+    """Processes of multiprocessing leave without `atexit`."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        util = importlib.import_module("multiprocessing.util")
+        util.Finalize(None, finish_all, exitpriority=0)
+
+
+def finish_all(error: str | None = None) -> None:
+    """Close what is open in all threads."""
+    for each in list(_all):
+        each.finish(error)
+
+
+def forget_all() -> None:
+    """A child process begins without what its parent had open."""
+    _core.forget_trainings()
+    vars(_local).clear()  # the child has one thread
+    _all.clear()
+
+
+def forget_this() -> None:
+    """What this thread has done so far was no training."""
+    here = training()
+    if here in _all and not here.backwards:
+        _all.remove(here)
+        _core.forget_training()
+
+
+def evaluating(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of a framework, its time accounted as evaluation."""
+
+    @functools.wraps(original)
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        here = training()
+        safely(here.evaluation_begins)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            safely(here.evaluation_ends)
+
+    return evaluate

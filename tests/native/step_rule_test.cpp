@@ -1,0 +1,308 @@
+// The step rule without Python: boundaries in, events out. Times are small numbers; an event is written as
+// `name start-end args`.
+#include "module/step_rule.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "check.hpp"
+
+namespace {
+
+using dft::Pass;
+using dft::PassPtr;
+using dft::Stage;
+
+constexpr const char* kNames[] = {"fetch",     "ahead", "block", "forward", "backward",
+                                  "optimizer", "train", "epoch", "evaluate"};
+
+struct Written : dft::StageEvents {
+  std::vector<std::string> all;
+  int unseen = 0;
+  void write(Stage stage, int64_t start, int64_t end, std::string_view args) override {
+    all.push_back(std::string(kNames[size_t(stage)]) + " " + std::to_string(start) + "-" + std::to_string(end) +
+                  std::string(args));
+  }
+  void begins(Stage) override {}
+  void ends(Stage) override {}
+  bool by_hand(Stage) override { return false; }
+  void forward_unseen() override { ++unseen; }
+
+  std::string of(std::string_view name) const {
+    std::string found;
+    for (const std::string& each : all)
+      if (each.starts_with(std::string(name) + " "))
+        found += (found.empty() ? "" : "; ") + each.substr(name.size() + 1);
+    return found;
+  }
+};
+
+struct Program {
+  Written events;
+  dft::Now now;
+  dft::StepRule rule{events, now, true};
+  uintptr_t optimizer = 7, model = 1, teacher = 2;
+
+  Program() { dft::StepRule::optimizer_seen = false; }
+
+  void made(int64_t t) {
+    dft::StepRule::optimizer_seen = true;
+    rule.optimizer_made(t);
+  }
+  void call(int64_t start, int64_t end, bool gradients, uintptr_t which, bool evaluating = false) {
+    rule.model_begins(start, gradients, which, evaluating);
+    rule.model_ends(end);
+  }
+  void fetch(const PassPtr& of, int64_t start, int64_t end, bool gradients = true) {
+    rule.fetch_begins(start);
+    rule.fetching(false);
+    rule.fetched(of, start, end, gradients, "");
+  }
+  // A model call at t, backward at t+2 .. t+3, the optimizer at t+4 .. t+5.
+  void train(int64_t t, bool with_model = true) {
+    if (with_model) call(t, t + 1, true, model);
+    rule.backward_begins(t + 2);
+    rule.backward_ends(t + 3);
+    rule.optimizer_begins(optimizer, t + 4);
+    rule.optimizer_ends(optimizer, t + 5, false);
+  }
+};
+
+PassPtr loader(int64_t which) {
+  auto of = std::make_shared<Pass>();
+  of->loader = which;
+  return of;
+}
+
+}  // namespace
+
+TEST(forward_is_from_the_model_to_backward_and_what_is_before_it_is_nobodys) {
+  Program p;
+  p.made(1);
+  PassPtr of = loader(1);
+  p.fetch(of, 10, 20);
+  p.train(30);
+  p.fetch(of, 40, 50);
+  p.train(60);
+  p.rule.loader_ended(of, 70, 71);
+  p.rule.finish(80, "");
+  CHECK_EQ(p.events.of("forward"), "30-32,\"step\":0,\"epoch\":0; 60-62,\"step\":1,\"epoch\":0");
+  CHECK_EQ(p.events.of("block"), "20-40,\"step\":0,\"epoch\":0; 50-70,\"step\":1,\"epoch\":0");
+  CHECK_EQ(p.events.of("epoch"), "10-71,\"epoch\":0");
+  CHECK_EQ(p.events.of("train"), "10-70");
+}
+
+TEST(without_a_loader_steps_go_from_optimizer_to_optimizer) {
+  Program p;
+  p.made(1);
+  for (int64_t t : {100, 200, 300}) p.train(t);
+  p.rule.finish(400, "");
+  CHECK_EQ(p.events.of("block"), "100-105,\"step\":0; 105-205,\"step\":1; 205-305,\"step\":2");
+  CHECK_EQ(p.events.of("forward"), "100-102; 200-202; 300-302");
+}
+
+TEST(a_second_training_begins_a_step_of_its_own) {
+  Program p;
+  p.made(1);
+  p.train(100);
+  p.train(200);
+  p.made(1000);
+  p.optimizer = 8;
+  p.train(1100);
+  p.train(1200);
+  p.rule.finish(1300, "");
+  CHECK_EQ(p.events.of("block"), "100-105,\"step\":0; 105-205,\"step\":1; 1100-1105,\"step\":2; 1105-1205,\"step\":3");
+}
+
+TEST(a_backward_without_a_model_is_said_on_its_step) {
+  Program p;
+  p.made(1);
+  p.train(100);
+  p.train(200, false);
+  p.train(300);
+  p.rule.finish(400, "");
+  CHECK_EQ(p.events.of("block"), "100-105,\"step\":0; 105-205,\"step\":1,\"forward_unseen\":1; 205-305,\"step\":2");
+  CHECK_EQ(p.events.of("forward"), "100-102; 300-302");
+  CHECK_EQ(p.events.unseen, 1);
+}
+
+TEST(calls_without_gradients_between_steps_are_evaluation_until_training_goes_on) {
+  Program p;
+  p.made(1);
+  p.train(100);
+  p.call(120, 130, false, p.model, true);
+  p.call(140, 150, false, p.model, true);
+  p.train(200);
+  p.rule.finish(300, "");
+  CHECK_EQ(p.events.of("evaluate"), "120-200");
+  CHECK_EQ(p.events.of("forward"), "100-102; 200-202");
+}
+
+TEST(evaluation_while_a_batch_is_in_hand) {
+  Program p;
+  p.made(1);
+  PassPtr of = loader(1);
+  p.fetch(of, 10, 20);
+  p.train(30);
+  p.fetch(of, 40, 50);
+  p.call(51, 55, false, p.model, true);
+  p.train(60);
+  p.rule.loader_ended(of, 70, 71);
+  p.rule.finish(80, "");
+  CHECK_EQ(p.events.of("evaluate"), "51-60,\"epoch\":0");
+  CHECK_EQ(p.events.of("forward"), "30-32,\"step\":0,\"epoch\":0; 60-62,\"step\":1,\"epoch\":0");
+}
+
+TEST(a_teacher_belongs_to_forward) {
+  Program p;
+  p.made(1);
+  PassPtr of = loader(1);
+  for (int64_t t : {0, 100, 200}) {
+    p.fetch(of, t + 10, t + 20);
+    p.call(t + 25, t + 28, false, p.teacher, true);
+    p.train(t + 30);
+  }
+  p.rule.finish(400, "");
+  CHECK_EQ(p.events.of("evaluate"), "");
+  CHECK_EQ(p.events.of("forward"),
+           "25-32,\"step\":0,\"epoch\":0; 125-132,\"step\":1,\"epoch\":0; 225-232,\"step\":2,\"epoch\":0");
+}
+
+TEST(without_a_loader_a_few_calls_are_a_teacher_and_many_an_evaluation) {
+  Program p;
+  p.made(1);
+  p.train(100);
+  p.call(190, 195, false, p.teacher, true);
+  p.train(200);
+  for (int64_t t = 300; t < 350; t += 5) p.call(t, t + 1, false, p.teacher, true);
+  p.train(400);
+  p.rule.finish(500, "");
+  CHECK_EQ(p.events.of("forward"), "100-102; 190-202; 400-402");
+  CHECK_EQ(p.events.of("evaluate"), "300-400");
+}
+
+TEST(rollouts_are_the_programs_own_code) {
+  Program p;
+  p.made(1);
+  for (int64_t t : {1000, 2000}) {
+    for (int64_t i = 0; i < 10; ++i) p.call(t + i * 10, t + i * 10 + 1, false, p.model);
+    p.train(t + 200);
+    p.train(t + 300);
+  }
+  p.rule.finish(3000, "");
+  CHECK_EQ(p.events.of("evaluate"), "");
+  CHECK_EQ(p.events.of("forward"), "1200-1202; 1300-1302; 2200-2202; 2300-2302");
+}
+
+TEST(a_loop_without_gradients_and_training_is_inference) {
+  Program p;
+  PassPtr of = loader(1);
+  for (int64_t t : {100, 200, 300}) {
+    p.fetch(of, t, t + 10, false);
+    p.call(t + 20, t + 60, false, p.model, true);
+  }
+  p.rule.loader_ended(of, 400, 401);
+  p.rule.finish(500, "");
+  CHECK_EQ(
+      p.events.of("block"),
+      "110-200,\"step\":0,\"inference\":1; 210-300,\"step\":1,\"inference\":1; 310-400,\"step\":2,\"inference\":1");
+  CHECK_EQ(p.events.of("forward"), "120-160,\"step\":0; 220-260,\"step\":1; 320-360,\"step\":2");
+  CHECK_EQ(p.events.of("evaluate") + p.events.of("train"), "");
+}
+
+TEST(inference_without_a_loader_has_a_step_for_each_call_of_the_first_model) {
+  Program p;
+  for (int64_t t : {100, 200, 300}) {
+    p.call(t, t + 10, false, p.model, true);
+    p.call(t + 20, t + 30, false, p.teacher, true);
+  }
+  p.rule.finish(500, "");
+  CHECK_EQ(
+      p.events.of("block"),
+      "100-200,\"step\":0,\"inference\":1; 200-300,\"step\":1,\"inference\":1; 300-330,\"step\":2,\"inference\":1");
+}
+
+TEST(an_evaluation_before_the_first_step_is_no_inference) {
+  Program p;
+  p.made(1);
+  p.call(10, 20, false, p.model, true);
+  p.call(30, 40, false, p.model, true);
+  p.train(100);
+  p.rule.finish(200, "");
+  CHECK_EQ(p.events.of("evaluate"), "10-100");
+  CHECK_EQ(p.events.of("block"), "100-105,\"step\":0");
+}
+
+TEST(a_closure_that_is_called_again_leaves_the_rest_to_the_optimizer) {
+  Program p;
+  p.made(1);
+  p.rule.optimizer_begins(p.optimizer, 100);
+  for (int64_t t : {110, 210}) {
+    p.call(t, t + 10, true, p.model);
+    p.rule.backward_begins(t + 20);
+    p.rule.backward_ends(t + 30);
+  }
+  p.rule.optimizer_ends(p.optimizer, 300, false);
+  p.rule.finish(400, "");
+  CHECK_EQ(p.events.of("forward"), "110-130; 210-230");
+  CHECK_EQ(p.events.of("optimizer"), "140-210; 240-300");
+}
+
+TEST(own_code_is_shown_while_it_runs) {
+  Program p;
+  p.made(1);
+  PassPtr of = loader(1);
+  p.fetch(of, 10, 20);
+  CHECK_EQ(p.now.own_since.load(), 20);
+  p.rule.model_begins(30, true, p.model, false);
+  CHECK_EQ(p.now.own_since.load(), 0);
+  p.rule.model_ends(35);
+  CHECK_EQ(p.now.own_since.load(), 0);  // the loss belongs to forward
+  p.rule.backward_begins(40);
+  p.rule.backward_ends(50);
+  p.rule.optimizer_begins(p.optimizer, 51);
+  CHECK_EQ(p.now.own_since.load(), 0);
+  p.rule.optimizer_ends(p.optimizer, 60, false);
+  CHECK_EQ(p.now.own_since.load(), 60);
+  CHECK_EQ(p.now.step.load(), 0);
+  p.rule.fetch_begins(70);
+  CHECK_EQ(p.now.own_since.load(), 0);
+  p.rule.finish(80, "");
+  CHECK_EQ(p.now.own_since.load(), 0);
+}
+
+TEST(accumulation_and_two_optimizers_are_one_step) {
+  Program p;
+  p.made(1);
+  PassPtr of = loader(1);
+  for (int64_t t : {0, 100}) {
+    for (int64_t micro : {t + 10, t + 40}) {
+      p.fetch(of, micro, micro + 5);
+      p.call(micro + 6, micro + 8, true, p.model);
+      p.rule.backward_begins(micro + 10);
+      p.rule.backward_ends(micro + 12);
+    }
+    for (uintptr_t key : {7, 8}) {
+      p.rule.optimizer_begins(key, t + 60 + int64_t(key));
+      p.rule.optimizer_ends(key, t + 61 + int64_t(key), false);
+    }
+  }
+  p.rule.loader_ended(of, 200, 201);
+  p.rule.finish(300, "");
+  CHECK_EQ(p.events.of("block"), "15-110,\"step\":0,\"epoch\":0; 115-200,\"step\":1,\"epoch\":0");
+}
+
+TEST(a_failure_is_marked) {
+  Program p;
+  p.made(1);
+  PassPtr of = loader(1);
+  p.fetch(of, 10, 20);
+  p.rule.model_begins(30, true, p.model, false);
+  p.rule.model_ends(40);
+  p.rule.finish(50, "ValueError");
+  CHECK_EQ(p.events.of("forward"), "30-50,\"error\":\"ValueError\",\"step\":0,\"epoch\":0");
+  CHECK_EQ(p.events.of("block"), "");
+}
+
+TEST_MAIN
