@@ -89,10 +89,12 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
 
     def around_init(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(*args: Any, **kwargs: Any) -> None:
+            if compiling():
+                original(*args, **kwargs)
+                return
             _core.no_optimizer(False)
             original(*args, **kwargs)
-            if not compiling():
-                safely(lambda: training().optimizer_made())
+            safely(lambda: training().optimizer_made())
 
         return init
 

@@ -183,10 +183,9 @@ def _door(code: CodeType, call: Callable[..., Any]) -> FunctionType:
     made: dict[str, Any] = {}
     exec(compile(source, code.co_filename, "exec", dont_inherit=True), made)  # noqa: S102
     door: FunctionType = made["outer"](call)
-    claims: dict[str, Any] = {"co_name": code.co_name, "co_firstlineno": code.co_firstlineno}
-    if sys.version_info >= (3, 11):
-        claims["co_qualname"] = code.co_qualname
-    door.__code__ = door.__code__.replace(**claims)
+    door.__code__ = door.__code__.replace(
+        co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno
+    )
     return door
 
 
