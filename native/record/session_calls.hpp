@@ -9,6 +9,8 @@ struct ThreadState;
 
 // Writes everything, closes the trace, and ends the session.
 DFT_API void finish_session();
+// What the process leaves with, for the trace's last record.
+void note_exit_status(int status);
 // False in the child of a vfork, which runs in our memory.
 bool in_session_process();
 // Whether the session has begun its trace; being armed does not count.
@@ -17,6 +19,9 @@ bool session_recording();
 // exec is about to replace this image: write everything to the file, close it, and undo that if exec fails.
 void before_exec();
 void after_failed_exec();
+
+// For a call that fails in a process with threads: ours ends, and comes back with a later record.
+void rest_writer();
 
 // An event of a signal handler that could not be recorded, by a session that records or by one that is armed.
 void count_signal_drop();

@@ -13,6 +13,8 @@
 #include "format/json.hpp"
 #include "format/md5.hpp"
 #include "format/run_record.hpp"
+#include "record/clock.hpp"
+#include "record/process_life.hpp"
 #include "record/process_owner.hpp"
 
 namespace dft {
@@ -48,6 +50,19 @@ std::string read_executable() {
   char buf[PATH_MAX];
   ssize_t n = readlink("/proc/self/exe", buf, sizeof buf);
   return n > 0 ? std::string(buf, size_t(n)) : "unknown";
+}
+
+// When the process began, as far as the kernel's clock ticks tell. The preloaded library begins with the program;
+// what the process was before an exec is not this program's.
+uint64_t process_start_us(const Session& s, uint64_t trace_start_us) {
+  uint64_t ticks = process_start_time(uint32_t(getpid()));
+  long per_second = sysconf(_SC_CLK_TCK);
+  timespec up;
+  if (s.role == "preload" || ticks == 0 || per_second <= 0 || clock_gettime(CLOCK_BOOTTIME, &up) != 0)
+    return trace_start_us;
+  int64_t age_us = int64_t(up.tv_sec) * 1000000 + up.tv_nsec / 1000 - int64_t(ticks) * (1000000 / per_second);
+  uint64_t began = uint64_t(int64_t(realtime_ns() / 1000) - age_us);
+  return age_us > 0 && began < trace_start_us ? began : trace_start_us;
 }
 
 std::string affinity_mask() {
@@ -118,6 +133,7 @@ Prelude make_prelude(Session* s) {
   append_arg(args, "version", s->settings.version);
   append_arg(args, "date", date);
   append_arg(args, "ppid", getppid());
+  append_arg(args, "process_start_us", int64_t(process_start_us(*s, start_us)));
   out.text += s->lines.event_line(h->next_id.fetch_add(1), pid, envelope::kStart, start_us, args);
   out.facts.count(start_us);
   ++out.records;

@@ -7,8 +7,10 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "format/arguments.hpp"
 #include "format/md5.hpp"
 #include "intercept/intercept.hpp"
+#include "intercept/patcher.hpp"
 #include "record/large_payloads.hpp"
 #include "record/names.hpp"
 #include "session/pages.hpp"
@@ -59,16 +61,39 @@ Paths paths_for(const std::string& stem, bool given, const Session& s) {
   return {wanted ? with_suffix(stem, s.settings.compress) : own, own};
 }
 
-void finish_at_exit() { finish_session(); }
+// The C library knows the status that the program leaves with; a handler of atexit() is not told.
+void finish_at_exit(int status, void*) {
+  note_exit_status(status);
+  exit_begins();
+  finish_session();
+}
 
 }  // namespace
 
 State& state() { return *g_state; }
 
+void exit_begins() {
+  static std::atomic<bool> once{false};
+  if (!in_session_process() || once.exchange(true)) return;
+  constexpr int kTries = 1000;
+  Session* s = state().session;
+  // Not while the writer is inside such a call.
+  bool alone = false;
+  for (int i = 0; i < kTries && !(alone = s->writer_mutex.try_lock()); ++i) usleep(1000);
+  call_libc_directly();
+  if (alone) s->writer_mutex.unlock();
+}
+
 void set_context_cleanup(void (*cleanup)(void*)) { state().free_contexts = cleanup; }
 
 void configure(Settings settings) { state().settings = std::move(settings); }
 const Settings& settings() { return state().settings; }
+
+void note_exit_status(int status) { state().exit_status.store(status & 0xff); }
+
+void append_ending(std::string* args) {
+  if (int status = state().exit_status.load(); status >= 0) append_arg(*args, "exit_code", status);
+}
 
 bool session_armed() { return state().session != nullptr; }
 
@@ -77,7 +102,11 @@ bool session_recording() {
   return s && s->recording;
 }
 
-bool in_session_process() { return state().session_pid.load() == getpid(); }
+bool in_session_process() {
+  // Without a session no system call either: there may be a filter by now.
+  pid_t pid = state().session_pid.load();
+  return pid != 0 && pid == getpid();
+}
 
 // A session that waits for its first record.
 Session* new_session(const std::string& host, const std::string& role, const Run& run) {
@@ -128,7 +157,7 @@ bool start_session(const std::string& path, const char* role) {
   s->fallback_path = paths.fallback;
   arm(s);
   static bool once = [] {
-    atexit(finish_at_exit);
+    on_exit(finish_at_exit, nullptr);
     install_fork_handlers();
     install_exit_hooks();
     return true;
@@ -194,7 +223,8 @@ void finish_session() {
       warn_once("the trace " + s->requested_path + " could not be finished; its last events wait in " +
                 s->rings.path() + " for the next reader");
     }
-    recover_at_exit(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
+    // A short process leaves this to longer ones.
+    if (s->had_thread) recover_at_exit(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
     for (int i = 0; i < 10000 && s->waiting.load(); ++i) usleep(100);  // all of them have their answer
     if (!quiet || s->waiting.load()) return;                           // another thread may still use all of it
     std::vector<MappedRing> maps;

@@ -79,7 +79,11 @@ struct Session {
   bool abandoned = false;
 
   pthread_t thread{};
-  bool thread_running = false;
+  std::atomic<bool> thread_running{false};
+  bool thread_leaving = false;  // told to, and not seen to have done so
+  bool had_thread = false;
+  bool begun_for_io = false;
+  std::atomic<uint64_t> thread_due_ns{0};
   std::atomic<bool> writer_begun{false};
   bool woken_early = false;
   std::atomic<uint32_t> wake{0}, sleeping{0}, stop{0}, flush_wanted{0}, flush_done{0};
@@ -99,9 +103,12 @@ struct State {
   // Held by the writer's thread while it works, let go while it sleeps.
   std::mutex writer_at_work;
   void (*free_contexts)(void*) = nullptr;
+  std::atomic<int> exit_status{-1};  // -1: the process has not said with what it leaves
 };
 
 State& state();
+// The arguments of the last record that say how the process ended.
+void append_ending(std::string* args);
 void install_fork_handlers();
 // In the child of a fork: its own session, which writes nothing until it records something.
 void rearm_in_child();

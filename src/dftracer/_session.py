@@ -7,7 +7,7 @@ import sys
 
 import dftracer
 from dftracer import _config, _core, _messages
-from dftracer._before_finalize import run_before_finalize
+from dftracer._before_finalize import before_finalize, note_exception, run_before_finalize
 
 __all__ = ["SETTINGS", "arm", "begin", "end", "switch_on"]
 
@@ -16,9 +16,12 @@ SETTINGS = _config.load_settings()
 _joined = False  # ready to join a parent's session; `begin` may still give it its own name
 
 
-def _configure(prefix: str | None = None) -> None:
+_told_facts: dict[str, str] = {}
+
+
+def _rank_facts() -> dict[str, str]:
     rank = _config.rank_info()
-    facts = {
+    return {
         key: str(value)
         for key, value in (
             ("rank", rank.rank),
@@ -28,6 +31,20 @@ def _configure(prefix: str | None = None) -> None:
         )
         if value is not None
     }
+
+
+def _tell_late_rank() -> None:
+    """A process that a program forks or spawns as a rank of its own job gets its number after its start."""
+    facts = _rank_facts()
+    for key, value in facts.items():
+        if "rank" not in _told_facts:
+            _core.log_metadata("PR", key, value)
+    _told_facts.update(facts)
+
+
+def _configure(prefix: str | None = None) -> None:
+    facts = _rank_facts()
+    _told_facts.update(facts)
     settings: dict[str, object] = {
         **SETTINGS.for_core(),
         "version": dftracer.__version__,
@@ -107,6 +124,7 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     else:
         _core.initialize(name)
         _joined = False
+    _tell_late_rank()
     from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
 
     stem = _stem(name)
@@ -152,6 +170,7 @@ def switch_on() -> None:
         return
     _config.turn_on()
     SETTINGS = _config.load_settings(enable=True)
+    before_finalize(note_exception)
     _configure()
     from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
 
@@ -183,6 +202,7 @@ def end() -> None:
 
 
 if SETTINGS.enable:
+    before_finalize(note_exception)
     _join()
 else:
     _core.configure({"enable": False})

@@ -100,7 +100,7 @@ def test_sixty_columns_crop_no_number(run: Run, verb: str, monkeypatch: pytest.M
     if verb == "report":
         wide = dftracer(verb, *paths, COLUMNS="200").stdout
         assert "no room for" not in wide
-        seconds = re.compile(r"(?m)^(?:forward|backward|all) +([\d.]+) +([\d.]+ %)")
+        seconds = re.compile(r"(?m)^(?:forward|backward|all) +([\d.]+ [mu]?s) +([\d.]+ %)")
         assert seconds.findall(narrow.stdout) == seconds.findall(wide) != []
 
 
@@ -155,8 +155,10 @@ def test_the_ending_of_the_output_is_its_format(run: Run, tmp_path: Path) -> Non
         assert out.read_text().lstrip().lower().startswith(begins), ending
         assert "Where the step time" not in told.stdout
     assert json.loads((tmp_path / "r.json").read_text())["schema"]
-    # A report may be made anew, as with --html.
-    assert dftracer("report", run.directory, "-o", tmp_path / "r.html").returncode == 0
+    again = dftracer("report", run.directory, "-o", tmp_path / "r.html")
+    assert again.returncode == 2
+    assert "use -f to overwrite it" in again.stderr
+    assert dftracer("report", run.directory, "--html", tmp_path / "r.html", "-f").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,11 @@ def _forwards(traces: Path) -> list[int]:
 def _ring(directory: Path | None = None) -> Path:
     (ring,) = (directory or SHM / f"dftracer-{os.geteuid()}").glob("*.ring")
     return ring
+
+
+def _left() -> Iterator[Path]:
+    """What is in the place of this user's rings, besides what tells who samples the machine."""
+    return (p for p in (SHM / "dftracer-0").iterdir() if p.name != "leases")
 
 
 def _with_trace(ring: bytes, path: Path, first_write: bool) -> bytes:
@@ -250,7 +256,7 @@ def test_where_rings_lie(tmp_path: Path) -> None:
     assert lies_in() == str(own)
     os.chown(own, ATTACKER, ATTACKER)
     assert lies_in() == str(traces)
-    own.rmdir()
+    shutil.rmtree(own)
     own.symlink_to(tmp_path)
     assert lies_in() == str(traces)
     own.unlink()
@@ -314,7 +320,7 @@ def test_a_trace_directory_that_was_moved(tmp_path: Path) -> None:
     assert _ring().exists()
     assert _command("info", tmp_path / "after").returncode == 0
     assert _forwards(tmp_path / "after") == list(range(300))
-    assert not list((SHM / "dftracer-0").iterdir())
+    assert not list(_left())
 
 
 @apart
@@ -348,7 +354,7 @@ def test_rings_in_a_place_of_the_users_choice(tmp_path: Path) -> None:
     assert _command("info", tmp_path / "traces").returncode == 0
     assert _forwards(tmp_path / "traces") == list(range(300))
     assert not list(place.iterdir())
-    assert not list((SHM / "dftracer-0").iterdir())
+    assert not list(_left())
 
 
 @apart
@@ -381,7 +387,7 @@ def test_rings_by_hand(tmp_path: Path) -> None:
     assert rescued == list(range(300))[-len(rescued) :]
     assert _command("info", tmp_path / "rescued").returncode == 0
     assert old.exists(), "never deleted unasked"
-    assert not list((SHM / "dftracer-0").iterdir())
+    assert not list(_left())
 
 
 @apart
@@ -394,13 +400,13 @@ def test_rings_are_given_up_only_when_asked(tmp_path: Path) -> None:
     place.mkdir()
     _killed(tmp_path / "traces", DFTRACER_RING_DIR=str(place))
     shutil.rmtree(place)
-    assert len(list((SHM / "dftracer-0").iterdir())) == 2, "the ring, and what knows of the other"
+    assert len(list(_left())) == 2, "the ring, and what knows of the other"
     refused = _command("repair", "--rings", "--discard")
     assert refused.returncode == 2
     assert "--all" in refused.stderr
-    assert len(list((SHM / "dftracer-0").iterdir())) == 2
+    assert len(list(_left())) == 2
     assert _command("repair", "--rings", "--discard", "--all").returncode == 0
-    assert not list((SHM / "dftracer-0").iterdir())
+    assert not list(_left())
 
 
 @apart
@@ -459,7 +465,23 @@ def test_a_trace_that_was_never_created_is_completed_by_every_reader(
     done = _command(verb, *first, given, *more.get(verb, []))
     assert done.returncode == (1 if verb == "validate" else 0), done.stderr
     assert _forwards(traces) == list(range(300))
-    assert not list((SHM / "dftracer-0").iterdir())
+    assert not list(_left())
+
+
+@apart
+def test_events_that_wait_for_a_trace_which_cannot_be_created_are_told(tmp_path: Path) -> None:
+    """On a file system that is read-only by now, and in a place that is not there any more."""
+    with mounted(tmp_path / "disk", "size=8m") as disk:
+        (disk / "traces").mkdir()
+        _python(KILLED_AT_ONCE, disk / "traces", -signal.SIGKILL, DFTRACER_FLUSH_MS="60000")
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        for words in (["info"], ["report"], ["merge", "-o", tmp_path / "out.pfw.gz"]):
+            refused = _command(*words, disk / "traces")
+            assert refused.returncode == 2
+            assert "300 events of a killed process wait" in refused.stderr, refused.stderr
+            assert "repair --rings -o" in refused.stderr
+        assert _command("repair", "--rings", "-o", tmp_path / "rescued").returncode == 0
+        assert _forwards(tmp_path / "rescued") == list(range(300))
 
 
 @apart

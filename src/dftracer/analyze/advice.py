@@ -134,6 +134,13 @@ TABLE: Final = (
     ),
     Row("startup", "always", _always, "Cache what is set up before the first step, and judge longer runs."),
     Row(
+        "compilation",
+        "always",
+        _always,
+        "Keep compiled code between runs (a TORCHINDUCTOR_CACHE_DIR that stays), avoid recompiling"
+        " (dynamic=True), or compile less of the model.",
+    ),
+    Row(
         "evaluation",
         "always",
         _always,

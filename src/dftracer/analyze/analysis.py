@@ -13,6 +13,7 @@ from dftracer.analyze import rules_input, rules_io, rules_job, rules_machine, ru
 from dftracer.analyze.account import Account
 from dftracer.analyze.bound import Bound, find_bound, view_of
 from dftracer.analyze.device_rows import DeviceRows
+from dftracer.analyze.ending import Ended, attempts, how_it_ended
 from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Findings, ordered
 from dftracer.analyze.job import Job, build_job
@@ -53,7 +54,8 @@ class Analysis:
         self.file_table: pl.DataFrame | None = views.files(job)
         view = view_of(job)
         self.view = view
-        run_us = job.last_us - job.first_us if view is None else view.rank.main.phases.run_us
+        run_us = job.run_us if view is None else view.rank.main.phases.run_us
+        self.ended: Ended = how_it_ended(job)
         self.run_s = run_us / 1e6
         self.bound: Bound | None = find_bound(view)
         context = Context(job, self.name_table, self.file_table, self.run_s, view, self.bound)
@@ -65,6 +67,7 @@ class Analysis:
         self.samples_per_s = samples_per_second(job)
         self.flops: float | None = None  # of one step of one rank, if the user knows it
         self._ledger: dict[str, Any] | None = None
+        self._trainings: list[Analysis] | None = None
 
     def __repr__(self) -> str:
         t = self.trace_facts
@@ -128,6 +131,42 @@ class Analysis:
             for r in self.job.ranks
             if r.number in rated
         ]
+
+    @property
+    def trainings(self) -> list[Analysis]:
+        """The trainings of a run that has several, in processes of their own, in the order of their start."""
+        if not self.job.others:
+            return []
+        if self._trainings is None:
+            alone = Job(self.job.ranks[0].members, self.job.ranks) if self.job.ranks else self.job
+            all_of_them = [Analysis(each) for each in (alone, *self.job.others)]
+            self._trainings = sorted(all_of_them, key=lambda a: a.job.ranks[0].main.first_us or 0)
+        return self._trainings
+
+    @property
+    def own_code(self) -> dict[str, Any] | None:
+        """Where the program's own code was when it was sampled; None without samples."""
+        rank = self.job.slowest
+        if rank is None or not rank.main.samples.start.size:
+            return None
+        samples = rank.main.samples
+        places = samples.seconds(0, 1 << 62)
+        whole = sum(places.values())
+        return {
+            "rank": rank.number,
+            "seconds": round(whole, 6),
+            "places": [
+                {"where": where, "seconds": round(s, 6), "share": round(s / whole, 6) if whole else 0.0}
+                for where, s in places.items()
+                if where
+            ],
+            "flame": samples.flame(),
+        }
+
+    @property
+    def attempts(self) -> list[Ended]:
+        """How each attempt ended, if the launcher restarted the job."""
+        return attempts(self.job)
 
     @property
     def phases(self) -> dict[str, dict[str, float]]:
@@ -207,7 +246,7 @@ def analyze(
             store.put(id(partial), lanes)
             partials.append(partial)
         job = build_job(partials)
-        for rank in job.ranks:
+        for rank in [r for each in (job, *job.others) for r in each.ranks]:
             for i, member in enumerate(rank.members):
                 rank.explanations[i] = explain(store.take(id(member)), rank.question(member))
     return _checked(Analysis(job, others))

@@ -144,7 +144,7 @@ def analyze_on_cluster(
                 partials.append(partial)
         job = build_job(partials)
         asked = []
-        for rank in job.ranks:
+        for rank in [r for each in (job, *job.others) for r in each.ranks]:
             for i, member in enumerate(rank.members):
                 future, index = where[id(member)]
                 answer = client.submit(_explain, future, index, rank.question(member), pure=False)

@@ -6,6 +6,7 @@ in file order, the digests give the same result as reading the file in one piece
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,6 +38,7 @@ from dftracer.load.trace import Filter, scan_file
 
 __all__ = ["BIN_US_SHIFT", "Digest", "Digester", "SpanDigest", "by_process", "bytes_moved", "digest_span"]
 
+_WAITS = frozenset({"wait", "waitpid", "wait3", "wait4"})
 BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
 
 
@@ -69,6 +71,8 @@ class Digest:
     devices: DeviceParts | None = None  # profiler and device events
     counters: list[Row] = field(default_factory=list)  # samples of the machine
     work: Ints | None = None  # long functions and I/O, as host_work.WorkRows has them
+    left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
+    told: dict[str, int] = field(default_factory=dict)  # with an optimizer: when torch was imported, the rank
     samples: Samples | None = None  # of the program's own code
 
     def own(self) -> Digest:
@@ -120,7 +124,19 @@ class Digester:
             self._mark(out, chunk, rows)
             out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
             self._work(out, chunk, rows)
+            self._children(out, chunk, rows)
         return out
+
+    def _children(self, out: Digest, chunk: Chunk, rows: Any) -> None:
+        """How children ended: a process that is killed cannot say so itself."""
+        waiting = [i for i, (cat, name) in enumerate(self.source.keys) if cat == "POSIX" and name in _WAITS]
+        if not waiting:
+            return
+        at = np.flatnonzero(np.isin(out.pair, waiting) & (chunk.ints("ret")[rows] > 0))
+        for i in (at if isinstance(rows, slice) else rows[at]).tolist():
+            status = re.search(r'"status":\s*(\d+)', chunk.args_text(i))
+            if status:
+                out.left[int(chunk.ints("ret")[i])] = int(status[1])
 
     def _counters(self, out: Digest, chunk: Chunk, pair: npt.NDArray[np.int32]) -> None:
         at = np.flatnonzero(chunk.ph() == ord("C"))
@@ -198,6 +214,10 @@ class Digester:
             labels = (label, chunk.ints("epoch")[rows][at], chunk.ints(counted)[rows][at])
             times = (out.tid[at], out.ts[at], out.dur[at])
             flags = np.zeros(at.size, np.int64)
+            if kind == "optimizer":
+                place = int(at[0] if isinstance(rows, slice) else rows[at[0]])
+                found = re.findall(r'"(imported_us|rank|world_size)":\s*(\d+)', chunk.args_text(place))
+                out.told = {key: int(value) for key, value in found}
             if kind in {"wait", "body", "collate"}:
                 place = at if isinstance(rows, slice) else rows[at]
                 automatic = '"auto":1' in chunk.args_text(int(place[0])).replace(" ", "")
@@ -272,7 +292,12 @@ _TABLES = (
     ("transfer", "profiler", "sample"),
     (kind for _, kind in _CUDA),
 )
-_KINDS = ("", *dict.fromkeys(kind for table in _TABLES for kind in table))
+_ALONE = {
+    ("dynamo", "compile"): "compile",
+    ("dynamo", "recompile"): "compile",
+    ("dftracer", "optimizer"): "optimizer",
+}
+_KINDS = ("", *dict.fromkeys(kind for table in (*_TABLES, _ALONE.values()) for kind in table))
 
 
 def _mark_kind(cat: str, name: str) -> str:
@@ -286,7 +311,7 @@ def _mark_kind(cat: str, name: str) -> str:
         return next((kind for word, kind in _CUDA if word in name.lower()), "")
     if cat == "sample":
         return "sample"
-    return "transfer" if cat == "device" else _MARKS.get((cat, name), "")
+    return "transfer" if cat == "device" else _MARKS.get((cat, name)) or _ALONE.get((cat, name), "")
 
 
 def _trailing_number(name: str) -> int:

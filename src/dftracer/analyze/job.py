@@ -11,14 +11,14 @@ import numpy as np
 from dftracer.analyze.account import Account, account_of
 from dftracer.analyze.explain import Asked, Explanation
 from dftracer.analyze.intervals import EMPTY, intersection, total, union
-from dftracer.analyze.lineage import Awaited, find_awaited
+from dftracer.analyze.lineage import AWAITED, Awaited, find_awaited
 from dftracer.analyze.partial import Partial
 from dftracer.analyze.peers import mark_waiting
 from dftracer.analyze.stages import STAGE_INDEX, STAGES
 from dftracer.load.chunk import Ints
-from dftracer.load.process import assign_ranks
+from dftracer.load.process import as_integer, assign_ranks
 
-__all__ = ["Job", "Rank", "Worker", "build_job"]
+__all__ = ["Job", "Rank", "Worker", "attempt_of", "build_job"]
 
 _HELPER = 0.05  # a thread with less than this share of the loading does not count as a worker
 _LOADER_STAGES = ("read", "preprocess", "collate", "fetch_wait")
@@ -91,6 +91,12 @@ class Rank:
         steps = self.main.steps
         return find_awaited(self.main.awaited, steps.start, steps.end, self.main.process.pid)
 
+    def awaited_between(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The batches that were waited for between two moments, each with the worker that made it."""
+        rows = dict(zip(AWAITED, self.main.awaited, strict=True))
+        mine = (rows["ts"] >= first) & (rows["ts"] < last) & (rows["pid"] >= 0)
+        return list(zip(rows["batch"][mine].tolist(), rows["pid"][mine].tolist(), strict=True))
+
     @property
     def waited_for(self) -> dict[int, dict[str, Any]]:
         """For each step, the batch it waited for, who made it and from what."""
@@ -134,6 +140,7 @@ class Job:
 
     partials: list[Partial]
     ranks: list[Rank] = field(default_factory=list)
+    others: list[Job] = field(default_factory=list)  # trainings in processes of their own, in their order
 
     @property
     def first_us(self) -> int:
@@ -142,6 +149,13 @@ class Job:
     @property
     def last_us(self) -> int:
         return max((p.last_us for p in self.partials if p.last_us is not None), default=0)
+
+    @property
+    def run_us(self) -> int:
+        """From the start of its first process to the end of its last."""
+        born = [t for p in self.partials for t in (p.process.born_us, p.process.start_us) if t is not None]
+        over = [p.process.end_us for p in self.partials if p.process.end_us is not None]
+        return max(0, max([self.last_us, *over]) - min([self.first_us, *born]))
 
     @property
     def slowest(self) -> Rank | None:
@@ -163,7 +177,11 @@ def _own_work(rank: Rank) -> int:
 
 
 def build_job(partials: list[Partial]) -> Job:
-    """Find the ranks, and who belongs to which."""
+    """Find the ranks, and who belongs to which.
+
+    Ranks are numbered by the launcher. Without its numbers each process that trains is a training of its own:
+    the first job of the result is the one that trained longest, `others` are the rest.
+    """
     assign_ranks([p.process for p in partials])
     job = Job(partials)
     parents = _parents(partials)
@@ -178,25 +196,52 @@ def build_job(partials: list[Partial]) -> Job:
         rank = p.process.rank
         if rank is None:
             unnumbered.append(i)
-        elif rank not in mains or len(partials[mains[rank]].steps) < len(p.steps):
+        elif rank not in mains or _order(partials[mains[rank]]) < _order(p):
             mains[rank] = i
-    free = iter(n for n in range(len(partials) + len(mains) + 1) if n not in mains)
-    for i in sorted(unnumbered, key=lambda i: partials[i].first_us or 0):
-        mains[next(free)] = i
-        if len(unnumbered) > 1 or mains:
-            partials[i].process.rank = next(n for n, m in mains.items() if m == i)
+    alone: list[int] = []
+    if len(unnumbered) > 1 and not mains and all(partials[i].comm[0].size for i in unnumbered):
+        # They talk to each other: one training, whose ranks nobody has numbered.
+        mains = dict(enumerate(sorted(unnumbered, key=lambda i: partials[i].first_us or 0)))
+    elif unnumbered and not mains:
+        chosen = max(unnumbered, key=lambda i: (int(partials[i].steps.wall.sum()), -i))
+        mains[0] = chosen
+        alone = [i for i in unnumbered if i != chosen]
+    elif unnumbered:
+        alone = unnumbered
+    taken = {*mains.values(), *alone}
     for number, i in sorted(mains.items()):
-        found = Rank(number, partials[i])
-        for j, p in enumerate(partials):
-            if j != i and j in mains.values():
-                continue
-            if j == i or i in parents[j] or (p.process.rank == number and not parents[j]):
-                p.process.rank = number
-                found.members.append(p)
-        job.ranks.append(found)
-        _find_workers(found)
+        job.ranks.append(_rank(number, i, partials, parents, taken))
+    for i in sorted(alone, key=lambda i: partials[i].first_us or 0):
+        other = Job(partials)
+        other.ranks.append(_rank(0, i, partials, parents, taken))
+        other.partials = other.ranks[0].members
+        job.others.append(other)
     mark_waiting(job.ranks)
     return job
+
+
+def _rank(number: int, i: int, partials: list[Partial], parents: list[list[int]], taken: set[int]) -> Rank:
+    """A rank with its processes; those that train by themselves, and those of other attempts, are not its."""
+    found = Rank(number, partials[i])
+    attempt = attempt_of(partials[i])
+    for j, p in enumerate(partials):
+        if j != i and (j in taken or attempt_of(p) != attempt):
+            continue
+        if j == i or i in parents[j] or (p.process.rank == number and not parents[j]):
+            p.process.rank = number
+            found.members.append(p)
+    _find_workers(found)
+    return found
+
+
+def _order(p: Partial) -> tuple[int, int]:
+    """Of two processes with one rank, the one to show is that of the later attempt, then the longer one."""
+    return attempt_of(p), len(p.steps)
+
+
+def attempt_of(p: Partial) -> int:
+    """How often its launcher had restarted it."""
+    return max(0, as_integer((p.process.run or {}).get("attempt"), 0) or 0)
 
 
 def _used_device(p: Partial) -> bool:
@@ -239,5 +284,10 @@ def _find_workers(rank: Rank) -> None:
             least = max(least, float(rank.wall_us.sum()) * _HELPER)
         rank.workers += [Worker(member, member.lanes[i], 0, own) for i, us in feeding.items() if us >= least]
     rank.workers.sort(key=lambda w: (w.partial.first_us or 0, w.partial.process.pid, w.lane["tid"]))
+    # As the loader numbers them: one that starts new processes for each epoch has the same workers again.
+    batch, worker_of, pid = (rank.main.awaited[AWAITED.index(key)] for key in ("batch", "worker", "pid"))
+    told = (
+        {p: w for p, w in zip(pid.tolist(), worker_of.tolist(), strict=True) if w >= 0} if batch.size else {}
+    )
     for number, worker in enumerate(rank.workers):
-        worker.number = number
+        worker.number = told.get(worker.partial.process.pid, number) if not worker.thread else number

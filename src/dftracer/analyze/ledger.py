@@ -41,13 +41,19 @@ def phase_rows(rank: Rank) -> dict[str, dict[str, float]]:
     run = max(1, p.run_us)
     pieces = {
         "steady": p.steady_us,
-        "startup": p.startup_us + p.restarts_us,
+        "startup": p.imports_us + p.startup_us + p.restarts_us,
+        "compilation": p.compilation_us,
         "evaluation": p.evaluation_us,
-        "outside": p.outside_us,
+        "outside": p.outside_us + p.tail_us,
         "profiled": p.profiled_us,
     }
     rows = {k: {"seconds": round(us / 1e6, 6), "share": round(us / run, 6)} for k, us in pieces.items()}
+    rows["startup"]["imports_s"] = round(p.imports_us / 1e6, 6)
+    rows["startup"]["setup_s"] = round(p.before_us / 1e6, 6)
+    rows["startup"]["warm_up_s"] = round((p.startup_us - p.before_us) / 1e6, 6)
     rows["startup"]["restarts_s"] = round(p.restarts_us / 1e6, 6)
+    rows["outside"]["between_s"] = round((p.outside_us + p.tail_us - p.after_us) / 1e6, 6)
+    rows["outside"]["after_s"] = round(p.after_us / 1e6, 6)
     rows["outside"]["checkpoint_s"] = round(int(rank.main.outside[STAGE_INDEX["checkpoint"]]) / 1e6, 6)
     return rows
 

@@ -70,11 +70,11 @@ def model_figures(job: Job, flops: float | None = None) -> dict[str, Any]:
     slowest = job.slowest
     if slowest is None or slowest not in ranks:
         return out
-    steady = slowest.main.steps.steady
-    seconds = float(slowest.wall_us[steady].mean()) / 1e6
-    if seconds <= 0:
+    rate = slowest.main.steps.per_second
+    if rate is None:
         return out
-    out["steps_per_s"] = round(1 / seconds, 6)
+    seconds = 1 / rate
+    out["steps_per_s"] = round(rate, 6)
     for key in ("samples", "tokens"):
         counts = [_per_step(r, key) for r in ranks]
         if all(c is not None for c in counts):

@@ -34,7 +34,7 @@ from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.machine import Counters, Row, join_counters
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.pairs import IO_READ
-from dftracer.analyze.phases import Phases, evaluations_that_use_batches, find_phases
+from dftracer.analyze.phases import Marks, Phases, evaluations_that_use_batches, find_phases
 from dftracer.analyze.samples import Samples
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
@@ -49,6 +49,7 @@ from dftracer.analyze.stages import (
 )
 from dftracer.analyze.steps import FORWARD_UNSEEN, StepTable
 from dftracer.analyze.torch_files import TorchProcess, digest_of
+from dftracer.format.writer import MADE_BY, SLICE
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
@@ -93,6 +94,7 @@ class Partial:
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
     awaited: Ints = field(default_factory=lambda: np.empty((len(AWAITED), 0), np.int64))  # waits, by batch
+    left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
     counters: Counters = field(default_factory=dict)  # samples of the process and its machine, by name
     spent: Spent = field(default_factory=Spent)  # for the account of its time
     samples: Samples = field(default_factory=Samples)  # of the program's own code
@@ -132,6 +134,7 @@ class _Analyzer:
 
     def __init__(self, process: ProcessInfo) -> None:
         self.process = process
+        self.whole = True  # all of the process, not the events of some steps or seconds
         self.self_time = SelfTime()
         self.rows = 0
         self.keys: list[tuple[str, str]] = []
@@ -145,7 +148,8 @@ class _Analyzer:
         self.names = Sums(["pair", "dur"], ["n", "self"])
         self.files = Sums(["f", "kind", "bin"], ["n", "bytes", "us"], ("extent",))
         self.io_time = Sums(["t", "kind"], ["n", "bytes", "us"])
-        self.kept = Rows("tid", "ts", "dur", "cls")
+        self.kept = Rows("tid", "ts", "dur", "code")  # code: the pair, and whether it is an open to write
+        self.names_aside = Sums(["pair", "dur"], ["n", "self"])  # of events that are not kept
         self.io_rows = Rows("f", "ts", "dur")
         self.marks = MarkTables()
         self.ai: list[bool] = []
@@ -159,6 +163,9 @@ class _Analyzer:
         self.samples = Samples()
         self.first: int | None = None
         self.last: int | None = None
+        self.left: dict[int, int] = {}
+        self.has_ids = False
+        self.told: dict[str, int] = {}
 
     def absorb(self, d: Digest) -> None:
         self.rows += d.rows - len(d.counters)
@@ -174,20 +181,25 @@ class _Analyzer:
         if d.ids is not None:
             own = int64s(self.self_time.update(*d.ids, dur))
             self.names.add(_count(pair, dur, own))
+            self.has_ids = True
         else:
             self.by_time.add(d.tid, ts, dur, pair)
 
-        cls = np.array(self.classes, dtype=np.uint8)[pair]
-        cls[d.to_write] = _IO_WRITE
-        keep: Any = cls != _SKIP
+        code = pair << 1
+        code[d.to_write] |= 1
+        keep: Any = np.array(self.classes, dtype=np.uint8)[pair] != _SKIP
         if keep.all():
             keep = slice(None)
-        self.kept.add(*(np.array(column[keep]) for column in (d.tid, ts, dur, cls)))
+        elif d.ids is not None:
+            self.names_aside.add(_count(pair[~keep], dur[~keep], dur[~keep]))
+        self.kept.add(*(np.array(column[keep]) for column in (d.tid, ts, dur, code)))
         if d.files is not None and d.io_time is not None and d.io_rows is not None:
             self.files.add(self._renumbered(d.files))
             self.io_time.add(d.io_time)
             file, start, length = d.io_rows
             self.io_rows.add(_mapped(self.file_map, file), start, length)
+        self.left |= d.left
+        self.told |= d.told
         self.marks.add(d.marks)
         self.auto = self.auto or d.auto
         self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, end)
@@ -223,7 +235,12 @@ class _Analyzer:
 
     def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
         steps, loops = find_steps(self.marks)
-        (tid, ts, dur, cls), counts = self.kept.take()
+        (tid, ts, dur, code), counts = self.kept.take()
+        if self.auto and self.has_ids:
+            self._name_by_time(tid, ts, dur, code, counts)
+        cls = np.array([*self.classes, _SKIP], dtype=np.uint8)[code >> 1]
+        cls[(code & 1).astype(bool)] = _IO_WRITE
+        del code
         if not self.auto and self.marks.step_is_whole(steps):
             cls[cls == _UPDATE] = _ANY_COMPUTE
         lanes = _lanes(tid, ts, dur, cls, counts)
@@ -240,11 +257,16 @@ class _Analyzer:
         whole = self.ai_span or (self.first or 0, self.last or 0)
         cut = self.process.end is None or bool(self.process.end.get("recovered"))
         marks = phase_marks(self.marks, steps.tid, whole, cut)
+        self._tell_life(marks)
+        if self.process.rank is None:  # a process that was given its rank after its start
+            self.process.rank = self.told.get("rank")
+            self.process.world_size = self.told.get("world_size", self.process.world_size)
         if self.auto:  # evaluations are marked; a forward without a backward is one that failed
             marks.forward = EMPTY
             marks.evaluate = evaluations_that_use_batches(steps, marks.evaluate, marks)
         out.phases = find_phases(steps, marks, loops)
         out.auto = self.auto
+        out.left = self.left
         out.batches = self.marks.of("body", steps.tid).shape[1]
         out.names = self._names_frame()
         paths = [self.process.path_of(h) for h in self.fhash]
@@ -286,15 +308,25 @@ class _Analyzer:
             self._ledger(out, lanes)
         return out, heavy
 
+    def _tell_life(self, marks: Marks) -> None:
+        """When the process began and ended, unless only a part of it is looked at."""
+        process = self.process
+        if not self.whole or process.facts.get(MADE_BY) == SLICE:
+            return
+        marks.born_us = process.start_us if process.born_us is None else process.born_us
+        marks.over_us = process.end_us if process.end_us is not None else self.last
+        marks.imported_us = self.told.get("imported_us")
+        marks.failed = "exception" in process.facts or bool((process.end or {}).get("exit_code"))
+
     def _ledger(self, out: Partial, lanes: list[Lane]) -> None:
         """The exclusive timeline of the main thread's steps, refined by the process's other lanes."""
         steps = out.steps
         main = next(lane for lane in lanes if lane.tid == steps.tid)
         others = [lane for lane in lanes if lane.tid != steps.tid]
         start, end, stage = overlay(main, others, self.auto)
-        evaluation = out.phases.evaluation
+        aside = out.phases.aside
         out.account = account(start, end, stage, len(STAGES), steps.start, steps.end)
-        inside = intersection((steps.start, steps.end), evaluation)
+        inside = intersection((steps.start, steps.end), aside)
         if inside[0].size:
             step = np.searchsorted(steps.start, inside[0], side="right") - 1
             np.subtract.at(out.account, step, account(start, end, stage, len(STAGES), *inside))
@@ -308,9 +340,9 @@ class _Analyzer:
             out.account[:, NONE] = unseen
         wait = stage == _FETCH_WAIT
         in_steps = (start < steps.end[-1]) & (end > steps.start[0]) & wait
-        out.waits = difference((start[in_steps], end[in_steps]), evaluation)
+        out.waits = difference((start[in_steps], end[in_steps]), aside)
         before = np.array([out.phases.start]), steps.start[:1]
-        before = difference(before, evaluation)
+        before = difference(before, aside)
         if before[0].size:
             out.before = account(start, end, stage, len(STAGES), *before).sum(axis=0)
         gaps = out.phases.gaps
@@ -319,7 +351,9 @@ class _Analyzer:
             out.outside = per_gap.sum(axis=0)
             out.outside[NONE] = 0
             out.outside[rest] += total(gaps) - out.outside.sum()
-        out.spent = spent((start, end, stage), steps, evaluation, self._backlog(out), rest)
+        out.spent = spent((start, end, stage), steps, aside, self._backlog(out), rest)
+        window = steps.start[out.spent.first :][:1], steps.end[-1:]
+        out.spent.evaluation_us = int(measure(out.phases.evaluation, *window)[0])
         out.spent.size = self._batch_sizes(steps)
         if out.devices is not None:
             out.devices.backlog = Backlog()  # as large as the trace, and no longer needed
@@ -362,6 +396,13 @@ class _Analyzer:
         seen = measure((covered[0][known], covered[1][known]), first, last)
         out[blind] = last - first - seen
         return out
+
+    def _name_by_time(self, tid: Ints, ts: Ints, dur: Ints, code: Ints, counts: Ints | None) -> None:
+        """Automatic events, written when they are over, name no parent: nesting follows from the times."""
+        self.names = self.names_aside
+        if ts.size:
+            _, raw = nest(*(np.ascontiguousarray(c.astype(np.int64)) for c in (tid, ts, dur)))
+            self.names.add(_count((code >> 1).astype(np.int32), dur, int64s(raw), counts))
 
     def _names_frame(self) -> pl.DataFrame:
         (tid, ts, dur, pair), counts = self.by_time.take()
@@ -472,6 +513,8 @@ class _Unit:
             other.host = other.host or self.whole.host
         wanted = [a for a in self.analyzers.values() if where.takes(a.process)] or [*self.analyzers.values()]
         wanted[0].process.counts = self.whole.counts  # for the whole file, so they are reported once
+        for a in wanted:
+            a.whole = where.time is None and where.steps is None and where.epochs is None
         return [a.finish() for a in wanted]
 
 

@@ -11,7 +11,14 @@ import numpy as np
 
 from dftracer.analyze.intervals import EMPTY, Intervals, difference, intersection, measure, total, union
 from dftracer.analyze.steps import Bools, StepTable
-from dftracer.analyze.thresholds import STEADY_STEPS, UNUSED_BATCH_US, UNUSED_SHARE
+from dftracer.analyze.thresholds import (
+    STEADY_STEPS,
+    TRAINING_STEPS,
+    UNUSED_BATCH_US,
+    UNUSED_SHARE,
+    WARM_UP_FACTOR,
+    WARM_UP_STEPS,
+)
 from dftracer.load.chunk import MISSING, Ints
 
 __all__ = ["Marks", "Phases", "evaluations_that_use_batches", "find_phases", "without_evaluation_loops"]
@@ -30,18 +37,31 @@ class Marks:
     waits: Intervals = EMPTY  # for batches, of the thread with the steps
     loading: Intervals = EMPTY  # other annotations around a forward pass: fetching, items, transfers
     profiler: Intervals = EMPTY
+    compile: Intervals = EMPTY  # of the thread with the steps
+    optimizers: Ints = field(default_factory=lambda: EMPTY[0])  # when one was made
     first_us: int = 0  # the first and the last time of an `ai` event (of any event if there is none)
     last_us: int = 0
+    born_us: int | None = None  # when the process began, and when it ended
+    over_us: int | None = None
+    imported_us: int | None = None  # when torch had been imported
     cut: bool = False  # the process was killed
+    failed: bool = False  # it ended with an exception or an exit code
 
 
 @dataclass
 class Phases:
     """The parts of a run, which add up to it; times in us."""
 
-    start: int = 0
+    start: int = 0  # of what was recorded of the training
     end: int = 0
+    born: int = 0  # of the process
+    over: int = 0
     evaluation: Intervals = EMPTY
+    aside: Intervals = EMPTY  # evaluation and compilation, which are no part of the steps they happen in
+    imports_us: int = 0  # before anything of the training is known: imports, mostly
+    compilation_us: int = 0
+    after_us: int = 0  # after the last step
+    warm_up: int = 0  # steps at the beginning that took much longer than later ones
     steady_us: int = 0  # the steps, at their usual length
     startup_us: int = 0  # before the first step, and the time by which it exceeded a usual one
     before_us: int = 0  # of that, before the first step
@@ -50,13 +70,15 @@ class Phases:
     epoch_starts: int = 0  # later epochs
     profiled_us: int = 0  # the time by which the profiler lengthened its steps
     evaluation_us: int = 0
-    outside_us: int = 0  # outside steps: between epochs, after the last step
+    outside_us: int = 0  # outside steps: between epochs, after the last step as far as it was recorded
     unfinished_us: int = 0  # of that, a last step that did not end
     gaps: Intervals = field(default_factory=lambda: EMPTY)  # that time
+    tail_us: int = 0  # from there to the end of the process
 
     @property
     def run_us(self) -> int:
-        return self.end - self.start
+        """From the start of the process to its end."""
+        return self.over - self.born
 
 
 def _holds_any(start: Ints, end: Ints, spans: Intervals) -> Bools:
@@ -112,6 +134,10 @@ def _nested(table: StepTable, marks: Marks) -> Intervals:
         return EMPTY
     quiet = ~_holds_any(start, end, marks.learn)
     return start[quiet], end[quiet]
+
+
+def _joined(a: Intervals, b: Intervals) -> Intervals:
+    return np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1]))
 
 
 def _unfinished(table: StepTable, marks: Marks) -> int | None:
@@ -170,13 +196,33 @@ def _first_of_epochs(table: StepTable) -> Bools:
     return first
 
 
+def _warm_up(table: StepTable) -> int:
+    """How many steps at the beginning take much longer than later ones: autotuning, caches, cold data."""
+    wall = table.wall
+    usual = np.median(wall[wall.size // 2 :])
+    slow = wall > WARM_UP_FACTOR * usual
+    return int(np.argmin(slow[: wall.size // 4])) if wall.size >= 4 * WARM_UP_STEPS else 0
+
+
+def _number_trainings(table: StepTable, marks: Marks) -> None:
+    """A process may train several models in turn: an optimizer made after steps begins another training."""
+    # Where the forward pass of a step begins may be a guess: the optimizer was made before its end.
+    made = np.searchsorted(np.sort(marks.optimizers), table.end)
+    number = np.zeros(len(table), np.int64)
+    number[1:] = np.cumsum(made[1:] > made[:-1])
+    # A program that makes an optimizer for every few steps trains one model.
+    if len(table) >= TRAINING_STEPS * (int(number[-1]) + 1):
+        table.training = number
+
+
 def _choose_steady(table: StepTable, marks: Marks) -> None:
     n = len(table)
     table.first = _first_of_epochs(table)
+    table.first[1:] |= table.training[1:] != table.training[:-1]
     if table.source != "profiler" and marks.profiler[0].size:
         table.profiled = measure(union(*marks.profiler), table.start, table.end) > 0
     begins = np.zeros(n, bool)
-    begins[:1] = True
+    begins[: max(1, _warm_up(table))] = True
     for left_out in (begins | table.first | table.profiled, begins | table.first, begins):
         table.steady = ~left_out
         if int(table.steady.sum()) >= STEADY_STEPS:
@@ -186,38 +232,42 @@ def _choose_steady(table: StepTable, marks: Marks) -> None:
 
 
 def _span(table: StepTable, marks: Marks) -> tuple[int, int]:
-    """From the first to the last `ai` event; `pipeline.train` if one contains all steps."""
-    first, last = int(table.start[0]), int(table.end[-1])
-    if marks.train[0].size == 1:
-        start, end = int(marks.train[0][0]), int(marks.train[1][0])
-        if start <= first and end >= last:
-            return start, end
-    return min(first, marks.first_us), max(last, marks.last_us)
+    """From the first to the last `ai` event."""
+    return min(int(table.start[0]), marks.first_us), max(int(table.end[-1]), marks.last_us)
 
 
 def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
     """Account for the whole run; also marks evaluation inside steps, and which steps are steady."""
     if not len(table):
-        return Phases(marks.first_us, marks.last_us)
+        born = marks.first_us if marks.born_us is None else min(marks.born_us, marks.first_us)
+        over = marks.last_us if marks.over_us is None else max(marks.over_us, marks.last_us)
+        return Phases(marks.first_us, marks.last_us, born, over)
     out = Phases(*_span(table, marks))
+    known_start = marks.imported_us if marks.imported_us is not None else out.start
+    out.born = min(out.start, out.start if marks.born_us is None else marks.born_us)
+    out.over = max(out.end, out.end if marks.over_us is None else marks.over_us)
+    out.start = min(out.start, max(known_start, out.born))
     whole = (np.array([out.start]), np.array([out.end]))
     steps = union(table.start, table.end)
     known = [loops, marks.evaluate, _nested(table, marks)]
     known.append(_plain_loops(table, marks, difference(whole, steps)))
     found = union(np.concatenate([k[0] for k in known]), np.concatenate([k[1] for k in known]))
-    out.evaluation = intersection(found, whole)
-    table.evaluation = measure(out.evaluation, table.start, table.end)
+    compilation = intersection(union(*marks.compile), whole)
+    out.evaluation = difference(intersection(found, whole), compilation)
+    out.aside = union(*(np.concatenate(both) for both in zip(out.evaluation, compilation, strict=True)))
+    table.evaluation = measure(out.aside, table.start, table.end)
+    _number_trainings(table, marks)
     _choose_steady(table, marks)
 
     wall = table.wall
-    usual = int(np.median(wall[table.steady]))
+    usual = int(table.usual_us)
     beyond = np.maximum(wall - usual, 0)
-    begin = np.zeros(len(table), bool)
-    begin[:1] = ~table.steady[:1]
-    again = table.first & ~table.steady
+    begin = np.cumsum(table.steady) == 0
+    out.warm_up = int(begin.sum())
+    again = table.first & ~table.steady & ~begin
     window = table.profiled & ~table.steady & ~begin & ~again
     before = (whole[0], np.array([int(table.start[0])]))
-    outside = difference(difference(whole, steps), out.evaluation)
+    outside = difference(difference(whole, steps), out.aside)
     out.gaps = difference(outside, before)
     out.before_us = total(intersection(outside, before))
     out.startup_us = out.before_us + int(beyond[begin].sum())
@@ -226,9 +276,17 @@ def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
     out.restarts = int((beyond[again] > usual).sum())
     out.profiled_us = int(beyond[window].sum())
     out.evaluation_us = total(out.evaluation)
+    out.compilation_us = total(compilation)
     out.outside_us = total(out.gaps)
+    out.imports_us = out.start - out.born
+    out.tail_us = out.over - out.end
+    out.after_us = out.tail_us + int((out.gaps[1] - out.gaps[0])[out.gaps[0] >= table.end[-1]].sum())
     if _unfinished(table, marks) is not None and out.gaps[0].size:
         out.unfinished_us = int((out.gaps[1] - out.gaps[0])[-1])
+    elif marks.failed or marks.cut:
+        last = (table.end[-1:], whole[1])
+        if _holds_any(*last, _joined(marks.waits, marks.learn))[0]:
+            out.unfinished_us = total(intersection(out.gaps, last))
     rest = out.startup_us + out.restarts_us + out.profiled_us + out.evaluation_us + out.outside_us
-    out.steady_us = out.run_us - rest
+    out.steady_us = out.run_us - rest - out.imports_us - out.compilation_us - out.tail_us
     return out

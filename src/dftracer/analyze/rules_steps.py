@@ -42,22 +42,27 @@ def _grown(rank: Rank, some: npt.NDArray[np.intp], others: npt.NDArray[np.intp])
 
 
 def first_step(c: Context) -> Iterator[Finding]:
+    """Warm-up: of one step, or of several."""
     v = c.view
     if v is None or len(v.rank.main.steps) < 5 or restarts_often(v.rank):
         return
     wall, steady = v.rank.wall_us.astype(float), v.rank.main.steps.steady
-    usual = float(np.median(wall[steady]))
-    if usual <= 0 or wall[0] < 3 * usual:
+    usual = v.rank.main.steps.usual_us
+    n = max(1, v.rank.main.phases.warm_up)
+    mean = float(wall[:n].mean())
+    if usual <= 0 or (n == 1 and mean < 3 * usual):
         return
-    stage = _grown(v.rank, np.array([0]), np.flatnonzero(steady))
+    stage = _grown(v.rank, np.arange(n), np.flatnonzero(steady))
+    which = "The first step takes" if n == 1 else f"Warm-up: the first {n} steps take"
+    what = short(mean / 1e6) if n == 1 else f"{short(mean / 1e6)} each"
     yield c.finding(
         "first_step",
-        f"The first step takes {wall[0] / usual:.0f} times as long as a usual one (mostly"
-        f" {stage_words(stage)}): {short(wall[0] / 1e6)}, the median step {short(usual / 1e6)}.",
-        (wall[0] - usual) / 1e6,
+        f"{which} {mean / usual:.{0 if mean >= 3 * usual else 1}f} times as long as a usual one (mostly"
+        f" {stage_words(stage)}): {what}, the median step {short(usual / 1e6)}.",
+        float((wall[:n] - usual).sum()) / 1e6,
         0.9,
         severity=None if c.is_bound("startup") else "info",
-        evidence={"first_s": wall[0] / 1e6, "median_s": usual / 1e6, "stage": stage},
+        evidence={"steps": n, "first_s": wall[0] / 1e6, "median_s": usual / 1e6, "stage": stage},
         advice="Start-up (caches, compilation) happens once; it matters in short runs."
         if v.loads_in_main
         else "",
@@ -105,7 +110,7 @@ def epoch_restarts(c: Context) -> Iterator[Finding]:
     steps, phases = v.rank.main.steps, v.rank.main.phases
     wall = v.rank.wall_us.astype(float)
     first = float(np.median(wall[steps.first])) / 1e6
-    usual = float(np.median(wall[steps.steady])) / 1e6
+    usual = steps.usual_us / 1e6
     stage = startup_stage(v.rank)
     seconds = recurring_s(v.rank)
     where = f" ({stage_words(stage)})" if stage else ""
@@ -234,7 +239,7 @@ def step_drift(c: Context) -> Iterator[Finding]:
     main = v.rank.main
     filling = main.spent.queue_fills(main.account, v.rank.wall_us)
     steady = np.flatnonzero(main.steps.steady & ~filling)
-    if steady.size < DRIFT_STEPS:
+    if steady.size < DRIFT_STEPS or main.steps.training.any():  # another model takes another time
         return
     wall = v.rank.wall_us.astype(float)[steady]
     limited = np.clip(wall, *np.quantile(wall, (0.05, 0.95)))

@@ -47,11 +47,14 @@ class StepTable:
     elsewhere: int = 0  # loops of other threads of the process have this many steps, which are left out
     loop: Ints = field(default_factory=lambda: EMPTY[0])  # which pass through a loader, from 0
     inner: Intervals = EMPTY  # loops inside a step, one span for each step that has any
-    evaluation: Ints = field(default_factory=lambda: EMPTY[0])  # us of evaluation inside each step
+    evaluation: Ints = field(
+        default_factory=lambda: EMPTY[0]
+    )  # us of evaluation and compilation in each step
     flags: Ints = field(default_factory=lambda: EMPTY[0])  # FORWARD_UNSEEN, INFERENCE
     first: Bools = field(default_factory=lambda: np.empty(0, bool))  # of its epoch or loop
     profiled: Bools = field(default_factory=lambda: np.empty(0, bool))
     steady: Bools = field(default_factory=lambda: np.empty(0, bool))  # used to judge the run
+    training: Ints = field(default_factory=lambda: EMPTY[0])  # which of several in turn, from 0
 
     def __post_init__(self) -> None:
         n = self.start.size
@@ -61,6 +64,8 @@ class StepTable:
             self.evaluation = np.zeros(n, np.int64)
         if self.flags.size != n:
             self.flags = np.zeros(n, np.int64)
+        if self.training.size != n:
+            self.training = np.zeros(n, np.int64)
         if self.steady.size != n:
             self.first, self.profiled = np.zeros(n, bool), np.zeros(n, bool)
             self.steady = np.ones(n, bool)
@@ -72,6 +77,17 @@ class StepTable:
     def wall(self) -> Ints:
         """The training time of each step."""
         return self.end - self.start - self.evaluation
+
+    @property
+    def usual_us(self) -> float:
+        """How long a step takes: the median of the steady ones, wherever a median step is told."""
+        return float(np.median(self.wall[self.steady])) if self.steady.any() else 0.0
+
+    @property
+    def per_second(self) -> float | None:
+        """The rate of the steady steps; None without any."""
+        seconds = float(self.wall[self.steady].sum()) / 1e6
+        return float(self.steady.sum()) / seconds if seconds > 0 else None
 
     @property
     def epochs(self) -> int:

@@ -45,9 +45,12 @@ __all__ = [
     "STEADY_STEPS",
     "SWAP_RATE",
     "THROTTLED_SHARE",
+    "TRAINING_STEPS",
     "UNSEEN_SHARE",
     "UNUSED_BATCH_US",
     "UNUSED_SHARE",
+    "WARM_UP_FACTOR",
+    "WARM_UP_STEPS",
     "WORKERS_BUSY",
     "WORKER_FACTOR",
 ]
@@ -110,3 +113,10 @@ LIMIT_SHARE: Final = 0.90  # of the memory limit, without the page cache
 # Trust
 UNSEEN_SHARE: Final = 0.2
 DEVICE_IDLE_SHARE: Final = 0.1
+
+# Warm-up, and trainings one after another
+WARM_UP_FACTOR: Final = (
+    1.5  # steps at the beginning that take this many times as long as later ones are warm-up
+)
+WARM_UP_STEPS: Final = 3  # which takes at least four times as many steps to tell
+TRAINING_STEPS: Final = 5  # on average, for an optimizer made between steps to begin another training

@@ -6,21 +6,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from dftracer._units import plural
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.job import Job
 from dftracer.analyze.thresholds import FEW_STEPS
+from dftracer.format.io_calls import IO_CATEGORIES
 from dftracer.load.chunk import MISSING
 
-__all__ = ["evidence_findings", "statement"]
+__all__ = ["evidence_findings", "looks_like_training", "statement"]
 
 
 def statement(job: Job) -> dict[str, Any]:
     """The head of every report."""
     processes = [p.process for p in job.partials]
     ends = [p.end or {} for p in processes]
-    span = max(0, job.last_us - job.first_us) / 1e6
+    span = job.run_us / 1e6
     counts = [p.counts for p in processes]
     world = max((p.world_size or 0 for p in processes), default=0)
     seen = {p.rank for p in processes if p.rank is not None}
@@ -145,6 +147,15 @@ def _problems(said: dict[str, Any], died: list[dict[str, Any]]) -> Iterator[str]
         yield f"{'rank' if len(missing) == 1 else 'ranks'} {listed} left no trace"
 
 
+def looks_like_training(c: Context) -> bool:
+    """Whether anything in the run may be training: an annotation, or a framework that was loaded."""
+    if c.names.filter(~pl.col("cat").str.to_lowercase().is_in([*IO_CATEGORIES, "dftracer"])).height:
+        return True
+    if c.files is None:
+        return False
+    return bool(c.files["path"].str.contains(r"/(torch|jax|tensorflow|keras)/__(init|pycache)__").any())
+
+
 def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
     """What weakens every other statement."""
     out: list[Finding] = []
@@ -167,7 +178,7 @@ def evidence_findings(c: Context, said: dict[str, Any]) -> list[Finding]:
         out.append(Finding("incomplete_trace", title, 0.0, 0.0, severity, 1.0, evidence))
     rank = c.rank
     n = 0 if rank is None else len(rank.main.steps)
-    if n < FEW_STEPS and c.bound is None:
+    if n < FEW_STEPS and c.bound is None and (n or looks_like_training(c)):
         seen = f"Only {plural(n, 'step was', 'steps were')} recorded: too few to judge the run."
         title = seen if n else "No training step can be seen in this trace."
         evidence = {"steps": n, "events": said["events"]}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dftracer._units import plural
+import numpy as np
+
+from dftracer._units import counted, plural
 from dftracer.analyze.advice import Case, advise, case_of, input_kind
 from dftracer.analyze.bound import (
     Bound,
@@ -18,6 +20,7 @@ from dftracer.analyze.bound import (
 from dftracer.analyze.device_bound import DeviceShares, device_shares, exact_device, used_unseen
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.ledger import unseen_stages
+from dftracer.analyze.steps import INFERENCE
 from dftracer.analyze.thresholds import ALWAYS, MAJORITY, MENTION_SHARE, OPTIMIZER_SHARE
 from dftracer.analyze.wording import host_whereabouts, input_words, percent, short, short_kernel, stage_words
 
@@ -61,7 +64,9 @@ def head(c: Context, findings: list[Finding]) -> Head:
         alone = _device_alone(c)
         if alone is not None:
             return alone
-        missing = next(f for f in findings if f.id == "not_enough_evidence")
+        missing = next((f for f in findings if f.id == "not_enough_evidence"), None)
+        if missing is None:
+            return _no_training(c)
         return missing.title, _steps_seen(c), missing.advice
     v, bound = c.view, c.bound
     case = case_of(v.job, v.account_rank, _place(v, bound))
@@ -80,6 +85,19 @@ def head(c: Context, findings: list[Finding]) -> Head:
     if bound.part.id == "host" and used_unseen(v.account_rank):
         return verdict, _LAUNCHING, advise("host", case)
     return verdict, _device_reason(v, bound) or _why(v, bound), _try(v, bound, case)
+
+
+def _no_training(c: Context) -> Head:
+    """A program that has nothing to do with training needs no advice on it."""
+    n = len(c.job.partials)
+    who = "The program" if n == 1 else f"{n} processes"
+    calls = 0 if c.files is None else int(c.files["ops"].sum())
+    io = (
+        f"{counted(calls, 'I/O call')} took {short(float(c.files['time_s'].sum()))}."
+        if c.files is not None
+        else ""
+    )
+    return f"{who} ran for {short(c.run_s)} and trained nothing.", io, ""
 
 
 def _device_alone(c: Context) -> Head | None:
@@ -136,12 +154,18 @@ def _sentence(v: View, b: Bound) -> str:
     return _VERDICTS[b.part.id](v, b)
 
 
+def _loop(v: View) -> str:
+    """What the steps do."""
+    flags = v.account_rank.main.steps.flags & INFERENCE
+    return "The inference" if 2 * np.count_nonzero(flags) > flags.size else "The training"
+
+
 def _input(v: View, b: Bound) -> str:
     words = input_words(input_seconds(v.account_rank))
     n = len(v.account_rank.workers)
     share = percent(b.part.share)
     if not v.account.knows_device:
-        return f"The training is input-bound: {share} of the steady time waits for data{words}."
+        return f"{_loop(v)} is input-bound: {share} of the steady time waits for data{words}."
     if n and words.endswith(")"):
         words = f"{words[:-1]}, {plural(n, 'loader worker')})"
     return f"The GPU waits for data: {share} of the steady time{words}."
@@ -184,7 +208,7 @@ def _compute(v: View, b: Bound) -> str:
     if b.alone:
         return f"No bottleneck outside compute: {stage} is {percent(mine)} of the steady time{_besides(b)}."
     if stage == "optimizer" and mine >= OPTIMIZER_SHARE:
-        return f"The training is optimizer-bound: the optimizer takes {percent(mine)} of the steady time."
+        return f"{_loop(v)} is optimizer-bound: the optimizer takes {percent(mine)} of the steady time."
     if any(p.share > mine for p in b.beside if not p.of_run):
         return f"Compute is the largest part ({percent(b.part.share)}){_besides(b)}."
     return f"{stage.capitalize()} is the largest part ({percent(mine)}){_besides(b)}."
@@ -210,6 +234,7 @@ _BESIDE: dict[str, Callable[[Part], str]] = {
     "other": lambda p: f"{percent(p.share)} is {p.stage or 'other work'}",
     "unseen": lambda p: f"{percent(p.share)} is in no annotated stage",
     "host": lambda p: f"the GPU waits for the host {percent(p.share)} of the time",
+    "compilation": lambda p: f"compilation takes {percent(p.share)} of the run",
     "evaluation": lambda p: (
         f"evaluation takes {percent(p.share)} of the run" if p.of_run else f"{percent(p.share)} is evaluation"
     ),
@@ -238,7 +263,7 @@ def _startup(v: View, b: Bound) -> str:
 
 def _other(v: View, b: Bound) -> str:
     name = user_words(v.account_rank) or "work in no known stage"
-    return f"The training is bound by {name}: {percent(b.part.share)} of the steady time."
+    return f"{_loop(v)} is bound by {name}: {percent(b.part.share)} of the steady time."
 
 
 def _own_code(v: View, b: Bound) -> str:
@@ -259,7 +284,7 @@ def _checkpoint(v: View, b: Bound) -> str:
             " GPU has at most their copies to do."
         )
     of = "run" if b.part.of_run else "steady time"
-    return f"The training is checkpoint-bound: {short(b.part.seconds)}, {share} of the {of}."
+    return f"{_loop(v)} is checkpoint-bound: {short(b.part.seconds)}, {share} of the {of}."
 
 
 def _unseen(v: View, b: Bound) -> str:
@@ -283,12 +308,15 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
         " for another stream or an event."
     ),
     "transfer": lambda v, b: (
-        f"The training is transfer-bound: {percent(b.part.share)} of the steady time"
+        f"{_loop(v)} is transfer-bound: {percent(b.part.share)} of the steady time"
         " moves data to or from the device."
     ),
     "comm": lambda v, b: (
-        f"The training is communication-bound: {percent(b.part.share)} of the steady time"
+        f"{_loop(v)} is communication-bound: {percent(b.part.share)} of the steady time"
         " is exposed communication."
+    ),
+    "compilation": lambda v, b: (
+        f"Compilation is the largest part: {short(b.part.seconds)}, {percent(b.part.share)} of the run."
     ),
     "evaluation": lambda v, b: (
         f"Evaluation is the largest part: {short(b.part.seconds)},"

@@ -272,7 +272,7 @@ def ranks(job: Job) -> pl.DataFrame:
             "host": r.main.process.host,
             "steps": len(r.main.steps),
             "wall_s": float(r.wall_us.sum()) / 1e6,
-            "median_step_s": float(np.median(r.wall_us)) / 1e6 if len(r.main.steps) else None,
+            "median_step_s": r.main.steps.usual_us / 1e6 if len(r.main.steps) else None,
             "workers": len(r.workers),
             **{s: float(v) / 1e6 for s, v in zip(STAGES, r.main.account.sum(axis=0), strict=True)},
         }

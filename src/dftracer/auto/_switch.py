@@ -84,6 +84,7 @@ def _torch_is_there(torch: ModuleType) -> None:
     _watch("torch.autograd", compute.install_autograd)
     _watch("torch.optim.optimizer", compute.install_optimizers)
     _watch("torch.amp.grad_scaler", compute.install_scaler)
+    _watch("torch._dynamo.callback", compute.install_compiler)
     if _session.SETTINGS.auto_modules:
         _watch("torch", importlib.import_module("dftracer.torch.modules").install)
     for name in checkpoint.CALLS:

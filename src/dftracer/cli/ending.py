@@ -1,4 +1,4 @@
-"""What `dftracer run` says when the program has ended: verdict, why, what to try next."""
+"""What `dftracer run` says when the program has ended: how it ended, verdict, why, what to try next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ def three_lines(files: Iterable[Path]) -> list[str]:
         analysis = analyze([str(f) for f in files])
     except NoTraces as problem:
         return [str(problem)]
-    from dftracer import report
+    from dftracer.report.head import ended_words, head
 
-    head = getattr(report, "head", None)
-    return [analysis.verdict] if head is None else [str(line) for line in head(analysis)]
+    return [line for line in (ended_words(analysis), *head(analysis)) if line]

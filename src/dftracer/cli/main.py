@@ -53,6 +53,13 @@ EXIT_OUT_OF_MEMORY = 4
 _EXIT_BUG = 70
 _EXIT_INTERRUPTED = 130
 
+_GROUPS = {
+    "record": ("run", "collect"),
+    "look": ("report", "view", "top", "compare", "check"),
+    "job": (),  # and every verb that is in no other group
+    "files": ("info", "merge", "slice", "export", "repair", "validate", "query"),
+    "set up": ("doctor", "completion", "clean"),
+}
 _EPILOG = """\
 exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a package is missing,
 4 out of memory, 70 a bug in dftracer, 130 interrupted;
@@ -107,18 +114,21 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The command line: of all verbs, or of one, so that the others need not be loaded."""
     parser = _Parser(
         prog="dftracer",
+        usage=None if only else "dftracer [-h] [--version] VERB ...",
         description="Trace a training job and see where its time goes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dftracer {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
-    for name in [only] if only else verb_names():
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, help=argparse.SUPPRESS)
+    names = [only] if only else verb_names()
+    if not only:
+        parser.description = f"{parser.description}\n\n{_grouped(names)}"
+    for name in names:
         verb = load_verb(name)
         sub = verbs.add_parser(
             name,
             parents=[_common(verb)],
-            help=verb.HELP,
             description=textwrap.fill(verb.HELP, shutil.get_terminal_size().columns - 2),
             epilog=_examples(verb.EXAMPLE),
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -127,6 +137,20 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         _tell_defaults(sub)
         sub.set_defaults(run_verb=verb.run, refuse=sub.error)
     return parser
+
+
+def _grouped(names: Sequence[str]) -> str:
+    """The verbs by what they are for."""
+    placed = {name for group in _GROUPS.values() for name in group}
+    room = max(40, shutil.get_terminal_size().columns - 2)
+    lines = []
+    for title, group in _GROUPS.items():
+        members = [n for n in group if n in names] or [n for n in names if n not in placed]
+        lines.append(f"{title}:")
+        for name in members:
+            text = textwrap.wrap(load_verb(name).HELP, room - 14)
+            lines += [f"  {name:<12}{text[0]}", *(" " * 14 + more for more in text[1:])]
+    return "\n".join(lines)
 
 
 def _examples(text: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import check_output
+from dftracer.format.files import find_traces, is_trace_name
 from dftracer.load.files import NoTraces, find_files, recover
 
 if TYPE_CHECKING:
@@ -19,10 +21,12 @@ __all__ = [
     "add_filters",
     "add_paths",
     "filters",
+    "newest_folders",
     "open_trace",
     "output_path",
     "refuse_empty_selection",
     "span",
+    "take_newest",
     "time_range",
 ]
 
@@ -30,8 +34,40 @@ __all__ = [
 _FILTERS = ("ranks", "pids", "cat", "name", "steps", "epochs", "time")
 
 
-def add_paths(parser: argparse.ArgumentParser, what: str = "trace files or directories") -> None:
-    parser.add_argument("paths", nargs="+", metavar="PATH", help=what)
+def add_paths(
+    parser: argparse.ArgumentParser, what: str = "trace files or directories", newest: bool = False
+) -> None:
+    """`newest`: without a path the newest run is meant; `take_newest` finds it."""
+    if newest:
+        what += " (default: the newest run under traces/ or in the current directory)"
+    parser.add_argument("paths", nargs="*" if newest else "+", metavar="PATH", help=what)
+
+
+def newest_folders() -> list[Path]:
+    """The directories with traces under traces/, otherwise in and right below this one, the newest first."""
+    here = Path("traces")
+    found = find_traces([here]) if here.is_dir() else []
+    if not found:
+        found = [str(p) for pattern in ("*", "*/*") for p in Path().glob(pattern) if is_trace_name(p.name)]
+    times: dict[Path, float] = {}
+    for path in map(Path, found):
+        times[path.parent] = max(times.get(path.parent, 0.0), path.stat().st_mtime)
+    return sorted(times, key=lambda folder: (-times[folder], folder))
+
+
+def take_newest(args: argparse.Namespace) -> None:
+    """Fill in the newest run if no path is given, and say which it is."""
+    if args.paths:
+        return
+    folders = newest_folders()
+    if not folders:
+        raise CommandError(
+            "no path given, and no trace is under traces/ or in the current directory;"
+            " record one: dftracer run -- python train.py"
+        )
+    args.paths = [str(folders[0])]
+    if not args.quiet:
+        print(f"dftracer {args.verb}: the newest run, {folders[0]}", file=sys.stderr)
 
 
 def span(text: str) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import numpy as np
 from dftracer.compare.statistics import Floats
 
 _SCHEMA = "dftracer.report/"
-_KNOWN = "dftracer.report/1"
+_KNOWN = "dftracer.report/2"
 _AGAIN = "save it again with `dftracer report TRACE --json -o FILE`"
 
 
@@ -172,9 +172,10 @@ def _misfit(value: Any, shape: Any, at: str) -> str | None:
     if not isinstance(value, kind):
         return f"{at or 'it'} is not {'a list' if kind is list else 'an object'}"
     inner: list[tuple[Any, Any, str]]
-    if kind is list:
+    if isinstance(value, list):
         inner = [(v, shape[0], f"{at}[{n}]") for n, v in enumerate(value)]
     else:
+        assert isinstance(value, dict)
         under = f"{at}." if at else ""
         absent = [k[:-1] for k in shape if k.endswith("!") and k[:-1] not in value]
         if value and absent:

@@ -13,9 +13,10 @@ from dftracer.format.reader import Problems, text_lines
 from dftracer.format.records import is_metadata
 from dftracer.format.text import parse_line, stripped
 
-__all__ = ["DAMAGED", "MADE_BY", "TraceWriter", "is_trace", "maker_of"]
+__all__ = ["DAMAGED", "MADE_BY", "SLICE", "TraceWriter", "is_trace", "maker_of"]
 
 MADE_BY = "made_by"
+SLICE = "dftracer slice"  # made a part of a trace
 DAMAGED = "copied_with_damage"  # the metadata record of a copy whose original could not be read whole
 _MEMBER_TEXT = 1 << 20
 _LEVEL = 6

@@ -3,10 +3,44 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
-from dftracer.format.files import SUFFIXES, NoTraces, Paths, find_files, find_traces
+from dftracer._units import plural
+from dftracer.format import files
+from dftracer.format.files import SUFFIXES, NoTraces, Paths, find_traces
 
 __all__ = ["NoTraces", "find_files", "recover"]
+
+
+def find_files(paths: Paths) -> list[Path]:
+    """All trace files meant by `paths`; a missing path is an error, and so is one without any trace."""
+    try:
+        return files.find_files(paths)
+    except NoTraces:
+        given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        waiting = sum(_waiting_below(os.path.realpath(p)) for p in given)
+        if not waiting:
+            raise
+        where = ", ".join(str(p) for p in given)
+        raise NoTraces(
+            f"no trace in {where}, but {plural(waiting, 'event')} of a killed process wait for one that"
+            " cannot be created there; `dftracer repair --rings -o DIRECTORY` writes them to another place"
+        ) from None
+
+
+def _waiting_below(directory: str) -> int:
+    """Events in the rings of dead processes whose traces belong below a directory."""
+    try:
+        from dftracer import _core  # noqa: PLC0415 - the recorder may be absent where only analysis is installed
+
+        rings = _core.rings([])
+    except (ImportError, OSError):
+        return 0
+    return sum(
+        ring["records"]
+        for ring in rings
+        if ring["state"] == "dead" and Path(directory) in Path(ring["trace"]).parents
+    )
 
 
 def recover(paths: Paths) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dftracer.format.files import of_one_process
 from dftracer.format.records import INTEGER_ARGS, MOST_RANKS, TIME_UNITS
-from dftracer.format.writer import DAMAGED
+from dftracer.format.writer import DAMAGED, MADE_BY
 from dftracer.load._scan import MISSING, Scanner
 
 __all__ = ["MetaRow", "ProcessInfo", "as_integer", "assign_ranks", "peek", "take_first_pid"]
@@ -32,6 +32,7 @@ class ProcessInfo:
     world_size: int | None = None
     host: str = ""
     start_us: int | None = None
+    born_us: int | None = None  # when the process began; it may have begun to record much later
     end_us: int | None = None
     end: dict[str, Any] | None = None  # what `end` says; None: the process never reported its end
     facts: dict[str, str] = field(default_factory=dict)
@@ -91,6 +92,8 @@ class ProcessInfo:
                     self.user_metadata.append((key, value))
                 if key == "time_metric":
                     self.time_unit = TIME_UNITS.get(value.upper(), self.time_unit)
+            elif kind == MADE_BY:
+                self.facts[MADE_BY] = value
             elif kind == "thread_name":
                 self.threads[tid] = key
             elif kind == "run" and key == "run" and self.run is None:
@@ -100,6 +103,7 @@ class ProcessInfo:
                 args = _object(rest)
                 self.start_us = ts if self.start_us is None else min(self.start_us, ts)
                 self.ppid = as_integer(args.get("ppid"), self.ppid)
+                self.born_us = as_integer(args.get("process_start_us"), self.born_us)
                 self.command = self.strings.get(str(args.get("cmd_hash")), self.command)
                 for name in ("rank", "world_size"):
                     if name in args:

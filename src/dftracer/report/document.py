@@ -11,9 +11,9 @@ from dftracer.analyze.steady_steps import steady_steps
 
 __all__ = ["SCHEMA", "comparable", "document"]
 
-SCHEMA = "dftracer.report/1"
+SCHEMA = "dftracer.report/2"
 _MOST_FILES = 1000
-_PIECES = ("steady", "startup", "evaluation", "outside", "profiled")
+_PIECES = ("steady", "startup", "compilation", "evaluation", "outside", "profiled")
 
 
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -53,6 +53,7 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
         "account_s": 0.0 if analysis.account is None else round(analysis.account.whole_s, 6),
         "run": analysis.run,
         "run_s": round(analysis.run_s, 6),
+        "ended": analysis.ended.to_json(),
         **{k: analysis.phases.get(k, {"seconds": 0.0, "share": 0.0}) for k in _PIECES},
         "au": analysis.au,
         "samples_per_s": analysis.samples_per_s,
@@ -62,6 +63,20 @@ def comparable(analysis: Analysis) -> dict[str, Any]:
         "model": analysis.model,
         "device": device_document(analysis.job),
         "machine": analysis.machine,
+    }
+
+
+def _training(a: Analysis) -> dict[str, Any]:
+    """One of several trainings of a run."""
+    main = a.job.ranks[0].main
+    return {
+        "pid": main.process.pid,
+        "command": main.process.command or None,
+        "steps": len(main.steps),
+        "run_s": round(a.run_s, 6),
+        "verdict": a.verdict,
+        "bound": None if a.bound is None else a.bound.to_json(),
+        "ended": a.ended.to_json(),
     }
 
 
@@ -80,6 +95,9 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "run": told.pop("run"),
         "run_s": told.pop("run_s"),
         **told,
+        "own_code": analysis.own_code,
+        "attempts": [each.to_json() for each in analysis.attempts],
+        "trainings": [_training(each) for each in analysis.trainings],
         "ranks": analysis.ranks,
         "ledger": analysis.ledger,
         "overlap": analysis.overlap,

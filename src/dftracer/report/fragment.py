@@ -10,7 +10,7 @@ from dftracer._units import bytes_text, count_text, counted, plural, seconds_tex
 from dftracer.analyze import STAGES, Analysis
 from dftracer.analyze.finding import Finding
 from dftracer.report.files import told_files
-from dftracer.report.head import LINE_COLOURS, PHASE_WORDS, account_rows, culprit, head, notes
+from dftracer.report.head import LINE_COLOURS, PHASE_WORDS, account_rows, culprit, ended_words, head, notes
 from dftracer.report.terminal import COLOURS
 
 __all__ = ["analysis_fragment", "findings_fragment"]
@@ -32,7 +32,10 @@ def analysis_fragment(a: Analysis) -> str:
         f"{plural(t['dropped'], 'event')} dropped",
     ]
     parts = [
-        f"<p style='margin:0'><b>{escape(verdict)}</b><br>{escape(why)}<br>Try: {escape(advice)}</p>",
+        *(f"<p style='margin:0'><b>{escape(line)}</b></p>" for line in [ended_words(a)] if line),
+        f"<p style='margin:0'><b>{escape(verdict)}</b>",
+        *(f"<br>{escape(line)}" for line in (why, advice and f"Try: {advice}") if line),
+        "</p>",
         *(f"<p style='margin:4px 0'>{escape(note)}</p>" for note in notes(a)),
         f"<p style='margin:4px 0;opacity:.7'>{escape(' · '.join(said))}</p>",
         _account(a),

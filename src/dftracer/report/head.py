@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dftracer._units import plural
+import numpy as np
+
+from dftracer._units import plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, Rank
 from dftracer.analyze.bound import line_of_part
 from dftracer.analyze.device_bound import uses_device
 from dftracer.analyze.ledger import unseen_stages
 from dftracer.analyze.stages import INPUT_STAGES, STAGE_INDEX
-from dftracer.analyze.wording import stage_words
+from dftracer.analyze.wording import short
+
+_TRAININGS = 12
 
 PHASE_WORDS = {
     "steady": "steps",
-    "startup": "start-up",
+    "startup": "imports, set-up and warm-up",
+    "compilation": "compilation",
     "evaluation": "evaluation",
     "outside": "between and after steps",
     "profiled": "added by the profiler",
@@ -112,15 +117,21 @@ def notes(a: Analysis) -> list[str]:
     """What a reader must know besides the verdict: stages not seen, other runs in the directory."""
     out = []
     if a.view is not None:
-        unseen = unseen_stages(a.view.rank)
-        if unseen:
-            names = [stage_words(s) for s in unseen]
-            listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-            out.append(f"{listed[0].upper()}{listed[1:]} {'was' if len(names) == 1 else 'were'} not seen.")
+        # Whether a run has transfers, communication or checkpoints is seen; how batches are made may not be.
+        if "fetch_wait" in unseen_stages(a.view.rank):
+            out.append(
+                "How batches are made was not seen: use a DataLoader, or wrap what makes them, as in"
+                " `for batch in ai.dataloader.fetch.iter(batches)`."
+            )
         n = a.view.rank.main.steps.elsewhere
         if n:
             is_are = "1 step of another thread is" if n == 1 else f"{n} steps of other threads are"
             out.append(f"{is_are} not shown: a rank's steps are those of the thread with the most.")
+    out += _training_words(a)
+    tries = a.attempts
+    for number, each in enumerate(tries, start=1):
+        said = each.words(len(a.job.ranks)) or "It ended well."
+        out.append(f"Attempt {number} of {len(tries)}: {said}")
     others = a.run["others"]
     if others:
         told = "; ".join(_run_words(r) for r in others[:4])
@@ -131,6 +142,34 @@ def notes(a: Analysis) -> list[str]:
         )
         out.append("Choose one with --run ID, or use --run all to treat all files as one run.")
     return out
+
+
+def ended_words(a: Analysis) -> str | None:
+    """How the run ended, if that needs to be said."""
+    return a.ended.words(len(a.job.ranks))
+
+
+def _training_words(a: Analysis) -> list[str]:
+    """The trainings of a run that has several: in processes of their own, or in turn in one."""
+    each = a.trainings
+    if each:
+        out = [f"{len(each)} trainings ran in processes of their own; this is the longest:"]
+        for one in each[:_TRAININGS]:
+            main = one.job.ranks[0].main
+            here = "▸" if main is a.job.ranks[0].main else "-"
+            what = f"process {main.process.pid}, {plural(len(main.steps), 'step')}, {seconds_text(one.run_s)}"
+            out.append(f"{here} {what}: {one.verdict}")
+        return out + ([f"- and {len(each) - _TRAININGS} more"] if len(each) > _TRAININGS else [])
+    rank = a.job.slowest
+    if rank is None or not rank.main.steps.training.any():
+        return []
+    steps = rank.main.steps
+    counts = np.bincount(steps.training)
+    told = []
+    for number, n in enumerate(counts.tolist()):
+        usual = float(np.median(steps.wall[steps.training == number])) / 1e6
+        told.append(f"{n} steps of {short(usual)}")
+    return [f"{len(counts)} trainings one after another, each with its own optimizer: {', '.join(told)}."]
 
 
 def identity_rows(a: Analysis) -> list[tuple[str, str]]:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from dftracer.analyze import STAGES, Analysis, Rank, views
-from dftracer.analyze.ledger import unseen_stages
 from dftracer.report.device import device_page
 from dftracer.report.evidence import evidence_rows
 from dftracer.report.files import told_files
@@ -25,6 +24,7 @@ from dftracer.report.head import (
     account_rows,
     account_title,
     culprit,
+    ended_words,
     head,
     identity_rows,
     notes,
@@ -93,14 +93,16 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "written_colour": _WRITTEN,
         "trace": {k: v for k, v in a.trace_facts.items() if k != "files"},
         "run": identity_rows(a),
+        "ended": ended_words(a),
+        "failed": a.ended.failed,
         "verdict": a.verdict,
         "head": list(head(a)),
         "notes": notes(a),
         "culprit": culprit(a),
         "account": _account(a),
+        "own_code": a.own_code,
         "phases": [[PHASE_WORDS[k], row["seconds"], row["share"]] for k, row in a.phases.items()],
         "run_s": a.run_s,
-        "not_seen": [] if a.view is None else unseen_stages(a.view.rank),
         "findings": [{**f.to_json(), "evidence": evidence_rows(f.evidence)} for f in a.findings],
         "ranks": [_rank(r) for r in ranks],
         "ranks_left_out": len(job.ranks) - len(ranks),

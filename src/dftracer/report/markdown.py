@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dftracer._units import count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis
-from dftracer.analyze.ledger import unseen_stages
 from dftracer.report.device import device_lines
 from dftracer.report.evidence import evidence_line
-from dftracer.report.head import PHASE_WORDS, account_rows, account_title, culprit, head, notes
+from dftracer.report.head import PHASE_WORDS, account_rows, account_title, culprit, ended_words, head, notes
 
 __all__ = ["markdown"]
 
@@ -18,14 +17,15 @@ def markdown(a: Analysis, findings: int = 5) -> str:
     """Verdict, findings, ledger."""
     t = a.trace_facts
     verdict, why, advice = head(a)
+    ended = ended_words(a)
     lines = [
+        *([f"**{ended}**"] if ended else []),
         f"**{verdict}**",
-        f"{why}",
-        f"Try: {advice}",
+        *filter(None, (why, f"Try: {advice}" if advice else "")),
         "",
         *notes(a),
         f"{count_text(t['events'])} events of {plural(t['processes'], 'process', 'processes')},"
-        f" {plural(t['ranks'], 'rank')}, {seconds_text(t['span_s'])};"
+        f" {plural(t['ranks'], 'rank')}, {seconds_text(a.run_s)};"
         f" {100 * t['coverage']:.0f} % of step time explained, {plural(t['dropped'], 'event')} dropped,"
         f" {plural(t['truncated_files'], 'file')} cut.",
         "",
@@ -56,7 +56,6 @@ def markdown(a: Analysis, findings: int = 5) -> str:
             if us > 0:
                 name = f"**{stage}**" if stage == culprit(a) else stage
                 lines.append(f"| {name} | {us / 1e6:.3f} | {100 * us / wall:.1f} |")
-        lines += [f"| {stage} | not seen | |" for stage in unseen_stages(slowest)]
         lines.append(f"| all | {wall / 1e6:.3f} | 100 |")
         pieces = [(k, row) for k, row in a.phases.items() if k != "steady" and row["share"] >= 0.001]
         if pieces:

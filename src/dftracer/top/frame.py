@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dftracer.analyze import STAGES, Analysis, Rank, analyze
 from dftracer.analyze.device import device_account
 from dftracer.analyze.rates import samples_per_step
@@ -140,8 +138,11 @@ def _samples_per_s(analysis: Analysis | None, rows: list[RankRow]) -> float | No
 
 
 def _seconds(recent: Recent, analysis: Analysis | None) -> float:
-    """The period that rates refer to: the window, or less if the run is younger."""
-    first = recent.start_us if analysis is None else max(recent.start_us, analysis.job.first_us)
+    """The period that rates refer to: the window, or less if the training is younger."""
+    first = recent.start_us
+    if analysis is not None:
+        begun = [int(r.main.steps.start[0]) for r in analysis.job.ranks if len(r.main.steps)]
+        first = max(first, min(begun, default=analysis.job.first_us))
     return max((recent.now_us - first) / 1e6, 0.001)
 
 
@@ -176,6 +177,15 @@ def _silent(recent: Recent, file: LiveFile | None) -> float:
     return 0.0 if file is None else round(max(0, recent.now_us - recent.last_us(file)) / 1e6, 3)
 
 
+def _rate(recent: Recent, rank: Rank, file: LiveFile | None, seconds: float) -> float:
+    """Steps per second: of the steady steps, as everywhere; while it runs, also of the time without steps."""
+    steps = rank.main.steps
+    rate = steps.per_second
+    if rate is None or (file is not None and file.state == "running"):
+        rate = len(steps) / seconds
+    return round(rate, 3)
+
+
 def _row(recent: Recent, rank: Rank, file: LiveFile | None, seconds: float) -> RankRow:
     steps = rank.main.steps
     n = len(steps)
@@ -194,8 +204,8 @@ def _row(recent: Recent, rank: Rank, file: LiveFile | None, seconds: float) -> R
         state="finished" if file is None else file.state,
         silent_s=_silent(recent, file),
         steps=n,
-        steps_per_s=round(n / seconds, 3),
-        step_s=round(float(np.median(rank.wall_us[last])) / 1e6, 6) if n else None,
+        steps_per_s=_rate(recent, rank, file, seconds),
+        step_s=round(steps.usual_us / 1e6, 6) if n else None,
         last_step=label,
         loader_wait=shares.get("fetch_wait", 0.0) if n else None,
         device_busy=round(device.busy_s / device.observed_s, 4) if device and device.observed_s else None,

@@ -16,7 +16,9 @@ from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 
 _CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
 
-__all__ = ["install_autograd", "install_optimizers", "install_scaler"]
+__all__ = ["install_autograd", "install_compiler", "install_optimizers", "install_scaler"]
+
+_IMPORTED_US = now() // 1000  # this module is loaded once torch is
 
 
 def install_autograd(module: ModuleType, patches: Patches) -> None:
@@ -95,12 +97,22 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
             _core.no_optimizer(False)
             original(*args, **kwargs)
             safely(lambda: training().optimizer_made())
+            safely(_optimizer_made)
 
         return init
 
     patches.around(module.Optimizer, "__init__", around_init)
     _core.no_optimizer(half_made(sys.modules["torch"]))  # otherwise some may have been created before
     patches.later(lambda: _core.no_optimizer(False))
+
+
+def _optimizer_made() -> None:
+    """One that is made after steps begins another training. By then torch knows which rank this is."""
+    told = {"auto": 1, "imported_us": _IMPORTED_US}
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        told |= {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    _core.log_event("optimizer", "dftracer", now(), 0, told)
 
 
 def install_scaler(module: ModuleType, patches: Patches) -> None:
@@ -122,3 +134,33 @@ def install_scaler(module: ModuleType, patches: Patches) -> None:
         return step
 
     patches.around(module.GradScaler, "step", around)
+
+
+def install_compiler(module: ModuleType, patches: Patches) -> None:
+    """Record when torch compiles, by its own callbacks; of nested compilations it announces the outermost."""
+    handler: Any = getattr(module, "callback_handler", None)
+    if handler is None:
+        return
+    begun: list[int] = []
+
+    def starts(*_: Any) -> None:
+        begun[:] = [now()]
+
+    def ends(*args: Any) -> None:
+        if begun:
+            safely(_compiled, begun.pop(), args)
+
+    def forget() -> None:  # torch._dynamo.reset() may have done so before
+        for callbacks, ours in ((handler.start_callbacks, starts), (handler.end_callbacks, ends)):
+            if ours in callbacks:
+                callbacks.remove(ours)
+
+    handler.register_start_callback(starts)
+    handler.register_end_callback(ends)
+    patches.later(forget)
+
+
+def _compiled(start: int, args: tuple[Any, ...]) -> None:
+    trigger = getattr(args[0], "callback_trigger", None) if args else None
+    told = {"auto": 1} if trigger is None else {"auto": 1, "trigger": trigger.name.lower()}
+    _core.log_event("compile", "dynamo", start, now() - start, told)

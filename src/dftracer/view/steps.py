@@ -36,6 +36,7 @@ def step_part(analysis: Analysis) -> Part:
                 "workers": len(rank.workers),
                 "unseen": [] if seen is None else [s for s in STAGES if s not in seen],
                 "source": steps.source,
+                "median_us": steps.usual_us,
             }
         )
         columns[f"{n}.start"] = steps.start * 1000
@@ -79,10 +80,16 @@ def step_rows(steps: Part, base: int, rank: int, offset: int, limit: int) -> dic
                 "stages_us": c["stages"][i].tolist(),
             }
         )
-    return {**known, "total": total, "rows": rows, "shape": _shape(c), "stages": list(STAGES)}
+    return {
+        **known,
+        "total": total,
+        "rows": rows,
+        "shape": _shape(c, known["median_us"]),
+        "stages": list(STAGES),
+    }
 
 
-def _shape(c: dict[str, Any], most: int = 240) -> dict[str, Any] | None:
+def _shape(c: dict[str, Any], median_us: float, most: int = 240) -> dict[str, Any] | None:
     """The wall time of the steps in a few groups, for the strip above the rows."""
     n = int(c["wall"].size)
     if n == 0:
@@ -91,7 +98,7 @@ def _shape(c: dict[str, Any], most: int = 240) -> dict[str, Any] | None:
     return {
         "first": edges[:-1].tolist(),
         "max_us": np.maximum.reduceat(c["wall"], edges[:-1]).tolist(),
-        "median_us": float(np.median(c["wall"])),
+        "median_us": median_us,
     }
 
 

@@ -22,7 +22,7 @@ exact("exported", program.module()(torch.ones(2, 3)))
 torch.export.save(program, "program.pt2")
 exact("loaded", torch.export.load("program.pt2").module()(torch.ones(2, 3)))
 traced = torch.jit.trace(model, torch.ones(2, 3))
-print(traced.graph)
+print(traced.code)
 exact("traced", traced(torch.ones(2, 3)))
 
 

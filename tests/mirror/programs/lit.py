@@ -41,6 +41,7 @@ trainer = lightning.Trainer(
 )
 model = Model()
 trainer.fit(model, data, data)
-print([type(c).__name__ for c in trainer.callbacks])
+# A callback of the tracer is how this library lets itself be observed.
+print([n for c in trainer.callbacks if not (n := type(c).__name__).startswith("DFTracer")])
 look_at("trainer", trainer)
 look_at("model", model)

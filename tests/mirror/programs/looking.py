@@ -17,7 +17,8 @@ def look_at(name: str, thing: Any) -> None:
     """The type of an object, everything that can be asked of it, and what is in it."""
     kind = type(thing)
     print(f"{name}: {kind.__module__}.{kind.__qualname__}", *sorted(dir(thing)))
-    print(f"{name} holds", *sorted(getattr(thing, "__dict__", {})))
+    if not isinstance(thing, type):
+        print(f"{name} holds", *sorted(getattr(thing, "__dict__", {})))
     if callable(thing):
         words = (getattr(thing, key, None) for key in ("__module__", "__qualname__", "__name__", "__doc__"))
         print(f"{name} is called", *words, id(thing) == id(_by_name(thing)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
 from pathlib import Path
 
 from dftracer._terminal import safe_console
@@ -11,6 +13,8 @@ from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing, check_output
 from dftracer.cli.showing import console, print_json
 from dftracer.cli.sides import input_files, open_side
+from dftracer.cli.trace_arguments import newest_folders
+from dftracer.format.files import NoTraces
 
 HELP = "Compare runs: what changed, by how much, and how certain that is."
 EXAMPLE = """\
@@ -26,15 +30,18 @@ _ENDINGS = (".html", ".md", ".json", ".txt")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs",
-        nargs="+",
+        nargs="*",
         metavar="RUN",
         help="trace files, directories or saved `report --json`; each is compared with the first,"
-        " or, with -- between them, the runs before it with those after it",
+        " or, with -- between them, the runs before it with those after it"
+        " (default: the two newest runs of one command under traces/ or in the current directory)",
     )
     parser.add_argument("--md", action="store_true", help="print Markdown")
 
 
 def run(args: argparse.Namespace) -> int:
+    if not args.runs:
+        args.runs = _two_newest(args)
     if len(args.runs) < 2:
         raise CommandError("give at least two runs: dftracer compare BEFORE AFTER")
     groups = _groups(args)
@@ -67,6 +74,26 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_comparison(comparisons, safe_console(file=out, width=120))
     return EXIT_OK
+
+
+def _two_newest(args: argparse.Namespace) -> list[str]:
+    """The newest run, and the one before it that ran the same command."""
+    from dftracer.load.heads import processes_of
+    from dftracer.load.runs import find_runs
+
+    folders = newest_folders()
+    commands: dict[Path, object] = {}
+    for folder in folders:
+        with contextlib.suppress(NoTraces):
+            commands[folder] = find_runs(processes_of([str(folder)]))[0].identity()["command"]
+        if len(commands) > 1 and commands[folder] == next(iter(commands.values())):
+            before, after = str(folder), str(next(iter(commands)))
+            if not args.quiet:
+                print(f"dftracer compare: {before} and {after}", file=sys.stderr)
+            return [before, after]
+    raise CommandError(
+        "no run given, and no two runs of one command are under traces/ or in the current directory"
+    )
 
 
 def _groups(args: argparse.Namespace) -> list[list[str]]:

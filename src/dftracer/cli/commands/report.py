@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -20,14 +21,16 @@ from dftracer.cli.trace_arguments import (
     open_trace,
     output_path,
     refuse_empty_selection,
+    take_newest,
 )
-from dftracer.format.files import NoTraces, find_files
+from dftracer.load.files import NoTraces, find_files
 
 if TYPE_CHECKING:
     from dftracer.analyze import Analysis
 
 HELP = "Show where the time went, why, and what would help."
 EXAMPLE = """\
+dftracer report
 dftracer report traces/
 dftracer report traces/ -o report.html
 dftracer report traces/ --ranks 0,1 --json"""
@@ -37,7 +40,7 @@ _ENDINGS = (".html", ".md", ".json", ".txt")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+    add_paths(parser, newest=True)
     parser.add_argument("--html", metavar="FILE", help="write one self-contained HTML page")
     parser.add_argument("--md", action="store_true", help="print Markdown, short enough for a chat")
     parser.add_argument(
@@ -58,13 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    take_newest(args)
     _choose_format(args)
     _check_page(args)
     from dftracer.analyze import analyze
 
-    trace = open_trace(args, torch=True)
-    with progress(args, "reading") as bar:
-        analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
+    shown = args.paths[0]
+    with contextlib.ExitStack() as stack:
+        _take_steps(args, stack)
+        trace = open_trace(args, torch=True)
+        with progress(args, "reading") as bar:
+            analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
     if not analysis.trace_facts["events"]:
         refuse_empty_selection(args, trace)
     analysis.flops = args.flops
@@ -73,12 +80,25 @@ def run(args: argparse.Namespace) -> int:
         from dftracer.report import html_page
 
         with appearing(Path(args.html)) as place:
-            page = html_page(analysis, f"dftracer: {args.paths[0]}")
+            page = html_page(analysis, f"dftracer: {shown}")
             place.write_text(page, encoding="utf-8", errors="replace")
         if not args.quiet:
             where = sys.stderr if args.json or args.md else sys.stdout
             print(f"HTML report: {Path(args.html).resolve()}", file=where)
     return EXIT_OK
+
+
+def _take_steps(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+    """With --steps, report the slice of these steps: most events have no label, and workers are ahead."""
+    if args.steps is None:
+        return
+    from dftracer.cli.commands import slice as slicing
+
+    place = stack.enter_context(tempfile.TemporaryDirectory(prefix="dftracer-steps-"))
+    slicing.run(
+        argparse.Namespace(**{**vars(args), "output": place, "force": True, "json": False, "quiet": True})
+    )
+    args.paths, args.steps, args.time, args.epochs = [place], None, None, None
 
 
 def _choose_format(args: argparse.Namespace) -> None:
@@ -112,21 +132,11 @@ def _check_page(args: argparse.Namespace) -> None:
     """Reject bad outputs before the long work, not after it."""
     page = Path(args.html) if args.html else None
     if page is not None:
-        earlier = page.suffix == ".html" and _is_report(page)
         try:
             traces = find_files(args.paths)
         except NoTraces:  # only profiler files, or nothing: the reader says which
             traces = []
-        check_output(page, traces, force=args.force or earlier)
-
-
-def _is_report(page: Path) -> bool:
-    """Whether a page is an earlier report, which may be replaced by a new one."""
-    try:
-        with page.open("rb") as file:
-            return b"dftracer" in file.read(4096)
-    except OSError:
-        return False
+        check_output(page, traces, force=args.force)
 
 
 def _write_text(args: argparse.Namespace, analysis: Analysis) -> None:

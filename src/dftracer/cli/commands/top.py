@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.showing import console, print_json
+from dftracer.cli.trace_arguments import newest_folders
 
 HELP = (
     "Watch a run: phases of the last steps per rank, rates, loader wait, device, I/O, hottest files, drops."
@@ -24,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="?",
         metavar="DIR|PID",
-        help="a directory of traces, or a process id (default: where this user's programs are recording)",
+        help="a directory of traces, or a process id (default: where this user's programs are recording,"
+        " otherwise the newest run under traces/ or in the current directory)",
     )
     parser.add_argument("--once", action="store_true", help="print one frame and exit, for scripts")
     parser.add_argument(
@@ -83,8 +85,7 @@ def _paths(target: str | None) -> list[Path]:
         found = running_directories()[:1]
         if found:
             return found
-        here = [p for p in (Path("traces"), Path()) if p.is_dir()]
-        return here[:1]
+        return newest_folders()[:1] or [Path()]
     if Path(target).exists():
         return [Path(target)]
     if target.isdigit():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 
 from dftracer.cli.main import EXIT_OK, CommandError
+from dftracer.cli.trace_arguments import take_newest
 from dftracer.load._need import need
 from dftracer.load.files import NoTraces
 
 HELP = "Look at every event of a trace in the browser: zoom, search, compare two runs, follow a running job."
 EXAMPLE = """\
+dftracer view
 dftracer view traces/
 dftracer view before/ after/
 dftracer view traces/ --follow --port 8080 --no-open"""
@@ -28,7 +30,11 @@ def _port(text: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", nargs="+", metavar="DIR", help="a trace directory or file; two to compare runs"
+        "paths",
+        nargs="*",
+        metavar="DIR",
+        help="a trace directory or file, two to compare runs"
+        " (default: the newest run under traces/ or in the current directory)",
     )
     parser.add_argument(
         "--port", type=_port, default=0, metavar="N", help="port on 127.0.0.1; 0: any free one (default: 0)"
@@ -52,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
         need(module)
     if args.output:
         raise CommandError("view writes no file; `dftracer report -o page.html` makes a page to keep")
+    take_newest(args)
     if len(args.paths) > 2:
         raise CommandError("give one trace, or two to see them side by side")
     from dftracer.view.following import FollowedSource

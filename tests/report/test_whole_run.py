@@ -1,0 +1,359 @@
+"""A report is of the whole run: how it began, how it ended, what it compiled, how many trainings it was.
+
+Every case is a real program that knows the truth about itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dftracer.analyze import analyze
+from dftracer.report import document
+from dftracer.report.head import ended_words, notes
+from support.process import clean_environment
+
+pytest.importorskip("torch")
+
+_TRAIN = """
+import json, os, sys, time
+import torch
+torch.set_num_threads(1)
+
+def net():
+    return torch.nn.Linear(8, 1)
+
+def train(model, steps, nap=0.005, optimizer=None, fail_at=None):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
+    for i in range(steps):
+        loss = model(torch.ones(4, 8)).sum()
+        time.sleep(nap)
+        loss.backward()
+        if i == fail_at:
+            raise RuntimeError("boom")
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def _run(
+    folder: Path, body: str, *before: str, after: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """The program under `dftracer run`; its traces are in folder/traces."""
+    script = folder / "train.py"
+    script.write_text(_TRAIN + textwrap.dedent(body))
+    env = clean_environment(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    command = [sys.executable, "-m", "dftracer", "run", "-o", str(folder / "traces"), "--"]
+    return subprocess.run(
+        [*command, *before, sys.executable, *after, str(script)],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def _line_of(folder: Path, text: str) -> int:
+    lines = (folder / "train.py").read_text().splitlines()
+    return next(n for n, line in enumerate(lines, start=1) if text in line)
+
+
+def _report(folder: Path) -> tuple[Any, dict[str, Any]]:
+    a = analyze(folder / "traces")
+    return a, json.loads(json.dumps(document(a)))
+
+
+def test_the_run_is_from_the_start_of_the_process_to_its_end(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        born = time.time()
+        time.sleep(1.0)
+        prepared = time.time()
+        model = net()
+        train(model, 8)
+        trained = time.time()
+        time.sleep(0.7)
+        with open("truth.json", "w") as f:
+            over = time.time()
+            json.dump({"prepare": prepared - born, "after": over - trained, "all": over - born}, f)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    a, told = _report(tmp_path)
+    assert told["run_s"] >= truth["all"]
+    assert told["startup"]["seconds"] >= truth["prepare"]
+    assert told["startup"]["setup_s"] >= truth["prepare"] - 0.05
+    assert told["outside"]["after_s"] >= truth["after"] - 0.05
+    pieces = ("steady", "startup", "compilation", "evaluation", "outside", "profiled")
+    assert sum(told[piece]["seconds"] for piece in pieces) == pytest.approx(told["run_s"], abs=1e-3)
+    assert told["trace"]["span_s"] == pytest.approx(told["run_s"], rel=0.1)
+    assert ended_words(a) is None
+    assert told["ended"]["exit_code"] == 0
+
+
+def test_an_exception_is_how_it_ended(tmp_path: Path) -> None:
+    done = _run(tmp_path, "train(net(), 20, fail_at=11)")
+    assert done.returncode == 1
+    line = _line_of(tmp_path, 'raise RuntimeError("boom")')
+    words = f"Failed after 11 steps: RuntimeError at train.py:{line}."
+    assert words in done.stderr
+    a, told = _report(tmp_path)
+    assert ended_words(a) == words
+    assert {k: told["ended"][k] for k in ("exit_code", "signal", "exception", "rank", "step")} == {
+        "exit_code": 1,
+        "signal": None,
+        "exception": f"RuntimeError at train.py:{line}",
+        "rank": 0,
+        "step": 11,
+    }
+    assert "between steps" not in told["verdict"]
+    assert not [f for f in told["findings"] if f["id"] == "between_steps"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "sent", "words"),
+    [
+        ("train(net(), 8); sys.exit(3)", 3, None, "Failed after 8 steps: exit code 3."),
+        (
+            "import signal; train(net(), 8); os.kill(os.getpid(), signal.SIGKILL)",
+            None,
+            "SIGKILL",
+            "killed by SIGKILL.",
+        ),
+        ("train(net(), 8); raise KeyboardInterrupt", None, "SIGINT", "Interrupted after"),
+    ],
+)
+def test_exit_codes_and_signals(
+    tmp_path: Path, body: str, code: int | None, sent: str | None, words: str
+) -> None:
+    done = _run(tmp_path, body)
+    assert done.returncode not in (0, None)
+    a, told = _report(tmp_path)
+    assert told["ended"]["exit_code"] == code
+    assert told["ended"]["signal"] == sent or (told["ended"]["exception"] or "").startswith(
+        "KeyboardInterrupt"
+    )
+    assert words in (ended_words(a) or "")
+
+
+def test_a_rank_that_fails_and_is_restarted(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        train(net(), 30, fail_at=7 if rank == 1 and attempt == 0 else None)
+        dist.barrier()
+        dist.destroy_process_group()
+        """,
+        after=("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--standalone"),
+    )
+    assert done.returncode == 0, done.stderr
+    a, told = _report(tmp_path)
+    assert [r["rank"] for r in told["ranks"]] == [0, 1]
+    assert [r["steps"] for r in told["ranks"]] == [30, 30]
+    first, second = told["attempts"]
+    assert first["rank"] == 1
+    assert first["step"] == 7
+    assert first["exception"].startswith("RuntimeError at train.py:")
+    assert second["exit_code"] == 0
+    assert told["ended"]["attempts"] == 2
+    assert any(
+        line.startswith("Attempt 1 of 2: Rank 1 failed after 7 steps: RuntimeError") for line in notes(a)
+    )
+
+
+def test_compilation_is_a_part_of_the_run_and_leads_where_it_is_the_largest(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        compiling = []
+        def backend(graph, inputs):
+            began = time.time()
+            time.sleep(2.0)
+            compiling.append(time.time() - began)
+            return graph.forward
+        model = torch.compile(net(), backend=backend)
+        train(model, 20)
+        json.dump(compiling, open("truth.json", "w"))
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    truth = sum(json.loads((tmp_path / "truth.json").read_text()))
+    _, told = _report(tmp_path)
+    assert told["compilation"]["seconds"] >= truth
+    assert told["bound"]["id"] == "compilation"
+    assert told["verdict"].startswith("Compilation is the largest part")
+    assert not any("torch.compile," in line for line in told["head"])
+    slow = [row["wall_s"] for row in told["ledger"]["steps"]]
+    assert max(slow) < truth, "compiling is no part of the step that it happens in"
+
+
+def test_two_trainings_in_one_process_are_two_loops(tmp_path: Path) -> None:
+    done = _run(tmp_path, "train(net(), 30, 0.01)\ntrain(net(), 30, 0.04)")
+    assert done.returncode == 0, done.stderr
+    a, told = _report(tmp_path)
+    assert {row["rank"] for row in told["ledger"]["steps"]} == {0}
+    assert "step_drift" not in {f["id"] for f in told["findings"]}
+    assert any(line.startswith("2 trainings one after another") for line in notes(a))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_processes_that_train_for_themselves_are_trainings_not_ranks(tmp_path: Path, at_once: bool) -> None:
+    done = _run(
+        tmp_path,
+        f"""
+        import multiprocessing
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("spawn")
+            children = []
+            for nap in (0.005, 0.02):
+                child = context.Process(target=train, args=(net(), 12, nap))
+                child.start()
+                children.append(child)
+                if not {at_once}:
+                    child.join()
+            for child in children:
+                child.join()
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    a, told = _report(tmp_path)
+    assert told["trace"]["ranks"] == 1
+    assert [t["steps"] for t in told["trainings"]] == [12, 12]
+    assert all(t["verdict"] for t in told["trainings"])
+    assert "straggler" not in json.dumps(told["bound"])
+    assert any(line.startswith("2 trainings ran in processes of their own") for line in notes(a))
+
+
+def test_slow_steps_at_the_beginning_are_warm_up(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        class Slow(torch.nn.Module):
+            seen = 0
+            def __init__(self):
+                super().__init__()
+                self.inner = net()
+            def forward(self, x):
+                Slow.seen += 1
+                time.sleep(0.1 if Slow.seen <= 4 else 0.01)
+                return self.inner(x)
+        train(Slow(), 40, 0.0)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    _, told = _report(tmp_path)
+    found = {f["id"]: f for f in told["findings"]}
+    assert "slow_steps" not in found
+    assert found["first_step"]["title"].startswith("Warm-up: the first 4 steps take")
+    assert found["first_step"]["evidence"]["stage"] == "forward"
+    assert found["first_step"]["seconds"] >= 0.3
+
+
+@pytest.mark.parametrize("program", [["ls", "/"], [sys.executable, "-c", "print('hello')"]])
+def test_what_does_not_train_gets_no_lecture(tmp_path: Path, program: list[str]) -> None:
+    command = [sys.executable, "-m", "dftracer", "run", "--", *program]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    for word in ("fetch.iter", "annotat", "Try:", "training step"):
+        assert word not in done.stderr
+    assert "trained nothing" in done.stderr
+    assert "next: dftracer report" in done.stderr
+
+
+def test_a_signal_of_the_shell_is_known_to_the_launcher(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "dftracer",
+        "run",
+        "-o",
+        "t",
+        "--",
+        "/bin/sh",
+        "-c",
+        "cat /etc/hostname; kill -TERM $$",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
+    told = document(analyze(tmp_path / "t"))["ended"]
+    assert told["signal"] == "SIGTERM"
+    assert told["exit_code"] is None
+    assert os.listdir(tmp_path / "t") != []
+
+
+def test_a_slice_of_steps_has_the_batches_of_these_steps(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        class Items(torch.utils.data.Dataset):
+            def __len__(self):
+                return 80
+            def __getitem__(self, i):
+                time.sleep(0.001)
+                return torch.ones(8)
+
+        if __name__ == "__main__":
+            model = net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for x in torch.utils.data.DataLoader(Items(), batch_size=4, num_workers=2):
+                model(x).sum().backward()
+                time.sleep(0.02)
+                optimizer.step()
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    _, whole = _report(tmp_path)
+    command = [sys.executable, "-m", "dftracer"]
+    for words in (
+        ["slice", "traces", "--steps", "5:7", "-o", "part"],
+        ["report", "traces", "--steps", "5:7", "--json"],
+    ):
+        done = subprocess.run(
+            [*command, *words],
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    steps = [row for row in whole["ledger"]["steps"] if row["step"] in (5, 6, 7)]
+    window = steps[-1]["start_s"] + steps[-1]["wall_s"] - steps[0]["start_s"]
+    for told in (document(analyze(tmp_path / "part")), json.loads(done.stdout)):
+        names = {(n["cat"], n["name"]): n for n in told["names"]}
+        assert [row["step"] for row in told["ledger"]["steps"]] == [5, 6, 7]
+        assert names["data", "item"]["count"] == 12
+        assert names["data", "collate"]["count"] == 3
+        assert names["pipeline", "epoch"]["max_us"] <= 1e6 * window + 2
+        assert told["run_s"] <= window + 0.01
