@@ -141,6 +141,13 @@ int hook_init_rank_config(void** comm, int ranks, UniqueId id, int rank, void* c
   return ret;
 }
 
+template <int S, int K>
+int hook_init_rank_scalable(void** comm, int ranks, int rank, int count, UniqueId* ids, void* config) {
+  int ret = timed<S, K>(Limit::kAlways, DeviceFacts(), comm, ranks, rank, count, ids, config);
+  if (created(ret, comm) && count > 0) name_communicator(*comm, name_of_id(ids[0]), ranks);
+  return ret;
+}
+
 // All ranks of the parent split it at the same place in their order of calls, with one color for each part.
 template <int S, int K>
 int hook_split(void* parent, int color, int key, void** comm, void* config) {

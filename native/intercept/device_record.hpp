@@ -89,6 +89,7 @@ inline int timed(Limit limit, const DeviceFacts& facts, A... args) {
   return ret;
 }
 
+static_assert(kCopies == 4, "ADD_COPIES lists them");
 #define ADD_COPIES(symbol, event, wrapper)                                                                   \
   out->push_back({#symbol, reinterpret_cast<void*>(wrapper<D_##symbol, 0>), &g_device_real[D_##symbol][0]}); \
   out->push_back({#symbol, reinterpret_cast<void*>(wrapper<D_##symbol, 1>), &g_device_real[D_##symbol][1]}); \

@@ -290,7 +290,7 @@ def test_function_mode_restores_the_calls(stand_in: StandIn, tmp_path: Path) -> 
 RANK = """
 import ctypes, sys
 rank, library = int(sys.argv[1]), ctypes.CDLL(sys.argv[2])
-library.init_rank.restype = library.split.restype = ctypes.c_void_p
+library.init_rank.restype = library.split.restype = library.init_rank_scalable.restype = ctypes.c_void_p
 def call(name, comm, n=0, type=7, peer=0):
     return library.call_nccl(name, ctypes.c_void_p(comm), ctypes.c_long(n), type, peer)
 world = library.init_rank(2, b"an id", rank)
@@ -308,7 +308,8 @@ assert call(b"ncclBroadcast", world, 100, 0) == 0
 half = library.split(ctypes.c_void_p(world), rank)
 assert call(b"ncclAllReduce", half, 1) == 0
 assert call(b"ncclGroupEnd", None) == 0
-assert library.init_rank(2, b"z" * 64, rank)
+large = library.init_rank_scalable(2, b"another id", rank)
+assert call(b"ncclAllReduce", large, 3) == 0
 """
 
 
@@ -336,6 +337,7 @@ def test_nccl_of_two_ranks(stand_in: StandIn, tmp_path: Path) -> None:
         ("all_reduce", 4, 1),
         ("group_end", None, None),
         ("init", None, None),
+        ("all_reduce", 12, 1),
     ]
     for rank, events in enumerate(ranks):
         found = [(e.name, e.args.get("bytes"), e.args.get("seq")) for e in events]
@@ -352,6 +354,9 @@ def test_nccl_of_two_ranks(stand_in: StandIn, tmp_path: Path) -> None:
     halves = [events[9].args["comm"] for events in ranks]
     assert halves[0] != halves[1]
     assert worlds[0].isdisjoint(halves)
+    large = {events[-1].args["comm"] for events in ranks}
+    assert len(large) == 1
+    assert large.isdisjoint(worlds[0])
 
 
 def test_a_collective_below_a_collective(stand_in: StandIn, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -73,3 +74,39 @@ def test_views_are_tables_that_agree(analysis: Analysis) -> None:
     assert views.threads(job)["events"].sum() == analysis.trace_facts["events"] - 2 * 6  # less start and end
     busy = views.concurrency(job, 50)
     assert all(busy["worker"] <= 4 + 1e-9)
+
+
+def test_samples_of_own_code_are_a_table_and_a_flame_graph(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    at = 0
+    for step in range(10):
+        begun = at
+        at = p.step(step, at, 1_000, 99_000)
+        log: dict[str, Any] = {
+            "where": "log train.py:81",
+            "stack": "main train.py:9;fit train.py:40;log train.py:81",
+        }
+        p.span("sample", "own_code", begun + 1_000, 30_000, **log)
+        p.span(
+            "sample",
+            "own_code",
+            begun + 31_000,
+            10_000,
+            where="fit train.py:44",
+            stack="main train.py:9;fit train.py:44",
+        )
+    p.write(tmp_path)
+    a = analyze(tmp_path)
+    told = document(a)["own_code"]
+    assert [(place["where"], place["seconds"]) for place in told["places"]] == [
+        ("log train.py:81", pytest.approx(0.3)),
+        ("fit train.py:44", pytest.approx(0.1)),
+    ]
+    (main,) = told["flame"]["children"]
+    assert main["name"] == "main train.py:9"
+    assert main["seconds"] == pytest.approx(0.4)
+    assert [child["name"] for child in main["children"]] == ["fit train.py:40", "fit train.py:44"]
+    out = io.StringIO()
+    print_report(a, Console(file=out, width=100))
+    assert "log train.py:81" in out.getvalue()
+    assert "log train.py:81" in html_page(a)

@@ -144,6 +144,26 @@ class Analysis:
         return self._trainings
 
     @property
+    def own_code(self) -> dict[str, Any] | None:
+        """Where the program's own code was when it was sampled; None without samples."""
+        rank = self.job.slowest
+        if rank is None or not rank.main.samples.start.size:
+            return None
+        samples = rank.main.samples
+        places = samples.seconds(0, 1 << 62)
+        whole = sum(places.values())
+        return {
+            "rank": rank.number,
+            "seconds": round(whole, 6),
+            "places": [
+                {"where": where, "seconds": round(s, 6), "share": round(s / whole, 6) if whole else 0.0}
+                for where, s in places.items()
+                if where
+            ],
+            "flame": samples.flame(),
+        }
+
+    @property
     def attempts(self) -> list[Ended]:
         """How each attempt ended, if the launcher restarted the job."""
         return attempts(self.job)

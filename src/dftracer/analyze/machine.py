@@ -121,7 +121,7 @@ def _series(rows: list[Row]) -> Series:
     return Series(np.array([ts for _, ts, _ in rows], np.int64), columns)
 
 
-def _merged(parts: list[Series]) -> Series:
+def merged(parts: list[Series]) -> Series:
     """Samples that several processes took of the same thing, one after the other."""
     if len(parts) == 1:
         return parts[0]
@@ -207,6 +207,11 @@ def throttle_words(gpu: Series, rows: npt.NDArray[np.bool_]) -> str:
     return " and ".join(w for w, n in sorted(counts.items(), key=lambda c: -c[1]) if n)
 
 
+def is_shared(name: str) -> bool:
+    """Whether a counter is about more than the process that sampled it."""
+    return name.startswith(("host.", "gpu.")) or name == "cgroup"
+
+
 @dataclass
 class Host:
     """What the processes of one host share."""
@@ -243,10 +248,10 @@ def hosts_of(job: Job) -> dict[str, Host]:
         host = hosts.setdefault(p.process.host, Host(p.process.host))
         host.partials.append(p)
         for name, series in p.counters.items():
-            if name.startswith(("host.", "gpu.")) or name == "cgroup":
+            if is_shared(name):
                 shared.setdefault(host.name, {}).setdefault(name, []).append(series)
     for host_name, by_name in shared.items():
-        hosts[host_name].shared = {name: _merged(parts) for name, parts in by_name.items()}
+        hosts[host_name].shared = {name: merged(parts) for name, parts in by_name.items()}
     return hosts
 
 

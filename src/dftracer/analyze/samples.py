@@ -52,6 +52,30 @@ class Samples:
         order = sorted(np.flatnonzero(sums).tolist(), key=lambda i: (-sums[i], self.names[i]))
         return {self.names[i]: float(sums[i]) / 1e6 for i in order}
 
+    def flame(self) -> dict[str, Any]:
+        """The stacks as a tree: `name`, `seconds` with everything below it, `children`, the longest first."""
+        sums = np.bincount(self.stack, weights=self.dur, minlength=len(self.names))
+        root: dict[str, Any] = {"name": "all", "seconds": 0.0, "children": {}}
+        for i in np.flatnonzero(sums).tolist():
+            seconds, at = float(sums[i]) / 1e6, root
+            root["seconds"] += seconds
+            for frame in filter(None, self.names[i].split(";")):
+                at = at["children"].setdefault(frame, {"name": frame, "seconds": 0.0, "children": {}})
+                at["seconds"] += seconds
+        return _listed(root, root["seconds"] * _LEAST)
+
+
+_LEAST = 0.002  # of all samples: what is less is not drawn
+
+
+def _listed(node: dict[str, Any], least: float) -> dict[str, Any]:
+    below = sorted(node["children"].values(), key=lambda c: (-c["seconds"], c["name"]))
+    return {
+        "name": node["name"],
+        "seconds": round(node["seconds"], 6),
+        "children": [_listed(c, least) for c in below if c["seconds"] >= least],
+    }
+
 
 def samples_of_chunk(chunk: Chunk, rows: Any, start: Ints, dur: Ints) -> Samples:
     """The samples among some rows of a trace."""

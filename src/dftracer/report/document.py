@@ -95,6 +95,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "run": told.pop("run"),
         "run_s": told.pop("run_s"),
         **told,
+        "own_code": analysis.own_code,
         "attempts": [each.to_json() for each in analysis.attempts],
         "trainings": [_training(each) for each in analysis.trainings],
         "ranks": analysis.ranks,

@@ -100,6 +100,7 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "notes": notes(a),
         "culprit": culprit(a),
         "account": _account(a),
+        "own_code": a.own_code,
         "phases": [[PHASE_WORDS[k], row["seconds"], row["share"]] for k, row in a.phases.items()],
         "run_s": a.run_s,
         "findings": [{**f.to_json(), "evidence": evidence_rows(f.evidence)} for f in a.findings],

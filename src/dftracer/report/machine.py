@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dftracer._units import bytes_text, plural
 from dftracer.analyze import Analysis
-from dftracer.analyze.machine import Host, Series, hosts_of, main_of, throttled
+from dftracer.analyze.machine import Counters, Host, Series, hosts_of, main_of, throttled
 from dftracer.load._need import need
 
 if TYPE_CHECKING:
@@ -104,24 +104,28 @@ def print_machine(con: Console, a: Analysis) -> None:
         con.print(line)
 
 
-def _thinned(values: Floats) -> list[float]:
-    """Means of equal numbers of samples, at most `_POINTS`."""
-    if values.size > _POINTS:
-        edges = np.linspace(0, values.size, _POINTS + 1).astype(int)[:-1]
+def _thinned(values: Floats, points: int, digits: int = 4) -> list[float]:
+    """Means of equal numbers of samples, at most `points`."""
+    if values.size > points:
+        edges = np.linspace(0, values.size, points + 1).astype(int)[:-1]
         values = np.add.reduceat(values, edges) / np.diff([*edges.tolist(), values.size])
-    return [float(f"{v:.4g}") for v in values.tolist()]
+    return [float(f"{v:.{digits}g}") for v in values.tolist()]
 
 
 class _Plots:
     """Gathers plots whose times are seconds of the run."""
 
-    def __init__(self, base_us: int) -> None:
-        self.base = base_us
+    def __init__(self, base_us: int, points: int) -> None:
+        self.base, self.points = base_us, points
         self.plots: list[dict[str, Any]] = []
 
     def add(self, title: str, unit: str, lines: list[_Line], most: float | None = None) -> None:
         drawn = [
-            {"label": label, "t": _thinned((ts - self.base) / 1e6), "v": _thinned(values)}
+            {
+                "label": label,
+                "t": _thinned((ts - self.base) / 1e6, self.points, 9),
+                "v": _thinned(values, self.points),
+            }
             for label, ts, values in lines
             if ts.size
         ]
@@ -170,21 +174,26 @@ def _host_plots(plots: _Plots, host: Host, where: str) -> None:
         plots.add(f"GPU {number} power{where}", "W", [("power", *_level(gpu, "power_mw", 1e-3))])
 
 
+def machine_plots(
+    base_us: int, main: Counters, hosts: list[Host], points: int = _POINTS
+) -> list[dict[str, Any]]:
+    """Every plot: of the process that trains, and of each host."""
+    plots = _Plots(base_us, points)
+    shares = (("on a CPU", "ran_us"), ("waiting for one", "waited_us"))
+    lines = [(label, *_rate(main.get("cpu"), key, 1e-6)) for label, key in shares]
+    plots.add("Main thread", "share", lines, 1.0)
+    plots.add("Resident memory", "bytes", [("main process", *_level(main.get("memory"), "rss"))])
+    for host in hosts[:_HOSTS]:
+        _host_plots(plots, host, f" of {host.name}" if len(hosts) > 1 else "")
+    return plots.plots
+
+
 def machine_page(a: Analysis) -> dict[str, Any] | None:
     """What the HTML report draws about the machine; None if nothing was sampled."""
     m = a.machine
-    rows = machine_rows(m)
-    plots = _Plots(a.job.first_us)
     main = main_of(a.job, a.job.slowest)
-    if main is not None:
-        cpu = main.counters.get("cpu")
-        shares = (("on a CPU", "ran_us"), ("waiting for one", "waited_us"))
-        lines = [(label, *_rate(cpu, key, 1e-6)) for label, key in shares]
-        plots.add("Main thread", "share", lines, 1.0)
-        plots.add("Resident memory", "bytes", [("main process", *_level(main.counters.get("memory"), "rss"))])
     hosts = [h for h in hosts_of(a.job).values() if h.shared]
-    for host in hosts[:_HOSTS]:
-        _host_plots(plots, host, f" of {host.name}" if len(hosts) > 1 else "")
-    if not plots.plots and not m["missing"]:
+    plots = machine_plots(a.job.first_us, {} if main is None else main.counters, hosts)
+    if not plots and not m["missing"]:
         return None
-    return {"rows": rows, "plots": plots.plots}
+    return {"rows": machine_rows(m), "plots": plots}

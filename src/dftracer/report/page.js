@@ -416,6 +416,41 @@
     });
   } else $("s-workers").hidden = true;
 
+  // The program's own code ------------------------------------------------------------------------
+  function drawFlame(own) {
+    const shade = (name) => {
+      let h = 0;
+      for (const c of name.split(" ").at(-1).split(":")[0]) h = (31 * h + c.charCodeAt(0)) % 997;
+      return "hsl(" + (20 + h % 40) + " 85% " + (68 + h % 14) + "%)";
+    };
+    $("own-about").textContent = sec(own.seconds) + " of rank " + own.rank + " as sampled, outermost call on top; click to zoom, click the top to go back.";
+    const draw = (root, above) => {
+      $("flame").replaceChildren();
+      const levels = [];
+      const place = (node, left, depth, parents) => {
+        levels[depth] ??= $("flame").appendChild(el("div", "level"));
+        const b = el("button", "", node.name);
+        b.type = "button";
+        b.style.left = 100 * left / root.seconds + "%";
+        b.style.width = Math.max(.15, 100 * node.seconds / root.seconds) + "%";
+        b.style.background = depth ? shade(node.name) : "var(--none)";
+        if (!depth) b.style.color = "var(--ink)";
+        b.onclick = () => node === root ? above.length && draw(above.at(-1), above.slice(0, -1)) : draw(node, [...above, root]);
+        hover(b, () => node.name + "\n" + sec(node.seconds) + ", " + (100 * node.seconds / own.seconds).toFixed(1) + " %");
+        levels[depth].append(b);
+        let at = left;
+        for (const child of node.children) {
+          place(child, at, depth + 1);
+          at += child.seconds;
+        }
+      };
+      place(root, 0, 0);
+    };
+    draw(own.flame, []);
+    const shown = { columns: ["function and line", "seconds", "share"], rows: own.places.slice(0, 40).map((p) => [p.where, p.seconds, p.share]) };
+    table($("own-places"), shown, "own-filter", [0], own.places.length, (c, v) => c === "seconds" ? sec(v) : c === "share" ? (100 * v).toFixed(1) + " %" : v, "places");
+  }
+
   // Tables ----------------------------------------------------------------------------------------
   table($("names"), D.names, "name-filter", [0, 1], D.names_total, format, "events");
   if (D.files) {
@@ -448,6 +483,7 @@
     const keep = ["path", "ops", "opens", "reads", "writes", "read_bytes", "write_bytes", "time_s", "read_s", "meta_s", "read_mb_s", "ranks"].map((c) => col[c]);
     table($("files"), { columns: keep.map((i) => D.files.columns[i]), rows: D.files.rows.map((r) => keep.map((i) => r[i])) }, "file-filter", [0], D.files_total, format, "files");
   } else $("s-files").hidden = true;
+  if (D.own_code) drawFlame(D.own_code); else $("s-own").hidden = true;
   if (D.machine) drawMachine(D.machine, draws); else $("s-machine").hidden = true;
   if (D.device) drawDevice(D.device, D.ranks, draws); else $("s-device").hidden = true;
   if (!D.ranks.length) for (const id of ["s-ledger", "s-steps", "s-map"]) $(id).hidden = true;

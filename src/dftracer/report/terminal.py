@@ -73,6 +73,7 @@ _FILE_COLUMNS = (
     Column("reads", right=True, drop=2),
     *(Column(name, right=True) for name in ("read", "written", "time", "rate/s")),
 )
+_PLACES = 8
 _FACTS = 6  # of the evidence of a finding
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
 
@@ -88,6 +89,7 @@ def print_report(
     _findings(con, analysis, findings)
     _ledger(con, analysis)
     print_device(con, analysis)
+    _own_code(con, analysis)
     print_machine(con, analysis)
     _workers(con, analysis)
     _names(con, analysis, names)
@@ -139,15 +141,15 @@ def _account(con: Console, a: Analysis) -> None:
     rows: list[list[Any]] = [
         [
             row.words,
-            f"{row.seconds:.3f}",
+            seconds_text(row.seconds),
             f"{100 * row.share:.1f} %",
             bar(longest * row.share, LINE_COLOURS[row.line], row.culprit),
         ]
         for row in told
     ]
     whole = sum(row.seconds for row in told)
-    rows.append(["all", f"{whole:.3f}", "100 %", text.Text(account_title(a), style="dim")])
-    columns = (Column("time", whole=True), *_SHARES, Column("", drop=1))
+    rows.append(["all", seconds_text(whole), "100 %", text.Text(account_title(a), style="dim")])
+    columns = (Column("line", whole=True), *_SHARES, Column("", drop=1))
     print_table(con, "Where the time goes", columns, rows)
 
 
@@ -252,6 +254,19 @@ def _workers(con: Console, a: Analysis) -> None:
         for w in table.head(16).iter_rows(named=True)
     ]
     print_table(con, "Loader workers", _WORKER_COLUMNS, rows)
+
+
+def _own_code(con: Console, a: Analysis) -> None:
+    """Where the program's own code spends its time, as sampled."""
+    told = a.own_code
+    if told is None or not told["places"]:
+        return
+    rows = [
+        [p["where"], seconds_text(p["seconds"]), f"{100 * p['share']:.1f} %"]
+        for p in told["places"][:_PLACES]
+    ]
+    columns = (Column("function and line", lead=True), *_SHARES)
+    print_table(con, "The program's own code, as sampled", columns, rows)
 
 
 def _names(con: Console, a: Analysis, most: int) -> None:

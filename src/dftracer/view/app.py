@@ -204,6 +204,10 @@ def _list(session: Session, request: Request) -> Any:
     return list_events(_run(session, request), _window(request), rows, _hidden(request))
 
 
+def _machine(session: Session, request: Request) -> Any:
+    return _run(session, request).machine()
+
+
 _ANSWERS: dict[str, Callable[[Session, Request], Any]] = {
     "state": _state,
     "run": _about,
@@ -216,4 +220,5 @@ _ANSWERS: dict[str, Callable[[Session, Request], Any]] = {
     "step": _step,
     "flows": _flows,
     "list": _list,
+    "machine": _machine,
 }

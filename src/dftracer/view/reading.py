@@ -12,8 +12,10 @@ import numpy.typing as npt
 from dftracer.analyze.device_rows import HOST, KERNEL, LAUNCH, MEMCPY, MEMSET, MODULE
 from dftracer.analyze.digest import by_process, bytes_moved
 from dftracer.analyze.lineage import read_lineage
+from dftracer.analyze.machine import Row, join_counters, read_counters
 from dftracer.analyze.pairs import IO_NOT, Pairs
 from dftracer.analyze.torch_files import TorchProcess
+from dftracer.format.lines import COUNTER
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import MISSING, Chunk, Ints
 from dftracer.load.process import ProcessInfo
@@ -72,6 +74,7 @@ class _Reader:
         self.devices: set[int] = set()
         self.auto = False  # its steps were recorded automatically
         self.lineage: dict[str, list[Ints]] = {"wait": [], "collate": []}
+        self.counters: list[Row] = []
 
     def pair(self, cat: str, name: str, profiler_type: str) -> int:
         number = self._pair_number.setdefault((cat, name, profiler_type), len(self.pairs))
@@ -83,7 +86,11 @@ class _Reader:
         local = pairs.of(scanner, chunk)
         keys = pairs.keys
         kept = np.array([cat != "dftracer" for cat, _ in keys], dtype=bool)
-        rows = np.flatnonzero((chunk.ph() == ord("X")) & kept[local])
+        ph = chunk.ph()
+        samples = np.flatnonzero((ph == ord("C")) & np.array([cat == COUNTER for cat, _ in keys])[local])
+        if samples.size:
+            self.counters += read_counters(chunk, samples, [keys[i][1] for i in local[samples].tolist()])
+        rows = np.flatnonzero((ph == ord("X")) & kept[local])
         if rows.size == 0:
             return
         local = local[rows]
@@ -222,6 +229,10 @@ def _finished(
     info: dict[str, Any], reader: _Reader, paths: list[str], spans: Spans | None = None
 ) -> list[Part]:
     info["devices"] = sorted(reader.devices)
+    info["counters"] = {
+        name: {"ts": series.ts.tolist(), **{key: column.tolist() for key, column in series.values.items()}}
+        for name, series in join_counters(reader.counters).items()
+    }
     part, place = build_part(info, reader.pairs, paths, spans or reader.spans())
     add_lineage(part, reader.lineage, place)
     ledger = ledger_part(part, reader.auto)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.machine import Counters, Host, Series, is_shared, merged
+from dftracer.report.machine import machine_plots
 from dftracer.view.kinds import KINDS
 from dftracer.view.lanes import Lane, find_lanes
 from dftracer.view.ledger_rows import LEDGER
@@ -19,7 +21,14 @@ from dftracer.view.picture import FILL_STEPS, draw_row
 __all__ = ["Run", "Window"]
 
 _LABEL = 96  # characters of a name that fit on a span
+_TRACK_POINTS = 4000  # of a counter
 Window = tuple[int, int]  # ns from the begin of the run
+
+
+def _series(counters: dict[str, dict[str, list[int]]]) -> Counters:
+    """The counters of a part, as it keeps them."""
+    columns = {name: {k: np.array(v, np.int64) for k, v in each.items()} for name, each in counters.items()}
+    return {name: Series(each.pop("ts"), each) for name, each in columns.items()}
 
 
 class Run:
@@ -85,6 +94,23 @@ class Run:
             "kinds": list(KINDS),
             "identity": self.identity,
         }
+
+    def machine(self) -> list[dict[str, Any]]:
+        """Plots of what the machine did; times are seconds from the run's first event."""
+        sampled = [
+            (p.info, _series(p.info.get("counters", {}))) for p in self.parts if p.info["source"] != LEDGER
+        ]
+        trains = {(p.info["host"], p.info["pid"]) for p in self.parts if p.info["source"] == LEDGER}
+        own = [(info, s) for info, s in sampled if "cpu" in s]
+        main = [s for info, s in own if (info["host"], info["pid"]) in trains] or [s for _, s in own]
+        longest = max(main, key=lambda s: int(s["cpu"].ts.size), default={})
+        shared: dict[str, dict[str, list[Series]]] = {}
+        for info, counters in sampled:
+            for name, series in counters.items():
+                if is_shared(name):
+                    shared.setdefault(info["host"], {}).setdefault(name, []).append(series)
+        hosts = [Host(host, {n: merged(s) for n, s in by_name.items()}) for host, by_name in shared.items()]
+        return machine_plots(self.base // 1000, longest, hosts, _TRACK_POINTS)
 
     def picture(
         self, window: Window, width: int, rows: Iterable[int], hidden: frozenset[str], only: dict[int, Window]

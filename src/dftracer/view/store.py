@@ -20,7 +20,7 @@ from dftracer.view.part import Part
 
 __all__ = ["VERSION", "cache_folder", "find", "keep", "key_of", "make_room", "stamp_of"]
 
-VERSION = 2
+VERSION = 3
 _MAGIC = b"dftracer view 1\n"
 _ALIGN = 64
 _MOST_BYTES = 16 << 30  # of all cached parts; the least recently used are deleted first

@@ -3,6 +3,7 @@ import {json, latest, runs, setReading} from "view/api.js";
 import {Axis} from "view/axis.js";
 import {at, chip, showEvent, showFound, showRange, showTable} from "view/drawer.js";
 import {Navigator} from "view/navigator.js";
+import {Tracks} from "view/tracks.js";
 import {Pane} from "view/pane.js";
 import {View} from "view/view.js";
 import {bytes, count, element, percent, plural, tail, time} from "view/words.js";
@@ -279,6 +280,7 @@ async function load() {
   if (again) readAgain(kept);
   fillMenus();
   head();
+  tracks.load(0).catch(failed);
   await nav.load(about);
   if (before === 1) {
     await restore();
@@ -366,9 +368,11 @@ const hooks = {
 };
 const axis = new Axis(at("axis"), view, () => rangeDone());
 const nav = new Navigator(view, {say});
+const tracks = new Tracks(at("machine"), view, hooks);
 
 view.addEventListener("look", () => {
   axis.draw();
+  tracks.draw();
   for (const p of panes) { p.refresh(); p.ask(); p.canvas.setAttribute("aria-label", `Timeline from ${time(view.t0)} to ${time(view.t1)}; press L for a table of its events`); }
   listEvents();
 });
