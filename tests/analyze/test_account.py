@@ -452,3 +452,22 @@ def test_the_viewers_ledger_is_the_reports(tmp_path: Path) -> None:
     for stage, ns in zip(STAGES, found.tolist(), strict=True):
         if stage != "unexplained":  # evaluation is no stage
             assert ns / 1e9 == pytest.approx(total[stage] or 0, abs=1e-6), stage
+
+
+def test_inference_has_steps_and_a_verdict_in_its_own_words(tmp_path: Path) -> None:
+    loop = Loop(Process(10, rank=0))
+    for _ in range(20):
+        loop.step(30 * MS, ("forward", 10 * MS), ("own", 2 * MS), inference=1)
+    loop.process.write(tmp_path)
+    a = analyze(tmp_path)
+    assert len(a.ledger["steps"]) == 20
+    assert a.verdict.startswith("The inference is input-bound: 71 % of the steady time waits for data")
+
+
+def test_no_bottleneck_is_said_only_where_everything_else_could_be_seen(tmp_path: Path) -> None:
+    """A list of batches, recorded without what lies before the model call: loading may be part of forward."""
+    loop = Loop(Process(10, rank=0))
+    for _ in range(20):
+        loop.step(0, *PLAIN)
+    loop.process.write(tmp_path)
+    assert analyze(tmp_path).verdict == "Backward is the largest part (57 %)."

@@ -35,6 +35,7 @@ CASES: tuple[tuple[str, Case, str, str], ...] = (
     ("checkpoint", replace(USUAL, background=True), "already", "async_save"),
     ("startup", USUAL, "Cache", ""),
     ("evaluation", USUAL, "inference_mode", ""),
+    ("compilation", replace(USUAL, compiled=True), "Keep compiled code", ""),
     ("between_steps", replace(USUAL, automatic=True, place="f a.py:1"), "f a.py:1", "Annotate"),
     ("between_steps", replace(USUAL, automatic=True), "between its steps", "Annotate"),
     ("between_steps", USUAL, "Annotate", ""),
@@ -162,3 +163,17 @@ def test_clocks_are_named_only_for_compute_on_another_host(tmp_path: Path, late:
     assert (a.bound.part.id, a.bound.part.rank) == ("straggler", 1)
     assert a.bound.part.stage == {"own": "own_code"}.get(late, late)
     assert ("temperature" in _words(a)) == (late == "backward" and host == "node1")
+
+
+def test_a_sampler_without_a_name_is_what_remains_of_loading_in_the_main_thread(tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(30):
+        p.span("data", "item", t + 40 * MS, 4 * MS, auto=1)
+        t = p.step(i + 1, t, 45 * MS, 10 * MS, auto=1)
+        p.span("compute", "forward", t - 10 * MS, 10 * MS, auto=1)
+    p.spans.sort(key=lambda s: s.cat == "data")
+    p.write(tmp_path)
+    a = analyze(tmp_path)
+    assert document(a)["bound"]["stage"] == "sampler"
+    assert "num_workers" not in _words(a)

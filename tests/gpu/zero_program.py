@@ -248,9 +248,9 @@ def one_rank() -> None:
         dist.broadcast(x, 0)
         dist.all_gather_into_tensor(torch.empty_like(x), x)
         dist.reduce_scatter_tensor(torch.empty_like(x), x)
+        # Of one rank, torch makes a copy of the last one.
         truth.facts["collectives"] = [
             ["all_reduce", 4000], ["all_reduce", 2000], ["broadcast", 4000], ["all_gather", 4000],
-            ["reduce_scatter", 4000],
         ]  # fmt: skip
         model = nn.parallel.DistributedDataParallel(mlp(256, 2).to(DEVICE))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)

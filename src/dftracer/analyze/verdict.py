@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from dftracer._units import counted, plural
 from dftracer.analyze.advice import Case, advise, case_of, input_kind
 from dftracer.analyze.bound import (
@@ -18,6 +20,7 @@ from dftracer.analyze.bound import (
 from dftracer.analyze.device_bound import DeviceShares, device_shares, exact_device, used_unseen
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.ledger import unseen_stages
+from dftracer.analyze.steps import INFERENCE
 from dftracer.analyze.thresholds import ALWAYS, MAJORITY, MENTION_SHARE, OPTIMIZER_SHARE
 from dftracer.analyze.wording import host_whereabouts, input_words, percent, short, short_kernel, stage_words
 
@@ -151,12 +154,18 @@ def _sentence(v: View, b: Bound) -> str:
     return _VERDICTS[b.part.id](v, b)
 
 
+def _loop(v: View) -> str:
+    """What the steps do."""
+    flags = v.account_rank.main.steps.flags & INFERENCE
+    return "The inference" if 2 * np.count_nonzero(flags) > flags.size else "The training"
+
+
 def _input(v: View, b: Bound) -> str:
     words = input_words(input_seconds(v.account_rank))
     n = len(v.account_rank.workers)
     share = percent(b.part.share)
     if not v.account.knows_device:
-        return f"The training is input-bound: {share} of the steady time waits for data{words}."
+        return f"{_loop(v)} is input-bound: {share} of the steady time waits for data{words}."
     if n and words.endswith(")"):
         words = f"{words[:-1]}, {plural(n, 'loader worker')})"
     return f"The GPU waits for data: {share} of the steady time{words}."
@@ -199,7 +208,7 @@ def _compute(v: View, b: Bound) -> str:
     if b.alone:
         return f"No bottleneck outside compute: {stage} is {percent(mine)} of the steady time{_besides(b)}."
     if stage == "optimizer" and mine >= OPTIMIZER_SHARE:
-        return f"The training is optimizer-bound: the optimizer takes {percent(mine)} of the steady time."
+        return f"{_loop(v)} is optimizer-bound: the optimizer takes {percent(mine)} of the steady time."
     if any(p.share > mine for p in b.beside if not p.of_run):
         return f"Compute is the largest part ({percent(b.part.share)}){_besides(b)}."
     return f"{stage.capitalize()} is the largest part ({percent(mine)}){_besides(b)}."
@@ -254,7 +263,7 @@ def _startup(v: View, b: Bound) -> str:
 
 def _other(v: View, b: Bound) -> str:
     name = user_words(v.account_rank) or "work in no known stage"
-    return f"The training is bound by {name}: {percent(b.part.share)} of the steady time."
+    return f"{_loop(v)} is bound by {name}: {percent(b.part.share)} of the steady time."
 
 
 def _own_code(v: View, b: Bound) -> str:
@@ -275,7 +284,7 @@ def _checkpoint(v: View, b: Bound) -> str:
             " GPU has at most their copies to do."
         )
     of = "run" if b.part.of_run else "steady time"
-    return f"The training is checkpoint-bound: {short(b.part.seconds)}, {share} of the {of}."
+    return f"{_loop(v)} is checkpoint-bound: {short(b.part.seconds)}, {share} of the {of}."
 
 
 def _unseen(v: View, b: Bound) -> str:
@@ -299,11 +308,11 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
         " for another stream or an event."
     ),
     "transfer": lambda v, b: (
-        f"The training is transfer-bound: {percent(b.part.share)} of the steady time"
+        f"{_loop(v)} is transfer-bound: {percent(b.part.share)} of the steady time"
         " moves data to or from the device."
     ),
     "comm": lambda v, b: (
-        f"The training is communication-bound: {percent(b.part.share)} of the steady time"
+        f"{_loop(v)} is communication-bound: {percent(b.part.share)} of the steady time"
         " is exposed communication."
     ),
     "compilation": lambda v, b: (
