@@ -1,6 +1,11 @@
-// The ends of a process that run no exit handlers: _exit and exec.
+// The ends of a process that run no exit handlers, _exit and exec; and what a process with our thread could not do, or
+// not survive.
 #include <alloca.h>
+#include <linux/seccomp.h>
+#include <sched.h>
 #include <stdarg.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -86,7 +91,33 @@ int hooked_execle(const char* path, const char* first, ...) {
   return hooked_execve(path, argv, envp);
 }
 
-void* g_found[10];  // never called through: this library's own calls are not replaced
+// A filter may end the process at any call it does not expect, and ours are not the program's: the trace ends here.
+bool sets_filter(long operation) {
+  return operation == SECCOMP_SET_MODE_STRICT || operation == SECCOMP_SET_MODE_FILTER;
+}
+
+int hooked_prctl(int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d) {
+  if (option == PR_SET_SECCOMP && in_session_process()) finish_session();
+  return prctl(option, a, b, c, d);
+}
+
+long hooked_syscall(long number, long a, long b, long c, long d, long e, long f) {
+  if (number == SYS_seccomp && sets_filter(a) && in_session_process()) finish_session();
+  return syscall(number, a, b, c, d, e, f);
+}
+
+// A process with a second thread gets no user namespace of its own.
+int hooked_unshare(int flags) {
+  if (flags & CLONE_NEWUSER) rest_writer();
+  return unshare(flags);
+}
+
+int hooked_setns(int fd, int type) {
+  if (type == 0 || (type & CLONE_NEWUSER)) rest_writer();
+  return setns(fd, type);
+}
+
+void* g_found[14];  // never called through: this library's own calls are not replaced
 
 std::vector<Hook> hooks() {
   return {{"_exit", reinterpret_cast<void*>(hooked_exit), &g_found[0]},
@@ -98,7 +129,11 @@ std::vector<Hook> hooks() {
           {"fexecve", reinterpret_cast<void*>(hooked_fexecve), &g_found[6]},
           {"execl", reinterpret_cast<void*>(hooked_execl), &g_found[7]},
           {"execlp", reinterpret_cast<void*>(hooked_execlp), &g_found[8]},
-          {"execle", reinterpret_cast<void*>(hooked_execle), &g_found[9]}};
+          {"execle", reinterpret_cast<void*>(hooked_execle), &g_found[9]},
+          {"prctl", reinterpret_cast<void*>(hooked_prctl), &g_found[10]},
+          {"syscall", reinterpret_cast<void*>(hooked_syscall), &g_found[11]},
+          {"unshare", reinterpret_cast<void*>(hooked_unshare), &g_found[12]},
+          {"setns", reinterpret_cast<void*>(hooked_setns), &g_found[13]}};
 }
 
 bool anywhere(std::string_view) { return true; }

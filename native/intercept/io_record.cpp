@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include "format/md5.hpp"
 #include "record/session_calls.hpp"
@@ -14,6 +15,36 @@ namespace dft {
 __thread uint32_t tls_io_off = 0;
 uint32_t g_io_names[int(Call::kCount)];
 bool g_io_on[int(Call::kCount)];
+
+namespace {
+
+extern "C" void* __libc_stack_end;
+
+struct Walk {
+  bool signal_frame = false;
+  uintptr_t reached = 0;
+};
+
+_Unwind_Reason_Code look(_Unwind_Context* context, void* data) {
+  auto* walk = static_cast<Walk*>(data);
+  int inside = 0;
+  _Unwind_GetIPInfo(context, &inside);
+  walk->signal_frame |= inside != 0;
+  walk->reached = uintptr_t(_Unwind_GetCFA(context));
+  return walk->signal_frame ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+
+// A program that blocks a signal itself, as shells do around a fork, has no frame on its stack that the kernel has put
+// there. Only the stack of the first thread can be seen to its end.
+bool surely_in_no_handler() {
+  constexpr uintptr_t kFirstFrames = 1024;
+  Walk walk;
+  _Unwind_Backtrace(look, &walk);
+  auto end = reinterpret_cast<uintptr_t>(__libc_stack_end);
+  return !walk.signal_frame && walk.reached + kFirstFrames >= end && walk.reached <= end + kFirstFrames;
+}
+
+}  // namespace
 
 // A signal that has a handler is blocked; but a thread that blocks all signals is a helper thread.
 bool in_a_handler() {
@@ -30,7 +61,7 @@ bool in_a_handler() {
     if (sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)
       ++handled;
   }
-  return handled && others;
+  return handled && others && !surely_in_no_handler();
 }
 
 void hide_io(bool hidden) { tls_io_off += hidden ? 1u : -1u; }

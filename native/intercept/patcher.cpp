@@ -11,6 +11,7 @@
 
 #include "intercept/elf.hpp"
 #include "intercept/patched_page.hpp"
+#include "record/sanitizer.hpp"
 
 namespace dft {
 namespace {
@@ -68,6 +69,14 @@ bool is_runtime(std::string_view path) {
   for (std::string_view name : {"libc.so", "libc-2", "ld-linux", "ld-2", "libpthread", "libdl.so", "librt.so",
                                 "libasan", "libtsan", "libubsan", "liblsan", "linux-vdso", "libclang_rt"})
     if (is_file(path, name)) return true;
+  return false;
+}
+
+// What was taken from an allocator goes back to the same.
+bool allocates(std::string_view name) {
+  for (std::string_view each : {"malloc", "calloc", "realloc", "free", "reallocarray", "memalign", "posix_memalign",
+                                "aligned_alloc", "valloc", "pvalloc", "malloc_usable_size"})
+    if (name == each) return true;
   return false;
 }
 
@@ -366,6 +375,27 @@ void patch_new_objects() {
   std::lock_guard lock(p.mutex);
   dl_iterate_phdr(only_count, &adds);
   if (adds != p.seen_adds && !p.sets.empty()) patch_sets(p, 0);
+}
+
+void call_libc_directly() {
+  if (any_sanitizer()) return;
+  Patcher& p = patcher();
+  std::lock_guard lock(p.mutex);
+  Scan scan = scan_objects();
+  auto libc = std::find_if(scan.objects.begin(), scan.objects.end(),
+                           [](const ElfObject& o) { return is_file(o.path, "libc.so") || is_file(o.path, "libc-2"); });
+  if (libc == scan.objects.end()) return;
+  for (const ElfObject& o : scan.objects) {
+    if (!is_ours(o)) continue;
+    Writable writable(o);
+    for_each_slot(o, [&](void** slot, uint32_t index, SlotKind) {
+      const ElfW(Sym) & symbol = o.symbols[index];
+      const char* name = o.strings + symbol.st_name;
+      void* value = reinterpret_cast<std::atomic<void*>*>(slot)->load(std::memory_order_relaxed);
+      if (symbol.st_shndx != SHN_UNDEF || libc->holds(value) || allocates(name)) return;
+      if (void* own = defined_function(*libc, name)) writable.store(slot, own);
+    });
+  }
 }
 
 PatchFacts patch_facts() {

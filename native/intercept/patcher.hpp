@@ -32,6 +32,10 @@ void patch_new_objects();
 PatchFacts patch_facts();
 PatchFacts copied_patch_facts();
 
+// Lets our own calls lead to the C library itself, past libraries that put theirs in front of it: once a process exits,
+// such a library may have been torn down.
+void call_libc_directly();
+
 // Held over fork: the child must not inherit a scan in progress.
 void lock_patcher();
 void unlock_patcher();

@@ -18,9 +18,10 @@ namespace dft::py {
 namespace {
 
 constexpr size_t kThreads = 16, kDeepest = 64;
-// At most a hundred times a second. The pauses differ, so that loops of about their length are not met at the same
-// place each time.
-constexpr int64_t kPause = 10'000'000, kJitter = 4'000'000, kLongestStretch = 100'000'000;
+// At most a hundred times a second, and less often if looking would take more than a thousandth of the time. The pauses
+// differ, so that loops of about their length are not met at the same place each time.
+constexpr int64_t kPause = 10'000'000, kJitter = 4'000'000, kLongestPause = 500'000'000;
+constexpr int64_t kShare = 1000;
 
 Shown g_shown[kThreads];
 std::atomic<pid_t> g_sampler_of{0};  // the process that has a sampler
@@ -76,17 +77,27 @@ void write_sample(const Shown& shown, const std::vector<StackFrame>& frames, int
   g_samples.fetch_add(1, std::memory_order_relaxed);
 }
 
+int64_t processor_time() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
 void* sample(void*) {
   StackReader reader;
   uint32_t seed = uint32_t(getpid());
-  int64_t before = int64_t(now_epoch_ns());
+  int64_t before = int64_t(now_epoch_ns()), used = processor_time(), cost = 0;
   for (;;) {
     seed = seed * 1664525 + 1013904223;
-    timespec pause{0, kPause + int64_t(seed >> 8) % kJitter};
+    int64_t spare = std::min(std::max(kPause, cost * kShare), kLongestPause);
+    timespec pause{0, spare + int64_t(seed >> 8) % kJitter};
     nanosleep(&pause, nullptr);
     int64_t now = int64_t(now_epoch_ns());
-    int64_t stretch = std::min(now - before, kLongestStretch);
+    int64_t stretch = std::min(now - before, 2 * kLongestPause);
     before = now;
+    int64_t used_now = processor_time();
+    cost = (3 * cost + (used_now - used)) / 4;  // of a round, smoothed
+    used = used_now;
     for (Shown& each : g_shown) {
       int64_t since = each.now.own_since.load(std::memory_order_acquire);
       PyThreadState* thread = each.thread.load(std::memory_order_acquire);

@@ -44,6 +44,29 @@ bool copy(T& to, const void* from) {
   return copy(&to, from, sizeof to);
 }
 
+// Frames lie close together: a page of them is copied at once.
+class Pages {
+ public:
+  template <typename T>
+  bool copy(T& to, const void* from) {
+    auto at = reinterpret_cast<uintptr_t>(from);
+    uintptr_t page = at & ~(kPage - 1);
+    if (at + sizeof to > page + kPage) return py::copy(to, from);
+    if (page != held_) {
+      held_ = 0;
+      if (!py::copy(bytes_, reinterpret_cast<const void*>(page), kPage)) return false;
+      held_ = page;
+    }
+    memcpy(&to, bytes_ + (at - page), sizeof to);
+    return true;
+  }
+
+ private:
+  static constexpr uintptr_t kPage = 4096;
+  uintptr_t held_ = 0;
+  char bytes_[kPage];
+};
+
 void append_utf8(std::string& out, uint32_t c) {
   if (c < 0x80) {
     out += char(c);
@@ -136,11 +159,14 @@ const InterpreterFrame* innermost(PyThreadState* thread) {
 
 }  // namespace
 
-const StackReader::Code* StackReader::code_at(const void* at) {
+const StackReader::Code* StackReader::code_at(const void* frame, const void* at) {
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
+  // A frame that had this code the last time keeps it alive.
+  if (auto seen = before_.find(frame); seen != before_.end() && seen->second == at)
+    if (auto known = codes_.find(at); known != codes_.end()) return &known->second;
   PyCodeObject now;
   if (!copy(now, at) || now.ob_base.ob_base.ob_type != &PyCode_Type) return nullptr;
-  if (codes_.size() > kMostCodes) codes_.clear();
+  before_[frame] = at;
   Code& known = codes_[at];
   if (known.name == now.co_qualname && known.lines == now.co_linetable && known.first_line == now.co_firstlineno &&
       known.name)
@@ -156,6 +182,7 @@ const StackReader::Code* StackReader::code_at(const void* at) {
   known = std::move(code);
   return &known;
 #else
+  (void)frame;
   (void)at;
   return nullptr;
 #endif
@@ -164,13 +191,17 @@ const StackReader::Code* StackReader::code_at(const void* at) {
 const std::vector<StackFrame>& StackReader::read(PyThreadState* thread, size_t most) {
   frames_.clear();
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
+  if (codes_.size() > kMostCodes) codes_.clear();
+  if (before_.size() > kMostCodes) before_.clear();
+  Pages pages;
   const InterpreterFrame* at = innermost(thread);
   for (size_t steps = 0; at && frames_.size() < most && steps < 4 * most; ++steps) {
     InterpreterFrame frame;
-    if (!copy(frame, at)) break;
+    if (!pages.copy(frame, at)) break;
+    const InterpreterFrame* here = at;
     at = frame.previous;
     if (frame.owner == kOwnedByCStack || !frame.code) continue;
-    const Code* code = code_at(frame.code);
+    const Code* code = code_at(here, frame.code);
     if (!code) break;
     const char* begin = static_cast<const char*>(frame.code) + offsetof(PyCodeObject, co_code_adaptive);
     int64_t unit = (frame.instruction - begin) / 2;

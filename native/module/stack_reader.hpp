@@ -30,9 +30,10 @@ class StackReader {
     int first_line = 0;
     std::string function, file, table;
   };
-  const Code* code_at(const void* at);
+  const Code* code_at(const void* frame, const void* at);
 
   std::unordered_map<const void*, Code> codes_;
+  std::unordered_map<const void*, const void*> before_;  // frame -> its code, when it was last seen
   std::vector<StackFrame> frames_;
 };
 

@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "record/descriptors.hpp"
+#include "record/names.hpp"
 #include "record/process_life.hpp"
 #include "record/quiet_writes.hpp"
 #include "record/ring_place.hpp"
@@ -20,7 +21,7 @@ namespace {
 
 constexpr uint64_t kAllReserved = ~uint64_t(0);
 constexpr uint64_t kNoFile = ~uint64_t(0);
-constexpr uint64_t kNamesCapacity = 256 * 1024;
+constexpr uint64_t kNamesCapacity = 256 * 1024, kFirstNames = 32 * 1024;
 
 uint64_t page_round(uint64_t n) { return (n + kPage - 1) & ~(kPage - 1); }
 
@@ -35,15 +36,16 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
 
 }  // namespace
 
-bool RingFile::create_at(const std::string& path, uint64_t first_size) {
+bool RingFile::create_at(const std::string& path, const Layout& layout) {
   int fd = open_high_fd(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
   if (fd < 0) return false;
   struct stat st;
   void* at = MAP_FAILED;
   // Some file systems have no owners and modes: a ring there could be anyone's.
   bool closed = fchmod(fd, 0600) == 0 && fstat(fd, &st) == 0 && is_private_file(st);
-  if (closed && reserve_blocks(fd, 0, first_size))
-    at = mmap(nullptr, first_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (closed && ftruncate(fd, off_t(layout.rings)) == 0 && reserve_blocks(fd, 0, layout.names + kFirstNames) &&
+      reserve_blocks(fd, layout.spool, layout.first_spool))
+    at = mmap(nullptr, layout.rings, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) {
     close(fd);
     unlink(path.c_str());
@@ -53,7 +55,7 @@ bool RingFile::create_at(const std::string& path, uint64_t first_size) {
   inode_ = st.st_ino;
   fd_ = fd;
   header_ = static_cast<FileHeader*>(at);
-  mapped_ = first_size;
+  mapped_ = layout.rings;
   path_ = path;
   link_ring(path);
   return true;
@@ -82,14 +84,16 @@ bool RingFile::create_in_memory(uint64_t first_size) {
 }
 
 bool RingFile::create(const std::vector<std::string>& directories, const std::string& name, uint64_t ring_capacity,
-                      uint64_t spool_capacity) {
-  uint64_t names_offset = page_round(sizeof(FileHeader));
-  uint64_t spool_offset = names_offset + kNamesCapacity;
-  uint64_t rings_offset = spool_offset + page_round(spool_capacity);
+                      uint64_t spool_capacity, uint64_t first_spool) {
+  Layout layout{};
+  layout.names = page_round(sizeof(FileHeader));
+  layout.spool = layout.names + kNamesCapacity;
+  layout.rings = layout.spool + page_round(spool_capacity);
+  layout.first_spool = std::min(page_round(first_spool), page_round(spool_capacity));
   bool made = false;
   for (const auto& directory : directories)
-    if ((made = create_at(directory + "/" + name, rings_offset))) break;
-  if (!made && !create_in_memory(rings_offset)) return false;
+    if ((made = create_at(directory + "/" + name, layout))) break;
+  if (!made && !create_in_memory(layout.rings)) return false;
   FileHeader* h = header_;
   h->layout = ring_layout();
   h->pid = uint32_t(getpid());
@@ -97,13 +101,23 @@ bool RingFile::create(const std::vector<std::string>& directories, const std::st
   h->pid_namespace = own_pid_namespace();
   h->boot = own_boot();
   h->ring_capacity = ring_capacity;
-  h->names_offset = names_offset;
-  h->names_capacity = kNamesCapacity;
-  h->spool_offset = spool_offset;
-  h->spool_capacity = page_round(spool_capacity);
-  h->rings_offset = rings_offset;
+  h->names_offset = layout.names;
+  h->names_capacity = made ? kFirstNames : kNamesCapacity;
+  h->spool_offset = layout.spool;
+  h->spool_capacity = made ? layout.first_spool : page_round(spool_capacity);
+  h->rings_offset = layout.rings;
   h->next_id.store(1);
   return true;
+}
+
+void RingFile::reserve_rest() {
+  FileHeader* h = header_;
+  uint64_t whole = h->rings_offset - h->spool_offset;
+  if (fd_ < 0 || h->spool_capacity == whole) return;
+  if (!reopen_if_stolen() || !reserve_blocks(fd_, h->names_offset, h->rings_offset - h->names_offset)) return;
+  h->spool_capacity = whole;
+  std::lock_guard lock(names_mutex());
+  h->names_capacity = kNamesCapacity;
 }
 
 // At `offset` of the file, or in anonymous memory.
@@ -144,7 +158,7 @@ bool RingFile::add_ring(MappedRing* out) {
   uint64_t index = header_->ring_count.load(std::memory_order_relaxed);
   uint64_t capacity = header_->ring_capacity;
   uint64_t offset = header_->rings_offset + index * (kPage + capacity);
-  uint64_t piece = std::min(capacity, kRingPiece);
+  uint64_t piece = std::min(capacity, kFirstRingPiece);
   // Its last page gives the file its size; everything between is a hole until the ring gets there.
   if (!reopen_if_stolen() || !reserve_blocks(fd_, offset + capacity, kPage)) return false;
   if (fallocate(fd_, 0, off_t(offset), off_t(kPage + piece)) != 0) {

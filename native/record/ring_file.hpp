@@ -19,9 +19,12 @@ struct MappedRing {
 
 class RingFile {
  public:
-  // Creates the file in the first of `directories` with enough room; falls back to anonymous memory.
+  // Creates the file in the first of `directories` with enough room; falls back to anonymous memory. Of the spool,
+  // only `first_spool` bytes have memory until reserve_rest().
   bool create(const std::vector<std::string>& directories, const std::string& name, uint64_t ring_capacity,
-              uint64_t spool_capacity);
+              uint64_t spool_capacity, uint64_t first_spool);
+  // For a process that goes on: a short one should not pay for it. Without the memory, less of it is used.
+  void reserve_rest();
   // A ring whose first piece has memory. Neither this nor the next allocates from the heap or locks.
   bool add_ring(MappedRing* out);
   // A ring in private memory: if the file cannot grow, its events at least reach the trace.
@@ -46,7 +49,11 @@ class RingFile {
   bool create_in_memory(uint64_t first_size);
   bool owns_descriptor() const;
   bool reopen_if_stolen();
-  bool create_at(const std::string& path, uint64_t first_size);
+  struct Layout {
+    uint64_t names, spool, rings;  // offsets
+    uint64_t first_spool;
+  };
+  bool create_at(const std::string& path, const Layout& layout);
   MappedRing map_ring(uint64_t offset) const;
   FileHeader* header_ = nullptr;
   uint64_t mapped_ = 0;
@@ -58,5 +65,6 @@ class RingFile {
 
 // A ring's memory is allocated in pieces: all of it at once would hold up the call that needs the ring.
 inline constexpr uint64_t kRingPiece = 256 << 10;
+inline constexpr uint64_t kFirstRingPiece = 64 << 10;
 
 }  // namespace dft

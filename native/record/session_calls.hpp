@@ -20,6 +20,9 @@ bool session_recording();
 void before_exec();
 void after_failed_exec();
 
+// For a call that fails in a process with threads: ours ends, and comes back with a later record.
+void rest_writer();
+
 // An event of a signal handler that could not be recorded, by a session that records or by one that is armed.
 void count_signal_drop();
 void count_signal_drop_before_begin();

@@ -4,16 +4,17 @@
 #include "session/session.hpp"
 #include "session/session_state.hpp"
 #include "session/threads.hpp"
+#include "session/writer_thread.hpp"
 
 namespace dft {
 
 void before_exec() {
   Session* s = state().session;
   if (!in_session_process() || !s->recording) return;
-  flush_session(5000);
+  if (s->thread_running.load()) flush_session(5000);
   auto slots = slots_now(s);
   std::lock_guard lock(s->writer_mutex);
-  s->writer.finish(slots, 0);
+  if (is_worth_a_trace(s, slots)) s->writer.finish(slots, 0);
   // As at the end of the process: without a trace no reader would ever recover the ring.
   if (s->writer.complete() || !s->writer.opened()) s->rings.unlink_file();
 }

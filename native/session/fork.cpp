@@ -1,9 +1,11 @@
 // fork(): the child records into its own files and never touches what belongs to the parent.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -12,6 +14,7 @@
 #include "record/names.hpp"
 #include "record/sanitizer.hpp"
 #include "session/session_state.hpp"
+#include "session/writer_thread.hpp"
 
 namespace dft {
 namespace {
@@ -62,7 +65,22 @@ void unlock_state() {
   state().mutex.unlock();
 }
 
+// CPython warns of fork() in a program with threads since 3.12, and counts those of the operating system. Where ours is
+// the only one besides the program's, there is none at that moment.
+bool python_counts_threads() {
+  static const bool counts = [] {
+    auto* version = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "Py_GetVersion"));
+    int minor = 0;
+    return version && sscanf(version(), "3.%d", &minor) == 1 && minor >= 12;
+  }();
+  return counts;
+}
+
 void before_fork() {
+  constexpr uint64_t kUntilCounted = 2'000'000;
+  Session* s = state().session;
+  if (s && s->pid == getpid() && s->thread_running.load() && python_counts_threads() && !other_threads())
+    pause_writer(s, kUntilCounted);
   bool hopeless = g_careful && other_threads();
   lock_state(g_careful && !hopeless);
   if (g_careful) {

@@ -10,6 +10,7 @@
 #include "format/arguments.hpp"
 #include "format/md5.hpp"
 #include "intercept/intercept.hpp"
+#include "intercept/patcher.hpp"
 #include "record/large_payloads.hpp"
 #include "record/names.hpp"
 #include "session/pages.hpp"
@@ -63,12 +64,25 @@ Paths paths_for(const std::string& stem, bool given, const Session& s) {
 // The C library knows the status that the program leaves with; a handler of atexit() is not told.
 void finish_at_exit(int status, void*) {
   note_exit_status(status);
+  exit_begins();
   finish_session();
 }
 
 }  // namespace
 
 State& state() { return *g_state; }
+
+void exit_begins() {
+  static std::atomic<bool> once{false};
+  if (!in_session_process() || once.exchange(true)) return;
+  constexpr int kTries = 1000;
+  Session* s = state().session;
+  // Not while the writer is inside such a call.
+  bool alone = false;
+  for (int i = 0; i < kTries && !(alone = s->writer_mutex.try_lock()); ++i) usleep(1000);
+  call_libc_directly();
+  if (alone) s->writer_mutex.unlock();
+}
 
 void set_context_cleanup(void (*cleanup)(void*)) { state().free_contexts = cleanup; }
 
@@ -88,7 +102,11 @@ bool session_recording() {
   return s && s->recording;
 }
 
-bool in_session_process() { return state().session_pid.load() == getpid(); }
+bool in_session_process() {
+  // Without a session no system call either: there may be a filter by now.
+  pid_t pid = state().session_pid.load();
+  return pid != 0 && pid == getpid();
+}
 
 // A session that waits for its first record.
 Session* new_session(const std::string& host, const std::string& role, const Run& run) {
@@ -205,7 +223,8 @@ void finish_session() {
       warn_once("the trace " + s->requested_path + " could not be finished; its last events wait in " +
                 s->rings.path() + " for the next reader");
     }
-    recover_at_exit(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
+    // A short process leaves this to longer ones.
+    if (s->had_thread) recover_at_exit(directory_of(s->writer.opened() ? s->writer.path() : s->requested_path));
     for (int i = 0; i < 10000 && s->waiting.load(); ++i) usleep(100);  // all of them have their answer
     if (!quiet || s->waiting.load()) return;                           // another thread may still use all of it
     std::vector<MappedRing> maps;

@@ -19,6 +19,8 @@ struct Stats {
 // Arms a session; the files appear with the first record. `path` empty: a name made from the prefix.
 // False if one is already armed. `role` is the last part of a generated file name.
 DFT_API bool start_session(const std::string& path, const char* role);
+// The process has begun to exit, and other libraries may be torn down before we have finished.
+DFT_API void exit_begins();
 // Everything recorded before the call is in the file when it returns true.
 DFT_API bool flush_session(uint64_t timeout_ms);
 DFT_API bool session_armed();

@@ -79,7 +79,11 @@ struct Session {
   bool abandoned = false;
 
   pthread_t thread{};
-  bool thread_running = false;
+  std::atomic<bool> thread_running{false};
+  bool thread_leaving = false;  // told to, and not seen to have done so
+  bool had_thread = false;
+  bool begun_for_io = false;
+  std::atomic<uint64_t> thread_due_ns{0};
   std::atomic<bool> writer_begun{false};
   bool woken_early = false;
   std::atomic<uint32_t> wake{0}, sleeping{0}, stop{0}, flush_wanted{0}, flush_done{0};

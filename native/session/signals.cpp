@@ -14,7 +14,8 @@ struct sigaction g_previous[kMaxSignal];
 // Only async-signal-safe steps: two atomics and nanosleep; the writer thread does the work.
 void request_flush_and_wait() {
   Session* s = state().session;
-  if (!in_session_process() || !s->recording || pthread_equal(pthread_self(), s->thread)) return;
+  if (!in_session_process() || !s->recording || !s->thread_running.load() || pthread_equal(pthread_self(), s->thread))
+    return;
   uint32_t wanted = s->flush_wanted.fetch_add(1) + 1;
   wake_writer();
   for (int i = 0; i < 1000 && int32_t(s->flush_done.load() - wanted) < 0; ++i) {

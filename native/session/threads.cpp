@@ -125,7 +125,7 @@ void extend_rings(Session* s, const std::vector<RingSlot*>& slots) {
     for (;;) {
       uint64_t from = h->reserved.load(std::memory_order_relaxed);
       // A thread with few events keeps to its first piece; one that has half filled it will want the rest.
-      if (from >= slot->map.capacity || h->head.load(std::memory_order_relaxed) < kRingPiece / 2) break;
+      if (from >= slot->map.capacity || h->head.load(std::memory_order_relaxed) < kFirstRingPiece / 2) break;
       uint64_t upto = std::min(from + 4 * kRingPiece, slot->map.capacity);
       if (!s->rings.extend(h, upto)) break;
       // Not only memory, but the pages of this process too; where the kernel cannot do that they come one by one.

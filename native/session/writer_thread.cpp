@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,12 +22,49 @@ namespace {
 constexpr uint64_t kShutdownSeconds = 30;
 constexpr uint64_t kFirstFlushMs = 2;
 constexpr uint64_t kCalibrationNs = 1000000;
+constexpr uint64_t kShortCalibrationNs = 200000;  // enough for the few events of a short process
+enum Stop : uint32_t { kGoOn, kEnd, kPause };
 constexpr int kIdleRoundsBeforeDoze = 3;
 
 uint64_t thread_cpu_ns() {
   timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
+}
+
+bool is_lookup(const Record& r) {
+  switch (Call(reinterpret_cast<const IoPayload*>(r.payload())->call)) {
+    case Call::stat_:
+    case Call::lstat_:
+    case Call::fstat_:
+    case Call::fstatat_:
+    case Call::statx_:
+    case Call::access_:
+    case Call::faccessat_:
+    case Call::readlink_:
+    case Call::readlinkat_:
+    case Call::lseek_:
+    case Call::close_:
+    case Call::dup_:
+    case Call::dup2_:
+    case Call::dup3_:
+    case Call::fcntl_:
+    case Call::fork_:
+    case Call::vfork_:
+    case Call::posix_spawn_:
+    case Call::posix_spawnp_:
+    case Call::execve_:
+    case Call::wait_:
+    case Call::waitpid_:
+    case Call::wait3_:
+    case Call::wait4_:
+    case Call::waitid_: return true;
+    default: return false;
+  }
+}
+
+bool names_a_file(const Record& r) {
+  return r.kind == Kind::kMetadata && !(r.flags & kOnHeap) && payload_of(r).substr(sizeof(Strings)).starts_with("FH");
 }
 
 void answer_flush(Session* s, uint32_t wanted) {
@@ -39,6 +77,11 @@ bool anything_recorded(Session* s) {
   for (RingSlot* slot : slots_now(s))
     if (slot->map.header->head.load(std::memory_order_acquire) != slot->read) return true;
   return false;
+}
+
+// The rate of the CPU's counter is known only after a moment of both clocks.
+void calibrate(Session* s, uint64_t moment_ns) {
+  while (monotonic_ns() - s->clock.first().mono_ns < moment_ns) usleep(50);
 }
 
 // Sleeps like futex_wait(); a fork that needs the writer paused may happen now.
@@ -105,6 +148,7 @@ void warn_of_missing_rings(Session* s) {
 void write_end(Session* s) {
   auto slots = slots_now(s);
   std::lock_guard lock(s->writer_mutex);
+  if (!is_worth_a_trace(s, slots)) return;
   s->clock.add(take_anchor());
   try {
     add_counters(s, true);
@@ -123,7 +167,7 @@ bool make_counters(Session* s) {
     if (key == "local_rank") local_rank = value;
   bool first = !forked && (local_rank.empty() || local_rank == "0");
   Counters::Options options{s->settings.counter_ms, s->run.id, s->host, s->hex, forked, first};
-  if (options.interval_ms) s->counters.emplace(std::move(options), monotonic_ns());
+  if (options.interval_ms && !s->counters) s->counters.emplace(std::move(options), monotonic_ns());
   return s->counters.has_value();
 }
 
@@ -131,10 +175,10 @@ void* writer_main(void* p) {
   auto* s = static_cast<Session*>(p);
   pthread_setname_np(pthread_self(), "dftracer");
   tls_io_off = 1;
-  // The rate of the CPU's counter is known only after a moment of both clocks.
-  while (monotonic_ns() - s->clock.first().mono_ns < kCalibrationNs) usleep(200);
+  calibrate(s, kCalibrationNs);
   std::lock_guard at_work(state().writer_at_work);
   s->writer_begun.store(true);
+  g_doze.store(0);
   bool counting = make_counters(s);
   uint64_t interval = kFirstFlushMs;
   int idle = 0;
@@ -166,9 +210,30 @@ void* writer_main(void* p) {
     s->woken_early = s->wake.load() != seen;
     if (!s->woken_early) interval = std::min(interval * 2, s->settings.flush_ms);
   }
+  if (s->stop.load() == kPause) return nullptr;
   write_end(s);
   answer_flush(s, s->flush_wanted.load());
   return nullptr;
+}
+
+bool join_writer(Session* s, uint64_t ms) {
+  timespec deadline;
+  syscall(SYS_clock_gettime, CLOCK_REALTIME, &deadline);  // the kernel's, whatever the program is told
+  uint64_t ns = uint64_t(deadline.tv_nsec) + ms % 1000 * 1000000;
+  deadline.tv_sec += time_t(ms / 1000 + ns / 1000000000);
+  deadline.tv_nsec = long(ns % 1000000000);
+  return pthread_timedjoin_np(s->thread, nullptr, &deadline) == 0;
+}
+
+void start_if_due(Session* s) {
+  constexpr uint64_t kAloneBytes = 32 << 10;
+  ThreadState* t = tls_thread;
+  bool filling = t && t->generation == g_generation.load() && t->head >= kAloneBytes;
+  if (!filling && monotonic_ns() < s->thread_due_ns.load(std::memory_order_relaxed)) return;
+  if (in_a_handler()) return;
+  // Not waited for: finish_session() holds it while it waits for this thread.
+  std::unique_lock lock(state().mutex, std::try_to_lock);
+  if (lock.owns_lock() && state().session == s && !s->thread_running.load()) start_writer_thread(s);
 }
 
 bool wait_for_flush(Session* s, uint64_t timeout_ms) {
@@ -187,6 +252,24 @@ bool wait_for_flush(Session* s, uint64_t timeout_ms) {
 
 }  // namespace
 
+bool is_worth_a_trace(Session* s, const std::vector<RingSlot*>& slots) {
+  constexpr int kFew = 64;
+  bool chosen = s->settings.data_dir != "all" || s->requested_path != s->fallback_path;
+  if (s->had_thread || s->writer.opened() || chosen) return true;
+  for (auto& dropped : s->header()->dropped)
+    if (dropped.load()) return true;
+  int lookups = 0;
+  for (RingSlot* slot : slots) {
+    uint64_t head = slot->map.header->head.load(std::memory_order_acquire);
+    for (uint64_t at = slot->read; at < head;) {
+      const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (at & (slot->map.capacity - 1)));
+      if (r.kind == Kind::kIo ? !is_lookup(r) || ++lookups > kFew : !names_a_file(r)) return true;
+      at += r.size;
+    }
+  }
+  return false;
+}
+
 void show(Session* s) {
   std::lock_guard lock(s->shown_mutex);
   s->shown.opened = s->writer.opened();
@@ -201,6 +284,13 @@ std::string shown_path(Session* s) {
 }
 
 bool start_writer_thread(Session* s) {
+  if (s->thread_leaving && !join_writer(s, 0)) return false;
+  s->thread_leaving = false;
+  s->stop.store(0);
+  // By the program's own thread, not by the writer: the writer could open the file while a shell rearranges its
+  // low descriptors, and briefly occupy one of them.
+  if (s->begun_for_io) s->writer.ensure_open();
+  s->rings.reserve_rest();
   // No signal of the program is ever delivered to our thread.
   sigset_t all, before;
   sigfillset(&all);
@@ -211,20 +301,57 @@ bool start_writer_thread(Session* s) {
   int rc = pthread_create(&s->thread, &attr, writer_main, s);
   pthread_attr_destroy(&attr);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  s->thread_running = rc == 0;
+  if (rc != 0) {
+    warn_once("cannot start the writer thread; events are kept in memory while they fit");
+    s->thread_due_ns.store(monotonic_ns() + kAloneNs);
+    return false;
+  }
+  static const bool once = (atexit(exit_begins), true);  // again, for a session that began before the program
+  (void)once;
+  s->had_thread = true;
+  s->thread_running.store(true);
   // The start of a thread allocates, and a fork in the middle of it leaves the child a locked allocator.
-  while (any_sanitizer() && rc == 0 && !s->writer_begun.load()) usleep(100);
-  return rc == 0;
+  while (any_sanitizer() && !s->writer_begun.load()) usleep(100);
+  return true;
+}
+
+void pause_writer(Session* s, uint64_t for_ns) {
+  constexpr uint64_t kPatienceMs = 200;  // for a disk that hangs
+  if (!s->thread_running.load()) return;
+  s->stop.store(kPause);
+  s->wake.fetch_add(1);
+  futex_wake(&s->wake, 1);
+  s->thread_leaving = !join_writer(s, kPatienceMs);
+  s->thread_due_ns.store(monotonic_ns() + for_ns);
+  g_doze.store(1);
+  s->thread_running.store(false);
+}
+
+void rest_writer() {
+  constexpr uint64_t kMomentNs = 2'000'000;
+  if (in_session_process()) pause_writer(state().session, kMomentNs);
 }
 
 void stop_writer(Session* s) {
-  s->stop.store(1);
+  if (!s->thread_running.load()) {
+    if (s->thread_leaving && !join_writer(s, kShutdownSeconds * 1000)) {
+      s->abandoned = true;
+      return;
+    }
+    ++tls_io_off;
+    calibrate(s, kShortCalibrationNs);
+    // A few records need no more than what it has.
+    constexpr uint64_t kFewBytes = 4 << 10;
+    for (RingSlot* slot : slots_now(s))
+      if (slot->map.header->head.load() > kFewBytes) s->rings.reserve_rest();
+    write_end(s);
+    --tls_io_off;
+    return;
+  }
+  s->stop.store(kEnd);
   s->wake.fetch_add(1);
   futex_wake(&s->wake, 1);
-  timespec deadline;
-  clock_gettime(CLOCK_REALTIME, &deadline);
-  deadline.tv_sec += kShutdownSeconds;
-  if (pthread_timedjoin_np(s->thread, nullptr, &deadline) != 0) {
+  if (!join_writer(s, kShutdownSeconds * 1000)) {
     warn_once("the trace could not be finished in time; the next reader completes it from " + s->rings.path());
     s->abandoned = true;
   }
@@ -232,7 +359,11 @@ void stop_writer(Session* s) {
 
 void wake_writer() {
   Session* s = state().session;
-  if (!s) return;
+  if (!s || !s->recording.load(std::memory_order_relaxed)) return;
+  if (!s->thread_running.load(std::memory_order_acquire)) {
+    start_if_due(s);
+    return;
+  }
   s->wake.fetch_add(1, std::memory_order_seq_cst);
   if (s->sleeping.load(std::memory_order_seq_cst)) futex_wake(&s->wake, 1);
 }
@@ -243,6 +374,7 @@ bool flush_session(uint64_t timeout_ms) {
     std::lock_guard lock(state().mutex);
     s = state().session;
     if (!s || !s->recording) return s != nullptr;
+    if (!s->thread_running.load() && !start_writer_thread(s)) return false;
     s->waiting.fetch_add(1);
   }
   bool flushed = wait_for_flush(s, timeout_ms);

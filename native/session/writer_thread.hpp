@@ -7,7 +7,15 @@
 
 namespace dft {
 
+// A process that ends within this time writes its trace itself.
+inline constexpr uint64_t kAloneNs = 100'000'000;
+
+// Call with the state's mutex held. False if there can be no thread: records then wait in their rings for the end.
 bool start_writer_thread(Session* s);
+// Whether there is anything that someone would look for: not the few look-ups that every command makes.
+bool is_worth_a_trace(Session* s, const std::vector<RingSlot*>& slots);
+// Ends the thread; the next record after `for_ns` starts another. Not with the state's mutex held.
+void pause_writer(Session* s, uint64_t for_ns);
 // Waits for it, for a bounded time; `abandoned` says that it did not finish.
 void stop_writer(Session* s);
 // Copies what others may read. Call with writer_mutex held.

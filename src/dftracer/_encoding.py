@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["ascii_is_asked_for", "fit_streams", "has_unicode", "in_stream_encoding"]
+__all__ = ["ascii_is_asked_for", "fit_streams", "has_unicode", "in_stream_encoding", "original_environment"]
 
 _HANDLER = "dftracer.ascii"
 # One character for one where the meaning allows it, so that columns stay aligned.
@@ -54,14 +54,14 @@ codecs.register_error(_HANDLER, _replace)
 
 def ascii_is_asked_for(env: Mapping[str, str] | None = None) -> bool:
     """Whether the user has chosen the C locale; Python then switches to UTF-8, but the terminal does not."""
-    given = _original_environment() if env is None else env
+    given = original_environment() if env is None else env
     if given.get("PYTHONIOENCODING") or given.get("PYTHONUTF8") == "1":
         return False
     chosen = next((given[k] for k in ("LC_ALL", "LC_CTYPE", "LANG") if given.get(k)), "")
     return chosen in ("C", "POSIX")
 
 
-def _original_environment() -> Mapping[str, str]:
+def original_environment() -> Mapping[str, str]:
     """As the program was started: Python itself writes LC_CTYPE into its environment."""
     try:
         pairs = Path("/proc/self/environ").read_bytes().split(b"\0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 
@@ -40,11 +41,16 @@ class _ShownStream:
         return getattr(self.rich_proxied_file, name)
 
 
+def _nowhere() -> TextIO:
+    """For a stream that was closed before we started: `print` would choose another."""
+    return open(os.devnull, "w", encoding="utf-8")
+
+
 @contextlib.contextmanager
 def shown_output() -> Iterator[None]:
     """Inside this context, nothing that is printed reaches the terminal as a command."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _ShownStream(before[0]), _ShownStream(before[1])
+    sys.stdout, sys.stderr = (_ShownStream(s or _nowhere()) for s in before)
     try:
         yield
     finally:

@@ -310,7 +310,7 @@ def _path(first: Path) -> str:
 
 def test_run_says_so_when_the_program_is_killed(tmp_path: Path) -> None:
     kill = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
-    assert dftracer("run", "-q", "--", sys.executable, "-c", kill, cwd=tmp_path).returncode == 128 + 9
+    assert dftracer("run", "-q", "--", sys.executable, "-c", kill, cwd=tmp_path).returncode == -signal.SIGKILL
 
 
 def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:

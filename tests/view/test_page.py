@@ -362,3 +362,54 @@ def test_a_page_without_a_trace_to_read_says_why(
     page.goto(server.url)
     page.wait_for_function("() => document.getElementById('title').textContent.includes('no events')")
     page.close()
+
+
+def test_enter_in_the_search_goes_to_the_first_hit(tab: Tab) -> None:
+    page = tab.page
+    page.fill("#search", "backward")
+    page.press("#search", "Enter")
+    page.wait_for_function("dftracerView.view.selected !== null")
+    page.wait_for_selector("#found tbody tr")
+    first = page.evaluate("Math.min(...dftracerView.panes[0].hits.map((h) => h.start))")
+    chosen = page.evaluate(
+        "(() => { const s = dftracerView.view.selected;"
+        " return dftracerView.panes[0].hits.find((h) => h.part === s.part && h.span === s.span)?.start; })()"
+    )
+    assert chosen == first
+
+
+def test_this_view_is_exported_as_one_file(tab: Tab, tmp_path: Path) -> None:
+    page = tab.page
+    with page.expect_download() as saved:
+        page.click("#export")
+    saved.value.save_as(tmp_path / "view.html")
+    text = (tmp_path / "view.html").read_text()
+    assert 'src="data:image/png;base64,' in text
+    assert "dataloader: fetch.block" in text
+    assert "<script" not in text
+
+
+def test_the_toolbar_fits_a_narrow_window(tab: Tab) -> None:
+    page = tab.page
+    page.set_viewport_size({"width": 400, "height": 800})
+    for button in page.locator("header button, header summary, #search").all():
+        if button.is_visible():
+            box = button.bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 400
+
+
+def test_it_opens_at_the_first_step(browser: Any, start: Callable[..., Any], tmp_path: Path) -> None:
+    p = Process(10, rank=0)
+    p.span("app", "imports", 0, 9_000_000)
+    at = 9_000_000
+    for step in range(20):
+        at = p.step(step, at, 10_000, 90_000)
+    p.write(tmp_path)
+    tab = Tab(browser, start(tmp_path).ready(steps=True).url)
+    tab.page.wait_for_function("dftracerView.view.t0 > 0")
+    t0, t1 = tab.look()
+    tab.close()
+    assert 8.9e9 < t0 <= 9e9
+    assert t1 == pytest.approx(1e3 * at, rel=1e-3)

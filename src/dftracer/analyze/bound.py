@@ -281,10 +281,14 @@ def _of_run(v: View) -> Iterator[Part]:
 
 
 def candidates(v: View) -> list[Part]:
-    """All parts, the most expensive first; of each kind the larger one."""
-    found: dict[str, Part] = {}
-    for part in (*_lines(v), *_of_run(v)):
-        if part.id not in found or part.seconds > found[part.id].seconds:
+    """All parts, the most expensive first; of each kind the larger one.
+
+    What the largest line is about stays that line, even if the run has more of it before or after.
+    """
+    found = {part.id: part for part in _lines(v)}
+    for part in _of_run(v):
+        known = found.get(part.id)
+        if known is None or (part.seconds > known.seconds and line_of_part(part.id) != v.account.largest):
             found[part.id] = part
     return sorted(found.values(), key=lambda p: (-round(p.seconds, 3), p.of_run))
 

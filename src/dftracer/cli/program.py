@@ -6,14 +6,12 @@ import argparse
 import contextlib
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from dftracer import _config, _inherited
+from dftracer._encoding import original_environment
 from dftracer.cli.main import CommandError
 from dftracer.preload import library_path, settings_environment
 
@@ -23,9 +21,10 @@ __all__ = [
     "automatic",
     "command_of",
     "environment",
+    "notes",
+    "output_directory",
     "preload_library",
     "run_of",
-    "wait_for",
 ]
 
 
@@ -77,9 +76,9 @@ def environment(
 ) -> dict[str, str]:
     """The child's environment: recording on, part of one run, with interception if this build has it."""
     # Only Python programs read a settings file: its settings go into everyone's environment.
-    env = {**os.environ, **settings_environment(_config.load_settings())}
-    env.update(_inherited.run_environment(run or run_of(str(directory.resolve() / "trace")), stems_file))
+    env = {**_inherited_environment(args), **settings_environment(_config.load_settings())}
     prefix = str(directory.resolve() / "trace")
+    env.update(_inherited.run_environment(run or run_of(prefix), stems_file))
     env["DFTRACER_ENABLE"] = "1"
     env["DFTRACER_LOG_FILE"] = prefix
     env[_inherited.SESSION] = prefix
@@ -95,6 +94,30 @@ def environment(
     return env
 
 
+def _inherited_environment(args: argparse.Namespace) -> dict[str, str]:
+    env = dict(os.environ)
+    given = original_environment()
+    if "LC_CTYPE" not in given:  # set by Python as it started, in the C locale
+        env.pop("LC_CTYPE", None)
+    # A shell says here what it has started.
+    ours = (sys.executable, sys.argv[0], sys.argv[0].removesuffix("-python"))
+    if given.get("_") in ours and (program := shutil.which(command_of(args)[0])):
+        env["_"] = program
+    return env
+
+
+def output_directory(given: str | None, usual: Path) -> Path:
+    """Where this command writes; not below a working directory that no longer exists."""
+    wanted = Path(given) if given else usual
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        if not wanted.is_absolute():
+            wanted = Path(os.environ.get("TMPDIR") or "/tmp") / wanted
+            print(f"dftracer: the working directory no longer exists; writing to {wanted}", file=sys.stderr)
+    return wanted
+
+
 def run_of(stem: str) -> str:
     """The run that a program started from here belongs to; `{run}` in the stem stands for it."""
     from dftracer import _core
@@ -103,35 +126,34 @@ def run_of(stem: str) -> str:
 
 
 @contextlib.contextmanager
-def automatic(env: dict[str, str], on: bool, tell: bool) -> Iterator[None]:
-    """Record steps without annotations; the first process that trains says so."""
+def notes() -> Iterator[Path]:
+    """A file for what the program's processes tell this one; names that begin with it are ours as well."""
+    place = os.environ.get("TMPDIR") or "/tmp"
+    path = Path(place, f"dftracer-run-{os.urandom(8).hex()}")
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    try:
+        yield path
+    finally:
+        for each in (path, _mark(path)):
+            with contextlib.suppress(OSError):
+                each.unlink()
+
+
+def _mark(note: Path) -> Path:
+    return note.with_name(note.name + "-told")
+
+
+def automatic(env: dict[str, str], on: bool, note: Path | None) -> None:
+    """Record steps without annotations; the first process that trains says so if there is a note."""
     if not on:
         env.pop("DFTRACER_AUTO", None)
-        yield
         return
     env.setdefault("DFTRACER_AUTO", "torch")
-    with tempfile.TemporaryDirectory(prefix="dftracer-") as place:
-        if tell:
-            env["DFTRACER_AUTO_MARK"] = str(Path(place) / "told")
-        yield
+    if note is not None:
+        env["DFTRACER_AUTO_MARK"] = str(_mark(note))
 
 
 def preload_library() -> str | None:
     """The library that traces I/O from the first instruction, if this build has one."""
     path = library_path()
     return str(path) if path.is_file() else None
-
-
-def wait_for(command: list[str], env: dict[str, str]) -> int:
-    """Run it to the end, and return its exit code as a shell would."""
-    child = subprocess.Popen(command, env=env)
-    # Ctrl-C goes to the whole group: the program decides, we wait for it. TERM sent only to us is passed on.
-    old = {s: signal.signal(s, lambda n, _: child.send_signal(n)) for s in (signal.SIGTERM, signal.SIGHUP)}
-    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        code = child.wait()
-    finally:
-        signal.signal(signal.SIGINT, ignored)
-        for s, handler in old.items():
-            signal.signal(s, handler)
-    return code if code >= 0 else 128 - code

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._units import plural
+from dftracer.cli.launching import accompany, become, end_like
 from dftracer.cli.main import CommandError
-from dftracer.cli.program import add_io, add_program, command_of, preload_library, wait_for
+from dftracer.cli.program import add_io, add_program, command_of, output_directory, preload_library
 from dftracer.cli.program import environment as recorder_environment
 
 HELP = "Run a training program and collect its execution trace, Kineto trace, our trace and metrics per rank."
@@ -114,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     from dftracer.collect._options import from_environment
 
     command = command_of(args)
-    directory = Path(args.output or "collected")
+    directory = output_directory(args.output, Path("collected"))
     directory.mkdir(parents=True, exist_ok=True)
     traces = _words(args.traces) or ("pfw", "et", "kineto")
     env = environment(args, directory, traces)
@@ -124,11 +125,12 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     if "nsys" in traces:
         command = _under_nsys(command, directory, args.repeat)
+    if not args.json and (args.quiet or "RANK" in os.environ):
+        become(command, env)
     before = _manifests(directory)
-    code = wait_for(command, env)
-    if "RANK" not in os.environ or args.json:
-        _tell(args, directory, before)
-    return code
+    code = accompany(command, env)
+    _tell(args, directory, before)
+    return end_like(code)
 
 
 def _manifests(directory: Path) -> dict[Path, int]:

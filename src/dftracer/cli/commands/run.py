@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-import tempfile
 from pathlib import Path
 
+from dftracer.cli.launching import accompany, become, end_like
 from dftracer.cli.program import (
     add_io,
     add_program,
     automatic,
     command_of,
     environment,
+    notes,
+    output_directory,
     preload_library,
     run_of,
-    wait_for,
 )
 
 HELP = "Run a program under the tracer, with all its children; its exit code is passed through."
@@ -41,25 +42,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     command = command_of(args)
-    pattern = Path(args.output) if args.output else Path("traces", "{run}")
+    pattern = output_directory(args.output, Path("traces", "{run}"))
     run_id = run_of(str(pattern.absolute() / "trace"))
     directory = Path(str(pattern).replace("{run}", run_id)) if not args.output else pattern
+    library = None if args.no_io else preload_library()
+    if args.quiet and not args.report and not args.html:
+        become(command, _environment(args, directory, library, run_id, None))
     made = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
-    library = None if args.no_io else preload_library()
-    with tempfile.NamedTemporaryFile(prefix="dftracer-run-") as stems:
-        env = environment(args, directory, library, run_id, stems.name)
-        if args.modules:
-            env["DFTRACER_AUTO_MODULES"] = "1"
-        with automatic(env, on=not args.no_auto, tell=not args.quiet):
-            code = wait_for(command, env)
+    with notes() as note:
+        code = accompany(command, _environment(args, directory, library, run_id, note))
         from dftracer.cli.run_files import stems_in, traces_of_run  # not before the program starts
 
-        written = traces_of_run(run_id, directory, stems_in(Path(stems.name)))
+        written = traces_of_run(run_id, directory, stems_in(note))
     if code and written:
         from dftracer.format.run_record import note_failure
 
-        note_failure(written[0].parent, run_id, code)
+        note_failure(written[0].parent, run_id, code if code > 0 else 128 - code)
     with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
         for each in made:
             each.rmdir()
@@ -79,7 +78,17 @@ def run(args: argparse.Namespace) -> int:
             print(f"next: dftracer report {where}  ·  dftracer view {where}", file=sys.stderr)
     if written and (args.report or args.html):
         _report(args, written)
-    return code
+    return end_like(code)
+
+
+def _environment(
+    args: argparse.Namespace, directory: Path, library: str | None, run_id: str, note: Path | None
+) -> dict[str, str]:
+    env = environment(args, directory, library, run_id, None if note is None else str(note))
+    if args.modules:
+        env["DFTRACER_AUTO_MODULES"] = "1"
+    automatic(env, on=not args.no_auto, note=None if args.quiet else note)
+    return env
 
 
 def _where(written: list[Path]) -> str:

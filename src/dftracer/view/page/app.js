@@ -102,7 +102,7 @@ async function rangeDone(open = true) {
 // ---- search
 
 const searches = latest();
-async function search(text, open = true) {
+async function search(text, open = true, jump = false) {
   view.query = text;
   view.changed("query");
   const current = searches();
@@ -129,9 +129,11 @@ async function search(text, open = true) {
     const named = await Promise.all(panes.map((p) => json("search", {run: p.number, q: text})));
     if (!current()) return;
     take(named, "running");
+    if (jump && hits.length) { nextHit(1); jump = false; }
     const answers = await Promise.all(panes.map((p) => json("search", {run: p.number, q: text, args: 1})));
     if (!current()) return;
     take(answers, "done");
+    if (jump && hits.length) nextHit(1);
     if (open) say(`${plural(take.total, "event")} found`);
   } catch (e) { if (current()) failed(e); }
 }
@@ -171,6 +173,46 @@ function listEvents() {
     events.sort((a, b) => a.start - b.start);
     showTable(events, answers.reduce((n, a) => n + a.total, 0), goTo);
   }, 200);
+}
+
+// ---- this view as one file, for people who have neither the trace nor the program
+
+function picture(pane) {
+  const shown = pane.querySelector("canvas"), labels = pane.querySelector(".labels"), ratio = shown.width / shown.clientWidth;
+  const left = labels.offsetWidth, out = element("canvas", {}), ink = out.getContext("2d");
+  out.width = (left + shown.clientWidth) * ratio; out.height = shown.height;
+  ink.scale(ratio, ratio);
+  ink.fillStyle = getComputedStyle(document.body).backgroundColor;
+  ink.fillRect(0, 0, out.width, out.height);
+  ink.drawImage(shown, left, 0, shown.clientWidth, shown.clientHeight);
+  ink.fillStyle = getComputedStyle(document.body).color;
+  ink.font = "12px system-ui, sans-serif";
+  const top = pane.getBoundingClientRect().top;
+  for (const li of labels.children) ink.fillText(li.textContent.trim(), 8, li.getBoundingClientRect().top - top + 14, left - 12);
+  return out.toDataURL("image/png");
+}
+
+async function exportView() {
+  const page = document.implementation.createHTMLDocument(document.title), add = (tag, text) => page.body.appendChild(Object.assign(page.createElement(tag), {textContent: text}));
+  page.head.appendChild(Object.assign(page.createElement("meta"), {name: "viewport", content: "width=device-width, initial-scale=1"}));
+  // Added as text: the policy of this page holds for elements that it makes.
+  const style = "body{font:14px/1.5 system-ui,sans-serif;margin:20px auto;max-width:1400px;padding:0 16px}img{max-width:100%}td,th{padding:2px 10px;text-align:right}td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}";
+  add("h1", about.map((a) => a.title).join(" and "));
+  for (const line of about.flatMap((a) => a.steps?.head ?? [])) add("p", line);
+  add("p", `From ${time(view.t0)} to ${time(view.t1)} of the run.`);
+  for (const pane of document.querySelectorAll(".pane")) Object.assign(page.body.appendChild(page.createElement("img")), {src: picture(pane), alt: "the events of this view, by lane"});
+  const listed = await Promise.all(panes.map((p) => json("list", {run: p.number, t0: Math.round(view.t0), t1: Math.round(view.t1), rows: runs(p.bands.flatMap((b) => b.lane.rows)), hide: [...view.hidden]})));
+  const events = listed.flatMap((a) => a.events).sort((a, b) => a.start - b.start), total = listed.reduce((n, a) => n + a.total, 0);
+  add("h2", total > events.length ? `The first ${count(events.length)} of ${plural(total, "event")}` : plural(total, "event"));
+  const table = page.body.appendChild(page.createElement("table"));
+  for (const row of [["event", "lane", "start", "time"], ...events.map((e) => [`${e.cat}: ${e.name}`, e.lane, time(e.start), time(e.length)])]) {
+    const tr = table.appendChild(page.createElement("tr"));
+    for (const text of row) tr.appendChild(page.createElement(row[0] === "event" && row[2] === "start" ? "th" : "td")).textContent = text;
+  }
+  const url = URL.createObjectURL(new Blob([`<!doctype html>\n${page.documentElement.outerHTML.replace("</head>", `<style>${style}</style></head>`)}`], {type: "text/html"}));
+  element("a", {href: url, download: "dftracer-view.html"}).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60000);
+  say("the view was saved as dftracer-view.html");
 }
 
 // ---- menus, legend, theme
@@ -268,6 +310,16 @@ function readAgain(kept) {
   if (view.query) search(view.query, false);
 }
 
+// A run begins with imports and set-up: the page opens where its training does, unless the address says otherwise.
+let placed = false;
+function openAtFirstStep() {
+  const first = nav.answer?.rows?.[0]?.start;
+  if (placed || first === undefined || states?.follow) return;
+  placed = true;
+  const untouched = view.t0 <= 0 && view.t1 >= view.length;
+  if (untouched && first > view.length / 10) view.look(first - (view.length - first) / 50, view.length);
+}
+
 async function load() {
   const fresh = await Promise.all(panes.map((p) => json("run", {run: p.number})));
   const again = about.some((a, i) => a.reading !== fresh[i].reading);
@@ -284,9 +336,11 @@ async function load() {
   await nav.load(about);
   if (before === 1) {
     await restore();
+    openAtFirstStep();
     document.documentElement.dataset.ready = "1";
     return;
   }
+  openAtFirstStep();
   if (followed && states?.follow) {
     view.look(view.t0 + view.length - before, view.t1 + view.length - before);
   } else view.changed("look");
@@ -405,7 +459,7 @@ document.addEventListener("keydown", (e) => {
   const act = KEYS[e.key.length === 1 ? e.key.toLowerCase() : e.key];
   if (act && panes.length && about.length) { e.preventDefault(); act(e.key); }
 });
-at("search-form").addEventListener("submit", (e) => { e.preventDefault(); search(at("search").value.trim()); });
+at("search-form").addEventListener("submit", (e) => { e.preventDefault(); search(at("search").value.trim(), true, true); });
 at("search").addEventListener("search", () => { if (!at("search").value) search(""); });
 at("step").addEventListener("change", async () => {
   const step = view.step = at("step").value === "" ? null : Number(at("step").value);
@@ -424,6 +478,7 @@ at("flows").addEventListener("click", () => {
   view.changed("flows");
 });
 at("whole").addEventListener("click", () => view.whole());
+at("export").addEventListener("click", () => exportView().catch(failed));
 at("theme").addEventListener("click", () => { setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"); view.changed("theme"); });
 at("help-open").addEventListener("click", () => at("help").showModal());
 at("skip").addEventListener("click", (e) => { e.preventDefault(); openTab("table"); at("table").focus(); });

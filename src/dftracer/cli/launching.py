@@ -1,0 +1,312 @@
+"""Starting the user's program so that neither it nor whoever started us can tell the difference.
+
+Either this process becomes the program, or it stays as its parent, to say something at the end. A parent
+passes every signal on, stops and continues with its program, and ends as the program has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import sys
+
+__all__ = ["accompany", "become", "end_like"]
+
+# Python ignores these from its start on, whatever it has inherited.
+_CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+# Programs that leave their children what they ignore. Others that ignore a signal, daemons and the runtimes
+# of languages, do so for themselves only.
+_PASS_THEIR_SIGNALS_ON = frozenset(
+    [
+        "sh",
+        "ash",
+        "bash",
+        "dash",
+        "fish",
+        "ksh",
+        "mksh",
+        "zsh",
+        "csh",
+        "tcsh",
+        "busybox",
+        "make",
+        "time",
+        "timeout",
+        "xargs",
+        "find",
+        "strace",
+        "sudo",
+        "su",
+        "script",
+    ]
+)
+_LAUNCHER_SAW = "DFTRACER_IGNORED_SIGNALS"
+_SENT_BY_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which the whole group has got
+_TERMINAL_SIGNALS = frozenset(
+    (
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+        signal.SIGHUP,
+        signal.SIGCONT,
+        signal.SIGWINCH,
+        signal.SIGXCPU,  # of our own processor time: the program has its own limit
+    )
+)
+_MOMENT_S = 0.003
+_LOOK_EVERY_S = 0.1
+
+
+def become(command: list[str], env: dict[str, str]) -> None:
+    """Replace this process with the program: same pid, group, descriptors and signals."""
+    ignored = _inherited_signals(env)
+    _flush()
+    _dispose(ignored)
+    try:
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        error.filename = error.filename or command[0]
+        raise
+
+
+def accompany(command: list[str], env: dict[str, str]) -> int:
+    """Run the program to its end; the exit code, or the negative number of the signal that ended it."""
+    ignored = _inherited_signals(env)
+    _flush()
+    # None of ours is handled: each one is taken from the queue, so that we know who sent it.
+    every = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, every)
+    children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, nobody could wait for the program
+    shadow = None
+    try:
+        if children == signal.SIG_IGN:
+            ignored |= {signal.SIGCHLD}
+        child = _started(command, env, mask, ignored)
+        shadow = _Shadow(child)
+        _let_go_of_descriptors()
+        return _follow(child, shadow, every)
+    finally:
+        if shadow is not None:
+            shadow.dismiss()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL if children is None else children)
+        # One that came too late is not the end of the verdict.
+        while signal.sigtimedwait(every - mask, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def end_like(code: int) -> int:
+    """The exit code to return; where a signal has ended the program, the same ends this process."""
+    if code >= 0:
+        return code
+    _flush()
+    number = -code
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left the core that counts
+    with contextlib.suppress(OSError, ValueError):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    os.kill(os.getpid(), number)
+    return 128 + number
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by whoever started us
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+
+def _inherited_signals(env: dict[str, str]) -> frozenset[int]:
+    """Which of the signals that Python ignores were ignored before; removes what the launcher left."""
+    told = env.pop(_LAUNCHER_SAW, None)
+    if told is not None:
+        return frozenset(number for number in _CHANGED_BY_PYTHON if str(int(number)) in told.split(","))
+    return _ignored_by(os.getppid())  # `python -m dftracer.cli`
+
+
+def _dispose(ignored: frozenset[int]) -> None:
+    for number in {*_CHANGED_BY_PYTHON, *ignored}:
+        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
+
+def _ignored_by(parent: int) -> frozenset[int]:
+    """What a process ignores and its children therefore inherit as ignored, as far as can be known."""
+    try:
+        with open(f"/proc/{parent}/status", encoding="utf-8", errors="replace") as status:
+            fields = dict(line.split(":", 1) for line in status if ":" in line)
+        bits = int(fields["SigIgn"], 16)
+    except (OSError, KeyError, ValueError):
+        return frozenset()
+    if fields["Name"].strip() not in _PASS_THEIR_SIGNALS_ON:
+        return frozenset()
+    return frozenset(number for number in _CHANGED_BY_PYTHON if bits >> (number - 1) & 1)
+
+
+def _started(
+    command: list[str], env: dict[str, str], mask: set[int | signal.Signals], ignored: frozenset[int]
+) -> int:
+    told, tell = os.pipe()  # closed by a successful exec
+    child = os.fork()
+    if child == 0:
+        try:
+            _dispose(ignored)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.execvpe(command[0], command, env)
+        except OSError as error:
+            os.write(tell, str(error.errno).encode())
+        finally:
+            os._exit(127)
+    os.close(tell)
+    with open(told, "rb") as failed:
+        number = failed.read()
+    if number:
+        os.waitpid(child, 0)
+        raise OSError(int(number), os.strerror(int(number)), command[0])
+    return child
+
+
+def _let_go_of_descriptors() -> None:
+    """Close what is the program's alone: or the other end of a pipe never sees it closed."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        with contextlib.suppress(OSError):
+            if fd in (1, 2) or not os.get_inheritable(fd):  # for the verdict, or our own
+                continue
+            if fd == 0:
+                nothing = os.open(os.devnull, os.O_RDONLY)
+                os.dup2(nothing, 0)
+                os.close(nothing)
+            else:
+                os.close(fd)
+
+
+def _follow(child: int, shadow: _Shadow, every: set[signal.Signals]) -> int:
+    while True:
+        sent = signal.sigwaitinfo(every)
+        if sent.si_signo == signal.SIGCHLD and sent.si_code > 0:
+            while True:
+                pid, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+                if pid == 0:
+                    break
+                if not os.WIFSTOPPED(status):
+                    return os.waitstatus_to_exitcode(status)
+                if (
+                    signal.SIGCONT not in signal.sigpending()
+                ):  # we were stopped first, and are continued already
+                    shadow.stops_with_program()
+                    _stop(os.WSTOPSIG(status))
+            continue
+        ours = sent.si_pid in (os.getpid(), shadow.pid)  # such as a write of our own to a closed pipe
+        at_terminal = sent.si_code == _SENT_BY_KERNEL and sent.si_signo in _TERMINAL_SIGNALS
+        if not shadow.also_got(sent.si_signo) and not ours and not at_terminal:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(child, sent.si_signo)
+
+
+def _stop(number: int) -> None:
+    """Stop as the program has, so that a shell sees its job stopped."""
+    if number != signal.SIGSTOP:
+        signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+
+
+def _state(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+class _Shadow:
+    """A process of our group that sees what we cannot.
+
+    A signal that it has got as well was sent to the whole group, so the program has got it too. It passes on
+    that we were stopped, and that the program was continued meanwhile; and if we are killed, it kills the
+    program.
+    """
+
+    def __init__(self, child: int) -> None:
+        ours, its = os.pipe(), os.pipe()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(ours[1])
+                os.close(its[0])
+                _watch(parent, child, ours[0], its[1])
+            finally:
+                os._exit(0)
+        os.close(ours[0])
+        os.close(its[1])
+        self._questions, self._answers = ours[1], its[0]
+
+    def also_got(self, number: int) -> bool:
+        """Whether the whole group has got this signal."""
+        return self._ask(number) == b"1"
+
+    def stops_with_program(self) -> None:
+        """The program has stopped, and we are about to."""
+        self._ask(0)
+
+    def dismiss(self) -> None:
+        """The program has ended."""
+        self._ask(255)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        os.close(self._questions)
+        os.close(self._answers)
+
+    def _ask(self, what: int) -> bytes:
+        try:
+            os.write(self._questions, bytes([what]))
+            return os.read(self._answers, 1)
+        except OSError:
+            return b""
+
+
+def _watch(parent: int, child: int, questions: int, answers: int) -> None:
+    _rename_process()
+    os.closerange(0, min(questions, answers))
+    os.closerange(min(questions, answers) + 1, max(questions, answers))
+    os.closerange(max(questions, answers) + 1, 1 << 16)
+    stopped_with_program = False
+    while True:
+        if select.select([questions], [], [], _LOOK_EVERY_S)[0]:
+            asked = os.read(questions, 1)
+            if asked == b"":
+                os.kill(child, signal.SIGKILL)
+                return
+            number = asked[0]
+            if number == 255:
+                os.write(answers, b"0")
+                return
+            stopped_with_program = number == 0
+            got = number and signal.sigtimedwait([number], _MOMENT_S) is not None
+            os.write(answers, b"1" if got else b"0")
+        elif _state(parent) == "T" != _state(child):
+            os.kill(*(parent, signal.SIGCONT) if stopped_with_program else (child, signal.SIGSTOP))
+        elif _state(parent) != "T":
+            stopped_with_program = False
+
+
+def _rename_process() -> None:
+    """Take another name: what is sent to all processes of our name is not for this one."""
+    with contextlib.suppress(Exception):
+        import ctypes
+
+        with open("/proc/self/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        begin, end = int(fields[45]), int(fields[46])
+        name = b"(follows its parent)"
+        ctypes.memset(begin, 0, end - begin)
+        ctypes.memmove(begin, name, min(len(name), end - begin - 1))
+        ctypes.CDLL(None).prctl(15, b"shadow", 0, 0, 0)
