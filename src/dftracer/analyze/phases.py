@@ -237,7 +237,7 @@ def _span(table: StepTable, marks: Marks) -> tuple[int, int]:
     return min(int(table.start[0]), marks.first_us), max(int(table.end[-1]), marks.last_us)
 
 
-def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
+def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:  # noqa: PLR0915 - one sum
     """Account for the whole run; also marks evaluation inside steps, and which steps are steady."""
     if not len(table):
         born = marks.first_us if marks.born_us is None else min(marks.born_us, marks.first_us)
