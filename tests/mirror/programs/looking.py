@@ -17,7 +17,7 @@ _HIGHEST = 200
 def look_at(name: str, thing: Any) -> None:
     """The type of an object, everything that can be asked of it, and what is in it."""
     kind = type(thing)
-    # A function may be observed: its names, its signature and what pickle makes of it stay, not how it is made.
+    # A function may be observed: its names, its signature and what pickle makes of it stay.
     function = inspect.isroutine(thing)
     if not function:
         print(f"{name}: {kind.__module__}.{kind.__qualname__}", *sorted(dir(thing)))
