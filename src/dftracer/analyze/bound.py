@@ -277,6 +277,9 @@ def _of_run(v: View) -> Iterator[Part]:
     between = between_seconds(v.rank)
     yield Part("between_steps", None, between, v.of_run(between), True)
     startup = (phases.startup_us + phases.restarts_us) / 1e6
+    unrecorded = phases.unrecorded_us / 1e6
+    if unrecorded <= MAJORITY * v.run_s:  # a short run of a program that imports much is not bound by that
+        startup -= unrecorded
     yield Part("startup", startup_stage(v.rank), startup, v.of_run(startup), True)
 
 
