@@ -8,7 +8,7 @@
 namespace dft {
 
 void* g_device_real[kDeviceSymbols][kCopies];
-uint64_t g_device_limits[int(Limit::kCount)];
+std::atomic<uint64_t> g_device_limits[int(Limit::kCount)];
 ShortCalls g_short_calls[kShortLines];
 
 namespace {

@@ -26,7 +26,8 @@ extern void* g_device_real[kDeviceSymbols][kCopies];
 
 // How long a call must take to be a record; shorter ones are only counted.
 enum class Limit : int { kAlways, kBlocking, kStall, kCount };
-extern uint64_t g_device_limits[int(Limit::kCount)];  // in ticks; 0 as long as the rate of the clock is not known
+extern std::atomic<uint64_t>
+    g_device_limits[int(Limit::kCount)];  // in ticks; 0 as long as the rate of the clock is not known
 
 // What a record says of its call, as far as the call has it.
 struct DeviceFacts {
@@ -74,14 +75,23 @@ inline void count_short_call(uint64_t ticks) {
 void record_device_call(DeviceSymbol symbol, Limit limit, uint64_t start, uint64_t end, int ret,
                         const DeviceFacts& facts);
 
+// Set before the slot that led here; a processor with weak ordering may see the slot first.
+inline void* device_original(int symbol, int copy) {
+  void** at = &g_device_real[symbol][copy];
+  void* found = __atomic_load_n(at, __ATOMIC_RELAXED);
+  if (DFT_LIKELY(found != nullptr)) return found;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return __atomic_load_n(at, __ATOMIC_RELAXED);
+}
+
 template <int S, int K, typename... A>
 inline int timed(Limit limit, const DeviceFacts& facts, A... args) {
-  auto* function = reinterpret_cast<int (*)(A...)>(g_device_real[S][K]);
+  auto* function = reinterpret_cast<int (*)(A...)>(device_original(S, K));
   if (!io_active()) return function(args...);
   uint64_t start = ticks();
   int ret = function(args...);
   uint64_t end = ticks();
-  if (DFT_LIKELY(end - start < g_device_limits[int(limit)])) {
+  if (DFT_LIKELY(end - start < g_device_limits[int(limit)].load(std::memory_order_relaxed))) {
     count_short_call(end - start);
   } else {
     record_device_call(DeviceSymbol(S), limit, start, end, ret, facts);

@@ -156,7 +156,7 @@ const Hook* row_for(const Hook* rows, uint32_t copies, void* original) {
     if (*rows[i].original == original) return &rows[i];
   for (uint32_t i = 0; i < copies; ++i) {
     if (*rows[i].original) continue;
-    *rows[i].original = original;
+    __atomic_store_n(rows[i].original, original, __ATOMIC_RELEASE);
     return &rows[i];
   }
   return nullptr;

@@ -210,3 +210,26 @@ def test_the_row_of_the_culprit_is_marked(case: str, row: str, capsys: pytest.Ca
 @pytest.mark.parametrize("case", ["device", "input"])
 def test_launching_is_no_utilisation_of_the_accelerator(case: str) -> None:
     assert analyze(DATA / "cases" / case).au is None
+
+
+@pytest.mark.parametrize(
+    ("case", "share", "within"),
+    [("ckpt", 0.94, 0.03), ("transfer", 0.94, 0.03), ("input", 0.89, 0.05), ("devsync", 0.94, 0.07)],
+)
+def test_unannotated_runs_have_the_verdict_of_their_construction(
+    case: str, share: float, within: float
+) -> None:
+    """By the program's construction and a profiler's window; no loud finding contradicts."""
+    line = {"ckpt": "checkpoint", "devsync": "device"}.get(case, case)
+    a = analyze(DATA / "zero" / case)
+    told = document(a)
+    assert told["bound"]["id"] == line
+    assert told["account"][line]["share"] == pytest.approx(share, abs=within)
+    assert max(told["account"], key=lambda name: told["account"][name]["seconds"]) == line
+    assert sum(row["seconds"] for row in told["account"].values()) == pytest.approx(
+        told["account_s"], rel=1e-3
+    )
+    loud = {f["id"] for f in told["findings"] if f["severity"] != "info"}
+    expected = {"ckpt": "checkpoint_stall", "transfer": "transfer_bound", "input": "input_bound"}
+    assert loud - {"before_first_step"} == ({expected[case]} if case in expected else set())
+    assert "at most 100" not in " ".join(a.head)

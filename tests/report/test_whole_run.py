@@ -206,7 +206,7 @@ def test_two_trainings_in_one_process_are_two_loops(tmp_path: Path) -> None:
     done = _run(tmp_path, "train(net(), 30, 0.01)\ntrain(net(), 30, 0.04)")
     assert done.returncode == 0, done.stderr
     a, told = _report(tmp_path)
-    assert {row["rank"] for row in told["ledger"]["steps"]} == {0}
+    assert len(told["ledger"]["steps"]) == 60
     assert "step_drift" not in {f["id"] for f in told["findings"]}
     assert any(line.startswith("2 trainings one after another") for line in notes(a))
 

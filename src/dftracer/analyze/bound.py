@@ -277,14 +277,21 @@ def _of_run(v: View) -> Iterator[Part]:
     between = between_seconds(v.rank)
     yield Part("between_steps", None, between, v.of_run(between), True)
     startup = (phases.startup_us + phases.restarts_us) / 1e6
+    unrecorded = phases.unrecorded_us / 1e6
+    if unrecorded <= MAJORITY * v.run_s:  # a short run of a program that imports much is not bound by that
+        startup -= unrecorded
     yield Part("startup", startup_stage(v.rank), startup, v.of_run(startup), True)
 
 
 def candidates(v: View) -> list[Part]:
-    """All parts, the most expensive first; of each kind the larger one."""
-    found: dict[str, Part] = {}
-    for part in (*_lines(v), *_of_run(v)):
-        if part.id not in found or part.seconds > found[part.id].seconds:
+    """All parts, the most expensive first; of each kind the larger one.
+
+    What the largest line is about stays that line, even if the run has more of it before or after.
+    """
+    found = {part.id: part for part in _lines(v)}
+    for part in _of_run(v):
+        known = found.get(part.id)
+        if known is None or (part.seconds > known.seconds and line_of_part(part.id) != v.account.largest):
             found[part.id] = part
     return sorted(found.values(), key=lambda p: (-round(p.seconds, 3), p.of_run))
 

@@ -65,6 +65,7 @@ class Phases:
     steady_us: int = 0  # the steps, at their usual length
     startup_us: int = 0  # before the first step, and the time by which it exceeded a usual one
     before_us: int = 0  # of that, before the first step
+    unrecorded_us: int = 0  # of that, before anything of the training was recorded: set-up, and more imports
     restarts_us: int = 0  # the same for the first step of each later epoch
     restarts: int = 0  # how many of those took much longer than a usual step
     epoch_starts: int = 0  # later epochs
@@ -236,7 +237,7 @@ def _span(table: StepTable, marks: Marks) -> tuple[int, int]:
     return min(int(table.start[0]), marks.first_us), max(int(table.end[-1]), marks.last_us)
 
 
-def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
+def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:  # noqa: PLR0915 - one sum
     """Account for the whole run; also marks evaluation inside steps, and which steps are steady."""
     if not len(table):
         born = marks.first_us if marks.born_us is None else min(marks.born_us, marks.first_us)
@@ -246,7 +247,9 @@ def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:
     known_start = marks.imported_us if marks.imported_us is not None else out.start
     out.born = min(out.start, out.start if marks.born_us is None else marks.born_us)
     out.over = max(out.end, out.end if marks.over_us is None else marks.over_us)
+    recorded = out.start
     out.start = min(out.start, max(known_start, out.born))
+    out.unrecorded_us = recorded - out.start
     whole = (np.array([out.start]), np.array([out.end]))
     steps = union(table.start, table.end)
     known = [loops, marks.evaluate, _nested(table, marks)]
