@@ -4,6 +4,7 @@
 #include "module/loop.hpp"
 #include "module/node.hpp"
 #include "module/node_use.hpp"
+#include "module/observe.hpp"
 #include "module/profiler_window.hpp"
 #include "module/session_api.hpp"
 #include "module/training.hpp"
@@ -27,6 +28,9 @@ PyMethodDef g_functions[] = {
     {"loop", loop, METH_VARARGS, nullptr},
     {"set_boundary_hook", set_boundary_hook, METH_VARARGS, nullptr},
     {"keep_forever", keep_forever, METH_O, nullptr},
+    {"exchange_code", exchange_code, METH_VARARGS, nullptr},
+    {"watch_method", watch_method, METH_VARARGS, nullptr},
+    {"unwatch_method", unwatch_method, METH_O, nullptr},
     {"items", reinterpret_cast<PyCFunction>(items), METH_FASTCALL, nullptr},
     {},
 };

@@ -1,7 +1,7 @@
 """The one seam to the native recorder."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from types import CellType, CodeType, FunctionType, TracebackType
 from typing import Any, Literal, Self, TypeVar, final, overload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -275,6 +275,27 @@ def set_boundary_hook(hook: Callable[[int], None] | None, unsaid: int = 0, /) ->
 
 def keep_forever(it: object, /) -> None:
     """Never destroy it, not even when the interpreter ends."""
+
+# Observing calls (native/module/observe.hpp) -------------------------------------------------------
+
+def exchange_code(function: FunctionType, code: CodeType, closure: tuple[CellType, ...] | None, /) -> None:
+    """Have a Python function run this code, in this closure."""
+
+def watch_method(
+    descriptor: Any,
+    observer: Callable[[Any, Any, int], None],
+    plain: tuple[type, ...],
+    uninteresting: type,
+    /,
+) -> bool:
+    """Call `observer(self, result, start_ns)` after each call of a method that is written in C.
+
+    Only where the result is another object than `self`, both have one of the `plain` types, and the first
+    argument is not of the type `uninteresting`. Returns whether this method can be watched.
+    """
+
+def unwatch_method(descriptor: Any, /) -> None:
+    """Have its calls pass as before."""
 
 # Session ------------------------------------------------------------------------------------------
 

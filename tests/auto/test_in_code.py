@@ -21,6 +21,7 @@ Dataset: Any = torch.utils.data.Dataset
 
 from dftracer import _core, auto  # noqa: E402
 from dftracer.python import ai  # noqa: E402
+from dftracer.torch import patches  # noqa: E402
 
 
 class Numbers(Dataset):
@@ -86,23 +87,22 @@ def words(events: Capture) -> list[str]:
 def places() -> dict[str, Any]:
     data = torch.utils.data.dataloader
     return {
-        "backward": torch.autograd.backward,
-        "iter": data.DataLoader.__iter__,
-        "next": data._BaseDataLoaderIter.__next__,
-        "get": data._MultiProcessingDataLoaderIter._get_data,
-        "process": data._MultiProcessingDataLoaderIter._process_data,
-        "fetcher": data._DatasetKind.create_fetcher,
-        "worker": torch.utils.data._utils.worker._worker_loop,
-        "pin": torch.utils.data._utils.pin_memory.pin_memory,
-        "to": torch.Tensor.to,
-        "cuda": torch.Tensor.cuda,
-        "save": torch.save,
-        "load": torch.load,
-        "scaler": torch.amp.grad_scaler.GradScaler.step,
-        "optimizer": torch.optim.Optimizer.__init__,
+        "backward": torch.autograd.backward.__code__,
+        "iter": data.DataLoader.__iter__.__code__,
+        "next": data._BaseDataLoaderIter.__next__.__code__,
+        "get": data._MultiProcessingDataLoaderIter._get_data.__code__,
+        "process": data._MultiProcessingDataLoaderIter._process_data.__code__,
+        "fetch": torch.utils.data._utils.fetch._MapDatasetFetcher.fetch.__code__,
+        "worker": torch.utils.data._utils.worker._worker_loop.__code__,
+        "pin": torch.utils.data._utils.pin_memory.pin_memory.__code__,
+        "save": torch.save.__code__,
+        "load": torch.load.__code__,
+        "scaler": torch.amp.grad_scaler.GradScaler.step.__code__,
+        "optimizer": torch.optim.Optimizer.__init__.__code__,
         "before": dict(sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks),
         "after": dict(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks),
-        "all_reduce": torch.distributed.all_reduce,
+        "all_reduce": torch.distributed.all_reduce.__code__,
+        "watched": len(patches.watched),
     }
 
 
@@ -113,6 +113,42 @@ def test_every_change_can_be_taken_back() -> None:
     assert [name for name in before if changed[name] is before[name] or changed[name] == before[name]] == []
     auto.uninstall()
     assert places() == before
+
+
+def test_two_parts_that_observe_one_function_leave_in_any_order(tmp_path: Path) -> None:
+    own, file = torch.load.__code__, tmp_path / "x.pt"
+    torch.save([1], file)
+    for first_to_leave in (0, 1):
+        seen: list[str] = []
+
+        def tells(name: str, seen: list[str] = seen) -> Callable[[Any], Any]:
+            def around(original: Any) -> Any:
+                def call(*args: Any, **kwargs: Any) -> Any:
+                    seen.append(name)
+                    return original(*args, **kwargs)
+
+                return call
+
+            return around
+
+        parts = [patches.Patches(), patches.Patches()]
+        for name, part in zip("ab", parts, strict=True):
+            part.around(torch, "load", tells(name))
+        assert torch.load(file) == [1]
+        parts[first_to_leave].take_back()
+        assert torch.load(file) == [1]
+        parts[1 - first_to_leave].take_back()
+        assert torch.load(file) == [1]
+        assert "".join(seen) == ("bab", "baa")[first_to_leave]
+        assert torch.load.__code__ is own
+
+
+def test_what_is_no_plain_function_is_left_alone() -> None:
+    for owner, name in ((torch, "ones"), (torch.Tensor, "to"), (torch.nn.Module, "training")):
+        before = getattr(owner, name, None)
+        with pytest.raises(TypeError, match="no plain function"):
+            patches.Patches().around(owner, name, lambda original: original)
+        assert getattr(owner, name, None) is before
 
 
 def test_losses_are_bit_equal_and_nobody_is_warned() -> None:
@@ -138,10 +174,10 @@ def test_the_iterator_keeps_its_type_and_data_sets_their_state(watched: None) ->
     assert b"dftracer" not in pickle.dumps(model)
 
 
-def test_transforms_that_the_data_set_holds_are_preprocessing(watched: None) -> None:
+def test_transforms_that_the_data_set_holds_are_left_alone(watched: None) -> None:
     with capture() as events:
         list(torch.utils.data.DataLoader(Numbers(double), batch_size=3))
-    assert words(events).count("data/preprocess") == 6
+    assert words(events).count("data/preprocess") == 0
     assert words(events).count("data/item") == 6
     assert words(events).count("data/collate") == 2
     assert [(e.args["image_idx"], e.args["auto"]) for e in events.named("item")] == [(i, 1) for i in range(6)]

@@ -89,6 +89,8 @@ def _torch_is_there(torch: ModuleType) -> None:
         _watch("torch", importlib.import_module("dftracer.torch.modules").install)
     for name in checkpoint.CALLS:
         _watch(name, checkpoint.install)
+    for name in loader.worker.TRANSFORMS:
+        _watch(name, loader.worker.install_transforms)
 
 
 def _watch(name: str, install: Any) -> None:

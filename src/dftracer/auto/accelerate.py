@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -16,12 +16,12 @@ NAME = ""  # said when an accelerator prepares something: other frameworks impor
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Know that the program itself uses it."""
-    owner: Any = module.Accelerator
-    original = owner.prepare
 
-    @functools.wraps(original)
-    def prepare(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _told.found_unless("Accelerate", "Hugging Face Trainer")
-        return original(self, *args, **kwargs)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def prepare(*args: Any, **kwargs: Any) -> Any:
+            _told.found_unless("Accelerate", "Hugging Face Trainer")
+            return original(*args, **kwargs)
 
-    patches.replace(owner, "prepare", prepare)
+        return prepare
+
+    patches.around(module.Accelerator, "prepare", around)

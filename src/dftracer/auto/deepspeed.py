@@ -6,7 +6,7 @@ parameters; between two boundaries of gradient accumulation `engine.step` is non
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -22,21 +22,21 @@ NAME = ""  # said when an engine is made: other frameworks import it without usi
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch the engine that `deepspeed.initialize` makes."""
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(*args: Any, **kwargs: Any) -> None:
+            safely(_told.found, "DeepSpeed")
+            original(*args, **kwargs)
+
+        return init
+
     owner: Any = module.DeepSpeedEngine
-    init_original = owner.__init__
-
-    @functools.wraps(init_original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        safely(_told.found, "DeepSpeed")
-        init_original(self, *args, **kwargs)
-
-    patches.replace(owner, "__init__", init)
-    patches.replace(owner, "backward", _backward(owner.backward))
-    patches.replace(owner, "step", _step(owner.step))
+    patches.around(owner, "__init__", around)
+    patches.around(owner, "backward", _backward)
+    patches.around(owner, "step", _step)
 
 
 def _backward(original: Any) -> Any:
-    @functools.wraps(original)
     def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
         here = training()
         safely(here.backward_begins)
@@ -52,7 +52,6 @@ def _backward(original: Any) -> Any:
 
 
 def _step(original: Any) -> Any:
-    @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         here = training()
         if here.scaling or not safely(_updates, self):

@@ -9,7 +9,7 @@ Under `dftracer run` every trainer is recognised automatically. To set it up, wi
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +39,16 @@ class DFTracerCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A resumed run continues counting where the earlier one stopped."""
-        safely(_begins, state)
+        if not _observed:
+            safely(_begins, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The optimizer has stepped; saving, logging and evaluation come after it."""
-        safely(_step_ends)
+        if not _observed:
+            safely(_step_ends)
+
+
+_observed = False  # whether every trainer's callbacks are observed: one of ours has nothing to add then
 
 
 def _here() -> Training | None:
@@ -67,22 +72,35 @@ def _step_ends() -> None:
 
 
 def install(module: ModuleType, patches: Patches) -> None:
-    """Give every `transformers.Trainer` the callback, and know when it evaluates."""
+    """Know when a `transformers.Trainer` has stepped or evaluates; its callbacks stay as they are."""
+    global _observed  # noqa: PLW0603
     from dftracer.auto._steps import evaluating  # noqa: PLC0415
 
-    owner: Any = module.Trainer
-    original = owner.__init__
+    def around_begin(original: Callable[..., Any]) -> Callable[..., Any]:
+        def on_train_begin(self: Any, args: Any, state: Any, *more: Any, **kwargs: Any) -> Any:
+            control = original(self, args, state, *more, **kwargs)
+            safely(_begins, state)
+            return control
 
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        safely(_add, self)
+        return on_train_begin
 
-    patches.replace(owner, "__init__", init)
+    def around_step(original: Callable[..., Any]) -> Callable[..., Any]:
+        def on_step_end(*args: Any, **kwargs: Any) -> Any:
+            control = original(*args, **kwargs)
+            safely(_step_ends)
+            return control
+
+        return on_step_end
+
+    handler = module.CallbackHandler
+    patches.around(handler, "on_train_begin", around_begin)
+    patches.around(handler, "on_step_end", around_step)
     for name in ("evaluate", "predict"):
-        patches.replace(owner, name, evaluating(getattr(owner, name)))
+        patches.around(module.Trainer, name, evaluating)
+    _observed = True
+    patches.later(_no_longer)
 
 
-def _add(trainer: Any) -> None:
-    if not any(isinstance(c, DFTracerCallback) for c in trainer.callback_handler.callbacks):
-        trainer.add_callback(DFTracerCallback())
+def _no_longer() -> None:
+    global _observed  # noqa: PLW0603
+    _observed = False

@@ -12,8 +12,8 @@ batch is one `compute/compute` event, and the time between two batches is waitin
 
 from __future__ import annotations
 
-import functools
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -104,14 +104,14 @@ def _quiet(on: bool) -> None:
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Every list of callbacks that `fit` and `evaluate` make gets one of ours."""
-    owner: Any = module.CallbackList
-    original = owner.__init__
 
-    @functools.wraps(original)
-    def init(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
-        original(self, safely(_with_ours, callbacks) or callbacks, *args, **kwargs)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
+            original(self, safely(_with_ours, callbacks) or callbacks, *args, **kwargs)
 
-    patches.replace(owner, "__init__", init)
+        return init
+
+    patches.around(module.CallbackList, "__init__", around)
 
 
 def _with_ours(callbacks: Any) -> list[Any]:

@@ -12,9 +12,9 @@ and an event of category `lightning` for each hook of the module and its callbac
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,28 @@ def _tell(method: str, *args: Any) -> None:
     safely(tell)
 
 
+# Hook of a trainer's callbacks -> what the step rule is told. A batch that was only accumulated ends no step.
+_MARKS = {
+    "on_train_batch_end": "batch_ends",
+    "on_validation_start": "evaluation_begins",
+    "on_validation_end": "evaluation_ends",
+    "on_test_start": "evaluation_begins",
+    "on_test_end": "evaluation_ends",
+    "on_predict_start": "evaluation_begins",
+    "on_predict_end": "evaluation_ends",
+}
+_observed = False  # whether every trainer's hooks are observed: a callback of ours has nothing to add then
+
+
+def _hook(trainer: Any, name: str) -> None:
+    """A trainer calls this hook of its callbacks."""
+    if name in _MARKS:
+        _tell(_MARKS[name])
+    elif name == "on_train_start" and trainer.global_step:
+        # A resumed run continues counting where the earlier one stopped.
+        _tell("resume", int(trainer.global_step), int(trainer.current_epoch))
+
+
 class DFTracerCallback(Callback):
     """Marks the trainer's steps and evaluations; automatic tracing records what happens inside."""
 
@@ -80,34 +102,35 @@ class DFTracerCallback(Callback):
         super().__init__()
         auto.install()
 
+    def _marks(self, trainer: Any, name: str) -> None:
+        if not _observed:
+            _hook(trainer, name)
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """A resumed run continues counting where the earlier one stopped."""
-        if trainer.global_step:
-            _tell("resume", int(trainer.global_step), int(trainer.current_epoch))
+        self._marks(trainer, "on_train_start")
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A batch that was only accumulated does not end a step."""
-        _tell("batch_ends")
+        self._marks(trainer, "on_train_batch_end")
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_begins")
+        self._marks(trainer, "on_validation_start")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_ends")
+        self._marks(trainer, "on_validation_end")
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_begins")
+        self._marks(trainer, "on_test_start")
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_ends")
+        self._marks(trainer, "on_test_end")
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_begins")
+        self._marks(trainer, "on_predict_start")
 
     def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
-        _tell("evaluation_ends")
+        self._marks(trainer, "on_predict_end")
 
 
 class DFTracerProfiler(Profiler):
@@ -153,18 +176,21 @@ def _write_hook(name: str, start: int, end: int) -> None:
 
 
 def install(module: ModuleType, patches: Patches) -> None:
-    """Give every `Trainer` the callback."""
-    owner: Any = module.Trainer
-    original = owner.__init__
+    """Hear of the hooks that a `Trainer` calls; its callbacks stay as they are."""
+    global _observed  # noqa: PLW0603
 
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        safely(_add, self)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_callback_hooks(trainer: Any, hook_name: str, *args: Any, **kwargs: Any) -> Any:
+            safely(_hook, trainer, hook_name)
+            return original(trainer, hook_name, *args, **kwargs)
 
-    patches.replace(owner, "__init__", init)
+        return call_callback_hooks
+
+    patches.around(module.call, "_call_callback_hooks", around)
+    _observed = True
+    patches.later(_no_longer)
 
 
-def _add(trainer: Any) -> None:
-    if not any(isinstance(c, DFTracerCallback) for c in trainer.callbacks):
-        trainer.callbacks.insert(0, DFTracerCallback())  # checkpoints stay the last ones
+def _no_longer() -> None:
+    global _observed  # noqa: PLW0603
+    _observed = False

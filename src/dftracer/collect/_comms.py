@@ -25,9 +25,9 @@ from dftracer.torch.collectives import (
     counts_messages,
     issued_by,
     listen,
-    size_of,
     unlisten,
 )
+from dftracer.torch.tensors import size_of
 
 __all__ = ["Comms"]
 

@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from dftracer.torch.patches import Patches
+
 __all__ = ["Foreign"]
 
 
@@ -25,33 +27,33 @@ class Foreign:
         self._give_way = give_way
         self._ours = 0
         self._observers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._patches = Patches()
 
     def watch(self) -> None:
         """Find those that are registered already and hear of those to come."""
         for candidate in gc.get_objects():
             if type(candidate) is self._observer_class:
                 self._observers.add(candidate)
-        register = self._observer_class.register_callback
-        prepare = self._profile_class._prepare_trace
 
-        def register_callback(observer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._ours:
-                self._observers.add(observer)
-                self._yield("the program started an execution trace of its own")
-            return register(observer, *args, **kwargs)
+        def around_register(original: Callable[..., Any]) -> Callable[..., Any]:
+            def register_callback(observer: Any, *args: Any, **kwargs: Any) -> Any:
+                if not self._ours:
+                    self._observers.add(observer)
+                    self._yield("the program started an execution trace of its own")
+                return original(observer, *args, **kwargs)
 
-        def prepare_trace(profiler: Any) -> Any:
-            if not self._ours:
-                self._yield("the program started a profiler of its own")
-            return prepare(profiler)
+            return register_callback
 
-        self._replace(self._observer_class, "register_callback", register_callback)
-        self._replace(self._profile_class, "_prepare_trace", prepare_trace)
+        def around_prepare(original: Callable[..., Any]) -> Callable[..., Any]:
+            def prepare_trace(*args: Any, **kwargs: Any) -> Any:
+                if not self._ours:
+                    self._yield("the program started a profiler of its own")
+                return original(*args, **kwargs)
 
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._replaced.append((owner, name, getattr(owner, name), value))
-        setattr(owner, name, value)
+            return prepare_trace
+
+        self._patches.around(self._observer_class, "register_callback", around_register)
+        self._patches.around(self._profile_class, "_prepare_trace", around_prepare)
 
     def _yield(self, reason: str) -> None:
         with contextlib.suppress(Exception):
@@ -59,10 +61,7 @@ class Foreign:
 
     def unwatch(self) -> None:
         """Put torch back as it was."""
-        for owner, name, original, value in self._replaced:
-            if getattr(owner, name, None) is value:
-                setattr(owner, name, original)
-        self._replaced.clear()
+        self._patches.take_back()
 
     def __enter__(self) -> Foreign:
         """What begins inside is ours."""

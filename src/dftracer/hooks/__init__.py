@@ -15,6 +15,7 @@ from types import ModuleType
 
 from dftracer import _session
 from dftracer.hooks import _patch
+from dftracer.torch.patches import Patches
 
 __all__ = ["LIBRARIES", "install", "uninstall"]
 
@@ -40,8 +41,8 @@ def install(*libraries: str) -> tuple[str, ...]:
             importlib.import_module(library)
         except ImportError as error:
             raise ImportError(f"{library} is not installed: pip install {library}") from error
-        with _patch.recording(library):
-            _module(library).install()
+        _patch.installed[library] = Patches()
+        _module(library).install(_patch.installed[library])
     return tuple(_patch.installed)
 
 

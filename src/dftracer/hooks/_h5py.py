@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from dftracer.hooks._patch import DATA_IO, trace_method
+from dftracer.torch.patches import Patches
 
 __all__ = ["install"]
 
@@ -18,11 +19,11 @@ def _dataset(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {"path": str(args[0].file.filename), "dataset": str(args[0].name)}
 
 
-def install() -> None:
+def install(patches: Patches) -> None:
     """Trace files and datasets."""
     h5py = importlib.import_module("h5py")
 
-    trace_method(h5py.File, "__init__", DATA_IO.open, _file)
-    trace_method(h5py.File, "close", DATA_IO.close, lambda args, _: {"path": str(args[0].filename)})
-    trace_method(h5py.Dataset, "__getitem__", DATA_IO.read, _dataset)
-    trace_method(h5py.Dataset, "__setitem__", DATA_IO.write, _dataset)
+    trace_method(patches, h5py.File, "__init__", DATA_IO.open, _file)
+    trace_method(patches, h5py.File, "close", DATA_IO.close, lambda args, _: {"path": str(args[0].filename)})
+    trace_method(patches, h5py.Dataset, "__getitem__", DATA_IO.read, _dataset)
+    trace_method(patches, h5py.Dataset, "__setitem__", DATA_IO.write, _dataset)

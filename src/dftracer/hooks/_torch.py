@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from dftracer.hooks._patch import CHECKPOINT_IO, trace_method
+from dftracer.torch.patches import Patches
 
 __all__ = ["install"]
 
@@ -14,16 +15,21 @@ def _name(target: Any) -> str:
     return str(getattr(target, "name", target)) if not hasattr(target, "getbuffer") else "<memory>"
 
 
-def install() -> None:
+def install(patches: Patches) -> None:
     """Trace both."""
     torch = importlib.import_module("torch")
 
     trace_method(
+        patches,
         torch,
         "save",
         CHECKPOINT_IO.write,
         lambda args, kw: {"path": _name(args[1] if len(args) > 1 else kw["f"])},
     )
     trace_method(
-        torch, "load", CHECKPOINT_IO.read, lambda args, kw: {"path": _name(args[0] if args else kw["f"])}
+        patches,
+        torch,
+        "load",
+        CHECKPOINT_IO.read,
+        lambda args, kw: {"path": _name(args[0] if args else kw["f"])},
     )

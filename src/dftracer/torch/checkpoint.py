@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import functools
+import io
+import os
+import pathlib
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -31,43 +34,50 @@ CALLS: dict[str, dict[str, tuple[Word, int, str]]] = {
     "safetensors.numpy": {"save_file": (CAPTURE, 1, "filename"), "load_file": (RESTART, 0, "filename")},
 }
 
+# Whose attributes and text are Python's own: of any other object only the user knows what asking it does.
+_PATHS = (str, pathlib.PosixPath)
+_FILES = (io.BufferedWriter, io.BufferedReader, io.BufferedRandom, io.FileIO)
+
 _inside = threading.local()
 
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch the functions of one module."""
     for name, (word, at, parameter) in CALLS[module.__name__].items():
-        original = getattr(module, name, None)
-        if original is not None:
-            patches.replace(module, name, _timed(original, word, at, parameter))
+        if hasattr(module, name):
+            patches.around(module, name, _timed(word, at, parameter))
 
 
-def _timed(original: Any, word: Word, at: int, parameter: str) -> Any:
-    @functools.wraps(original)
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        # Inside a batch it reads samples; inside another of these it is a part of that.
-        if in_worker() or training().fetching or getattr(_inside, "call", False):
-            return original(*args, **kwargs)
-        _inside.call = True
-        start = now()
-        error = None
-        try:
-            return original(*args, **kwargs)
-        except BaseException as e:
-            error = type(e).__name__
-            raise
-        finally:
-            _inside.call = False
-            safely(_done, word, start, args[at] if len(args) > at else kwargs.get(parameter), error)
+def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            # Inside a batch it reads samples; inside another of these it is a part of that.
+            if in_worker() or training().fetching or getattr(_inside, "call", False):
+                return original(*args, **kwargs)
+            _inside.call = True
+            start = now()
+            error = None
+            try:
+                return original(*args, **kwargs)
+            except BaseException as e:
+                error = type(e).__name__
+                raise
+            finally:
+                _inside.call = False
+                safely(_done, word, start, args[at] if len(args) > at else kwargs.get(parameter), error)
 
-    return timed
+        return timed
+
+    return around
 
 
 def _done(word: Word, start: int, where: Any, error: str | None) -> None:
     end = now()
     facts: dict[str, Any] = {} if error is None else {"error": error}
-    if where is not None and not hasattr(where, "getbuffer"):
-        facts["path"] = str(getattr(where, "name", where))
+    if type(where) in _PATHS:
+        facts["path"] = os.fspath(where)
+    elif type(where) in _FILES:
+        facts["path"] = str(where.name)
     here = training()
     here.write(word, start, end, **facts)
     here.interrupt(start, end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import threading
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dftracer import _core
+from dftracer.torch.patches import Patches
 
 __all__ = [
     "ALWAYS_ASYNC",
@@ -22,7 +22,6 @@ __all__ = [
     "issued_by",
     "listen",
     "others_than",
-    "size_of",
     "unlisten",
 ]
 
@@ -63,7 +62,7 @@ class Listener(Protocol):
 
 _listeners: list[Listener] = []
 _inside = threading.local()  # `send` calls `isend`: only the call the program made is recorded
-_replaced: list[tuple[Any, str, Any, Any]] = []
+_patches = Patches()
 
 
 def distributed() -> Any:
@@ -80,18 +79,12 @@ def distributed() -> Any:
 def listen(torch: Any, listener: Listener) -> None:
     """Tell `listener` about every call from now on."""
     _listeners.append(listener)
-    if _replaced:
+    if len(_listeners) > 1:
         return
     module = torch.distributed.distributed_c10d
     for name in CALLS:
-        original = getattr(module, name, None)
-        if original is None:
-            continue
-        wrapper = _wrapped(name, original, torch.compiler.is_compiling)
-        for owner in (module, torch.distributed):
-            if getattr(owner, name, None) is original:
-                setattr(owner, name, wrapper)
-                _replaced.append((owner, name, original, wrapper))
+        if hasattr(module, name):
+            _patches.around(module, name, _told(name, torch.compiler.is_compiling))
 
 
 def others_than(listener: Listener) -> bool:
@@ -103,55 +96,41 @@ def unlisten(listener: Listener) -> None:
     """Stop telling it; the last one to leave restores everything."""
     if listener in _listeners:
         _listeners.remove(listener)
-    if _listeners:
-        return
-    for owner, name, original, wrapper in _replaced:
-        if getattr(owner, name, None) is wrapper:
-            setattr(owner, name, original)
-    _replaced.clear()
+    if not _listeners:
+        _patches.take_back()
 
 
-def _wrapped(name: str, original: Callable[..., Any], compiling: Callable[[], bool]) -> Callable[..., Any]:
-    places = {parameter: at for at, parameter in enumerate(inspect.signature(original).parameters)}
+def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        function = getattr(sys.modules["torch"].distributed.distributed_c10d, name)
+        places = {parameter: at for at, parameter in enumerate(inspect.signature(function).parameters)}
 
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # Compilers see through to the original, which they know by name.
-        if compiling() or not _listeners or getattr(_inside, "call", False):
-            return original(*args, **kwargs)
-        start = _core.time_ns()
-        _inside.call = True
-        try:
-            work = original(*args, **kwargs)
-        finally:
-            _inside.call = False
-        end = _core.time_ns()
-
-        def get(parameter: str) -> Any:
-            at = places.get(parameter, -1)
-            return args[at] if 0 <= at < len(args) else kwargs.get(parameter)
-
-        for listener in tuple(_listeners):
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # Compilers see through to the original, which they know by name.
+            if compiling() or not _listeners or getattr(_inside, "call", False):
+                return original(*args, **kwargs)
+            start = _core.time_ns()
+            _inside.call = True
             try:
-                listener.called(name, get, start, end, work)
-            except Exception as error:
-                listener.call_failed(error)
-        return work
+                work = original(*args, **kwargs)
+            finally:
+                _inside.call = False
+            end = _core.time_ns()
 
-    return wrapper
+            def get(parameter: str) -> Any:
+                at = places.get(parameter, -1)
+                return args[at] if 0 <= at < len(args) else kwargs.get(parameter)
 
+            for listener in tuple(_listeners):
+                try:
+                    listener.called(name, get, start, end, work)
+                except Exception as error:
+                    listener.call_failed(error)
+            return work
 
-def size_of(value: Any) -> tuple[int, str | None]:
-    """Bytes and dtype of a tensor or a list of them."""
-    if value is None:
-        return 0, None
-    if isinstance(value, (list, tuple)):
-        sizes = [size_of(each) for each in value]
-        return sum(size for size, _ in sizes), next((dtype for _, dtype in sizes if dtype), None)
-    try:
-        return int(value.numel()) * int(value.element_size()), str(value.dtype).removeprefix("torch.")
-    except Exception:
-        return 0, None
+        return call
+
+    return around
 
 
 class Groups:

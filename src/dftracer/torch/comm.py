@@ -15,6 +15,7 @@ from dftracer.auto._events import Word
 from dftracer.python import ai
 from dftracer.torch import collectives as calls
 from dftracer.torch.patches import Patches
+from dftracer.torch.tensors import size_of
 
 __all__ = ["install"]
 
@@ -49,8 +50,8 @@ class _Calls:
         group = None if self._failed or calls.others_than(self) else self._groups.of(get("group"))
         if group is None:
             return
-        sent_bytes, dtype = calls.size_of(get(sent) if sent else None)
-        received_bytes, other = calls.size_of(get(received) if received else None)
+        sent_bytes, dtype = size_of(get(sent) if sent else None)
+        received_bytes, other = size_of(get(received) if received else None)
         waits = not (name in calls.ALWAYS_ASYNC or (bool(get("async_op")) and work is not None))
         training().write(
             _WORDS[calls.EVENT.get(kind, kind)],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -24,42 +24,44 @@ _IMPORTED_US = now() // 1000  # this module is loaded once torch is
 def install_autograd(module: ModuleType, patches: Patches) -> None:
     """Watch `torch.autograd.backward`, which `Tensor.backward` calls, and `torch.autograd.grad`."""
     compiling = sys.modules["torch"].compiler.is_compiling
-    original = module.backward
 
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        if compiling():  # compilers see the original function, which they know
-            return original(*args, **kwargs)
-        here = training()
-        try:
-            here.backward_begins()
-        except Exception as error:
-            failed("backward_begins", error)
-        try:
+    def around_backward(original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if compiling():  # compilers see the original function, which they know
+                return original(*args, **kwargs)
+            here = training()
+            try:
+                here.backward_begins()
+            except Exception as error:
+                failed("backward_begins", error)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                safely(here.backward_ends, error)
+                raise
+            try:
+                here.backward_ends()
+            except Exception as error:
+                failed("backward_ends", error)
+            return result
+
+        return backward
+
+    def around_grad(original: Callable[..., Any]) -> Callable[..., Any]:
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            # Gradients of which gradients are taken are a part of forward (a penalty, a force).
+            again = args[_CREATE_GRAPH] if len(args) > _CREATE_GRAPH else kwargs.get("create_graph")
+            if compiling() or (again is not False and again is not None):
+                return original(*args, **kwargs)
+            start = now()
             result = original(*args, **kwargs)
-        except BaseException as error:
-            safely(here.backward_ends, error)
-            raise
-        try:
-            here.backward_ends()
-        except Exception as error:
-            failed("backward_ends", error)
-        return result
+            safely(training().took_gradients, start, now())
+            return result
 
-    patches.replace(module, "backward", backward)
-    grad_original = module.grad
+        return grad
 
-    @functools.wraps(grad_original)
-    def grad(*args: Any, **kwargs: Any) -> Any:
-        # Gradients of which gradients are taken are a part of forward (a penalty, a force).
-        if compiling() or kwargs.get("create_graph") or (len(args) > _CREATE_GRAPH and args[_CREATE_GRAPH]):
-            return grad_original(*args, **kwargs)
-        start = now()
-        result = grad_original(*args, **kwargs)
-        safely(training().took_gradients, start, now())
-        return result
-
-    patches.replace(module, "grad", grad)
+    patches.around(module, "backward", around_backward)
+    patches.around(module, "grad", around_grad)
 
 
 def install_optimizers(module: ModuleType, patches: Patches) -> None:
@@ -87,18 +89,19 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
     patches.later(module.register_optimizer_step_pre_hook(before).remove)
     patches.later(module.register_optimizer_step_post_hook(after).remove)
 
-    optimizer_class: Any = module.Optimizer
-    init_original = optimizer_class.__init__
+    def around_init(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(*args: Any, **kwargs: Any) -> None:
+            if compiling():
+                original(*args, **kwargs)
+                return
+            _core.no_optimizer(False)
+            original(*args, **kwargs)
+            safely(lambda: training().optimizer_made())
+            safely(_optimizer_made)
 
-    @functools.wraps(init_original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        _core.no_optimizer(False)
-        init_original(self, *args, **kwargs)
-        safely(lambda: training().optimizer_made())
-        # One that is made after steps begins another training.
-        safely(_optimizer_made)
+        return init
 
-    patches.replace(optimizer_class, "__init__", init)
+    patches.around(module.Optimizer, "__init__", around_init)
     _core.no_optimizer(half_made(sys.modules["torch"]))  # otherwise some may have been created before
     patches.later(lambda: _core.no_optimizer(False))
 
@@ -114,23 +117,23 @@ def _optimizer_made() -> None:
 
 def install_scaler(module: ModuleType, patches: Patches) -> None:
     """`GradScaler.step` is the optimizer step, whether it lets the optimizer step or not."""
-    owner: Any = module.GradScaler
-    original = owner.step
 
-    @functools.wraps(original)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        here = training()
-        if here.scaling == ALL_INSIDE:
-            return original(self, optimizer, *args, **kwargs)
-        safely(here.optimizer_begins, optimizer)
-        here.scaling, here.scaled = id(optimizer), False
-        try:
-            return original(self, optimizer, *args, **kwargs)
-        finally:
-            here.scaling = 0
-            safely(here.optimizer_ends, optimizer, not here.scaled)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            here = training()
+            if here.scaling == ALL_INSIDE:
+                return original(self, optimizer, *args, **kwargs)
+            safely(here.optimizer_begins, optimizer)
+            here.scaling, here.scaled = id(optimizer), False
+            try:
+                return original(self, optimizer, *args, **kwargs)
+            finally:
+                here.scaling = 0
+                safely(here.optimizer_ends, optimizer, not here.scaled)
 
-    patches.replace(owner, "step", step)
+        return step
+
+    patches.around(module.GradScaler, "step", around)
 
 
 def install_compiler(module: ModuleType, patches: Patches) -> None:

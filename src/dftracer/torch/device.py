@@ -15,6 +15,7 @@ from collections import deque
 from dftracer import _core
 from dftracer._before_finalize import before_finalize
 from dftracer.torch.device_clock import DeviceClock
+from dftracer.torch.patches import Patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class TorchPool:
         self._free: dict[int, list[Any]] = {}
         self.captures = 0
         self.lock = threading.Lock()
+        self.patches = Patches()  # for as long as the process lives
         self._guard_captures()
 
     def may_touch(self) -> bool:
@@ -92,26 +94,31 @@ class TorchPool:
 
     def _guard_captures(self) -> None:
         """A capture waits for the query in progress, and no other is made until the capture ends."""
+
+        def around_begin(original: Callable[..., Any]) -> Callable[..., Any]:
+            def capture_begin(*args: Any, **kwargs: Any) -> Any:
+                with self.lock:
+                    self.captures += 1
+                try:
+                    return original(*args, **kwargs)
+                except BaseException:
+                    self.captures -= 1
+                    raise
+
+            return capture_begin
+
+        def around_end(original: Callable[..., Any]) -> Callable[..., Any]:
+            def capture_end(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    self.captures = max(self.captures - 1, 0)
+
+            return capture_end
+
         graph = self._cuda.graphs.CUDAGraph
-        begin, end = graph.capture_begin, graph.capture_end
-
-        def capture_begin(this: Any, *args: Any, **kwargs: Any) -> Any:
-            with self.lock:
-                self.captures += 1
-            try:
-                return begin(this, *args, **kwargs)
-            except BaseException:
-                self.captures -= 1
-                raise
-
-        def capture_end(this: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return end(this, *args, **kwargs)
-            finally:
-                self.captures = max(self.captures - 1, 0)
-
-        capture_begin.__doc__, capture_end.__doc__ = begin.__doc__, end.__doc__
-        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+        self.patches.around(graph, "capture_begin", around_begin)
+        self.patches.around(graph, "capture_end", around_end)
 
 
 class DeviceEvents:

@@ -1,14 +1,13 @@
 """`DataLoader` in the process that trains: where a batch is awaited, and which worker made it.
 
-The iterator keeps its type: only the class's `__next__` is another function. What is known about an iterator
-is in a separate table, and a batch is identified by the loader's task number.
+What is known about an iterator is in a separate table, and a batch is identified by the loader's task number.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -26,16 +25,17 @@ _passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch `torch.utils.data.dataloader`."""
-    iter_original = module.DataLoader.__iter__
 
-    @functools.wraps(iter_original)
-    def loader_iter(self: Any) -> Any:
-        began = now()
-        iterator = iter_original(self)
-        safely(_began, self, iterator, began)
-        return iterator
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def loader_iter(self: Any) -> Any:
+            began = now()
+            iterator = original(self)
+            safely(_began, self, iterator, began)
+            return iterator
 
-    patches.replace(module.DataLoader, "__iter__", loader_iter)
+        return loader_iter
+
+    patches.around(module.DataLoader, "__iter__", around)
     _watch_next(module, patches)
     _watch_order(module, patches)
     worker.install(module, patches)
@@ -43,33 +43,33 @@ def install(module: ModuleType, patches: Patches) -> None:
 
 def _watch_next(module: ModuleType, patches: Patches) -> None:
     compiling = sys.modules["torch"].compiler.is_compiling
-    iterator_class: Any = module._BaseDataLoaderIter
-    next_original = iterator_class.__next__
 
-    @functools.wraps(next_original)
-    def iterator_next(self: Any) -> Any:
-        if compiling():  # compilers see the original function, which they know
-            return next_original(self)
-        here = training()
-        if here.fetching:  # a data set that loads through a loader of its own
-            return next_original(self)
-        start = here.fetch_begins()
-        try:
-            batch = next_original(self)
-        except StopIteration:
-            safely(here.loader_ended, _pass_of(self), start)
-            raise
-        except BaseException as error:
-            safely(here.fetch_failed, _pass_of(self), start, error)
-            raise
-        try:
-            if not here.got(self, start):
-                here.fetched(_pass_of(self), start)
-        except Exception as error:
-            failed("fetched", error)
-        return batch
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def iterator_next(self: Any) -> Any:
+            if compiling():  # compilers see the original function, which they know
+                return original(self)
+            here = training()
+            if here.fetching:  # a data set that loads through a loader of its own
+                return original(self)
+            start = here.fetch_begins()
+            try:
+                batch = original(self)
+            except StopIteration:
+                safely(here.loader_ended, _pass_of(self), start)
+                raise
+            except BaseException as error:
+                safely(here.fetch_failed, _pass_of(self), start, error)
+                raise
+            try:
+                if not here.got(self, start):
+                    here.fetched(_pass_of(self), start)
+            except Exception as error:
+                failed("fetched", error)
+            return batch
 
-    patches.replace(iterator_class, "__next__", iterator_next)
+        return iterator_next
+
+    patches.around(module._BaseDataLoaderIter, "__next__", around)
 
 
 def _began(loader: Any, iterator: Any, began: int) -> None:
@@ -80,7 +80,7 @@ def _began(loader: Any, iterator: Any, began: int) -> None:
         before.iterator = None
         restarts = before.restarts + 1
     of = Pass(id(loader), began, now(), restarts)
-    if getattr(loader, "persistent_workers", False):
+    if vars(loader).get("persistent_workers"):
         of.of_iterator(iterator)
     else:
         of.follow(iterator)
@@ -100,26 +100,27 @@ _got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def _watch_order(module: ModuleType, patches: Patches) -> None:
-    owner: Any = module._MultiProcessingDataLoaderIter
-    process_original, get_original = owner._process_data, owner._get_data
+    def around_get(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_data(self: Any) -> Any:
+            got = original(self)
+            if not getattr(self, "_in_order", True) and type(got) is tuple and type(got[0]) is int:
+                _got[self] = got[0]
+            return got
 
-    @functools.wraps(get_original)
-    def get_data(self: Any) -> Any:
-        got = get_original(self)
-        if not getattr(self, "_in_order", True) and isinstance(got, tuple) and isinstance(got[0], int):
-            _got[self] = got[0]
-        return got
+        return get_data
 
-    @functools.wraps(process_original)
-    def process_data(self: Any, data: Any, *worker: Any) -> Any:
-        try:
-            _handed_out(self, worker[0] if worker else None)
-        except Exception as error:
-            failed("handed_out", error)
-        return process_original(self, data, *worker)
+    def around_process(original: Callable[..., Any]) -> Callable[..., Any]:
+        def process_data(self: Any, data: Any, *worker: Any) -> Any:
+            try:
+                _handed_out(self, worker[0] if worker else None)
+            except Exception as error:
+                failed("handed_out", error)
+            return original(self, data, *worker)
 
-    patches.replace(owner, "_get_data", get_data)
-    patches.replace(owner, "_process_data", process_data)
+        return process_data
+
+    patches.around(module._MultiProcessingDataLoaderIter, "_get_data", around_get)
+    patches.around(module._MultiProcessingDataLoaderIter, "_process_data", around_process)
 
 
 def _handed_out(iterator: Any, worker: int | None) -> None:

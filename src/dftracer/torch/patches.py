@@ -1,40 +1,128 @@
-"""Changes to other modules, each of which can be undone."""
+"""Observing the calls of other people's functions; everything can be undone.
+
+No object takes another one's place. A Python function stays the object it is and gets other code, which calls
+ours; a method written in C keeps its descriptor (native/module/observe.hpp). So the calls of whoever holds
+the function, under whichever name, are observed, and identity, names, signature, defaults and pickling are
+what they were: the program and a process that is not traced can exchange what they pickle.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
 
-from dftracer import _messages
+from dftracer import _core, _messages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from types import CellType, CodeType, FunctionType
+    from typing import Any, TypeAlias
 
-__all__ = ["Patches", "failed", "out_of_sight", "safely"]
+    Around: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_ARGS, _KWARGS, _NOT_PLAIN = 0x04, 0x08, 0x20 | 0x80 | 0x200  # flags of code; generators and coroutines
+
+
+class Observed:
+    """A function of which we know the calls: what it was, and what was put around it, outermost last."""
+
+    __slots__ = ("_ours", "function", "layers", "name", "own_closure", "own_code", "owner")
+
+    def __init__(self, owner: Any, name: str, function: FunctionType) -> None:
+        self.owner, self.name, self.function = owner, name, function
+        self.own_code: CodeType = function.__code__
+        self.own_closure: tuple[CellType, ...] | None = function.__closure__
+        self.layers: list[Around] = []
+        self._ours = self.own_code
+
+    def rebuild(self) -> None:
+        """Put all layers around the original, or restore it if there are none."""
+        function = self.function
+        if function.__code__ is not self._ours:
+            return  # somebody else's doing since then
+        if not self.layers:
+            _core.exchange_code(function, self.own_code, self.own_closure)
+            self._ours = self.own_code
+            return
+        call = self._original()
+        for around in self.layers:
+            call = around(call)
+            safely(out_of_sight, call)
+        door = _door(self.own_code, call)
+        safely(out_of_sight, door)
+        _core.exchange_code(function, door.__code__, door.__closure__)
+        self._ours = function.__code__
+
+    def _original(self) -> Callable[..., Any]:
+        function = self.function
+        original = type(function)(
+            self.own_code, function.__globals__, function.__name__, function.__defaults__, self.own_closure
+        )
+        original.__kwdefaults__ = function.__kwdefaults__
+        original.__qualname__ = function.__qualname__
+        return original
+
+
+# Every function that is observed now, by its identity, and every method that is written in C.
+observed: dict[int, Observed] = {}
+watched: list[tuple[Any, str, Any]] = []  # owner, name, descriptor
 
 
 class Patches:
-    """What was changed, newest last."""
+    """What was changed by one part of the tracer, newest last."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
-    def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute; a later change by other code is left alone when this one is undone."""
-        own = name in vars(owner)
-        before = vars(owner).get(name)
+    def around(self, owner: Any, name: str, around: Around) -> None:
+        """Have every call of the function `owner.name` go through `around(original)`."""
+        function = _function(owner, name)
+        seen = observed.get(id(function))
+        if seen is None:
+            seen = observed[id(function)] = Observed(owner, name, function)
+        seen.layers.append(around)
+        seen.rebuild()
 
         def undo() -> None:
-            if vars(owner).get(name) is not value:
-                return
-            if own:
-                setattr(owner, name, before)
-            else:
-                delattr(owner, name)
+            seen.layers.remove(around)
+            seen.rebuild()
+            if not seen.layers:
+                observed.pop(id(function), None)
 
-        safely(out_of_sight, value)
-        setattr(owner, name, value)
+        self._undo.append(undo)
+
+    def instead(self, owner: type, name: str, around: Around) -> None:
+        """Replace a method of a class that another compiler made, so that it has no code to exchange."""
+        original = vars(owner)[name]
+        ours = functools.wraps(original)(around(original))
+        setattr(owner, name, ours)
+
+        def undo() -> None:
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, original)
+
+        self._undo.append(undo)
+
+    def after_method(
+        self,
+        owner: Any,
+        name: str,
+        observer: Callable[[Any, Any, int], None],
+        plain: tuple[type, ...],
+        uninteresting: type,
+    ) -> None:
+        """Tell `observer` about calls of a method written in C (`_core.watch_method` says about which)."""
+        descriptor = getattr(owner, name)
+        if not _core.watch_method(descriptor, observer, plain, uninteresting):
+            raise TypeError(f"{owner.__name__}.{name} is called in an unknown way")
+        entry = (owner, name, descriptor)
+        watched.append(entry)
+
+        def undo() -> None:
+            _core.unwatch_method(descriptor)
+            watched.remove(entry)
+
         self._undo.append(undo)
 
     def later(self, undo: Callable[[], None]) -> None:
@@ -50,11 +138,62 @@ class Patches:
                 _messages.error(f"auto: a change could not be undone: {type(error).__name__}: {error}")
 
 
+def _function(owner: Any, name: str) -> FunctionType:
+    """The function itself, without what binds it; a class may have inherited it."""
+    found = None
+    for each in getattr(owner, "__mro__", (owner,)):
+        if name in vars(each):
+            found = vars(each)[name]
+            break
+    function: Any = getattr(found, "__func__", found)
+    plain = type(function) is type(_function) and not function.__code__.co_flags & _NOT_PLAIN
+    if not plain:
+        raise TypeError(f"{getattr(owner, '__name__', owner)}.{name} is no plain function")
+    return function  # type: ignore[no-any-return]
+
+
+def _door(code: CodeType, call: Callable[..., Any]) -> FunctionType:
+    """A function with the parameters of `code`, all of which it hands to `call`.
+
+    It claims to be where `code` is: for tracebacks, `inspect.getsource`, compilers that decide by the file.
+    """
+    names = code.co_varnames
+    positional, end = list(names[: code.co_argcount]), code.co_argcount + code.co_kwonlyargcount
+    by_name = names[code.co_argcount : end]
+    rest = f"*{names[end]}" if code.co_flags & _ARGS else ""
+    named_rest = f"**{names[end + bool(rest)]}" if code.co_flags & _KWARGS else ""
+    parameters = positional.copy()
+    if code.co_posonlyargcount:
+        parameters.insert(code.co_posonlyargcount, "/")
+    if rest or by_name:
+        parameters.append(rest or "*")
+    parameters += by_name
+    arguments = positional + [rest] * bool(rest) + [f"{name}={name}" for name in by_name]
+    if named_rest:
+        parameters.append(named_rest)
+        arguments.append(named_rest)
+    ours = "call"
+    while ours in names:
+        ours += "_"
+    source = (
+        f"def outer({ours}):\n"
+        f" def door({', '.join(parameters)}): return {ours}({', '.join(arguments)})\n"
+        f" return door"
+    )
+    made: dict[str, Any] = {}
+    exec(compile(source, code.co_filename, "exec", dont_inherit=True), made)  # noqa: S102
+    door: FunctionType = made["outer"](call)
+    door.__code__ = door.__code__.replace(
+        co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno
+    )
+    return door
+
+
 def out_of_sight(function: Any) -> None:
     """Keep torch's compiler from compiling a function of ours for itself, as it does with the user's.
 
-    Inside a graph it is still looked through. Torch's own functions, which ours take the place of, are on the
-    compiler's list of what not to compile.
+    Inside a graph it is still looked through. Torch's own functions, whose calls pass through ours, are on
+    the compiler's list of what not to compile.
     """
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     compiler: Any = sys.modules.get("torch._C._dynamo.eval_frame")

@@ -1,24 +1,38 @@
 """Making batches, in a loader's workers or in the main process: items, transforms, collation.
 
-The data set itself is not changed: the fetcher that torch makes around it is given a stand-in that
-measures time. In workers, events carry the task number, by which the main process identifies the
-batch.
+Nothing of the program's is replaced. While a fetcher of torch's makes a batch, torch's own code runs on a
+stand-in for the *fetcher*, which measures how long the data set and the collation take; the fetcher itself,
+the data set and the function that collates stay the objects they are. Transforms are seen where their
+library's class can be observed (torchvision's `Compose`). In workers, events carry the task number, by which
+the main process identifies the batch.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dftracer._core import items, mute_models
+from dftracer._core import items, mute_models, training
 from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, Word, now
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 
-__all__ = ["in_worker", "install"]
+__all__ = ["TRANSFORMS", "in_worker", "install", "install_transforms"]
 
-_TRANSFORMS = ("transform", "target_transform", "transforms")
+# Module -> class and the method that applies all of its transforms.
+TRANSFORMS = {
+    "torchvision.transforms.transforms": ("Compose", "__call__"),
+    "torchvision.transforms.v2._container": ("Compose", "forward"),
+}
+
+
+_ABSENT = object()
+# The names that `fetch` of torch's fetchers uses, all of which ours have.
+_KNOWN = {
+    *("StopIteration", "append", "hasattr", "len", "next", "__getitems__"),
+    *("auto_collation", "collate_fn", "dataset", "dataset_iter", "drop_last", "ended"),
+}
 
 
 class _Task:
@@ -28,6 +42,7 @@ class _Task:
         self.batch: int | None = None
         self.restarts = 0
         self.worker = False
+        self.transforming = False
 
 
 _task = _Task()
@@ -52,7 +67,7 @@ def _log(word: Word, start: int, *pairs: Any) -> None:
 
 
 class _Tasks:
-    """A worker's queue of tasks that remembers the latest."""
+    """A worker's queue of tasks that remembers the latest; only torch's loop holds it."""
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
@@ -70,36 +85,72 @@ class _Tasks:
 
 
 class _Items:
-    """A data set as its fetcher sees it."""
+    """The data set, for the time torch's fetcher makes one batch of it."""
+
+    __slots__ = ("dataset", "one_by_one")
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        self._many = getattr(dataset, "__getitems__", None)
+        self.dataset = dataset
+        self.one_by_one: _OneByOne | None = None
 
     def __getitem__(self, index: Any) -> Any:
         start = now()
-        item = self._dataset[index]
-        if isinstance(index, int):
+        item = self.dataset[index]
+        if type(index) is int:
             _log(ITEM, start, "image_idx", index)
         else:
             _log(ITEM, start)
         return item
 
-    def __getitems__(self, indices: Any) -> Any:
-        """The items of a batch, as the fetcher itself would get them."""
-        if not self._many:
-            return items(ITEM, self._dataset, indices, _task.batch, _task.restarts)
-        start = now()
-        found = self._many(indices)
-        _log(ITEM, start, "items", len(indices))
+    @property
+    def __getitems__(self) -> Any:
+        """The data set is asked whether it has it as often as torch would ask it."""
+        if self.one_by_one is not None:
+            return self.one_by_one
+        many = getattr(self.dataset, "__getitems__", _ABSENT)
+        if many is not _ABSENT:
+            return _Many(many)
+        found = self.one_by_one = _OneByOne(self.dataset)
         return found
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dataset, name)
+
+class _OneByOne:
+    """What torch does with a data set that has no `__getitems__`."""
+
+    __slots__ = ("dataset",)
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __call__(self, indices: Any) -> Any:
+        return items(ITEM, self.dataset, indices, _task.batch, _task.restarts)
+
+
+class _Many:
+    """A data set's `__getitems__`."""
+
+    __slots__ = ("_many",)
+
+    def __init__(self, many: Any) -> None:
+        self._many = many
+
+    def __bool__(self) -> bool:
+        return bool(self._many)
+
+    def __call__(self, indices: Any) -> Any:
+        start = now()
+        found = self._many(indices)
+        if type(indices) is list:
+            _log(ITEM, start, "items", len(indices))
+        else:
+            _log(ITEM, start)
+        return found
 
 
 class _Stream:
-    """The iterator of an iterable data set."""
+    """The iterator of an iterable data set, for the time torch's fetcher makes one batch of it."""
+
+    __slots__ = ("_iterator",)
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = iterator
@@ -113,129 +164,107 @@ class _Stream:
         _log(ITEM, start)
         return item
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._iterator, name)
 
+class _MapFetcher:
+    """Takes the place of torch's fetcher inside one call of its `fetch`."""
 
-class _Transform:
-    """A transform of the data set that measures time; otherwise it behaves like the original."""
+    __slots__ = ("_collate", "auto_collation", "dataset")
 
-    def __init__(self, transform: Any) -> None:
-        self._transform = transform
+    def __init__(self, fetcher: Any) -> None:
+        self.auto_collation = fetcher.auto_collation
+        self.dataset: Any = _Items(fetcher.dataset)
+        self._collate = fetcher.collate_fn
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def collate_fn(self, items: Any) -> Any:
         start = now()
-        result = self._transform(*args, **kwargs)
-        _log(PREPROCESS, start)
-        return result
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transform, name)
-
-    def __reduce__(self) -> Any:
-        return _itself, (self._transform,)
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _timed_collate(collate: Any) -> Any:
-    log = COLLATE.log
-
-    def timed(items: Any) -> Any:
-        start = now()
-        batch = collate(items)
-        if type(items) is list and _task.batch is None:
-            log(start, 0, "items", len(items))
-        elif isinstance(items, list):
-            _log(COLLATE, start, "items", len(items))
-        else:
+        batch = self._collate(items)
+        if type(items) is not list:
             _log(COLLATE, start)
+        elif _task.batch is None:
+            COLLATE.log(start, 0, "items", len(items))
+        else:
+            _log(COLLATE, start, "items", len(items))
         return batch
 
-    safely(out_of_sight, timed)
-    return timed
 
+class _IterableFetcher(_MapFetcher):
+    """The same of an iterable data set: torch notes in its fetcher that there is no more."""
 
-def _datasets(dataset: Any) -> list[Any]:
-    """The data set and those it draws from (`Subset`)."""
-    found: list[Any] = []
-    while dataset is not None and len(found) < 8:
-        found.append(dataset)
-        dataset = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
-    return found
+    __slots__ = ("_fetcher", "dataset_iter", "drop_last")
 
+    def __init__(self, fetcher: Any) -> None:
+        self._fetcher = fetcher
+        self.auto_collation, self.drop_last = fetcher.auto_collation, fetcher.drop_last
+        self.dataset_iter = _Stream(fetcher.dataset_iter)
+        self._collate = fetcher.collate_fn
 
-def _swap_transforms(dataset: Any) -> list[tuple[Any, str, Any]]:
-    swapped = []
-    for each in _datasets(dataset):
-        for name in _TRANSFORMS:
-            own = vars(each).get(name) if hasattr(each, "__dict__") else None
-            if callable(own) and not isinstance(own, _Transform):
-                vars(each)[name] = _Transform(own)
-                swapped.append((each, name, own))
-                if name == "transform":
-                    break  # torchvision keeps `transforms` around `transform`
-    return swapped
+    @property
+    def ended(self) -> bool:
+        return bool(self._fetcher.ended)
 
-
-def _swap_back(swapped: list[tuple[Any, str, Any]]) -> None:
-    for owner, name, own in swapped:
-        if isinstance(vars(owner).get(name), _Transform):
-            vars(owner)[name] = own
+    @ended.setter
+    def ended(self, value: bool) -> None:
+        self._fetcher.ended = value
 
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch the fetchers of `torch.utils.data`, and the workers' loop."""
-    for ours in (_Items.__getitem__, _Items.__getitems__, _Stream.__next__, _Transform.__call__, _log):
+    for ours in (
+        _Items.__getitem__,
+        _OneByOne.__call__,
+        _Many.__call__,
+        _Stream.__next__,
+        _MapFetcher.collate_fn,
+        _log,
+    ):
         safely(out_of_sight, ours)
-    kind: Any = module._DatasetKind
-    create_original = kind.create_fetcher
-
-    @functools.wraps(create_original)
-    def create_fetcher(*args: Any, **kwargs: Any) -> Any:
-        fetcher = create_original(*args, **kwargs)
-        safely(_watch, fetcher)
-        return fetcher
-
-    patches.replace(kind, "create_fetcher", staticmethod(create_fetcher))
-
-    loop_module: Any = sys.modules["torch.utils.data._utils.worker"]
-    loop_original = loop_module._worker_loop
+    fetchers: Any = module._utils.fetch
+    _watch_fetch(fetchers._MapDatasetFetcher, _MapFetcher, patches)
+    _watch_fetch(fetchers._IterableDatasetFetcher, _IterableFetcher, patches)
 
     # Spawned workers find it by its name: their own, or torch's where nothing is watched.
-    @functools.wraps(loop_original)
-    def worker_loop(dataset_kind: Any, dataset: Any, index_queue: Any, *args: Any, **kwargs: Any) -> Any:
-        _task.worker, _task.batch, _task.restarts = True, None, 0
-        mute_models(True)
-        safely(_swap_transforms, dataset)
-        return loop_original(dataset_kind, dataset, _Tasks(index_queue), *args, **kwargs)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def worker_loop(dataset_kind: Any, dataset: Any, index_queue: Any, *args: Any, **kwargs: Any) -> Any:
+            _task.worker, _task.batch, _task.restarts = True, None, 0
+            mute_models(True)
+            return original(dataset_kind, dataset, _Tasks(index_queue), *args, **kwargs)
 
-    patches.replace(loop_module, "_worker_loop", worker_loop)
+        return worker_loop
+
+    patches.around(sys.modules["torch.utils.data._utils.worker"], "_worker_loop", around)
 
 
-def _watch(fetcher: Any) -> None:
-    fetcher.collate_fn = _timed_collate(fetcher.collate_fn)
-    if hasattr(fetcher, "dataset_iter"):
-        fetcher.dataset_iter = _Stream(fetcher.dataset_iter)
-    else:
-        fetcher.dataset = _Items(fetcher.dataset)
-    if in_worker():
-        return
-    fetch = fetcher.fetch
-    dataset = fetcher.dataset._dataset if isinstance(fetcher.dataset, _Items) else fetcher.dataset
-    swapped_now = _swap_transforms(dataset)
-    _swap_back(swapped_now)
-    if not swapped_now:
-        return
+def _watch_fetch(owner: Any, stand_in: type[_MapFetcher], patches: Patches) -> None:
+    if not _KNOWN.issuperset(owner.fetch.__code__.co_names):
+        return  # a torch whose fetcher needs more than ours has: its batches are not looked into
 
-    # In the program's own process its data set is another's only for as long as a batch is made.
-    def fetch_swapped(index: Any) -> Any:
-        swapped = safely(_swap_transforms, dataset) or []
-        try:
-            return fetch(index)
-        finally:
-            _swap_back(swapped)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def fetch(self: Any, index: Any) -> Any:
+            # A subclass may expect itself.
+            return original(stand_in(self) if type(self) is owner else self, index)
 
-    fetcher.fetch = fetch_swapped
+        return fetch
+
+    patches.around(owner, "fetch", around)
+
+
+def install_transforms(module: ModuleType, patches: Patches) -> None:
+    """Watch the class that applies a list of transforms to items; one inside another is a part of that."""
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(*args: Any, **kwargs: Any) -> Any:
+            if _task.transforming or not (_task.worker or training().fetching):
+                return original(*args, **kwargs)
+            _task.transforming = True
+            start = now()
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                _task.transforming = False
+            _log(PREPROCESS, start)
+            return result
+
+        return apply
+
+    owner, name = TRANSFORMS[module.__name__]
+    patches.around(getattr(module, owner), name, around)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -16,8 +17,11 @@ _HIGHEST = 200
 def look_at(name: str, thing: Any) -> None:
     """The type of an object, everything that can be asked of it, and what is in it."""
     kind = type(thing)
-    print(f"{name}: {kind.__module__}.{kind.__qualname__}", *sorted(dir(thing)))
-    if not isinstance(thing, type):
+    # A function may be observed: its names, its signature and what pickle makes of it stay.
+    function = inspect.isroutine(thing)
+    if not function:
+        print(f"{name}: {kind.__module__}.{kind.__qualname__}", *sorted(dir(thing)))
+    if not (function or isinstance(thing, type)):
         print(f"{name} holds", *sorted(getattr(thing, "__dict__", {})))
     if callable(thing):
         words = (getattr(thing, key, None) for key in ("__module__", "__qualname__", "__name__", "__doc__"))

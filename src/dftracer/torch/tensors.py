@@ -1,0 +1,64 @@
+"""Looking at a batch without touching it.
+
+Only what torch and Python themselves define is asked: plain tensors and parameters, and exact dicts, lists
+and tuples around them. A subclass of any of these is the program's own: its properties and methods may do
+anything. Modes of `__torch_function__` would be called for every question about a plain tensor, so that they
+are closed meanwhile.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+_DEPTH = 3
+
+_plain: tuple[type, ...] = ()
+_nothing = nullcontext()
+
+
+def plain_types() -> tuple[type, ...]:
+    """The types of tensors that may be asked; torch is there."""
+    global _plain  # noqa: PLW0603 - known after the first time
+    if not _plain:
+        torch = sys.modules["torch"]
+        _plain = (torch.Tensor, torch.nn.Parameter)
+    return _plain
+
+
+def unseen() -> AbstractContextManager[Any]:
+    """Questions about tensors inside it are not seen by modes of the program."""
+    native: Any = sys.modules["torch"]._C
+    context: AbstractContextManager[Any] = (
+        native.DisableTorchFunction() if native._len_torch_function_stack() else _nothing
+    )
+    return context
+
+
+def tensors_in(value: Any, most: int) -> list[Any]:
+    """The plain tensors of a batch, as far as it is made of builtin containers; at most `most`."""
+    found: list[Any] = []
+    _find(value, plain_types(), found, most, _DEPTH)
+    return found
+
+
+def _find(value: Any, plain: tuple[type, ...], found: list[Any], most: int, depth: int) -> None:
+    kind = type(value)
+    if kind in plain:
+        found.append(value)
+    elif depth and (kind is dict or kind is list or kind is tuple):
+        for each in value.values() if kind is dict else value:
+            if len(found) >= most:
+                return
+            _find(each, plain, found, most, depth - 1)
+
+
+def size_of(value: Any) -> tuple[int, str | None]:
+    """Bytes and dtype of the plain tensors in `value`; the dtype is that of the first."""
+    tensors = tensors_in(value, sys.maxsize)
+    if not tensors:
+        return 0, None
+    with unseen():
+        size = sum(each.numel() * each.element_size() for each in tensors)
+        return int(size), str(tensors[0].dtype).removeprefix("torch.")
