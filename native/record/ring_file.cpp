@@ -34,6 +34,11 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
   return rc == 0;
 }
 
+bool make_size(int fd, uint64_t size) {
+  QuietWrites quiet;  // there may be a limit
+  return ftruncate(fd, off_t(size)) == 0;
+}
+
 }  // namespace
 
 bool RingFile::create_at(const std::string& path, const Layout& layout) {
@@ -43,7 +48,7 @@ bool RingFile::create_at(const std::string& path, const Layout& layout) {
   void* at = MAP_FAILED;
   // Some file systems have no owners and modes: a ring there could be anyone's.
   bool closed = fchmod(fd, 0600) == 0 && fstat(fd, &st) == 0 && is_private_file(st);
-  if (closed && ftruncate(fd, off_t(layout.rings)) == 0 && reserve_blocks(fd, 0, layout.names + kFirstNames) &&
+  if (closed && make_size(fd, layout.rings) && reserve_blocks(fd, 0, layout.names + kFirstNames) &&
       reserve_blocks(fd, layout.spool, layout.first_spool))
     at = mmap(nullptr, layout.rings, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) {

@@ -64,8 +64,9 @@ bool begin_recording(Session* s, bool for_io) {
   s->thread_due_ns.store(s->clock.first().mono_ns + kAloneNs);
   // Until the thread runs, every record asks for it.
   g_doze.store(1);
-  // Only a thread can write when a signal comes, or before a ring in private memory is lost.
-  if (s->settings.bind_signals || !s->rings.in_file()) start_writer_thread(s);
+  // Annotated programs are no short commands, and their readers expect the file soon. And only a thread can write when
+  // a signal comes, or before a ring in private memory is lost.
+  if (!for_io || s->settings.bind_signals || !s->rings.in_file()) start_writer_thread(s);
   return true;
 }
 

@@ -20,7 +20,7 @@ nn: Any = torch.nn
 from dftracer import auto  # noqa: E402
 
 
-class Net(nn.Module):  # type: ignore[misc]
+class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
@@ -103,9 +103,10 @@ def test_a_watched_model_is_the_object_it_was() -> None:
 def test_losses_are_bit_equal_and_nobody_is_warned() -> None:
     def losses() -> list[list[float]]:
         found = []
-        for wrap in (lambda m: m, lambda m: torch.compile(m, backend="aot_eager")):
+        for compiled in (False, True):
             torch.manual_seed(0)
-            found.append(_train(wrap(Net()), 6))
+            model = torch.compile(Net(), backend="aot_eager") if compiled else Net()
+            found.append(_train(model, 6))
             torch._dynamo.reset()
         return found
 
@@ -124,7 +125,7 @@ def test_classes_made_while_watched_are_watched_and_made_as_before() -> None:
     try:
         with capture() as events:
 
-            class Late(nn.Module, Mixin, option=1):  # type: ignore[misc, call-arg]
+            class Late(nn.Module, Mixin, option=1):
                 def __init__(self) -> None:
                     super().__init__()
                     self.layer = nn.Linear(4, 1)
@@ -166,7 +167,7 @@ def test_models_called_in_threads_nest_by_thread() -> None:
             inside = threading.Event()
             done = threading.Event()
 
-            class Slow(nn.Module):  # type: ignore[misc]
+            class Slow(nn.Module):
                 def __init__(self) -> None:
                     super().__init__()
                     self.layer = nn.Linear(4, 1)

@@ -388,7 +388,7 @@ def test_own_code_is_what_no_stage_covers(name: str, ran: Ran) -> None:
 def test_own_code_is_named(name: str, ran: Ran) -> None:
     samples = ran[name][1]["own_code"]
     assert samples
-    where = defaultdict(float)
+    where: defaultdict[str, float] = defaultdict(float)
     for e in samples:
         assert e.cat == "sample"
         where[e.args["where"]] += e.dur

@@ -148,9 +148,10 @@ def _account(con: Console, a: Analysis) -> None:
         for row in told
     ]
     whole = sum(row.seconds for row in told)
-    rows.append(["all", seconds_text(whole), "100 %", text.Text(account_title(a), style="dim")])
+    rows.append(["all", seconds_text(whole), "100 %", ""])
     columns = (Column("line", whole=True), *_SHARES, Column("", drop=1))
     print_table(con, "Where the time goes", columns, rows)
+    con.print(text.Text(account_title(a), style="dim"))
 
 
 def _findings(con: Console, a: Analysis, most: int) -> None:
