@@ -247,12 +247,17 @@ def test_automatic_phases_have_boundaries_too(traced: Callable[..., Run]) -> Non
         device = Device(_core.time_ns())
         events = DeviceEvents(Pool(device), device.time_ns)
         _core.set_boundary_hook(events.boundary)
-        model = torch.nn.Linear(4, 4)
+
+        class Model(torch.nn.Linear):
+            def forward(self, x):
+                device.host(1_000_000)
+                device.launch(2_000_000)
+                return super().forward(x)
+
+        model = Model(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         data = torch.utils.data.TensorDataset(torch.ones(20, 4))
         for (x,) in torch.utils.data.DataLoader(data, batch_size=2):
-            device.host(1_000_000)
-            device.launch(2_000_000)
             model(x).sum().backward()
             optimizer.step()
             device.host(3_000_000)
