@@ -378,7 +378,6 @@ void patch_new_objects() {
 }
 
 void call_libc_directly() {
-  if (any_sanitizer()) return;
   Patcher& p = patcher();
   std::lock_guard lock(p.mutex);
   Scan scan = scan_objects();

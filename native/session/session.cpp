@@ -13,6 +13,7 @@
 #include "intercept/patcher.hpp"
 #include "record/large_payloads.hpp"
 #include "record/names.hpp"
+#include "record/sanitizer.hpp"
 #include "session/pages.hpp"
 #include "session/session_clock.hpp"
 #include "session/session_hooks.hpp"
@@ -74,7 +75,8 @@ State& state() { return *g_state; }
 
 void exit_begins() {
   static std::atomic<bool> once{false};
-  if (!in_session_process() || once.exchange(true)) return;
+  // A sanitizer is no library that is torn down, and must go on seeing our calls.
+  if (any_sanitizer() || !in_session_process() || once.exchange(true)) return;
   constexpr int kTries = 1000;
   Session* s = state().session;
   // Not while the writer is inside such a call.

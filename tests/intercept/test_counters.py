@@ -196,7 +196,9 @@ def test_another_process_goes_on_when_the_first_ends(traced: Callable[..., Run])
 def test_under_run(tmp_path: Path) -> None:
     """A program that knows nothing of the tracer has them, too."""
     program = tmp_path / "program.py"
-    program.write_text("import time\nopen('x', 'w').write('x')\ntime.sleep(2.3)\n")
+    program.write_text(
+        "import time\nfor _ in range(12):\n    open('x', 'w').write('x')\n    time.sleep(0.2)\n"
+    )
     subprocess.run(
         [
             sys.executable,

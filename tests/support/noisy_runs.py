@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dftracer.compare import Side, side_of
+from dftracer.report.document import SCHEMA
 
 STAGES_MS = {
     "fetch_wait": 5.0,
@@ -76,7 +77,7 @@ def told(times: dict[str, np.ndarray], **more: Any) -> dict[str, Any]:
     wall = np.sum([*us.values()], axis=0)
     n = len(wall)
     return {
-        "schema": "dftracer.report/1",
+        "schema": SCHEMA,
         "run": {"id": "made-up"},
         "findings": [],
         "steady_steps": {

@@ -329,9 +329,9 @@ def test_steps_are_named_after_the_rank_they_belong_to(
 def test_markup_in_names_stays_text(browser: Any, start: Callable[..., Any], tmp_path: Path) -> None:
     odd = Process(50, rank=0)
     arguments: dict[str, Any] = {"note": HOSTILE, "<i>key</i>": "'\"><script>1</script>"}
-    odd.span("<b>cat</b>", HOSTILE, 0, 1000, **arguments)
-    odd.io("read", 1200, 300, f"/data/{HOSTILE}", ret=10)
-    odd.step(1, 2000, 100, 500)
+    odd.step(1, 0, 100, 500)  # the view opens at the first step
+    odd.span("<b>cat</b>", HOSTILE, 1000, 1000, **arguments)
+    odd.io("read", 2200, 300, f"/data/{HOSTILE}", ret=10)
     odd.write(tmp_path)
     tab = Tab(browser, start(tmp_path).ready(steps=True).url)
     page = tab.page
