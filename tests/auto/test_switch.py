@@ -54,7 +54,7 @@ def test_run_says_what_it_found_and_what_came_of_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     assert lines[0] == "dftracer: PyTorch: steps are recorded"
-    assert len(lines) == 5  # verdict, why, what to try, where the trace is
+    assert len(lines) == 6  # verdict, why, what to try, where the trace is, what to do next
     assert "traces" in lines[-1]
     events = read(tmp_path / "traces")
     assert len(events.named("fetch.block")) == 5
@@ -193,11 +193,14 @@ def test_a_package_with_and_without_automatic_tracing(tmp_path: Path) -> None:
 def test_run_keeps_its_program_waiting_for_nothing_it_does_not_need(tmp_path: Path) -> None:
     """Neither other verbs nor what is needed at the end are loaded before the program starts."""
     code = (
-        "import subprocess, sys; from dftracer.cli import main; started = subprocess.Popen; seen = []\n"
-        "def start(*args, **options): seen.extend(sys.modules); return started(*args, **options)\n"
-        "subprocess.Popen = start\n"
-        "code = main(['run', '-q', '-o', 'traces', '--', sys.executable, '-c', 'pass'])\n"
-        "print(code, *(m for m in seen if m.startswith('dftracer') or m in ('typing', 'json', 'numpy')))"
+        "import os, sys; from dftracer.cli import main; started = os.execvpe\n"
+        "def start(*args):\n"
+        "    named = ('typing', 'json', 'numpy')\n"
+        "    print(0, *(m for m in sys.modules if m.startswith('dftracer') or m in named))\n"
+        "    sys.stdout.flush()\n"
+        "    started(*args)\n"
+        "os.execvpe = start\n"
+        "main(['run', '-q', '-o', 'traces', '--', sys.executable, '-c', 'pass'])\n"
     )
     command = [sys.executable, "-S", "-c", code]  # .pth files of other packages load what they like
     site = str(Path(dftracer.__file__).parents[1])

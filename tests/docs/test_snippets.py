@@ -21,7 +21,9 @@ RUN_HERE = [p for p in PAGES if p.name not in ELSEWHERE and any(b.runnable for b
 def _shows_a_verdict(page: Path) -> bool:
     """What a verdict says depends on measured times."""
     shown = " ".join(b.text for b in blocks_of(page) if b.runnable)
-    return any(phrase in shown for phrase in ("steady time", "-bound", "cost most", "costs most"))
+    return any(
+        phrase in shown for phrase in ("steady time", "-bound", "cost most", "costs most", "--max-regression")
+    )
 
 
 @pytest.mark.parametrize(

@@ -152,12 +152,9 @@ def test_a_rank_that_fails_and_is_restarted(tmp_path: Path) -> None:
     done = _run(
         tmp_path,
         """
-        import torch.distributed as dist
-        dist.init_process_group("gloo")
-        rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        # Without a process group: gloo's own connections after a restart fail now and then.
+        rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
         train(net(), 30, fail_at=7 if rank == 1 and attempt == 0 else None)
-        dist.barrier()
-        dist.destroy_process_group()
         """,
         after=("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--standalone"),
     )

@@ -9,6 +9,7 @@ the main process identifies the batch.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -84,14 +85,13 @@ class _Tasks:
         return getattr(self._queue, name)
 
 
-class _Items:
-    """The data set, for the time torch's fetcher makes one batch of it."""
+class _OneItem:
+    """A single item of the data set."""
 
-    __slots__ = ("dataset", "one_by_one")
+    __slots__ = ("dataset",)
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        self.one_by_one: _OneByOne | None = None
 
     def __getitem__(self, index: Any) -> Any:
         start = now()
@@ -102,28 +102,36 @@ class _Items:
             _log(ITEM, start)
         return item
 
-    @property
-    def __getitems__(self) -> Any:
-        """The data set is asked whether it has it as often as torch would ask it."""
-        if self.one_by_one is not None:
-            return self.one_by_one
-        many = getattr(self.dataset, "__getitems__", _ABSENT)
-        if many is not _ABSENT:
-            return _Many(many)
-        found = self.one_by_one = _OneByOne(self.dataset)
-        return found
 
+class _Items(_OneItem):
+    """The data set, for the time torch's fetcher makes one batch of it item by item."""
 
-class _OneByOne:
-    """What torch does with a data set that has no `__getitems__`."""
-
-    __slots__ = ("dataset",)
+    __slots__ = ("__getitems__",)
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
+        self.__getitems__ = functools.partial(_one_by_one, dataset)  # torch asks for it three times a batch
 
-    def __call__(self, indices: Any) -> Any:
-        return items(ITEM, self.dataset, indices, _task.batch, _task.restarts)
+
+def _one_by_one(dataset: Any, indices: Any) -> Any:
+    """What torch does with a data set that has no `__getitems__`."""
+    return items(ITEM, dataset, indices, _task.batch, _task.restarts)
+
+
+class _ItemsTogether(_OneItem):
+    """The same of a data set that makes the items of a batch together."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, dataset: Any, first: Any) -> None:
+        super().__init__(dataset)
+        self._first = first
+
+    @property
+    def __getitems__(self) -> Any:
+        """The data set is asked for it as often as torch would ask it; once it has been."""
+        many, self._first = self._first, _ABSENT
+        return _Many(self.dataset.__getitems__ if many is _ABSENT else many)
 
 
 class _Many:
@@ -171,8 +179,10 @@ class _MapFetcher:
     __slots__ = ("_collate", "auto_collation", "dataset")
 
     def __init__(self, fetcher: Any) -> None:
-        self.auto_collation = fetcher.auto_collation
-        self.dataset: Any = _Items(fetcher.dataset)
+        self.auto_collation = together = fetcher.auto_collation
+        dataset = fetcher.dataset
+        many = getattr(dataset, "__getitems__", _ABSENT) if together else _ABSENT
+        self.dataset: Any = _Items(dataset) if many is _ABSENT else _ItemsTogether(dataset, many)
         self._collate = fetcher.collate_fn
 
     def collate_fn(self, items: Any) -> Any:
@@ -210,8 +220,8 @@ class _IterableFetcher(_MapFetcher):
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch the fetchers of `torch.utils.data`, and the workers' loop."""
     for ours in (
-        _Items.__getitem__,
-        _OneByOne.__call__,
+        _OneItem.__getitem__,
+        _one_by_one,
         _Many.__call__,
         _Stream.__next__,
         _MapFetcher.collate_fn,

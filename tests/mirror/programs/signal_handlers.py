@@ -22,6 +22,8 @@ def work():
 
 
 work()
+with open("seen.txt", "w") as file:
+    print(len(seen), file=file)
 signal.setitimer(signal.ITIMER_REAL, 0.05)
 time.sleep(0.2)
 print(len(seen), seen[:2], seen[-1])
