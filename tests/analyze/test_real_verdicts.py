@@ -58,7 +58,9 @@ class Told:
         return [f["id"] for f in self.json["findings"]]
 
     def finding(self, ident: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(f for f in self.json["findings"] if f["id"] == ident)
+        """On its own, or as a symptom of another."""
+        every = [each for f in self.json["findings"] for each in (f, *f.get("symptoms", ()))]
+        found: dict[str, Any] = next(f for f in every if f["id"] == ident)
         return found
 
 
