@@ -233,3 +233,24 @@ def test_unannotated_runs_have_the_verdict_of_their_construction(
     expected = {"ckpt": "checkpoint_stall", "transfer": "transfer_bound", "input": "input_bound"}
     assert loud - {"before_first_step"} == ({expected[case]} if case in expected else set())
     assert "at most 100" not in " ".join(a.head)
+
+
+@pytest.mark.parametrize(
+    ("case", "bound", "share", "within"),
+    [
+        ("own_code", ("own_code", "log_metrics zero_program.py:142"), 0.88, 0.05),
+        ("evaluate", ("evaluation", None), 0.546, 0.03),  # by the program's own clock
+        ("item", ("device", None), 1.0, 0.03),
+        ("graph", ("device", None), 1.0, 0.2),
+        ("device_resident", ("device", None), 1.0, 0.08),
+        ("ckpt_loader", ("checkpoint", "checkpoint"), 0.81, 0.05),
+    ],
+)
+def test_plain_programs_with_calls_of_cuda(
+    case: str, bound: tuple[str, str | None], share: float, within: float
+) -> None:
+    """What the host waited for is known from the calls, what it did itself from samples."""
+    told = document(analyze(DATA / "plain" / case))
+    assert (told["bound"]["id"], told["bound"]["stage"]) == bound
+    assert told["account"][bound[0]]["share"] == pytest.approx(share, abs=within)
+    assert "at most 100" not in told["verdict"]
