@@ -325,7 +325,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         env={**env, "OMP_NUM_THREADS": "1", "DFTRACER_DISABLE_IO": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
         check=False,
     )
     assert done.returncode == 0, done.stderr

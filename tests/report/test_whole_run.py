@@ -270,7 +270,7 @@ def test_what_does_not_train_gets_no_lecture(tmp_path: Path, program: list[str])
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0
@@ -299,7 +299,7 @@ def test_a_signal_of_the_shell_is_known_to_the_launcher(tmp_path: Path) -> None:
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
