@@ -139,7 +139,7 @@ def test_no_memory_at_all_for_an_argument(left: int, traced: Callable[..., Run])
     run = traced(
         f"""
         import os, resource
-        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # the writer begins when memory is short already
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # the writer begins without memory
         value = ["z" * 1000] * 4000
         for i in range(20):
             with ai.compute.forward: pass
