@@ -3,6 +3,8 @@
 import sys
 
 from dftracer.python import *  # noqa: F403
+from dftracer.python import torch
 
-# As in the parent package, the module `ai` must not replace the object.
-sys.modules[__name__].__class__ = type(sys.modules["dftracer.python"])
+logger = sys.modules[__name__]
+sys.modules.update({f"{__name__}.{old}": logger for old in ("ai", "logger")})
+sys.modules.update({f"{__name__}.{old}": torch for old in ("torch", "torch.profiler")})
