@@ -156,7 +156,7 @@ def test_nothing_profiler(program: Callable[..., Run]) -> None:
 
 
 def test_the_enums_name_the_events_of_the_tree() -> None:
-    """The tree writes its words as plain text, because `enum` is slow to import: the enums have the same ones."""
+    """The tree writes its words as plain text; the enums, which are slow to import, have the same."""
     import dftracer.python as annotations  # noqa: PLC0415
 
     for category in annotations.ProfileCategory:
