@@ -118,7 +118,9 @@ def test_the_all_reduce_of_ddp_is_a_record(ddp: tuple[str, dict[int, list[Any]]]
         reduced = [
             e
             for e in events
-            if e.name == "all_reduce" and e.args["bytes"] == 4 * parameters and e.args.get("below_python") == 1
+            if e.name == "all_reduce"
+            and e.args["bytes"] == 4 * parameters
+            and e.args.get("below_python") == 1
         ]
         assert len(reduced) == STEPS
         assert {e.args["group"] for e in reduced} == {"0"}
