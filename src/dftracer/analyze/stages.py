@@ -204,7 +204,7 @@ def _rules() -> npt.NDArray[np.uint8]:
     for around in ("unexplained", "other", "forward", "backward", "optimizer"):
         table[_CLASS["wait_for_device"], STAGE_INDEX[around]] = STAGE_INDEX["sync"]
         table[_CLASS["copy"], STAGE_INDEX[around]] = STAGE_INDEX["transfer"]
-    # DDP's wait ends the backward pass, which has it as its own; how much of it peers caused is told elsewhere.
+    # DDP's wait is part of the backward pass; how much of it peers caused is told elsewhere.
     for around in ("unexplained", "other"):
         table[_CLASS["wait_for_peers"], STAGE_INDEX[around]] = STAGE_INDEX["comm"]
     table[_CLASS["launch"], NONE] = STAGE_INDEX["forward"]
