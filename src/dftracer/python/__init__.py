@@ -169,7 +169,14 @@ def __getattr__(name: str) -> object:
             from importlib import import_module  # noqa: PLC0415
 
             return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _submodule(__name__, name)
+
+
+def _submodule(package: str, name: str) -> object:
+    try:
+        return sys.modules[f"{package}.{name}"]
+    except KeyError:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
 
 
 class _Package(type(sys)):  # type: ignore[misc]  # the type of modules, without importing `types`
@@ -180,8 +187,41 @@ class _Package(type(sys)):  # type: ignore[misc]  # the type of modules, without
             super().__setattr__(name, value)
 
 
-_this = sys.modules[__name__]
-_this.__class__ = _Package
-# Where programs written for other bindings import the same names from. `ai` remains the tree.
-ai_common = ai_init = env = logger = _this
-sys.modules.update({f"{__name__}.{old}": _this for old in ("ai", "ai_common", "ai_init", "env", "logger")})
+class _OldName(type(sys)):  # type: ignore[misc]
+    """Where programs written for other bindings import from: a module that is imported once one does."""
+
+    def __init__(self, name: str, module: str) -> None:
+        super().__init__(name, f"Another name of `{module}`.")
+        self._module = module
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415
+
+        names = vars(import_module(self._module))
+        if name == "__all__" and name not in names:
+            return [each for each in names if not each.startswith("_")]
+        return names[name] if name in names else _submodule(self.__name__, name)
+
+
+sys.modules[__name__].__class__ = _Package
+sys.modules.update(
+    {
+        f"{__name__}.{old}": _OldName(f"{__name__}.{old}", f"dftracer.{module}")
+        for old, module in {
+            "ai": "python.common",
+            "ai_common": "python.common",
+            "ai_init": "python.common",
+            "env": "compat.env",
+            # There is only one build: DFTRACER_LOG_LEVEL=DEBUG enables the messages of a debug build.
+            "dbg": "python.common",
+            "dbg.ai": "python.common",
+            "dbg.logger": "python.logger",
+            "dbg.torch": "python.torch",
+            "dbg.torch.profiler": "python.torch",
+            "torch.common": "python.torch",
+            "torch.profiler": "python.torch",
+        }.items()
+    }
+)

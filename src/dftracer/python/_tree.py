@@ -19,6 +19,8 @@ ITER_COUNT_NAME = "count"
 CTX_SEPARATOR = "."
 ROOT_NAME = "ai_root"
 ROOT_CAT = "ai_root"
+START_METADATA_NAME = "start"
+STOP_METADATA_NAME = "end"
 
 # Marks in the path of a node: outside the tree (a plain one, one for storage, one with its own children);
 # made by derive(); an event of a loop. Others are attributes.
@@ -147,14 +149,14 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
     def start(self, metadata: bool = False) -> None:
         """Open an event that `stop` closes; with `metadata`, write a record of this moment at once."""
         if metadata:
-            self._mark("start")
+            self._mark(START_METADATA_NAME)
         else:
             super().start()
 
     def stop(self, metadata: bool = False) -> None:
         """Close what `start` opened."""
         if metadata:
-            self._mark("end")
+            self._mark(STOP_METADATA_NAME)
         else:
             super().stop()
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from dftracer import _core
 from dftracer._before_finalize import before_finalize
+from dftracer.python import TagDType, TagType, TagValue, dftracer, get_time_scale  # noqa: F401 - see the end
 
 __all__ = ["count_flops", "trace_handler"]
 
@@ -331,6 +332,6 @@ def count_flops(*, samples: float | None = None, tokens: float | None = None) ->
             _core.log_metadata("CM", f"step.{key}", str(value))
 
 
-# Where some programs import them from.
+# Where some programs import these from, and what the callback logs with.
 common = profiler = sys.modules[__name__]
 sys.modules.update({f"{__name__}.common": common, f"{__name__}.profiler": profiler})

@@ -48,6 +48,11 @@ def tracing_enabled() -> bool:
     return bool(DFTRACER_ENABLE) or _core.active()
 
 
+def next_graph_number() -> int:
+    """The `graph` of a graph's events; no two graphs of a process have the same."""
+    return next(_graph_numbers)
+
+
 class Backend:
     """A `torch.compile` backend; torch's caches identify it by identity."""
 
@@ -81,7 +86,7 @@ class Backend:
 
         compile_events.watch()
         compile_events.collect_breaks()
-        number = next(_graph_numbers)
+        number = next_graph_number()
         if self._by_operation(settings):
             if not self.autograd:
                 return _graphs.run_by_operation(graph_module, number, self.root, self.synchronize)
@@ -224,6 +229,20 @@ class Dynamo(DFTracerAI):
                 root=self,
             )
         return _torch_compile(f_py, {**options, "backend": chosen})
+
+    def add_enhanced_timing_to_graph(self, gm: Any) -> Any:
+        """The graph module itself, which from now on writes an event for each of its operations."""
+        if self._enabled and tracing_enabled():
+            from dftracer.python.dynamo._graphs import time_operations  # noqa: PLC0415 - imports torch
+
+            time_operations(gm, next_graph_number(), self)
+        return gm
+
+    def count_parameters(self, module: Any) -> int | None:
+        """How many numbers a module learns and keeps; None for what has no parameters at all."""
+        if not hasattr(module, "parameters"):
+            return None
+        return sum(int(parameter.numel()) for parameter in module.parameters())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Dynamo, (self._model,)

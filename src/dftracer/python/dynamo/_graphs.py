@@ -68,6 +68,12 @@ def run_by_operation(
     return lambda *inputs: boxed(list(inputs))
 
 
+def time_operations(graph_module: Any, number: int, root: _core.Node) -> None:
+    """From now on the graph module writes an event for each operation when it is called."""
+    grad = GradRegions(graph_module, torch.is_grad_enabled())
+    instrument_in_place(graph_module, _spans(graph_module, "forward", grad, number, root, {}))
+
+
 def _tracing(
     graph_module: Any, number: int, root: _core.Node, synchronize: bool
 ) -> Callable[[Any, str, dict[int, str]], Callable[..., Any]]:
@@ -75,16 +81,23 @@ def _tracing(
     wait = torch.cuda.synchronize if synchronize and torch.cuda.is_available() else None
 
     def traced(graph: Any, phase: str, forwards: dict[int, str]) -> Callable[..., Any]:
-        spans: dict[Any, _core.Node] = {}
-        for node in graph.graph.nodes:
-            if is_operation(node):
-                enabled = grad.at(node) if phase == "forward" else 0
-                span = _core.Node(event_name(node), _CATEGORY, root)
-                span.set_args(describe(node, phase, enabled, number, forwards))
-                spans[node] = span
+        spans = _spans(graph, phase, grad, number, root, forwards)
         return compile_events.then_collect(instrument(graph, spans, wait))
 
     return traced
+
+
+def _spans(
+    graph: Any, phase: str, grad: GradRegions, number: int, root: _core.Node, forwards: dict[int, str]
+) -> dict[Any, _core.Node]:
+    spans: dict[Any, _core.Node] = {}
+    for node in graph.graph.nodes:
+        if is_operation(node):
+            enabled = grad.at(node) if phase == "forward" else 0
+            span = _core.Node(event_name(node), _CATEGORY, root)
+            span.set_args(describe(node, phase, enabled, number, forwards))
+            spans[node] = span
+    return spans
 
 
 # --- Python code of a graph with a `with` around each operation
@@ -110,6 +123,12 @@ def instrument(
     return run
 
 
+def instrument_in_place(graph_module: fx.GraphModule, spans: Mapping[fx.Node, _core.Node]) -> None:
+    """The graph module itself writes the events when it is called, with the inputs it always had."""
+    if not _with_spans(graph_module, spans, None):
+        graph_module.forward = _TracingInterpreter(graph_module, spans, None).run
+
+
 def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
     from functorch.compile import make_boxed_func  # noqa: PLC0415 - slow to import
 
@@ -119,6 +138,17 @@ def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
 def _generated(
     graph_module: fx.GraphModule, spans: Mapping[fx.Node, _core.Node], wait: Callable[[], Any] | None
 ) -> Callable[..., Any] | None:
+    boxed_codegen = getattr(fx.graph, "_BoxedCodeGen", None)
+    graph_module.graph.set_codegen(boxed_codegen() if boxed_codegen is not None else fx.graph.CodeGen())
+    if not _with_spans(graph_module, spans, wait):
+        return None
+    return graph_module.forward if boxed_codegen is not None else _boxed(graph_module.forward)
+
+
+def _with_spans(
+    graph_module: fx.GraphModule, spans: Mapping[fx.Node, _core.Node], wait: Callable[[], Any] | None
+) -> bool:
+    """Whether the code that fx generates now has a span around every operation."""
     names = {node.name: span for node, span in spans.items()}
     used: dict[str, _core.Node] = {}
 
@@ -126,9 +156,7 @@ def _generated(
         lines = "".join(body).split("\n")
         return ["\n".join(_with_span(line, names, used, wait is not None) for line in lines)]
 
-    boxed_codegen = getattr(fx.graph, "_BoxedCodeGen", None)
-    codegen = boxed_codegen() if boxed_codegen is not None else fx.graph.CodeGen()
-    graph_module.graph.set_codegen(codegen)
+    codegen = graph_module.graph._codegen
     previous = codegen.additional_globals
 
     def additional_globals() -> list[tuple[str, Any]]:
@@ -149,8 +177,8 @@ def _generated(
     if len(used) != len(spans):
         graph_module.graph.set_codegen(fx.graph.CodeGen())
         graph_module.recompile()
-        return None
-    return graph_module.forward if boxed_codegen is not None else _boxed(graph_module.forward)
+        return False
+    return True
 
 
 def _with_span(line: str, names: Mapping[str, _core.Node], used: dict[str, _core.Node], wait: bool) -> str:
