@@ -10,18 +10,21 @@ import pytest
 
 from dftracer.analyze import STAGES, analyze
 from dftracer.load.synthetic import Process, training_run
-from dftracer.view.details import children_of, event_at, event_details, parents_of
-from dftracer.view.flows import flows_between
-from dftracer.view.ledger_rows import LEDGER, ledger_between
-from dftracer.view.listing import list_events
-from dftracer.view.live import live_numbers
-from dftracer.view.part import Part, Spans, build_part
-from dftracer.view.picture import FILL_STEPS, draw_row
-from dftracer.view.ranges import range_facts
+from dftracer.view.events import (
+    children_of,
+    event_at,
+    event_details,
+    flows_between,
+    list_events,
+    parents_of,
+    search,
+    search_args,
+)
+from dftracer.view.figures import live_numbers, range_facts, step_rows, step_window
+from dftracer.view.part import FILL_STEPS, Part, Spans, build_part, draw_row
+from dftracer.view.reading import LEDGER, ledger_between
 from dftracer.view.run import Run
-from dftracer.view.searching import search, search_args
 from dftracer.view.source import Source
-from dftracer.view.steps import step_rows, step_window
 from support.view_trace import STEPS
 
 CASES = Path(__file__).parents[1] / "data" / "h200"
