@@ -47,8 +47,8 @@ BACKWARDS = {
     # What is already decorated or looped over begins to record when tracing is switched on.
     ("_session.py", "dftracer.python._decorate"),
     # How they show themselves in a notebook.
-    ("analyze/analysis.py", "dftracer.report.fragment.analysis_fragment"),
-    ("analyze/finding.py", "dftracer.report.fragment.findings_fragment"),
+    ("analyze/analysis.py", "dftracer.report.html.analysis_fragment"),
+    ("analyze/finding.py", "dftracer.report.html.findings_fragment"),
 }
 
 

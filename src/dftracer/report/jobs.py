@@ -13,8 +13,6 @@ from dftracer._columns import Column
 from dftracer._units import plural, seconds_text
 from dftracer.analyze.history import RunRow
 
-__all__ = ["RUN_COLUMNS", "ended_text", "page", "run_texts", "runs_page", "when"]
-
 RUN_COLUMNS = (
     Column("started", whole=True),
     Column("name", whole=True),
