@@ -24,6 +24,7 @@ MAY_USE = {
     "auto": RECORDER | {"torch", "auto"},
     "collect": RECORDER | {"torch", "collect"},
     "load": BASE | {"load"},
+    "live": BASE | {"load", "live"},
     "link": BASE | {"load", "link"},
     "analyze": ANALYSIS,
 }

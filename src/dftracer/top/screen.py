@@ -19,8 +19,8 @@ from dftracer._terminal import safe_console
 from dftracer._units import bytes_text, counted, plural, seconds_text
 from dftracer.load._need import need
 from dftracer.report.contents import COLOURS
+from dftracer.report.moment import Frame, RankRow
 from dftracer.report.tables import print_table
-from dftracer.top.frame import Frame, RankRow
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -29,7 +29,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dftracer.view.events import event_at, event_details, flows_between, list_events, search, search_args
-from dftracer.view.figures import live_numbers, range_facts, step_rows, step_window
+from dftracer.view.figures import range_facts, step_rows, step_window
 from dftracer.view.part import Part
 from dftracer.view.run import Run
 from dftracer.view.source import Source
@@ -435,13 +435,8 @@ class Shown:
             "error": self.error,
             "generation": self.generation,
             "notes": self.source.notes,
-            "live": {**self.live, **self._samples()},
+            "live": self.live,
         }
-
-    def _samples(self) -> dict[str, Any]:
-        rate = self.live.get("steps_per_s")
-        samples = None if self.steps is None else self.steps.info["samples_per_step"]
-        return {} if rate is None or samples is None else {"samples_per_s": samples * rate}
 
 
 class Session:
@@ -483,11 +478,11 @@ class Session:
     def _refresh(self, shown: Shown) -> None:
         try:
             shown.source.reopen()
+            if shown.run is not None:
+                shown.live = shown.source.facts()
         except Exception as e:  # the page must show it; the next attempt may succeed
             shown.error = str(e) or type(e).__name__
             return
-        if shown.live:
-            shown.live = {**shown.live, **shown.source.facts()}
         if shown.source.stamp() != shown.stamp:
             self._load(shown)
             self._find_steps(shown)
@@ -501,7 +496,7 @@ class Session:
         stamp = shown.source.stamp()
         try:
             run = shown.source.load(progress)
-            shown.live = {**live_numbers(run), **shown.source.facts()} if self.follow else {}
+            shown.live = shown.source.facts() if self.follow else {}
             shown.read_as(run)
             shown.error, shown.stamp = None, stamp
             shown.generation += 1

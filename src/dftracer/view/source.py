@@ -8,7 +8,6 @@ import json
 import math
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,15 @@ import numpy as np
 
 from dftracer.analyze.analysis import units_of
 from dftracer.analyze.torch_files import read_torch_files
-from dftracer.live import LiveFile, look, whole_copy
+from dftracer.live import LiveFile, Recent, look, whole_copy
 from dftracer.load._need import MissingExtra
 from dftracer.load.files import NoTraces, recover
 from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import run_identity
 from dftracer.load.torch_files import find_torch_files
 from dftracer.load.trace import Trace
-from dftracer.view.figures import find_steps
+from dftracer.report.moment import take_frame
+from dftracer.view.figures import find_steps, live_strip
 from dftracer.view.part import Part
 from dftracer.view.reading import read_files, read_torch
 from dftracer.view.run import Run
@@ -156,7 +156,7 @@ class Source:
         return self._cache and bool(files)
 
     def facts(self) -> dict[str, Any]:
-        """What is known about the processes besides their events."""
+        """The figures of this moment, of a run that is followed."""
         return {}
 
     def close(self) -> None:
@@ -181,12 +181,11 @@ class FollowedSource(Source):
     def __init__(self, paths: list[str], run: str | None = None, *, cache: bool = True) -> None:
         self._place = tempfile.TemporaryDirectory(prefix="dftracer-view-")
         self._made: dict[Path, tuple[Any, ...]] = {}
-        self._files: list[LiveFile] = []
+        self._recent = Recent(paths)
         super().__init__(paths, run, cache=cache, wait=all(Path(p).is_dir() for p in paths))
 
     def _open(self) -> Trace:
-        self._files = look(self.paths)
-        places = [self._readable(file) for file in self._files]
+        places = [self._readable(file) for file in look(self.paths)]
         if not places:
             raise NoTraces(f"{self.paths[0]} contains no trace yet")
         trace = Trace(places, cache=False)
@@ -210,10 +209,14 @@ class FollowedSource(Source):
         return super()._keeps(files) and not any(Path(self._place.name) in f.parents for f in files)
 
     def facts(self) -> dict[str, Any]:
-        states = Counter(file.state for file in self._files)
-        return {"running": states["running"], "dropped": sum(file.dropped for file in self._files)}
+        try:
+            frame = take_frame(self._recent)
+        except NoTraces:
+            return {}
+        return live_strip(frame, max(self._recent.last_us(file) for file in self._recent.files))
 
     def close(self) -> None:
+        self._recent.close()
         self._place.cleanup()
 
 
