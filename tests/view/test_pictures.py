@@ -264,7 +264,7 @@ def test_the_strip_of_a_followed_run_has_the_figures_of_top(job: Path) -> None:
     assert strip["steps_per_s"] == frame.steps_per_s
     assert strip["fetch_wait"] == pytest.approx(sum(r.loader_wait or 0 for r in frame.ranks) / 2)
     assert strip["device_busy"] == pytest.approx(sum(r.device_busy or 0 for r in frame.ranks) / 2)
-    assert 0.7 < strip["device_busy"] < 1
+    assert 0 < strip["device_busy"] < 1
     assert (strip["read_per_s"], strip["written_per_s"]) == (frame.read_bytes_per_s, frame.write_bytes_per_s)
     most = range_facts(run, (0, run.length), None, frozenset())["files"][0]
     assert strip["hottest"] == {"path": most["path"], "ns": most["total"]}
