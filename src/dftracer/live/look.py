@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from dftracer import _core
 from dftracer.format.files import SUFFIXES, Paths, find_traces
-from dftracer.format.lines import END_RECORD, TIME
 from dftracer.format.members import gzip_member, member_index
+from dftracer.format.records import END_RECORD, TIME
 
 # --- A snapshot of every trace file: what is final in it, and what its process has recorded beyond that
 

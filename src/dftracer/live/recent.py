@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dftracer.format.files import Paths
-from dftracer.format.lines import SAMPLE, TIME
 from dftracer.format.members import member_index
-from dftracer.format.records import TIME_LIMIT
+from dftracer.format.records import SAMPLE, TIME, TIME_LIMIT
 from dftracer.live.look import LiveFile, look, rest_member
 from dftracer.load._scan import Scanner, extent
 from dftracer.load.chunk import Chunk

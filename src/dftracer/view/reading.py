@@ -18,7 +18,7 @@ from dftracer.analyze.machine import Row, join_counters, read_counters
 from dftracer.analyze.pairs import IO_NOT, Pairs
 from dftracer.analyze.stages import CLASSES, NONE, RULES, STAGE_INDEX, STAGES, class_of
 from dftracer.analyze.torch_files import TorchProcess
-from dftracer.format.lines import COUNTER
+from dftracer.format.records import COUNTER
 from dftracer.load._scan import Scanner, timeline
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
