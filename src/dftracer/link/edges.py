@@ -106,7 +106,9 @@ def _add_pauses(graph: Graph, edges: Edges) -> None:
     if not early.size:
         return
     order = np.argsort(edges.target, kind="stable")
-    low, high = (np.searchsorted(edges.target[order], edges.source[early], side) for side in ("left", "right"))
+    low, high = (
+        np.searchsorted(edges.target[order], edges.source[early], side) for side in ("left", "right")
+    )
     for row, first, last in zip(early.tolist(), low.tolist(), high.tolist(), strict=True):
         call, carrier = edges.source[row], edges.target[row]
         begin = graph.start[call]
