@@ -75,9 +75,10 @@ class StepRule {
   // Of the whole process.
   static inline std::atomic<bool> no_optimizer{false};    // it is known to have none
   static inline std::atomic<bool> optimizer_seen{false};  // one has been made
+  static inline std::atomic<int64_t> optimizers_made{0};  // as far as we saw
 
   // Loader
-  void fetch_begins(int64_t t);
+  void fetch_begins(int64_t t, const Pass* of = nullptr);  // the pass, if it is known which it is
   void fetched(const PassPtr& of, int64_t start, int64_t end, bool gradients, std::string_view facts);
   void loader_ended(const PassPtr& of, int64_t start, int64_t end);
   void fetch_failed(const PassPtr& of, int64_t start, int64_t end, std::string_view error);
@@ -113,6 +114,11 @@ class StepRule {
   std::string numbers() const;
   void saw(int64_t end) { last_ = std::max(last_, end); }
 
+  // All steps below this number are over. The events of a step are written once it is certain where it ended, which
+  // may be later; this is known at its end, for those who act on it.
+  int64_t over() const { return over_; }
+  void resumes(int64_t t) { resumed_ = t; }  // what they did took until now, and is no part of a step
+
   bool fetching() const { return fetching_; }
   void fetching(bool on) { fetching_ = on; }
   bool in_backward() const { return depth_ > 0; }
@@ -129,6 +135,7 @@ class StepRule {
   };
   struct Step {
     int64_t start = 0, body = 0, last_end = 0;  // the end of its latest optimizer step
+    int64_t optimizer_steps = 0;
     std::vector<PassPtr> passes;
     std::vector<std::pair<uintptr_t, int64_t>> stepped_by;  // optimizer -> how many backwards there had been
     NextFetch next;  // the first fetch from a loader of which it is not known whether it trains; `of` is null without
@@ -166,12 +173,15 @@ class StepRule {
   void know(uintptr_t model);
   bool synthetic_evaluation() const { return evaluation_.on && evaluation_.by_calls; }
   void publish(int64_t t);
+  void foresee_end();
 
   StageEvents& events_;
   Now& now_;
   Step storage_;
   Step* step_ = nullptr;
   int64_t number_ = 0;  // of the open step, or the next one
+  int64_t over_ = 0, over_at_ = 0, resumed_ = 0;
+  int64_t usual_ = 0;  // optimizer steps of the latest step without a loader
   int64_t epoch_ = -1, epoch_start_ = 0;
   PassPtr epoch_pass_;
   Evaluation evaluation_;

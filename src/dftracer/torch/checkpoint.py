@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from dftracer._core import training
-from dftracer.auto._events import CAPTURE, RESTART, Word, now
+from dftracer.torch.boundaries import tell
+from dftracer.torch.events import CAPTURE, RESTART, Word, now
 from dftracer.torch.patches import Patches, safely
 from dftracer.torch.worker import in_worker
 
@@ -55,6 +56,7 @@ def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]]
             if in_worker() or training().fetching or getattr(_inside, "call", False):
                 return original(*args, **kwargs)
             _inside.call = True
+            tell("checkpoint", True)
             start = now()
             error = None
             try:
@@ -65,6 +67,7 @@ def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]]
             finally:
                 _inside.call = False
                 safely(_done, word, start, args[at] if len(args) > at else kwargs.get(parameter), error)
+                tell("checkpoint", False)
 
         return timed
 

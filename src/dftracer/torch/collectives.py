@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dftracer import _core
+from dftracer.torch.boundaries import tell
 from dftracer.torch.patches import Patches
 
 __all__ = [
@@ -109,12 +110,14 @@ def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., A
             # Compilers see through to the original, which they know by name.
             if compiling() or not _listeners or getattr(_inside, "call", False):
                 return original(*args, **kwargs)
+            tell("collective", True, name)
             start = _core.time_ns()
             _inside.call = True
             try:
                 work = original(*args, **kwargs)
             finally:
                 _inside.call = False
+                tell("collective", False, name)
             end = _core.time_ns()
 
             def get(parameter: str) -> Any:
