@@ -80,7 +80,8 @@ void StepRule::publish(int64_t t) {
   } else if (!now_.own_since.load(std::memory_order_relaxed)) {
     // Without a loader, what follows the optimizer belongs to the step that comes.
     bool next = step_->stepped && !step_->opener();
-    now_.step.store(number_ + next, std::memory_order_relaxed);
+    int64_t number = !next ? number_ : next_number_ >= 0 ? next_number_ : number_ + 1;
+    now_.step.store(number, std::memory_order_relaxed);
     now_.epoch.store(epoch_, std::memory_order_relaxed);
     now_.own_since.store(t, std::memory_order_release);
   }
@@ -94,8 +95,9 @@ void StepRule::fetch_begins(int64_t t, const Pass* of) {
   if (of && step_ && !framework_evaluates_) {
     bool trains = of->trains && trained(*step_) && !framework_steps_;
     if (trains || (inferring_ && step_->inference)) {
-      over_ = number_ + 1;
-      over_at_ = t;
+      if (!foreseen_) is_over();
+      foreseen_ = true;
+      foreseen_at_ = t;
     }
   }
   events_.begins(Stage::kFetch);
@@ -541,7 +543,14 @@ void StepRule::optimizer_ends(uintptr_t key, int64_t t, bool skipped) {
 void StepRule::foresee_end() {
   if (depth_ || !optimizers_.empty() || framework_steps_ || !without_loader(*step_)) return;
   bool only = optimizers_made.load(std::memory_order_relaxed) == 1;
-  if (step_->optimizer_steps == (usual_ ? usual_ : only)) over_ = number_ + 1;
+  if (step_->optimizer_steps != (usual_ ? usual_ : only) || foreseen_) return;
+  is_over();
+  foreseen_ = true;
+}
+
+void StepRule::is_over() {
+  ++over_;
+  over_number_ = number_;
 }
 
 void StepRule::interrupt(int64_t start, int64_t end) {
@@ -585,8 +594,18 @@ void StepRule::batch_ends(int64_t t) {
 
 void StepRule::resume(int64_t number, int64_t epoch) {
   if (step_) return;
-  number_ = over_ = number;
+  number_ = number;
   epoch_ = epoch ? epoch - 1 : -1;
+}
+
+// The program counts its steps and epochs itself; -1: it does not say. Once its optimizer has stepped, a step is what
+// the program is done with, and the numbers are those of the next one. A program that numbers a step only at its end
+// does so from the first one on.
+void StepRule::numbered(int64_t step, int64_t epoch) {
+  const bool open = step_ && !step_->stepped;
+  if (step >= 0 && step != number_) (open || !step_ || !numbered_ ? number_ : next_number_) = step;
+  if (epoch >= 0 && epoch != epoch_) (open ? epoch_ : next_epoch_) = epoch;
+  numbered_ = numbered_ || step >= 0;
 }
 
 void StepRule::evaluation_begins(int64_t t) {
@@ -631,19 +650,21 @@ StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, b
   s.inference = inference;
   s.seen = s.later = {};
   step_ = &s;
+  foreseen_ = false;
+  foreseen_at_ = 0;
   now_.own_since.store(0, std::memory_order_relaxed);
   events_.begins(Stage::kBlock);
   leftover_end_ = 0;
   fresh_ = false;
   if (inference) return s;
   if (!first_) first_ = s.start;
-  if (!of || of == epoch_pass_) return s;
-  if (!epoch_pass_ || epoch_pass_->over() || epoch_pass_->loader == of->loader) {
+  if (of && of != epoch_pass_ && (!epoch_pass_ || epoch_pass_->over() || epoch_pass_->loader == of->loader)) {
     end_epoch();
     ++epoch_;
     epoch_start_ = start;
     epoch_pass_ = of;
   }
+  if (next_epoch_ >= 0) epoch_ = std::exchange(next_epoch_, -1);
   return s;
 }
 
@@ -671,8 +692,7 @@ void StepRule::close(int64_t end) {
       end = std::max(step.last_end, std::min(end, opener->died));
     }
   }
-  if (over_at_ && over_ > number_) end = std::min(end, over_at_);
-  over_at_ = 0;
+  if (foreseen_at_) end = std::min(end, std::exchange(foreseen_at_, 0));
   step_end_ = end;
   saw(end);
   Args args;
@@ -681,7 +701,9 @@ void StepRule::close(int64_t end) {
   if (step.seen.unseen && !step.inference) args.add("forward_unseen", 1);
   if (step.inference) args.add("inference", 1);
   events_.write(Stage::kBlock, step.body, std::max(end, step.body), args.all());
-  over_ = ++number_;
+  if (!foreseen_) is_over();
+  foreseen_ = false;
+  number_ = next_number_ >= 0 ? std::exchange(next_number_, -1) : number_ + 1;
   step_ = nullptr;
   now_.own_since.store(0, std::memory_order_relaxed);
 }
@@ -703,6 +725,7 @@ void StepRule::end_epoch(std::string_view error) {
   if (!epoch_pass_) return;
   int64_t end = error.empty() ? std::max({epoch_pass_->over(), step_end_, epoch_start_}) : last_;
   epoch_pass_ = nullptr;
+  saw(end);
   Args args;
   args.add("epoch", epoch_);
   args.error(error);

@@ -289,10 +289,7 @@ PyObject* marked(PyObject* self, PyObject*) {
 PyObject* resume(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   int64_t number, epoch;
   if (!times(values, n, {&number, &epoch})) return nullptr;
-  return told(self, [&](StepRule& rule) {
-    rule.resume(number, epoch);
-    training_of(self)->over = rule.over();
-  });
+  return told(self, [&](StepRule& rule) { rule.resume(number, epoch); });
 }
 
 // The end, and other events -------------------------------------------------------------------------------------------
@@ -501,10 +498,10 @@ PyMethodDef g_rule_functions[] = {
 
 void tell_ended_steps(Training* t) {
   while (t->over < t->rule->over()) {
-    Ref number(PyLong_FromLongLong(t->over++));
+    int64_t before = t->rule->over() - ++t->over;  // of two that end at once, the first has the number before
+    Ref number(PyLong_FromLongLong(t->rule->over_number() - before));
     if (number) tell(Boundary::kStep, false, number.get());
   }
-  t->over = t->rule->over();
   if (g_subscribers[size_t(Boundary::kStep)]) t->rule->resumes(rule_clock());
 }
 
@@ -518,6 +515,14 @@ Training* training_here() {
   Py_XDECREF(made);
   PyErr_Clear();
   return nullptr;
+}
+
+void program_counts(int64_t step, int64_t epoch) {
+  if (!g_make || (step < 0 && epoch < 0)) return;
+  Training* t = training_here();
+  if (!t) return;
+  if (!t->muted) recording([&] { t->rule->numbered(step, epoch); });
+  Py_DECREF(t);
 }
 
 bool gradients_on() {

@@ -18,7 +18,7 @@ struct Training {
   int64_t scaling;   // the optimizer that a gradient scaler steps; 0: none, -1: all that step now are parts of one step
   bool scaled;       // and whether it did
   bool muted;        // a framework tells what happens
-  int64_t over;      // steps below this number: subscribers know that they are over
+  int64_t over;      // how many steps subscribers know to be over
 };
 
 int64_t rule_clock();
@@ -32,6 +32,9 @@ inline void tell_steps(Training* t) {
 // This thread's, or of the thread whose backward it works for; null, without an exception, where there can be none.
 // A new reference.
 Training* training_here();
+
+// The program's own numbers of its step and epoch; -1: not given.
+void program_counts(int64_t step, int64_t epoch);
 
 // Whether torch has gradients switched on for this thread.
 bool gradients_on();
