@@ -105,7 +105,7 @@ class _Driver:
     def _step(self, number: int | None = None) -> None:
         if self.collector is not None and not self._failed:
             try:
-                self.collector.step_is_over(number)
+                self.collector._step_is_over(number)
             except Exception as error:
                 self._fail(error)
 

@@ -66,9 +66,9 @@ class Collector:
 
     def step(self) -> None:
         """The step that runs has ended; the next one begins."""
-        self.step_is_over()
+        self._step_is_over()
 
-    def step_is_over(self, number: int | None = None) -> None:
+    def _step_is_over(self, number: int | None = None) -> None:
         """The same, if it is known which number the step has."""
         if self._state == "on" and os.getpid() == self._pid:
             with self._whole():
