@@ -70,6 +70,7 @@ class _Calls:
             ranks=len(group["ranks"]),
             seq=seen or counted,
             **({} if waits else {"async": True}),
+            **({"followed": 1} if seen else {}),
         )
 
     def call_failed(self, error: Exception) -> None:
