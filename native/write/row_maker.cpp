@@ -256,6 +256,7 @@ void RowMaker::see_update(Thread& t, int64_t start, int64_t end, std::string_vie
   if (updates_.size() >= kMostMarks) updates_.erase(updates_.begin(), updates_.begin() + kMostMarks / 2);
   updates_.push_back(start);
   updating_us_ += end - start;
+  t.automatic |= has(args, "\"auto\":1");
   if (t.last_update && t.waits.empty() && !t.rows && !t.automatic && t.bodies.size() < kMostEvents)
     t.bodies.push_back({t.last_update, end, number_in(args, "\"step\":", -1), number_in(args, "\"epoch\":", -1), -1,
                         kRowByUpdates, 0});
