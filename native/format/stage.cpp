@@ -116,7 +116,7 @@ C class_of(std::string_view category, std::string_view n) {
   if (category == "data") return class_of_data(n);
   if (category == "device") return C::kTransfer;
   if (category == "compute") return class_of_compute(n);
-  if (is_one_of(category, {"comm", "communication"})) return C::kComm;
+  if (is_one_of(category, {"comm", "communication"})) return n == "wait" ? C::kWaitForPeers : C::kComm;
   if (category == "checkpoint") return C::kCheckpoint;
   if (is_one_of(category, {"pipeline", "ai_root"})) return C::kContainer;
   if (is_io(category)) return class_of_io(n);
@@ -166,6 +166,7 @@ Rules make_rules() {
     at(C::kAnyCompute, s) = part ? uint8_t(s) : stage(C::kForward);
   }
   at(C::kInherit, kNoStage) = at(C::kIoWrite, kNoStage) = stage(C::kOther);
+  at(C::kWaitForPeers, kNoStage) = at(C::kWaitForPeers, stage(C::kOther)) = stage(C::kComm);
   at(C::kModelOp, kNoStage) = at(C::kLaunch, kNoStage) = stage(C::kForward);
   for (uint8_t around : {kNoStage, stage(C::kOther), stage(C::kForward), stage(C::kBackward), stage(C::kOptimizer)}) {
     at(C::kWaitForDevice, around) = stage(C::kSync);

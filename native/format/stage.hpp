@@ -34,11 +34,12 @@ enum class EventClass : uint8_t {
   kInherit,
   kModelOp,
   kWaitForDevice,
+  kWaitForPeers,
   kCopy,
   kLaunch,
   kSkip,
 };
-inline constexpr size_t kEventClasses = 26;
+inline constexpr size_t kEventClasses = 27;
 inline constexpr uint8_t kNoStage = kRowStageCount - 1;  // `unexplained`
 
 // Events that delimit something.

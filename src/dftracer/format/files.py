@@ -55,7 +55,7 @@ def find_traces(paths: Paths) -> list[str]:
 
 
 def find_rows(paths: Paths) -> list[str]:
-    """The files with step rows among `paths`: files as given, those beside given traces, those in directories."""
+    """The files with step rows among `paths`: files as given, beside given traces, and in directories."""
     found: dict[object, str] = {}
     for path in _listed(paths):
         if os.path.isdir(path):

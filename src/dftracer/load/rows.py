@@ -202,9 +202,7 @@ def read_rows(paths: Paths, between: bool = False) -> pl.DataFrame:
     files = read_row_files(paths)
     if not files:
         raise NoTraces(f"no step rows under {paths}")
-    frames = [
-        _frame(pl, file, rank, between) for file, rank in zip(files, ranks_of(files), strict=True)
-    ]
+    frames = [_frame(pl, file, rank, between) for file, rank in zip(files, ranks_of(files), strict=True)]
     whole: pl.DataFrame = pl.concat(frames)
     return whole
 
