@@ -80,7 +80,8 @@ void StepRule::publish(int64_t t) {
   } else if (!now_.own_since.load(std::memory_order_relaxed)) {
     // Without a loader, what follows the optimizer belongs to the step that comes.
     bool next = step_->stepped && !step_->opener();
-    now_.step.store(number_ + next, std::memory_order_relaxed);
+    int64_t number = !next ? number_ : next_number_ >= 0 ? next_number_ : number_ + 1;
+    now_.step.store(number, std::memory_order_relaxed);
     now_.epoch.store(epoch_, std::memory_order_relaxed);
     now_.own_since.store(t, std::memory_order_release);
   }
@@ -88,8 +89,17 @@ void StepRule::publish(int64_t t) {
 
 // Loader --------------------------------------------------------------------------------------------------------------
 
-void StepRule::fetch_begins(int64_t t) {
+void StepRule::fetch_begins(int64_t t, const Pass* of) {
   if (stepped()) events_.ends(Stage::kBlock);
+  // Whether the loader gives another batch or ends, this is where the step will have ended.
+  if (of && step_ && !framework_evaluates_) {
+    bool trains = of->trains && trained(*step_) && !framework_steps_;
+    if (trains || (inferring_ && step_->inference)) {
+      if (!foreseen_) is_over();
+      foreseen_ = true;
+      foreseen_at_ = t;
+    }
+  }
   events_.begins(Stage::kFetch);
   fetching_ = true;
   publish(t);
@@ -398,7 +408,10 @@ void StepRule::backward_ends(int64_t t, std::string_view error) {
   args.error(error);
   write(Stage::kBackward, backward_start_, t, args.all());
   free_ = backward_end_ = t;
-  if (step_ && step_->last_end > backward_start_) step_->last_end = t;  // an optimizer in backward
+  if (step_ && step_->last_end > backward_start_) {  // an optimizer in backward
+    step_->last_end = t;
+    foresee_end();
+  }
   publish(t);
 }
 
@@ -518,9 +531,26 @@ void StepRule::optimizer_ends(uintptr_t key, int64_t t, bool skipped) {
   if (step_) {
     step_->stepped = true;
     step_->last_end = t;
+    ++step_->optimizer_steps;
+    foresee_end();
   }
   forward_ = teacher_ = 0;
   publish(t);
+}
+
+// Without a loader it is certain that a step is over only when the optimizer of the next one steps. It most likely ends
+// after as many optimizer steps as the one before; the first one, after that of the only optimizer there is.
+void StepRule::foresee_end() {
+  if (depth_ || !optimizers_.empty() || framework_steps_ || !without_loader(*step_)) return;
+  bool only = optimizers_made.load(std::memory_order_relaxed) == 1;
+  if (step_->optimizer_steps != (usual_ ? usual_ : only) || foreseen_) return;
+  is_over();
+  foreseen_ = true;
+}
+
+void StepRule::is_over() {
+  ++over_;
+  over_number_ = number_;
 }
 
 void StepRule::interrupt(int64_t start, int64_t end) {
@@ -568,6 +598,16 @@ void StepRule::resume(int64_t number, int64_t epoch) {
   epoch_ = epoch ? epoch - 1 : -1;
 }
 
+// The program counts its steps and epochs itself; -1: it does not say. Once its optimizer has stepped, a step is what
+// the program is done with, and the numbers are those of the next one. A program that numbers a step only at its end
+// does so from the first one on.
+void StepRule::numbered(int64_t step, int64_t epoch) {
+  const bool open = step_ && !step_->stepped;
+  if (step >= 0 && step != number_) (open || !step_ || !numbered_ ? number_ : next_number_) = step;
+  if (epoch >= 0 && epoch != epoch_) (open ? epoch_ : next_epoch_) = epoch;
+  numbered_ = numbered_ || step >= 0;
+}
+
 void StepRule::evaluation_begins(int64_t t) {
   settle_calls(t, false);
   if (evaluation_.on) end_evaluation(t);
@@ -599,9 +639,9 @@ bool StepRule::without_loader(const Step& step) {
 
 StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, bool inference) {
   Step& s = storage_;
-  s.start = start;
-  s.body = body;
-  s.last_end = 0;
+  s.start = std::max(start, resumed_);
+  s.body = std::max(body, resumed_);
+  s.last_end = s.optimizer_steps = 0;
   s.passes.clear();
   if (of) s.passes.push_back(of);
   s.stepped_by.clear();
@@ -610,19 +650,21 @@ StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, b
   s.inference = inference;
   s.seen = s.later = {};
   step_ = &s;
+  foreseen_ = false;
+  foreseen_at_ = 0;
   now_.own_since.store(0, std::memory_order_relaxed);
   events_.begins(Stage::kBlock);
   leftover_end_ = 0;
   fresh_ = false;
   if (inference) return s;
-  if (!first_) first_ = start;
-  if (!of || of == epoch_pass_) return s;
-  if (!epoch_pass_ || epoch_pass_->over() || epoch_pass_->loader == of->loader) {
+  if (!first_) first_ = s.start;
+  if (of && of != epoch_pass_ && (!epoch_pass_ || epoch_pass_->over() || epoch_pass_->loader == of->loader)) {
     end_epoch();
     ++epoch_;
     epoch_start_ = start;
     epoch_pass_ = of;
   }
+  if (next_epoch_ >= 0) epoch_ = std::exchange(next_epoch_, -1);
   return s;
 }
 
@@ -644,11 +686,13 @@ void StepRule::close(int64_t end) {
   const Pass* opener = step.opener();
   if (!step.inference && (!opener || opener->died)) {
     if (without_loader(step)) {
+      usual_ = step.optimizer_steps;
       if (step.last_end) end = std::min(end, step.last_end);
     } else if (opener && !opener->ended) {
       end = std::max(step.last_end, std::min(end, opener->died));
     }
   }
+  if (foreseen_at_) end = std::min(end, std::exchange(foreseen_at_, 0));
   step_end_ = end;
   saw(end);
   Args args;
@@ -657,7 +701,9 @@ void StepRule::close(int64_t end) {
   if (step.seen.unseen && !step.inference) args.add("forward_unseen", 1);
   if (step.inference) args.add("inference", 1);
   events_.write(Stage::kBlock, step.body, std::max(end, step.body), args.all());
-  ++number_;
+  if (!foreseen_) is_over();
+  foreseen_ = false;
+  number_ = next_number_ >= 0 ? std::exchange(next_number_, -1) : number_ + 1;
   step_ = nullptr;
   now_.own_since.store(0, std::memory_order_relaxed);
 }
@@ -679,6 +725,7 @@ void StepRule::end_epoch(std::string_view error) {
   if (!epoch_pass_) return;
   int64_t end = error.empty() ? std::max({epoch_pass_->over(), step_end_, epoch_start_}) : last_;
   epoch_pass_ = nullptr;
+  saw(end);
   Args args;
   args.add("epoch", epoch_);
   args.error(error);
