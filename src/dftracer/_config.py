@@ -178,6 +178,12 @@ def _read_dirs(raw: object) -> str:
     return _read_path(raw)
 
 
+def _read_list(raw: object) -> str:
+    if isinstance(raw, (list, tuple)):
+        return ",".join(_read_path(each) for each in raw)
+    return _read_path(raw)
+
+
 _READERS: dict[str, Callable[[object], bool | int | str]] = {
     "bool": _read_bool,
     "int": _read_int,
@@ -185,6 +191,7 @@ _READERS: dict[str, Callable[[object], bool | int | str]] = {
     "choice": _read_text,
     "path": _read_path,
     "dirs": _read_dirs,
+    "list": _read_list,
 }
 
 # The order is that of the documentation. The preloaded library has the same table: after a change run
@@ -317,6 +324,21 @@ SETTINGS: tuple[Setting, ...] = (
         False,
         "With automatic tracing: also record the forward pass of every module (`dftracer run --modules`).",
     ),
+    Setting(
+        "metrics",
+        "list",
+        "",
+        "Where the figures of the training go while it runs, separated by commas: `prometheus:PORT`, "
+        "`textfile:PATH`, `otlp:URL`, `tensorboard:DIR`, `wandb`, `mlflow` ([guide](guide-metrics.md)).",
+    ),
+    Setting(
+        "metrics_ms",
+        "int",
+        5000,
+        "How often, in ms, they are written; Prometheus asks for them itself.",
+        low=100,
+        high=3_600_000,
+    ),
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -355,6 +377,8 @@ class Settings:
     device_events: bool
     auto: str
     auto_modules: bool
+    metrics: str
+    metrics_ms: int
 
     def __init__(self, values: Mapping[str, bool | int | str] | None = None) -> None:
         given = values or {}

@@ -21,7 +21,8 @@ MAY_USE = {
     # The step rule of `auto` is what torch's boundaries are reported to.
     "torch": RECORDER | {"torch", "auto"},
     "hooks": RECORDER | {"torch", "hooks"},
-    "auto": RECORDER | {"torch", "auto"},
+    "auto": RECORDER | {"torch", "auto", "metrics"},
+    "metrics": BASE | {"metrics"},
     "collect": RECORDER | {"torch", "collect"},
     "load": BASE | {"load"},
     "link": BASE | {"load", "link"},
