@@ -48,6 +48,8 @@ BACKWARDS = {
     # What is already decorated or looped over begins to record when tracing is switched on.
     ("_session.py", "dftracer.python._decorate"),
     ("_session.py", "dftracer.python._waiting"),
+    # An annotated program that says where its trace goes is one that may train.
+    ("_session.py", "dftracer.metrics"),
     # How they show themselves in a notebook.
     ("analyze/analysis.py", "dftracer.report.fragment.analysis_fragment"),
     ("analyze/finding.py", "dftracer.report.fragment.findings_fragment"),

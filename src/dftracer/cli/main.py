@@ -211,6 +211,8 @@ def _run(args: argparse.Namespace) -> int:
 
 def _bring_here(args: argparse.Namespace) -> None:
     """Where a trace is named by a URL, copy what the verb needs of it."""
+    if "://" in (getattr(args, "output", None) or "") and args.verb != "run":
+        raise CommandError(f"-o {args.output}: write to this machine, then `dftracer ship DIR URL`")
     for name in _INPUTS:
         given = getattr(args, name, None)
         if given and "://" in str(given):

@@ -25,6 +25,7 @@ __all__ = [
     "output_directory",
     "preload_library",
     "run_of",
+    "spool",
 ]
 
 
@@ -123,6 +124,13 @@ def run_of(stem: str) -> str:
     from dftracer import _core
 
     return _core.identify_run(stem)
+
+
+def spool(url: str) -> str:
+    """The directory in which traces wait that are meant for a store."""
+    from dftracer import _core
+
+    return _core.spool_path(url)
 
 
 @contextlib.contextmanager

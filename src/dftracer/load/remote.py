@@ -1,8 +1,8 @@
 """Traces in object stores and on web servers, through fsspec.
 
-What a command needs of them is copied to the user's cache, once: a command that reads events gets whole files,
-one that only asks who wrote them gets the first and the last gzip member of each, which is a small valid
-trace of its own. What `dftracer ship` has stored in pieces is put together again, by its manifests.
+What a command needs of them is copied to the user's cache, once: a command that reads events gets whole
+files, one that only asks who wrote them gets the first and the last gzip member of each, which is a small
+valid trace of its own. What `dftracer ship` has stored in pieces is put together again, by its manifests.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def store_of(url: str) -> tuple[Any, str]:
     """fsspec's file system for a URL, and the path in it."""
     fsspec = need("fsspec", "remote")
     try:
-        fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
     except ImportError as e:
         # fsspec's sentence names the package to install.
         raise need_error(f"{url.partition('://')[0]}://: {e}") from None

@@ -43,7 +43,7 @@ def training_begins() -> None:
 
 def training_ends() -> None:
     """Tell every target the last figures; one that does not answer is not waited for."""
-    global _exporter  # noqa: PLW0603
+    global _exporter
     exporter, _exporter = _exporter, None
     if exporter is not None:
         exporter.stop()
@@ -57,7 +57,7 @@ def _makes_batches() -> bool:
 
 def _forked() -> None:
     """A child has none of the threads; it may train on its own."""
-    global _exporter  # noqa: PLW0603
+    global _exporter
     exporter, _exporter = _exporter, None
     if exporter is not None:
         exporter.let_go()

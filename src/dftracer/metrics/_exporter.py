@@ -12,6 +12,7 @@ from dftracer.metrics import _figures
 from dftracer.metrics._prometheus import Server, TextFile
 from dftracer.metrics._trackers import Missing, MLflow, Otlp, TensorBoard, WandB
 
+_FIRST_STEP_S = 0.25  # how often to look for it
 _LAST_WORD_S = 2.0  # how long the end of the program waits for a target that has answered so far
 
 
@@ -54,10 +55,30 @@ class Exporter:
     """All targets of this process."""
 
     def __init__(self, text: str, interval_s: float) -> None:
-        labels = _figures.labels()
+        self._interval_s = interval_s
         self._servers: list[Server] = []
         self._writers: list[_Writer] = []
-        for name, place in wanted(text):
+        self._stopping = threading.Event()
+        self._opened = _thread.allocate_lock()
+        self._opened.acquire()
+        self._wanted = wanted(text)
+        # Not a threading.Thread: the program may count its own.
+        _thread.start_new_thread(_out_of_trace, (self._open,))
+
+    def _open(self) -> None:
+        """With the first step: launchers, helpers and workers of loaders have none, and export nothing."""
+        try:
+            while _core.row_sums() is None:
+                if self._stopping.wait(_FIRST_STEP_S):
+                    break
+            if _core.row_sums() is not None:
+                self._open_targets()
+        finally:
+            self._opened.release()
+
+    def _open_targets(self) -> None:
+        labels = _figures.labels()
+        for name, place in self._wanted:
             try:
                 target = TARGETS[name](place, labels)
             except Exception as error:  # the program trains whatever happens here
@@ -67,10 +88,13 @@ class Exporter:
                 self._servers.append(target)
                 _thread.start_new_thread(_out_of_trace, (target.serve, _figures.read))
             else:
-                self._writers.append(_Writer(name, target, interval_s))
+                self._writers.append(_Writer(name, target, self._interval_s))
 
     def stop(self) -> None:
         """The last figures, then nothing more."""
+        _core.flush()  # the last step is known once its events have been written
+        self._stopping.set()
+        self._opened.acquire(timeout=_LAST_WORD_S)
         for server in self._servers:
             server.close()
         for writer in self._writers:
@@ -96,7 +120,6 @@ class _Writer:
         self.stopping = threading.Event()
         self._done = _thread.allocate_lock()
         self._done.acquire()
-        # Not a threading.Thread: the program may count its own.
         _thread.start_new_thread(_out_of_trace, (self._run,))
 
     def wait(self) -> None:

@@ -11,6 +11,8 @@ from dftracer import _config, _core
 
 # Of a step's time, what is not progress: waiting for a batch, saving.
 _NOT_PRODUCTIVE = ("fetch_wait", "checkpoint")
+_NOT_STAGES = ("wall_us", "device_busy_us", "evaluation_us")
+_DEVICE_SEEN = 256  # a flag of step rows (native/format/step_row.hpp)
 
 
 class Figures(NamedTuple):
@@ -127,8 +129,25 @@ def _job() -> str:
 
 
 def read() -> Figures:
-    """The figures as they are now."""
-    raise NotImplementedError
+    """The figures as they are now; all zero before the first step."""
+    sums, last = _core.row_sums() or {}, _core.last_row() or {}
+    stages = {
+        name.removesuffix("_us"): us / 1e6
+        for name, us in sums.items()
+        if name.endswith("_us") and name not in _NOT_STAGES
+    }
+    end = last["start_us"] + last["wall_us"] + last["evaluation_us"] if last else None
+    return Figures(
+        steps=sums.get("steps", 0),
+        samples=sums.get("samples", 0),
+        seconds=sums.get("wall_us", 0) / 1e6,
+        stages=stages,
+        busy=sums["device_busy_us"] / 1e6 if last and last["flags"] & _DEVICE_SEEN else None,
+        step=max(0, last.get("step", 0)),
+        ended=None if end is None else end / 1e6,
+        age=_age(),
+        dropped=sum(n for name, n in _core.stats().items() if name.startswith("dropped")),
+    )
 
 
 def _age() -> float:
