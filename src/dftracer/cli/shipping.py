@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,7 @@ class Shipper:
         if self._note["known"]:
             return
         with contextlib.suppress(FileNotFoundError, ValueError):
-            text = backing_off(lambda: self._store.cat_file(f"{self._root}/{self._note['manifest']}"))
+            text = self._asked(lambda: self._store.cat_file(f"{self._root}/{self._note['manifest']}"))
             for each in json.loads(text)["files"]:
                 kept = {"parts": each["parts"], "complete": each["complete"], "local": each.get("local")}
                 self._note["files"].setdefault(each["name"], kept)
@@ -206,19 +206,26 @@ class Shipper:
         path = f"{self._root}/{name}"
 
         def put() -> None:
+            self._store.pipe_file(path, data)
+            self._store.invalidate_cache()
+            there = self._store.info(path)["size"]
+            if there != len(data):
+                raise OSError(f"{path}: {there} of {len(data)} bytes were stored")
+
+        self._asked(put)
+        self.sent_bytes += len(data)
+
+    def _asked(self, request: Callable[[], Any]) -> Any:
+        def ask() -> Any:
             try:
-                self._store.pipe_file(path, data)
-                self._store.invalidate_cache()
-                there = self._store.info(path)["size"]
+                return request()
+            except FileNotFoundError:
+                raise
             except Exception:
                 self.failures += 1
                 raise
-            if there != len(data):
-                self.failures += 1
-                raise OSError(f"{path}: {there} of {len(data)} bytes were stored")
 
-        backing_off(put, tries=4)
-        self.sent_bytes += len(data)
+        return backing_off(ask, tries=3)
 
     # The end ---------------------------------------------------------------------------------------
 

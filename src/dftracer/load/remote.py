@@ -83,8 +83,11 @@ def origin(file: Path) -> Origin | None:
 def store_of(url: str) -> tuple[Any, str]:
     """fsspec's file system for a URL, and the path in it."""
     fsspec = need("fsspec", "remote")
+    options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+    if url.startswith(("s3://", "s3a://")):  # `backing_off` asks again; two layers of that take minutes
+        options["config_kwargs"] = {"retries": {"total_max_attempts": 1}, "connect_timeout": 5}
     try:
-        fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+        fs, path = fsspec.core.url_to_fs(url, **options)
     except ImportError as e:
         # fsspec's sentence names the package to install.
         raise need_error(f"{url.partition('://')[0]}://: {e}") from None
