@@ -9,7 +9,7 @@ namespace dft {
 struct SettingRow {
   const char* name;
   const char* variable;
-  const char* kind;  // bool, int, size, choice, path, dirs or list
+  const char* kind;  // bool, int, size, choice, text, path, dirs or list
   const char* fallback;
   int64_t low, high;
   bool power_of_two;
@@ -47,6 +47,9 @@ inline constexpr SettingRow kSettings[] = {
     {"auto_modules", "DFTRACER_AUTO_MODULES", "bool", "0", 0, 9223372036854775807, false, {}},
     {"metrics", "DFTRACER_METRICS", "list", "", 0, 9223372036854775807, false, {}},
     {"metrics_ms", "DFTRACER_METRICS_MS", "int", "5000", 100, 3600000, false, {}},
+    {"run_name", "DFTRACER_RUN_NAME", "text", "", 0, 9223372036854775807, false, {}},
+    {"run_tags", "DFTRACER_RUN_TAGS", "text", "", 0, 9223372036854775807, false, {}},
+    {"run_git", "DFTRACER_RUN_GIT", "text", "", 0, 9223372036854775807, false, {}},
 };
 
 inline constexpr const char* kChoiceAliases[][2] = {

@@ -11,17 +11,23 @@ from support.process import Run
 
 MODULES = {
     "dftracer.python.ai": ["ai", "DFTracerAI", "compute", "Compute"],
-    "dftracer.python.ai_common": ["DFTracerAI", "ProfileCategory", "AI"],
+    "dftracer.python.ai_common": [
+        *("DFTracerAI", "ProfileCategory", "AI", "START_METADATA_NAME", "STOP_METADATA_NAME"),
+        *("P", "R", "T", "get_default_args", "profiler"),
+    ],
     "dftracer.python.ai_init": ["ai", "checkpoint"],
-    "dftracer.python.common": ["dftracer", "dft_fn", "TagValue", "NoOpProfiler", "capture_signal"],
+    "dftracer.python.common": [
+        *("dftracer", "dft_fn", "TagValue", "NoOpProfiler", "capture_signal"),
+        *("TagValueTuple", "get_default_args", "P", "R", "T"),
+    ],
     "dftracer.python.env": ["DFTRACER_ENABLE", "DFTRACER_ENABLE_ENV", "setup_stream_logger"],
     "dftracer.python.dbg": ["dftracer", "ai", "dynamo", "dft_fn", "create_backend"],
     "dftracer.python.dbg.ai": ["ai", "compute"],
-    "dftracer.python.dbg.logger": ["dftracer", "dft_fn"],
+    "dftracer.python.dbg.logger": ["dftracer", "dft_fn", "logger"],
     "dftracer.python.dbg.torch": ["trace_handler"],
-    "dftracer.python.logger": ["dftracer", "dft_fn", "DFTRACER_ENABLE_ENV"],
-    "dftracer.python.torch.common": ["trace_handler"],
-    "dftracer.python.torch.profiler": ["trace_handler"],
+    "dftracer.python.logger": ["dftracer", "dft_fn", "logger", "DFTRACER_ENABLE_ENV"],
+    "dftracer.python.torch.common": ["trace_handler", "dftracer", "TagValue", "get_time_scale"],
+    "dftracer.python.torch.profiler": ["trace_handler", "dftracer"],
     "dftracer.python.dynamo": ["CAT_DYNAMO", "CallStackRecord", "create_detailed_op_name", "dynamo"],
     "dftracer.logger": ["dftracer", "dft_fn"],
     "dftracer.dftracer_dbg": ["initialize", "get_time", "get_config", "log_event", "finalize"],
@@ -135,6 +141,34 @@ def test_logger_of_the_environment(program: Callable[..., Run]) -> None:
         enable=False,
     )
     assert run.stderr == "[ERROR] told\n"
+
+
+def test_helpers_of_the_common_module(program: Callable[..., Run]) -> None:
+    """Defaults of functions, the type of a tag's value, the names of moments, the logger."""
+    run = program(
+        """
+        from dftracer.python import ai, dftracer
+        from dftracer.python.ai_common import START_METADATA_NAME, STOP_METADATA_NAME
+        from dftracer.python.common import P, R, T, TagDType, TagValue, TagValueTuple, get_default_args
+        from dftracer.python.dbg.logger import logger
+        from dftracer.python.torch.common import dftracer as of_torch
+
+        assert get_default_args(lambda a, b=2, *c, d="x", **e: None) == {"b": 2, "d": "x"}
+        pair: TagValueTuple = TagValue("3", TagDType.INT).value()
+        assert pair == (0, 3) and TagValueTuple.__origin__ is tuple
+        assert (P.__name__, R.__name__, T.__name__) == ("P", "R", "T")
+        assert of_torch is dftracer
+        logger.error("told")
+        log = dftracer.initialize_log(None, None, -1)
+        ai.pipeline.epoch.start(metadata=True)
+        ai.pipeline.epoch.stop(metadata=True)
+        log.finalize()
+        print(f"epoch.{START_METADATA_NAME} epoch.{STOP_METADATA_NAME}")
+        """
+    )
+    assert run.stderr == "[ERROR] told\n"
+    written = [record.args["name"] for record in run.trace.metadata("CM")]
+    assert set(run.stdout.split()) <= set(written)
 
 
 def test_nothing_profiler(program: Callable[..., Run]) -> None:

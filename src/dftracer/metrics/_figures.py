@@ -119,7 +119,7 @@ def labels() -> dict[str, str]:
 
 def _job() -> str:
     """The name of the run, the launcher's name of the job, or the program's."""
-    for variable in ("DFTRACER_NAME", "SLURM_JOB_NAME", "TORCHELASTIC_RUN_ID"):
+    for variable in ("DFTRACER_RUN_NAME", "SLURM_JOB_NAME", "TORCHELASTIC_RUN_ID"):
         name = os.environ.get(variable, "").strip()
         if name and name != "none":
             return name

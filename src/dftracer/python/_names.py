@@ -7,6 +7,8 @@ ITER_COUNT_NAME = "count"
 CTX_SEPARATOR = "."
 ROOT_NAME = "ai_root"
 ROOT_CAT = "ai_root"
+START_METADATA_NAME = "start"
+STOP_METADATA_NAME = "end"
 
 __all__ = [
     "BLOCK_NAME",
@@ -16,6 +18,8 @@ __all__ = [
     "ITER_NAME",
     "ROOT_CAT",
     "ROOT_NAME",
+    "START_METADATA_NAME",
+    "STOP_METADATA_NAME",
     "get_iter_block_name",
     "get_iter_handle_name",
 ]

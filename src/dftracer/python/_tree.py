@@ -7,7 +7,14 @@ from typing import Any, ClassVar, TypeVar
 
 from dftracer import _core, _session
 from dftracer.python import _events
-from dftracer.python._names import CTX_SEPARATOR, INIT_NAME, ITER_COUNT_NAME, ROOT_NAME
+from dftracer.python._names import (
+    CTX_SEPARATOR,
+    INIT_NAME,
+    ITER_COUNT_NAME,
+    ROOT_NAME,
+    START_METADATA_NAME,
+    STOP_METADATA_NAME,
+)
 from dftracer.python._names import get_iter_block_name as _block_name
 from dftracer.python._names import get_iter_handle_name as _iter_name
 
@@ -154,14 +161,14 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
     def start(self, metadata: bool = False) -> None:
         """Open an event that `stop` closes; with `metadata`, write a record of this moment at once."""
         if metadata:
-            self._mark("start")
+            self._mark(START_METADATA_NAME)
         else:
             super().start()
 
     def stop(self, metadata: bool = False) -> None:
         """Close what `start` opened."""
         if metadata:
-            self._mark("end")
+            self._mark(STOP_METADATA_NAME)
         else:
             super().stop()
 

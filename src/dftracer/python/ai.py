@@ -1,3 +1,3 @@
 """The tree of annotations, where some programs import it."""
 
-from dftracer.python import *  # noqa: F403
+from dftracer.python.ai_common import *  # noqa: F403

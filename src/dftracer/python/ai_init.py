@@ -1,3 +1,3 @@
 """The objects of the tree, where some programs import them."""
 
-from dftracer.python import *  # noqa: F403
+from dftracer.python.ai_common import *  # noqa: F403

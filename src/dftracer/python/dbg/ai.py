@@ -1,3 +1,3 @@
 """See `dftracer.python.dbg`."""
 
-from dftracer.python import *  # noqa: F403
+from dftracer.python.ai_common import *  # noqa: F403

@@ -1,3 +1,6 @@
 """See `dftracer.python.dbg`."""
 
-from dftracer.python import *  # noqa: F403
+from dftracer.compat.env import setup_stream_logger
+from dftracer.python.common import *  # noqa: F403
+
+logger = setup_stream_logger()

@@ -9,7 +9,7 @@ from typing import Any, cast
 from dftracer import _core
 from dftracer.python._torch_required import require_torch
 
-__all__ = ["Backend", "create_backend", "tracing_enabled"]
+__all__ = ["Backend", "create_backend", "next_graph_number", "tracing_enabled"]
 
 _GRANULARITIES = ("op", "graph")
 _graph_numbers = itertools.count()
@@ -20,6 +20,11 @@ def tracing_enabled() -> bool:
     from dftracer.python import DFTRACER_ENABLE  # noqa: PLC0415 - the package imports this module lazily
 
     return bool(DFTRACER_ENABLE) or _core.active()
+
+
+def next_graph_number() -> int:
+    """The `graph` of a graph's events; no two graphs of a process have the same."""
+    return next(_graph_numbers)
 
 
 class Backend:
@@ -54,7 +59,7 @@ class Backend:
 
         compile_events.watch()
         compile_events.collect_breaks()
-        number = next(_graph_numbers)
+        number = next_graph_number()
         if self._by_operation(settings):
             from dftracer.python.dynamo import _operations  # noqa: PLC0415
 

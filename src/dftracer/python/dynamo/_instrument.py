@@ -17,7 +17,7 @@ from torch import fx
 
 from dftracer import _core
 
-__all__ = ["instrument"]
+__all__ = ["instrument", "instrument_in_place"]
 
 _SPAN = "_dftracer_span_"
 _WAIT = "_dftracer_wait"
@@ -36,6 +36,12 @@ def instrument(
     return run
 
 
+def instrument_in_place(graph_module: fx.GraphModule, spans: Mapping[fx.Node, _core.Node]) -> None:
+    """The graph module itself writes the events when it is called, with the inputs it always had."""
+    if not _with_spans(graph_module, spans, None):
+        graph_module.forward = _TracingInterpreter(graph_module, spans, None).run
+
+
 def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
     from functorch.compile import make_boxed_func  # noqa: PLC0415 - slow to import
 
@@ -45,6 +51,17 @@ def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
 def _generated(
     graph_module: fx.GraphModule, spans: Mapping[fx.Node, _core.Node], wait: Callable[[], Any] | None
 ) -> Callable[..., Any] | None:
+    boxed_codegen = getattr(fx.graph, "_BoxedCodeGen", None)
+    graph_module.graph.set_codegen(boxed_codegen() if boxed_codegen is not None else fx.graph.CodeGen())
+    if not _with_spans(graph_module, spans, wait):
+        return None
+    return graph_module.forward if boxed_codegen is not None else _boxed(graph_module.forward)
+
+
+def _with_spans(
+    graph_module: fx.GraphModule, spans: Mapping[fx.Node, _core.Node], wait: Callable[[], Any] | None
+) -> bool:
+    """Whether the code that fx generates now has a span around every operation."""
     names = {node.name: span for node, span in spans.items()}
     used: dict[str, _core.Node] = {}
 
@@ -52,9 +69,7 @@ def _generated(
         lines = "".join(body).split("\n")
         return ["\n".join(_with_span(line, names, used, wait is not None) for line in lines)]
 
-    boxed_codegen = getattr(fx.graph, "_BoxedCodeGen", None)
-    codegen = boxed_codegen() if boxed_codegen is not None else fx.graph.CodeGen()
-    graph_module.graph.set_codegen(codegen)
+    codegen = graph_module.graph._codegen
     previous = codegen.additional_globals
 
     def additional_globals() -> list[tuple[str, Any]]:
@@ -75,8 +90,8 @@ def _generated(
     if len(used) != len(spans):
         graph_module.graph.set_codegen(fx.graph.CodeGen())
         graph_module.recompile()
-        return None
-    return graph_module.forward if boxed_codegen is not None else _boxed(graph_module.forward)
+        return False
+    return True
 
 
 def _with_span(line: str, names: Mapping[str, _core.Node], used: dict[str, _core.Node], wait: bool) -> str:

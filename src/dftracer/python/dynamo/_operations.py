@@ -16,9 +16,9 @@ from dftracer.python.dynamo._description import (
     forward_names,
     is_operation,
 )
-from dftracer.python.dynamo._instrument import instrument
+from dftracer.python.dynamo._instrument import instrument, instrument_in_place
 
-__all__ = ["compile_by_operation", "run_by_operation"]
+__all__ = ["compile_by_operation", "run_by_operation", "time_operations"]
 
 
 def compile_by_operation(
@@ -56,6 +56,12 @@ def run_by_operation(
     return lambda *inputs: boxed(list(inputs))
 
 
+def time_operations(graph_module: Any, number: int, root: _core.Node) -> None:
+    """From now on the graph module writes an event for each operation when it is called."""
+    grad = GradRegions(graph_module, torch.is_grad_enabled())
+    instrument_in_place(graph_module, _spans(graph_module, "forward", grad, number, root, {}))
+
+
 def _tracing(
     graph_module: Any, number: int, root: _core.Node, synchronize: bool
 ) -> Callable[[Any, str, dict[int, str]], Callable[..., Any]]:
@@ -63,13 +69,20 @@ def _tracing(
     wait = torch.cuda.synchronize if synchronize and torch.cuda.is_available() else None
 
     def traced(graph: Any, phase: str, forwards: dict[int, str]) -> Callable[..., Any]:
-        spans: dict[Any, _core.Node] = {}
-        for node in graph.graph.nodes:
-            if is_operation(node):
-                enabled = grad.at(node) if phase == "forward" else 0
-                span = _core.Node(event_name(node), "dynamo", root)
-                span.set_args(describe(node, phase, enabled, number, forwards))
-                spans[node] = span
+        spans = _spans(graph, phase, grad, number, root, forwards)
         return compile_events.then_collect(instrument(graph, spans, wait))
 
     return traced
+
+
+def _spans(
+    graph: Any, phase: str, grad: GradRegions, number: int, root: _core.Node, forwards: dict[int, str]
+) -> dict[Any, _core.Node]:
+    spans: dict[Any, _core.Node] = {}
+    for node in graph.graph.nodes:
+        if is_operation(node):
+            enabled = grad.at(node) if phase == "forward" else 0
+            span = _core.Node(event_name(node), "dynamo", root)
+            span.set_args(describe(node, phase, enabled, number, forwards))
+            spans[node] = span
+    return spans

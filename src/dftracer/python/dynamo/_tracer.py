@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 from dftracer.python._torch_required import require_torch
 from dftracer.python._tree import DFTracerAI
-from dftracer.python.dynamo._backend import Backend, create_backend, tracing_enabled
+from dftracer.python.dynamo._backend import Backend, create_backend, next_graph_number, tracing_enabled
 
 __all__ = ["CAT_DYNAMO", "Dynamo"]
 
@@ -93,6 +93,20 @@ class Dynamo(DFTracerAI):
                 root=self,
             )
         return _torch_compile(f_py, {**options, "backend": chosen})
+
+    def add_enhanced_timing_to_graph(self, gm: Any) -> Any:
+        """The graph module itself, which from now on writes an event for each of its operations."""
+        if self._enabled and tracing_enabled():
+            from dftracer.python.dynamo._operations import time_operations  # noqa: PLC0415 - imports torch
+
+            time_operations(gm, next_graph_number(), self)
+        return gm
+
+    def count_parameters(self, module: Any) -> int | None:
+        """How many numbers a module learns and keeps; None for what has no parameters at all."""
+        if not hasattr(module, "parameters"):
+            return None
+        return sum(int(parameter.numel()) for parameter in module.parameters())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Dynamo, (self._model,)

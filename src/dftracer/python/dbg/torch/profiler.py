@@ -1,5 +1,3 @@
 """See `dftracer.python.dbg`."""
 
-from dftracer.python.torch import trace_handler
-
-__all__ = ["trace_handler"]
+from dftracer.python.torch.common import *  # noqa: F403
