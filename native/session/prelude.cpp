@@ -13,6 +13,7 @@
 #include "format/json.hpp"
 #include "format/md5.hpp"
 #include "format/run_record.hpp"
+#include "format/step_row.hpp"
 #include "record/clock.hpp"
 #include "record/process_life.hpp"
 #include "record/process_owner.hpp"
@@ -77,6 +78,20 @@ std::string affinity_mask() {
   return out;
 }
 
+// Without the last brace: a rank may be told later.
+std::string row_facts(const RunRecord& run, int64_t pid) {
+  std::string out = "{\"format\":1,\"columns\":[";
+  for (size_t i = 0; i < kRowColumns; ++i) {
+    if (i) out += ',';
+    append_json_string(out, row_column(i));
+  }
+  out += "],\"pid\":";
+  append_int(out, pid);
+  out += ",\"run\":";
+  append_json_string(out, run.id);
+  return out + run_arguments(run);
+}
+
 }  // namespace
 
 size_t prelude_bound(const Session* s) {
@@ -114,6 +129,7 @@ Prelude make_prelude(Session* s) {
                 python_version(),
                 joined(words, ' ').substr(0, kLongestCommand)};
   metadata(kRunKind, kRunKind, run.id, run_arguments(run));
+  s->writer.set_row_facts(row_facts(run, pid), int64_t(process_start_us(*s, start_us)));
   metadata("thread_name", std::to_string(pid), "thread_name");
   metadata("FH", cwd, short_hash(cwd));
   metadata("SH", command, short_hash(command));
