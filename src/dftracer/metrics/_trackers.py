@@ -119,9 +119,10 @@ class Otlp:
         sdk = _need("opentelemetry.sdk.metrics", package)
         export = _need("opentelemetry.sdk.metrics.export", package)
         http = _need("opentelemetry.exporter.otlp.proto.http.metric_exporter", package)
-        resource = _need("opentelemetry.sdk.resources", package).Resource.create(
-            {"service.name": os.environ.get("OTEL_SERVICE_NAME") or self._labels["job"]}
-        )
+        resources = _need("opentelemetry.sdk.resources", package)
+        # Not `Resource.create`, whose pool of threads cannot be had any more when the program ends.
+        resource = resources.Resource({"service.name": self._labels["job"]})
+        resource = resource.merge(resources.OTELResourceDetector().detect())
 
         class Exporter(http.OTLPMetricExporter):  # type: ignore[misc, name-defined]
             succeeded = False
