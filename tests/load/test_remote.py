@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import fsspec
+import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -17,6 +18,7 @@ from dftracer.cli.main import main
 from dftracer.format.members import gzip_member
 from dftracer.load import NoTraces, Trace
 from dftracer.load.remote import is_url, origin
+from dftracer.load.rows import COLUMNS, pack_rows
 from dftracer.load.synthetic import training_run
 
 
@@ -140,6 +142,27 @@ def test_info_of_a_large_file_reads_its_ends_only(job: Path, capsys: pytest.Capt
         k: local[k] for k in ("rank", "pid", "host", "command", "end", "problems")
     }
     assert told["records"] == (local["end"] or {}).get("num_events")
+
+
+def test_runs_of_large_files_are_told_by_their_ends_and_step_rows(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fs, root = fsspec.core.url_to_fs("counting://bucket/large")
+    stem = f"{root}/trace-0123456789abcdef-app"
+    fs.pipe_file(f"{stem}.pfw.gz", _large(job, 64))
+    (told,) = _json(capsys, "runs", "counting://bucket/large")  # type: ignore[misc]
+    assert CountingStore.handed_out <= 0.01 * (64 << 20)
+    # What only events could tell is not known.
+    assert (told["steps"], told["samples_per_s"], told["bound"]) == (None, None, None)
+    assert told["path"] == "counting:///bucket/large"
+    table = np.zeros((5, len(COLUMNS)), np.int64)
+    table[:, COLUMNS.index("wall_us")] = 2000
+    table[:, COLUMNS.index("samples")] = 8
+    table[:, COLUMNS.index("step")] = range(5)
+    table[:, COLUMNS.index("start_us")] = [1_000_000 + i * 2000 for i in range(5)]
+    fs.pipe_file(f"{stem}.rows", pack_rows(table, {"run": told["run"]}))
+    (told,) = _json(capsys, "runs", "counting://bucket/large")  # type: ignore[misc]
+    assert (told["steps"], told["samples_per_s"], told["bound"]) == (5, 4000, None)
 
 
 def test_one_file_by_its_url(job: Path) -> None:

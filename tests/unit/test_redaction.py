@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 
+import numpy as np
 import pytest
 
 from dftracer.format.members import gzip_member, member_index
-from dftracer.format.redaction import HIDDEN, redact, redact_lines, redact_members
+from dftracer.format.redaction import HIDDEN, redact, redact_lines, redact_members, redact_rows
+from dftracer.load.rows import COLUMNS, pack_rows, parse_rows
 
 SECRET = "Xq7-hunter2_Zz"
 
@@ -100,6 +102,19 @@ def test_only_members_with_secrets_are_packed_anew() -> None:
     assert index is not None
     assert (index.member_size, index.lines, index.first_ts, index.last_ts) == (len(head), 1, 3, 4)
     assert gzip.decompress(head) == secret.replace(SECRET.encode(), HIDDEN.encode())
+
+
+def test_facts_of_step_rows() -> None:
+    table = np.zeros((3, len(COLUMNS)), np.int64)
+    table[:, 1] = range(3)
+    data = pack_rows(table, {"run": "r", "command": f"train.py --token {SECRET}"})
+    clean = redact_rows(data + b"rest")
+    assert SECRET.encode() not in clean
+    assert clean.endswith(b"rest")
+    file = parse_rows(clean.removesuffix(b"rest"))
+    assert (file.facts["run"], file.facts["command"]) == ("r", f"train.py --token {HIDDEN}")
+    assert file.damaged == 0
+    assert file.column("step").tolist() == [0, 1, 2]
 
 
 def test_members_of_other_writers() -> None:

@@ -220,7 +220,8 @@ def _bring_here(args: argparse.Namespace) -> None:
             from dftracer.load.files import NoTraces, here
 
             try:
-                setattr(args, name, here(given, heads=args.verb in _READ_HEADS))
+                heads = args.verb in _READ_HEADS and not getattr(args, "html", None)
+                setattr(args, name, here(given, heads))
             except NoTraces as e:
                 raise CommandError(str(e)) from None
 

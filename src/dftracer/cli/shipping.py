@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dftracer.format.files import SUFFIXES
+from dftracer.format.files import ROWS_SUFFIX, SUFFIXES
 from dftracer.format.members import member_index
-from dftracer.format.redaction import redact, redact_lines, redact_members
+from dftracer.format.redaction import redact, redact_lines, redact_members, redact_rows
 from dftracer.live import LiveFile, look
 from dftracer.load.files import recover
 from dftracer.load.heads import processes_of
@@ -32,7 +32,6 @@ from dftracer.load.remote import backing_off, store_of
 __all__ = ["Shipper", "ship_alongside"]
 
 NOTE = ".dftracer-shipped.json"
-_ROWS = (".rows", ".rows.gz")
 _PART = 16 << 20  # local bytes in an object
 _WORTH_SENDING = 4 << 20  # of a file that still grows
 _PATIENCE_S = 60.0  # until less is sent, too
@@ -91,7 +90,7 @@ class Shipper:
 
     def _is_meant(self, path: Path) -> bool:
         hidden = any(part.startswith(".") for part in path.relative_to(self.directory).parts)
-        return not hidden and path.name.endswith((*SUFFIXES, *_ROWS, ".json")) and path.is_file()
+        return not hidden and path.name.endswith((*SUFFIXES, ROWS_SUFFIX, ".json")) and path.is_file()
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.directory).as_posix()
@@ -146,7 +145,7 @@ class Shipper:
         if kept is None or (kept["local"] is not None and kept["local"][0] != now[0]):
             kept = {"parts": [], "complete": False, "local": None}  # none yet, or another file of this name
         if not path.name.endswith(SUFFIXES):
-            if path.name.endswith(_ROWS) and not ended:
+            if path.name.endswith(ROWS_SUFFIX) and not ended:
                 return
             self._send_whole(path, name, now)
             return
@@ -178,7 +177,9 @@ class Shipper:
     def _send_whole(self, path: Path, name: str, now: list[int]) -> None:
         """A small file that is replaced as a whole."""
         data = path.read_bytes()
-        if path.name.endswith(".json"):
+        if path.name.endswith(ROWS_SUFFIX):
+            data = redact_rows(data)
+        else:
             data = redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         kept: dict[str, Any] = {"parts": [], "complete": False, "local": now}
         self._send_part(kept, name, 0, data)

@@ -6,12 +6,13 @@ Traces stay as they are on the machine that wrote them. What leaves it goes thro
 from __future__ import annotations
 
 import re
+import struct
 import zlib
 from collections.abc import Iterator
 
 from dftracer.format.members import MAGIC, gzip_member, member_index
 
-__all__ = ["HIDDEN", "redact", "redact_members"]
+__all__ = ["HIDDEN", "redact", "redact_lines", "redact_members", "redact_rows"]
 
 HIDDEN = "[redacted]"
 
@@ -51,6 +52,9 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         "",
     ),
 )
+# The header of a block of step rows (native/format/step_row.hpp).
+_ROWS_MAGIC = b"\xdfRW"
+_BLOCK = struct.Struct("<3scHHI")
 # Only these records hold text about the program; in all others names and paths are the user's data.
 _TELLING = re.compile(rb'"name":"(?:SH|CM|PR|run|start|process_name)","cat":')
 
@@ -60,6 +64,28 @@ def redact(text: str) -> str:
     for pattern, keep in _PATTERNS:
         text = pattern.sub(keep + HIDDEN, text)
     return text
+
+
+def redact_rows(data: bytes) -> bytes:
+    """The same file of step rows; of its blocks only those with facts hold text."""
+    out = []
+    at = 0
+    while at + _BLOCK.size <= len(data):
+        magic, kind, rows, size, _ = _BLOCK.unpack_from(data, at)
+        end = at + _BLOCK.size + size
+        if magic != _ROWS_MAGIC:
+            break
+        payload = data[at + _BLOCK.size : end]
+        clean = payload
+        if kind == b"H":
+            text = payload.decode("utf-8", "surrogateescape")
+            clean = redact(text).encode("utf-8", "surrogateescape")
+        if clean == payload:
+            out.append(data[at:end])
+        else:
+            out.append(_BLOCK.pack(magic, kind, rows, len(clean), zlib.crc32(clean)) + clean)
+        at = end
+    return b"".join([*out, data[at:]])
 
 
 def redact_lines(text: bytes) -> bytes:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dftracer.format.files import SUFFIXES, NoTraces
+from dftracer.format.files import ROWS_SUFFIX, SUFFIXES, NoTraces
 from dftracer.format.members import MAGIC, member_index
 from dftracer.load._need import need
 
@@ -28,7 +28,7 @@ __all__ = ["Origin", "backing_off", "is_url", "local", "origin", "store_of"]
 
 MANIFEST = re.compile(r"dftracer-manifest-[\w.-]+\.json")
 # What is copied of a directory: traces, step rows, and what is written beside them.
-_WANTED = (*SUFFIXES, ".rows", ".rows.gz", ".json", ".json.gz")
+_WANTED = (*SUFFIXES, ROWS_SUFFIX, ".json")
 _SMALL = 1 << 18  # not worth a second request
 _LOOK = 1 << 16
 _LONGEST_LAST = 1 << 24

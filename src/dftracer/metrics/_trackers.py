@@ -236,6 +236,9 @@ class MLflow:
 
 
 def _active_run(mlflow: ModuleType) -> str | None:
-    """The id of the run that the program has open, in whichever of its threads."""
-    run = mlflow.last_active_run()
+    """The id of the run that the program has open."""
+    # Active runs belong to threads; that of any thread only MLflow's own module knows.
+    fluent = sys.modules.get("mlflow.tracking.fluent")
+    latest = getattr(fluent, "_get_latest_active_run", mlflow.last_active_run)
+    run = latest()
     return run.info.run_id if run is not None and run.info.status == "RUNNING" else None
