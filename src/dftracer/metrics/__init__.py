@@ -20,12 +20,20 @@ if TYPE_CHECKING:
 
 _exporter: Any = None
 _registered = False
+_asked = ""  # by code, besides the setting
+
+
+def ask(targets: str | None) -> None:
+    """Export to these as well, as if `DFTRACER_METRICS` named them."""
+    global _asked  # noqa: PLW0603 - one per process
+    if targets and targets not in _asked.split("\n"):
+        _asked = f"{_asked}\n{targets}" if _asked else targets
 
 
 def training_begins() -> None:
     """This process trains: export its figures from now on, if that is wanted and has not begun."""
     global _exporter, _registered  # noqa: PLW0603 - one per process
-    wanted = _session.SETTINGS.metrics
+    wanted = ",".join(filter(None, [_session.SETTINGS.metrics, *_asked.split("\n")]))
     if not wanted or _exporter is not None or _makes_batches():
         return
     if not _registered:

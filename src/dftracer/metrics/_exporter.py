@@ -13,6 +13,7 @@ from dftracer.metrics._prometheus import Server, TextFile
 from dftracer.metrics._trackers import Missing, MLflow, Otlp, TensorBoard, WandB
 
 _FIRST_STEP_S = 0.25  # how often to look for it
+_LONGEST_PAUSE_S = 60.0  # between two attempts to reach a target that does not answer
 _LAST_WORD_S = 2.0  # how long the end of the program waits for a target that has answered so far
 
 
@@ -128,9 +129,15 @@ class _Writer:
 
     def _run(self) -> None:
         try:
-            while not self.stopping.wait(self._interval_s):
+            pause = self._interval_s
+            while not self.stopping.wait(pause):
                 if not self._write(last=False):
                     return
+                pause = (
+                    max(self._interval_s, min(_LONGEST_PAUSE_S, 2 * pause))
+                    if self._failing
+                    else self._interval_s
+                )
             self._write(last=True)
             self._target.close()
         finally:
