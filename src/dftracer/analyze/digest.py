@@ -19,6 +19,7 @@ from dftracer.analyze.device_parts import DeviceParts, device_parts
 from dftracer.analyze.host_work import LONG_US, NEITHER, kind_of
 from dftracer.analyze.lineage import read_lineage
 from dftracer.analyze.machine import Row, read_counters
+from dftracer.analyze.meetings import MeetingRows, is_meeting, rows_of_chunk
 from dftracer.analyze.pairs import (
     IO_NOT,
     IO_OPEN,
@@ -74,6 +75,7 @@ class Digest:
     left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
     told: dict[str, int] = field(default_factory=dict)  # with an optimizer: when torch was imported, the rank
     samples: Samples | None = None  # of the program's own code
+    meetings: MeetingRows | None = None  # with other ranks
 
     def own(self) -> Digest:
         """The same without keeping the chunk's memory alive."""
@@ -125,7 +127,17 @@ class Digester:
             out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
             self._work(out, chunk, rows)
             self._children(out, chunk, rows)
+            self._meetings(out, chunk, rows)
         return out
+
+    def _meetings(self, out: Digest, chunk: Chunk, rows: Any) -> None:
+        keys = self.source.keys
+        mine = [i for i, (cat, _) in enumerate(keys) if is_meeting(cat)]
+        at = np.flatnonzero(np.isin(out.pair, mine)) if mine else np.empty(0, np.intp)
+        if at.size:
+            names = [keys[p][1] for p in out.pair[at].tolist()]
+            times = (out.tid[at], out.ts[at], out.dur[at])
+            out.meetings = rows_of_chunk(chunk, at if isinstance(rows, slice) else rows[at], names, times)
 
     def _children(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """How children ended: a process that is killed cannot say so itself."""

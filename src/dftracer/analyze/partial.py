@@ -33,6 +33,7 @@ from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, stri
 from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.machine import Counters, Row, join_counters
 from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
+from dftracer.analyze.meetings import MeetingRows, Meetings, find_meetings
 from dftracer.analyze.pairs import IO_READ
 from dftracer.analyze.phases import Marks, Phases, evaluations_that_use_batches, find_phases
 from dftracer.analyze.samples import Samples
@@ -98,6 +99,7 @@ class Partial:
     counters: Counters = field(default_factory=dict)  # samples of the process and its machine, by name
     spent: Spent = field(default_factory=Spent)  # for the account of its time
     samples: Samples = field(default_factory=Samples)  # of the program's own code
+    meetings: Meetings = field(default_factory=Meetings)  # with other ranks
     blocked: bool = False  # some call of the device's runtime blocked the host
 
 
@@ -161,6 +163,7 @@ class _Analyzer:
         self.work = WorkRows()
         self.counters: list[Row] = []
         self.samples = Samples()
+        self.meetings = MeetingRows()
         self.first: int | None = None
         self.last: int | None = None
         self.left: dict[int, int] = {}
@@ -209,6 +212,7 @@ class _Analyzer:
             d.work[4] = _mapped(self.file_map, d.work[4])
             self.work.add(d.work)
         self.samples.add(d.samples)
+        self.meetings.add(d.meetings)
         for kind, rows in d.lineage.items():
             self.lineage.setdefault(kind, []).append(rows)
 
@@ -351,6 +355,7 @@ class _Analyzer:
             out.outside = per_gap.sum(axis=0)
             out.outside[NONE] = 0
             out.outside[rest] += total(gaps) - out.outside.sum()
+        out.meetings = find_meetings(self.meetings.joined(), steps.tid, (start, end, stage), aside, rest)
         out.spent = spent((start, end, stage), steps, aside, self._backlog(out), rest)
         window = steps.start[out.spent.first :][:1], steps.end[-1:]
         out.spent.evaluation_us = int(measure(out.phases.evaluation, *window)[0])

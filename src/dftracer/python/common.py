@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 from dftracer import dftracer as profiler  # noqa: F401
 from dftracer.python import *  # noqa: F403
 from dftracer.python import dftracer
+from dftracer.python._tree import START_METADATA_NAME, STOP_METADATA_NAME  # noqa: F401
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,3 +1,0 @@
-"""See `dftracer.python.dbg`."""
-
-from dftracer.python.ai_common import *  # noqa: F403

@@ -1,6 +1,0 @@
-"""See `dftracer.python.dbg`."""
-
-from dftracer.compat.env import setup_stream_logger
-from dftracer.python.common import *  # noqa: F403
-
-logger = setup_stream_logger()
