@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "format/crc32.hpp"
+#include "format/json.hpp"
 
 namespace dft {
 namespace {
@@ -119,6 +120,19 @@ std::string row_column(size_t column) {
   column -= kStage;
   if (column < kRowStageCount) return std::string(kRowStages[column]) + "_us";
   return kLast[column - kRowStageCount];
+}
+
+std::string row_facts(const RunRecord& run, int64_t pid) {
+  std::string out = "{\"format\":1,\"columns\":[";
+  for (size_t i = 0; i < kRowColumns; ++i) {
+    if (i) out += ',';
+    append_json_string(out, row_column(i));
+  }
+  out += "],\"pid\":";
+  append_int(out, pid);
+  out += ",\"run\":";
+  append_json_string(out, run.id);
+  return out + run_arguments(run);
 }
 
 void append_row_blocks(std::string& out, const std::vector<StepRow>& rows) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "api.hpp"
+#include "format/run_record.hpp"
 
 namespace dft {
 
@@ -58,6 +59,9 @@ static_assert(kRowColumns == 24);
 
 // The name of each column.
 DFT_API std::string row_column(size_t column);
+
+// What a file of rows says about its process, as JSON without the last brace: a rank may be told later.
+std::string row_facts(const RunRecord& run, int64_t pid);
 
 inline constexpr size_t kRowBlockHeader = 12;
 inline constexpr size_t kMostRowsInBlock = 256;  // at most 243 bytes each

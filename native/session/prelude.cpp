@@ -78,20 +78,6 @@ std::string affinity_mask() {
   return out;
 }
 
-// Without the last brace: a rank may be told later.
-std::string row_facts(const RunRecord& run, int64_t pid) {
-  std::string out = "{\"format\":1,\"columns\":[";
-  for (size_t i = 0; i < kRowColumns; ++i) {
-    if (i) out += ',';
-    append_json_string(out, row_column(i));
-  }
-  out += "],\"pid\":";
-  append_int(out, pid);
-  out += ",\"run\":";
-  append_json_string(out, run.id);
-  return out + run_arguments(run);
-}
-
 }  // namespace
 
 size_t prelude_bound(const Session* s) {
