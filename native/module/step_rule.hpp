@@ -61,10 +61,21 @@ struct Pass {
 };
 using PassPtr = std::shared_ptr<Pass>;
 
+// What a training thread is in the middle of. Between: there is no open step.
+enum class Doing : uint8_t { kNothing, kBetween, kFetch, kForward, kBackward, kOptimizer, kOwnCode, kEvaluate, kInfer };
+
 // What other threads may know while the program runs.
 struct Now {
   std::atomic<int64_t> own_since{0};  // since when the program's own code has been running in a step
   std::atomic<int64_t> step{-1}, epoch{-1};
+
+  // For the hang watch. Every boundary is a movement.
+  std::atomic<int64_t> moved{0};    // the latest
+  std::atomic<int64_t> longest{0};  // between two of them, since somebody set this to 0
+  std::atomic<int64_t> at_step{0};  // the open step, or the next one
+  std::atomic<int64_t> steps{0};    // that have ended
+  std::atomic<Doing> doing{Doing::kNothing};
+  std::atomic<bool> trains{false}, stepped{false};  // a backward was seen; the open step's optimizer is through
 };
 
 class StepRule {
@@ -112,6 +123,7 @@ class StepRule {
   // Other events of this thread: the number of their step, as JSON text.
   std::string numbers() const;
   void saw(int64_t end) { last_ = std::max(last_, end); }
+  void moved(int64_t t);
 
   bool fetching() const { return fetching_; }
   void fetching(bool on) { fetching_ = on; }
@@ -166,6 +178,7 @@ class StepRule {
   void know(uintptr_t model);
   bool synthetic_evaluation() const { return evaluation_.on && evaluation_.by_calls; }
   void publish(int64_t t);
+  Doing doing() const;
 
   StageEvents& events_;
   Now& now_;

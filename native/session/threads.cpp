@@ -1,4 +1,5 @@
 #include "session/threads.hpp"
+#include "record/progress.hpp"
 
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "record/progress.hpp"
 #include "session/begin.hpp"
 #include "session/pages.hpp"
 
@@ -17,6 +19,7 @@ namespace dft {
 
 std::atomic<uint32_t> g_generation{0};
 std::atomic<uint32_t> g_doze{0};
+Progress g_progress;
 __thread ThreadState* tls_thread = nullptr;
 
 namespace {

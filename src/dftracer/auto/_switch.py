@@ -64,9 +64,9 @@ def _torch_is_there(torch: ModuleType) -> None:
     global _registered  # noqa: PLW0603
     if _patches is None:
         return
-    checkpoint, comm, compute, loader, transfer = (
+    checkpoint, comm, compute, hang, loader, transfer = (
         importlib.import_module(f"dftracer.torch.{name}")
-        for name in ("checkpoint", "comm", "compute", "loader", "transfer")
+        for name in ("checkpoint", "comm", "compute", "hang", "loader", "transfer")
     )
     steps: Any = importlib.import_module("dftracer.auto._steps")
     told: Any = importlib.import_module("dftracer.auto._told")
@@ -79,6 +79,7 @@ def _torch_is_there(torch: ModuleType) -> None:
     _watch("torch._dynamo.eval_frame", steps.install_compiled)
     _watch("torch", transfer.install)
     _watch("torch", comm.install)
+    _watch("torch", hang.install)
     _watch("torch.utils.data.dataloader", loader.install)
     _watch("torch.utils.data._utils.pin_memory", transfer.install_pinning)
     _watch("torch.autograd", compute.install_autograd)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dftracer._core import training
+from dftracer._core import busy_begins, busy_ends, training
 from dftracer.auto._events import CAPTURE, RESTART, Word, now
+from dftracer.torch.hang import CHECKPOINT
 from dftracer.torch.patches import Patches, safely
 from dftracer.torch.worker import in_worker
 
@@ -55,6 +56,7 @@ def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]]
             if in_worker() or training().fetching or getattr(_inside, "call", False):
                 return original(*args, **kwargs)
             _inside.call = True
+            busy_begins(CHECKPOINT)
             start = now()
             error = None
             try:
@@ -64,6 +66,7 @@ def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]]
                 raise
             finally:
                 _inside.call = False
+                busy_ends(CHECKPOINT)
                 safely(_done, word, start, args[at] if len(args) > at else kwargs.get(parameter), error)
 
         return timed

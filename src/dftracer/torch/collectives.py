@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dftracer import _core
+from dftracer.torch.hang import BARRIER, COLLECTIVE
 from dftracer.torch.patches import Patches
 
 __all__ = [
@@ -103,6 +104,7 @@ def unlisten(listener: Listener) -> None:
 def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         function = getattr(sys.modules["torch"].distributed.distributed_c10d, name)
+        kind = BARRIER if name == "barrier" else COLLECTIVE
         places = {parameter: at for at, parameter in enumerate(inspect.signature(function).parameters)}
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -111,10 +113,12 @@ def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., A
                 return original(*args, **kwargs)
             start = _core.time_ns()
             _inside.call = True
+            _core.busy_begins(kind)
             try:
                 work = original(*args, **kwargs)
             finally:
                 _inside.call = False
+                _core.busy_ends(kind)
             end = _core.time_ns()
 
             def get(parameter: str) -> Any:
