@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 
+#include "format/arguments.hpp"
 #include "format/json.hpp"
 #include "intercept/intercept.hpp"
 #include "module/own_code.hpp"
@@ -224,7 +225,9 @@ class Watch {
   // The hang that was reported.
   int64_t hung_since_ = 0;
   bool said_ = false;
-  std::string rank_, name_, body_, earlier_;
+  std::string rank_, name_, body_;
+  std::string ended_;    // after how many seconds it went on, as JSON
+  std::string earlier_;  // hangs that are over
 };
 
 void Watch::learn(const Seen& seen, bool special) {
@@ -367,45 +370,47 @@ void Watch::report(const Seen& seen, int64_t idle, int because_of) {
   bool answered = answer->done.load();
   const char* words = answered && answer->collective != "null" ? "waiting" : state == 'R' ? "running" : "blocked";
 
-  std::string out = "{\"rank\":";
-  out.append(rank_.empty() ? "null" : rank_);
-  append_json_string(out += ",\"run\":", facts.run);
-  append_int(out += ",\"attempt\":", facts.attempt);
-  append_int(out += ",\"pid\":", getpid());
-  append_json_string(out += ",\"host\":", facts.host);
-  out.append(",\"world_size\":").append(facts.world_size.empty() ? "null" : facts.world_size);
-  out.append(",\"state\":\"").append(words).append("\",\"step\":");
-  out.append(seen.trains ? std::to_string(seen.step) : "null");
-  out.append(",\"stage\":\"").append(stage_of(seen)).append("\",\"where\":");
-  append_json_string(out, where);
-  out.append(",\"since_s\":").append(seconds_text(idle));
-  out.append(",\"collective\":").append(answered ? answer->collective : "null");
-  out += ",\"open_file\":";
-  if (file.empty()) {
-    out += "null";
-  } else {
-    append_json_string(out, file);
-  }
-  out += ",\"exit_code\":null,\"signal\":null,\"exception\":null";
-  append_int(out += ",\"moved_us\":", (clock_now() - idle) / 1000);
-  append_int(out += ",\"written_us\":", clock_now() / 1000);
-  out.append(",\"patience_s\":").append(seconds_text(g_patience.load()));
-  out.append(",\"in_group\":").append(g_in_group ? "true" : "false");
-  out.append(",\"because_of\":").append(because_of < 0 ? "null" : std::to_string(because_of));
-  out += ",\"lock_held_by\":";
-  if (lock_held && trainer != me.threads.end()) {
-    append_int(out, trainer->tid);
-  } else {
-    out += "null";
-  }
+  auto null_or = [](bool known, const std::string& text) { return known ? text : std::string("null"); };
+  auto raw = [](std::string& to, std::string_view key, const std::string& value) {
+    append_key(to, key);
+    to += value;
+  };
+  std::string quoted;
+  append_json_string(quoted, file);
+
+  std::string out = "{\"rank\":" + null_or(!rank_.empty(), rank_);
+  append_arg(out, "run", facts.run);
+  append_arg(out, "attempt", facts.attempt);
+  append_arg(out, "pid", getpid());
+  append_arg(out, "host", facts.host);
+  raw(out, "world_size", null_or(!facts.world_size.empty(), facts.world_size));
+  append_arg(out, "state", std::string_view(words));
+  raw(out, "step", null_or(seen.trains, std::to_string(seen.step)));
+  append_arg(out, "stage", std::string_view(stage_of(seen)));
+  append_arg(out, "where", where);
+  raw(out, "since_s", seconds_text(idle));
+  raw(out, "collective", null_or(answered, answer->collective));
+  raw(out, "open_file", null_or(!file.empty(), quoted));
+  for (const char* unknown : {"exit_code", "signal", "exception"}) raw(out, unknown, "null");
+  append_arg(out, "moved_us", (clock_now() - idle) / 1000);
+  append_arg(out, "written_us", clock_now() / 1000);
+  raw(out, "patience_s", seconds_text(g_patience.load()));
+  raw(out, "in_group", g_in_group ? "true" : "false");
+  raw(out, "because_of", null_or(because_of >= 0, std::to_string(because_of)));
+  bool holder = lock_held && trainer != me.threads.end();
+  raw(out, "lock_held_by", null_or(holder, holder ? std::to_string(trainer->tid) : ""));
   if (answered && !answer->more.empty()) out.append(",").append(answer->more);
-  append_threads(out += ",\"threads\":", me);
-  out += ",\"workers\":[";
+  append_key(out, "threads");
+  append_threads(out, me);
+  append_key(out, "workers");
+  out += '[';
   for (int child : children_of(getpid())) {
     if (out.back() == '}') out += ',';
     append_process(out, look_at_process(child));
   }
-  out += "],\"events\":[";
+  out += ']';
+  append_key(out, "events");
+  out += '[';
   for (const std::string& event : facts.events) {
     if (out.back() == '}') out += ',';
     out += event;
@@ -415,6 +420,7 @@ void Watch::report(const Seen& seen, int64_t idle, int because_of) {
   if (first) {
     hung_since_ = std::max({seen.moved, began_, resumed_});
     name_.clear();
+    ended_ = "null";
   }
   bool saved = save();
   if (because_of >= 0) return;
@@ -425,11 +431,12 @@ void Watch::report(const Seen& seen, int64_t idle, int because_of) {
 
 void Watch::went_on(int64_t after) {
   if (said_) say(who() + "went on after " + std::to_string(after / kSecond) + " s");
-  std::string ended = ",\"went_on_after_s\":" + seconds_text(after);
-  body_ += ended;
+  ended_ = seconds_text(after);
   save();
-  earlier_ +=
-      (earlier_.empty() ? "" : ",") + std::string("{\"moved_us\":") + std::to_string(hung_since_ / 1000) + ended + "}";
+  earlier_ += earlier_.empty() ? "{\"moved_us\":" : ",{\"moved_us\":";
+  append_int(earlier_, hung_since_ / 1000);
+  append_key(earlier_, "went_on_after_s");
+  earlier_ += ended_ + "}";
   hung_since_ = 0;
   said_ = false;
 }
@@ -448,8 +455,10 @@ bool Watch::save() {
     if (access(mine.c_str(), F_OK) == 0) mine = stem + "-" + facts.host + "-" + std::to_string(getpid()) + ".json";
   }
   std::string text = body_;
-  if (text.find("\"went_on_after_s\"") == text.npos) text += ",\"went_on_after_s\":null";
-  text.append(",\"earlier\":[").append(earlier_).append("]}\n");
+  append_key(text, "went_on_after_s");
+  text += ended_;
+  append_key(text, "earlier");
+  text.append("[").append(earlier_).append("]}\n");
   std::string fresh = mine + ".new";
   QuietWrites quiet;
   int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);

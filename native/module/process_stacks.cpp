@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "format/json.hpp"
+#include "format/arguments.hpp"
 #include "module/own_code.hpp"
 #include "module/stack_reader.hpp"
 
@@ -208,12 +208,13 @@ void append_threads(std::string& out, const SeenProcess& process) {
   out += '[';
   for (const SeenThread& t : process.threads) {
     if (out.back() == '}') out += ',';
-    append_int(out += "{\"tid\":", t.tid);
-    append_json_string(out += ",\"name\":", t.name);
-    out.append(",\"state\":\"").append(1, t.state).append("\",\"call\":");
-    append_json_string(out, t.call);
-    append_json_string(out += ",\"path\":", t.path);
-    out += ",\"frames\":[";
+    out.append("{\"state\":\"").append(1, t.state).append("\"");
+    append_arg(out, "tid", t.tid);
+    append_arg(out, "name", t.name);
+    append_arg(out, "call", t.call);
+    append_arg(out, "path", t.path);
+    append_key(out, "frames");
+    out += '[';
     for (const SeenFrame& f : t.frames) {
       if (out.back() == '"') out += ',';
       std::string text = f.file;
@@ -226,18 +227,19 @@ void append_threads(std::string& out, const SeenProcess& process) {
 }
 
 void append_process(std::string& out, const SeenProcess& process) {
-  append_int(out += "{\"pid\":", process.pid);
-  append_json_string(out += ",\"name\":", process.name);
-  out.append(",\"state\":\"").append(1, process.state).append("\",\"where\":");
-  append_json_string(out, place_in(process));
+  out.append("{\"state\":\"").append(1, process.state).append("\"");
+  append_arg(out, "pid", process.pid);
+  append_arg(out, "name", process.name);
+  append_arg(out, "where", place_in(process));
+  append_key(out, "open_file");
   auto waiting = std::find_if(process.threads.begin(), process.threads.end(), waits_for_a_file);
-  out += ",\"open_file\":";
   if (waiting == process.threads.end()) {
     out += "null";
   } else {
     append_json_string(out, waiting->path);
   }
-  append_threads(out += ",\"threads\":", process);
+  append_key(out, "threads");
+  append_threads(out, process);
   out += '}';
 }
 

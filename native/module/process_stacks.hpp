@@ -39,9 +39,9 @@ std::string place_of(const SeenFrame& frame);
 // The place of the main thread, or of another if the main one has none of the program's own.
 std::string place_in(const SeenProcess& process);
 
-// [{"tid":1,"name":"python","state":"S","call":"read","path":"/a","frames":["/b.py:3 f"]}]
+// A list: of each thread `tid`, `name`, `state`, `call`, `path` and `frames` ("/b.py:3 f", innermost first).
 void append_threads(std::string& out, const SeenProcess& process);
-// {"pid":1,"name":"pt_data_worker","state":"S","where":...,"open_file":...,"threads":[...]}
+// An object: `pid`, `name`, `state`, `where`, `open_file` and `threads`.
 void append_process(std::string& out, const SeenProcess& process);
 
 // stacks_of(pid): append_process() as text.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <new>
 
+#include "format/envelope.hpp"
 #include "format/io_calls.hpp"
 #include "record/large_payloads.hpp"
 #include "record/warn_once.hpp"
@@ -134,7 +135,7 @@ void Writer::remember(std::string_view lines) {
   std::lock_guard lock(recent_mutex_);
   for (size_t end; (end = lines.find('\n')) != lines.npos; lines.remove_prefix(end + 1)) {
     std::string_view line = lines.substr(0, end);
-    if (line.find("\"ph\":\"X\"") == line.npos) continue;
+    if (line.find(envelope::kEvent) == line.npos) continue;
     if (recent_.size() < kRecent) {
       recent_.emplace_back(line);
     } else {
