@@ -5,6 +5,7 @@
 
 #include "format/arguments.hpp"
 #include "format/json.hpp"
+#include "intercept/collectives.hpp"
 #include "intercept/data_dirs.hpp"
 #include "intercept/device_record.hpp"
 #include "intercept/files.hpp"
@@ -59,6 +60,15 @@ const std::vector<Hook>& device_hooks() {
   return *hooks;
 }
 
+const std::vector<Hook>& gloo_hooks() {
+  static const auto* hooks = [] {
+    auto* out = new std::vector<Hook>;
+    add_gloo_hooks(out);
+    return out;
+  }();
+  return *hooks;
+}
+
 void name_calls() {
   static bool once = [] {
     for (int i = 0; i < int(Call::kCount); ++i) g_io_names[i] = intern(kCalls[i].name, kCalls[i].category);
@@ -88,6 +98,8 @@ void start_device(const Settings& settings) {
   if (g_device || !settings.trace_cuda) return;
   prepare_device_records();
   patch_copied_hooks(device_hooks(), kCopies, calls_device);
+  prepare_gloo_records();
+  patch_hooks(gloo_hooks(), holds_gloo);
   g_device = true;
 }
 
@@ -124,7 +136,10 @@ void start_interception(const Settings& settings) {
 void stop_interception() {
   if (!interception_on()) return;
   restore_hooks(loader_hooks());
-  if (g_device) restore_hooks(device_hooks());
+  if (g_device) {
+    restore_hooks(device_hooks());
+    restore_hooks(gloo_hooks());
+  }
   g_device = false;
   if (!g_io) return;
   g_io = false;

@@ -2,11 +2,14 @@
 
 #include <structmember.h>
 
+#include <charconv>
+
 #include "module/activity.hpp"
 #include "module/enter_exit.hpp"
 #include "module/immediate.hpp"
 #include "module/node_options.hpp"
 #include "module/node_use.hpp"
+#include "module/training.hpp"
 
 namespace dft::py {
 
@@ -163,10 +166,26 @@ void set_args(Node* n, const Args& args) {
   ++g_args_version;
 }
 
+// -1 if it is not given, or not a number of anything.
+int64_t number_in(const Args& args, std::string_view key) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args.key(i) != key) continue;
+    std::string_view text = args.value(i);
+    int64_t number = -1;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return error == std::errc() && end == text.data() + text.size() ? number : -1;
+  }
+  return -1;
+}
+
 PyObject* node_update(PyObject* self, PyObject* args, PyObject* kwargs) {
   UseOptions options;
   if (!parse_update(args, kwargs, &options)) return nullptr;
-  formatting([&] { set_args(reinterpret_cast<Node*>(self), options.args); });
+  auto* n = reinterpret_cast<Node*>(self);
+  formatting([&] { set_args(n, options.args); });
+  // The root of the tree speaks for the whole program; a `dft_fn` is a root, too, but only of its own functions.
+  if (g_tracing && !n->parent && PyUnicode_CompareWithASCIIString(n->name, "ai_root") == 0)
+    program_counts(number_in(options.args, "\"step\":"), number_in(options.args, "\"epoch\":"));
   return new_ref(self);
 }
 

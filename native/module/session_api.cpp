@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "format/md5.hpp"
+#include "intercept/collectives.hpp"
 #include "intercept/intercept.hpp"
 #include "module/node.hpp"
 #include "session/environment.hpp"
@@ -374,6 +375,39 @@ PyObject* py_log_metadata(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* py_collective_begins(PyObject*, PyObject* recorded) {
+  python_collective_begins(PyObject_IsTrue(recorded) == 1);
+  Py_RETURN_NONE;
+}
+
+PyObject* py_collective_ends(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(python_collective_ends()); }
+
+PyObject* py_leave_collectives(PyObject*, PyObject* leave) {
+  leave_collectives(PyObject_IsTrue(leave) == 1);
+  Py_RETURN_NONE;
+}
+
+PyObject* py_name_groups(PyObject*, PyObject* name) {
+  Py_ssize_t n = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(name, &n);
+  if (!text) return nullptr;
+  name_new_groups({text, size_t(n)});
+  Py_RETURN_NONE;
+}
+
+PyObject* py_open_collectives(PyObject*, PyObject*) {
+  OpenCollective open[64];
+  size_t n = open_collectives(open, std::size(open));
+  PyObject* out = PyList_New(0);
+  for (size_t i = 0; out && i < n; ++i) {
+    const OpenCollective& o = open[i];
+    PyObject* row = Py_BuildValue("(ssKL)", o.operation, o.group, o.seq, o.bytes);
+    if (!row || PyList_Append(out, row) != 0) Py_CLEAR(out);
+    Py_XDECREF(row);
+  }
+  return out;
+}
+
 PyObject* py_string_hash(PyObject*, PyObject* text) {
   std::string hash;
   if (!possible([&] { hash = short_hash(text_of(text)); }) || raise_kept()) return nullptr;
@@ -411,6 +445,11 @@ PyMethodDef g_session_functions[] = {
     {"log_counter", py_log_counter, METH_VARARGS, nullptr},
     {"log_metadata", py_log_metadata, METH_VARARGS, nullptr},
     {"string_hash", py_string_hash, METH_O, nullptr},
+    {"collective_begins", py_collective_begins, METH_O, nullptr},
+    {"collective_ends", py_collective_ends, METH_NOARGS, nullptr},
+    {"leave_collectives", py_leave_collectives, METH_O, nullptr},
+    {"name_groups", py_name_groups, METH_O, nullptr},
+    {"open_collectives", py_open_collectives, METH_NOARGS, nullptr},
     {},
 };
 

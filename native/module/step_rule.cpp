@@ -101,7 +101,8 @@ void StepRule::publish(int64_t t) {
   } else if (!now_.own_since.load(std::memory_order_relaxed)) {
     // Without a loader, what follows the optimizer belongs to the step that comes.
     bool next = step_->stepped && !step_->opener();
-    now_.step.store(number_ + next, std::memory_order_relaxed);
+    int64_t number = !next ? number_ : next_number_ >= 0 ? next_number_ : number_ + 1;
+    now_.step.store(number, std::memory_order_relaxed);
     now_.epoch.store(epoch_, std::memory_order_relaxed);
     now_.own_since.store(t, std::memory_order_release);
   }
@@ -592,6 +593,16 @@ void StepRule::resume(int64_t number, int64_t epoch) {
   epoch_ = epoch ? epoch - 1 : -1;
 }
 
+// The program counts its steps and epochs itself; -1: it does not say. Once its optimizer has stepped, a step is what
+// the program is done with, and the numbers are those of the next one. A program that numbers a step only at its end
+// does so from the first one on.
+void StepRule::numbered(int64_t step, int64_t epoch) {
+  const bool open = step_ && !step_->stepped;
+  if (step >= 0 && step != number_) (open || !step_ || !numbered_ ? number_ : next_number_) = step;
+  if (epoch >= 0 && epoch != epoch_) (open ? epoch_ : next_epoch_) = epoch;
+  numbered_ = numbered_ || step >= 0;
+}
+
 void StepRule::evaluation_begins(int64_t t) {
   settle_calls(t, false);
   if (evaluation_.on) end_evaluation(t);
@@ -640,13 +651,13 @@ StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, b
   fresh_ = false;
   if (inference) return s;
   if (!first_) first_ = start;
-  if (!of || of == epoch_pass_) return s;
-  if (!epoch_pass_ || epoch_pass_->over() || epoch_pass_->loader == of->loader) {
+  if (of && of != epoch_pass_ && (!epoch_pass_ || epoch_pass_->over() || epoch_pass_->loader == of->loader)) {
     end_epoch();
     ++epoch_;
     epoch_start_ = start;
     epoch_pass_ = of;
   }
+  if (next_epoch_ >= 0) epoch_ = std::exchange(next_epoch_, -1);
   return s;
 }
 
@@ -681,7 +692,7 @@ void StepRule::close(int64_t end) {
   if (step.seen.unseen && !step.inference) args.add("forward_unseen", 1);
   if (step.inference) args.add("inference", 1);
   events_.write(Stage::kBlock, step.body, std::max(end, step.body), args.all());
-  ++number_;
+  number_ = next_number_ >= 0 ? std::exchange(next_number_, -1) : number_ + 1;
   step_ = nullptr;
   now_.own_since.store(0, std::memory_order_relaxed);
   now_.steps.fetch_add(1, std::memory_order_relaxed);
@@ -704,6 +715,7 @@ void StepRule::end_epoch(std::string_view error) {
   if (!epoch_pass_) return;
   int64_t end = error.empty() ? std::max({epoch_pass_->over(), step_end_, epoch_start_}) : last_;
   epoch_pass_ = nullptr;
+  saw(end);
   Args args;
   args.add("epoch", epoch_);
   args.error(error);

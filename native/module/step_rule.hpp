@@ -114,6 +114,7 @@ class StepRule {
   void step_ends(int64_t t);
   void batch_ends(int64_t t);
   void resume(int64_t number, int64_t epoch);
+  void numbered(int64_t step, int64_t epoch);  // by the program itself, `ai.update(step=)`
   void evaluation_begins(int64_t t);
   void evaluation_ends(int64_t t);
 
@@ -184,7 +185,9 @@ class StepRule {
   Now& now_;
   Step storage_;
   Step* step_ = nullptr;
-  int64_t number_ = 0;  // of the open step, or the next one
+  int64_t number_ = 0;                          // of the open step, or the next one
+  int64_t next_number_ = -1, next_epoch_ = -1;  // given by the program for the step after this one
+  bool numbered_ = false;
   int64_t epoch_ = -1, epoch_start_ = 0;
   PassPtr epoch_pass_;
   Evaluation evaluation_;

@@ -480,6 +480,14 @@ Training* training_here() {
   return nullptr;
 }
 
+void program_counts(int64_t step, int64_t epoch) {
+  if (!g_make || (step < 0 && epoch < 0)) return;
+  Training* t = training_here();
+  if (!t) return;
+  if (!t->muted) recording([&] { t->rule->numbered(step, epoch); });
+  Py_DECREF(t);
+}
+
 bool gradients_on() {
   if (!g_grad_enabled) return true;
   KeepError keep;

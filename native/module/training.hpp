@@ -25,6 +25,9 @@ int64_t rule_clock();
 // A new reference.
 Training* training_here();
 
+// The program's own numbers of its step and epoch; -1: not given.
+void program_counts(int64_t step, int64_t epoch);
+
 // Whether torch has gradients switched on for this thread.
 bool gradients_on();
 

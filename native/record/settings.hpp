@@ -34,7 +34,7 @@ struct Settings {
   std::string prefix = "trace";
   std::string version = "0";
   int log_level = 0;
-  std::vector<std::pair<std::string, std::string>> facts;  // PR records: rank and the like
+  std::vector<std::pair<std::string, std::string>> facts;  // PR records: rank, name of the run and the like
 };
 
 DFT_API void configure(Settings settings);

@@ -1,7 +1,9 @@
 #include "record/warn_once.hpp"
 
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <new>
 #include <set>
 
 #include "record/quiet_writes.hpp"
@@ -22,10 +24,17 @@ std::mutex& warnings_mutex() { return g_said->mutex; }
 
 void warn_once(const std::string& text) {
   std::lock_guard lock(g_said->mutex);
-  if (!g_said->texts.insert(text).second) return;
-  std::string line = "dftracer: " + text + "\n";
+  try {
+    if (!g_said->texts.insert(text).second) return;
+  } catch (const std::bad_alloc&) {
+    return;  // without memory for it, it could not be said only once
+  }
   QuietWrites quiet;
-  ssize_t ignored = write(2, line.data(), line.size());
+  // Without a copy: this may be about memory.
+  iovec line[] = {{const_cast<char*>("dftracer: "), 10},
+                  {const_cast<char*>(text.data()), text.size()},
+                  {const_cast<char*>("\n"), 1}};
+  ssize_t ignored = writev(2, line, 3);
   (void)ignored;
 }
 

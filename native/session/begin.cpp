@@ -78,7 +78,7 @@ void begin_preloaded(const char* version) {
   if (off || values["init"].text == "FUNCTION") return;
   Settings settings = settings_from(values);
   settings.version = version;
-  settings.facts = rank_facts(rank_in_environment());
+  for (auto& fact : rank_facts(rank_in_environment())) settings.facts.push_back(std::move(fact));
   // Next to the trace of the process that announced it, as for a Python program.
   if (const char* session = getenv("DFTRACER_SESSION"); session && *session) settings.prefix = session;
   configure(settings);

@@ -124,7 +124,7 @@ std::optional<SettingValue> read_setting(const SettingRow& row, const std::strin
     if (number && row.power_of_two && (*number & (*number - 1))) return {};
   } else {
     value.is_text = true;
-    std::optional<std::string> text = row.choices[0] ? read_choice(row, raw) : raw;
+    std::optional<std::string> text = row.choices[0] ? read_choice(row, raw) : kind == "text" ? stripped(raw) : raw;
     if (!text) return {};
     value.text = *text;
     return value;
@@ -173,6 +173,11 @@ Settings settings_from(const SettingValues& values) {
   text("ring_dir", &s.ring_dir);
   text("data_dir", &s.data_dir);
   text("log_file", &s.prefix);
+  for (const char* name : {"run_name", "run_tags", "run_git"}) {
+    std::string given;
+    text(name, &given);
+    if (!given.empty()) s.facts.emplace_back(name, given);
+  }
   bool no_io = true, no_posix = false, no_stdio = false;
   number("disable_io", &no_io);
   number("disable_posix", &no_posix);

@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 
 #include "format/arguments.hpp"
 #include "format/md5.hpp"
@@ -143,7 +144,7 @@ std::string run_id() {
   return g.session ? g.session.load()->run.id : own_run("").id;
 }
 
-bool start_session(const std::string& path, const char* role) {
+bool start_session(const std::string& path, const char* role) try {
   State& g = state();
   std::lock_guard lock(g.mutex);
   if (g.session) return false;
@@ -168,9 +169,12 @@ bool start_session(const std::string& path, const char* role) {
   if (g.settings.bind_signals) install_signal_hooks();
   start_interception(g.settings);
   return true;
+} catch (const std::bad_alloc&) {
+  warn_once("not enough memory to begin; not everything is recorded");
+  return session_armed();
 }
 
-void rearm_in_child() {
+void rearm_in_child() try {
   // The parent's session, its threads and its rings belong to the parent: leave them alone.
   State& g = state();
   Session* parent = g.session;
@@ -185,6 +189,8 @@ void rearm_in_child() {
   parent->rings.abandon();
   warm_up(true);
   arm(s);
+} catch (const std::bad_alloc&) {
+  leave_session_in_child();  // it could not even have a name
 }
 
 void leave_session_in_child() {
@@ -196,7 +202,7 @@ void leave_session_in_child() {
   parent->rings.abandon();
 }
 
-void finish_session() {
+void finish_session() try {
   State& g = state();
   Session* s;
   bool quiet;
@@ -237,6 +243,8 @@ void finish_session() {
     s->rings.unmap(maps);
   }
   delete s;
+} catch (const std::bad_alloc&) {
+  // What is not written stays in the ring for the next reader.
 }
 
 std::string session_path() {

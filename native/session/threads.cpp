@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 
 #include "record/progress.hpp"
 #include "session/begin.hpp"
@@ -62,10 +63,11 @@ RingSlot* new_slot(Session* s, bool in_file) {
   constexpr uint64_t kPauseNs = 100'000'000;
   MappedRing map;
   bool room = s->slots.size() < s->slots.capacity();
-  if (!room && !in_a_handler()) {
-    s->slots.reserve(2 * s->slots.size());
-    room = true;
-  }
+  if (!room && !in_a_handler()) try {
+      s->slots.reserve(2 * s->slots.size());
+      room = true;
+    } catch (const std::bad_alloc&) {
+    }
   void* pages = room ? take_pages(sizeof(RingSlot)) : nullptr;
   bool shared = pages && in_file && s->rings.add_ring(&map);
   if (!pages || (!shared && !s->rings.add_private_ring(&map))) {
@@ -91,6 +93,12 @@ RingSlot* take_slot(Session* s) {
     }
   }
   return new_slot(s, s->rings.recoverable());
+}
+
+bool begin(Session* s, bool for_io) try { return begin_recording(s, for_io); } catch (const std::bad_alloc&) {
+  warn_once("not enough memory to begin; nothing is recorded");
+  s->failed = true;
+  return false;
 }
 
 void use_ring(ThreadState* t, RingHeader* ring, const MappedRing& map) {
@@ -157,7 +165,7 @@ ThreadState* attach_thread(bool for_io) {
   State& g = state();
   std::lock_guard lock(g.mutex);
   Session* s = g.session;
-  if (!s || s->failed || (!s->recording && !begin_recording(s, for_io))) return nullptr;
+  if (!s || s->failed || (!s->recording && !begin(s, for_io))) return nullptr;
   ThreadState* t = tls_thread;
   if (!t) {
     void* pages = take_pages(sizeof(ThreadState));

@@ -74,7 +74,8 @@ void answer_flush(Session* s, uint32_t wanted) {
 }
 
 bool anything_recorded(Session* s) {
-  for (RingSlot* slot : slots_now(s))
+  std::lock_guard lock(state().mutex);  // without a copy of the list, so that it works without memory
+  for (RingSlot* slot : s->slots)
     if (slot->map.header->head.load(std::memory_order_acquire) != slot->read) return true;
   return false;
 }
@@ -126,13 +127,8 @@ bool write_round(Session* s, bool force) {
   std::lock_guard lock(s->writer_mutex);
   s->clock.add(take_anchor());
   s->header()->last_anchor = s->clock.last();
-  bool written = false;
-  try {
-    add_counters(s, false);
-    written = s->writer.pump(slots, force);
-  } catch (const std::bad_alloc&) {
-    // The next round tries again.
-  }
+  add_counters(s, false);
+  bool written = s->writer.pump(slots, force);
   show(s);
   return written;
 }
@@ -146,21 +142,21 @@ void warn_of_missing_rings(Session* s) {
 
 // The last records, and the end of the trace.
 void write_end(Session* s) {
-  auto slots = slots_now(s);
-  std::lock_guard lock(s->writer_mutex);
-  if (!is_worth_a_trace(s, slots)) return;
-  s->clock.add(take_anchor());
   try {
+    auto slots = slots_now(s);
+    std::lock_guard lock(s->writer_mutex);
+    if (!is_worth_a_trace(s, slots)) return;
+    s->clock.add(take_anchor());
     add_counters(s, true);
     s->writer.finish(slots, thread_cpu_ns());
+    show(s);
   } catch (const std::bad_alloc&) {
     // Whatever is missing stays in the ring for the next reader.
   }
-  show(s);
   s->written.store(s->writer.complete());
 }
 
-bool make_counters(Session* s) {
+bool make_counters(Session* s) try {
   bool forked = s->role == "fork";
   std::string local_rank;
   for (auto& [key, value] : s->settings.facts)
@@ -169,6 +165,24 @@ bool make_counters(Session* s) {
   Counters::Options options{s->settings.counter_ms, s->run.id, s->host, s->hex, forked, first};
   if (options.interval_ms && !s->counters) s->counters.emplace(std::move(options), monotonic_ns());
   return s->counters.has_value();
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+// What the rings hold goes to the file, and whoever waits for that is answered; false if not all of it is written.
+bool serve(Session* s, uint32_t wanted, bool force) try {
+  if (interception_on()) patch_new_objects();
+  bool written = write_round(s, force);
+  s->written.store(written);
+  warn_of_missing_rings(s);
+  recycle_released(s);
+  answer_flush(s, wanted);
+  return written;
+} catch (const std::bad_alloc&) {
+  // The next round tries again.
+  s->written.store(false);
+  answer_flush(s, wanted);
+  return false;
 }
 
 void* writer_main(void* p) {
@@ -186,14 +200,9 @@ void* writer_main(void* p) {
   while (!s->stop.load()) {
     uint32_t seen = s->wake.load();
     uint32_t wanted = s->flush_wanted.load();
-    if (interception_on()) patch_new_objects();
     bool flushing = wanted != s->flush_done.load();
     bool news = anything_recorded(s);
-    bool written = write_round(s, flushing || !s->woken_early);
-    s->written.store(written);
-    warn_of_missing_rings(s);
-    recycle_released(s);
-    answer_flush(s, wanted);
+    bool written = serve(s, wanted, flushing || !s->woken_early);
     resting = resting && !news && written;
     idle = news || (s->writer.has_open_tail() && !resting) || !written ? 0 : idle + 1;
     if (idle >= kIdleRoundsBeforeDoze || resting) {
@@ -233,7 +242,12 @@ void start_if_due(Session* s) {
   if (in_a_handler()) return;
   // Not waited for: finish_session() holds it while it waits for this thread.
   std::unique_lock lock(state().mutex, std::try_to_lock);
-  if (lock.owns_lock() && state().session == s && !s->thread_running.load()) start_writer_thread(s);
+  if (!lock.owns_lock() || state().session != s || s->thread_running.load()) return;
+  try {
+    start_writer_thread(s);
+  } catch (const std::bad_alloc&) {
+    s->thread_due_ns.store(monotonic_ns() + kAloneNs);  // until then the ring has room
+  }
 }
 
 bool wait_for_flush(Session* s, uint64_t timeout_ms) {

@@ -183,6 +183,7 @@ _READERS: dict[str, Callable[[object], bool | int | str]] = {
     "int": _read_int,
     "size": _read_size,
     "choice": _read_text,
+    "text": _read_text,
     "path": _read_path,
     "dirs": _read_dirs,
 }
@@ -325,6 +326,21 @@ SETTINGS: tuple[Setting, ...] = (
         False,
         "With automatic tracing: also record the forward pass of every module (`dftracer run --modules`).",
     ),
+    Setting(
+        "run_name",
+        "text",
+        "",
+        "The name of the run (`dftracer run --name`): `dftracer runs` shows the trend of those with the same "
+        "one, and they are the attempts of one job for `dftracer goodput --name`.",
+    ),
+    Setting("run_tags", "text", "", "Tags of the run, `key=value,key=value` (`dftracer run --tag`)."),
+    Setting(
+        "run_git",
+        "text",
+        "",
+        "The commit of the program, with `+` behind it if files were changed since, `?` if nobody "
+        "knows. `dftracer run` finds out.",
+    ),
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -364,6 +380,9 @@ class Settings:
     device_events: bool
     auto: str
     auto_modules: bool
+    run_name: str
+    run_tags: str
+    run_git: str
 
     def __init__(self, values: Mapping[str, bool | int | str] | None = None) -> None:
         given = values or {}

@@ -367,6 +367,21 @@ def discard_ring(ring: str) -> bool:
 def time_ns() -> int:
     """Now, in ns since the epoch, on the clock of the trace."""
 
+def collective_begins(recorded: bool, /) -> None:
+    """A call of torch.distributed begins on this thread; `recorded`: it has a record of its own."""
+
+def collective_ends() -> int:
+    """The number of its collective in its group; 0 if gloo was not seen to begin one."""
+
+def leave_collectives(leave: bool, /) -> None:
+    """Whether somebody else records what is issued below Python."""
+
+def name_groups(name: str, /) -> None:
+    """The name of the groups of gloo that this thread has just created."""
+
+def open_collectives() -> list[tuple[str, str, int, int]]:
+    """Operation, group, number and bytes of those that this process is in, the longest first."""
+
 def enter_event() -> None: ...
 def exit_event() -> None: ...
 def log_event(

@@ -1,12 +1,10 @@
-"""Packages by the names used to install them, and the extras that include them."""
+"""Optional packages: imported on use, and a missing one is named together with the extra that includes it."""
 
 from __future__ import annotations
 
+import importlib
 import re
-from importlib import metadata
-from typing import NamedTuple
-
-__all__ = ["Requirement", "advice", "extra_of", "extras", "install_name", "module_of"]
+from typing import Any, NamedTuple
 
 _OURS = "pydftracer"
 _FOR_DEVELOPERS = {"docs", "test", "dev"}
@@ -53,6 +51,8 @@ def module_of(package: str) -> str:
 
 def extras() -> dict[str, list[Requirement]]:
     """Every extra for users, with the packages it includes; from the package's own metadata."""
+    from importlib import metadata  # noqa: PLC0415 - slow to import
+
     try:
         lines = metadata.requires(_OURS) or []
     except metadata.PackageNotFoundError:
@@ -95,3 +95,46 @@ def advice(package: str, extra: str | None = None) -> str:
     """The command that installs a package: through the extra that includes it, if there is one."""
     wanted = extra or extra_of(package)
     return f"pip install 'pydftracer[{wanted}]'" if wanted else f"pip install {package}"
+
+
+# --- Importing one, or saying what to install
+
+
+class MissingExtra(ImportError):
+    """A package of an extra is not installed."""
+
+
+def need(module: str, extra: str | None = None) -> Any:
+    """Import `module`, or say what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as e:
+        top = module.partition(".")[0]
+        if e.name is not None and e.name.partition(".")[0] != top:
+            raise
+        package = install_name(top)
+        if isinstance(e, ModuleNotFoundError):
+            text = f"{package} is needed for this but is not installed: {advice(package, extra)}"
+        else:
+            text = (
+                f"{package} is installed but does not load ({e}): {advice(package, extra)} --force-reinstall"
+            )
+        raise MissingExtra(text, name=top) from None
+
+
+MINIMUM_TORCH = (2, 5, 1)
+
+
+def require_torch(extra: str) -> Any:
+    """The torch module; an ImportError names the extra to install when it is missing or too old."""
+    wanted = ".".join(map(str, MINIMUM_TORCH))
+    how = f"install it with: pip install pydftracer[{extra}]"
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise ImportError(f"this part of dftracer needs torch >= {wanted} ({error}); {how}") from error
+    found = str(getattr(torch, "__version__", "0"))
+    numbers = tuple(int(part) for part in re.findall(r"\d+", found.split("+", maxsplit=1)[0])[:3])
+    if numbers < MINIMUM_TORCH:
+        raise ImportError(f"this part of dftracer needs torch >= {wanted}, found {found}; {how}")
+    return torch

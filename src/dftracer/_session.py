@@ -176,9 +176,9 @@ def switch_on() -> None:
 
     _inherited.announce_run(_core.run_id())
     if "dftracer.python" in sys.modules:
-        from dftracer.python import _decorate, _waiting  # noqa: F401, PLC0415
+        from dftracer.python import _decorate  # noqa: PLC0415
 
-        _waiting.activate()
+        _decorate.activate()
 
 
 def _stem(given: str | None) -> str | None:

@@ -106,6 +106,42 @@ def places() -> dict[str, Any]:
     }
 
 
+def test_a_program_that_numbers_its_steps_is_believed(watched: None) -> None:
+    model, optimizer = model_and_optimizer()
+    with capture() as events:
+        step = 50
+        for epoch in (4, 5):
+            ai.update(epoch=epoch)
+            for x in loader():
+                ai.update(step=step)
+                model(x).sum().backward()
+                optimizer.step()
+                step += 1
+        ai.data.update(step=7)  # of a part of the program only
+        auto.uninstall()
+    blocks = [e for e in events if e.name == "fetch.block"]
+    assert [(e.args["epoch"], e.args["step"]) for e in blocks] == [
+        (epoch, 50 + 3 * (epoch - 4) + i) for epoch in (4, 5) for i in range(3)
+    ]
+    (train,) = [e for e in events if e.name == "train"]
+    epochs = [e for e in events if e.name == "epoch"]
+    assert [e.args["epoch"] for e in epochs] == [4, 5]
+    assert max(e.ts + e.dur for e in epochs) <= train.ts + train.dur
+    ai.forget_args(["step", "epoch"])
+    ai.data.forget_args(["step"])
+
+
+def test_the_number_of_a_step_in_a_checkpoint_is_on_its_event(watched: None, tmp_path: Path) -> None:
+    file = tmp_path / "x.pt"
+    with capture() as events:
+        torch.save({"model": {}, "step": 40}, file)
+        torch.load(file)
+        torch.save({"model": {}, "step": torch.tensor(3)}, file)
+        auto.uninstall()
+    found = [(e.name, e.args.get("counter")) for e in events if e.cat == "checkpoint"]
+    assert found == [("capture", 40), ("restart", 40), ("capture", None)]
+
+
 def test_every_change_can_be_taken_back() -> None:
     before = places()
     auto.install()

@@ -11,17 +11,23 @@ from support.process import Run
 
 MODULES = {
     "dftracer.python.ai": ["ai", "DFTracerAI", "compute", "Compute"],
-    "dftracer.python.ai_common": ["DFTracerAI", "ProfileCategory", "AI"],
+    "dftracer.python.ai_common": [
+        *("DFTracerAI", "ProfileCategory", "AI", "START_METADATA_NAME", "STOP_METADATA_NAME"),
+        *("P", "R", "T", "get_default_args", "profiler"),
+    ],
     "dftracer.python.ai_init": ["ai", "checkpoint"],
-    "dftracer.python.common": ["dftracer", "dft_fn", "TagValue", "NoOpProfiler", "capture_signal"],
+    "dftracer.python.common": [
+        *("dftracer", "dft_fn", "TagValue", "NoOpProfiler", "capture_signal"),
+        *("TagValueTuple", "get_default_args", "P", "R", "T"),
+    ],
     "dftracer.python.env": ["DFTRACER_ENABLE", "DFTRACER_ENABLE_ENV", "setup_stream_logger"],
     "dftracer.python.dbg": ["dftracer", "ai", "dynamo", "dft_fn", "create_backend"],
     "dftracer.python.dbg.ai": ["ai", "compute"],
-    "dftracer.python.dbg.logger": ["dftracer", "dft_fn"],
+    "dftracer.python.dbg.logger": ["dftracer", "dft_fn", "logger"],
     "dftracer.python.dbg.torch": ["trace_handler"],
-    "dftracer.python.logger": ["dftracer", "dft_fn", "DFTRACER_ENABLE_ENV"],
-    "dftracer.python.torch.common": ["trace_handler"],
-    "dftracer.python.torch.profiler": ["trace_handler"],
+    "dftracer.python.logger": ["dftracer", "dft_fn", "logger", "DFTRACER_ENABLE_ENV"],
+    "dftracer.python.torch.common": ["trace_handler", "dftracer", "TagValue", "get_time_scale"],
+    "dftracer.python.torch.profiler": ["trace_handler", "dftracer"],
     "dftracer.python.dynamo": ["CAT_DYNAMO", "CallStackRecord", "create_detailed_op_name", "dynamo"],
     "dftracer.logger": ["dftracer", "dft_fn"],
     "dftracer.dftracer_dbg": ["initialize", "get_time", "get_config", "log_event", "finalize"],
@@ -51,7 +57,9 @@ def test_annotating_imports_none_of_it(enable: bool, program: Callable[..., Run]
         import json, sys
         before = set(sys.modules)
         from dftracer.python import ai, dft_fn, dftracer
-        print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("dftracer"))))
+        # The old names of modules are loaded on use, and have no file.
+        loaded = {m for m in set(sys.modules) - before if hasattr(sys.modules[m], "__file__")}
+        print(json.dumps(sorted(m for m in loaded if m.startswith("dftracer"))))
         print(json.dumps("logging" in sys.modules or "importlib.metadata" in sys.modules))
         """,
         enable=enable,
@@ -74,8 +82,10 @@ def test_modules_do_not_replace_objects(imports: str, program: Callable[..., Run
     program(
         f"""
         {imports}
-        import dftracer.python, dftracer.python.dbg
+        import dftracer.python, dftracer.python.dbg, dftracer.python.torch
         from dftracer.python import AI, DFTracerAI, Dynamo, ai, dynamo
+        assert dftracer.python.dbg.torch.trace_handler is dftracer.python.torch.trace_handler
+        assert dftracer.python.torch.common.dftracer is dftracer.python.dbg.logger.dftracer
         for package in (dftracer.python, dftracer.python.dbg):
             assert isinstance(package.ai, AI) and package.ai is ai
             assert isinstance(package.dynamo, Dynamo) and package.dynamo is dynamo
@@ -84,6 +94,13 @@ def test_modules_do_not_replace_objects(imports: str, program: Callable[..., Run
         assert dynamo.create_backend and dynamo.CAT_DYNAMO == "dynamo"
         """
     )
+
+
+@pytest.mark.parametrize("module", ["ai", "ai_common", "dbg", "dbg.ai", "dbg.logger", "env", "torch.common"])
+def test_star_imports(module: str, program: Callable[..., Run]) -> None:
+    """`from … import *` brings the names of a module that exists under another name only."""
+    has = "trace_handler" if module == "torch.common" else "DFTRACER_ENABLE_ENV"
+    program(f"from dftracer.python.{module} import *\nassert {has}")
 
 
 def test_classes_of_the_tree(program: Callable[..., Run]) -> None:
@@ -137,6 +154,34 @@ def test_logger_of_the_environment(program: Callable[..., Run]) -> None:
     assert run.stderr == "[ERROR] told\n"
 
 
+def test_helpers_of_the_common_module(program: Callable[..., Run]) -> None:
+    """Defaults of functions, the type of a tag's value, the names of moments, the logger."""
+    run = program(
+        """
+        from dftracer.python import ai, dftracer
+        from dftracer.python.ai_common import START_METADATA_NAME, STOP_METADATA_NAME
+        from dftracer.python.common import P, R, T, TagDType, TagValue, TagValueTuple, get_default_args
+        from dftracer.python.dbg.logger import logger
+        from dftracer.python.torch.common import dftracer as of_torch
+
+        assert get_default_args(lambda a, b=2, *c, d="x", **e: None) == {"b": 2, "d": "x"}
+        pair: TagValueTuple = TagValue("3", TagDType.INT).value()
+        assert pair == (0, 3) and TagValueTuple.__origin__ is tuple
+        assert (P.__name__, R.__name__, T.__name__) == ("P", "R", "T")
+        assert of_torch is dftracer
+        logger.error("told")
+        log = dftracer.initialize_log(None, None, -1)
+        ai.pipeline.epoch.start(metadata=True)
+        ai.pipeline.epoch.stop(metadata=True)
+        log.finalize()
+        print(f"epoch.{START_METADATA_NAME} epoch.{STOP_METADATA_NAME}")
+        """
+    )
+    assert run.stderr == "[ERROR] told\n"
+    written = [record.args["name"] for record in run.trace.metadata("CM")]
+    assert set(run.stdout.split()) <= set(written)
+
+
 def test_nothing_profiler(program: Callable[..., Run]) -> None:
     """`NoOpProfiler` takes every call; the module `dftracer.dftracer` has the same functions."""
     program(
@@ -151,3 +196,19 @@ def test_nothing_profiler(program: Callable[..., Run]) -> None:
         assert not [n for n in calls if not hasattr(native, n)]
         """
     )
+
+
+def test_the_enums_name_the_events_of_the_tree() -> None:
+    """The tree writes its words as plain text; the enums, which are slow to import, have the same."""
+    import dftracer.python as annotations  # noqa: PLC0415
+
+    for category in annotations.ProfileCategory:
+        branch = getattr(annotations.ai, category)
+        known = {"comm": "Communication", "dataloader": "DataLoader"}.get(category, category.capitalize())
+        words = getattr(annotations, f"{known}Event")
+        assert {str(word) for word in words} == {
+            name for name, child in vars(branch).items() if type(child) is annotations.DFTracerAI
+        }
+    assert [getattr(annotations.ai.data.io, word).name for word in annotations.IOEvent] == [
+        *("data.io.open", "data.io.read", "data.io.write", "data.io.close")
+    ]

@@ -290,3 +290,38 @@ def test_missing_or_old_torch_names_the_extra(run_program: Any) -> None:
     assert "pip install pydftracer[dynamo]" in missing
     assert "found 2.1.0" in old
     assert "pip install pydftracer[dynamo]" in old
+
+
+def test_a_graph_timed_by_hand_gives_what_it_gave(run_program: Any) -> None:
+    """A backend of the program's own may time a graph and run it as it always did."""
+    run = run_program(
+        """
+        import torch
+        from torch import fx
+        from dftracer.python import Dynamo, dftracer
+        log = dftracer.initialize_log("by_hand.pfw", None, -1)
+        tracer = Dynamo(name="net", epoch=2)
+        layer = torch.nn.Linear(3, 2)
+        assert tracer.count_parameters(layer) == 8 and tracer.count_parameters(object()) is None
+
+        def backend(gm, inputs):
+            timed = tracer.add_enhanced_timing_to_graph(gm)
+            assert timed is gm
+            return timed.forward
+
+        x = torch.ones(4, 3)
+        wanted = torch.relu(layer(x)).sum()
+        found = torch.compile(lambda x: torch.relu(layer(x)).sum(), backend=backend)(x)
+        assert torch.equal(wanted, found)
+        plain = fx.symbolic_trace(lambda a, b: a + b)
+        assert tracer.add_enhanced_timing_to_graph(plain)(1, 2) == 3
+        off = Dynamo(enable=False)
+        assert "dftracer" not in off.add_enhanced_timing_to_graph(fx.symbolic_trace(lambda a: a * 2)).code
+        log.finalize()
+        """
+    )
+    events = run.of("dynamo")
+    assert [e["name"].split(".")[0] for e in events] == ["function", "function", "method", "function"]
+    assert {(e["args"]["model"], e["args"]["epoch"], e["args"]["phase"]) for e in events} == {
+        ("net", 2, "forward")
+    }

@@ -169,7 +169,7 @@ def collectives_are_recorded(case: Case) -> None:
 
 # Of another cause than the verdict's.
 OTHERS = ("transfer_bound", "step_drift", "input_bound", "device_idle", "unexplained_time")
-DEVICE_BOUND = bound_is("device", never=OTHERS)
+DEVICE_BOUND = bound_is("device", never=(*OTHERS, "slow_steps"))
 
 JUDGES: dict[str, list[Callable[[Case], None]]] = {
     "ckpt_list": [bound_is("checkpoint", never=OTHERS)],

@@ -133,18 +133,20 @@ print("result")
         assert end["values_cut"] >= 6
 
 
-def test_no_memory_at_all_for_an_argument(traced: Callable[..., Run]) -> None:
-    """The address space is used up to the last megabytes: events go on, those without room are counted."""
+@pytest.mark.parametrize("left", [0, 100_000, 600_000, 2 << 20])
+def test_no_memory_at_all_for_an_argument(left: int, traced: Callable[..., Run]) -> None:
+    """The address space is used up: events go on, those without room are counted, the writer tries again."""
     run = traced(
-        """
-        import resource
+        f"""
+        import os, resource
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # the writer begins without memory
         value = ["z" * 1000] * 4000
         for i in range(20):
             with ai.compute.forward: pass
         used = int(next(l for l in open("/proc/self/status") if l.startswith("VmSize")).split()[1]) << 10
-        resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 20),) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (used + {left},) * 2)
         for i in range(50):
-            with ai.compute.backward(args={"i": i, "v": value}): pass
+            with ai.compute.backward(args={{"i": i, "v": value}}): pass
         print("result")
         """
     )

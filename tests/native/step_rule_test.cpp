@@ -90,7 +90,33 @@ TEST(forward_is_from_the_model_to_backward_and_what_is_before_it_is_nobodys) {
   CHECK_EQ(p.events.of("forward"), "30-32,\"step\":0,\"epoch\":0; 60-62,\"step\":1,\"epoch\":0");
   CHECK_EQ(p.events.of("block"), "20-40,\"step\":0,\"epoch\":0; 50-70,\"step\":1,\"epoch\":0");
   CHECK_EQ(p.events.of("epoch"), "10-71,\"epoch\":0");
-  CHECK_EQ(p.events.of("train"), "10-70");
+  CHECK_EQ(p.events.of("train"), "10-71");  // it contains its epochs
+}
+
+TEST(the_program_may_number_its_steps_itself) {
+  Program once;  // a resumed training says where it goes on
+  once.made(1);
+  once.rule.numbered(50, 3);
+  for (int64_t t : {100, 200, 300}) once.train(t);
+  once.rule.finish(400, "");
+  CHECK_EQ(once.events.of("block"),
+           "100-105,\"step\":50,\"epoch\":3; 105-205,\"step\":51,\"epoch\":3; 205-305,\"step\":52,\"epoch\":3");
+  Program before;  // each at its beginning, when the one before has stepped and is still open
+  before.made(1);
+  for (int64_t t : {100, 200, 300}) {
+    before.rule.numbered(t, -1);
+    before.train(t);
+  }
+  before.rule.finish(400, "");
+  CHECK_EQ(before.events.of("block"), "100-105,\"step\":100; 105-205,\"step\":200; 205-305,\"step\":300");
+  Program after;  // each at its end
+  after.made(1);
+  for (int64_t i : {0, 1, 2}) {
+    after.train(100 * (i + 1));
+    after.rule.numbered(70 + i, -1);
+  }
+  after.rule.finish(400, "");
+  CHECK_EQ(after.events.of("block"), "100-105,\"step\":70; 105-205,\"step\":71; 205-305,\"step\":72");
 }
 
 TEST(without_a_loader_steps_go_from_optimizer_to_optimizer) {

@@ -12,7 +12,8 @@ WINDOW = """
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
     from dftracer.python import dftracer
-    from dftracer.python.torch import _handler, trace_handler
+    from dftracer.python import torch as _handler
+    from dftracer.python.torch import trace_handler
 
     log = dftracer.initialize_log("beside.pfw", None, -1)
 

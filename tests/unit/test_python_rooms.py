@@ -46,7 +46,6 @@ BACKWARDS = {
     ("_session.py", "dftracer.torch.device"),
     # What is already decorated or looped over begins to record when tracing is switched on.
     ("_session.py", "dftracer.python._decorate"),
-    ("_session.py", "dftracer.python._waiting"),
     # How they show themselves in a notebook.
     ("analyze/analysis.py", "dftracer.report.fragment.analysis_fragment"),
     ("analyze/finding.py", "dftracer.report.fragment.findings_fragment"),

@@ -368,7 +368,7 @@ def test_enter_in_the_search_goes_to_the_first_hit(tab: Tab) -> None:
     page = tab.page
     page.fill("#search", "backward")
     page.press("#search", "Enter")
-    page.wait_for_function("dftracerView.view.selected !== null")
+    page.wait_for_function("() => dftracerView.view.selected !== null")
     page.wait_for_selector("#found tbody tr")
     first = page.evaluate("Math.min(...dftracerView.panes[0].hits.map((h) => h.start))")
     chosen = page.evaluate(
@@ -408,7 +408,7 @@ def test_it_opens_at_the_first_step(browser: Any, start: Callable[..., Any], tmp
         at = p.step(step, at, 10_000, 90_000)
     p.write(tmp_path)
     tab = Tab(browser, start(tmp_path).ready(steps=True).url)
-    tab.page.wait_for_function("dftracerView.view.t0 > 0")
+    tab.page.wait_for_function("() => dftracerView.view.t0 > 0")
     t0, t1 = tab.look()
     tab.close()
     assert 8.9e9 < t0 <= 9e9

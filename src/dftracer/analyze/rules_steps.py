@@ -144,6 +144,8 @@ def slow_steps(c: Context) -> Iterator[Finding]:
         return
     lost = float((wall[slow] - usual).sum()) / 1e6
     stage = _grown(v.rank, steady[slow], np.delete(steady, slow))
+    if stage == "sync":  # the host ran ahead in the others, and waits here for the work of all of them
+        return
     # The slowest decide whether they come regularly: a busy machine adds some at random.
     beyond = wall[slow] - usual
     apart = np.diff(steady[slow[beyond >= MAJORITY * float(np.quantile(beyond, 0.9))]])

@@ -64,6 +64,7 @@ CLASSES: Final = (
     "inherit",
     "model_op",
     "wait_for_device",
+    "wait_for_peers",
     "copy",
     "launch",
     "skip",
@@ -135,7 +136,7 @@ def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one tab
                 return stage
         return "inherit" if n.endswith(".init") else "any_compute"
     if cat in {"comm", "communication"}:
-        return "comm"
+        return "wait_for_peers" if n == "wait" else "comm"
     if cat == "checkpoint":
         return "checkpoint"
     if cat in {"pipeline", "ai_root"}:
@@ -203,6 +204,9 @@ def _rules() -> npt.NDArray[np.uint8]:
     for around in ("unexplained", "other", "forward", "backward", "optimizer"):
         table[_CLASS["wait_for_device"], STAGE_INDEX[around]] = STAGE_INDEX["sync"]
         table[_CLASS["copy"], STAGE_INDEX[around]] = STAGE_INDEX["transfer"]
+    # DDP's wait is part of the backward pass; how much of it peers caused is told elsewhere.
+    for around in ("unexplained", "other"):
+        table[_CLASS["wait_for_peers"], STAGE_INDEX[around]] = STAGE_INDEX["comm"]
     table[_CLASS["launch"], NONE] = STAGE_INDEX["forward"]
     for around in ("unexplained", "other", "fetch_wait", "preprocess", "collate"):
         table[_CLASS["io_read"], STAGE_INDEX[around]] = read
@@ -221,6 +225,7 @@ SHOWS: Final = tuple(
         "io_read": "read",
         "model_op": "forward",
         "wait_for_device": "sync",
+        "wait_for_peers": "comm",
         "copy": "transfer",
     }.get(name)
     for name in CLASSES

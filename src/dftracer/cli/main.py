@@ -56,7 +56,7 @@ _EXIT_INTERRUPTED = 130
 _GROUPS = {
     "record": ("run", "collect"),
     "look": ("report", "view", "top", "compare", "check"),
-    "job": (),  # and every verb that is in no other group
+    "job": ("runs", "goodput", "fleet", "postmortem", "trigger", "ship"),
     "files": ("info", "merge", "slice", "export", "repair", "validate", "query"),
     "set up": ("doctor", "completion", "clean"),
 }
@@ -142,10 +142,11 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
 def _grouped(names: Sequence[str]) -> str:
     """The verbs by what they are for."""
     placed = {name for group in _GROUPS.values() for name in group}
+    others = tuple(n for n in names if n not in placed)
     room = max(40, shutil.get_terminal_size().columns - 2)
     lines = []
     for title, group in _GROUPS.items():
-        members = [n for n in group if n in names] or [n for n in names if n not in placed]
+        members = [n for n in (*group, *(others if title == "files" else ())) if n in names]
         lines.append(f"{title}:")
         for name in members:
             text = textwrap.wrap(load_verb(name).HELP, room - 14)

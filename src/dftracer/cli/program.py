@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ __all__ = [
     "automatic",
     "command_of",
     "environment",
+    "naming",
     "notes",
     "output_directory",
     "preload_library",
@@ -123,6 +126,94 @@ def run_of(stem: str) -> str:
     from dftracer import _core
 
     return _core.identify_run(stem)
+
+
+def naming(name: str | None, tags: list[str], ask_git: bool) -> dict[str, str]:
+    """The variables that say which run this is: its name, its tags, the commit of the program.
+
+    Whether files differ from that commit only git knows. It is a child of this process, before the program
+    starts: where this process becomes the program, the program would find it among its own.
+    """
+    out = {}
+    if name is not None:
+        if not name.strip() or not name.isprintable():
+            raise CommandError(f"--name {name!r}: give a name of one line")
+        out["DFTRACER_RUN_NAME"] = name.strip()
+    for tag in tags:
+        key, equals, _ = tag.partition("=")
+        if not equals or not key.strip() or "," in tag or not tag.isprintable():
+            raise CommandError(f"--tag {tag!r}: give KEY=VALUE, without a comma")
+    if tags:
+        before = os.environ.get("DFTRACER_RUN_TAGS")
+        out["DFTRACER_RUN_TAGS"] = ",".join([*([before] if before else []), *tags])
+    if "DFTRACER_RUN_GIT" not in os.environ and (git := _git_state(ask_git)):
+        out["DFTRACER_RUN_GIT"] = git
+    return out
+
+
+_GIT_S = 1.0  # a program does not wait longer than this for git
+
+
+def _git_state(ask: bool) -> str | None:
+    """The commit of the working directory, `+` behind it if tracked files differ, `?` if nobody asked git."""
+    try:
+        here = Path.cwd()
+        top = next((each for each in (here, *here.parents) if (each / ".git").exists()), None)
+        commit = None if top is None else _commit(top / ".git")
+        if commit is None or not ask or shutil.which("git") is None:
+            return commit and commit + "?"
+        # Nothing is written, and no helper of the user's is started.
+        quiet = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false"]
+        changed = _answer([*quiet, "status", "--porcelain", "--untracked-files=no"])
+        return commit + ("?" if changed is None else "+" if changed else "")
+    except (OSError, ValueError):
+        return None
+
+
+def _commit(git: Path) -> str | None:
+    """The commit that is checked out."""
+    if git.is_file():  # of a worktree, or a submodule
+        git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref:"):
+        return head
+    ref = head.removeprefix("ref:").strip()
+    common = git / "commondir"
+    shared = git / common.read_text().strip() if common.is_file() else git
+    for place in (git, shared):
+        if (place / ref).is_file():
+            return (place / ref).read_text().strip()
+    packed = shared / "packed-refs"
+    lines = packed.read_text().splitlines() if packed.is_file() else []
+    return next((line.split()[0] for line in lines if line.endswith(f" {ref}")), None)
+
+
+def _answer(command: list[str]) -> str | None:
+    """What a program prints; None if it fails or takes too long. (To load `subprocess` takes long.)"""
+    until = time.monotonic() + _GIT_S
+    reading, writing = os.pipe()
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        to = [(os.POSIX_SPAWN_DUP2, nowhere, 0), (os.POSIX_SPAWN_DUP2, writing, 1)]
+        pid = os.posix_spawnp(
+            command[0], command, os.environ, file_actions=[*to, (os.POSIX_SPAWN_DUP2, nowhere, 2)]
+        )
+        os.close(nowhere)
+    finally:
+        os.close(writing)
+    out = b""
+    try:
+        while select.select([reading], [], [], max(0.0, until - time.monotonic()))[0]:
+            more = os.read(reading, 1 << 16)
+            if not more:
+                break
+            out += more
+        else:
+            os.kill(pid, 9)
+    finally:
+        os.close(reading)
+        status = os.waitpid(pid, 0)[1]
+    return out.decode(errors="replace") if status == 0 else None
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 from dftracer._encoding import has_unicode
 from dftracer._terminal import safe_console
 
-__all__ = ["console", "print_json", "progress"]
+__all__ = ["console", "counting", "print_json", "progress"]
 
 
 def print_json(value: Any) -> None:
@@ -36,6 +36,20 @@ def progress(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, int
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=safe_console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def counting(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """The same for things that are counted."""
+    if args.quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=safe_console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+from dftracer._packages import require_torch
 from dftracer._units import plural
 from dftracer.collect import _card, _manifest
 from dftracer.collect._comms import Comms
@@ -25,7 +26,6 @@ from dftracer.collect._report import CollectReport
 from dftracer.collect._schedule import Place, Schedule
 from dftracer.collect._signals import Termination
 from dftracer.collect._windows import Windows
-from dftracer.python._torch_required import require_torch
 
 __all__ = ["Collector", "collect"]
 

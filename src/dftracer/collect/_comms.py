@@ -62,6 +62,7 @@ class Comms(Plugin):
     """Hooks on torch.distributed for the time of the collection."""
 
     name = "comms"
+    below_python = True
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, int, str], dict[str, Any]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from dftracer._units import plural
 from dftracer.format import files
 from dftracer.format.files import SUFFIXES, NoTraces, Paths, find_traces
 
-__all__ = ["NoTraces", "find_files", "recover"]
+__all__ = ["NoTraces", "find_files", "recover", "recover_below"]
 
 
 def find_files(paths: Paths) -> list[Path]:
@@ -69,6 +70,14 @@ def recover(paths: Paths) -> list[str]:
         except Exception:
             continue
     return done
+
+
+def recover_below(directory: str | os.PathLike[str]) -> None:
+    """The same for a whole tree at once, except for traces that were moved since."""
+    with contextlib.suppress(Exception):
+        from dftracer import _core  # noqa: PLC0415 - as above
+
+        _core.recover(os.path.abspath(directory), True)
 
 
 def _is_folder(path: str | os.PathLike[str]) -> bool:

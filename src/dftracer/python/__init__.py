@@ -6,35 +6,17 @@ import sys
 
 from dftracer import _session
 from dftracer.python._dft_fn import dft_fn
-from dftracer.python._events import (
-    CheckpointEvent,
-    CommunicationEvent,
-    ComputeEvent,
-    DataEvent,
-    DataLoaderEvent,
-    DeviceEvent,
-    IOEvent,
-    OtherEvent,
-    PipelineEvent,
-    ProfileCategory,
-    StringEnum,
-)
-from dftracer.python._names import (
+from dftracer.python._recorder import dftracer
+from dftracer.python._tree import (
+    AI,
     BLOCK_NAME,
     CTX_SEPARATOR,
     INIT_NAME,
+    IO,
     ITER_COUNT_NAME,
     ITER_NAME,
     ROOT_CAT,
     ROOT_NAME,
-    get_iter_block_name,
-    get_iter_handle_name,
-)
-from dftracer.python._recorder import dftracer
-from dftracer.python._tags import TagDType, TagType, TagValue
-from dftracer.python._tree import (
-    AI,
-    IO,
     Checkpoint,
     Communication,
     Compute,
@@ -51,6 +33,8 @@ from dftracer.python._tree import (
     data,
     dataloader,
     device,
+    get_iter_block_name,
+    get_iter_handle_name,
     pipeline,
 )
 
@@ -67,16 +51,27 @@ if TYPE_CHECKING:
         setup_stream_logger,
     )
     from dftracer.compat.profiler import NoOpProfiler, ProfilerProtocol, get_time_scale
+    from dftracer.python._enums import (
+        CheckpointEvent,
+        CommunicationEvent,
+        ComputeEvent,
+        DataEvent,
+        DataLoaderEvent,
+        DeviceEvent,
+        IOEvent,
+        OtherEvent,
+        PipelineEvent,
+        ProfileCategory,
+        StringEnum,
+        TagDType,
+        TagType,
+        TagValue,
+    )
     from dftracer.python.dynamo import Dynamo, create_backend, dftracer_dynamo_backend, dynamo
 
 DFTRACER_ENABLE: bool = _session.SETTINGS.enable
 DFTRACER_INIT_PRELOAD: bool = _session.SETTINGS.init == "PRELOAD"
 DFTRACER_LOG_LEVEL: str = _session.SETTINGS.log_level
-
-if DFTRACER_ENABLE:
-    from dftracer.python import _decorate  # noqa: F401 - tells the core how to decorate
-else:
-    from dftracer.python import _waiting  # noqa: F401 - is told what to trace once tracing is on
 
 __all__ = [
     "AI",
@@ -146,8 +141,13 @@ __all__ = [
     "setup_stream_logger",
 ]
 
-# Imported on first use: what needs torch, and what only programs written for other bindings use.
+# Imported on first use: what needs torch or `enum`, and what only programs written for other bindings use.
 _LATER = {
+    "dftracer.python._enums": (
+        *("CheckpointEvent", "CommunicationEvent", "ComputeEvent", "DataEvent", "DataLoaderEvent"),
+        *("DeviceEvent", "IOEvent", "OtherEvent", "PipelineEvent", "ProfileCategory", "StringEnum"),
+        *("TagDType", "TagType", "TagValue"),
+    ),
     "dftracer.python.dynamo": ("Dynamo", "create_backend", "dftracer_dynamo_backend", "dynamo"),
     "dftracer.compat.entities": ("EntityID", "EntityRelation", "EntityRole", "EntityStore"),
     "dftracer.compat.env": (
@@ -169,15 +169,59 @@ def __getattr__(name: str) -> object:
             from importlib import import_module  # noqa: PLC0415
 
             return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _submodule(__name__, name)
+
+
+def _submodule(package: str, name: str) -> object:
+    try:
+        return sys.modules[f"{package}.{name}"]
+    except KeyError:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
 
 
 class _Package(type(sys)):  # type: ignore[misc]  # the type of modules, without importing `types`
-    """Importing the modules `ai` and `dynamo` must not replace the objects of those names."""
+    """Importing the module `dynamo` must not replace the object of that name."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (name in ("ai", "dynamo") and isinstance(value, type(sys))):
+        if not (name == "dynamo" and isinstance(value, type(sys))):
             super().__setattr__(name, value)
 
 
+class _OldName(type(sys)):  # type: ignore[misc]
+    """Where programs written for other bindings import from: a module that is imported once one does."""
+
+    def __init__(self, name: str, module: str) -> None:
+        super().__init__(name, f"Another name of `{module}`.")
+        self._module = module
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415
+
+        names = vars(import_module(self._module))
+        if name == "__all__" and name not in names:
+            return [each for each in names if not each.startswith("_")]
+        return names[name] if name in names else _submodule(self.__name__, name)
+
+
 sys.modules[__name__].__class__ = _Package
+sys.modules.update(
+    {
+        f"{__name__}.{old}": _OldName(f"{__name__}.{old}", f"dftracer.{module}")
+        for old, module in {
+            "ai": "python.common",
+            "ai_common": "python.common",
+            "ai_init": "python.common",
+            "env": "compat.env",
+            # There is only one build: DFTRACER_LOG_LEVEL=DEBUG enables the messages of a debug build.
+            "dbg": "python.common",
+            "dbg.ai": "python.common",
+            "dbg.logger": "python.logger",
+            "dbg.torch": "python.torch",
+            "dbg.torch.profiler": "python.torch",
+            "torch.common": "python.torch",
+            "torch.profiler": "python.torch",
+        }.items()
+    }
+)

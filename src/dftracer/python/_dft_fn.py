@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar, overload
 
 from dftracer import _core, _session
-from dftracer.python._names import CTX_SEPARATOR, ITER_NAME
+from dftracer.python._decorate import decorate, remember, wrap
+from dftracer.python._tree import CTX_SEPARATOR, ITER_NAME
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Self
+if not TYPE_CHECKING:
 
-__all__ = ["dft_fn"]
+    def overload(function: object) -> object:
+        """Stands in for `typing.overload`: importing `typing` takes longer than this package."""
+        return function
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+else:
+    from collections.abc import Callable
+    from typing import Any, Self, TypeVar, overload
+
+    _F = TypeVar("_F", bound=Callable[..., Any])
+    _Source = TypeVar("_Source")
 
 _YIELD_NAME = "yield"
-_Source = TypeVar("_Source")
 _USED, _GENERATED, _BETWEEN_ENTITIES = 0, 1, 16
 
 
@@ -52,15 +56,11 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         if func is None:
             return lambda fn: self.log(fn, name)
         if not _session.SETTINGS.enable:
-            from dftracer.python._waiting import remember  # noqa: PLC0415 - needed with tracing off only
-
             remember(func, lambda function: self._logged(function, name))
             return func
         return self._logged(func, name)
 
     def _logged(self, func: Any, name: str | None) -> Any:
-        from dftracer.python._decorate import decorate, wrap  # noqa: PLC0415 - needed with tracing on only
-
         label = name or getattr(func, "__qualname__", None) or type(func).__name__
         span = _core.Node(label, self.cat, self)
         if isinstance(func, (staticmethod, classmethod, property, type)):

@@ -8,8 +8,6 @@ from weakref import WeakKeyDictionary, ref
 
 from dftracer import _core, _session
 
-__all__ = ["looped"]
-
 _Source = TypeVar("_Source")
 
 # The wait, the body, the key of the count, whether it is text, the use with its own arguments.

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from dftracer import _core, _session
-from dftracer.python._tags import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
     from types import ModuleType
-
-__all__ = ["dftracer"]
+    from typing import Any, ClassVar
 
 
 class dftracer:  # noqa: N801 - the name users import
@@ -76,6 +72,8 @@ class dftracer:  # noqa: N801 - the name users import
         """One complete event; times as `get_time` gives them. Argument values are plain or (tag type, value)
         pairs; `relations` are lists of entities by their relation.
         """
+        from dftracer.python._enums import plain  # noqa: PLC0415 - few programs have events from elsewhere
+
         args: dict[str, Any] = {}
         for given, convert in ((int_args, int), (float_args, float), (string_args, str)):
             for key, value in (given or {}).items():

@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeVar
-
 from dftracer import _core, _session
-from dftracer.python import _events
-from dftracer.python._names import CTX_SEPARATOR, INIT_NAME, ITER_COUNT_NAME, ROOT_NAME
-from dftracer.python._names import get_iter_block_name as _block_name
-from dftracer.python._names import get_iter_handle_name as _iter_name
-
-__all__ = [
-    "AI",
-    "IO",
-    "Checkpoint",
-    "Communication",
-    "Compute",
-    "DFTracerAI",
-    "Data",
-    "DataLoader",
-    "Device",
-    "Other",
-    "Pipeline",
-    "ai",
-    "checkpoint",
-    "comm",
-    "compute",
-    "data",
-    "dataloader",
-    "device",
-    "pipeline",
-]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Self
+    from collections.abc import Mapping
+    from typing import Any, ClassVar, Self, TypeVar
 
-_Source = TypeVar("_Source")
+    _Source = TypeVar("_Source")
+
+# The parts that event names are made of.
+BLOCK_NAME = "block"
+ITER_NAME = "iter"
+INIT_NAME = "init"
+ITER_COUNT_NAME = "count"
+CTX_SEPARATOR = "."
+ROOT_NAME = "ai_root"
+ROOT_CAT = "ai_root"
+START_METADATA_NAME = "start"
+STOP_METADATA_NAME = "end"
 
 # Marks in the path of a node: outside the tree (a plain one, one for storage, one with its own children);
 # made by derive(); an event of a loop. Others are attributes.
 _STANDALONE, _STORAGE, _BRANCH, _DERIVED, _LOOP = "\0", "\3", "\4", "\1", "\2"
+
+
+def get_iter_block_name(name: str) -> str:
+    """The name of the event of a loop's body."""
+    suffix = f"{CTX_SEPARATOR}{BLOCK_NAME}"
+    return name if name.endswith(suffix) else name + suffix
+
+
+def get_iter_handle_name(name: str) -> str:
+    """The name of the event of waiting for a loop's next item."""
+    suffix = f"{CTX_SEPARATOR}{ITER_NAME}"
+    return name if name.endswith(suffix) else name + suffix
 
 
 class _NodeKind(type):
@@ -128,8 +123,8 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
         from dftracer.python._iterables import looped  # noqa: PLC0415 - needed only for loops
 
         if not _session.SETTINGS.enable:
-            later = (self, use, include_block, include_iter, iter_name, block_name)
-            return looped(iterator, None, lambda: later[0]._spec(*later[1:]))
+            later = (use, include_block, include_iter, iter_name, block_name)
+            return looped(iterator, None, lambda: self._spec(*later))
         return looped(iterator, self._spec(use, include_block, include_iter, iter_name, block_name))
 
     def _spec(
@@ -140,8 +135,8 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
         iter_name: str | None,
         block_name: str | None,
     ) -> Any:
-        wait = self._named(iter_name or _iter_name(self.name)) if include_iter else None
-        body = self._named(block_name or _block_name(self.name)) if include_block else None
+        wait = self._named(iter_name or get_iter_handle_name(self.name)) if include_iter else None
+        body = self._named(block_name or get_iter_block_name(self.name)) if include_block else None
         return (wait, body, ITER_COUNT_NAME, True, use)
 
     def _named(self, name: str) -> DFTracerAI:
@@ -154,14 +149,14 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
     def start(self, metadata: bool = False) -> None:
         """Open an event that `stop` closes; with `metadata`, write a record of this moment at once."""
         if metadata:
-            self._mark("start")
+            self._mark(START_METADATA_NAME)
         else:
             super().start()
 
     def stop(self, metadata: bool = False) -> None:
         """Close what `start` opened."""
         if metadata:
-            self._mark("end")
+            self._mark(STOP_METADATA_NAME)
         else:
             super().stop()
 
@@ -201,7 +196,7 @@ class _Branch(DFTracerAI):
     """A node with its own children as attributes; outside the tree unless the tree places it."""
 
     _label: ClassVar[str]
-    _words: ClassVar[Iterable[Any]] = ()
+    _events: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -218,7 +213,7 @@ class _Branch(DFTracerAI):
 
     def _grow(self, parent: DFTracerAI | None, path: tuple[str, ...]) -> Self:
         self._place(self._label, self._label, parent, path)
-        self.create_children({word.value: word.value for word in self._words})
+        self.create_children({name: name for name in self._events})
         return self
 
     @classmethod
@@ -258,7 +253,7 @@ class IO(DFTracerAI):
     def _grow(self, parent: DFTracerAI | None, cat: str, above: str, path: tuple[str, ...]) -> IO:
         self._place(f"{above}{CTX_SEPARATOR}io", cat, parent, path)
         self.create_children(
-            {word.value: f"{self.name}{CTX_SEPARATOR}{word.value}" for word in _events.IOEvent}
+            {name: f"{self.name}{CTX_SEPARATOR}{name}" for name in ("open", "read", "write", "close")}
         )
         return self
 
@@ -270,8 +265,8 @@ class IO(DFTracerAI):
 class Compute(_Branch):
     """Work of the model."""
 
-    _label = _events.ProfileCategory.COMPUTE.value
-    _words = _events.ComputeEvent
+    _label = "compute"
+    _events = ("forward", "backward", "step")
     forward: DFTracerAI
     backward: DFTracerAI
     step: DFTracerAI
@@ -280,8 +275,8 @@ class Compute(_Branch):
 class Data(_Branch):
     """Making samples."""
 
-    _label = _events.ProfileCategory.DATA.value
-    _words = _events.DataEvent
+    _label = "data"
+    _events = ("preprocess", "item")
     preprocess: DFTracerAI
     item: DFTracerAI
     io: IO
@@ -295,16 +290,19 @@ class Data(_Branch):
 class DataLoader(_Branch):
     """Getting batches."""
 
-    _label = _events.ProfileCategory.DATALOADER.value
-    _words = _events.DataLoaderEvent
+    _label = "dataloader"
+    _events = ("fetch",)
     fetch: DFTracerAI
 
 
 class Communication(_Branch):
     """Communicating with other ranks."""
 
-    _label = _events.ProfileCategory.COMM.value
-    _words = _events.CommunicationEvent
+    _label = "comm"
+    _events = (
+        *("send", "receive", "barrier", "bcast", "reduce", "all_reduce", "gather", "all_gather"),
+        *("scatter", "reduce_scatter", "all_to_all"),
+    )
     send: DFTracerAI
     receive: DFTracerAI
     barrier: DFTracerAI
@@ -321,16 +319,16 @@ class Communication(_Branch):
 class Device(_Branch):
     """Moving data between host and device."""
 
-    _label = _events.ProfileCategory.DEVICE.value
-    _words = _events.DeviceEvent
+    _label = "device"
+    _events = ("transfer",)
     transfer: DFTracerAI
 
 
 class Checkpoint(_Branch):
     """Saving and loading state."""
 
-    _label = _events.ProfileCategory.CHECKPOINT.value
-    _words = _events.CheckpointEvent
+    _label = "checkpoint"
+    _events = ("capture", "restart")
     capture: DFTracerAI
     restart: DFTracerAI
     io: IO
@@ -344,8 +342,8 @@ class Checkpoint(_Branch):
 class Pipeline(_Branch):
     """The phases of a run."""
 
-    _label = _events.ProfileCategory.PIPELINE.value
-    _words = _events.PipelineEvent
+    _label = "pipeline"
+    _events = ("epoch", "train", "evaluate", "test")
     epoch: DFTracerAI
     train: DFTracerAI
     evaluate: DFTracerAI
@@ -355,13 +353,13 @@ class Pipeline(_Branch):
 class Other(_Branch):
     """Anything else."""
 
-    _label = _events.ProfileCategory.OTHER.value
+    _label = "other"
     log: DFTracerAI
     io: IO
 
     def _grow(self, parent: DFTracerAI | None, path: tuple[str, ...]) -> Self:
         super()._grow(parent, path)
-        self.create_children({"log": f"{self.name}{CTX_SEPARATOR}{_events.OtherEvent.LOG}"})
+        self.create_children({"log": f"{self.name}{CTX_SEPARATOR}log"})
         self.io = IO._below(self)
         return self
 

@@ -1,3 +1,6 @@
 """The core names, where older clients import them."""
 
-from dftracer.python import *  # noqa: F403
+from dftracer.compat.env import setup_stream_logger
+from dftracer.python.common import *  # noqa: F403
+
+logger = setup_stream_logger()

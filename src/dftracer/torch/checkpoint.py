@@ -39,6 +39,9 @@ CALLS: dict[str, dict[str, tuple[Word, int, str]]] = {
 _PATHS = (str, pathlib.PosixPath)
 _FILES = (io.BufferedWriter, io.BufferedReader, io.BufferedRandom, io.FileIO)
 
+# Under which name a program keeps the number of its step in what it saves; the first that is there counts.
+_COUNTERS = ("global_step", "step", "iteration", "iter", "steps", "num_steps", "iteration_number")
+
 _inside = threading.local()
 
 
@@ -58,29 +61,46 @@ def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]]
             _inside.call = True
             busy_begins(CHECKPOINT)
             start = now()
-            error = None
+            error = result = None
             try:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
+                return result
             except BaseException as e:
                 error = type(e).__name__
                 raise
             finally:
                 _inside.call = False
                 busy_ends(CHECKPOINT)
-                safely(_done, word, start, args[at] if len(args) > at else kwargs.get(parameter), error)
+                where = args[at] if len(args) > at else kwargs.get(parameter)
+                states = (result, *args[:1], *kwargs.values())
+                safely(_done, word, start, where, error, states)
 
         return timed
 
     return around
 
 
-def _done(word: Word, start: int, where: Any, error: str | None) -> None:
+def _counter(states: tuple[Any, ...]) -> int | None:
+    """The number of the step that is saved or loaded; only plain dicts are looked into."""
+    for state in states:
+        if type(state) is dict:
+            for name in _COUNTERS:
+                value = state.get(name)
+                if type(value) is int and value >= 0:
+                    return value
+    return None
+
+
+def _done(word: Word, start: int, where: Any, error: str | None, states: tuple[Any, ...]) -> None:
     end = now()
     facts: dict[str, Any] = {} if error is None else {"error": error}
     if type(where) in _PATHS:
         facts["path"] = os.fspath(where)
     elif type(where) in _FILES:
         facts["path"] = str(where.name)
+    counter = _counter(states)
+    if counter is not None:
+        facts["counter"] = counter
     here = training()
     here.write(word, start, end, **facts)
     here.interrupt(start, end)

@@ -54,6 +54,8 @@ ALWAYS_ASYNC = ("isend", "irecv")
 class Listener(Protocol):
     """Is told about calls."""
 
+    below_python: bool  # it also records what is issued below Python, and calls that do not wait
+
     def called(self, name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> None:
         """A call has returned `work`; `get` gives its arguments by name."""
 
@@ -80,9 +82,12 @@ def distributed() -> Any:
 def listen(torch: Any, listener: Listener) -> None:
     """Tell `listener` about every call from now on."""
     _listeners.append(listener)
+    _core.leave_collectives(_some_record_all())
     if len(_listeners) > 1:
         return
     module = torch.distributed.distributed_c10d
+    if hasattr(module, "_new_process_group_helper"):
+        _patches.around(module, "_new_process_group_helper", _named)
     for name in CALLS:
         if hasattr(module, name):
             _patches.around(module, name, _told(name, torch.compiler.is_compiling))
@@ -97,8 +102,27 @@ def unlisten(listener: Listener) -> None:
     """Stop telling it; the last one to leave restores everything."""
     if listener in _listeners:
         _listeners.remove(listener)
+    _core.leave_collectives(_some_record_all())
     if not _listeners:
         _patches.take_back()
+
+
+def _some_record_all() -> bool:
+    return any(each.below_python for each in _listeners)
+
+
+def _named(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tell the native side the name under which all ranks know a new group."""
+
+    def create(*args: Any, **kwargs: Any) -> Any:
+        created = original(*args, **kwargs)
+        group = created[0] if isinstance(created, tuple) else created
+        name = getattr(group, "group_name", "")
+        if isinstance(name, str) and name:
+            _core.name_groups(name)
+        return created
+
+    return create
 
 
 def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -111,6 +135,13 @@ def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., A
             # Compilers see through to the original, which they know by name.
             if compiling() or not _listeners or getattr(_inside, "call", False):
                 return original(*args, **kwargs)
+
+            def get(parameter: str) -> Any:
+                at = places.get(parameter, -1)
+                return args[at] if 0 <= at < len(args) else kwargs.get(parameter)
+
+            # Of a call that does not wait, only gloo knows when the collective is over.
+            _core.collective_begins(not get("async_op") or _some_record_all())
             start = _core.time_ns()
             _inside.call = True
             _core.busy_begins(kind)
@@ -119,11 +150,8 @@ def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., A
             finally:
                 _inside.call = False
                 _core.busy_ends(kind)
+                _core.collective_ends()
             end = _core.time_ns()
-
-            def get(parameter: str) -> Any:
-                at = places.get(parameter, -1)
-                return args[at] if 0 <= at < len(args) else kwargs.get(parameter)
 
             for listener in tuple(_listeners):
                 try:

@@ -1,6 +1,7 @@
 """Collectives that the program calls: `comm/*` with bytes, group and sequence number.
 
-What DDP and FSDP issue below Python is not a call; it overlaps with backward, which includes waiting for it.
+What DDP and FSDP issue below Python is not a call: it is recorded where gloo or NCCL runs it
+(native/intercept), and so is a call of gloo that does not wait.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dftracer import _messages
+from dftracer import _core, _messages
 from dftracer._core import training
 from dftracer.auto._events import Word
 from dftracer.python import ai
@@ -40,6 +41,8 @@ _WORDS = {
 class _Calls:
     """Writes each call as an event, unless a collection does."""
 
+    below_python = False
+
     def __init__(self) -> None:
         self._groups = calls.Groups()
         self._failed = False
@@ -53,6 +56,10 @@ class _Calls:
         sent_bytes, dtype = size_of(get(sent) if sent else None)
         received_bytes, other = size_of(get(received) if received else None)
         waits = not (name in calls.ALWAYS_ASYNC or (bool(get("async_op")) and work is not None))
+        counted = self._groups.sequence(group, kind)
+        seen = _core.collective_ends()
+        if seen and bool(get("async_op")):
+            return
         training().write(
             _WORDS[calls.EVENT.get(kind, kind)],
             start_ns,
@@ -61,7 +68,7 @@ class _Calls:
             dtype=dtype or other or "",
             group=group["name"],
             ranks=len(group["ranks"]),
-            seq=self._groups.sequence(group, kind),
+            seq=seen or counted,
             **({} if waits else {"async": True}),
         )
 

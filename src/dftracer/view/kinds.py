@@ -55,6 +55,7 @@ _BY_CLASS: Final = {
     "comm": "communication",
     "model_op": "compile",
     "wait_for_device": "sync",
+    "wait_for_peers": "communication",
     "copy": "transfer",
     "launch": "launch",
 }

@@ -11,6 +11,7 @@ from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.outputs import appearing, check_output
 from dftracer.cli.showing import print_json
 from dftracer.cli.sides import input_files, open_side
+from dftracer.cli.trace_arguments import take_newest
 
 if TYPE_CHECKING:
     from dftracer.compare.limits import LimitFile
@@ -27,7 +28,13 @@ _ENDINGS = (".md", ".xml", ".json", ".txt")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a trace file, a directory or a saved `report --json`")
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="a trace file, a directory or a saved `report --json`"
+        " (default: the newest run under traces/ or in the current directory)",
+    )
     parser.add_argument("--baseline", metavar="RUN", help="the run to compare with")
     parser.add_argument(
         "--max-regression",
@@ -48,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from dftracer.compare.limits import BadLimit
 
+    args.paths = [args.run] if args.run else []
+    take_newest(args)
+    args.run = args.paths[0]
     try:
         return _check(args)
     except BadLimit as e:

@@ -17,6 +17,7 @@ from dftracer.cli.trace_arguments import (
     open_trace,
     output_path,
     refuse_empty_selection,
+    take_newest,
 )
 from dftracer.format.files import is_trace_name
 
@@ -29,7 +30,7 @@ _ENDINGS = {"chrome": ".json", "perfetto": ".json", "parquet": ".parquet", "csv"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+    add_paths(parser, newest=True)
     parser.add_argument(
         "--to",
         choices=sorted([*_ENDINGS, "hta"]),
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    take_newest(args)
     if args.to == "hta":
         return _write_for_hta(args)
     kind = args.to or _kind_of(args.output)

@@ -11,7 +11,7 @@ from dftracer.cli.heads import processes_of
 from dftracer.cli.main import EXIT_OK
 from dftracer.cli.showing import print_json
 from dftracer.cli.table import print_table
-from dftracer.cli.trace_arguments import add_paths
+from dftracer.cli.trace_arguments import add_paths, take_newest
 
 HELP = "List the files of a trace: who wrote them, how much is in them, how they ended."
 EXAMPLE = """\
@@ -31,10 +31,11 @@ _COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+    add_paths(parser, newest=True)
 
 
 def run(args: argparse.Namespace) -> int:
+    take_newest(args)
     from dftracer.load.facts import file_facts
 
     rows = [file_facts(p) for p in processes_of(args)]

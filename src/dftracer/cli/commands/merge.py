@@ -10,7 +10,7 @@ from dftracer.cli.copying import Damage, copied_lines, input_files
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.outputs import appearing, check_output, identity
 from dftracer.cli.showing import print_json
-from dftracer.cli.trace_arguments import add_paths
+from dftracer.cli.trace_arguments import add_paths, take_newest
 from dftracer.format.files import SUFFIXES
 from dftracer.format.writer import TraceWriter, maker_of
 
@@ -20,10 +20,11 @@ OUTPUT = "merged.pfw.gz"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+    add_paths(parser, newest=True)
 
 
 def run(args: argparse.Namespace) -> int:
+    take_newest(args)
     out = Path(args.output or "merged.pfw.gz")
     if not out.name.endswith(SUFFIXES):
         raise CommandError(f"{out} must end in .pfw or .pfw.gz")

@@ -9,7 +9,14 @@ from dftracer._encoding import in_stream_encoding
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing
 from dftracer.cli.showing import print_json
-from dftracer.cli.trace_arguments import add_filters, open_trace, output_path, refuse_empty_selection
+from dftracer.cli.trace_arguments import (
+    add_filters,
+    add_paths,
+    open_trace,
+    output_path,
+    refuse_empty_selection,
+    take_newest,
+)
 
 HELP = "Run SQL over the events (tables: events, processes)."
 EXAMPLE = """\
@@ -19,12 +26,13 @@ dftracer query "select path, sum(size) from events group by 1 order by 2 desc" t
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sql", metavar="SQL", help="a DuckDB query")
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files or directories")
+    add_paths(parser, newest=True)
     parser.add_argument("--no-cache", action="store_true", help="write no columnar sidecar next to the trace")
     add_filters(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    take_newest(args)
     from dftracer.load._need import need
 
     duckdb = need("duckdb")

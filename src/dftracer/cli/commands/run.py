@@ -14,6 +14,7 @@ from dftracer.cli.program import (
     automatic,
     command_of,
     environment,
+    naming,
     notes,
     output_directory,
     preload_library,
@@ -24,6 +25,7 @@ HELP = "Run a program under the tracer, with all its children; its exit code is 
 EXAMPLE = """\
 dftracer run -- python train.py --epochs 3
 dftracer run -o traces --report train.py
+dftracer run --name resnet50 --tag lr=0.1 --tag data=v2 -- python train.py
 dftracer run -- torchrun --nproc-per-node 2 train.py"""
 OUTPUT = "traces/RUN/"
 OUTPUT_IS = "DIR"
@@ -37,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-auto", action="store_true", help="record only the training steps you annotate yourself"
     )
     parser.add_argument("--modules", action="store_true", help="also record the forward pass of every module")
+    parser.add_argument(
+        "--name", metavar="NAME", help="what the run is called in `dftracer runs` and `dftracer goodput`"
+    )
+    parser.add_argument(
+        "--tag", action="append", default=[], metavar="KEY=VALUE", help="a tag of the run, may be repeated"
+    )
     add_program(parser)
 
 
@@ -46,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     run_id = run_of(str(pattern.absolute() / "trace"))
     directory = Path(str(pattern).replace("{run}", run_id)) if not args.output else pattern
     library = None if args.no_io else preload_library()
-    if args.quiet and not args.report and not args.html:
+    alone = args.quiet and not args.report and not args.html
+    args.naming = naming(args.name, args.tag, ask_git=not alone)
+    if alone:
         become(command, _environment(args, directory, library, run_id, None))
     made = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
@@ -85,6 +95,7 @@ def _environment(
     args: argparse.Namespace, directory: Path, library: str | None, run_id: str, note: Path | None
 ) -> dict[str, str]:
     env = environment(args, directory, library, run_id, None if note is None else str(note))
+    env.update(args.naming)
     if args.modules:
         env["DFTRACER_AUTO_MODULES"] = "1"
     automatic(env, on=not args.no_auto, note=None if args.quiet else note)

@@ -14,7 +14,13 @@ from dftracer.cli.copying import Damage, copied_lines, input_files, whole_number
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output
 from dftracer.cli.showing import print_json
-from dftracer.cli.trace_arguments import add_filters, add_paths, refuse_empty_selection, time_range
+from dftracer.cli.trace_arguments import (
+    add_filters,
+    add_paths,
+    refuse_empty_selection,
+    take_newest,
+    time_range,
+)
 from dftracer.format.records import is_metadata, is_own_event
 from dftracer.format.writer import SLICE, TraceWriter
 from dftracer.load.heads import read_through
@@ -30,11 +36,12 @@ OUTPUT_IS = "DIR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+    add_paths(parser, newest=True)
     add_filters(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    take_newest(args)
     target = Path(args.output or "slice")
     files, _ = input_files(args.paths, target)
     check_folder(target, files)

@@ -11,7 +11,7 @@ from dftracer.cli.heads import processes_of
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.showing import print_json
 from dftracer.cli.table import print_wrapped
-from dftracer.cli.trace_arguments import add_paths
+from dftracer.cli.trace_arguments import add_paths, take_newest
 
 if TYPE_CHECKING:
     from dftracer.link.checks import Checked
@@ -23,10 +23,11 @@ dftracer validate collected/ --json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+    add_paths(parser, newest=True)
 
 
 def run(args: argparse.Namespace) -> int:
+    take_newest(args)
     collected = _collected(args.paths)
     rows, missing = _our_traces(args, bool(collected))
     for checked in collected:

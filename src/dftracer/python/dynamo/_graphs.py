@@ -1,20 +1,221 @@
-"""Whole graphs as events: the real backend compiles them, each forward and backward call is timed."""
+"""Compiled graphs as events: each operation of a graph, or the graph as a whole.
+
+Imports torch, so that it is imported only once something is compiled.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import fx
 
 from dftracer import _core
+from dftracer._before_finalize import before_finalize
 from dftracer.python.dynamo._compile_events import compile_events
-from dftracer.python.dynamo._device_time import DeviceClock, DeviceSpan, device_clock
-
-__all__ = ["compile_whole_graph", "real_backend"]
+from dftracer.python.dynamo._description import (
+    GradRegions,
+    describe,
+    event_name,
+    forward_names,
+    is_operation,
+)
+from dftracer.python.torch import device_lane
 
 _CATEGORY = "dynamo"
+
+
+# --- Each operation of a graph as an event: AOTAutograd's forward and backward graphs, run as they are
+
+
+def compile_by_operation(
+    graph_module: Any, example_inputs: Any, number: int, root: _core.Node, synchronize: bool
+) -> Callable[..., Any]:
+    """The graph with an event around each operation; results and gradients are those of eager execution."""
+    from torch._dynamo.backends.common import aot_autograd  # noqa: PLC0415 - slow to import
+
+    traced = _tracing(graph_module, number, root, synchronize)
+    forwards: dict[int, str] = {}
+
+    def forward(graph: Any, inputs: Any) -> Callable[..., Any]:
+        forwards.update(forward_names(graph.graph.nodes))
+        return traced(graph, "forward", forwards)
+
+    def backward(graph: Any, inputs: Any) -> Callable[..., Any]:
+        return traced(graph, "backward", forwards)
+
+    # The default partitioner keeps every value the backward needs, as eager does; nothing is computed twice
+    # unless the program asks for it (checkpoint).
+    compiler = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=forward,
+        keep_inference_input_mutations=True,
+    )
+    return compiler(graph_module, example_inputs)  # type: ignore[no-any-return]
+
+
+def run_by_operation(
+    graph_module: Any, number: int, root: _core.Node, synchronize: bool
+) -> Callable[..., Any]:
+    """The graph as the program wrote it, with an event around each operation; gradients are the program's."""
+    boxed = _tracing(graph_module, number, root, synchronize)(graph_module, "forward", {})
+    return lambda *inputs: boxed(list(inputs))
+
+
+def time_operations(graph_module: Any, number: int, root: _core.Node) -> None:
+    """From now on the graph module writes an event for each operation when it is called."""
+    grad = GradRegions(graph_module, torch.is_grad_enabled())
+    instrument_in_place(graph_module, _spans(graph_module, "forward", grad, number, root, {}))
+
+
+def _tracing(
+    graph_module: Any, number: int, root: _core.Node, synchronize: bool
+) -> Callable[[Any, str, dict[int, str]], Callable[..., Any]]:
+    grad = GradRegions(graph_module, torch.is_grad_enabled())
+    wait = torch.cuda.synchronize if synchronize and torch.cuda.is_available() else None
+
+    def traced(graph: Any, phase: str, forwards: dict[int, str]) -> Callable[..., Any]:
+        spans = _spans(graph, phase, grad, number, root, forwards)
+        return compile_events.then_collect(instrument(graph, spans, wait))
+
+    return traced
+
+
+def _spans(
+    graph: Any, phase: str, grad: GradRegions, number: int, root: _core.Node, forwards: dict[int, str]
+) -> dict[Any, _core.Node]:
+    spans: dict[Any, _core.Node] = {}
+    for node in graph.graph.nodes:
+        if is_operation(node):
+            enabled = grad.at(node) if phase == "forward" else 0
+            span = _core.Node(event_name(node), _CATEGORY, root)
+            span.set_args(describe(node, phase, enabled, number, forwards))
+            spans[node] = span
+    return spans
+
+
+# --- Python code of a graph with a `with` around each operation
+#
+# Running a graph through `fx.Interpreter` costs microseconds per operation. The code that fx generates for a
+# graph costs nothing; a `with span:` in front of a line costs the span alone, and closes it when the
+# operation raises.
+
+_SPAN = "_dftracer_span_"
+_WAIT = "_dftracer_wait"
+_ASSIGNMENT = re.compile(r"^(\w+)(?: : [^=]+)? = ")
+
+
+def instrument(
+    graph_module: fx.GraphModule, spans: Mapping[fx.Node, _core.Node], wait: Callable[[], Any] | None
+) -> Callable[..., Any]:
+    """A boxed callable (it takes one list of inputs and empties it) that runs the graph."""
+    run = _generated(graph_module, spans, wait)
+    if run is None:
+        # This torch generates unexpected code: slower, but never without events.
+        interpreter = _TracingInterpreter(graph_module, spans, wait)
+        run = _boxed(interpreter.run)
+    return run
+
+
+def instrument_in_place(graph_module: fx.GraphModule, spans: Mapping[fx.Node, _core.Node]) -> None:
+    """The graph module itself writes the events when it is called, with the inputs it always had."""
+    if not _with_spans(graph_module, spans, None):
+        graph_module.forward = _TracingInterpreter(graph_module, spans, None).run
+
+
+def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    from functorch.compile import make_boxed_func  # noqa: PLC0415 - slow to import
+
+    return make_boxed_func(function)  # type: ignore[no-any-return]
+
+
+def _generated(
+    graph_module: fx.GraphModule, spans: Mapping[fx.Node, _core.Node], wait: Callable[[], Any] | None
+) -> Callable[..., Any] | None:
+    boxed_codegen = getattr(fx.graph, "_BoxedCodeGen", None)
+    graph_module.graph.set_codegen(boxed_codegen() if boxed_codegen is not None else fx.graph.CodeGen())
+    if not _with_spans(graph_module, spans, wait):
+        return None
+    return graph_module.forward if boxed_codegen is not None else _boxed(graph_module.forward)
+
+
+def _with_spans(
+    graph_module: fx.GraphModule, spans: Mapping[fx.Node, _core.Node], wait: Callable[[], Any] | None
+) -> bool:
+    """Whether the code that fx generates now has a span around every operation."""
+    names = {node.name: span for node, span in spans.items()}
+    used: dict[str, _core.Node] = {}
+
+    def transform(body: list[str]) -> list[str]:
+        lines = "".join(body).split("\n")
+        return ["\n".join(_with_span(line, names, used, wait is not None) for line in lines)]
+
+    codegen = graph_module.graph._codegen
+    previous = codegen.additional_globals
+
+    def additional_globals() -> list[tuple[str, Any]]:
+        extra: list[tuple[str, Any]] = list(used.items())
+        if wait is not None:
+            # fx writes a function of torch's by its qualified name instead of giving it ours.
+            extra.append((_WAIT, functools.partial(wait)))
+        return [*previous(), *extra]
+
+    codegen.additional_globals = additional_globals
+    graph_module.graph.on_generate_code(lambda _: transform)
+    try:
+        graph_module.recompile()
+        # Some graph modules generate their code only when it is accessed.
+        _ = graph_module.code
+    except SyntaxError:
+        used.clear()
+    if len(used) != len(spans):
+        graph_module.graph.set_codegen(fx.graph.CodeGen())
+        graph_module.recompile()
+        return False
+    return True
+
+
+def _with_span(line: str, names: Mapping[str, _core.Node], used: dict[str, _core.Node], wait: bool) -> str:
+    match = _ASSIGNMENT.match(line)
+    if match is None or match[1] not in names or _SPAN + match[1] in used:
+        return line
+    used[_SPAN + match[1]] = names[match[1]]
+    operation, separator, releases = line.partition(";  ")
+    if wait:
+        operation += f"; {_WAIT}()"
+    # Releasing the inputs may free memory: that time belongs to no operation.
+    return f"with {_SPAN}{match[1]}: {operation}" + (f"\n{releases}" if separator else "")
+
+
+class _TracingInterpreter(fx.Interpreter):  # type: ignore[misc]
+    def __init__(
+        self,
+        graph_module: fx.GraphModule,
+        spans: Mapping[fx.Node, _core.Node],
+        wait: Callable[[], Any] | None,
+    ) -> None:
+        super().__init__(graph_module)
+        self._spans = spans
+        self._wait = wait
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        span = self._spans.get(n)
+        if span is None:
+            return super().run_node(n)
+        with span:
+            result = super().run_node(n)
+            if self._wait is not None:
+                self._wait()
+            return result
+
+
+# --- Whole graphs as events: the real backend compiles them, each forward and backward call is timed
 
 
 def real_backend(backend: str | Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
@@ -111,3 +312,90 @@ class _Backward:
 
         node.register_prehook(before)
         node.register_hook(after)
+
+
+# --- Time on a CUDA device, measured by events in the stream: nothing waits for the device
+
+_Finished = tuple[Any, Any, int, str, str, dict[str, Any]]
+
+
+class DeviceSpan:
+    """A stretch of the current stream, from `DeviceClock.start` to `stop`."""
+
+    __slots__ = ("_clock", "_device", "_start")
+
+    def __init__(self, clock: DeviceClock, device: int) -> None:
+        self._clock = clock
+        self._device = device
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._start.record()
+
+    def stop(self, name: str, category: str, args: dict[str, Any]) -> None:
+        end = torch.cuda.Event(enable_timing=True)
+        end.record()
+        self._clock.finish((self._start, end, self._device, name, category, args))
+
+
+class DeviceClock:
+    """Turns pairs of CUDA events into trace events once the device has passed them.
+
+    Waiting for the device once, at its first use, aligns its clock with the trace's. Later events
+    are measured from the latest one known: CUDA gives distances as 32-bit floats, which are exact only when
+    short.
+    """
+
+    def __init__(self) -> None:
+        self._anchors: dict[int, tuple[Any, int]] = {}
+        self._waiting: deque[_Finished] = deque()
+        self._lock = threading.Lock()
+
+    def start(self) -> DeviceSpan:
+        device = torch.cuda.current_device()
+        if device not in self._anchors:
+            self._tie(device)
+        return DeviceSpan(self, device)
+
+    def _tie(self, device: int) -> None:
+        with self._lock:
+            if not self._anchors:
+                before_finalize(self.drain)
+            anchor = torch.cuda.Event(enable_timing=True)
+            torch.cuda.synchronize(device)
+            before = _core.time_ns()
+            anchor.record()
+            anchor.synchronize()
+            self._anchors[device] = (anchor, (before + _core.time_ns()) // 2)
+
+    def finish(self, span: _Finished) -> None:
+        """Accept a span whose end is in the stream, and write those the device has passed."""
+        self._waiting.append(span)
+        self._write(wait=False)
+
+    def drain(self) -> None:
+        """Wait for the device and write the rest; only at the end of the trace."""
+        self._write(wait=True)
+
+    def _write(self, wait: bool) -> None:
+        with self._lock:
+            while self._waiting:
+                start, end, device, name, category, args = self._waiting[0]
+                if wait:
+                    end.synchronize()
+                elif not end.query():
+                    return
+                self._waiting.popleft()
+                anchor, anchor_ns = self._anchors[device]
+                start_ns = anchor_ns + round(anchor.elapsed_time(start) * 1e6)
+                duration = round(start.elapsed_time(end) * 1e6)
+                self._anchors[device] = (start, start_ns)
+                _core.log_event(
+                    name,
+                    category,
+                    start_ns,
+                    duration,
+                    {**args, "device_index": device, "dur_ns": duration},
+                    device_lane(device, 0),
+                )
+
+
+device_clock = DeviceClock()

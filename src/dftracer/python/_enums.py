@@ -1,22 +1,13 @@
-"""The vocabulary: categories and the events of each."""
+"""The vocabulary of the annotations as enums: categories, their events, and types of argument values.
+
+The tree writes the same words as plain text: importing `enum` takes longer than everything else here, so
+that programs which only annotate do without this module.
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
-
-__all__ = [
-    "CheckpointEvent",
-    "CommunicationEvent",
-    "ComputeEvent",
-    "DataEvent",
-    "DataLoaderEvent",
-    "DeviceEvent",
-    "IOEvent",
-    "OtherEvent",
-    "PipelineEvent",
-    "ProfileCategory",
-    "StringEnum",
-]
+from enum import Enum, StrEnum
+from typing import Any
 
 
 class StringEnum(StrEnum):
@@ -108,3 +99,55 @@ class OtherEvent(StringEnum):
     """Anything else."""
 
     LOG = "log"
+
+
+# --- Typed argument values, as clients of the native interface pass them
+
+
+class TagDType(Enum):
+    """What an argument's value is."""
+
+    INT = 0
+    FLOAT = 1
+    STRING = 2
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+
+class TagType(Enum):
+    """What an argument is for."""
+
+    KEY = 0
+    VALUE = 1
+    IGNORE = 2
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+
+_CONVERT: dict[TagDType, type[Any]] = {TagDType.INT: int, TagDType.FLOAT: float, TagDType.STRING: str}
+
+
+class TagValue:
+    """A value with its type and purpose."""
+
+    def __init__(
+        self, value: Any, dtype: TagDType = TagDType.STRING, tag_type: TagType = TagType.KEY
+    ) -> None:
+        self._value = value
+        self._dtype = dtype
+        self._tag_type = tag_type
+
+    def value(self) -> tuple[int, Any]:
+        """The pair (purpose, value of the declared type)."""
+        return int(self._tag_type), _CONVERT[self._dtype](self._value)
+
+
+def plain(value: Any) -> Any:
+    """The value itself of a TagValue, of a (purpose, value) pair, or of anything else."""
+    if isinstance(value, TagValue):
+        return value.value()[1]
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], (int, TagType)):
+        return value[1]
+    return value

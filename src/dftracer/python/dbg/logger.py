@@ -1,3 +1,0 @@
-"""See `dftracer.python.dbg`."""
-
-from dftracer.python import *  # noqa: F403
