@@ -17,6 +17,7 @@
 
 #include "format/arguments.hpp"
 #include "format/json.hpp"
+#include "intercept/collectives.hpp"
 #include "intercept/intercept.hpp"
 #include "module/own_code.hpp"
 #include "module/process_stacks.hpp"
@@ -137,6 +138,18 @@ size_t holder_of_lock(const SeenProcess& seen) {
   return 0;
 }
 
+// The collective that gloo was seen to begin and not to end, as JSON.
+std::string open_collective() {
+  OpenCollective open;
+  if (!open_collectives(&open, 1)) return "null";
+  std::string out = "{\"group\":";
+  append_json_string(out, open.group);
+  append_arg(out, "seq", int64_t(open.seq));
+  append_arg(out, "op", std::string_view(open.operation));
+  append_arg(out, "bytes", open.bytes);
+  return out + "}";
+}
+
 // The watch -----------------------------------------------------------------------------------------------------------
 
 const char* name_of(Doing doing) {
@@ -220,6 +233,8 @@ class Watch {
   int64_t longest_ever_ = 0;
   bool special_pause_ = false;
   int64_t last_moved_ = 0, used_then_ = 0;
+  uint64_t collective_end_ = 0;  // ticks
+  int64_t collective_seen_ = 0;
   int64_t looked_at_others_ = 0, others_changed_ = 0;
 
   // The hang that was reported.
@@ -265,6 +280,11 @@ bool Watch::is_watched(const Seen& seen, int64_t idle, bool* patient) {
 void Watch::look_once() {
   Seen seen = look();
   int64_t now = clock_now();
+  if (uint64_t end = last_collective_end(); end != collective_end_) {
+    collective_end_ = end;
+    collective_seen_ = now;
+  }
+  seen.moved = std::max(seen.moved, collective_seen_);
   bool unwatched = false;
   if (seen.moved != last_moved_) {
     last_moved_ = seen.moved;
@@ -368,7 +388,9 @@ void Watch::report(const Seen& seen, int64_t idle, int because_of) {
   }
   if (where.empty()) where = place_in(me);
   bool answered = answer->done.load();
-  const char* words = answered && answer->collective != "null" ? "waiting" : state == 'R' ? "running" : "blocked";
+  std::string collective = answered ? answer->collective : "null";
+  if (collective == "null") collective = open_collective();
+  const char* words = collective != "null" ? "waiting" : state == 'R' ? "running" : "blocked";
 
   auto null_or = [](bool known, const std::string& text) { return known ? text : std::string("null"); };
   auto raw = [](std::string& to, std::string_view key, const std::string& value) {
@@ -389,7 +411,7 @@ void Watch::report(const Seen& seen, int64_t idle, int because_of) {
   append_arg(out, "stage", std::string_view(stage_of(seen)));
   append_arg(out, "where", where);
   raw(out, "since_s", seconds_text(idle));
-  raw(out, "collective", null_or(answered, answer->collective));
+  raw(out, "collective", collective);
   raw(out, "open_file", null_or(!file.empty(), quoted));
   for (const char* unknown : {"exit_code", "signal", "exception"}) raw(out, unknown, "null");
   append_arg(out, "moved_us", (clock_now() - idle) / 1000);

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -37,6 +39,14 @@ def train(steps, after=lambda step: None, **options):
         loss.backward()
         after(step)
         optimizer.step()
+
+def reported(went_on=False):
+    # Do nothing until the watch has written this.
+    for _ in range(1000):
+        if os.path.exists("traces/hang_0.json"):
+            if not went_on or '"went_on_after_s":null' not in open("traces/hang_0.json").read():
+                return
+        time.sleep(0.1)
 """
 
 
@@ -57,6 +67,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
 
     @property
@@ -95,9 +106,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield begin
     for each in started:
-        if each.process.poll() is None:
-            each.process.kill()
-            each.process.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(each.process.pid, signal.SIGKILL)  # with its workers
+        each.process.communicate()
 
 
 def line_of(program: Program, text: str) -> int:
@@ -114,6 +125,7 @@ def test_a_read_that_waits_and_goes_on(start: Start) -> None:
                 return pipe.read()
 
         train(30, lambda step: load_shard() if step == 20 else None)
+        reported(went_on=True)
         """
     )
     here = line_of(program, "with open")
@@ -220,7 +232,8 @@ def test_fork_exec_and_exit_while_it_watches(start: Start) -> None:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert subprocess.run([sys.executable, "-c", "print(1)"], stdout=subprocess.DEVNULL).returncode == 0
-        train(30, lambda step: time.sleep(4) if step == 20 else None)
+        train(30, lambda step: reported() if step == 20 else None)
+        reported(went_on=True)
         """
     )
     found = program.hang(lambda f: f["went_on_after_s"] is not None)

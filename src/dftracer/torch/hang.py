@@ -1,8 +1,8 @@
 """What the hang watch (native/module/hang_watch.hpp) is told, and what it may ask once nothing moves.
 
-It needs the process group this rank belongs to, and the times when the program does something that may take
-long. Torch's own record of collectives, its flight recorder, is read at the moment of a hang and never before:
-that takes the interpreter lock for up to 30 ms.
+It needs the process group this rank belongs to, and the times when the program does something that may
+take long. Torch's own record of collectives, its flight recorder, is read at the moment of a hang and never
+before: that takes the interpreter lock for up to 30 ms.
 """
 
 from __future__ import annotations
