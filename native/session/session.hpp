@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "record/session_calls.hpp"
 #include "record/settings.hpp"
 #include "record/warn_once.hpp"
+#include "write/row_maker.hpp"
 
 namespace dft {
 
@@ -35,6 +37,8 @@ struct SessionFacts {
   std::vector<std::string> events;  // the latest, as they are in the trace
 };
 DFT_API bool session_facts(SessionFacts* out);
+// The latest step, and the sums of all; nothing before the first.
+DFT_API std::optional<RowSums> session_rows();
 // Gives the armed session another file; renames the one in use if it has begun.
 DFT_API void rename_session(const std::string& path);
 DFT_API uint64_t now_epoch_ns();

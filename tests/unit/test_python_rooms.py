@@ -18,11 +18,12 @@ MAY_USE = {
     "format": BASE,
     "python": RECORDER,
     "compat": RECORDER,
-    # The step rule of `auto` is what torch's boundaries are reported to.
-    "torch": RECORDER | {"torch", "auto"},
+    "torch": RECORDER | {"torch", "metrics"},
     "hooks": RECORDER | {"torch", "hooks"},
-    "auto": RECORDER | {"torch", "auto"},
-    "collect": RECORDER | {"torch", "collect"},
+    "auto": RECORDER | {"torch", "auto", "metrics"},
+    "metrics": BASE | {"metrics"},
+    # `dftracer collect` is `dftracer run` plus windows.
+    "collect": RECORDER | {"torch", "auto", "collect"},
     "load": BASE | {"load"},
     "link": BASE | {"load", "link"},
     "analyze": ANALYSIS,
@@ -46,6 +47,8 @@ BACKWARDS = {
     ("_session.py", "dftracer.torch.device"),
     # What is already decorated or looped over begins to record when tracing is switched on.
     ("_session.py", "dftracer.python._decorate"),
+    # An annotated program that says where its trace goes is one that may train.
+    ("_session.py", "dftracer.metrics"),
     # How they show themselves in a notebook.
     ("analyze/analysis.py", "dftracer.report.fragment.analysis_fragment"),
     ("analyze/finding.py", "dftracer.report.fragment.findings_fragment"),

@@ -244,23 +244,19 @@ class Account:
         }
 
 
-def account_of(ledger: Ints, waiting: Ints, spent: Spent, steps: StepTable) -> Account:
-    """`ledger`: us by step and stage; `waiting`: of each step, for other ranks."""
+def account_of(ledger: Ints, waiting: Ints, between: Ints, spent: Spent, steps: StepTable) -> Account:
+    """`ledger`: us by step and stage; `waiting`: the same for other ranks, and between steps by stage."""
     rows = slice(spent.first, None)
     own = ledger[rows].astype(float)
     device = _device_time(ledger, spent)[rows]
-    waited = waiting[rows].astype(float)
     n = own.shape[0]
     out = Account(steps=n, step_s=float(own.sum()) / 1e6 / max(1, n), knows_device=spent.knows_device)
-    for stage in ("comm", "backward"):
-        s = STAGE_INDEX[stage]
-        taken = np.minimum(waited, own[:, s])
-        kept = np.where(own[:, s] > 0, 1 - taken / np.maximum(own[:, s], 1), 1.0)
-        own[:, s] -= taken
-        device[:, s] *= kept
-        waited = waited - taken
-        out.seconds["peers"] += float(taken.sum()) / 1e6
-    by_stage = own.sum(axis=0) + spent.between
+    taken = np.minimum(waiting[rows], own)
+    device *= np.where(own > 0, 1 - taken / np.maximum(own, 1), 1.0)
+    own -= taken
+    apart = np.minimum(between, spent.between)
+    out.seconds["peers"] = float(taken.sum() + apart.sum()) / 1e6
+    by_stage = own.sum(axis=0) + spent.between - apart
     of_device = device.sum(axis=0) + spent.device_between
     for s, stage in enumerate(STAGES):
         theirs = min(float(of_device[s]), float(by_stage[s])) / 1e6
@@ -281,7 +277,8 @@ def account_of(ledger: Ints, waiting: Ints, spent: Spent, steps: StepTable) -> A
             out.restarts[line] = out.restarts.get(line, 0.0) + beyond / 1e6
     out.seconds["evaluation"] = spent.evaluation_us / 1e6
     out.annotated_s = float(by_stage[STAGE_INDEX["other"]]) / 1e6
-    out.between = {s: float(spent.between[i]) / 1e6 for i, s in enumerate(STAGES) if spent.between[i]}
+    unmet = spent.between - apart
+    out.between = {s: float(unmet[i]) / 1e6 for i, s in enumerate(STAGES) if unmet[i]}
     return out
 
 

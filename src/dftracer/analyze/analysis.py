@@ -125,7 +125,13 @@ class Analysis:
                 "steps": len(r.main.steps),
                 "wall_s": round(float(r.wall_us.sum()) / 1e6, 6),
                 "workers": len(r.workers),
-                "waiting_for_peers_s": round(float(r.waiting_us.sum()) / 1e6, 6),
+                "waiting_for_peers_s": round(sum(r.peers.waiting_s.values()), 6),
+                "waiting_by_stage_s": r.peers.waiting_s,
+                "caused_waiting_s": round(sum(r.peers.caused_s.values()), 6),
+                "caused_by_stage_s": r.peers.caused_s,
+                "collectives_matched": r.peers.exact,
+                "clock_offset_us": r.peers.offset_us,
+                "clock_error_us": r.peers.error_us,
                 **rated[r.number],
             }
             for r in self.job.ranks

@@ -106,6 +106,15 @@ KINDS: Final = (
         "Compare its node with the others (clocks, temperature, other processes, its share of the data).",
     ),
     Kind(
+        "ranks_in_turn",
+        "The ranks wait for each other, now for one and now for another: there is no chronic straggler.",
+        f"a typical rank waits {_percent(t.MENTION_SHARE)} of its steady time for others, and no rank causes"
+        " most of it; only where collectives could be matched",
+        "`waiting_s` and `caused_s` by rank, `stage` (that makes ranks late most often)",
+        "Make the work of a step more even (batches of like size, less often what only some steps do), or"
+        " synchronise less often.",
+    ),
+    Kind(
         "slow_steps",
         "Some steps take several times as long as the others.",
         f"at most {_percent(t.SLOW_STEP_MOST)} of the steady steps take more than {t.SLOW_STEP_FACTOR:.0f}"

@@ -19,6 +19,8 @@ from dftracer.analyze.device_parts import DeviceParts, device_parts
 from dftracer.analyze.host_work import LONG_US, NEITHER, kind_of
 from dftracer.analyze.lineage import read_lineage
 from dftracer.analyze.machine import Row, read_counters
+from dftracer.analyze.marks import Checkpoint, read_checkpoints
+from dftracer.analyze.meetings import MeetingRows, is_meeting, rows_of_chunk
 from dftracer.analyze.pairs import (
     IO_NOT,
     IO_OPEN,
@@ -74,6 +76,8 @@ class Digest:
     left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
     told: dict[str, int] = field(default_factory=dict)  # with an optimizer: when torch was imported, the rank
     samples: Samples | None = None  # of the program's own code
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    meetings: MeetingRows | None = None  # with other ranks
 
     def own(self) -> Digest:
         """The same without keeping the chunk's memory alive."""
@@ -125,7 +129,17 @@ class Digester:
             out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
             self._work(out, chunk, rows)
             self._children(out, chunk, rows)
+            self._meetings(out, chunk, rows)
         return out
+
+    def _meetings(self, out: Digest, chunk: Chunk, rows: Any) -> None:
+        keys = self.source.keys
+        mine = [i for i, (cat, _) in enumerate(keys) if is_meeting(cat)]
+        at = np.flatnonzero(np.isin(out.pair, mine)) if mine else np.empty(0, np.intp)
+        if at.size:
+            names = [keys[p][1] for p in out.pair[at].tolist()]
+            times = (out.tid[at], out.ts[at], out.dur[at])
+            out.meetings = rows_of_chunk(chunk, at if isinstance(rows, slice) else rows[at], names, times)
 
     def _children(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """How children ended: a process that is killed cannot say so itself."""
@@ -231,6 +245,9 @@ class Digester:
             if kind == "sample":
                 place = at if isinstance(rows, slice) else rows[at]
                 out.samples = samples_of_chunk(chunk, place, out.ts[at], out.dur[at])
+            elif kind in {"capture", "restart"}:
+                place = at if isinstance(rows, slice) else rows[at]
+                out.checkpoints += read_checkpoints(chunk, place, kind == "restart", times)
             elif kind != "collate":
                 out.marks[kind] = np.stack((*times, *labels, flags))
 
@@ -296,6 +313,8 @@ _ALONE = {
     ("dynamo", "compile"): "compile",
     ("dynamo", "recompile"): "compile",
     ("dftracer", "optimizer"): "optimizer",
+    ("checkpoint", "capture"): "capture",
+    ("checkpoint", "restart"): "restart",
 }
 _KINDS = ("", *dict.fromkeys(kind for table in (*_TABLES, _ALONE.values()) for kind in table))
 

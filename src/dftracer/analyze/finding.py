@@ -49,6 +49,7 @@ _LINES = {
     "user_stage": "own_code",
     "unexplained_time": "unexplained",
     "straggler_rank": "peers",
+    "ranks_in_turn": "peers",
 }
 # What says how much a line takes: symptoms go into it, unless a specific cause explains most of it.
 _OF_LINE = (

@@ -10,10 +10,10 @@ import numpy as np
 
 from dftracer.analyze.account import Account, account_of
 from dftracer.analyze.explain import Asked, Explanation
-from dftracer.analyze.intervals import EMPTY, intersection, total, union
+from dftracer.analyze.intervals import intersection, total, union
 from dftracer.analyze.lineage import AWAITED, Awaited, find_awaited
 from dftracer.analyze.partial import Partial
-from dftracer.analyze.peers import mark_waiting
+from dftracer.analyze.peers import Peers, mark_waiting
 from dftracer.analyze.stages import STAGE_INDEX, STAGES
 from dftracer.load.chunk import Ints
 from dftracer.load.process import as_integer, assign_ranks
@@ -51,10 +51,16 @@ class Rank:
     workers: list[Worker] = field(default_factory=list)
     members: list[Partial] = field(default_factory=list)  # main and every process below it
     explanations: dict[int, Explanation] = field(default_factory=dict)  # by index into Job.partials
-    waiting_us: Ints = field(default_factory=lambda: EMPTY[0])  # for other ranks, per step
+    peers: Peers = field(default_factory=lambda: Peers.none(0))
 
     def __post_init__(self) -> None:
-        self.waiting_us = np.zeros(len(self.main.steps), np.int64)
+        self.peers = Peers.none(len(self.main.steps))
+
+    @property
+    def waiting_us(self) -> Ints:
+        """For other ranks, per step."""
+        sums: Ints = self.peers.waiting.sum(axis=1)
+        return sums
 
     @property
     def wall_us(self) -> Ints:
@@ -64,7 +70,8 @@ class Rank:
     @cached_property
     def account(self) -> Account:
         """Where its time went, from its first steady step to its last."""
-        return account_of(self.main.account, self.waiting_us, self.main.spent, self.main.steps)
+        waiting, between = self.peers.waiting, self.peers.between
+        return account_of(self.main.account, waiting, between, self.main.spent, self.main.steps)
 
     def stage_us(self, stage: str) -> Ints:
         """The time of each step in one stage."""

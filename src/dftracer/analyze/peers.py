@@ -1,10 +1,14 @@
 """What ranks lose by waiting for each other.
 
 Ranks that synchronise finish each step together, so who is late cannot be read off their step times. The one
-that comes last waits least. Where collectives are visible, a rank's waiting is how long before the last rank
-it came to each: all leave a collective together, so that is how much longer it took than on the last rank,
-whatever their clocks say. Where they are hidden in the backward pass (DDP), it is, in each step, its
-backward and communication time beyond the least that any rank spent there.
+that comes last waits least.
+
+Where collectives were followed inside gloo, each is matched over the ranks by its group and number: a rank
+waits for the last one to come as far as it stands still meanwhile, and the last one's work since they last
+met says what made it late. Where they are visible as calls only, a rank's waiting is how much longer it took
+for each than the last rank: all leave a collective together, whatever their clocks say. Where they are hidden
+in the backward pass, it is, in each step, its backward and communication time beyond the least that any rank
+spent there.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.intervals import EMPTY, account
+from dftracer.analyze.meetings import CAUSES, Meetings
 from dftracer.analyze.stages import NONE, STAGE_INDEX, STAGES
 from dftracer.analyze.thresholds import CHRONIC_SHARE, FEW_STEPS, LATE_STEP, MAJORITY, ONE_SIDED
 from dftracer.load.chunk import Ints
@@ -29,16 +35,55 @@ Flags = npt.NDArray[np.bool_]
 
 _MEETING = ("comm", "backward")  # where ranks meet; waiting is taken from the first as far as it goes
 _TOGETHER = 0.05  # step times of ranks that synchronise differ by less
+_NEVER = np.iinfo(np.int64).min // 4  # before every moment
+_ALIGNED, _MOST_PARTS = 64, 256  # collectives that clocks are compared over, and how often at most
 
 
 def _with_steps(ranks: list[Rank]) -> list[Rank]:
     return [r for r in ranks if len(r.main.steps) >= FEW_STEPS]
 
 
+@dataclass
+class Peers:
+    """What a rank has to do with the others: its waiting, and the waiting it caused, in us."""
+
+    waiting: Ints  # by step and stage
+    between: Ints  # by stage: in no step, but among those that the account covers
+    apart: Ints  # by stage: in no step at all
+    caused: Ints  # by step and cause; what all others waited for it together
+    caused_apart: Ints  # by cause, in no step
+    exact: bool = False  # its collectives were matched with those of the others
+    offset_us: int = 0  # of its clock, against that of the first rank
+    error_us: int | None = None  # the offset is right within this; None: nothing tells
+
+    @classmethod
+    def none(cls, steps: int) -> Peers:
+        stages, causes = len(STAGES), len(CAUSES)
+        return cls(
+            np.zeros((steps, stages), np.int64),
+            np.zeros(stages, np.int64),
+            np.zeros(stages, np.int64),
+            np.zeros((steps, causes), np.int64),
+            np.zeros(causes, np.int64),
+        )
+
+    @property
+    def waiting_s(self) -> dict[str, float]:
+        """By the stage in which it waited."""
+        sums = self.waiting.sum(axis=0) + self.apart
+        return {STAGES[i]: round(float(v) / 1e6, 6) for i, v in enumerate(sums) if v}
+
+    @property
+    def caused_s(self) -> dict[str, float]:
+        """By what made it late."""
+        sums = self.caused.sum(axis=0) + self.caused_apart
+        return {CAUSES[i]: round(float(v) / 1e6, 6) for i, v in enumerate(sums) if v}
+
+
 def mark_waiting(ranks: list[Rank]) -> None:
     """Tell every rank, per step, how long it waited for others; nothing where ranks run apart."""
     known = _with_steps(ranks)
-    if len(known) < 2:
+    if len(known) < 2 or _match(known):
         return
     n = min(len(r.main.steps) for r in known)
     steady = np.logical_and.reduce([r.main.steps.steady[:n] for r in known])
@@ -50,9 +95,185 @@ def mark_waiting(ranks: list[Rank]) -> None:
     seen = _arrival_skew(known, n)
     if seen[:, steady].sum() >= waiting[:, steady].sum():
         waiting = seen
-    for rank, mine in zip(known, waiting, strict=True):
-        rank.waiting_us = np.zeros(len(rank.main.steps), np.int64)
-        rank.waiting_us[:n] = mine
+    last = np.argmin(waiting, axis=0)
+    for i, (rank, mine) in enumerate(zip(known, waiting, strict=True)):
+        left = mine.copy()
+        for stage in _MEETING:
+            taken = np.minimum(left, rank.stage_us(stage)[:n])
+            rank.peers.waiting[:n, STAGE_INDEX[stage]] = taken
+            left -= taken
+        rank.peers.caused[:n, NONE] = np.where(last == i, waiting.sum(axis=0), 0)
+
+
+@dataclass
+class _Matched:
+    """Collectives that several ranks came to; one column for each."""
+
+    rows: Ints  # [rank, column]: which of the rank's meetings it is; -1: it is no member
+    arrived: Ints  # [rank, column], on the clock of the first rank
+    ended: Ints
+    together: Flags
+
+
+def _match(ranks: list[Rank]) -> bool:
+    """The same from matched collectives; False where some rank's are not known."""
+    meetings = [r.main.meetings for r in ranks]
+    if not all(len(m) for m in meetings):
+        return False
+    rows = _matching_rows(meetings)
+    if not rows.shape[1]:
+        return False
+    found = _on_one_clock(ranks, meetings, rows)
+    stops = [m.stops for m in meetings]
+    stopped = np.zeros(rows.shape[1], bool)
+    for i, stop in enumerate(stops):
+        member = found.rows[i] >= 0
+        stopped[member] |= stop[found.rows[i][member]]
+    for i, rank in enumerate(ranks):
+        rank.peers.exact = True
+        _wait_of(i, ranks, found, stopped)
+    return True
+
+
+def _matching_rows(meetings: list[Meetings]) -> Ints:
+    columns = []
+    for name in sorted({n for m in meetings for n in m.groups}):
+        numbers: list[tuple[Ints, Ints] | None] = []
+        for m in meetings:
+            mine = np.flatnonzero(m.group == m.groups.index(name)) if name in m.groups else EMPTY[0]
+            seq, first = np.unique(m.seq[mine], return_index=True)
+            numbers.append((seq, mine[first]) if seq.size else None)
+        members = [n for n in numbers if n is not None]
+        if len(members) < 2:
+            continue
+        common = members[0][0]
+        for seq, _ in members[1:]:
+            common = np.intersect1d(common, seq, assume_unique=True)
+        table = np.full((len(meetings), common.size), -1, np.int64)
+        for i, known in enumerate(numbers):
+            if known is not None:
+                table[i] = known[1][np.searchsorted(known[0], common)]
+        columns.append(table)
+    return np.concatenate(columns, axis=1) if columns else np.empty((len(meetings), 0), np.int64)
+
+
+def _on_one_clock(ranks: list[Rank], meetings: list[Meetings], rows: Ints) -> _Matched:
+    """No rank leaves before the last has come: that bounds how far two clocks are apart.
+
+    Where they may be equal they are taken to be, otherwise the middle of the bounds is.
+    """
+    absent = rows < 0
+    arrived, ended = (
+        np.stack([getattr(m, name)[np.maximum(r, 0)] for m, r in zip(meetings, rows, strict=True)])
+        for name in ("arrived", "ended")
+    )
+    together = np.zeros(rows.shape[1], bool)
+    for m, r in zip(meetings, rows, strict=True):
+        together |= (r >= 0) & m.together[np.maximum(r, 0)]
+    order = np.argsort(arrived[0], kind="stable")
+    rows, arrived, ended, absent, together = (c[..., order] for c in (rows, arrived, ended, absent, together))
+    for i in range(1, len(ranks)):
+        both = np.flatnonzero(~absent[0] & ~absent[i] & together)
+        if not both.size:
+            continue
+        parts = both[:: max(_ALIGNED, -(-both.size // _MOST_PARTS))]
+        edges = np.searchsorted(both, parts)
+        high = np.minimum.reduceat(ended[i][both] - arrived[0][both], edges)
+        low = np.maximum.reduceat(arrived[i][both] - ended[0][both], edges)
+        middle = np.where((low <= 0) & (high >= 0), 0, (low + high) // 2)
+        part = np.maximum(np.searchsorted(parts, np.arange(rows.shape[1]), side="right") - 1, 0)
+        arrived[i] -= middle[part]
+        ended[i] -= middle[part]
+        ranks[i].peers.offset_us = int(np.median(middle))
+        ranks[i].peers.error_us = int(np.maximum(high - middle, middle - low).max())
+    return _Matched(rows, arrived, ended, together)
+
+
+def _wait_of(i: int, ranks: list[Rank], found: _Matched, stopped: Flags) -> None:
+    """Book the waiting of one rank on its own steps, and on those of the ranks that caused it."""
+    mine = np.flatnonzero(found.rows[i] >= 0)
+    own = ranks[i].main.meetings
+    arrived, ended = found.arrived[i][mine], found.ended[i][mine]
+    others = np.where(found.rows[:, mine] >= 0, found.arrived[:, mine], _NEVER)
+    # Of those that do not wait for all, who comes after it has left is not waited for.
+    others[:, ~found.together[mine]] = np.where(
+        others[:, ~found.together[mine]] <= ended[~found.together[mine]],
+        others[:, ~found.together[mine]],
+        _NEVER,
+    )
+    last = np.argmax(others, axis=0)
+    until = np.minimum(others[last, np.arange(mine.size)], ended)
+    order = np.argsort(until, kind="stable")
+    reached = np.maximum.accumulate(np.concatenate(([_NEVER], until[order][:-1])))
+    since = np.maximum(arrived[order], reached)
+    keep = (until[order] > since) & (last[order] != i)
+    order, since = order[keep], since[keep]
+    column, until, last = mine[order], until[order], last[order]
+    shift = own.arrived[found.rows[i][column]] - found.arrived[i][column]  # back to its own clock
+    stood = account(*own.blocked, own.blocked_in, len(STAGES), since + shift, until + shift)
+    amount = stood.sum(axis=1)
+    some = amount > 0
+    column, last, stood, amount, since = column[some], last[some], stood[some], amount[some], since[some]
+    _book_waiting(ranks[i], since + shift[some], stood)
+    before = _last_stop(found.rows[i], mine, stopped)[column]
+    for j in np.unique(last).tolist():
+        his = last == j
+        _book_cause(ranks, (i, j), found.rows, (column[his], before[his]), amount[his])
+
+
+def _last_stop(rows: Ints, mine: Ints, stopped: Flags) -> Ints:
+    """By column: the one before it, in the rank's own order, after which some rank stood still; -1: none."""
+    order = mine[np.argsort(rows[mine], kind="stable")]
+    latest = np.maximum.accumulate(np.where(stopped[order], np.arange(order.size), -1))
+    previous = np.concatenate(([-1], latest[:-1]))
+    out = np.full(rows.size, -1, np.int64)
+    out[order] = np.where(previous >= 0, order[np.maximum(previous, 0)], -1)
+    return out
+
+
+def _step_of(rank: Rank, at: Ints) -> Ints:
+    """The step at each moment; -1 in none."""
+    steps = rank.main.steps
+    step = np.searchsorted(steps.start, at, side="right") - 1
+    inside = (step >= 0) & (at < steps.end[np.maximum(step, 0)])
+    return np.where(inside, step, -1)
+
+
+def _book_waiting(rank: Rank, at: Ints, stood: Ints) -> None:
+    steps, peers = rank.main.steps, rank.peers
+    step = _step_of(rank, at)
+    inside = step >= 0
+    np.add.at(peers.waiting, step[inside], stood[inside])
+    first = int(steps.start[rank.main.spent.first])
+    between = ~inside & (at >= first) & (at < steps.end[-1])
+    peers.between += stood[between].sum(axis=0)
+    peers.apart += stood[~inside & (at >= steps.start[0])].sum(axis=0)
+
+
+def _book_cause(
+    ranks: list[Rank], pair: tuple[int, int], rows: Ints, columns: tuple[Ints, Ints], amount: Ints
+) -> None:
+    """What rank j did longer than rank i since they last met explains what i waited for it."""
+    waited, late = (ranks[k].main.meetings for k in pair)
+    at, before = columns
+    done = np.zeros((at.size, len(CAUSES)), np.int64)
+    for sign, m, k in ((1, late, pair[1]), (-1, waited, pair[0])):
+        since = np.where((before >= 0) & (rows[k][np.maximum(before, 0)] >= 0), rows[k][before], -1)
+        start = np.where((since >= 0)[:, None], m.worked[np.maximum(since, 0)], 0)
+        done += sign * (m.worked[rows[k][at]] - start)
+    longer = np.maximum(done, 0).astype(float)
+    whole = longer.sum(axis=1)
+    longer[whole <= 0, NONE] = 1.0
+    share = longer / np.maximum(longer.sum(axis=1), 1.0)[:, None]
+    caused = np.round(share * amount[:, None]).astype(np.int64)
+    caused[np.arange(at.size), np.argmax(share, axis=1)] += amount - caused.sum(axis=1)
+    rank = ranks[pair[1]]
+    when = late.arrived[rows[pair[1]][at]]
+    step = _step_of(rank, when)
+    inside = step >= 0
+    np.add.at(rank.peers.caused, step[inside], caused[inside])
+    after = ~inside & (waited.arrived[rows[pair[0]][at]] >= ranks[pair[0]].main.steps.start[0])
+    rank.peers.caused_apart += caused[after].sum(axis=0)
 
 
 def _arrival_skew(ranks: list[Rank], n: int) -> Ints:
@@ -105,6 +326,8 @@ def find_straggler(ranks: list[Rank]) -> Straggler | None:
     known = _with_steps(ranks)
     if len(known) < 2:
         return None
+    if all(r.peers.exact for r in known):
+        return _last_to_come(known)
     n = min(len(r.main.steps) for r in known)
     steady = np.logical_and.reduce([r.main.steps.steady[:n] for r in known])
     wall = np.stack([r.wall_us[:n] for r in known]).astype(float)
@@ -136,6 +359,48 @@ def find_straggler(ranks: list[Rank]) -> Straggler | None:
         int(np.flatnonzero(late)[0]),
         share >= CHRONIC_SHARE,
         {r.number: float(w[steady].mean()) / 1e6 for r, w in zip(known, work, strict=True)},
+    )
+
+
+def _last_to_come(ranks: list[Rank]) -> Straggler | None:
+    """The rank that caused most of the waiting, where collectives were matched."""
+    n = min(len(r.main.steps) for r in ranks)
+    steady = np.logical_and.reduce([r.main.steps.steady[:n] for r in ranks])
+    caused = np.stack([r.peers.caused[:n].sum(axis=1) for r in ranks]).astype(float)
+    waiting = np.stack([r.waiting_us[:n] for r in ranks]).astype(float)
+    wall = np.stack([r.wall_us[:n] for r in ranks]).astype(float)
+    whole = caused[:, steady].sum(axis=1)
+    i = int(np.argmax(np.round(whole, -3)))
+    work = wall - waiting
+    usual = np.median(np.delete(work, i, axis=0), axis=0)
+    # Per waiting rank: what one of them lost to it.
+    each = caused[i] / (len(ranks) - 1)
+    late = steady & (each > LATE_STEP * np.maximum(usual, 1))
+    if not late.any() or whole[i] <= MAJORITY * whole.sum():
+        return None
+    lost = _lost_waiting(waiting, i, late, steady)
+    if lost is None:
+        return None
+    causes = ranks[i].peers.caused[:n][late].sum(axis=0)
+    cause = int(np.argmax(causes))
+    if cause < len(STAGES):
+        accounts = np.stack([r.main.account[:n] - r.peers.waiting[:n] for r in ranks]).astype(float)
+        own = float(accounts[i][late, cause].mean())
+        median = float(np.median(np.delete(accounts, i, axis=0), axis=0)[late, cause].mean())
+    else:
+        own, median = float(causes[cause]) / int(late.sum()) / (len(ranks) - 1), 0.0
+    return Straggler(
+        ranks[i],
+        CAUSES[cause],
+        own / 1e6,
+        median / 1e6,
+        lost[0] / 1e6,
+        lost[1] / 1e6,
+        int(late.sum()),
+        n,
+        int(np.flatnonzero(late)[0]),
+        float(late.sum()) / float(steady.sum()) >= CHRONIC_SHARE,
+        {r.number: float(w[steady].mean()) / 1e6 for r, w in zip(ranks, work, strict=True)},
     )
 
 
@@ -179,12 +444,7 @@ def _stage_behind(accounts: Floats, away: Floats, i: int, late: Flags) -> tuple[
 
 def _median_stage(rank: Rank, rows: Ints) -> Floats:
     account = rank.main.account[rows].astype(float)
-    away = rank.waiting_us[rows].astype(float)
-    for stage in _MEETING:
-        column = account[:, STAGE_INDEX[stage]]
-        taken = np.minimum(away, column)
-        column -= taken
-        away -= taken
+    account -= np.minimum(rank.peers.waiting[rows], account)
     result: Floats = np.median(account, axis=0) if len(account) else np.zeros(len(STAGES))
     return result
 

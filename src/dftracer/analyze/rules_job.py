@@ -232,6 +232,36 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
     )
 
 
+def ranks_in_turn(c: Context) -> Iterator[Finding]:
+    v = c.view
+    if v is None or v.straggler is not None:
+        return
+    ranks = sorted((r for r in c.job.ranks if r.peers.exact), key=lambda r: r.account.seconds["peers"])
+    if len(ranks) < 2:
+        return
+    typical = ranks[(len(ranks) - 1) // 2]
+    seconds = typical.account.seconds["peers"]
+    if typical.account.share("peers") < MENTION_SHARE:
+        return
+    causes: dict[str, float] = {}
+    for rank in ranks:
+        for stage, s in rank.peers.caused_s.items():
+            causes[stage] = causes.get(stage, 0.0) + s
+    stage = max(causes, key=lambda s: (causes[s], s))
+    yield c.finding(
+        "ranks_in_turn",
+        f"The ranks wait for each other in turns, {100 * typical.account.share('peers'):.0f} % of the steady"
+        f" time: there is no chronic straggler. Most often {stage_words(stage)} makes one late.",
+        seconds,
+        confidence(typical.account.steps),
+        evidence={
+            "stage": stage,
+            "waiting_s": {str(r.number): round(sum(r.peers.waiting_s.values()), 6) for r in c.job.ranks},
+            "caused_s": {str(r.number): round(sum(r.peers.caused_s.values()), 6) for r in c.job.ranks},
+        },
+    )
+
+
 def device_idle(c: Context) -> Iterator[Finding]:
     rank = c.rank
     if rank is None:
@@ -308,6 +338,7 @@ RULES = (
     between_steps,
     evaluation_time,
     straggler_rank,
+    ranks_in_turn,
     device_idle,
     recompiles,
     unexplained_time,

@@ -39,7 +39,7 @@ _REASONS = {
         "small_reads",
     ),
     "startup": ("epoch_restarts", "first_step"),
-    "straggler": ("straggler_rank",),
+    "straggler": ("straggler_rank", "ranks_in_turn"),
     "between_steps": ("between_steps",),
 }
 _LAUNCHING = "On a GPU the host only launches: times of forward, backward and optimizer are not the device's."
@@ -246,7 +246,10 @@ _BESIDE: dict[str, Callable[[Part], str]] = {
 def _straggler(v: View, b: Bound) -> str:
     late = v.straggler
     if late is None:
-        return f"The ranks wait for each other in turns: {percent(b.part.share)} of the steady time."
+        return (
+            f"The ranks wait for each other in turns, {percent(b.part.share)} of the steady time: there is no"
+            " chronic straggler."
+        )
     how = "" if late.chronic else ", occasionally"
     return (
         f"Rank {late.rank.number} is a straggler{how}: the others wait for it {percent(b.part.share)} of the"

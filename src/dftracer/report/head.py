@@ -104,13 +104,10 @@ def account_title(a: Analysis) -> str:
 
 def without_waiting(rank: Rank) -> tuple[dict[str, float], float]:
     """A rank's seconds by stage without waiting for other ranks, and that waiting."""
-    left = waited = float(rank.waiting_us.sum())
+    waited = rank.peers.waiting.sum(axis=0)
     out = {stage: float(rank.stage_us(stage).sum()) for stage in STAGES}
-    for stage in ("comm", "backward"):
-        taken = min(left, out[stage])
-        out[stage] -= taken
-        left -= taken
-    return {stage: us / 1e6 for stage, us in out.items()}, (waited - left) / 1e6
+    taken = {stage: min(float(us), out[stage]) for stage, us in zip(STAGES, waited, strict=True)}
+    return {s: (us - taken[s]) / 1e6 for s, us in out.items()}, sum(taken.values()) / 1e6
 
 
 def notes(a: Analysis) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dftracer import _core
+from dftracer.torch.boundaries import tell
 from dftracer.torch.hang import BARRIER, COLLECTIVE
 from dftracer.torch.patches import Patches
 
@@ -142,6 +143,7 @@ def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., A
 
             # Of a call that does not wait, only gloo knows when the collective is over.
             _core.collective_begins(not get("async_op") or _some_record_all())
+            tell("collective", True, name)
             start = _core.time_ns()
             _inside.call = True
             _core.busy_begins(kind)
@@ -151,6 +153,7 @@ def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., A
                 _inside.call = False
                 _core.busy_ends(kind)
                 _core.collective_ends()
+                tell("collective", False, name)
             end = _core.time_ns()
 
             for listener in tuple(_listeners):

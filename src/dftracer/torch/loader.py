@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import Any
 
 from dftracer._core import training
-from dftracer.auto._events import now
-from dftracer.auto._steps import Pass
-from dftracer.auto._told import tell
 from dftracer.torch import worker
+from dftracer.torch.boundaries import tell
+from dftracer.torch.events import now
 from dftracer.torch.patches import Patches, failed, safely
+from dftracer.torch.rule import Pass
 
 __all__ = ["install"]
 
@@ -28,9 +28,11 @@ def install(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def loader_iter(self: Any) -> Any:
+            tell("loader", True)
             began = now()
             iterator = original(self)
             safely(_began, self, iterator, began)
+            tell("loader", False)
             return iterator
 
         return loader_iter
@@ -51,7 +53,7 @@ def _watch_next(module: ModuleType, patches: Patches) -> None:
             here = training()
             if here.fetching:  # a data set that loads through a loader of its own
                 return original(self)
-            start = here.fetch_begins()
+            start = here.fetch_begins(self)
             try:
                 batch = original(self)
             except StopIteration:
@@ -73,7 +75,6 @@ def _watch_next(module: ModuleType, patches: Patches) -> None:
 
 
 def _began(loader: Any, iterator: Any, began: int) -> None:
-    tell()
     before = _passes.get(iterator)  # persistent workers: the same iterator begins again
     restarts = 0
     if before is not None:
@@ -95,6 +96,8 @@ def _pass_of(iterator: Any) -> Pass:
     return of
 
 
+# How many samples a worker was asked for, by task.
+_sizes: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
 # For loaders that do not preserve order: the task that arrived last.
 _got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -119,6 +122,17 @@ def _watch_order(module: ModuleType, patches: Patches) -> None:
 
         return process_data
 
+    def around_index(original: Callable[..., Any]) -> Callable[..., Any]:
+        def next_index(self: Any) -> Any:
+            index = original(self)
+            task = getattr(self, "_send_idx", None)
+            if type(task) is int:  # of a loader with workers
+                _sizes.setdefault(self, {})[task] = len(index) if type(index) is list else 1
+            return index
+
+        return next_index
+
+    patches.around(module._BaseDataLoaderIter, "_next_index", around_index)
     patches.around(module._MultiProcessingDataLoaderIter, "_get_data", around_get)
     patches.around(module._MultiProcessingDataLoaderIter, "_process_data", around_process)
 
@@ -134,4 +148,7 @@ def _handed_out(iterator: Any, worker: int | None) -> None:
         facts: tuple[Any, ...] = ("batch", task)
     else:
         facts = ("batch", task, "worker", worker, "worker_pid", iterator._workers[worker].pid)
+    size = _sizes.get(iterator, {}).pop(task, None)
+    if size is not None:
+        facts += ("samples", size)
     here.facts = (*facts, "pass", of.restarts) if of.restarts else facts

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dftracer import _core
+from dftracer import _core, metrics
 from dftracer._core import Training, training
-from dftracer.auto import _events as events
+from dftracer.torch import events
 from dftracer.torch.patches import Patches, out_of_sight, safely
 
 ALL_INSIDE = -1  # `Training.scaling`, instead of one optimizer: all that step now are parts of one step
@@ -116,6 +116,7 @@ def _make() -> Training:
     if found is None:
         if not _all:
             _finish_at_exit()
+            safely(metrics.training_begins)
         main = threading.current_thread() is threading.main_thread()
         found = Training(main)
         _all.append(found)

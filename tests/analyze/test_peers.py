@@ -1,0 +1,227 @@
+"""Real ranks over gloo and DDP, one of them late in a known place: who waited for whom, and why.
+
+The programs sleep instead of computing, and measure themselves what was added to a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.alone
+
+STEPS, STEP_S, RANKS = 20, 0.4, 3
+PROGRAM = """
+import json, os, sys, time
+from contextlib import nullcontext
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+KIND, STEPS, STEP_S = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+SHARES = {"data": 0.15, "forward": 0.25, "backward": 0.3, "optimizer": 0.1, "own": 0.2}
+at = 0
+injected = 0.0
+
+def longer(seconds):
+    global injected
+    start = time.perf_counter()
+    time.sleep(seconds)
+    injected += time.perf_counter() - start
+
+def work(part):
+    time.sleep(SHARES[part] * STEP_S)
+    if KIND == part and RANK == WORLD - 1:
+        longer(0.1 * STEP_S)
+    if KIND == "alternating" and part == "forward" and at % WORLD == RANK:
+        longer(0.3 * STEP_S)
+
+class Items(Dataset):
+    def __len__(self):
+        return STEPS
+    def __getitem__(self, i):
+        work("data")
+        return torch.randn(16)
+
+class Work(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        work("forward")
+        return x * 1
+    @staticmethod
+    def backward(ctx, g):
+        work("backward")
+        return g
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(16, 16), torch.nn.Linear(16, 4)
+    def forward(self, x):
+        return self.last(Work.apply(self.first(x)))
+
+class SGD(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step(closure)
+        work("optimizer")
+
+class Slow:
+    def __reduce__(self):
+        longer(2 * STEP_S)
+        return (int, ())
+
+def metrics():
+    work("own")
+
+dist.init_process_group("gloo")
+net = Net()
+model = DDP(net)
+optimizer = SGD(net.parameters(), lr=1e-3)
+steps = STEPS - 1 if KIND == "uneven" and RANK == WORLD - 1 else STEPS
+with model.join() if KIND == "uneven" else nullcontext():
+    for at, batch in enumerate(DataLoader(Items(), batch_size=1)):
+        if at == steps:
+            break
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        metrics()
+        if KIND == "checkpoint" and at % 5 == 4:
+            if RANK == 0:
+                torch.save({"model": net.state_dict(), "slow": Slow()}, "checkpoint.pt")
+            dist.barrier()
+with open(f"truth{RANK}.json", "w") as f:
+    json.dump({"injected": injected, "steps": steps}, f)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@dataclass
+class Told:
+    """The report of a run, and what each rank says of itself."""
+
+    folder: Path
+    json: dict[str, Any]
+    injected: dict[int, float]
+
+    @property
+    def ranks(self) -> dict[int, dict[str, Any]]:
+        return {r["rank"]: r for r in self.json["ranks"]}
+
+    def finding(self, ident: str) -> dict[str, Any] | None:
+        every = [each for f in self.json["findings"] for each in (f, *f.get("symptoms", ()))]
+        return next((f for f in every if f["id"] == ident), None)
+
+
+def run(folder: Path, kind: str, ranks: int = RANKS, steps: int = STEPS, step_s: float = STEP_S) -> Told:
+    (folder / "train.py").write_text(PROGRAM)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    launcher += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("DFTRACER_", "TORCHELASTIC"))}
+    tool = [sys.executable, "-m", "dftracer.cli"]
+    ran = subprocess.run(
+        [*tool, "run", "-q", "-o", "traces", "--", *launcher, "train.py", kind, str(steps), str(step_s)],
+        cwd=folder,
+        env={**env, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = subprocess.run(
+        [*tool, "report", "traces", "--json", "-q"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    truth = {i: json.loads((folder / f"truth{i}.json").read_text()) for i in range(ranks)}
+    return Told(folder, json.loads(told.stdout), {i: t["injected"] for i, t in truth.items()})
+
+
+def check_late(told: Told, late: int, stages: set[str]) -> None:
+    """One rank is late, in one stage: it is named with it, and caused nearly all of the waiting."""
+    ranks = told.ranks
+    assert all(r["collectives_matched"] for r in ranks.values())
+    assert max(ranks, key=lambda i: ranks[i]["caused_waiting_s"]) == late
+    causes = ranks[late]["caused_by_stage_s"]
+    assert max(causes, key=lambda s: causes[s]) in stages
+    found = told.finding("straggler_rank")
+    assert found is not None
+    assert found["evidence"]["rank"] == late
+    assert found["evidence"]["stage"] in stages
+    for i, rank in ranks.items():
+        if i != late:  # waiting cannot be less than what was added, and noise adds little to it
+            assert rank["waiting_for_peers_s"] >= 0.9 * told.injected[late]
+
+
+def test_a_rank_that_is_late_in_its_backward_is_found(tmp_path: Path) -> None:
+    told = run(tmp_path, "backward", steps=12)
+    check_late(told, RANKS - 1, {"backward"})
+    assert told.ranks[0]["waiting_by_stage_s"]["backward"] > 0
+    ledger, waited = told.json["ledger"]["ranks"]["0"], told.ranks[0]["waiting_by_stage_s"]["backward"]
+    assert ledger["backward"] > waited, "the ledger has the wall time of a stage"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("kind", "stages"),
+    [
+        ("data", {"fetch_wait", "preprocess"}),
+        ("forward", {"forward"}),
+        ("backward", {"backward"}),
+        ("optimizer", {"optimizer"}),
+        ("own", {"own_code"}),
+    ],
+)
+def test_ten_percent_of_a_step_in_one_place(tmp_path: Path, kind: str, stages: set[str]) -> None:
+    told = run(tmp_path, kind)
+    late = RANKS - 1
+    check_late(told, late, stages)
+    waited = [r["waiting_for_peers_s"] for i, r in told.ranks.items() if i != late]
+    assert waited == pytest.approx([told.injected[late]] * len(waited), rel=0.05)
+
+
+@pytest.mark.thorough
+def test_ranks_that_are_late_in_turns_are_no_stragglers(tmp_path: Path) -> None:
+    told = run(tmp_path, "alternating")
+    assert told.finding("straggler_rank") is None
+    found = told.finding("ranks_in_turn")
+    assert found is not None
+    assert "no chronic straggler" in found["title"]
+    assert found["evidence"]["stage"] == "forward"
+
+
+@pytest.mark.thorough
+def test_a_rank_that_has_fewer_batches_waits_for_the_others_at_the_end(tmp_path: Path) -> None:
+    told = run(tmp_path, "uneven")
+    late = told.ranks[RANKS - 1]
+    assert late["steps"] == STEPS - 1
+    assert told.finding("straggler_rank") is None
+    most = max(told.ranks, key=lambda i: told.ranks[i]["waiting_for_peers_s"])
+    assert most == RANKS - 1
+    assert late["waiting_by_stage_s"]["comm"] == pytest.approx(STEP_S, rel=0.4)
+
+
+@pytest.mark.thorough
+def test_others_wait_while_one_rank_saves(tmp_path: Path) -> None:
+    told = run(tmp_path, "checkpoint")
+    check_late(told, 0, {"checkpoint"})
+    found = told.finding("straggler_rank")
+    assert found is not None
+    assert "checkpointing" in found["title"]
+    waited = [r["waiting_for_peers_s"] for i, r in told.ranks.items() if i]
+    assert waited == pytest.approx([told.injected[0]] * len(waited), rel=0.05)
