@@ -20,6 +20,7 @@ from dftracer import _core
 from dftracer.format.files import NoTraces
 from dftracer.format.hang_file import hang_files, read_hang_file
 from dftracer.format.io_calls import IO_CATEGORIES
+from dftracer.format.lines import RANK_FACT, START_RECORD
 from dftracer.format.members import member_index
 from dftracer.format.run_record import noted_failure, signal_name
 from dftracer.live.look import LiveFile, look
@@ -51,6 +52,7 @@ class RankEvidence:
     stage: str | None = None
     where: str | None = None
     closed: bool = False  # it finished its trace itself
+    through: bool = False  # its program came to its end, whatever happened while it left
     exit_code: int | None = None
     signal: str | None = None
     exception: str | None = None  # "RuntimeError at train.py:88"
@@ -109,6 +111,7 @@ class _File:
     exit_code: int | None = None
     recovered: bool = False
     alive: bool = False
+    through: bool = False
     step: int | None = None
     steps: int = 0
     stage: str | None = None
@@ -211,10 +214,10 @@ def _ends_of(file: LiveFile) -> tuple[bytes, bytes]:
         head = b""
         for each in members[:4]:
             head += text(each)
-            if b'"name":"start"' in head:
+            if START_RECORD in head:
                 break
         # A launcher has no rank; what it waited for is all that it can tell.
-        wanted = _TAIL_TEXT if b'"name":"rank"' in head else _TAIL_OF_LAUNCHER
+        wanted = _TAIL_TEXT if RANK_FACT in head else _TAIL_OF_LAUNCHER
         tail: list[bytes] = []
         for each in reversed(members):
             if wanted <= 0:
@@ -240,18 +243,7 @@ def _take(out: _File, line: bytes, is_head: bool = False) -> None:  # noqa: PLR0
     except (ValueError, KeyError, TypeError):
         return
     if kind == "M":
-        if out.pid < 0:
-            out.pid = record.get("pid", -1)
-        if name == "PR":
-            out.facts[str(args.get("name"))] = str(args.get("value"))
-            if args.get("name") in ("rank", "world_size"):
-                number = _integer(args.get("value"))
-                setattr(out, args["name"], number if number is not None else getattr(out, args["name"]))
-        elif name == "HH":
-            out.host = out.host or str(args.get("name", ""))
-        elif name == "run":
-            out.run = str(args.get("value"))
-            out.attempt = _integer(args.get("attempt")) or 0
+        _take_metadata(out, name, record.get("pid", -1), args)
         return
     at = _integer(record.get("ts"))
     if at is None:
@@ -282,6 +274,8 @@ def _take(out: _File, line: bytes, is_head: bool = False) -> None:  # noqa: PLR0
             out.moved_us = max(out.moved_us, end)
         if is_head:
             return
+        if (cat, name) == ("pipeline", "train"):
+            out.through = "error" not in args
         if cat == "comm" and args.get("seq") is not None:
             out.collective = {
                 "group": args.get("group"),
@@ -295,6 +289,21 @@ def _take(out: _File, line: bytes, is_head: bool = False) -> None:  # noqa: PLR0
         if step is not None:
             out.step, out.stage = step, _STAGES.get((cat, name), "own_code")
             out.steps = max(out.steps, step + (name == "fetch.block"))
+
+
+def _take_metadata(out: _File, name: str, pid: int, args: dict[str, Any]) -> None:
+    if out.pid < 0:
+        out.pid = pid
+    if name == "PR":
+        out.facts[str(args.get("name"))] = str(args.get("value"))
+        if args.get("name") in ("rank", "world_size"):
+            number = _integer(args.get("value"))
+            setattr(out, args["name"], number if number is not None else getattr(out, args["name"]))
+    elif name == "HH":
+        out.host = out.host or str(args.get("name", ""))
+    elif name == "run":
+        out.run = str(args.get("value"))
+        out.attempt = _integer(args.get("attempt")) or 0
 
 
 def _integer(value: Any) -> int | None:
@@ -364,6 +373,7 @@ def _rank(number: int, f: _File, left: dict[tuple[str, int], tuple[int, int]]) -
         return out
     out.exit_code, out.gone_us = f.exit_code, f.last_us or f.end_us
     out.closed = f.end_us is not None and not f.recovered
+    out.through = f.through
     status = left.get((f.host, f.pid))
     if status is not None:
         if status[0] & 0x7F:

@@ -419,17 +419,20 @@ def _left(evidence: Evidence) -> Verdict | None:
     gone = [r for r in evidence.ranks if not r.alive and r.pid > 0]
     bad = [r for r in gone if not _ended_well(r)]
     early = _early_exit(evidence, gone, bad)
-    causes = [r for r in bad if not _is_consequence(r)] or ([] if early else bad)
+    causes = [r for r in bad if r is not early and not _is_consequence(r)] or ([] if early else bad)
     if not causes and early is None:
         return None
     first = min(causes, key=lambda r: (r.gone_us or r.last_us or 0, r.rank)) if causes else None
-    if early is not None and (
-        first is None or ((early.gone_us or 0) < (first.gone_us or 0) and _is_consequence(first))
-    ):
+    if early is not None and (first is None or first is early or _is_consequence(first)):
         first = early
     assert first is not None
-    kind = _kind_left(first, evidence)
+    kind = "early_exit" if first is early else _kind_left(first, evidence)
     return Verdict(kind, first.rank, _left_sentence(first, kind, evidence), evidence)
+
+
+def _crashed_leaving(r: RankEvidence) -> bool:
+    """Its program had come to an end; tearing down a process group that others still use may abort."""
+    return r.through and r.signal in _CRASHES and r.exception is None
 
 
 def _ended_well(r: RankEvidence) -> bool:
@@ -439,12 +442,13 @@ def _ended_well(r: RankEvidence) -> bool:
 
 def _early_exit(evidence: Evidence, gone: list[RankEvidence], bad: list[RankEvidence]) -> RankEvidence | None:
     """A rank that left in peace while the others still wanted something of it."""
-    well = [r for r in gone if _ended_well(r)]
-    wanting = [r for r in evidence.ranks if r in bad or (r.alive and r.collective is not None)]
+    well = [r for r in gone if _ended_well(r) or _crashed_leaving(r)]
+    wanting = [r for r in evidence.ranks if r not in well and (r in bad or r.collective is not None)]
     if not well or not wanting:
         return None
-    first = min(well, key=lambda r: r.gone_us or 0)
-    return first if all((first.gone_us or 0) <= (r.gone_us or evidence.now_us) for r in wanting) else None
+    # Its connections close while it leaves: the others fail before it is gone.
+    first = min(well, key=lambda r: r.moved_us)
+    return first if all(first.moved_us <= (r.gone_us or evidence.now_us) for r in wanting) else None
 
 
 def _kind_left(r: RankEvidence, evidence: Evidence) -> str:
@@ -472,6 +476,9 @@ def _left_sentence(r: RankEvidence, kind: str, evidence: Evidence) -> str:
         text += f": {r.exception_text}" if r.exception_text else ""
         if kind == "memory":
             text = text.replace(" failed", " ran out of memory", 1)
+    elif kind == "early_exit" and r.signal is not None:
+        text = f"{name} came to its end{_step(r)} while the others were still at work, and crashed"
+        text += f" while leaving{when}: {r.signal}"
     elif kind == "memory":
         text = f"{name} was killed by the kernel{when}{_step(r)}: its cgroup was out of memory"
     elif r.signal is not None:
