@@ -390,13 +390,12 @@ class _AggregatedCalls:
         """Bins of time, each with its share of calls, bytes and time."""
         first, last = self.start >> BIN_US_SHIFT, (self.start + self.interval - 1) >> BIN_US_SHIFT
         n = last - first + 1
-        given = [0, 0, 0]
         for i in range(n):
-            upto = [whole * (i + 1) // n for whole in (self.calls, size, self.us)]
-            share = [a - b for a, b in zip(upto, given, strict=True)]
-            given = upto
-            if any(share):
-                yield first + i, *share
+            calls, moved, us = (
+                whole * (i + 1) // n - whole * i // n for whole in (self.calls, size, self.us)
+            )
+            if calls or moved or us:
+                yield first + i, calls, moved, us
 
 
 def _whole(value: Any) -> int:

@@ -227,7 +227,7 @@ class _Analyzer:
         )
         self.names.add(names)
         self.names_aside.add(names)
-        if summed.files is not None:
+        if summed.files is not None and summed.io_time is not None:
             self.files.add(self._renumbered(summed.files))
             self.io_time.add(summed.io_time)
         low, high = self.summed_span or summed.span
