@@ -32,7 +32,7 @@ from dftracer.analyze.pairs import (
 )
 from dftracer.analyze.samples import Samples, samples_of_chunk
 from dftracer.analyze.steps import FORWARD_UNSEEN, INFERENCE
-from dftracer.format.lines import COUNTER
+from dftracer.format.records import COUNTER
 from dftracer.load._scan import Scanner, arg_numbers
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
 from dftracer.load.process import MetaRow, ProcessInfo

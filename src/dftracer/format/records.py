@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ARGS",
-    "FIELDS",
-    "HASH_ARGS",
-    "HASH_RECORDS",
-    "INTEGER_ARGS",
-    "INTEGER_FIELDS",
-    "METADATA",
-    "MOST_RANKS",
-    "PHASES",
-    "RESERVED_ARGS",
-    "TIME_LIMIT",
-    "TIME_UNITS",
-    "Arg",
-    "Field",
-    "MetadataKind",
-    "is_metadata",
-    "is_own_event",
-]
+# --- Their keys, and what these mean
 
 
 class Field(NamedTuple):
@@ -161,3 +145,89 @@ def is_metadata(record: Mapping[str, Any]) -> bool:
 def is_own_event(record: Mapping[str, Any]) -> bool:
     """Whether it is the `start` or the `end` of the tracer itself."""
     return record.get("cat") == "dftracer" and record.get("name") in ("start", "end")
+
+
+# --- Hashes that stand for hosts, paths and strings
+
+
+def string_hash(text: str) -> str:
+    """Hash a string the way traces do: every second byte of its MD5."""
+    data = text.encode("utf-8", "surrogateescape")
+    return hashlib.md5(data, usedforsecurity=False).digest()[::2].hex()
+
+
+def as_hash(value: Any) -> str:
+    """Integers of DFTracer 1.0.5-1.0.8 become 16 hex digits; a raw string of the 2023 dialect stays."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) not in (0, 16):
+        value = int(value) if len(value) <= 20 else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+    return value if isinstance(value, str) else str(value)
+
+
+# --- Records as lines of text, spelled as the recorder spells them
+
+
+FIRST_LINE = "[\n"
+LAST_LINE = "]\n"
+TRACER = "dftracer"  # the category of the tracer's own records
+COUNTER = "counter"  # the category of its samples of the machine
+# What tells without parsing a line: a quote inside of a string would be escaped.
+TIME = b',"ts":'
+END_RECORD = b'"name":"end","cat":"dftracer"'
+SAMPLE = b'"ph":"C"'
+FILE_KEY = '"fhash":'
+
+
+def event_line(
+    ident: int, name: str, cat: str, pid: int, tid: int, ts: int, dur: int, args: Mapping[str, Any]
+) -> str:
+    """A complete event."""
+    head = {"id": ident, "name": name, "cat": cat, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
+    return _dump({**head, "ph": "X", "args": args})
+
+
+def counter_line(ident: int, name: str, pid: int, ts: int, values: Mapping[str, float]) -> str:
+    """A sample of the machine."""
+    head = {"id": ident, "name": name, "cat": COUNTER, "pid": pid, "tid": pid, "ts": ts}
+    return _dump({**head, "ph": "C", "args": values})
+
+
+def arguments(hhash: str, above: int, args: Mapping[str, Any], level: int) -> dict[str, Any]:
+    """All arguments of an event: the tracer's around the user's."""
+    return {"hhash": hhash, "p_idx": above, **args, "level": level}
+
+
+def metadata_line(
+    ident: int, kind: str, pid: int, hhash: str, key: str, value: str, more: Mapping[str, Any]
+) -> str:
+    """A metadata record."""
+    args = {"hhash": hhash, "name": key, "value": value, **more}
+    head = {"id": ident, "name": kind, "cat": TRACER, "pid": pid, "tid": pid}
+    return _dump({**head, "ph": "M", "args": args})
+
+
+def event_text(
+    ident: int,
+    name: str,
+    cat: str,
+    pid: int,
+    ts: int,
+    dur: int,
+    hhash: str,
+    above: int,
+    args: str,
+    level: int,
+) -> str:
+    """A complete event of a process's main thread whose arguments, one at least, are text already.
+
+    For lines by the million, which `event_line` would take long to write.
+    """
+    return (
+        f'{{"id":{ident},"name":"{name}","cat":"{cat}","pid":{pid},"tid":{pid},"ts":{ts},"dur":{dur},'
+        f'"ph":"X","args":{{"hhash":"{hhash}","p_idx":{above},{args},"level":{level}}}}}\n'
+    )
+
+
+def _dump(record: dict[str, Any]) -> str:
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False) + "\n"

@@ -17,7 +17,7 @@ from dftracer.load._need import need
 from dftracer.load._scan import Scanner
 from dftracer.load.arrow import BatchMaker, schema
 from dftracer.load.chunk import Chunk
-from dftracer.load.files import NoTraces, find_files
+from dftracer.load.files import NoTraces, find_files, here
 from dftracer.load.linked import linked_files
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
 from dftracer.load.runs import Run, find_runs
@@ -147,6 +147,7 @@ class Trace:
         progress: Progress | None = None,
         torch: bool = False,
     ) -> None:
+        paths = here(paths)
         given = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
         # Kineto files and linked tables, where wanted.
         self.torch_files: tuple[list[Path], list[Path]] = find_torch_files(given) if torch else ([], [])

@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,8 @@ def _interception() -> tuple[bool, str]:
 
 def _other_packages() -> tuple[bool, str]:
     """Other distributions with files in a folder `dftracer/`: in ours, or in one that hides ours."""
+    from importlib import metadata
+
     ours: set[Path] = set()
     others: dict[str, set[Path]] = {}
     for distribution in metadata.distributions():
