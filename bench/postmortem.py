@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from dftracer.format.lines import event_line, metadata_line
 from dftracer.format.members import gzip_member
+from dftracer.format.records import event_line, metadata_line
 
 STEPS = 400
 MEMBERS = 20

@@ -25,6 +25,7 @@ MAY_USE = {
     # `dftracer collect` is `dftracer run` plus windows.
     "collect": RECORDER | {"torch", "auto", "collect"},
     "load": BASE | {"load"},
+    "live": BASE | {"load", "live"},
     "link": BASE | {"load", "link"},
     "analyze": ANALYSIS,
 }
@@ -50,8 +51,8 @@ BACKWARDS = {
     # An annotated program that says where its trace goes is one that may train.
     ("_session.py", "dftracer.metrics"),
     # How they show themselves in a notebook.
-    ("analyze/analysis.py", "dftracer.report.fragment.analysis_fragment"),
-    ("analyze/finding.py", "dftracer.report.fragment.findings_fragment"),
+    ("analyze/analysis.py", "dftracer.report.html.analysis_fragment"),
+    ("analyze/finding.py", "dftracer.report.html.findings_fragment"),
 }
 
 

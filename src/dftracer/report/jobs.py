@@ -17,20 +17,6 @@ from dftracer.analyze.goodput import PARTS, Attempt, Goodput
 from dftracer.analyze.history import RunRow
 from dftracer.analyze.intervals import measure
 
-__all__ = [
-    "ATTEMPT_COLUMNS",
-    "PART_COLUMNS",
-    "RUN_COLUMNS",
-    "attempt_texts",
-    "ended_text",
-    "goodput_page",
-    "goodput_sentence",
-    "part_texts",
-    "run_texts",
-    "runs_page",
-    "when",
-]
-
 RUN_COLUMNS = (
     Column("started", whole=True),
     Column("name", whole=True),

@@ -1,22 +1,44 @@
-"""What every report begins with: three lines, and notes on what it does not show."""
+"""What every form of the report shows: its first lines, the account, notes, evidence, files, colours."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
+import polars as pl
 
-from dftracer._units import plural, seconds_text
+from dftracer._units import bytes_text, count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, Rank
 from dftracer.analyze.bound import line_of_part
 from dftracer.analyze.device_bound import uses_device
 from dftracer.analyze.ledger import unseen_stages
 from dftracer.analyze.stages import INPUT_STAGES, STAGE_INDEX
-from dftracer.analyze.wording import short
+from dftracer.analyze.wording import short, stage_words
+
+# --- What every report begins with: three lines, and notes on what it does not show
+
 
 _TRAININGS = 12
 
+# One colour per stage, everywhere: warm for input, blue and green for compute.
+COLOURS = {
+    "fetch_wait": "#e5484d",
+    "read": "#f76b15",
+    "preprocess": "#ffb224",
+    "collate": "#d9c32e",
+    "transfer": "#8e4ec6",
+    "forward": "#3e63dd",
+    "backward": "#0091ff",
+    "optimizer": "#30a46c",
+    "comm": "#e93d82",
+    "checkpoint": "#ad7f58",
+    "sync": "#5ec4b6",
+    "own_code": "#7d66d9",
+    "other": "#8b8d98",
+    "unexplained": "#c9cbd3",
+}
 PHASE_WORDS = {
     "steady": "steps",
     "startup": "imports, set-up and warm-up",
@@ -127,15 +149,15 @@ def notes(a: Analysis) -> list[str]:
     out += _training_words(a)
     tries = a.attempts
     for number, each in enumerate(tries, start=1):
-        said = each.words(len(a.job.ranks)) or "It ended well."
-        out.append(f"Attempt {number} of {len(tries)}: {said}")
+        how = each.words(len(a.job.ranks)) or "It ended well."
+        out.append(f"Attempt {number} of {len(tries)}: {how}")
     others = a.run["others"]
     if others:
-        told = "; ".join(_run_words(r) for r in others[:4])
+        named = "; ".join(_run_words(r) for r in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         is_are = "1 other run is" if len(others) == 1 else f"{len(others)} other runs are"
         out.append(
-            f"{is_are} in the same place and {'was' if len(others) == 1 else 'were'} left out: {told}{more}."
+            f"{is_are} in the same place and {'was' if len(others) == 1 else 'were'} left out: {named}{more}."
         )
         out.append("Choose one with --run ID, or use --run all to treat all files as one run.")
     return out
@@ -162,11 +184,11 @@ def _training_words(a: Analysis) -> list[str]:
         return []
     steps = rank.main.steps
     counts = np.bincount(steps.training)
-    told = []
+    lengths = []
     for number, n in enumerate(counts.tolist()):
         usual = float(np.median(steps.wall[steps.training == number])) / 1e6
-        told.append(f"{n} steps of {short(usual)}")
-    return [f"{len(counts)} trainings one after another, each with its own optimizer: {', '.join(told)}."]
+        lengths.append(f"{n} steps of {short(usual)}")
+    return [f"{len(counts)} trainings one after another, each with its own optimizer: {', '.join(lengths)}."]
 
 
 def identity_rows(a: Analysis) -> list[tuple[str, str]]:
@@ -201,3 +223,147 @@ def _when(start: object) -> str | None:
 
 def _run_words(run: dict[str, object]) -> str:
     return f"{run['id'] or 'files without a run id'} ({_when(run['start']) or 'unknown time'})"
+
+
+# --- The numbers behind a finding, with labels and units
+
+
+_LABELS = {
+    "stages_s": "waiting, by what the loader did",
+    "files_while_waiting_s": "files read meanwhile",
+    "share_of_step_time": "share of the step time",
+    "max_speedup": "maximum speed-up",
+    "read_s": "reading",
+    "loading_in_main_thread_s": "loading in the main thread",
+    "exposed_by_rank_s": "exposed, by rank",
+    "mean_work_s": "own work per step, by rank",
+    "times_slower_per_byte": "slower per byte",
+    "first_step_index": "first such step",
+    "idle": "device idle",
+    "top": "files",
+    "p50_s": "median item",
+    "p99_s": "99th percentile",
+    "max_s": "longest",
+    "own_s": "this rank, per step",
+    "median_rank_s": "median rank, per step",
+    "median_s": "median step",
+    "extra_s": "lost",
+    "seconds": "time",
+    "p": "probability that it is chance",
+    "every": "interval in steps",
+    "steps_slowest": "steps in which it came last",
+}
+_SECONDS = ("seconds", "idle")
+_TIMES = ("max_speedup", "times_slower_per_byte")
+_STAGES = ("stage", "stages_s", "idle")
+_NAMES = ("rank", "worker", "pid", "tid", "first_step_index", "change_point_step_index")  # no amounts
+_IN_TITLE = ("rank", "stage", "steps", "share_of_step_time", "kind", "path", "event")
+_MOST = 8  # entries of a list
+
+
+def _trimmed(text: str) -> str:
+    """7.10 s becomes 7.1 s: a finding is not a measurement log."""
+    number, space, unit = text.partition(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number}{space}{unit}"
+
+
+def _seconds(value: float) -> str:
+    return _trimmed(seconds_text(value)) if value < 120 else seconds_text(value)
+
+
+def _number(key: str, value: float) -> str:
+    if key.endswith(("_s", "_us")) or key in _SECONDS:
+        return _seconds(value / 1e6 if key.endswith("_us") else value)
+    if "share" in key or key == "change":
+        return f"{_trimmed(f'{100 * value:.1f}')} %"
+    if "bytes" in key:
+        return bytes_text(value)
+    if key in _TIMES:
+        return f"{value:.3g} times"
+    if key in _NAMES or not isinstance(value, int):
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return count_text(value)
+
+
+def _named(key: str, name: str) -> str:
+    """The name of an entry: a stage in plain words, a rank by its number, anything else as it is."""
+    if key in _STAGES:
+        return name.replace("_", " ")
+    return f"rank {name}" if name.isdigit() else name
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return _number(key, value)
+    if isinstance(value, dict):
+        parts = [f"{_named(key, str(k))} {_text(key, v)}" for k, v in value.items()]
+        return _listed(parts, ", ")
+    if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], dict):
+            return _listed([_record(v) for v in value], "; ")
+        return _listed([_text("pid" if "processes" in key else "", v) for v in value], ", ")
+    return stage_words(str(value)) if key == "stage" else str(value)
+
+
+def _record(row: dict[str, Any]) -> str:
+    first, *rest = row.items()
+    facts = [f"{_label(k)} {_text(k, v)}" for k, v in rest if v is not None]
+    return f"{_text(*first)} ({', '.join(facts)})"
+
+
+def _listed(parts: list[str], between: str) -> str:
+    more = f"{between}{len(parts) - _MOST} more" if len(parts) > _MOST else ""
+    return between.join(parts[:_MOST]) + more
+
+
+def _label(key: str) -> str:
+    plain = key.removesuffix("_s").removesuffix("_us").removesuffix("_bytes")
+    return _LABELS.get(key, plain.replace("_", " "))
+
+
+def evidence_rows(evidence: dict[str, Any]) -> list[tuple[str, str]]:
+    """The label and text of every known fact."""
+    return [(_label(k), text) for k, v in evidence.items() if v is not None and (text := _text(k, v))]
+
+
+def evidence_line(evidence: dict[str, Any], most: int) -> str:
+    """The first facts in one line, without those already in the title."""
+    rows = evidence_rows({k: v for k, v in evidence.items() if k not in _IN_TITLE})
+    return " · ".join(f"{label}: {text}" for label, text in rows[:most])
+
+
+# --- The files of a report, those apart that nothing was done to but to look them up
+
+
+_FEW = 2  # so many have a row each
+
+
+# Shared memory between loader workers, the terminal, traces: nobody asks about them.
+_TRIVIAL = (
+    r"^/dev/shm/torch_|^/dev/(pts/|tty|null)|^(pipe|socket|anon_inode):"
+    r"|\.pfw(\.gz)?(\.|$)|^<?std(in|out|err)>?$"
+)
+
+
+def shown_files(table: pl.DataFrame) -> pl.DataFrame:
+    """The table with one row for all paths that were neither opened nor read nor written.
+
+    Importing packages looks up thousands of them (`stat`, `lstat`), and no other file would be seen. What is
+    not the program's data is left out.
+    """
+    table = table.filter(~pl.col("path").str.contains(_TRIVIAL))
+    used = (pl.col("opens") > 0) | (pl.col("reads") > 0) | (pl.col("writes") > 0)
+    rest = table.filter(~used)
+    if rest.height <= _FEW:
+        return table
+    sums = {c: pl.col(c).sum() for c, kind in table.schema.items() if kind.is_numeric()}
+    sums |= {c: pl.col(c).max() for c in ("processes", "ranks")}
+    sums |= {c: pl.lit(None, table.schema[c]) for c in ("read_mb_s", "write_mb_s")}
+    sums["path"] = pl.lit(f"({rest.height} paths only looked up)")
+    one = rest.select(**sums).select(table.columns)
+    shown: pl.DataFrame = pl.concat([table.filter(used), one])
+    return shown.sort("time_s", "path", descending=[True, False])

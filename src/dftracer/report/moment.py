@@ -12,10 +12,8 @@ from dftracer.analyze.rates import samples_per_step
 from dftracer.format.files import NoTraces
 from dftracer.live import LiveFile, Recent
 from dftracer.load.process import ProcessInfo
-from dftracer.report.files import told_files
+from dftracer.report.contents import shown_files
 from dftracer.report.machine import machine_rows
-
-__all__ = ["Frame", "RankRow", "take_frame"]
 
 _LAST_STEPS = 20
 _FILES = 8
@@ -215,4 +213,4 @@ def _row(recent: Recent, rank: Rank, file: LiveFile | None, seconds: float) -> R
 
 def _hottest(files: Any) -> list[dict[str, Any]]:
     columns = ("path", "ops", "read_bytes", "write_bytes", "time_s")
-    return [{c: row[c] for c in columns} for row in told_files(files).head(_FILES).iter_rows(named=True)]
+    return [{c: row[c] for c in columns} for row in shown_files(files).head(_FILES).iter_rows(named=True)]
