@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +37,7 @@ _OWN: Final = [i for i, s in enumerate(STAGES) if s not in WAITING]
 _CHUNK = 64  # files per task
 _SURE = 6.0  # robust standard deviations
 _WORTH = 0.005  # of the time of a rank: less is not worth a line
+_FEW_WORTH = 0.05  # the same where there are few
 _SLOW_STEP = 1.5  # times the usual one
 _MOST = 20  # of each kind are listed
 _BLOCK = 8  # ranks of a node, if nothing names the nodes
@@ -131,10 +133,14 @@ class _Rank:
     damaged: bool
 
 
-def _of(file: RowFile) -> _Rank:
-    steps, stages = file.column("step"), file.stages
+def _of(file: RowFile, chosen: tuple[int, int] | None) -> _Rank:
+    steps = file.column("step")
     if (steps < 0).any():
         steps = np.arange(len(file.steps), dtype=np.int64)
+    if chosen is not None:
+        wanted = (steps >= chosen[0]) & (steps <= chosen[1])
+        file.steps, steps = file.steps[wanted], steps[wanted]
+    stages = file.stages
     wall = file.column("wall_us")
     waited = sum(stages[:, STAGES.index(s)] for s in WAITING)
     return _Rank(
@@ -151,31 +157,40 @@ def _of(file: RowFile) -> _Rank:
     )
 
 
-def _read(paths: list[str]) -> list[_Rank]:
-    found = [_of(read_row_file(path)) for path in paths]
+def _read(paths: list[str], chosen: tuple[int, int] | None) -> list[_Rank]:
+    found = [_of(read_row_file(path), chosen) for path in paths]
     return [each for each in found if each.steps.size]
 
 
-def _read_all(paths: list[str], dask: Any, tick: Callable[[int, int], None] | None) -> Iterable[_Rank]:
+def _read_all(
+    paths: list[str],
+    dask: Any,
+    chosen: tuple[int, int] | None,
+    tick: Callable[[int, int], None] | None,
+) -> Iterable[_Rank]:
     chunks = [paths[i : i + _CHUNK] for i in range(0, len(paths), _CHUNK)]
     if dask is None:
         with ThreadPoolExecutor(2) as pool:
-            for n, found in enumerate(pool.map(_read, chunks)):
+            for n, found in enumerate(pool.map(_read, chunks, repeat(chosen))):
                 if tick is not None:
                     tick(min((n + 1) * _CHUNK, len(paths)), len(paths))
                 yield from found
         return
     with connect(dask) as client:
-        for found in client.gather([client.submit(_read, chunk, pure=False) for chunk in chunks]):
+        for found in client.gather([client.submit(_read, chunk, chosen, pure=False) for chunk in chunks]):
             yield from found
 
 
 def read_fleet(
-    paths: Paths, dask: Any = None, run: str | None = None, tick: Callable[[int, int], None] | None = None
+    paths: Paths,
+    dask: Any = None,
+    run: str | None = None,
+    steps: tuple[int, int] | None = None,
+    tick: Callable[[int, int], None] | None = None,
 ) -> Fleet:
-    """The fleet under `paths`; of several runs the newest, unless `run` names one."""
+    """The fleet under `paths`, or some of its steps; of several runs the newest, unless `run` names one."""
     files = find_rows(paths)
-    found = list(_read_all(files, dask, tick))
+    found = list(_read_all(files, dask, steps, tick))
     if not found:
         where = ", ".join(map(str, [paths] if isinstance(paths, (str, os.PathLike)) else paths))
         raise NoTraces(f"no step rows (*.rows) under {where}: only programs with steps have them")
@@ -244,8 +259,8 @@ def _excess(fleet: Fleet) -> Floats:
 
 def _outliers(values: Floats, worth: float) -> npt.NDArray[np.intp]:
     """Which values stand out upwards."""
-    if values.size < _FEWEST:
-        return np.flatnonzero(values - np.median(values) > max(worth, 0.1 * float(np.median(np.abs(values)))))
+    if values.size < _FEWEST:  # too few to know how much they differ anyway
+        return np.flatnonzero(values - np.median(values) > worth * _FEW_WORTH / _WORTH)
     return np.flatnonzero(values - np.median(values) > max(_SURE * _spread(values), worth))
 
 

@@ -188,7 +188,8 @@ def fleet_page(fleet: Fleet, title: str) -> str:
         f"<section><h2>{escape(first)}</h2>{said}</section>\n"
         "<section><h2>Ranks and steps</h2>"
         f'<p class="note">{cell}: how far its time, without waiting for others, was from the median rank.'
-        " Orange to red is slower, blue is faster. Scroll to zoom, drag to move.</p>"
+        " Orange to red is slower, blue is faster; of cells that share a pixel the slowest is shown."
+        " Scroll to zoom, drag to move.</p>"
         '<div class="controls"><button id="in" aria-label="zoom in">+</button>'
         '<button id="out" aria-label="zoom out">&minus;</button><button id="all">all</button></div>'
         '<p class="note">time of a step</p>'

@@ -11,6 +11,7 @@ from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing, check_output
 from dftracer.cli.showing import counting, print_json
 from dftracer.cli.table import print_table
+from dftracer.cli.trace_arguments import span
 from dftracer.load.files import NoTraces
 
 HELP = "Find the slow ranks, groups of ranks and steps among thousands, from step rows alone."
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the step rows (*.rows) are (default: traces/, otherwise the current directory)",
     )
     parser.add_argument("--run", metavar="ID", help="which run (default: the newest)")
+    parser.add_argument("--steps", type=span, metavar="FROM:TO", help="only these steps (default: all)")
     parser.add_argument(
         "--dask",
         metavar="ADDRESS",
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         check_output(Path(args.html), [], force=args.force)
     try:
         with counting(args, "files") as tick:
-            fleet = read_fleet(paths, args.dask, args.run, tick)
+            fleet = read_fleet(paths, args.dask, args.run, args.steps, tick)
     except NoTraces as e:
         raise CommandError(str(e)) from None
     lines = fleet_lines(fleet)
