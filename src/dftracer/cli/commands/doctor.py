@@ -141,6 +141,14 @@ def _shared_memory() -> tuple[bool, str]:
     return free > 64 << 20, f"/dev/shm: {free >> 20} MiB free (events of killed processes are kept there)"
 
 
+def _left_over(directory: str) -> tuple[bool, str]:
+    from dftracer.cli.leftovers import find_leftovers, summary
+
+    traces = os.path.join(directory, "traces")
+    found = find_leftovers([traces] if os.path.isdir(traces) else [], everywhere=True)
+    return True, f"{summary(found)}; `dftracer clean` shows more" if found else "nothing left over"
+
+
 def run(args: argparse.Namespace) -> int:
     checks: list[dict[str, Any]] = []
 
@@ -162,6 +170,7 @@ def run(args: argparse.Namespace) -> int:
     check("interception", _interception(), needed=False)
     check("trace directory", _disk(args.directory))
     check("shared memory", _shared_memory(), needed=False)
+    check("left over", _left_over(args.directory), needed=False)
     on = {k: v for k, v in sorted(os.environ.items()) if k.startswith("DFTRACER_")}
     check(
         "settings",
