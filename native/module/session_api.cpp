@@ -187,6 +187,35 @@ PyObject* py_stats(PyObject*, PyObject*) {
                        s.dropped[int(Drop::kSizeLimit)], "bytes", s.bytes, "rings", s.rings, "members", s.members);
 }
 
+PyObject* row_object(const StepRow& row) {
+  Ref out(PyDict_New());
+  int64_t values[kRowColumns];
+  memcpy(values, &row, sizeof values);
+  for (size_t i = 0; out && i < kRowColumns; ++i) {
+    Ref value(PyLong_FromLongLong(values[i]));
+    if (!value || PyDict_SetItemString(out.get(), row_column(i).c_str(), value.get()) < 0) return nullptr;
+  }
+  return out.release();
+}
+
+// last_row(): the latest step of this process as it will be in the file of rows; None before the first.
+PyObject* py_last_row(PyObject*, PyObject*) {
+  auto known = session_rows();
+  if (!known) Py_RETURN_NONE;
+  return row_object(known->last);
+}
+
+// row_sums(): how many steps there were, and the sums of their columns; None before the first.
+PyObject* py_row_sums(PyObject*, PyObject*) {
+  auto known = session_rows();
+  if (!known) Py_RETURN_NONE;
+  Ref sums(row_object(known->sums)), steps(PyLong_FromUnsignedLongLong(known->steps));
+  if (!sums || !steps || PyDict_SetItemString(sums.get(), "steps", steps.get()) < 0) return nullptr;
+  for (const char* of_one : {"epoch", "step", "start_us"})
+    if (PyDict_DelItemString(sums.get(), of_one) < 0) return nullptr;
+  return sums.release();
+}
+
 // Owned by the caller; text of the file system, whatever its bytes.
 PyObject* path_text(const std::string& path) {
   return PyUnicode_DecodeFSDefaultAndSize(path.data(), Py_ssize_t(path.size()));
@@ -431,6 +460,8 @@ PyMethodDef g_session_functions[] = {
     {"given_names", py_given_names, METH_O, nullptr},
     {"environment", py_environment, METH_NOARGS, nullptr},
     {"stats", py_stats, METH_NOARGS, nullptr},
+    {"last_row", py_last_row, METH_NOARGS, nullptr},
+    {"row_sums", py_row_sums, METH_NOARGS, nullptr},
     {"recover", py_recover, METH_VARARGS, nullptr},
     {"rings", py_rings, METH_O, nullptr},
     {"recover_ring", py_recover_ring, METH_VARARGS, nullptr},

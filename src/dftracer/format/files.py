@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 __all__ = [
+    "ROWS_SUFFIX",
     "SUFFIXES",
     "NoTraces",
     "Paths",
     "find_files",
+    "find_rows",
     "find_traces",
     "is_trace_name",
     "of_one_process",
     "part_of",
+    "rows_of",
 ]
 
 SUFFIXES = (".pfw", ".pfw.gz")
+ROWS_SUFFIX = ".rows"  # of the step rows beside a trace
 # What commands of earlier versions left when they were killed.
 _UNFINISHED = (".tmp.pfw", ".tmp.pfw.gz")
 
@@ -48,6 +52,27 @@ def find_traces(paths: Paths) -> list[str]:
         for each in _below(path) if os.path.isdir(path) else [path]:
             found.setdefault(_identity(each), each)
     return list(found.values())
+
+
+def find_rows(paths: Paths) -> list[str]:
+    """The files with step rows among `paths`: files as given, beside given traces, and in directories."""
+    found: dict[object, str] = {}
+    for path in _listed(paths):
+        if os.path.isdir(path):
+            below = [*_below(path, lambda name: name.endswith(ROWS_SUFFIX) and not name.startswith("."))]
+        elif is_trace_name(os.path.basename(path)):
+            below = [p for p in [rows_of(path)] if os.path.isfile(p)]
+        else:
+            below = [path]
+        for each in below:
+            found.setdefault(_identity(each), each)
+    return list(found.values())
+
+
+def rows_of(trace: str | os.PathLike[str]) -> str:
+    """The name of the file with the step rows of a trace."""
+    whole = part_of(Path(trace))[0]
+    return whole.removesuffix(".gz").removesuffix(".pfw") + ROWS_SUFFIX
 
 
 def _identity(path: str) -> object:
@@ -80,13 +105,13 @@ def _listed(paths: Paths) -> list[str]:
     return [os.fspath(path) for path in given]
 
 
-def _below(directory: str) -> Iterator[str]:
+def _below(directory: str, wanted: Callable[[str], bool] = is_trace_name) -> Iterator[str]:
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             path = os.path.join(folder, name)
             # Opening a pipe of that name would wait forever.
-            if is_trace_name(name) and os.path.isfile(path):
+            if wanted(name) and os.path.isfile(path):
                 yield path
 
 
