@@ -14,7 +14,7 @@
 namespace dft {
 namespace {
 
-constexpr size_t kRecent[] = {8, 32};  // steps: one window for a sudden change, one for times that vary
+constexpr size_t kRecent[] = {8, 10, 32};  // steps: short windows for a sudden change, one for times that vary
 constexpr size_t kBefore = 64, kFewestBefore = 24;
 constexpr double kSurprise = 4.0;  // standard deviations of the rank sum; about 1 in 30,000 if nothing has changed
 constexpr double kWorth = 1.05;    // times the median before: less is not worth keeping

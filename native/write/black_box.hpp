@@ -13,7 +13,7 @@ namespace dft {
 
 // Whether steps have become slower. Nothing is assumed about their times, which may well alternate: the latest ones are
 // compared with those before them by rank. A single step counts if it is far longer than all before it.
-class StepWatch {
+class DFT_API StepWatch {
  public:
   // True if this step shows a change; what came before is then forgotten.
   bool add(int64_t wall_us);
