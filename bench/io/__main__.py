@@ -1,19 +1,23 @@
-"""python -m bench.io {loop,stalls,patch,cuda}: what interception costs.
+"""python -m bench.io {loop,stalls,patch,cuda,shell}: what interception costs.
 
 loop    open + pread 4 KiB + close on tmpfs, all subjects in turn: the best turn of each, which other work on
         the machine disturbs least, and the medians of the turns' differences to the loops without a tracer
 stalls  every call measured by itself: the longest ones, and what of them was not the call
 patch   `initialize_log` in a process that has imported torch
 cuda    a call of the CUDA runtime that is too short for a record, beside the same call not replaced
+shell   a loop of 500 `cat`: each command untraced, with an empty library preloaded, and traced
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,12 +136,64 @@ def measure_cuda(given: argparse.Namespace) -> None:
             print(f"{name:10} {middle}; two readings of the clock alone take {clock:.1f} ns")
 
 
+_SHELL = "i=0; while [ $i -lt {n} ]; do cat {file} > /dev/null; i=$((i+1)); done"
+
+
+def _shell_loop(commands: int, file: Path, env: dict[str, str]) -> tuple[float, float]:
+    """Wall and CPU time of each command of a loop, in ms."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(["sh", "-c", _SHELL.format(n=commands, file=file)], env=env, check=True)
+    after, ended = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return 1e3 * (ended - began) / commands, 1e3 * cpu / commands
+
+
+def measure_shell(given: argparse.Namespace) -> None:
+    """Print what a short command costs, and the medians of the differences to the others of the same turn."""
+    commands = 500
+    with tempfile.TemporaryDirectory() as folder:
+        file, empty = Path(folder) / "small", Path(folder) / "empty.so"
+        file.write_bytes(b"small\n")
+        flags = ["-shared", "-fPIC", "-x", "c", "/dev/null", "-o", str(empty)]
+        subprocess.run(["cc", *flags], check=True)
+        path = {"PATH": "/usr/bin:/bin"}
+        traces = f"{folder}/traces"
+        todo = {
+            "untraced": path,
+            "empty library": {**path, "LD_PRELOAD": str(empty)},
+            "traced": {
+                **path,
+                "LD_PRELOAD": own_library(),
+                "DFTRACER_ENABLE": "1",
+                "DFTRACER_INIT": "PRELOAD",
+                "DFTRACER_LOG_FILE": f"{traces}/t",
+            },
+        }
+        took: dict[str, list[tuple[float, float]]] = {name: [] for name in todo}
+        for _ in range(given.turns):
+            for name, env in todo.items():
+                Path(traces).mkdir()
+                took[name].append(_shell_loop(commands, file, env))
+                shutil.rmtree(traces)
+    for name, samples in took.items():
+        best, cpu = min(wall for wall, _ in samples), _median([cpu for _, cpu in samples])
+        text = f"{name:14} best {best:5.2f} ms a command, cpu {cpu:5.2f};"
+        for base in ("untraced", "empty library"):
+            wall = _median([mine[0] - its[0] for mine, its in zip(samples, took[base], strict=True)])
+            cpu = _median([mine[1] - its[1] for mine, its in zip(samples, took[base], strict=True)])
+            ratio = _median([mine[0] / its[0] for mine, its in zip(samples, took[base], strict=True)])
+            text += f"  {wall:+5.2f} ms ({cpu:+5.2f} cpu), {ratio:4.2f}x {base};"
+        print(text.rstrip(";"), flush=True)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.io", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("loop", "stalls", "patch", "cuda"), nargs="?", default="loop")
+    parser.add_argument(
+        "what", choices=("loop", "stalls", "patch", "cuda", "shell"), nargs="?", default="loop"
+    )
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--calls", type=int, default=150_000, help="per thread and turn")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
@@ -148,6 +204,9 @@ def main() -> None:
         return
     if given.what == "cuda":
         measure_cuda(given)
+        return
+    if given.what == "shell":
+        measure_shell(given)
         return
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         program = build(Path(folder))

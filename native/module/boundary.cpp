@@ -12,6 +12,28 @@ PyObject* g_hook = nullptr;
 }  // namespace
 
 int64_t g_boundaries_unsaid = kAll;
+PyObject* g_subscribers[kBoundaries];
+
+void tell_subscriber(Boundary boundary, bool begins, PyObject* what) {
+  KeepError keep;
+  Ref told(new_ref(g_subscribers[size_t(boundary)]));
+  Ref done(PyObject_CallFunctionObjArgs(told.get(), begins ? Py_True : Py_False, what, nullptr));
+  if (!done) PyErr_WriteUnraisable(told.get());  // they handle their own errors
+}
+
+PyObject* subscribe(PyObject*, PyObject* args) {
+  unsigned what;
+  PyObject* told;
+  if (!PyArg_ParseTuple(args, "IO", &what, &told)) return nullptr;
+  if (what >= kBoundaries) {
+    PyErr_SetString(PyExc_ValueError, "no such boundary");
+    return nullptr;
+  }
+  PyObject* old = g_subscribers[what];
+  g_subscribers[what] = told == Py_None ? nullptr : new_ref(told);
+  Py_XDECREF(old);
+  Py_RETURN_NONE;
+}
 
 Phase phase_of(std::string_view cat, std::string_view name) {
   if (cat == "compute") {

@@ -1,5 +1,5 @@
-// Tells one Python callable when a phase of training begins or ends. Without it a boundary costs one load and a
-// branch; it is set only if a device is in use.
+// Tells Python callables what a training program does, where somebody wants to know: otherwise a boundary costs one
+// load and a branch.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,21 @@ extern int64_t g_boundaries_unsaid;
 Phase phase_of(std::string_view cat, std::string_view name);
 void tell_boundary(Phase phase, bool begins);
 
+// What `dftracer.torch.boundaries` passes on to its subscribers; it knows the numbers. `what` is the optimizer, or
+// the number of the step that is over.
+enum class Boundary : uint8_t { kBatch, kModel, kBackward, kOptimizer, kStep };
+inline constexpr size_t kBoundaries = 5;
+extern PyObject* g_subscribers[kBoundaries];
+void tell_subscriber(Boundary boundary, bool begins, PyObject* what);
+
+inline void tell(Boundary boundary, bool begins, PyObject* what = Py_None) {
+  if (DFT_UNLIKELY(g_subscribers[size_t(boundary)] != nullptr)) tell_subscriber(boundary, begins, what);
+}
+
+// subscribe(boundary, callable): `callable(begins, what)`, or None for nobody.
+PyObject* subscribe(PyObject*, PyObject* args);
+
+// One callable is told when a phase begins or ends, recorded by hand or not; it is set only if a device is in use.
 inline void boundary(Phase phase, bool begins) {
   if (DFT_LIKELY(--g_boundaries_unsaid >= 0)) return;
   tell_boundary(phase, begins);

@@ -90,6 +90,8 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
     outermost = here->rule->model_begins(rule_clock(), gradients, reinterpret_cast<uintptr_t>(self), evaluating);
   });
   if (outermost) {
+    tell_steps(here);
+    tell(Boundary::kModel, true);
     ++g_outermost_calls;
     if (auto at = g_watched.find(Py_TYPE(self)); at != g_watched.end()) at->second.outermost = true;
   } else {
@@ -100,6 +102,7 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   --tls_depth;
   KeepError keep;
   recording([&] { here->rule->model_ends(rule_clock()); });
+  if (outermost) tell(Boundary::kModel, false);
   Py_DECREF(here);
   return result;
 }
@@ -152,7 +155,10 @@ PyObject* set_eval_frame(PyObject* original, PyObject* callback) {
     if (Training* here = training_here()) {
       bool gradients = gradients_on();
       auto function = reinterpret_cast<uintptr_t>(callback);
-      recording([&] { here->rule->model_begins(rule_clock(), gradients, function, false); });
+      bool outermost = false;
+      recording([&] { outermost = here->rule->model_begins(rule_clock(), gradients, function, false); });
+      tell_steps(here);
+      if (outermost) tell(Boundary::kModel, true);
       tls_compiled = frame;
       ++tls_depth;
       Py_DECREF(here);
@@ -165,6 +171,7 @@ PyObject* set_eval_frame(PyObject* original, PyObject* callback) {
     KeepError keep;
     if (Training* here = training_here()) {
       recording([&] { here->rule->model_ends(rule_clock()); });
+      tell(Boundary::kModel, false);
       Py_DECREF(here);
     }
   }

@@ -28,6 +28,7 @@ PyMethodDef g_functions[] = {
     {"loop", loop, METH_VARARGS, nullptr},
     {"set_boundary_hook", set_boundary_hook, METH_VARARGS, nullptr},
     {"keep_forever", keep_forever, METH_O, nullptr},
+    {"subscribe", subscribe, METH_VARARGS, nullptr},
     {"exchange_code", exchange_code, METH_VARARGS, nullptr},
     {"watch_method", watch_method, METH_VARARGS, nullptr},
     {"unwatch_method", unwatch_method, METH_O, nullptr},

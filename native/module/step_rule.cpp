@@ -89,8 +89,17 @@ void StepRule::publish(int64_t t) {
 
 // Loader --------------------------------------------------------------------------------------------------------------
 
-void StepRule::fetch_begins(int64_t t) {
+void StepRule::fetch_begins(int64_t t, const Pass* of) {
   if (stepped()) events_.ends(Stage::kBlock);
+  // Whether the loader gives another batch or ends, this is where the step will have ended.
+  if (of && step_ && !framework_evaluates_) {
+    bool trains = of->trains && trained(*step_) && !framework_steps_;
+    if (trains || (inferring_ && step_->inference)) {
+      if (!foreseen_) is_over();
+      foreseen_ = true;
+      foreseen_at_ = t;
+    }
+  }
   events_.begins(Stage::kFetch);
   fetching_ = true;
   publish(t);
@@ -399,7 +408,10 @@ void StepRule::backward_ends(int64_t t, std::string_view error) {
   args.error(error);
   write(Stage::kBackward, backward_start_, t, args.all());
   free_ = backward_end_ = t;
-  if (step_ && step_->last_end > backward_start_) step_->last_end = t;  // an optimizer in backward
+  if (step_ && step_->last_end > backward_start_) {  // an optimizer in backward
+    step_->last_end = t;
+    foresee_end();
+  }
   publish(t);
 }
 
@@ -519,9 +531,26 @@ void StepRule::optimizer_ends(uintptr_t key, int64_t t, bool skipped) {
   if (step_) {
     step_->stepped = true;
     step_->last_end = t;
+    ++step_->optimizer_steps;
+    foresee_end();
   }
   forward_ = teacher_ = 0;
   publish(t);
+}
+
+// Without a loader it is certain that a step is over only when the optimizer of the next one steps. It most likely ends
+// after as many optimizer steps as the one before; the first one, after that of the only optimizer there is.
+void StepRule::foresee_end() {
+  if (depth_ || !optimizers_.empty() || framework_steps_ || !without_loader(*step_)) return;
+  bool only = optimizers_made.load(std::memory_order_relaxed) == 1;
+  if (step_->optimizer_steps != (usual_ ? usual_ : only) || foreseen_) return;
+  is_over();
+  foreseen_ = true;
+}
+
+void StepRule::is_over() {
+  ++over_;
+  over_number_ = number_;
 }
 
 void StepRule::interrupt(int64_t start, int64_t end) {
@@ -610,9 +639,9 @@ bool StepRule::without_loader(const Step& step) {
 
 StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, bool inference) {
   Step& s = storage_;
-  s.start = start;
-  s.body = body;
-  s.last_end = 0;
+  s.start = std::max(start, resumed_);
+  s.body = std::max(body, resumed_);
+  s.last_end = s.optimizer_steps = 0;
   s.passes.clear();
   if (of) s.passes.push_back(of);
   s.stepped_by.clear();
@@ -621,12 +650,14 @@ StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, b
   s.inference = inference;
   s.seen = s.later = {};
   step_ = &s;
+  foreseen_ = false;
+  foreseen_at_ = 0;
   now_.own_since.store(0, std::memory_order_relaxed);
   events_.begins(Stage::kBlock);
   leftover_end_ = 0;
   fresh_ = false;
   if (inference) return s;
-  if (!first_) first_ = start;
+  if (!first_) first_ = s.start;
   if (of && of != epoch_pass_ && (!epoch_pass_ || epoch_pass_->over() || epoch_pass_->loader == of->loader)) {
     end_epoch();
     ++epoch_;
@@ -655,11 +686,13 @@ void StepRule::close(int64_t end) {
   const Pass* opener = step.opener();
   if (!step.inference && (!opener || opener->died)) {
     if (without_loader(step)) {
+      usual_ = step.optimizer_steps;
       if (step.last_end) end = std::min(end, step.last_end);
     } else if (opener && !opener->ended) {
       end = std::max(step.last_end, std::min(end, opener->died));
     }
   }
+  if (foreseen_at_) end = std::min(end, std::exchange(foreseen_at_, 0));
   step_end_ = end;
   saw(end);
   Args args;
@@ -668,6 +701,8 @@ void StepRule::close(int64_t end) {
   if (step.seen.unseen && !step.inference) args.add("forward_unseen", 1);
   if (step.inference) args.add("inference", 1);
   events_.write(Stage::kBlock, step.body, std::max(end, step.body), args.all());
+  if (!foreseen_) is_over();
+  foreseen_ = false;
   number_ = next_number_ >= 0 ? std::exchange(next_number_, -1) : number_ + 1;
   step_ = nullptr;
   now_.own_since.store(0, std::memory_order_relaxed);

@@ -75,9 +75,10 @@ class StepRule {
   // Of the whole process.
   static inline std::atomic<bool> no_optimizer{false};    // it is known to have none
   static inline std::atomic<bool> optimizer_seen{false};  // one has been made
+  static inline std::atomic<int64_t> optimizers_made{0};  // as far as we saw
 
   // Loader
-  void fetch_begins(int64_t t);
+  void fetch_begins(int64_t t, const Pass* of = nullptr);  // the pass, if it is known which it is
   void fetched(const PassPtr& of, int64_t start, int64_t end, bool gradients, std::string_view facts);
   void loader_ended(const PassPtr& of, int64_t start, int64_t end);
   void fetch_failed(const PassPtr& of, int64_t start, int64_t end, std::string_view error);
@@ -114,6 +115,12 @@ class StepRule {
   std::string numbers() const;
   void saw(int64_t end) { last_ = std::max(last_, end); }
 
+  // How many steps are over, and the number of the latest. The events of a step are written once it is certain where it
+  // ended, which may be later; this is known at its end, for those who act on it.
+  int64_t over() const { return over_; }
+  int64_t over_number() const { return over_number_; }
+  void resumes(int64_t t) { resumed_ = t; }  // what they did took until now, and is no part of a step
+
   bool fetching() const { return fetching_; }
   void fetching(bool on) { fetching_ = on; }
   bool in_backward() const { return depth_ > 0; }
@@ -130,6 +137,7 @@ class StepRule {
   };
   struct Step {
     int64_t start = 0, body = 0, last_end = 0;  // the end of its latest optimizer step
+    int64_t optimizer_steps = 0;
     std::vector<PassPtr> passes;
     std::vector<std::pair<uintptr_t, int64_t>> stepped_by;  // optimizer -> how many backwards there had been
     NextFetch next;  // the first fetch from a loader of which it is not known whether it trains; `of` is null without
@@ -167,6 +175,8 @@ class StepRule {
   void know(uintptr_t model);
   bool synthetic_evaluation() const { return evaluation_.on && evaluation_.by_calls; }
   void publish(int64_t t);
+  void foresee_end();
+  void is_over();
 
   StageEvents& events_;
   Now& now_;
@@ -175,6 +185,12 @@ class StepRule {
   int64_t number_ = 0;                          // of the open step, or the next one
   int64_t next_number_ = -1, next_epoch_ = -1;  // given by the program for the step after this one
   bool numbered_ = false;
+  // How many steps are over as far as can be told, and the number of the latest; `foreseen_`: the open one is among
+  // them.
+  int64_t over_ = 0, over_number_ = -1;
+  bool foreseen_ = false;
+  int64_t foreseen_at_ = 0, resumed_ = 0;
+  int64_t usual_ = 0;  // optimizer steps of the latest step without a loader
   int64_t epoch_ = -1, epoch_start_ = 0;
   PassPtr epoch_pass_;
   Evaluation evaluation_;

@@ -102,6 +102,7 @@ template <typename F>
 PyObject* told(PyObject* self, F f) {
   Training* t = training_of(self);
   if (!t->muted) recording([&] { f(*t->rule); });
+  tell_steps(t);
   if (raise_kept()) return nullptr;
   Py_RETURN_NONE;
 }
@@ -120,11 +121,20 @@ bool times(PyObject* const* values, Py_ssize_t n, std::initializer_list<int64_t*
 
 // Loader --------------------------------------------------------------------------------------------------------------
 
-// A batch is requested; returns when.
-PyObject* fetch_begins(PyObject* self, PyObject*) {
+// fetch_begins(iterator): a batch is requested; returns when.
+PyObject* fetch_begins(PyObject* self, PyObject* iterator) {
   Training* t = training_of(self);
   int64_t at = rule_clock();
-  if (!t->muted) t->rule->fetch_begins(at);
+  if (!t->muted) {
+    LoaderPass* of = pass_of(t->latest);
+    t->rule->fetch_begins(at, of && refers_to(of->iterator, iterator) ? of->pass->get() : nullptr);
+    if (t->rule->over() != t->over) {
+      tell_ended_steps(t);
+      at = rule_clock();
+    }
+    tell(Boundary::kBatch, true);
+    if (raise_kept()) return nullptr;
+  }
   return PyLong_FromLongLong(at);
 }
 
@@ -147,6 +157,8 @@ void batch_came(Training* t, PyObject* pass, int64_t start) {
     t->rule->fetched(*of->pass, start, end, gradients, pairs.plain());
   });
   if (PyErr_Occurred()) PyErr_Clear();
+  tell_steps(t);
+  tell(Boundary::kBatch, false);
 }
 
 // got(iterator, start): a batch has come. False, and nothing has happened, if the pass it belongs to is not the one of
@@ -186,27 +198,37 @@ PyObject* loader_ended(PyObject* self, PyObject* args) {
   long long start;
   if (!PyArg_ParseTuple(args, "O!L", &g_pass_type, &pass, &start)) return nullptr;
   g_events.ends(Stage::kFetch);
-  return told(self, [&](StepRule& rule) { rule.loader_ended(*pass_of(pass)->pass, start, rule_clock()); });
+  return told(self, [&](StepRule& rule) {
+    rule.loader_ended(*pass_of(pass)->pass, start, rule_clock());
+    tell(Boundary::kBatch, false);
+  });
 }
 
 PyObject* fetch_failed(PyObject* self, PyObject* args) {
   PyObject *pass, *error;
   long long start;
   if (!PyArg_ParseTuple(args, "O!LO", &g_pass_type, &pass, &start, &error)) return nullptr;
-  return told(self,
-              [&](StepRule& rule) { rule.fetch_failed(*pass_of(pass)->pass, start, rule_clock(), error_name(error)); });
+  return told(self, [&](StepRule& rule) {
+    rule.fetch_failed(*pass_of(pass)->pass, start, rule_clock(), error_name(error));
+    tell(Boundary::kBatch, false);
+  });
 }
 
 // Compute -------------------------------------------------------------------------------------------------------------
 
 PyObject* backward_begins(PyObject* self, PyObject*) {
-  return told(self, [](StepRule& rule) { rule.backward_begins(rule_clock()); });
+  return told(self, [](StepRule& rule) {
+    if (rule.backward_begins(rule_clock())) tell(Boundary::kBackward, true);
+  });
 }
 
 // backward_ends(error=None)
 PyObject* backward_ends(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   PyObject* error = n ? values[0] : Py_None;
-  return told(self, [&](StepRule& rule) { rule.backward_ends(rule_clock(), error_name(error)); });
+  return told(self, [&](StepRule& rule) {
+    rule.backward_ends(rule_clock(), error_name(error));
+    if (!rule.in_backward()) tell(Boundary::kBackward, false);
+  });
 }
 
 PyObject* took_gradients(PyObject* self, PyObject* const* values, Py_ssize_t n) {
@@ -217,6 +239,7 @@ PyObject* took_gradients(PyObject* self, PyObject* const* values, Py_ssize_t n) 
 
 PyObject* optimizer_made(PyObject* self, PyObject*) {
   StepRule::optimizer_seen = true;
+  ++StepRule::optimizers_made;
   return told(self, [](StepRule& rule) { rule.optimizer_made(rule_clock()); });
 }
 
@@ -227,7 +250,10 @@ bool is_a_part(const Training* t, PyObject* optimizer) {
 
 PyObject* optimizer_begins(PyObject* self, PyObject* optimizer) {
   if (is_a_part(training_of(self), optimizer)) Py_RETURN_NONE;
-  return told(self, [&](StepRule& rule) { rule.optimizer_begins(key_of(optimizer), rule_clock()); });
+  return told(self, [&](StepRule& rule) {
+    rule.optimizer_begins(key_of(optimizer), rule_clock());
+    tell(Boundary::kOptimizer, true, optimizer);
+  });
 }
 
 // optimizer_ends(optimizer, skipped=False)
@@ -241,7 +267,10 @@ PyObject* optimizer_ends(PyObject* self, PyObject* const* values, Py_ssize_t n) 
     Py_RETURN_NONE;
   }
   bool skipped = n == 2 && values[1] == Py_True;
-  return told(self, [&](StepRule& rule) { rule.optimizer_ends(key_of(values[0]), rule_clock(), skipped); });
+  return told(self, [&](StepRule& rule) {
+    rule.optimizer_ends(key_of(values[0]), rule_clock(), skipped);
+    tell(Boundary::kOptimizer, false, values[0]);
+  });
 }
 
 PyObject* interrupt(PyObject* self, PyObject* const* values, Py_ssize_t n) {
@@ -296,7 +325,7 @@ PyObject* in_backward(PyObject* self, void*) { return PyBool_FromLong(training_o
 PyObject* backwards(PyObject* self, void*) { return PyLong_FromLongLong(training_of(self)->rule->backwards()); }
 
 PyMethodDef g_training_methods[] = {
-    {"fetch_begins", fetch_begins, METH_NOARGS, nullptr},
+    {"fetch_begins", fetch_begins, METH_O, nullptr},
     {"got", reinterpret_cast<PyCFunction>(got), METH_FASTCALL, nullptr},
     {"fetched", fetched, METH_VARARGS, nullptr},
     {"loader_ended", loader_ended, METH_VARARGS, nullptr},
@@ -441,6 +470,7 @@ PyObject* forget_trainings(PyObject*, PyObject*) {
   ++g_installation;
   hide_all_threads();
   StepRule::optimizer_seen = false;
+  StepRule::optimizers_made = 0;
   Py_RETURN_NONE;
 }
 
@@ -465,6 +495,15 @@ PyMethodDef g_rule_functions[] = {
 };
 
 }  // namespace
+
+void tell_ended_steps(Training* t) {
+  while (t->over < t->rule->over()) {
+    int64_t before = t->rule->over() - ++t->over;  // of two that end at once, the first has the number before
+    Ref number(PyLong_FromLongLong(t->rule->over_number() - before));
+    if (number) tell(Boundary::kStep, false, number.get());
+  }
+  if (g_subscribers[size_t(Boundary::kStep)]) t->rule->resumes(rule_clock());
+}
 
 Training* training_here() {
   if (DFT_LIKELY(tls_training && tls_installation == g_installation)) {

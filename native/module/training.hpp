@@ -1,6 +1,7 @@
 // The step rule as Python's boundaries see it: `Training` is a thread's rule, `LoaderPass` one pass over a loader.
 #pragma once
 
+#include "module/boundary.hpp"
 #include "module/own_code.hpp"
 #include "module/seam.hpp"
 #include "module/step_rule.hpp"
@@ -17,9 +18,16 @@ struct Training {
   int64_t scaling;   // the optimizer that a gradient scaler steps; 0: none, -1: all that step now are parts of one step
   bool scaled;       // and whether it did
   bool muted;        // a framework tells what happens
+  int64_t over;      // how many steps subscribers know to be over
 };
 
 int64_t rule_clock();
+
+// Tells subscribers of the steps that have ended. Not called inside the rule: they may do anything.
+void tell_ended_steps(Training* t);
+inline void tell_steps(Training* t) {
+  if (DFT_UNLIKELY(t->rule->over() != t->over)) tell_ended_steps(t);
+}
 
 // This thread's, or of the thread whose backward it works for; null, without an exception, where there can be none.
 // A new reference.

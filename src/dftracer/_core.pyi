@@ -197,7 +197,7 @@ class Training:
     in_backward: bool
     backwards: int
     def __new__(cls, main_thread: bool, /) -> Self: ...
-    def fetch_begins(self) -> int:
+    def fetch_begins(self, iterator: Any, /) -> int:
         """A batch is asked for; returns when."""
     def got(self, iterator: Any, start_ns: int, /) -> bool:
         """A batch has come; False if it is not known which pass it belongs to, and nothing has happened."""
@@ -266,6 +266,9 @@ def own_code_samples() -> int:
 
 def items(word: Word, dataset: Any, indices: Iterable[Any], batch: int | None, restarts: int, /) -> list[Any]:
     """`[dataset[i] for i in indices]`, with an event for each item."""
+
+def subscribe(boundary: int, told: Callable[[bool, Any], None] | None, /) -> None:
+    """Who is told when such a boundary is crossed (native/module/boundary.hpp); one callable each."""
 
 def set_boundary_hook(hook: Callable[[int], None] | None, unsaid: int = 0, /) -> None:
     """Call `hook` where a phase of training begins or ends (native/module/boundary.hpp has the codes).

@@ -21,13 +21,12 @@ from typing import Any
 def _child(task: dict[str, Any], out: int, err: int) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
-    from dftracer.auto import _events
     from dftracer.python import dftracer
-    from dftracer.torch import comm
+    from dftracer.torch import comm, events
 
     if task["both"]:  # what is said by hand and what is deduced, of one and the same run
-        for word in (*vars(_events).values(), *comm._WORDS.values()):
-            if isinstance(word, _events.Word):
+        for word in (*vars(events).values(), *comm._WORDS.values()):
+            if isinstance(word, events.Word):
                 word.twins = ()
     os.environ["DFTRACER_LOG_FILE"] = task["trace"]
     dftracer.get_instance().finalize()  # the nursery's session; this one is named anew, for its children too

@@ -44,10 +44,14 @@ struct Program {
   dft::StepRule rule{events, now, true};
   uintptr_t optimizer = 7, model = 1, teacher = 2;
 
-  Program() { dft::StepRule::optimizer_seen = false; }
+  Program() {
+    dft::StepRule::optimizer_seen = false;
+    dft::StepRule::optimizers_made = 0;
+  }
 
   void made(int64_t t) {
     dft::StepRule::optimizer_seen = true;
+    ++dft::StepRule::optimizers_made;
     rule.optimizer_made(t);
   }
   void call(int64_t start, int64_t end, bool gradients, uintptr_t which, bool evaluating = false) {
@@ -55,7 +59,7 @@ struct Program {
     rule.model_ends(end);
   }
   void fetch(const PassPtr& of, int64_t start, int64_t end, bool gradients = true) {
-    rule.fetch_begins(start);
+    rule.fetch_begins(start, of.get());
     rule.fetching(false);
     rule.fetched(of, start, end, gradients, "");
   }
@@ -317,6 +321,73 @@ TEST(accumulation_and_two_optimizers_are_one_step) {
   p.rule.loader_ended(of, 200, 201);
   p.rule.finish(300, "");
   CHECK_EQ(p.events.of("block"), "15-110,\"step\":0,\"epoch\":0; 115-200,\"step\":1,\"epoch\":0");
+}
+
+TEST(those_who_act_on_it_know_that_a_step_is_over_where_it_ends) {
+  Program p;
+  p.made(1);
+  PassPtr of = loader(1);
+  for (int64_t n : {0, 1, 2}) {
+    p.fetch(of, 100 * n, 100 * n + 10);
+    p.train(100 * n + 20);
+    CHECK_EQ(p.rule.over(), n);  // the rest of the loop's body is the step's
+    p.rule.fetch_begins(100 * n + 90, of.get());
+    CHECK_EQ(p.rule.over(), n + 1);  // before the next batch is made
+  }
+  p.rule.loader_ended(of, 290, 295);
+  CHECK_EQ(p.rule.over(), 3);
+  p.rule.resume(50, 2);
+  p.train(400);
+  CHECK_EQ(p.rule.over(), 4);  // no loader: after its only optimizer
+  CHECK_EQ(p.rule.over_number(), 50);
+}
+
+TEST(what_is_done_between_steps_is_no_part_of_one) {
+  Program p;
+  p.made(1);
+  PassPtr of = loader(1);
+  p.fetch(of, 0, 10);
+  p.train(20);
+  p.rule.fetch_begins(90, of.get());
+  p.rule.resumes(150);
+  p.rule.fetching(false);
+  p.rule.fetched(of, 150, 160, true, "");
+  p.train(170);
+  p.rule.fetch_begins(180, of.get());
+  p.rule.loader_ended(of, 180, 185);
+  p.train(200);
+  p.rule.resumes(300);
+  p.train(310);
+  p.rule.finish(400, "");
+  CHECK_EQ(p.events.of("block"),
+           "10-90,\"step\":0,\"epoch\":0; 160-180,\"step\":1,\"epoch\":0; 185-205,\"step\":2,\"epoch\":0; "
+           "300-315,\"step\":3,\"epoch\":0");
+}
+
+TEST(without_a_loader_a_step_ends_with_as_many_optimizers_as_the_one_before) {
+  Program p;
+  p.made(1);
+  p.made(2);
+  auto generator_and_critic = [&](int64_t t) {
+    for (uintptr_t key : {7, 8}) {
+      p.optimizer = key;
+      p.train(t);
+      t += 10;
+    }
+  };
+  generator_and_critic(10);
+  CHECK_EQ(p.rule.over(), 0);  // is there a third one?
+  p.optimizer = 7;
+  p.train(40);
+  CHECK_EQ(p.rule.over(), 1);
+  p.optimizer = 8;
+  p.train(50);
+  CHECK_EQ(p.rule.over(), 2);
+  generator_and_critic(70);
+  CHECK_EQ(p.rule.over(), 3);
+  p.rule.finish(100, "");
+  CHECK_EQ(p.rule.over(), 3);
+  CHECK_EQ(p.events.of("block"), "10-25,\"step\":0; 25-55,\"step\":1; 55-85,\"step\":2");
 }
 
 TEST(a_failure_is_marked) {

@@ -18,11 +18,11 @@ MAY_USE = {
     "format": BASE,
     "python": RECORDER,
     "compat": RECORDER,
-    # The step rule of `auto` is what torch's boundaries are reported to.
-    "torch": RECORDER | {"torch", "auto"},
+    "torch": RECORDER | {"torch"},
     "hooks": RECORDER | {"torch", "hooks"},
     "auto": RECORDER | {"torch", "auto"},
-    "collect": RECORDER | {"torch", "collect"},
+    # `dftracer collect` is `dftracer run` plus windows.
+    "collect": RECORDER | {"torch", "auto", "collect"},
     "load": BASE | {"load"},
     "link": BASE | {"load", "link"},
     "analyze": ANALYSIS,

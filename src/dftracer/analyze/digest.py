@@ -19,6 +19,7 @@ from dftracer.analyze.device_parts import DeviceParts, device_parts
 from dftracer.analyze.host_work import LONG_US, NEITHER, kind_of
 from dftracer.analyze.lineage import read_lineage
 from dftracer.analyze.machine import Row, read_counters
+from dftracer.analyze.marks import Checkpoint, read_checkpoints
 from dftracer.analyze.meetings import MeetingRows, is_meeting, rows_of_chunk
 from dftracer.analyze.pairs import (
     IO_NOT,
@@ -75,6 +76,7 @@ class Digest:
     left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
     told: dict[str, int] = field(default_factory=dict)  # with an optimizer: when torch was imported, the rank
     samples: Samples | None = None  # of the program's own code
+    checkpoints: list[Checkpoint] = field(default_factory=list)
     meetings: MeetingRows | None = None  # with other ranks
 
     def own(self) -> Digest:
@@ -243,6 +245,9 @@ class Digester:
             if kind == "sample":
                 place = at if isinstance(rows, slice) else rows[at]
                 out.samples = samples_of_chunk(chunk, place, out.ts[at], out.dur[at])
+            elif kind in {"capture", "restart"}:
+                place = at if isinstance(rows, slice) else rows[at]
+                out.checkpoints += read_checkpoints(chunk, place, kind == "restart", times)
             elif kind != "collate":
                 out.marks[kind] = np.stack((*times, *labels, flags))
 
@@ -308,6 +313,8 @@ _ALONE = {
     ("dynamo", "compile"): "compile",
     ("dynamo", "recompile"): "compile",
     ("dftracer", "optimizer"): "optimizer",
+    ("checkpoint", "capture"): "capture",
+    ("checkpoint", "restart"): "restart",
 }
 _KINDS = ("", *dict.fromkeys(kind for table in (*_TABLES, _ALONE.values()) for kind in table))
 

@@ -32,7 +32,7 @@ from dftracer.analyze.intervals import (
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
 from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.machine import Counters, Row, join_counters
-from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
+from dftracer.analyze.marks import Checkpoint, MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.meetings import MeetingRows, Meetings, find_meetings
 from dftracer.analyze.pairs import IO_READ
 from dftracer.analyze.phases import Marks, Phases, evaluations_that_use_batches, find_phases
@@ -41,6 +41,7 @@ from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
     COMPUTE_STAGES,
+    INPUT_STAGES,
     NONE,
     RULES,
     SHOWS,
@@ -64,6 +65,7 @@ _IO_CLASSES = [CLASSES.index(c) for c in ("item", "read", "io_read", "io_write")
 _COMPUTE_CLASSES = [CLASSES.index(c) for c in (*COMPUTE_STAGES, "update", "any_compute")]
 _UPDATE, _ANY_COMPUTE = CLASSES.index("update"), CLASSES.index("any_compute")
 _IO_WRITE = CLASSES.index("io_write")
+_INPUT = [STAGE_INDEX[s] for s in INPUT_STAGES]
 _FETCH_WAIT, _OWN_CODE = STAGE_INDEX["fetch_wait"], STAGE_INDEX["own_code"]
 
 
@@ -102,6 +104,14 @@ class Partial:
     samples: Samples = field(default_factory=Samples)  # of the program's own code
     meetings: Meetings = field(default_factory=Meetings)  # with other ranks
     blocked: bool = False  # some call of the device's runtime blocked the host
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    input: Intervals = EMPTY  # the thread with the steps waits for data or loads it
+    updated_us: int | None = None  # a last step was updated then, whose end was never reached
+
+    @property
+    def finished_steps(self) -> int:
+        """The steps whose updates were made."""
+        return len(self.steps) + int(self.updated_us is not None)
 
 
 def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
@@ -170,6 +180,7 @@ class _Analyzer:
         self.left: dict[int, int] = {}
         self.has_ids = False
         self.told: dict[str, int] = {}
+        self.checkpoints: list[Checkpoint] = []
 
     def absorb(self, d: Digest) -> None:
         self.rows += d.rows - len(d.counters)
@@ -213,6 +224,7 @@ class _Analyzer:
             d.work[4] = _mapped(self.file_map, d.work[4])
             self.work.add(d.work)
         self.samples.add(d.samples)
+        self.checkpoints += d.checkpoints
         self.meetings.add(d.meetings)
         for kind, rows in d.lineage.items():
             self.lineage.setdefault(kind, []).append(rows)
@@ -309,6 +321,10 @@ class _Analyzer:
         work = HostWork.of(self.work, self.keys, paths) if self.devices.rows else HostWork()
         out.devices = self.devices.sides(self.process, lanes, steps, work)
         out.samples = self.samples.joined()
+        out.checkpoints = self.marks.count_done(steps, self.checkpoints)
+        if self.auto and len(steps):
+            updates = self.marks.spans("compute_step", steps.tid)[1]
+            out.updated_us = int(updates.max()) if (updates > steps.end[-1]).any() else None
         if len(steps):
             self._ledger(out, lanes)
         return out, heavy
@@ -344,6 +360,8 @@ class _Analyzer:
             unseen = self._forward_unseen(steps, (start, end), stage)
             out.account[:, _OWN_CODE] += out.account[:, NONE] - unseen
             out.account[:, NONE] = unseen
+        loading = np.isin(stage, _INPUT)
+        out.input = union(start[loading], end[loading])
         wait = stage == _FETCH_WAIT
         in_steps = (start < steps.end[-1]) & (end > steps.start[0]) & wait
         out.waits = difference((start[in_steps], end[in_steps]), aside)

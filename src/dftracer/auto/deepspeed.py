@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from dftracer._core import training
-from dftracer.auto import _told
-from dftracer.auto._steps import ALL_INSIDE
+from dftracer.auto import _announce
 from dftracer.torch.patches import Patches, safely
+from dftracer.torch.rule import ALL_INSIDE
 
 __all__ = ["NAME", "install"]
 
@@ -25,7 +25,7 @@ def install(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(*args: Any, **kwargs: Any) -> None:
-            safely(_told.found, "DeepSpeed")
+            safely(_announce.found, "DeepSpeed")
             original(*args, **kwargs)
 
         return init

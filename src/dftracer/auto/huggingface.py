@@ -74,7 +74,7 @@ def _step_ends() -> None:
 def install(module: ModuleType, patches: Patches) -> None:
     """Know when a `transformers.Trainer` has stepped or evaluates; its callbacks stay as they are."""
     global _observed  # noqa: PLW0603
-    from dftracer.auto._steps import evaluating  # noqa: PLC0415
+    from dftracer.torch.rule import evaluating  # noqa: PLC0415
 
     def around_begin(original: Callable[..., Any]) -> Callable[..., Any]:
         def on_train_begin(self: Any, args: Any, state: Any, *more: Any, **kwargs: Any) -> Any:

@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dftracer import _core, _session, auto
-from dftracer.auto._events import BLOCK, EPOCH, EVALUATE, FETCH, TRAIN, Word
 from dftracer.auto._required import required
 from dftracer.python import ai
+from dftracer.torch.events import BLOCK, EPOCH, EVALUATE, FETCH, TRAIN, Word
 from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ class DFTracerCallback(Callback):
 
 def _quiet(on: bool) -> None:
     """Keras tells what happens: its optimizers are not torch's."""
-    from dftracer.auto import _steps  # noqa: PLC0415 - only where torch may be watched
+    from dftracer.torch import rule  # noqa: PLC0415 - only where torch may be watched
 
     if not auto.installed() or "torch" not in sys.modules:
         return
     if on:  # Keras looks at a batch before it trains
-        _steps.forget_this()
+        rule.forget_this()
     _core.training().muted = on
 
 

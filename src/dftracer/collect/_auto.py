@@ -1,161 +1,120 @@
-"""Collecting without a change of code: armed when torch is imported, begun at the first sign of training.
+"""Collecting without a change of code: begun at the first sign of training, one step at a time.
 
-The steps come from the program's optimizer; where there is none (inference), from its data loader. A launcher
-such as torchrun imports torch too, but makes no optimizer and reads no batch: it collects nothing.
+`dftracer.torch.boundaries` tells what happens, and the steps are those of `dftracer run`. A launcher such as
+torchrun imports torch too, but makes no optimizer and reads no batch: it collects nothing.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import functools
-import importlib.util
-import os
 import sys
+import threading
 import weakref
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 from dftracer import _messages
 from dftracer.collect._options import Options, from_environment
+from dftracer.torch import boundaries
 
 __all__ = ["collector", "install"]
 
-_options: Options | None = None
-_collector: Any = None
-_installed = False
-_driver: weakref.ref[Any] | None = None
-_batches = 0
-_failed = False
+_driver: _Driver | None = None
 
 
 def install() -> None:
     """Collect in this process if the environment asks for it."""
-    global _options, _installed  # noqa: PLW0603 - one collection per process
-    if _installed:
+    global _driver  # noqa: PLW0603 - one collection per process
+    if _driver is not None:
         return
     try:
-        _options = from_environment()
+        options = from_environment()
     except ValueError as error:
         _messages.always(f"collect: {error}")
-    if _options is None:
         return
-    _installed = True
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        _arm(torch)
-    else:
-        sys.meta_path.insert(0, _AfterImport())
+    if options is not None:
+        from dftracer.auto import _switch  # noqa: PLC0415 - the settings are complete only now
+
+        _driver = _Driver(options)
+        _switch.watch()
 
 
 def collector() -> Any:
     """The collection of this process, if it has begun."""
-    return _collector
+    return None if _driver is None else _driver.collector
 
 
-class _AfterImport:
-    """Ignores every import except the first one of torch, and does its work after that."""
+class _Driver:
+    """Begins the collection of this process, tells it of each step, and ends it."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
-        """The spec of torch, whose execution ends with ours."""
-        if name != "torch":
-            return None
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        loader = spec.loader if spec is not None else None
-        if loader is not None:
-            execute = loader.exec_module
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.collector: Any = None
+        self._failed = False
+        self._thread = 0  # whose steps these are
+        self._optimizer: weakref.ref[Any] | None = None
+        self._batches = 0
+        for kind in ("loader", "optimizer made"):
+            boundaries.subscribe(kind, self._training_begins)
+        kind, told = {
+            "auto": ("step", self._step_is_over),
+            "optimizer": ("optimizer", self._optimizer_stepped),
+            "loader": ("batch", self._batch),
+        }[options.steps]
+        boundaries.subscribe(kind, told)
 
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                _arm(module)
+    def _training_begins(self, begins: bool, _: object) -> None:
+        if not begins or self.collector is not None or self._failed or _is_worker():
+            return
+        try:
+            from dftracer.collect._collector import Collector  # noqa: PLC0415 - torch is there by now
 
-            with contextlib.suppress(AttributeError):
-                loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+            self.collector = Collector(self._options)
+            self.collector.start()
+            atexit.register(self._end)
+        except Exception as error:
+            self._fail(error)
 
+    def _end(self) -> None:
+        from dftracer.auto import _switch  # noqa: PLC0415
 
-def _arm(torch: Any) -> None:
-    try:
-        optimizer = importlib.import_module("torch.optim.optimizer")
-        loader = importlib.import_module("torch.utils.data.dataloader")
-        _before(optimizer.Optimizer, "__init__", _begin)
-        _before(loader.DataLoader, "__iter__", _begin)
-        _before(loader._BaseDataLoaderIter, "__next__", _batch)
-        optimizer.register_optimizer_step_post_hook(_optimizer_stepped)
-    except Exception as error:
-        _fail(error)
+        _switch.finish()  # the last step may be known to be over only now
+        self.collector.close()
 
+    def _step_is_over(self, begins: bool, number: int) -> None:
+        """A step of the thread that was the first to make one: others count for themselves."""
+        thread = threading.get_ident()
+        self._thread = self._thread or thread
+        if thread == self._thread:
+            self._step(number)
 
-def _before(owner: Any, name: str, call: Any) -> None:
-    original = getattr(owner, name)
+    def _optimizer_stepped(self, begins: bool, optimizer: Any) -> None:
+        if begins:
+            return
+        if self._optimizer is None or self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        if self._optimizer() is optimizer:
+            self._step()
 
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call()
-        return original(*args, **kwargs)
+    def _batch(self, begins: bool, _: object) -> None:
+        """A batch is asked for: the step with the batch before has ended."""
+        if begins:
+            self._batches += 1
+            if self._batches > 1:
+                self._step()
 
-    setattr(owner, name, wrapper)
+    def _step(self, number: int | None = None) -> None:
+        if self.collector is not None and not self._failed:
+            try:
+                self.collector._step_is_over(number)
+            except Exception as error:
+                self._fail(error)
 
-
-def _fail(error: BaseException) -> None:
-    global _failed  # noqa: PLW0603
-    _failed = True
-    _messages.always(f"collect: nothing is collected: {type(error).__name__}: {error}")
-
-
-def _begin() -> None:
-    global _collector  # noqa: PLW0603
-    if _collector is not None or _failed or _options is None or _is_worker():
-        return
-    try:
-        from dftracer.collect._collector import Collector  # noqa: PLC0415 - torch is there by now
-
-        _collector = Collector(_options)
-        _collector.start()
-        atexit.register(_collector.close)
-    except Exception as error:
-        _fail(error)
+    def _fail(self, error: BaseException) -> None:
+        self._failed = True
+        _messages.always(f"collect: nothing is collected: {type(error).__name__}: {error}")
 
 
 def _is_worker() -> bool:
     """Whether this is a worker of a data loader."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
-
-
-def _step() -> None:
-    if _collector is not None and not _failed:
-        try:
-            _collector.step()
-        except Exception as error:
-            _fail(error)
-
-
-def _optimizer_stepped(optimizer: Any, *_: Any) -> None:
-    global _driver  # noqa: PLW0603
-    if _options is None or _options.steps == "loader":
-        return
-    if _driver is None or _driver() is None:
-        _driver = weakref.ref(optimizer)
-    if _driver() is optimizer:
-        _step()
-
-
-def _batch() -> None:
-    """A batch is asked for: without an optimizer, the step with the batch before has ended."""
-    global _batches  # noqa: PLW0603
-    if _options is None or _options.steps == "optimizer" or _collector is None:
-        return
-    if os.getpid() != getattr(_collector, "_pid", 0):
-        return
-    if _options.steps == "auto":
-        torch = sys.modules["torch"]
-        # Batches before the first optimizer step are counted only where nothing can be learnt from them.
-        if _driver is not None or torch.is_grad_enabled():
-            return
-    _batches += 1
-    if _batches > 1:
-        _step()

@@ -40,7 +40,8 @@ class Collector:
         self._schedule = Schedule(
             options.wait, options.warmup, options.active, options.repeat, options.skip_first
         )
-        self._step = 0
+        self._steps = 0  # that have ended
+        self._step = 0  # the number of the one that runs: a training that was resumed goes on counting
         self._place = Place("wait", 0)
         self._state = "new"
 
@@ -65,9 +66,13 @@ class Collector:
 
     def step(self) -> None:
         """The step that runs has ended; the next one begins."""
+        self._step_is_over()
+
+    def _step_is_over(self, number: int | None = None) -> None:
+        """The same, if it is known which number the step has."""
         if self._state == "on" and os.getpid() == self._pid:
             with self._whole():
-                self._end_step()
+                self._end_step(self._step if number is None else number)
 
     def close(self, reason: str | None = None) -> None:
         """End the collection; a window that is open is kept."""
@@ -125,10 +130,11 @@ class Collector:
 
     def _begin_step(self, place: Place) -> None:
         before, self._place = self._place, place
-        self._manifest.steps = self._step
+        self._manifest.steps = self._steps
         self._windows.begin_step(self._step, before, place)
 
-    def _end_step(self) -> None:
+    def _end_step(self, number: int) -> None:
+        self._step = number
         now = self._recording.time_ns()
         place = self._place
         self._costs.step(place.phase, now - self._step_start)
@@ -136,7 +142,8 @@ class Collector:
         self._plugins.step(self._step)
         self._windows.end_step(place)
         self._step += 1
-        self._begin_step(self._schedule.at(self._step))
+        self._steps += 1
+        self._begin_step(self._schedule.at(self._steps))
         self._entries.take_finished()
         self._step_start = self._recording.time_ns()
         self._costs.add("step_s", (self._step_start - now) / 1e9)
@@ -148,7 +155,7 @@ class Collector:
         self._termination.unwatch()
         if not self._entries.all:
             first = self.options.skip_first + self.options.wait + self.options.warmup
-            made = plural(self._step, "step was", "steps were")
+            made = plural(self._steps, "step was", "steps were")
             self._health.warn(f"no window: {made} made, the first window begins at {first}")
         self._entries.wait_for_all()
         self._manifest.end_clock()
@@ -174,7 +181,7 @@ class Collector:
     def _write_card(self) -> None:
         if self._names.rank == 0:
             path = os.path.join(self._names.directory, "workload_card.yaml")
-            _card.write(path, _card.content(self._torch, self.options, self._names, self._step))
+            _card.write(path, _card.content(self._torch, self.options, self._names, self._steps))
             self._names.add(path)
 
 

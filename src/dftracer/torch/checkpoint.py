@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from dftracer._core import training
-from dftracer.auto._events import CAPTURE, RESTART, Word, now
+from dftracer.torch.boundaries import tell
+from dftracer.torch.events import CAPTURE, RESTART, Word, now
 from dftracer.torch.patches import Patches, safely
 from dftracer.torch.worker import in_worker
 
@@ -58,6 +59,7 @@ def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]]
             if in_worker() or training().fetching or getattr(_inside, "call", False):
                 return original(*args, **kwargs)
             _inside.call = True
+            tell("checkpoint", True)
             start = now()
             error = result = None
             try:
@@ -71,6 +73,7 @@ def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]]
                 where = args[at] if len(args) > at else kwargs.get(parameter)
                 states = (result, *args[:1], *kwargs.values())
                 safely(_done, word, start, where, error, states)
+                tell("checkpoint", False)
 
         return timed
 

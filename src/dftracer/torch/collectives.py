@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dftracer import _core
+from dftracer.torch.boundaries import tell
 from dftracer.torch.patches import Patches
 
 __all__ = [
@@ -140,6 +141,7 @@ def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., A
 
             # Of a call that does not wait, only gloo knows when the collective is over.
             _core.collective_begins(not get("async_op") or _some_record_all())
+            tell("collective", True, name)
             start = _core.time_ns()
             _inside.call = True
             try:
@@ -147,6 +149,7 @@ def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., A
             finally:
                 _inside.call = False
                 _core.collective_ends()
+                tell("collective", False, name)
             end = _core.time_ns()
 
             for listener in tuple(_listeners):

@@ -12,9 +12,9 @@ from typing import Any
 
 from dftracer import _core, _messages
 from dftracer._core import training
-from dftracer.auto._events import Word
 from dftracer.python import ai
 from dftracer.torch import collectives as calls
+from dftracer.torch.events import Word
 from dftracer.torch.patches import Patches
 from dftracer.torch.tensors import size_of
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from dftracer import _core
 from dftracer._core import training
-from dftracer.auto._events import now
-from dftracer.auto._steps import ALL_INSIDE
+from dftracer.torch.boundaries import tell
+from dftracer.torch.events import now
 from dftracer.torch.imports import half_made
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
+from dftracer.torch.rule import ALL_INSIDE
 
 _CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
 
@@ -95,9 +96,11 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
                 original(*args, **kwargs)
                 return
             _core.no_optimizer(False)
+            tell("optimizer made", True, args[0] if args else None)
             original(*args, **kwargs)
             safely(lambda: training().optimizer_made())
             safely(_optimizer_made)
+            tell("optimizer made", False, args[0] if args else None)
 
         return init
 

@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import Any
 
 from dftracer._core import training
-from dftracer.auto._events import now
-from dftracer.auto._steps import Pass
-from dftracer.auto._told import tell
 from dftracer.torch import worker
+from dftracer.torch.boundaries import tell
+from dftracer.torch.events import now
 from dftracer.torch.patches import Patches, failed, safely
+from dftracer.torch.rule import Pass
 
 __all__ = ["install"]
 
@@ -28,9 +28,11 @@ def install(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def loader_iter(self: Any) -> Any:
+            tell("loader", True)
             began = now()
             iterator = original(self)
             safely(_began, self, iterator, began)
+            tell("loader", False)
             return iterator
 
         return loader_iter
@@ -51,7 +53,7 @@ def _watch_next(module: ModuleType, patches: Patches) -> None:
             here = training()
             if here.fetching:  # a data set that loads through a loader of its own
                 return original(self)
-            start = here.fetch_begins()
+            start = here.fetch_begins(self)
             try:
                 batch = original(self)
             except StopIteration:
@@ -73,7 +75,6 @@ def _watch_next(module: ModuleType, patches: Patches) -> None:
 
 
 def _began(loader: Any, iterator: Any, began: int) -> None:
-    tell()
     before = _passes.get(iterator)  # persistent workers: the same iterator begins again
     restarts = 0
     if before is not None:

@@ -12,11 +12,12 @@ import functools
 import sys
 
 from dftracer import _core, _messages
+from dftracer.torch import imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CellType, CodeType, FunctionType
+    from types import CellType, CodeType, FunctionType, ModuleType
     from typing import Any, TypeAlias
 
     Around: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -74,6 +75,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._round = 0  # how often all was undone
 
     def around(self, owner: Any, name: str, around: Around) -> None:
         """Have every call of the function `owner.name` go through `around(original)`."""
@@ -125,12 +127,23 @@ class Patches:
 
         self._undo.append(undo)
 
+    def when_imported(self, name: str, install: Callable[[ModuleType, Patches], None]) -> None:
+        """Call `install(module, self)` once `name` has been imported, unless all is undone by then."""
+        round_ = self._round
+
+        def met(module: ModuleType) -> None:
+            if self._round == round_:
+                install(module, self)
+
+        imports.when_imported(name, met)
+
     def later(self, undo: Callable[[], None]) -> None:
         """Register another undo action."""
         self._undo.append(undo)
 
     def take_back(self) -> None:
         """Undo all, newest first."""
+        self._round += 1
         while self._undo:
             try:
                 self._undo.pop()()

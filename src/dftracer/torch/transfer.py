@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from dftracer._core import training
-from dftracer.auto._events import TRANSFER, now
+from dftracer.torch.boundaries import tell
+from dftracer.torch.events import TRANSFER, now
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 from dftracer.torch.tensors import plain_types, size_of, unseen
 
@@ -37,6 +38,7 @@ def _copied(source: Any, result: Any, start: int, end: int) -> None:
         moved = source.numel() * source.element_size()
         kind = f"{source.device.type} to {result.device.type}"
         training().write(TRANSFER, start, end, bytes=moved, kind=kind)
+        tell("transfer", False, moved)
 
 
 _pinning = threading.local()

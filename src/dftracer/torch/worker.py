@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from dftracer._core import items, mute_models, training
-from dftracer.auto._events import COLLATE, ITEM, PREPROCESS, Word, now
+from dftracer.torch.events import COLLATE, ITEM, PREPROCESS, Word, now
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 
 __all__ = ["TRANSFORMS", "in_worker", "install", "install_transforms"]

@@ -20,7 +20,7 @@ from typing import Any
 
 from dftracer import _core
 from dftracer._core import Training, training
-from dftracer.auto import _events as events
+from dftracer.torch import events
 from dftracer.torch.patches import Patches, out_of_sight, safely
 
 ALL_INSIDE = -1  # `Training.scaling`, instead of one optimizer: all that step now are parts of one step

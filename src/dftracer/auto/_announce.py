@@ -6,12 +6,10 @@ import contextlib
 import os
 import sys
 
-__all__ = ["found", "found_unless", "tell"]
-
-_MARK = "DFTRACER_AUTO_MARK"  # set by `dftracer run`: the file that the first to tell makes
+_MARK = "DFTRACER_AUTO_MARK"  # set by `dftracer run`: the file that the first to announce makes
 
 _names: list[str] = []
-_told = False
+_announced = False
 
 
 def found(name: str) -> None:
@@ -26,12 +24,12 @@ def found_unless(name: str, other: str) -> None:
         found(name)
 
 
-def tell() -> None:
-    """Training begins: say so on stderr, unless another process of this run has, or no mark is set."""
-    global _told  # noqa: PLW0603 - once per process
-    if _told:
+def training_begins(begins: bool, _: object) -> None:
+    """A loader begins: say so on stderr, unless another process of this run has, or no mark is set."""
+    global _announced  # noqa: PLW0603 - once per process
+    if begins or _announced:  # frameworks are imported by the time it has begun
         return
-    _told = True
+    _announced = True
     mark = os.environ.get(_MARK)
     if not mark or not _names:
         return
