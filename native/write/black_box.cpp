@@ -65,11 +65,12 @@ const char* BlackBox::see(const StepRow& row) {
   bool learns = row.flags & kRowLearns;
   if (learns && !learns_) watch_ = {};
   learns_ |= learns;
-  has_steps_ = true;
-  bool again = row.step < last_step_;  // a program that counts anew in each epoch may never come to the first one
-  last_step_ = row.step;
-  if (pending_ && (row.step + 1 >= trigger_.first || again)) {
-    pending_ = !again && row.step < trigger_.first + trigger_.steps;
+  int64_t step = row.step >= 0 ? row.step : steps_;  // a program need not number them
+  ++steps_;
+  bool again = step < last_step_;  // one that counts anew in each epoch may never come to the first one
+  last_step_ = step;
+  if (pending_ && (step + 1 >= trigger_.first || again)) {
+    pending_ = !again && step < trigger_.first + trigger_.steps;
     return "trigger";
   }
   return learns == learns_ && watch_.add(row.wall_us) ? "slow_step" : nullptr;
@@ -85,7 +86,7 @@ const char* BlackBox::look(const std::string& folder, uint64_t now_ns) {
   int64_t changed = int64_t(st.st_mtim.tv_sec) * 1'000'000'000 + st.st_mtim.tv_nsec;
   if (changed == changed_ns_ || !read_trigger(path)) return nullptr;
   changed_ns_ = changed;
-  pending_ = has_steps_ && last_step_ < trigger_.first + trigger_.steps;
+  pending_ = steps_ > 0 && last_step_ < trigger_.first + trigger_.steps;
   // A process without steps, a loader's for example, keeps what it does now; so does one that has passed them already.
   return pending_ ? nullptr : "trigger";
 }

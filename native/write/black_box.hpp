@@ -41,6 +41,8 @@ class BlackBox {
   const char* see(const StepRow& row);
   // Looks for a trigger in the trace's folder, once a second. Returns why the detail of now must be kept, or null.
   const char* look(const std::string& folder, uint64_t now_ns);
+  // The number of the latest step.
+  int64_t last_step() const { return last_step_; }
 
  private:
   bool read_trigger(const std::string& path);
@@ -49,8 +51,7 @@ class BlackBox {
   Trigger trigger_;
   bool pending_ = false;  // the trigger's steps are not over
   bool learns_ = false;   // steps that train have been seen: others are not compared with them
-  bool has_steps_ = false;
-  int64_t last_step_ = -1;
+  int64_t steps_ = 0, last_step_ = -1;
   uint64_t looked_ns_ = 0;
   int64_t changed_ns_ = 0;  // of the trigger's file
 };

@@ -122,7 +122,7 @@ void Writer::keep_detail(const char* reason, const StepRow* row) {
   if (std::string_view(reason) == "trigger" && std::exchange(triggered_part_, part_) == part_) return;
   std::string args;
   append_arg(args, "reason", reason);
-  if (row && row->step >= 0) append_arg(args, "step", row->step);
+  if (row) append_arg(args, "step", black_box_.last_step());
   if (row && row->epoch >= 0) append_arg(args, "epoch", row->epoch);
   uint64_t ts = clock_.to_epoch_ns(take_anchor().ticks) / 1000;
   FileHeader* h = rings_.header();

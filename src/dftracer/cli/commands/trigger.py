@@ -92,7 +92,8 @@ def _next_step(folder: Path) -> int:
         files = []
     if not files:
         return 0
-    latest = max(int(f.column("step")[-1]) for f in files)
+    # A program need not number its steps.
+    latest = max(int(f.column("step")[-1]) if f.column("step")[-1] >= 0 else len(f.steps) - 1 for f in files)
     usual = min(float(np.median(f.column("wall_us")[-32:])) for f in files) / 1e6
     return latest + 2 + int(_NOTICE_S / max(usual, 1e-4))
 
