@@ -160,6 +160,11 @@ PyObject* py_identify_run(PyObject*, PyObject* stem) {
   return PyUnicode_FromStringAndSize(id.data(), Py_ssize_t(id.size()));
 }
 
+PyObject* py_spool_path(PyObject*, PyObject* name) {
+  std::string path = spool_path(text_of(name));
+  return PyUnicode_DecodeFSDefaultAndSize(path.data(), Py_ssize_t(path.size()));
+}
+
 // For the environment of processes started from now on, this one having given the name.
 PyObject* py_given_names(PyObject*, PyObject* path) {
   std::string names = given_names_with(run_id(), text_of(path));
@@ -458,6 +463,7 @@ PyMethodDef g_session_functions[] = {
     {"run_id", py_run_id, METH_NOARGS, nullptr},
     {"identify_run", py_identify_run, METH_O, nullptr},
     {"given_names", py_given_names, METH_O, nullptr},
+    {"spool_path", py_spool_path, METH_O, nullptr},
     {"environment", py_environment, METH_NOARGS, nullptr},
     {"stats", py_stats, METH_NOARGS, nullptr},
     {"last_row", py_last_row, METH_NOARGS, nullptr},

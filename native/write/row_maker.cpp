@@ -203,7 +203,9 @@ void RowMaker::note(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_u
     if (kind.moves) bytes = bytes_moved(r, kind.moves);
     if (opens_to_write(r)) kind.cls = EventClass::kIoWrite;
   }
-  keep(t, {start, end, bytes, kind.cls, kind.mark == Mark::kItem});
+  // A loader with workers says how many samples a batch has; without them, each is made here.
+  int64_t samples = kind.mark == Mark::kItem ? 1 : kind.mark == Mark::kWait ? number_in(args(), "\"samples\":", 0) : 0;
+  keep(t, {start, end, bytes, kind.cls, uint32_t(std::clamp<int64_t>(samples, 0, UINT32_MAX))});
   t.computes |= is_compute(kind.cls);
   switch (kind.mark) {
     case Mark::kWait:
@@ -357,7 +359,7 @@ RowMaker::Seen RowMaker::seen_by(const Thread& t) const {
   Seen out{overlaid(t, segments_of(t)), {}};
   for (const Thread& each : threads_)
     for (const Event& e : each.events)
-      if (e.bytes || e.sample) out.moved.push_back({e.start, e.bytes, e.sample});
+      if (e.bytes || e.samples) out.moved.push_back({e.start, e.bytes, e.samples});
   std::sort(out.moved.begin(), out.moved.end(), [](const Moved& a, const Moved& b) { return a.start < b.start; });
   return out;
 }
@@ -369,7 +371,8 @@ StepRow RowMaker::row_of(const Thread& t, const Seen& seen, int64_t from, int64_
     pieces(seen.segments, a, b, [&](int64_t x, int64_t y, uint8_t of) { row.stage_us[of] += y - x; });
   };
   int64_t at = from;
-  for (auto [a, b] : aside_of(t, from, to)) {
+  const Spans aside = aside_of(t, from, to);
+  for (auto [a, b] : aside) {
     count(at, a);
     row.evaluation_us += b - a;
     at = b;
@@ -385,7 +388,10 @@ StepRow RowMaker::row_of(const Thread& t, const Seen& seen, int64_t from, int64_
   auto last = std::lower_bound(first, seen.moved.end(), to, before);
   for (; first != last; ++first) {
     (first->bytes > 0 ? row.read_bytes : row.written_bytes) += std::abs(first->bytes);
-    row.samples += first->sample;
+    bool evaluated = std::any_of(aside.begin(), aside.end(), [&](const auto& span) {
+      return span.first <= first->start && first->start < span.second;
+    });
+    if (!evaluated) row.samples += first->samples;
   }
   if (t.cut) row.flags |= kRowCut;
   return row;

@@ -56,7 +56,7 @@ class RowMaker {
     int64_t start, end;
     int64_t bytes;  // read; negative: written
     EventClass cls;
-    bool sample;
+    uint32_t samples;
   };
   struct Wait {
     int64_t start;
@@ -83,7 +83,7 @@ class RowMaker {
   using Spans = std::vector<std::pair<int64_t, int64_t>>;
   struct Moved {
     int64_t start, bytes;
-    bool sample;
+    uint32_t samples;
   };
   struct Seen {
     Segments segments;         // of one thread

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dftracer.format.files import NoTraces, Paths, find_rows
 from dftracer.load._scan import pack_step_rows, step_row_columns, step_rows
 from dftracer.load.chunk import Ints
+from dftracer.load.files import here
 
 if TYPE_CHECKING:
     import polars as pl
@@ -164,7 +165,7 @@ def read_row_file(path: str) -> RowFile:
 
 def read_row_files(paths: Paths) -> list[RowFile]:
     """The files of rows under `paths`, with one attempt of a rank after the other."""
-    files = [read_row_file(path) for path in find_rows(paths)]
+    files = [read_row_file(path) for path in find_rows(here(paths))]
     files = [f for f in files if len(f.steps) or len(f.between)]
     files.sort(key=lambda f: (f.run or "", f.attempt or 0, -1 if f.rank is None else f.rank, _began(f)))
     return files

@@ -17,20 +17,6 @@ from dftracer.analyze.goodput import PARTS, Attempt, Goodput
 from dftracer.analyze.history import RunRow
 from dftracer.analyze.intervals import measure
 
-__all__ = [
-    "ATTEMPT_COLUMNS",
-    "PART_COLUMNS",
-    "RUN_COLUMNS",
-    "attempt_texts",
-    "ended_text",
-    "goodput_page",
-    "goodput_sentence",
-    "part_texts",
-    "run_texts",
-    "runs_page",
-    "when",
-]
-
 RUN_COLUMNS = (
     Column("started", whole=True),
     Column("name", whole=True),
@@ -145,7 +131,7 @@ def run_texts(row: RunRow) -> list[str]:
         _commit(row.git),
         str(row.ranks or "-"),
         str(row.attempt),
-        str(row.steps),
+        "-" if row.steps is None else str(row.steps),
         _number(row.step_s, seconds_text),
         _number(row.samples_per_s, _rate),
         _number(row.gpu_busy, _share),
@@ -195,7 +181,7 @@ _FIGURES: tuple[tuple[str, Callable[[RunRow], float | None], Callable[[float], s
     ("samples per second", lambda r: r.samples_per_s, _rate),
     ("GPU busy", lambda r: r.gpu_busy, _share),
     ("run", lambda r: r.run_s, seconds_text),
-    ("steps", lambda r: float(r.steps), lambda v: f"{v:.0f}"),
+    ("steps", lambda r: None if r.steps is None else float(r.steps), lambda v: f"{v:.0f}"),
 )
 
 
@@ -235,7 +221,7 @@ def _group(name: str, runs: list[RunRow], reports: dict[str, str]) -> str:
                 escape(when(r.start)),
                 f'<a href="{escape(link)}">{shown}</a>' if link else shown,
                 ended if ended in {"ok", "not known"} else f'<span class="failed">{ended}</span>',
-                str(r.steps),
+                "-" if r.steps is None else str(r.steps),
                 escape(_number(r.step_s, seconds_text)),
                 escape(_number(r.samples_per_s, _rate)),
                 _number(r.gpu_busy, _share),
