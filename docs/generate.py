@@ -23,7 +23,15 @@ PAGES = {
     "format.md": ("fields", "args", "metadata"),
     "events.md": ("vocabulary", "io_calls", "device_calls"),
 }
-KINDS = {"bool": "switch", "int": "number", "size": "size", "text": "text", "path": "path", "dirs": "paths"}
+KINDS = {
+    "bool": "switch",
+    "int": "number",
+    "size": "size",
+    "text": "text",
+    "path": "path",
+    "dirs": "paths",
+    "list": "list",
+}
 
 
 def _kind(setting: Setting) -> str:

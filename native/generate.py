@@ -27,7 +27,7 @@ namespace dft {
 struct SettingRow {
   const char* name;
   const char* variable;
-  const char* kind;  // bool, int, size, choice, text, path or dirs
+  const char* kind;  // bool, int, size, choice, text, path, dirs or list
   const char* fallback;
   int64_t low, high;
   bool power_of_two;

@@ -1,6 +1,6 @@
 """One rank of a small data-parallel training over gloo, recorded by torch's own execution trace observer
 and profiler in one window, and by the tracer: `python ddp_program.py OUT RANK WORLD PORT [--steps N]
-[--layers N]`.
+[--layers N] [--gather N]`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def main() -> None:
     p.add_argument("--steps", type=int, default=2)
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--width", type=int, default=16)
+    p.add_argument("--gather", type=int, default=0, help="all_gather this many numbers after each step")
     args = p.parse_args()
     os.environ.update(RANK=str(args.rank), WORLD_SIZE=str(args.world), LOCAL_RANK=str(args.rank))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port))
@@ -85,6 +86,11 @@ def main() -> None:
                 norm = loss.detach().clone()
                 with ai.comm.all_reduce:
                     dist.all_reduce(norm)
+                if args.gather:
+                    mine = torch.full((args.gather,), float(args.rank))
+                    parts = [torch.empty_like(mine) for _ in range(args.world)]
+                    with ai.comm.all_gather:
+                        dist.all_gather(parts, mine)
             prof.step()
     dist.destroy_process_group()
     log.finalize()

@@ -1,9 +1,13 @@
 // dftracer.load._scan: the interface between the native reader and Python.
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "args_text.hpp"
 #include "buffer.hpp"
+#include "format/stage.hpp"
+#include "format/step_row.hpp"
+#include "format/timeline.hpp"
 #include "pixels.hpp"
 #include "python.hpp"
 #include "scanner_type.hpp"
@@ -173,13 +177,75 @@ PyObject* py_timeline(PyObject*, PyObject* args) {
     if (rule.as<uint8_t>()[i] >= stages)
       return PyErr_Format(PyExc_ValueError, "a rule names stage %d", rule.as<uint8_t>()[i]);
   if (none >= stages) return PyErr_Format(PyExc_ValueError, "no stage %d", none);
-  Segments s;
+  dft::Segments s;
   {
     const WithoutLock released;
-    s = timeline(ts.as<int64_t>(), dur.as<int64_t>(), cls.as<uint8_t>(), n, rule.as<uint8_t>(), stages, uint8_t(none));
+    s = dft::timeline(ts.as<int64_t>(), dur.as<int64_t>(), cls.as<uint8_t>(), n, rule.as<uint8_t>(), stages,
+                      uint8_t(none));
   }
   return Py_BuildValue("(NNN)", vector_buffer(std::move(s.from)), vector_buffer(std::move(s.to)),
                        vector_buffer(std::move(s.stage)));
+}
+
+// The rows of a file of step rows, one after the other; the facts in it; bytes that could not be read.
+PyObject* py_step_rows(PyObject*, PyObject* given) {
+  View bytes;
+  if (!bytes.take(given)) return nullptr;
+  dft::RowBlocks found;
+  {
+    const WithoutLock released;
+    found = dft::read_row_blocks({bytes.as<char>(), bytes.count(1)});
+  }
+  dft::py::Ref facts(PyList_New(0));
+  for (const std::string& each : found.facts) {
+    dft::py::Ref text(dft::py::text_object(each));
+    if (!facts || !text || PyList_Append(facts.get(), text.get()) < 0) return nullptr;
+  }
+  if (!facts) return nullptr;
+  return Py_BuildValue("(NNK)", vector_buffer(std::move(found.rows)), facts.release(),
+                       static_cast<unsigned long long>(found.damaged));
+}
+
+// For rows made elsewhere: the bytes of a file with these rows and facts.
+PyObject* py_pack_step_rows(PyObject*, PyObject* args) {
+  PyObject* given;
+  const char* facts;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "Os#", &given, &facts, &size)) return nullptr;
+  View rows;
+  if (!rows.take(given)) return nullptr;
+  const size_t n = rows.count(sizeof(dft::StepRow));
+  std::string out;
+  {
+    const WithoutLock released;
+    std::vector<dft::StepRow> all(n);
+    if (n) memcpy(static_cast<void*>(all.data()), rows.as<char>(), n * sizeof(dft::StepRow));
+    dft::append_fact_block(out, {facts, size_t(size)});
+    dft::append_row_blocks(out, all);
+  }
+  return PyBytes_FromStringAndSize(out.data(), Py_ssize_t(out.size()));
+}
+
+PyObject* py_step_row_columns(PyObject*, PyObject*) {
+  dft::py::Ref out(PyTuple_New(Py_ssize_t(dft::kRowColumns)));
+  for (size_t i = 0; out && i < dft::kRowColumns; ++i) {
+    PyObject* name = dft::py::text_object(dft::row_column(i));
+    if (!name) return nullptr;
+    PyTuple_SET_ITEM(out.get(), Py_ssize_t(i), name);
+  }
+  return out.release();
+}
+
+// The recorder's view of what stands in analyze/stages.py.
+PyObject* py_event_class(PyObject*, PyObject* args) {
+  const char *category, *name;
+  if (!PyArg_ParseTuple(args, "ss", &category, &name)) return nullptr;
+  return PyLong_FromLong(long(dft::kind_of_event(category, name).cls));
+}
+
+PyObject* py_stage_rules(PyObject*, PyObject*) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(dft::stage_rules()),
+                                   dft::kEventClasses * dft::kRowStageCount);
 }
 
 // Arrow validity bitmap of an int64 column (kMissing) or an int32 code column (-1); None when nothing is missing.
@@ -257,6 +323,12 @@ PyMethodDef functions[] = {
      "pixels(start, end, pair, class_of_pair, classes, sums, block, visible, t0, t1, width, steps) -> (class, fill)"},
     {"stack", guarded<py_stack>, METH_VARARGS,
      "stack(lane, start, end, slack) -> the row of each span, below what holds it; spans sorted, outer first"},
+    {"step_rows", guarded<py_step_rows>, METH_O,
+     "step_rows(bytes) -> (rows of int64 values, facts as JSON, bytes that belong to no readable block)"},
+    {"pack_step_rows", guarded<py_pack_step_rows>, METH_VARARGS, "pack_step_rows(rows, facts) -> bytes of such a file"},
+    {"step_row_columns", guarded<py_step_row_columns>, METH_NOARGS, "step_row_columns() -> names"},
+    {"event_class", guarded<py_event_class>, METH_VARARGS, "event_class(category, name) -> class, for the recorder"},
+    {"stage_rules", guarded<py_stage_rules>, METH_NOARGS, "stage_rules() -> [class][stage around] -> stage"},
     {"timeline", guarded<py_timeline>, METH_VARARGS,
      "timeline(ts, dur, cls, rule, stages, none) -> (from, to, stage) of one thread's exclusive timeline"},
     {"validity", guarded<py_validity>, METH_VARARGS, "validity(column, width) -> (Arrow bitmap or None, nulls)"},

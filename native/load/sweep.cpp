@@ -88,48 +88,4 @@ void stack(const int64_t* lane, const int64_t* start, const int64_t* end, size_t
   }
 }
 
-Segments timeline(const int64_t* ts, const int64_t* dur, const uint8_t* cls, size_t n, const uint8_t* rule,
-                  size_t stages, uint8_t none) {
-  std::vector<uint32_t> order(n);
-  std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-    if (ts[a] != ts[b]) return ts[a] < ts[b];
-    if (dur[a] != dur[b]) return dur[a] > dur[b];
-    return a > b;  // parents are written after their children
-  });
-  Segments out;
-  const auto emit = [&](int64_t from, int64_t to, uint8_t stage) {
-    if (to <= from) return;
-    if (!out.to.empty() && out.to.back() == from && out.stage.back() == stage) {
-      out.to.back() = to;
-      return;
-    }
-    out.from.push_back(from);
-    out.to.push_back(to);
-    out.stage.push_back(stage);
-  };
-  struct Open {
-    int64_t end;
-    uint8_t stage;
-  };
-  std::vector<Open> stack;
-  int64_t now = 0;
-  const auto close_until = [&](int64_t t) {
-    while (!stack.empty() && stack.back().end <= t) {
-      emit(now, stack.back().end, stack.back().stage);
-      now = std::max(now, stack.back().end);
-      stack.pop_back();
-    }
-  };
-  for (const uint32_t i : order) {
-    close_until(ts[i]);
-    if (!stack.empty()) emit(now, ts[i], stack.back().stage);
-    now = std::max(now, ts[i]);
-    const uint8_t above = stack.empty() ? none : stack.back().stage;
-    stack.push_back({ts[i] + dur[i], rule[cls[i] * stages + above]});
-  }
-  close_until(std::numeric_limits<int64_t>::max());
-  return out;
-}
-
 }  // namespace dft::load

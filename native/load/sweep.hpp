@@ -1,4 +1,4 @@
-// Interval sweeps that an analysis needs per event: self time, and who owns each instant of a thread.
+// Interval sweeps that an analysis needs per event: self time, nesting, rows for drawing.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +25,5 @@ void nest(const int64_t* tid, const int64_t* ts, const int64_t* dur, size_t n, i
 // Spans come lane by lane in the order of their start, an outer one first. Overlaps of up to `slack` count as none: the
 // ends of neighbours may differ by the unit of the clock.
 void stack(const int64_t* lane, const int64_t* start, const int64_t* end, size_t n, int64_t slack, int32_t* row);
-
-struct Segments {
-  std::vector<int64_t> from, to;
-  std::vector<uint8_t> stage;
-};
-
-// The exclusive timeline of one thread: at each instant the innermost open event decides.
-// `rule[class * stages + stage of the parent]` gives an event's stage; `none` is the stage outside of all.
-Segments timeline(const int64_t* ts, const int64_t* dur, const uint8_t* cls, size_t n, const uint8_t* rule,
-                  size_t stages, uint8_t none);
 
 }  // namespace dft::load

@@ -160,6 +160,11 @@ PyObject* py_identify_run(PyObject*, PyObject* stem) {
   return PyUnicode_FromStringAndSize(id.data(), Py_ssize_t(id.size()));
 }
 
+PyObject* py_spool_path(PyObject*, PyObject* name) {
+  std::string path = spool_path(text_of(name));
+  return PyUnicode_DecodeFSDefaultAndSize(path.data(), Py_ssize_t(path.size()));
+}
+
 // For the environment of processes started from now on, this one having given the name.
 PyObject* py_given_names(PyObject*, PyObject* path) {
   std::string names = given_names_with(run_id(), text_of(path));
@@ -185,6 +190,35 @@ PyObject* py_stats(PyObject*, PyObject*) {
   return Py_BuildValue("{sKsKsKsKsKsKsK}", "events", s.events, "dropped_ring_full", s.dropped[int(Drop::kRingFull)],
                        "dropped_disk", s.dropped[int(Drop::kDisk)], "dropped_size_limit",
                        s.dropped[int(Drop::kSizeLimit)], "bytes", s.bytes, "rings", s.rings, "members", s.members);
+}
+
+PyObject* row_object(const StepRow& row) {
+  Ref out(PyDict_New());
+  int64_t values[kRowColumns];
+  memcpy(values, &row, sizeof values);
+  for (size_t i = 0; out && i < kRowColumns; ++i) {
+    Ref value(PyLong_FromLongLong(values[i]));
+    if (!value || PyDict_SetItemString(out.get(), row_column(i).c_str(), value.get()) < 0) return nullptr;
+  }
+  return out.release();
+}
+
+// last_row(): the latest step of this process as it will be in the file of rows; None before the first.
+PyObject* py_last_row(PyObject*, PyObject*) {
+  auto known = session_rows();
+  if (!known) Py_RETURN_NONE;
+  return row_object(known->last);
+}
+
+// row_sums(): how many steps there were, and the sums of their columns; None before the first.
+PyObject* py_row_sums(PyObject*, PyObject*) {
+  auto known = session_rows();
+  if (!known) Py_RETURN_NONE;
+  Ref sums(row_object(known->sums)), steps(PyLong_FromUnsignedLongLong(known->steps));
+  if (!sums || !steps || PyDict_SetItemString(sums.get(), "steps", steps.get()) < 0) return nullptr;
+  for (const char* of_one : {"epoch", "step", "start_us"})
+    if (PyDict_DelItemString(sums.get(), of_one) < 0) return nullptr;
+  return sums.release();
 }
 
 // Owned by the caller; text of the file system, whatever its bytes.
@@ -429,8 +463,11 @@ PyMethodDef g_session_functions[] = {
     {"run_id", py_run_id, METH_NOARGS, nullptr},
     {"identify_run", py_identify_run, METH_O, nullptr},
     {"given_names", py_given_names, METH_O, nullptr},
+    {"spool_path", py_spool_path, METH_O, nullptr},
     {"environment", py_environment, METH_NOARGS, nullptr},
     {"stats", py_stats, METH_NOARGS, nullptr},
+    {"last_row", py_last_row, METH_NOARGS, nullptr},
+    {"row_sums", py_row_sums, METH_NOARGS, nullptr},
     {"recover", py_recover, METH_VARARGS, nullptr},
     {"rings", py_rings, METH_O, nullptr},
     {"recover_ring", py_recover_ring, METH_VARARGS, nullptr},

@@ -1,6 +1,10 @@
 #include "session/environment.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <cstring>
 
@@ -172,6 +176,7 @@ Settings settings_from(const SettingValues& values) {
   text("ring_dir", &s.ring_dir);
   text("data_dir", &s.data_dir);
   text("log_file", &s.prefix);
+  s.prefix = spool_path(s.prefix);
   for (const char* name : {"run_name", "run_tags", "run_git"}) {
     std::string given;
     text(name, &given);
@@ -187,6 +192,30 @@ Settings settings_from(const SettingValues& values) {
   number("disable_cuda", &no_cuda);
   s.trace_cuda = !no_cuda;
   return s;
+}
+
+std::string spool_path(const std::string& name) {
+  size_t scheme = name.find("://");
+  bool is_url = scheme != name.npos && scheme > 1 && std::all_of(name.begin(), name.begin() + long(scheme), [](char c) {
+                  return isalnum(static_cast<unsigned char>(c)) || c == '+' || c == '-' || c == '.';
+                });
+  if (!is_url) return name;
+  std::string below = name.substr(0, scheme);
+  if (below == "file") return name.substr(scheme + 3);
+  // No part of the name leads out of the spool.
+  for (size_t at = scheme + 3; at < name.size();) {
+    size_t end = std::min(name.find('/', at), name.size());
+    std::string part = name.substr(at, end - at);
+    if (!part.empty()) below += "/" + (part == ".." || part == "." ? std::string(part.size(), '_') : part);
+    at = end + 1;
+  }
+  if (const char* given = getenv("DFTRACER_SPOOL"); given && *given) return std::string(given) + "/" + below;
+  const char* place = getenv("TMPDIR");
+  std::string own = std::string(place && *place ? place : "/tmp") + "/dftracer-spool-" + std::to_string(getuid());
+  struct stat found;
+  mkdir(own.c_str(), 0700);
+  bool is_ours = lstat(own.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == getuid();
+  return (is_ours ? own : "dftracer-spool") + "/" + below;
 }
 
 Rank rank_in_environment() {

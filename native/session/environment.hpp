@@ -24,6 +24,9 @@ std::optional<SettingValue> read_setting(const SettingRow& row, const std::strin
 // Every setting: from the environment, or its default if it is not set there or invalid.
 DFT_API SettingValues settings_in_environment();
 DFT_API Settings settings_from(const SettingValues& values);
+// Where traces wait that are meant for a store (`s3://bucket/job/trace`): below DFTRACER_SPOOL, otherwise in a
+// directory of the user's own. Other names stay as they are.
+DFT_API std::string spool_path(const std::string& name);
 
 struct Rank {
   std::string rank, local_rank, world_size;  // digits, or empty where the launcher does not say

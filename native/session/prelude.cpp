@@ -13,6 +13,7 @@
 #include "format/json.hpp"
 #include "format/md5.hpp"
 #include "format/run_record.hpp"
+#include "format/step_row.hpp"
 #include "record/clock.hpp"
 #include "record/process_life.hpp"
 #include "record/process_owner.hpp"
@@ -114,6 +115,7 @@ Prelude make_prelude(Session* s) {
                 python_version(),
                 joined(words, ' ').substr(0, kLongestCommand)};
   metadata(kRunKind, kRunKind, run.id, run_arguments(run));
+  s->writer.set_row_facts(row_facts(run, pid), int64_t(process_start_us(*s, start_us)));
   metadata("thread_name", std::to_string(pid), "thread_name");
   metadata("FH", cwd, short_hash(cwd));
   metadata("SH", command, short_hash(command));

@@ -273,6 +273,13 @@ void rename_session(const std::string& path) {
   show(s);
 }
 
+std::optional<RowSums> session_rows() {
+  std::lock_guard lock(state().mutex);
+  Session* s = state().session;
+  if (!s || !s->recording) return std::nullopt;
+  return s->writer.rows_known();
+}
+
 Stats session_stats() {
   State& g = state();
   std::lock_guard lock(g.mutex);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "record/session_calls.hpp"
 #include "record/settings.hpp"
 #include "record/warn_once.hpp"
+#include "write/row_maker.hpp"
 
 namespace dft {
 
@@ -28,6 +30,8 @@ DFT_API std::string session_path();
 // The id of the run this process belongs to; empty as long as it is not known.
 DFT_API std::string run_id();
 DFT_API Stats session_stats();
+// The latest step, and the sums of all; nothing before the first.
+DFT_API std::optional<RowSums> session_rows();
 // Gives the armed session another file; renames the one in use if it has begun.
 DFT_API void rename_session(const std::string& path);
 DFT_API uint64_t now_epoch_ns();

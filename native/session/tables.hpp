@@ -9,7 +9,7 @@ namespace dft {
 struct SettingRow {
   const char* name;
   const char* variable;
-  const char* kind;  // bool, int, size, choice, text, path or dirs
+  const char* kind;  // bool, int, size, choice, text, path, dirs or list
   const char* fallback;
   int64_t low, high;
   bool power_of_two;
@@ -45,6 +45,8 @@ inline constexpr SettingRow kSettings[] = {
     {"device_events", "DFTRACER_DEVICE_EVENTS", "bool", "1", 0, 9223372036854775807, false, {}},
     {"auto", "DFTRACER_AUTO", "choice", "OFF", 0, 9223372036854775807, false, {"OFF", "TORCH"}},
     {"auto_modules", "DFTRACER_AUTO_MODULES", "bool", "0", 0, 9223372036854775807, false, {}},
+    {"metrics", "DFTRACER_METRICS", "list", "", 0, 9223372036854775807, false, {}},
+    {"metrics_ms", "DFTRACER_METRICS_MS", "int", "5000", 100, 3600000, false, {}},
     {"run_name", "DFTRACER_RUN_NAME", "text", "", 0, 9223372036854775807, false, {}},
     {"run_tags", "DFTRACER_RUN_TAGS", "text", "", 0, 9223372036854775807, false, {}},
     {"run_git", "DFTRACER_RUN_GIT", "text", "", 0, 9223372036854775807, false, {}},

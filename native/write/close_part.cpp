@@ -87,6 +87,8 @@ void Writer::remove_oldest_parts() {
 void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
   slots_ = slots;
   complete_ = pump(slots, true);
+  rows_.finish(int64_t(clock_.to_epoch_ns(take_anchor().ticks) / 1000));
+  write_rows();
   // The limit may have been reached in the middle of that: the rest is dropped, counted and reported.
   auto left = [](RingSlot* s) { return s->map.header->head.load(std::memory_order_acquire) != s->read; };
   if (complete_ && over_limit() && std::any_of(slots.begin(), slots.end(), left)) complete_ = pump(slots, true);

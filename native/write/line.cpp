@@ -54,7 +54,8 @@ char* LineFormatter::write_times(char* p, uint64_t start_ns, uint64_t end_ns, Li
   p = put(p, envelope::kTs);
   p = put_uint(p, start);
   p = put(p, envelope::kDuration);
-  p = put_uint(p, end > start ? end - start : 0);
+  line->dur = end > start ? end - start : 0;
+  p = put_uint(p, line->dur);
   line->ts = start;
   line->event = true;
   return p;

@@ -21,6 +21,7 @@ class LineFormatter {
 
   struct Line {
     uint64_t ts = 0;  // us; 0 for records without a time
+    uint64_t dur = 0;
     bool event = false;
   };
   // Upper bound of the line's length.

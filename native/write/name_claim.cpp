@@ -96,6 +96,7 @@ bool move_aside(const std::string& path, const ExistingTrace& seen) {
     if (error != 0) return error == ENOENT;
     if (look_at(target).is_same_file(seen)) {
       move_parts(path, seen, target);
+      rename_exclusively(rows_of(path), rows_of(target));
     } else {
       rename_exclusively(target, path);  // another process was faster, and this one is its file
     }

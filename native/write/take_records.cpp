@@ -47,6 +47,7 @@ bool Writer::take_large(RingSlot* slot, const Record& r, int64_t tid) {
   bool on_heap = r.flags & kOnHeap;
   if (on_heap) memcpy(payload, r.payload(), sizeof payload);
   slot->read += head.size;
+  if (line.event) rows_.see(r, tid, line.ts, line.dur);
   if (!commit_bytes(slots_, file_size_, encoded, false)) {
     slot->read -= head.size;
     return false;
@@ -158,6 +159,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
     spool_used_ += size_t(end - start);
     new_facts_.count(line.ts);
     if (r.kind == Kind::kMetadata) names_.note(r);
+    if (line.event) rows_.see(r, tid, line.ts, line.dur);
     count_taken(line);
     release_payload(r);
     slot->read += r.size;
@@ -170,6 +172,14 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
   return room;
 }
 
+// The rows go on where the detail does not.
+void Writer::see_unwritten(const Record& r, int64_t tid) {
+  bool absolute = r.flags & kAbsoluteTime;
+  uint64_t start = (absolute ? r.start : clock_.to_epoch_ns(r.start)) / 1000;
+  uint64_t end = (absolute ? r.end : clock_.to_epoch_ns(r.end)) / 1000;
+  rows_.see(r, tid, start, end > start ? end - start : 0);
+}
+
 void Writer::discard(const std::vector<RingSlot*>& slots) {
   FileHeader* h = rings_.header();
   for (RingSlot* s : slots) {
@@ -177,6 +187,7 @@ void Writer::discard(const std::vector<RingSlot*>& slots) {
     uint64_t n = 0;
     for (; s->read < head; ++n) {
       const auto& r = *reinterpret_cast<const Record*>(s->map.data + (s->read & (s->map.capacity - 1)));
+      see_unwritten(r, s->map.header->tid.load(std::memory_order_relaxed));
       release_payload(r);
       s->read += r.size;
     }
@@ -218,10 +229,12 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
     warn_once("the trace has reached DFTRACER_MAX_SIZE; further events are dropped and counted");
     if (uncommitted() && !commit_tail(slots)) return false;
     discard(slots);
+    write_rows();
     return true;
   }
   failing_ = false;
   if (!drain(slots)) return false;
+  write_rows();
   uint64_t now = monotonic_ns();
   if (spool_used_ >= kCutSize && !cut_member(slots)) return false;
   bool due = now - last_commit_ns_ >= settings_.flush_ms * kMillisecond / 2;

@@ -26,6 +26,8 @@ std::string with_suffix(const std::string& path, bool compress) {
   return without_suffix(path) + (compress ? ".pfw.gz" : ".pfw");
 }
 
+std::string rows_of(const std::string& path) { return without_suffix(path) + ".rows"; }
+
 std::string absolute_path(const std::string& path) {
   if (!path.empty() && path[0] == '/') return path;
   char cwd[PATH_MAX];
@@ -82,6 +84,10 @@ Claim TraceFile::claim(const std::string& path, const Claimant& claimant) {
   Claim claim = claim_name(path_, path, claimant);
   if (claim == Claim::kGranted) path_ = path;
   return claim;
+}
+
+void TraceFile::rename_to(const std::string& path) {
+  if (path != path_ && rename_exclusively(path_, path) == 0) path_ = path;
 }
 
 bool TraceFile::reopen_if_stolen() {

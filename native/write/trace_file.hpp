@@ -12,6 +12,8 @@ namespace dft {
 // `run`, `run.pfw` and `run.pfw.gz` all mean run.pfw.gz when compressing, run.pfw otherwise.
 std::string with_suffix(const std::string& path, bool compress);
 std::string without_suffix(const std::string& path);
+// The file of rows of a trace, given its name with or without a suffix.
+std::string rows_of(const std::string& path);
 std::string absolute_path(const std::string& path);
 // The whole path of a trace without its suffix. A trace in a directory that is only named needs a name that readers
 // see.
@@ -36,6 +38,8 @@ class TraceFile {
   bool create(const std::string& path);
   // Gives it another name; if that fails, it keeps its current one.
   Claim claim(const std::string& path, const Claimant& claimant);
+  // The same for a file that no other process wants.
+  void rename_to(const std::string& path);
   bool write_at(uint64_t offset, std::string_view bytes);
   // Truncates the file to `size`.
   bool truncate(uint64_t size);

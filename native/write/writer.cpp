@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "format/envelope.hpp"
+#include "record/names.hpp"
 #include "record/warn_once.hpp"
 
 namespace dft {
@@ -76,7 +77,41 @@ void Writer::set_commit(uint64_t size, CommitState state) {
 bool Writer::rename_to(const std::string& path) {
   if (!file_.is_open() || claim(path) != Claim::kGranted) return false;
   if (part_ == 1) stem_ = without_suffix(path);
+  if (row_file_.is_open()) row_file_.rename_to(rows_of(path));
   return true;
+}
+
+void Writer::set_row_facts(std::string json, int64_t began_us) {
+  row_facts_ = std::move(json);
+  rows_.begin(name_of, began_us);
+}
+
+// Beside the trace, under its name; a file of that name that is not ours stays.
+bool Writer::open_row_file() {
+  if (row_file_.is_open()) return true;
+  std::string stem = stem_.empty() ? without_suffix(fallback_path_) : stem_;
+  std::string own = fallback_stem_.empty() ? without_suffix(fallback_path_) : fallback_stem_;
+  return row_file_.create(rows_of(stem)) || (own != stem && row_file_.create(rows_of(own)));
+}
+
+// A failing disk costs the trace first; of the rows as much is kept as could be of use.
+void Writer::write_rows() {
+  constexpr size_t kMostUnwritten = 4 << 20;
+  rows_.settle();
+  std::vector<StepRow> rows = rows_.take();
+  std::string told = rows_.take_told();
+  if (!told.empty() && row_facts_.find("\"rank\":") == row_facts_.npos) {
+    row_facts_ += told;
+    if (row_file_size_) append_fact_block(unwritten_rows_, row_facts_ + '}');
+  }
+  if (unwritten_rows_.size() < kMostUnwritten) append_row_blocks(unwritten_rows_, rows);
+  if (unwritten_rows_.empty() || !open_row_file()) return;
+  std::string bytes;
+  if (row_file_size_ == 0) append_fact_block(bytes, row_facts_ + '}');
+  bytes += unwritten_rows_;
+  if (!row_file_.write_at(row_file_size_, bytes)) return;
+  row_file_size_ += bytes.size();
+  unwritten_rows_.clear();
 }
 
 void Writer::set_prelude(Prelude prelude) {

@@ -12,6 +12,7 @@
 #include "write/file_names.hpp"
 #include "write/gzip.hpp"
 #include "write/line.hpp"
+#include "write/row_maker.hpp"
 #include "write/trace_file.hpp"
 
 namespace dft {
@@ -40,12 +41,17 @@ class Writer {
   void set_target(std::string requested_path, std::string fallback_path, Claimant claimant);
   // Puts the opening records where recovery finds them even if the file is never opened.
   void set_prelude(Prelude prelude);
+  // What the file of rows says about the process, as JSON without its last brace; when it began.
+  void set_row_facts(std::string json, int64_t began_us);
   // Additional arguments for the closing record.
   void set_closing_facts(void (*append)(std::string* args)) { closing_facts_ = append; }
   // False if the file system rejects it; every later write tries again.
   bool ensure_open();
   // In the child of a fork: the file is the parent's.
-  void abandon() { file_.close(); }
+  void abandon() {
+    file_.close();
+    row_file_.close();
+  }
 
   // Writes what the slots contain now. `force`: also what is younger than the flush interval.
   // False while the file system rejects writes.
@@ -68,6 +74,8 @@ class Writer {
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return earlier_parts_ + file_size_; }
   uint64_t members() const { return members_; }
+  // Of the steps so far; any thread may ask.
+  std::optional<RowSums> rows_known() const { return rows_.known(); }
   // Grows while the writer makes progress; any thread may read it.
   uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
 
@@ -77,7 +85,10 @@ class Writer {
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
   void count_taken(const LineFormatter::Line& line);
   void publish_count();
+  void see_unwritten(const Record& r, int64_t tid);
   void discard(const std::vector<RingSlot*>& slots);
+  void write_rows();
+  bool open_row_file();
   bool commit_whole(const std::vector<RingSlot*>& slots);
   bool commit_tail(const std::vector<RingSlot*>& slots);
   void keep_as_tail();
@@ -110,6 +121,10 @@ class Writer {
   Gzip gzip_;
   TraceFile file_;
   FileNames names_;
+  RowMaker rows_;
+  TraceFile row_file_;
+  uint64_t row_file_size_ = 0;
+  std::string row_facts_, unwritten_rows_;
   std::string requested_path_, fallback_path_;
   std::string stem_, fallback_stem_;  // of the first part's names
   Claimant claimant_;

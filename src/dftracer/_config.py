@@ -178,6 +178,12 @@ def _read_dirs(raw: object) -> str:
     return _read_path(raw)
 
 
+def _read_list(raw: object) -> str:
+    if isinstance(raw, (list, tuple)):
+        return ",".join(_read_path(each) for each in raw)
+    return _read_path(raw)
+
+
 _READERS: dict[str, Callable[[object], bool | int | str]] = {
     "bool": _read_bool,
     "int": _read_int,
@@ -186,6 +192,7 @@ _READERS: dict[str, Callable[[object], bool | int | str]] = {
     "text": _read_text,
     "path": _read_path,
     "dirs": _read_dirs,
+    "list": _read_list,
 }
 
 # The order is that of the documentation. The preloaded library has the same table: after a change run
@@ -319,6 +326,21 @@ SETTINGS: tuple[Setting, ...] = (
         "With automatic tracing: also record the forward pass of every module (`dftracer run --modules`).",
     ),
     Setting(
+        "metrics",
+        "list",
+        "",
+        "Where the figures of the training go while it runs, separated by commas: `prometheus:PORT`, "
+        "`textfile:PATH`, `otlp:URL`, `tensorboard:DIR`, `wandb`, `mlflow` ([guide](guide-metrics.md)).",
+    ),
+    Setting(
+        "metrics_ms",
+        "int",
+        5000,
+        "How often, in ms, they are written; Prometheus asks for them itself.",
+        low=100,
+        high=3_600_000,
+    ),
+    Setting(
         "run_name",
         "text",
         "",
@@ -371,6 +393,8 @@ class Settings:
     device_events: bool
     auto: str
     auto_modules: bool
+    metrics: str
+    metrics_ms: int
     run_name: str
     run_tags: str
     run_git: str

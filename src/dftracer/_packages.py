@@ -22,7 +22,9 @@ _INSTALLED_AS = {
     "dateutil": "python-dateutil",
 }
 _IMPORTED_AS = {package: module for module, package in _INSTALLED_AS.items()} | {
-    "protobuf": "google.protobuf"
+    "protobuf": "google.protobuf",
+    "opentelemetry-sdk": "opentelemetry.sdk",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
 }
 
 

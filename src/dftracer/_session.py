@@ -112,6 +112,7 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
             name = os.fsdecode(path) or None
         except TypeError:
             _messages.error(f"initialize_log: {path!r} is not a file name; using {SETTINGS.log_file}")
+    name = _local(name)
     if data_dir is not None and (_joined or not _core.active()):
         # Children that do not fork from here read it from the environment.
         directories = _config.set_data_dir(data_dir)
@@ -133,6 +134,24 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     if name is not None and stem is not None:
         _inherited.report_stem(stem)
     _watch_device()
+    if SETTINGS.metrics and SETTINGS.auto == "OFF":  # otherwise automatic tracing knows who trains
+        from dftracer import metrics  # noqa: PLC0415 - for those who ask for it
+
+        metrics.training_begins()
+
+
+def _local(name: str | None) -> str | None:
+    """The name of a trace on this machine; one that is meant for a store waits here until it is sent."""
+    url = SETTINGS.log_file if name is None else name
+    if "://" not in url:
+        return name
+    place = _core.spool_path(url)
+    from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
+
+    if place != url and not _inherited.announced_session() and not _config.rank_info().rank:
+        folder, target = os.path.dirname(place), url.rpartition("/")[0]
+        _messages.always(f"traces wait in {folder}: dftracer ship {folder} {target} sends them")
+    return name if name is None else place
 
 
 def _say_that_it_is_off() -> None:

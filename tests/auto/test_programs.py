@@ -90,3 +90,20 @@ def test_collectives_of_ddp_are_a_part_of_backward(run: str, nursery: Nursery) -
     # Backward takes 0.04 s; the faster rank waits in it for the other, whose batches take 0.1 s longer.
     assert len(waits) == 24
     assert waits[18] >= 90_000  # the median of that rank
+
+
+@pytest.mark.parametrize("run", list(RUNS))
+def test_the_rows_of_the_steps_are_the_ledger_of_the_report(run: str, nursery: Nursery) -> None:
+    from dftracer.load.rows import STAGES, ranks_of, read_row_files
+
+    found = nursery.outcome(run)
+    files = read_row_files(found.directory)
+    ledger = found.report["ledger"]
+    assert sorted(str(rank) for rank in ranks_of(files)) == sorted(ledger["ranks"])
+    for file, rank in zip(files, ranks_of(files), strict=True):
+        assert file.damaged == 0
+        assert len(file.steps) == sum(1 for step in ledger["steps"] if step["rank"] == rank)
+        rows = dict(zip(STAGES, (file.stages.sum(axis=0) / 1e6).tolist(), strict=True))
+        wall = sum(rows.values())
+        for stage, seconds in ledger["ranks"][str(rank)].items():
+            assert rows[stage] == pytest.approx(seconds or 0.0, rel=0.01, abs=0.001 * wall), stage

@@ -109,7 +109,7 @@ def checkpoint(run: Run) -> None:
 
 def training(run: Run) -> None:
     files = [p for p in run.written if "training" in p]
-    assert files == ["cwd/training.pfw.gz"], run.written
+    assert files == ["cwd/training.pfw.gz", "cwd/training.rows"], run.written
     trace = run_in_cwd(run)
     assert _cats(trace) == {
         ("pipeline", "train"): 1,

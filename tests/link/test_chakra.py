@@ -85,6 +85,8 @@ def test_fields_are_those_of_the_traces(recorded: Path, gloo: Path) -> None:
         found = _attributes(node)
         for name in ("rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema"):
             assert found[name] == attributes(source)[name]
+        kinds = {a.name: a.WhichOneof("value") for a in node.attr if isinstance(found[a.name], int)}
+        assert {k for n, k in kinds.items() if n != "is_cpu_op"} == {"int64_val"}, "as Chakra's converter"
         assert node.name == source["name"]
         assert found["is_cpu_op"] is (node.type not in (5, 6, 7))
         assert len(found) == len(node.attr), "each attribute once"

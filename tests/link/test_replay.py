@@ -65,10 +65,33 @@ def overlapping(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("overlap") / "out", "--layers", "5", "--width", "256")
 
 
-@pytest.mark.parametrize("which", ["h200", "recorded", "overlapping"])
+@pytest.fixture(scope="module")
+def gathering(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks that also gather: gloo copies what it received inside its own record."""
+    return record(tmp_path_factory.mktemp("gather") / "out", "--layers", "1", "--gather", "300000")
+
+
+@pytest.mark.parametrize("which", ["h200", "recorded", "overlapping", "gathering"])
 def test_replay(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """No path is longer than the run was, and the replay within 5 % of it."""
     for nodes in linked(request.getfixturevalue(which), tmp_path):
         wall = wall_us(nodes)
         assert longest_us(nodes) <= wall
         assert 0.95 * wall <= replayed_us(nodes) <= 1.05 * wall
+
+
+def test_the_time_of_a_transfer_is_on_its_collective(gathering: Path, tmp_path: Path) -> None:
+    """A simulator replaces the collective's time: what it copies afterwards keeps its own, and no more."""
+    for nodes in linked(gathering, tmp_path):
+        gathers = [n for n in nodes if n.name == "gloo:all_gather"]
+        assert len(gathers) == 2
+        for gather in gathers:
+            assert gather.type == 7
+            own = attributes(gather)
+            assert own["exclusive_ns"] > 0
+            assert gather.duration_micros >= own["exclusive_ns"] // 1000
+            end = gather.start_time_micros + own["inclusive_ns"] // 1000
+            inside = [n for n in nodes if gather.id in n.ctrl_deps and n.start_time_micros < end]
+            assert inside, "this torch copies outside of the record"
+            for known in map(attributes, inside):
+                assert known["duration_ns"] == known["exclusive_ns"]

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import analyze
+from dftracer.analyze.goodput import goodput
 from dftracer.report import document
-from dftracer.report.head import ended_words, notes
+from dftracer.report.contents import ended_words, notes
 from support.process import clean_environment
 
 pytest.importorskip("torch")
@@ -171,6 +172,14 @@ def test_a_rank_that_fails_and_is_restarted(tmp_path: Path) -> None:
     assert any(
         line.startswith("Attempt 1 of 2: Rank 1 failed after 7 steps: RuntimeError") for line in notes(a)
     )
+    # Nothing was saved: the second attempt begins again.
+    job = goodput([tmp_path / "traces"]).to_json()
+    assert [each["first_step"] for each in job["attempts"]] == [0, 0]
+    assert [each["ended"]["exit_code"] for each in job["attempts"]] == [1, 0]
+    assert job["attempts"][1]["last_step"] == 29
+    assert job["recomputed_steps"] == job["attempts"][0]["last_step"] + 1
+    assert job["parts"]["recomputed"] > 0
+    assert job["productive_s"] + sum(job["parts"].values()) == pytest.approx(job["wall_s"], rel=1e-3)
 
 
 def test_compilation_is_a_part_of_the_run_and_leads_where_it_is_the_largest(tmp_path: Path) -> None:

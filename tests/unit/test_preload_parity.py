@@ -27,6 +27,7 @@ VALUES = {
     "choice": ["FUNCTION", "preload", " Hybrid ", "WARNING", "warn", "error", "info ", "DEBUG", "none", "7"],
     "path": ["./x", " spaced ", "/a/b:c", "ü/ß", "~"],
     "dirs": ["all", "/a:/b", " /a", ":"],
+    "list": ["prometheus:9464", "textfile:/a,wandb", " a, b", ","],
     "text": ["a name", " spaced ", "k=v,l=w", "ü/ß", "\t"],
 }  # fmt: skip
 

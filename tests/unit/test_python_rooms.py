@@ -18,12 +18,14 @@ MAY_USE = {
     "format": BASE,
     "python": RECORDER,
     "compat": RECORDER,
-    "torch": RECORDER | {"torch"},
+    "torch": RECORDER | {"torch", "metrics"},
     "hooks": RECORDER | {"torch", "hooks"},
-    "auto": RECORDER | {"torch", "auto"},
+    "auto": RECORDER | {"torch", "auto", "metrics"},
+    "metrics": BASE | {"metrics"},
     # `dftracer collect` is `dftracer run` plus windows.
     "collect": RECORDER | {"torch", "auto", "collect"},
     "load": BASE | {"load"},
+    "live": BASE | {"load", "live"},
     "link": BASE | {"load", "link"},
     "analyze": ANALYSIS,
 }
@@ -46,9 +48,11 @@ BACKWARDS = {
     ("_session.py", "dftracer.torch.device"),
     # What is already decorated or looped over begins to record when tracing is switched on.
     ("_session.py", "dftracer.python._decorate"),
+    # An annotated program that says where its trace goes is one that may train.
+    ("_session.py", "dftracer.metrics"),
     # How they show themselves in a notebook.
-    ("analyze/analysis.py", "dftracer.report.fragment.analysis_fragment"),
-    ("analyze/finding.py", "dftracer.report.fragment.findings_fragment"),
+    ("analyze/analysis.py", "dftracer.report.html.analysis_fragment"),
+    ("analyze/finding.py", "dftracer.report.html.findings_fragment"),
 }
 
 

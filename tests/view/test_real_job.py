@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dftracer.view.details import event_details
-from dftracer.view.searching import search
+from dftracer.view.events import event_details, search
 from dftracer.view.source import Source
 
 pytest.importorskip("torch")

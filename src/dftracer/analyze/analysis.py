@@ -75,7 +75,7 @@ class Analysis:
         return f"<Analysis of {size}, {plural(t['ranks'], 'rank')}: {self.verdict}>"
 
     def _repr_html_(self) -> str:
-        from dftracer.report.fragment import analysis_fragment  # noqa: PLC0415 - only where it is shown
+        from dftracer.report.html import analysis_fragment  # noqa: PLC0415 - only where it is shown
 
         return analysis_fragment(self)
 

@@ -10,7 +10,7 @@ from typing import Any
 from dftracer._units import plural
 from dftracer.analyze.job import Job, Rank, attempt_of
 from dftracer.analyze.partial import Partial
-from dftracer.format.run_record import noted_failure, signal_name
+from dftracer.format.files import noted_failure, signal_name
 from dftracer.load.process import as_integer
 
 __all__ = ["Ended", "how_it_ended"]
@@ -86,12 +86,12 @@ def how_it_ended(job: Job) -> Ended:
         # A launcher ends the other ranks when one has failed.
         first = min(failed, key=lambda e: (e[2] is not None, e[3] is None, _when(e[0])))
         partial, code, sent, exception = first
-        step = len(partial.steps) if len(partial.steps) or id(partial) in main_ranks else None
+        step = partial.finished_steps if len(partial.steps) or id(partial) in main_ranks else None
         return Ended(code, sent, exception, partial.process.rank, step, attempts)
     noted = _noted(job)
     rank = job.slowest
     number = None if rank is None else rank.number
-    step = None if rank is None else len(rank.main.steps)
+    step = None if rank is None else rank.main.finished_steps
     if noted is not None:
         return Ended(
             as_integer(noted.get("exit_code"), None), noted.get("signal"), None, number, step, attempts

@@ -14,11 +14,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dftracer import __version__
 from dftracer.analyze.analysis import Analysis, analyze
 from dftracer.analyze.device_bound import device_shares
 from dftracer.analyze.job import attempt_of
-from dftracer.format.files import NoTraces, find_files
+from dftracer.format.files import ROWS_SUFFIX, NoTraces, find_files
 from dftracer.load.files import recover, recover_below
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
 from dftracer.load.runs import Run, find_runs, run_identity
@@ -28,7 +30,11 @@ __all__ = ["RunRow", "cache_file", "list_runs", "runs_below", "tags_of"]
 _CACHE = "runs.json"
 _CACHE_FORMAT = f"2/{__version__}"  # rows of another version may mean something else
 _HEAD = ("pid", "ppid", "rank", "world_size", "host", "start_us", "born_us", "facts", "command", "run")
-_BESIDE = ("ended-*.json", "hang_*.json")  # what others wrote about a run, beside its traces
+_BESIDE = (
+    "ended-*.json",
+    "hang_*.json",
+    f"*{ROWS_SUFFIX}",
+)  # what others wrote about a run, beside its traces
 _KEYS = (
     "run",
     "name",
@@ -60,7 +66,7 @@ class RunRow:
     host: str | None
     ranks: int
     attempt: int  # of its last processes: how often the launcher had restarted them
-    steps: int
+    steps: int | None
     samples_per_s: float | None
     bound: str | None
     ended: dict[str, Any]  # exit_code, signal, exception, rank, step
@@ -226,9 +232,38 @@ def _row(run: Run) -> RunRow:
     )
     try:
         _judge(row, analyze([str(f) for f in run.files], run="all"))
+        _mind_remote_files(row, run.files)
     except NoTraces as problem:  # a process that was killed at once
         row.verdict = str(problem)
     return row
+
+
+def _mind_remote_files(row: RunRow, files: list[Path]) -> None:
+    """Of remote files only the ends may have been read: their step rows say what is missing, if anything."""
+    if not any("dftracer-remote" in file.parts for file in files):
+        return
+    from dftracer.load.remote import origin  # noqa: PLC0415 - for those who read from elsewhere
+    from dftracer.load.rows import DEVICE, read_row_files  # noqa: PLC0415
+
+    copies = [origin(file) for file in files]
+    parts = [copy.url.partition("://") for copy in copies if copy is not None]
+    if len(parts) == len(files):
+        row.path = f"{parts[0][0]}://{os.path.commonpath([os.path.dirname(part[2]) for part in parts])}"
+    if all(copy is None or copy.whole for copy in copies):
+        return
+    row.bound, row.verdict = None, ""
+    row.steps = row.samples_per_s = row.step_s = row.gpu_busy = None
+    ranks = [each for each in read_row_files(files) if len(each.steps)]
+    if not ranks:
+        return
+    slowest = max(ranks, key=lambda each: int(each.column("wall_us").sum()))
+    wall = slowest.column("wall_us")
+    row.steps = len(wall)
+    row.step_s = round(float(np.median(wall)) / 1e6, 6)
+    samples = sum(int(each.column("samples").sum()) for each in ranks)
+    row.samples_per_s = round(samples * 1e6 / int(wall.sum()), 6) if samples and wall.sum() else None
+    if (slowest.column("flags") & DEVICE).any():
+        row.gpu_busy = round(min(1.0, int(slowest.column("device_busy_us").sum()) / int(wall.sum())), 6)
 
 
 def _judge(row: RunRow, a: Analysis) -> None:

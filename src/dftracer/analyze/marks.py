@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import NamedTuple
+
 import numpy as np
 
 from dftracer.analyze.folded import Rows
@@ -18,9 +21,9 @@ from dftracer.analyze.steps import (
     steps_from_step_ends,
 )
 from dftracer.analyze.thresholds import FEW_STEPS, MAJORITY
-from dftracer.load.chunk import Ints
+from dftracer.load.chunk import Chunk, Ints
 
-__all__ = ["MarkTables", "ai_span", "find_steps", "phase_marks"]
+__all__ = ["Checkpoint", "MarkTables", "ai_span", "find_steps", "phase_marks", "read_checkpoints"]
 
 
 _REPLAYS = 3  # times as many replays as other steps: those are the warm-up before the capture
@@ -29,6 +32,44 @@ _REPLAYS = 3  # times as many replays as other steps: those are the warm-up befo
 # Of these it matters where they are, not how many are at the very same place.
 _MANY = 1 << 19
 _PLACES = frozenset({"forward", "learn", "train", "evaluate", "transfer"})
+
+
+class Checkpoint(NamedTuple):
+    """State that was saved, or restored."""
+
+    tid: int
+    start: int
+    end: int
+    restored: bool
+    path: str | None  # as the program gave it
+    counter: int | None  # the number of a step that is in it, if that could be seen
+    failed: bool
+    done: int = 0  # steps of this process that were finished by then
+
+
+def read_checkpoints(
+    chunk: Chunk, rows: Ints, restored: bool, times: tuple[Ints, Ints, Ints]
+) -> list[Checkpoint]:
+    """The checkpoints among some rows."""
+    out = []
+    for row, tid, ts, dur in zip(rows.tolist(), *(t.tolist() for t in times), strict=True):
+        try:
+            facts = json.loads(chunk.args_text(row) or "{}")
+        except (ValueError, RecursionError):
+            facts = {}
+        path, counter = facts.get("path"), facts.get("counter")
+        out.append(
+            Checkpoint(
+                tid,
+                ts,
+                ts + dur,
+                restored,
+                path if isinstance(path, str) else None,
+                counter if isinstance(counter, int) else None,
+                "error" in facts,
+            )
+        )
+    return out
 
 
 class MarkTables:
@@ -59,6 +100,23 @@ class MarkTables:
         table = self.of(kind, tid)
         order = np.argsort(table[1], kind="stable")
         return table[1][order], (table[1] + table[2])[order]
+
+    def count_done(self, steps: StepTable, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+        """The same checkpoints, with how many steps had been finished before each.
+
+        A step that has been updated is done, even if its loop has not come round yet.
+        """
+        updates = self.spans("compute_step")
+        ends = np.sort(updates[1] if updates[1].size else self.spans("learn")[1])
+        out = []
+        for each in checkpoints:
+            done = int(np.searchsorted(steps.end, each.start, side="right"))
+            since = int(steps.end[done - 1]) if done else 0
+            updated = np.searchsorted(ends, each.start, side="right") > np.searchsorted(
+                ends, since, side="right"
+            )
+            out.append(each._replace(done=done + int(updated)))
+        return out
 
     def step_is_whole(self, steps: StepTable) -> bool:
         """Whether `compute.step` surrounds whole steps rather than just the optimizer."""

@@ -16,7 +16,7 @@ import polars as pl
 from dftracer.analyze.account import Backlog, Spent, backlog_of_copies, spent
 from dftracer.analyze.device_parts import DeviceParts, DeviceSides
 from dftracer.analyze.device_rows import DeviceRows
-from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
+from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, Summed, by_process
 from dftracer.analyze.folded import Rows, Sums
 from dftracer.analyze.host_work import HostWork, WorkRows
 from dftracer.analyze.intervals import (
@@ -32,7 +32,7 @@ from dftracer.analyze.intervals import (
 from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
 from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.machine import Counters, Row, join_counters
-from dftracer.analyze.marks import MarkTables, ai_span, find_steps, phase_marks
+from dftracer.analyze.marks import Checkpoint, MarkTables, ai_span, find_steps, phase_marks
 from dftracer.analyze.meetings import MeetingRows, Meetings, find_meetings
 from dftracer.analyze.pairs import IO_READ
 from dftracer.analyze.phases import Marks, Phases, evaluations_that_use_batches, find_phases
@@ -41,6 +41,7 @@ from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
     COMPUTE_STAGES,
+    INPUT_STAGES,
     NONE,
     RULES,
     SHOWS,
@@ -63,6 +64,7 @@ _IO_CLASSES = [CLASSES.index(c) for c in ("item", "read", "io_read", "io_write")
 _COMPUTE_CLASSES = [CLASSES.index(c) for c in (*COMPUTE_STAGES, "update", "any_compute")]
 _UPDATE, _ANY_COMPUTE = CLASSES.index("update"), CLASSES.index("any_compute")
 _IO_WRITE = CLASSES.index("io_write")
+_INPUT = [STAGE_INDEX[s] for s in INPUT_STAGES]
 _FETCH_WAIT, _OWN_CODE = STAGE_INDEX["fetch_wait"], STAGE_INDEX["own_code"]
 
 
@@ -101,6 +103,14 @@ class Partial:
     samples: Samples = field(default_factory=Samples)  # of the program's own code
     meetings: Meetings = field(default_factory=Meetings)  # with other ranks
     blocked: bool = False  # some call of the device's runtime blocked the host
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    input: Intervals = EMPTY  # the thread with the steps waits for data or loads it
+    updated_us: int | None = None  # a last step was updated then, whose end was never reached
+
+    @property
+    def finished_steps(self) -> int:
+        """The steps whose updates were made."""
+        return len(self.steps) + int(self.updated_us is not None)
 
 
 def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
@@ -166,13 +176,18 @@ class _Analyzer:
         self.meetings = MeetingRows()
         self.first: int | None = None
         self.last: int | None = None
+        self.summed_span: tuple[int, int] | None = None
         self.left: dict[int, int] = {}
         self.has_ids = False
         self.told: dict[str, int] = {}
+        self.checkpoints: list[Checkpoint] = []
 
     def absorb(self, d: Digest) -> None:
         self.rows += d.rows - len(d.counters)
         self.counters += d.counters
+        if d.summed is not None:
+            self._renumber(d.source)
+            self._add_sums(d.summed)
         if d.ts.size == 0:
             return
         self._renumber(d.source)
@@ -212,9 +227,23 @@ class _Analyzer:
             d.work[4] = _mapped(self.file_map, d.work[4])
             self.work.add(d.work)
         self.samples.add(d.samples)
+        self.checkpoints += d.checkpoints
         self.meetings.add(d.meetings)
         for kind, rows in d.lineage.items():
             self.lineage.setdefault(kind, []).append(rows)
+
+    def _add_sums(self, summed: Summed) -> None:
+        """Calls without a place in time finer than their interval: they count, but are in no lane."""
+        names = summed.names.with_columns(
+            pl.Series("pair", _mapped(self.pair_map, summed.names["pair"].to_numpy()), dtype=pl.Int32)
+        )
+        self.names.add(names)
+        self.names_aside.add(names)
+        if summed.files is not None and summed.io_time is not None:
+            self.files.add(self._renumbered(summed.files))
+            self.io_time.add(summed.io_time)
+        low, high = self.summed_span or summed.span
+        self.summed_span = min(low, summed.span[0]), max(high, summed.span[1])
 
     def _renumber(self, source: Source) -> None:
         """Maps the numbers of this source to those of the whole process; for the first they are the same."""
@@ -238,6 +267,8 @@ class _Analyzer:
         return frame.with_columns(pl.Series("f", _mapped(self.file_map, codes), dtype=pl.Int32))
 
     def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
+        if self.first is None and self.summed_span is not None:
+            self.first, self.last = self.summed_span
         steps, loops = find_steps(self.marks)
         (tid, ts, dur, code), counts = self.kept.take()
         if self.auto and self.has_ids:
@@ -308,6 +339,10 @@ class _Analyzer:
         work = HostWork.of(self.work, self.keys, paths) if self.devices.rows else HostWork()
         out.devices = self.devices.sides(self.process, lanes, steps, work)
         out.samples = self.samples.joined()
+        out.checkpoints = self.marks.count_done(steps, self.checkpoints)
+        if self.auto and len(steps):
+            updates = self.marks.spans("compute_step", steps.tid)[1]
+            out.updated_us = int(updates.max()) if (updates > steps.end[-1]).any() else None
         if len(steps):
             self._ledger(out, lanes)
         return out, heavy
@@ -342,6 +377,8 @@ class _Analyzer:
             unseen = self._forward_unseen(steps, (start, end), stage)
             out.account[:, _OWN_CODE] += out.account[:, NONE] - unseen
             out.account[:, NONE] = unseen
+        loading = np.isin(stage, _INPUT)
+        out.input = union(start[loading], end[loading])
         wait = stage == _FETCH_WAIT
         in_steps = (start < steps.end[-1]) & (end > steps.start[0]) & wait
         out.waits = difference((start[in_steps], end[in_steps]), aside)

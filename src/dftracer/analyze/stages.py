@@ -3,6 +3,8 @@
 Every event belongs to a class; the rule table says which stage a class takes inside which enclosing stage.
 So a `read` inside `checkpoint.capture` is checkpointing, the same call inside `data.item` is storage read,
 and a user's function inside `forward` stays forward.
+
+The recorder's step rows need the same: native/format/stage.cpp has these tables, too, and a test compares.
 """
 
 from __future__ import annotations

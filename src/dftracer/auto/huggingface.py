@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dftracer import auto
 from dftracer.auto._required import required
+from dftracer.metrics import ask
 from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
@@ -32,9 +33,13 @@ NAME = "Hugging Face Trainer"
 
 
 class DFTracerCallback(TrainerCallback):
-    """Marks the trainer's steps; automatic tracing records what happens inside them."""
+    """Marks the trainer's steps; automatic tracing records what happens inside them.
 
-    def __init__(self) -> None:
+    `metrics` are targets in the form of DFTRACER_METRICS: `DFTracerCallback(metrics="prometheus:9464")`.
+    """
+
+    def __init__(self, metrics: str | None = None) -> None:
+        ask(metrics)
         auto.install()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dftracer import auto
 from dftracer.auto._required import required
+from dftracer.metrics import ask
 from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
@@ -96,10 +97,14 @@ def _hook(trainer: Any, name: str) -> None:
 
 
 class DFTracerCallback(Callback):
-    """Marks the trainer's steps and evaluations; automatic tracing records what happens inside."""
+    """Marks the trainer's steps and evaluations; automatic tracing records what happens inside.
 
-    def __init__(self) -> None:
+    `metrics` are targets in the form of DFTRACER_METRICS: `DFTracerCallback(metrics="prometheus:9464")`.
+    """
+
+    def __init__(self, metrics: str | None = None) -> None:
         super().__init__()
+        ask(metrics)
         auto.install()
 
     def _marks(self, trainer: Any, name: str) -> None:

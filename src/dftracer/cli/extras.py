@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib import metadata
 from threading import Timer
 from typing import NamedTuple
 
@@ -54,6 +53,8 @@ def look_at_extras(load: bool = True) -> list[Extra]:
 
 
 def _installed(needed: Requirement) -> dict[str, str | None]:
+    from importlib import metadata
+
     try:
         version = metadata.version(needed.name)
     except metadata.PackageNotFoundError:

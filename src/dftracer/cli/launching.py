@@ -12,6 +12,7 @@ import resource
 import select
 import signal
 import sys
+from collections.abc import Callable
 
 __all__ = ["accompany", "become", "end_like"]
 
@@ -74,8 +75,11 @@ def become(command: list[str], env: dict[str, str]) -> None:
         raise
 
 
-def accompany(command: list[str], env: dict[str, str]) -> int:
-    """Run the program to its end; the exit code, or the negative number of the signal that ended it."""
+def accompany(command: list[str], env: dict[str, str], alongside: Callable[[], None] | None = None) -> int:
+    """Run the program to its end; the exit code, or the negative number of the signal that ended it.
+
+    `alongside` is called once it runs, and may start threads.
+    """
     ignored = _inherited_signals(env)
     _flush()
     # None of ours is handled: each one is taken from the queue, so that we know who sent it.
@@ -89,6 +93,8 @@ def accompany(command: list[str], env: dict[str, str]) -> int:
         child = _started(command, env, mask, ignored)
         shadow = _Shadow(child)
         _let_go_of_descriptors()
+        if alongside is not None:
+            alongside()
         return _follow(child, shadow, every)
     finally:
         if shadow is not None:

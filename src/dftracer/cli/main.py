@@ -67,6 +67,10 @@ exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a pa
 """
 
 
+# Arguments of verbs that name traces; and the verbs that need no events, only who wrote them.
+_INPUTS = ("paths", "run", "runs", "target", "directory")
+_READ_HEADS = frozenset({"info", "runs"})
+
 _OUT_OF_MEMORY = "out of memory: read less of the trace (--time, --ranks), or give the command more memory"
 
 
@@ -179,6 +183,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser(words[0] if words and _is_verb(words[0]) else None)
     args, unknown = parser.parse_known_args(argv)
     args.words = words  # argparse drops the -- that separates two groups of runs
+    if hasattr(args, "paths") and not any(word.startswith("-") for word in unknown):
+        args.paths = [*args.paths, *unknown]  # argparse takes no more paths after an option that follows some
+        unknown = []
     if unknown:  # by the verb's own parser, whose usage and help are those that tell more
         getattr(args, "refuse", parser.error)(f"unrecognized arguments: {' '.join(unknown)}")
     if args.verb is None:
@@ -190,6 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     try:
+        _bring_here(args)
         code: int = args.run_verb(args)
         sys.stdout.flush()
         return code
@@ -203,6 +211,22 @@ def _run(args: argparse.Namespace) -> int:
         if args.verbose and code in (EXIT_MISSING_EXTRA, _EXIT_BUG):
             raise
         return _say(args, text, code)
+
+
+def _bring_here(args: argparse.Namespace) -> None:
+    """Where a trace is named by a URL, copy what the verb needs of it."""
+    if "://" in (getattr(args, "output", None) or "") and args.verb != "run":
+        raise CommandError(f"-o {args.output}: write to this machine, then `dftracer ship DIR URL`")
+    for name in _INPUTS:
+        given = getattr(args, name, None)
+        if given and "://" in str(given):
+            from dftracer.load.files import NoTraces, here
+
+            try:
+                heads = args.verb in _READ_HEADS and not getattr(args, "html", None)
+                setattr(args, name, here(given, heads))
+            except NoTraces as e:
+                raise CommandError(str(e)) from None
 
 
 def _explained(e: Exception) -> tuple[str, int]:

@@ -28,6 +28,7 @@ __all__ = [
     "output_directory",
     "preload_library",
     "run_of",
+    "spool",
 ]
 
 
@@ -126,6 +127,13 @@ def run_of(stem: str) -> str:
     from dftracer import _core
 
     return _core.identify_run(stem)
+
+
+def spool(url: str) -> str:
+    """The directory in which traces wait that are meant for a store."""
+    from dftracer import _core
+
+    return _core.spool_path(url)
 
 
 def naming(name: str | None, tags: list[str], ask_git: bool) -> dict[str, str]:

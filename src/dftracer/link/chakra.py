@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from dftracer.link import wire
-from dftracer.link._columns import ByteColumn, Codes, Flags, Ints, distinct
+from dftracer.link._columns import ByteColumn, Codes, Ints, distinct
 from dftracer.link.activity import ActivityTable
 from dftracer.link.collectives import BARRIER, COLLECTIVE_TYPES, RECV, SEND, Collective
-from dftracer.link.edges import EDGE_TYPES, Edges
+from dftracer.link.edges import EDGE_TYPES, Edges, begun_inside
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph
 from dftracer.link.proto import messages
@@ -26,10 +26,10 @@ _METADATA, _COMP, _SEND, _RECV, _COLL = 1, 4, 5, 6, 7
 _BATCH = 1 << 13
 _CALL = EDGE_TYPES.index("call")
 _ORDER = EDGE_TYPES.index("order")
-_COMM = EDGE_TYPES.index("comm")
 _TOLD = ("pg_name", "comm_size", "comm_type", "comm_group", "comm_seq", "comm_dtype")
 _GROUPS = "process_group:init"
-_KNOWN_REST = {"scope": "uint64_val", "tid": "uint64_val", "fw_tid": "uint64_val", "op_schema": "string_val"}
+# Numbers as Chakra's converter types them, whatever the execution trace calls them.
+_KNOWN_REST = {"scope": "int64_val", "tid": "int64_val", "fw_tid": "int64_val", "op_schema": "string_val"}
 
 
 @dataclass
@@ -122,9 +122,9 @@ class _Kinds:
             *wire.number_field("duration_micros", micros),
         ]
         last = [
-            *wire.attribute_columns("inclusive_ns", "uint64_val", graph.dur, timed),
-            *wire.attribute_columns("exclusive_ns", "uint64_val", graph.exclusive, timed),
-            *wire.attribute_columns("duration_ns", "uint64_val", graph.own, timed),
+            *wire.attribute_columns("inclusive_ns", "int64_val", graph.dur, timed),
+            *wire.attribute_columns("exclusive_ns", "int64_val", graph.exclusive, timed),
+            *wire.attribute_columns("duration_ns", "int64_val", graph.own, timed),
             _label_column(labels),
             wire.coded(which, special),
         ]
@@ -133,8 +133,8 @@ class _Kinds:
         own = [*_values("inputs", _input_values(et), et.input_kinds, et.kinds)] if n_et else []
         own += [*_values("outputs", et.output_values, et.output_kinds, et.kinds)] if n_et else []
         own += [
-            *wire.attribute_columns("rf_id", "uint64_val", np.maximum(et.rf, 0)),
-            *wire.attribute_columns("fw_parent", "uint64_val", np.maximum(et.fw_parent, 0)),
+            *wire.attribute_columns("rf_id", "int64_val", np.maximum(et.rf, 0)),
+            *wire.attribute_columns("fw_parent", "int64_val", np.maximum(et.fw_parent, 0)),
             *wire.attribute_columns("seq_id", "int64_val", et.seq),
             wire.coded(*_rest_columns(et, which)),
         ]
@@ -196,7 +196,7 @@ def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
     has_order = np.zeros(n, dtype=bool)
     has_order[edges.target[edges.type == _ORDER]] = True
     used = ~call | ~has_order[edges.target]
-    early = _begun_inside(graph, edges)
+    early = begun_inside(graph, edges)
     control = (edges.source[call | early], edges.target[call | early])
     data = (edges.source[used & ~early], edges.target[used & ~early])
     for row in np.flatnonzero(early).tolist():
@@ -211,21 +211,6 @@ def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
         pairs = distinct(target * n + source) if n else np.zeros(0, dtype=np.int64)
         out += wire.packed_field(field, pairs // max(n, 1), graph.id[pairs % max(n, 1)], n)
     return out
-
-
-def _begun_inside(graph: Graph, edges: Edges) -> Flags:
-    """Collectives that another thread began while their call was still running, and ended after it.
-
-    A data dependency means that all of the source's time comes before: that would be too late.
-    """
-    source, target = edges.source, edges.target
-    inside: Flags = (
-        (edges.type == _COMM)
-        & (graph.tid[source] != graph.tid[target])
-        & (graph.start[target] < graph.end[source])
-        & (graph.end[source] < graph.end[target])
-    )
-    return inside
 
 
 def _device_attributes(graph: Graph, activity: ActivityTable) -> wire.Columns:
@@ -288,7 +273,6 @@ def _rest_attributes(rest: dict[str, Any]) -> bytes:
             pieces.append(wire.attribute(name, string_val=str(value)))
         else:
             number = int(value) if isinstance(value, int) and abs(value) < 1 << 63 else 0
-            number = max(number, 0) if field == "uint64_val" else number
             pieces.append(wire.attribute(name, **{field: number}))
     return b"".join(pieces)
 

@@ -15,7 +15,7 @@ from dftracer.link.graph import Graph
 from dftracer.link.handovers import handovers, own_times, returned, waiting
 from dftracer.link.last_before import last_before
 
-__all__ = ["EDGE_TYPES", "Edges", "find_edges"]
+__all__ = ["EDGE_TYPES", "Edges", "begun_inside", "find_edges"]
 
 # New types go at the end: the numbers are stored in files.
 EDGE_TYPES = ("call", "order", "launch", "stream", "sync", "forward_backward", "data", "thread", "comm")
@@ -41,15 +41,18 @@ class Edges:
 Pairs = tuple[Ints, Ints]
 
 
-def find_edges(graph: Graph, et: ExecutionTrace, activity: ActivityTable, issued: Pairs) -> Edges:
-    """All edges; `issued` are the pairs of collective calls and what carried them out on another thread.
+def find_edges(
+    graph: Graph, et: ExecutionTrace, activity: ActivityTable, carriers: Ints, issued: Pairs
+) -> Edges:
+    """All edges; `carriers` are the nodes that moved the data of collectives, `issued` the pairs of calls and
+    what carried them out on another thread.
 
     Time a thread spent waiting for another is subtracted from the graph's exclusive times along the way:
     there are edges for it now.
     """
     host = graph.timed & ~graph.on_device
     chain = _chains(graph, host)
-    handed = handovers(graph, host, chain)
+    handed = handovers(graph, host, chain, carriers)
     waited, waits = waiting(graph, handed, issued)
     graph.take_out_waiting(waited)
     graph.own = own_times(graph, host, chain, handed, waits)
@@ -77,7 +80,42 @@ def find_edges(graph: Graph, et: ExecutionTrace, activity: ActivityTable, issued
         sources.append(pairs // max(len(graph), 1))
         targets.append(pairs % max(len(graph), 1))
         types.append(np.full(pairs.size, number, dtype=np.int64))
-    return Edges(np.concatenate(sources), np.concatenate(targets), np.concatenate(types), against)
+    edges = Edges(np.concatenate(sources), np.concatenate(targets), np.concatenate(types), against)
+    _add_pauses(graph, edges)
+    return edges
+
+
+def begun_inside(graph: Graph, edges: Edges) -> Flags:
+    """Edges to collectives that another thread began while their call was still running, and ended after it.
+
+    A data dependency means that all of the source's time comes before: that would be too late.
+    """
+    source, target = edges.source, edges.target
+    inside: Flags = (
+        (edges.type == EDGE_TYPES.index("comm"))
+        & (graph.tid[source] != graph.tid[target])
+        & (graph.start[target] < graph.end[source])
+        & (graph.end[source] < graph.end[target])
+    )
+    return inside
+
+
+def _add_pauses(graph: Graph, edges: Edges) -> None:
+    """Such a collective waits for what its call waited for: from there to its beginning is its pause."""
+    early = np.flatnonzero(begun_inside(graph, edges))
+    if not early.size:
+        return
+    order = np.argsort(edges.target, kind="stable")
+    low, high = (
+        np.searchsorted(edges.target[order], edges.source[early], side) for side in ("left", "right")
+    )
+    for row, first, last in zip(early.tolist(), low.tolist(), high.tolist(), strict=True):
+        call, carrier = edges.source[row], edges.target[row]
+        begin = graph.start[call]
+        done = graph.end[edges.source[order[first:last]]]
+        done = done[done <= begin]
+        idle = min(graph.own[call] - graph.exclusive[call], begin - done.max()) if done.size else 0
+        graph.own[carrier] += max(idle, 0) + graph.start[carrier] - begin
 
 
 def _joined(first: Pairs, second: Pairs) -> Pairs:

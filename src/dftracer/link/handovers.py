@@ -30,15 +30,17 @@ class Handovers:
     region: Flags  # rows that are not work: regions around it
 
 
-def handovers(graph: Graph, host: Flags, chain: Ints) -> Handovers:
+def handovers(graph: Graph, host: Flags, chain: Ints, carriers: Ints) -> Handovers:
     """Handover between threads: one had stopped when the other, idle until then, began.
 
-    A region around other nodes is not work: a thread inside one may be waiting.
+    A region around other nodes is not work: a thread inside one may be waiting. What moved the data of a
+    collective is work, even if it is a region around its copies.
     """
     children = np.zeros(len(graph), dtype=bool)
     inside = graph.parent[host & (graph.parent >= 0)]
     children[inside] = True
     region = host & (graph.kind == ANNOTATION) & children
+    region[carriers] = False
     top = graph.parent < 0
     held = np.maximum(graph.parent, 0)
     top |= graph.structural[held]
@@ -203,7 +205,7 @@ def _waited_for(graph: Graph, call: int, carrier: int) -> bool:
 
 
 def returned(graph: Graph, chain: Ints, issued: Pairs) -> Pairs:
-    """From what carried out a collective to what the thread that had waited for it did next."""
+    """From the last of what carried out a collective to what the thread that had waited for it did next."""
     position = np.full(len(graph), -1, dtype=np.int64)
     position[chain] = np.arange(chain.size)
     sources, targets = [], []
@@ -213,8 +215,18 @@ def returned(graph: Graph, chain: Ints, issued: Pairs) -> Pairs:
         at = int(position[call]) + 1
         while at < chain.size and graph.tid[chain[at]] == graph.tid[call]:
             if graph.start[chain[at]] >= graph.end[call]:
-                sources.append(carrier)
+                sources.append(_last_of(graph, chain, int(position[carrier])))
                 targets.append(int(chain[at]))
                 break
             at += 1
     return np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64)
+
+
+def _last_of(graph: Graph, chain: Ints, at: int) -> int:
+    """The last node of the chain inside the one at a place, or that one."""
+    last, head = at, chain[at]
+    while last + 1 < chain.size and graph.tid[chain[last + 1]] == graph.tid[head]:
+        if graph.start[chain[last + 1]] >= graph.end[head]:
+            break
+        last += 1
+    return int(chain[last])

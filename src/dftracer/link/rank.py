@@ -191,7 +191,8 @@ def _window(
     graph = build_graph(et, activity, joined)
     calls, issued = find_collectives(graph, et, activity)
     apply_records(calls, records)
-    edges = find_edges(graph, et, activity, issued)
+    carriers = np.array([call.carrier for call in calls], dtype=np.int64)
+    edges = find_edges(graph, et, activity, carriers, issued)
     if edges.against:
         told = ", ".join(f"{n} {t}" for t, n in edges.against.items())
         summary.warnings.append(

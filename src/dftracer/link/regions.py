@@ -11,7 +11,7 @@ import numpy as np
 
 from dftracer.link._columns import Codes, Flags, Interner, Ints, distinct
 from dftracer.link.graph import nesting
-from dftracer.load.chunk import MISSING
+from dftracer.load.chunk import MISSING, Chunk
 from dftracer.load.trace import Trace, scan_file
 
 __all__ = ["AI_CATEGORIES", "NOTHING", "Labels", "Spans", "label", "read_spans"]
@@ -102,6 +102,7 @@ def _collect(trace: Trace, texts: Interner, parts: dict[str, list[Any]], low: in
             keep = (chunk.ph() == ord("X")) & (ts <= high) & (ts + dur >= low) & (chunk.codes("cat") >= 0)
             if not keep.any():
                 continue
+            keep[_below_python(chunk, scanner.dictionary("cat"), keep)] = False
             tid = chunk.ints("tid")
             columns = {
                 "pid": chunk.ints("pid"),
@@ -119,6 +120,13 @@ def _collect(trace: Trace, texts: Interner, parts: dict[str, list[Any]], low: in
             }
             for name, values in columns.items():
                 parts[name].append(values[keep])
+
+
+def _below_python(chunk: Chunk, categories: list[str], keep: Flags) -> list[int]:
+    """Rows that say what a library did inside a call: no regions of the program, which have steps."""
+    communication = [code for code, name in enumerate(categories) if name.lower() == "comm"]
+    rows = np.flatnonzero(keep & np.isin(chunk.codes("cat"), communication))
+    return [row for row in rows.tolist() if '"below_python":1' in chunk.args_text(row)]
 
 
 def _known(values: Ints) -> Ints:

@@ -12,7 +12,8 @@ __all__ = ["file_facts"]
 
 
 def file_facts(process: ProcessInfo) -> dict[str, Any]:
-    """Read a whole file and report what was found."""
+    """Read a whole file and report what was found; of a remote one only its first and last member."""
+    copy = _part_of_remote(process)
     first: int | None = None
     last: int | None = None
     dangling = 0
@@ -47,7 +48,7 @@ def file_facts(process: ProcessInfo) -> dict[str, Any]:
     dropped = as_integer(end.get("dropped"), 0) or 0 if end else 0
     if dropped:
         problems.append(f"{plural(dropped, 'event')} dropped by the tracer")
-    return {
+    facts = {
         "file": str(process.file),
         "rank": process.rank,
         "pid": process.pid,
@@ -65,3 +66,24 @@ def file_facts(process: ProcessInfo) -> dict[str, Any]:
         "end": end,
         "problems": problems,
     }
+    return facts if copy is None else _told_by_end(facts, copy)
+
+
+def _part_of_remote(process: ProcessInfo) -> Any:
+    """What this file is a copy of, if it is one."""
+    if "dftracer-remote" not in process.file.parts:
+        return None
+    from dftracer.load.remote import origin  # noqa: PLC0415
+
+    return origin(process.file)
+
+
+def _told_by_end(facts: dict[str, Any], copy: Any) -> dict[str, Any]:
+    """The figures of a remote file; those of which only the ends were read are what its `end` record says."""
+    facts["file"], facts["bytes"] = copy.url, copy.size
+    if not copy.whole:
+        end = facts["end"] or {}
+        facts["records"] = as_integer(end.get("num_events"), None)
+        facts["members"] = as_integer(end.get("members"), None)
+        facts["events"] = facts["text_bytes"] = None
+    return facts

@@ -10,11 +10,26 @@ from dftracer._units import plural
 from dftracer.format import files
 from dftracer.format.files import SUFFIXES, NoTraces, Paths, find_traces
 
-__all__ = ["NoTraces", "find_files", "recover", "recover_below"]
+__all__ = ["NoTraces", "find_files", "here", "recover", "recover_below"]
+
+
+def here(paths: Paths, heads: bool = False) -> Paths:
+    """The same paths, with local copies in place of URLs (`dftracer.load.remote`)."""
+    if isinstance(paths, (str, os.PathLike)):
+        given: list[str | os.PathLike[str]] = [paths]
+    else:
+        given = paths = list(paths)
+    if not any(isinstance(each, str) and "://" in each for each in given):
+        return paths
+    from dftracer.load import remote  # noqa: PLC0415 - for those who read from elsewhere
+
+    found: Paths = remote.local(paths, heads)
+    return found
 
 
 def find_files(paths: Paths) -> list[Path]:
     """All trace files meant by `paths`; a missing path is an error, and so is one without any trace."""
+    paths = here(paths)
     try:
         return files.find_files(paths)
     except NoTraces:
@@ -54,6 +69,7 @@ def recover(paths: Paths) -> list[str]:
         from dftracer import _core  # noqa: PLC0415 - the recorder may be absent where only analysis is installed
     except ImportError:
         return []
+    paths = here(paths)
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     # A process that was killed at once has left a ring and no file: it is looked for where its file would be.
     places = {

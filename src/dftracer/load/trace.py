@@ -17,7 +17,7 @@ from dftracer.load._need import need
 from dftracer.load._scan import Scanner
 from dftracer.load.arrow import BatchMaker, schema
 from dftracer.load.chunk import Chunk
-from dftracer.load.files import NoTraces, find_files
+from dftracer.load.files import NoTraces, find_files, here
 from dftracer.load.linked import linked_files
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
 from dftracer.load.runs import Run, find_runs
@@ -83,6 +83,12 @@ def _both(mine: Any, more: Any, field: str) -> Any:
     return tuple(value for value in mine if value in more)
 
 
+def _in_unit(time: tuple[int, int] | None, unit: tuple[int, int]) -> tuple[int, int] | None:
+    """A range of microseconds in the unit that a file is written in."""
+    multiply, divide = unit
+    return time if time is None else (time[0] * divide // multiply, -(-time[1] * divide // multiply))
+
+
 def scan_file(
     process: ProcessInfo,
     where: Filter,
@@ -95,7 +101,7 @@ def scan_file(
         process.file,
         threads,
         chunk_text,
-        ts=where.time,
+        ts=_in_unit(where.time, process.time_unit),
         step=where.steps,
         epoch=where.epochs,
         pids=where.pids,
@@ -147,6 +153,7 @@ class Trace:
         progress: Progress | None = None,
         torch: bool = False,
     ) -> None:
+        paths = here(paths)
         given = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
         # Kineto files and linked tables, where wanted.
         self.torch_files: tuple[list[Path], list[Path]] = find_torch_files(given) if torch else ([], [])

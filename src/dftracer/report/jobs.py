@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from html import escape
 from importlib import resources
 
+import numpy as np
+
 from dftracer._columns import Column
 from dftracer._units import plural, seconds_text
+from dftracer.analyze.goodput import PARTS, Attempt, Goodput
 from dftracer.analyze.history import RunRow
-
-__all__ = ["RUN_COLUMNS", "ended_text", "page", "run_texts", "runs_page", "when"]
+from dftracer.analyze.intervals import measure
 
 RUN_COLUMNS = (
     Column("started", whole=True),
@@ -31,14 +33,55 @@ RUN_COLUMNS = (
     Column("path", whole=True, tail=True),
 )
 
+PART_COLUMNS = (
+    Column("where the time went", whole=True),
+    Column("time", right=True),
+    Column("share", right=True),
+)
+ATTEMPT_COLUMNS = (
+    Column("attempt", right=True),
+    Column("started", whole=True),
+    Column("lasted", right=True),
+    Column("steps", whole=True),
+    Column("ended"),
+    Column("run", drop=1),
+)
+_PART_WORDS = {
+    "productive": "new steps",
+    "initialization": "starting up",
+    "data": "waiting for data",
+    "checkpoint_save": "saving checkpoints",
+    "checkpoint_restore": "restoring checkpoints",
+    "evaluation": "evaluation",
+    "recomputed": "steps computed again",
+    "failed": "lost in failures",
+    "gap": "between attempts",
+    "hang": "hanging",
+    "other": "other",
+}
+_PART_COLOURS = {
+    "productive": "#30a46c",
+    "initialization": "#8b8d98",
+    "data": "#e5484d",
+    "checkpoint_save": "#ad7f58",
+    "checkpoint_restore": "#d6b48d",
+    "evaluation": "#0e7490",
+    "recomputed": "#f76b15",
+    "failed": "#9b1c31",
+    "gap": "#d9dbe0",
+    "hang": "#1c2024",
+    "other": "#b6a8e0",
+}
+
 _STYLE = """
 svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:11px}
 svg .axis{stroke:var(--line)}svg .line{fill:none;stroke:#3e63dd;stroke-width:1.5}
 svg .dot{fill:#3e63dd}svg .bad{fill:#cd2b31}.failed{color:#cd2b31}
-td a{color:inherit}
+td a{color:inherit}.key .swatch{width:11px;height:11px;display:inline-block}
 """
 _WIDE, _HIGH = 360, 130  # of a plot
 _LEFT, _LOW = 46, 18
+_SLICES = 400  # of a job's time, in its picture
 
 
 def when(start: int | None) -> str:
@@ -88,7 +131,7 @@ def run_texts(row: RunRow) -> list[str]:
         _commit(row.git),
         str(row.ranks or "-"),
         str(row.attempt),
-        str(row.steps),
+        "-" if row.steps is None else str(row.steps),
         _number(row.step_s, seconds_text),
         _number(row.samples_per_s, _rate),
         _number(row.gpu_busy, _share),
@@ -138,7 +181,7 @@ _FIGURES: tuple[tuple[str, Callable[[RunRow], float | None], Callable[[float], s
     ("samples per second", lambda r: r.samples_per_s, _rate),
     ("GPU busy", lambda r: r.gpu_busy, _share),
     ("run", lambda r: r.run_s, seconds_text),
-    ("steps", lambda r: float(r.steps), lambda v: f"{v:.0f}"),
+    ("steps", lambda r: None if r.steps is None else float(r.steps), lambda v: f"{v:.0f}"),
 )
 
 
@@ -178,7 +221,7 @@ def _group(name: str, runs: list[RunRow], reports: dict[str, str]) -> str:
                 escape(when(r.start)),
                 f'<a href="{escape(link)}">{shown}</a>' if link else shown,
                 ended if ended in {"ok", "not known"} else f'<span class="failed">{ended}</span>',
-                str(r.steps),
+                "-" if r.steps is None else str(r.steps),
                 escape(_number(r.step_s, seconds_text)),
                 escape(_number(r.samples_per_s, _rate)),
                 _number(r.gpu_busy, _share),
@@ -220,4 +263,100 @@ def trend(values: list[tuple[float | None, bool]], text: Callable[[float], str])
         f'<text x="{_LEFT}" y="{_HIGH - 4}">oldest</text>'
         f'<text x="{_WIDE - 2}" y="{_HIGH - 4}" text-anchor="end">newest</text>'
         f'<polyline class="line" points="{line}"/>{dots}</svg>'
+    )
+
+
+def goodput_sentence(g: Goodput) -> str:
+    """The answer in one line."""
+    made = f"{seconds_text(g.productive_us / 1e6)} of {seconds_text(g.wall_us / 1e6)} made new steps"
+    twice = f", {plural(g.recomputed_steps, 'step')} computed again" if g.recomputed_steps else ""
+    what = f"{plural(g.steps, 'step')}, {plural(len(g.attempts), 'attempt')}{twice}"
+    return f"Goodput {g.share:.1%}: {made} ({what})."
+
+
+def part_texts(g: Goodput) -> list[list[str]]:
+    """The cells of PART_COLUMNS, the longest part first; they add up to the whole time."""
+    parts = {"productive": g.productive_us, **g.parts_us}
+    order = ["productive", *sorted(PARTS, key=lambda part: -parts[part])]
+    rows = [
+        [_PART_WORDS[part], seconds_text(parts[part] / 1e6), f"{parts[part] / max(1, g.wall_us):.1%}"]
+        for part in order
+        if parts[part]
+    ]
+    return [*rows, ["the whole job", seconds_text(g.wall_us / 1e6), "100 %"]]
+
+
+def attempt_texts(number: int, a: Attempt) -> list[str]:
+    """The cells of ATTEMPT_COLUMNS."""
+    steps = "-" if a.first_step is None else f"{a.first_step} to {a.last_step}"
+    return [
+        str(number),
+        when(a.start),
+        seconds_text((a.end - a.start) / 1e6),
+        steps,
+        ended_text(a.ended.to_json()),
+        a.run or "-",
+    ]
+
+
+def goodput_page(g: Goodput, title: str) -> str:
+    """The parts of the job's time, when it was in which, and how far its steps were."""
+    legend = "".join(
+        f'<span class="key"><svg class="swatch" viewBox="0 0 11 11"><rect width="11" height="11"'
+        f' fill="{_PART_COLOURS[part]}"/></svg>{escape(_PART_WORDS[part])}</span>'
+        for part in _PART_WORDS
+        if g.spans(part)[0].size
+    )
+    parts = table([c.name for c in PART_COLUMNS], [[escape(c) for c in row] for row in part_texts(g)])
+    rows = [[escape(c) for c in attempt_texts(i + 1, a)] for i, a in enumerate(g.attempts)]
+    return page(
+        title,
+        f"<section><h2>{escape(goodput_sentence(g))}</h2>\n"
+        f'<div class="legend">{legend}</div>{_timeline(g)}\n{parts}</section>\n'
+        f"<section><h2>Steps over time</h2>{_progress(g)}</section>\n"
+        f"<section><h2>Attempts</h2>{table([c.name for c in ATTEMPT_COLUMNS], rows)}</section>\n",
+    )
+
+
+def _timeline(g: Goodput) -> str:
+    """The job from left to right; in each slice of time its parts from bottom to top."""
+    edges = g.start + np.arange(_SLICES + 1) * (g.wall_us / _SLICES)
+    start, end = edges[:-1].astype(np.int64), edges[1:].astype(np.int64)
+    below = np.zeros(_SLICES)
+    bars = []
+    for part in _PART_WORDS:
+        share = measure(g.spans(part), start, end) / np.maximum(end - start, 1)
+        for i in np.flatnonzero(share > 0.004).tolist():
+            bars.append(
+                f'<rect x="{2 * i}" y="{60 * (1 - below[i] - share[i]):.2f}" width="2.2"'
+                f' height="{60 * share[i]:.2f}" fill="{_PART_COLOURS[part]}"/>'
+            )
+        below += share
+    return f'<svg viewBox="0 0 {2 * _SLICES} 60" preserveAspectRatio="none" role="img">{"".join(bars)}</svg>'
+
+
+def _progress(g: Goodput) -> str:
+    """The number of the step over the time: where the line falls back, steps are computed again."""
+    highest = max((a.last_step or 0 for a in g.attempts), default=0) or 1
+    width, height = 800, 200
+
+    def x(us: int) -> float:
+        return _LEFT + (us - g.start) / max(1, g.wall_us) * (width - _LEFT - 4)
+
+    lines = ""
+    for a in g.attempts:
+        ends, numbers = a.steps[1], a.numbers
+        chosen = np.unique(np.linspace(0, numbers.size - 1, min(numbers.size, 200)).astype(int))
+        at = " ".join(
+            f"{x(int(ends[i])):.1f},{height - _LOW - numbers[i] / highest * 170:.1f}" for i in chosen
+        )
+        lines += f'<polyline class="line" points="{at}"/>'
+        lines += f'<line class="axis" x1="{x(a.end):.1f}" y1="6" x2="{x(a.end):.1f}" y2="{height - _LOW}"/>'
+    floor = height - _LOW
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img">'
+        f'<line class="axis" x1="{_LEFT}" y1="{floor}" x2="{width}" y2="{floor}"/>{lines}'
+        f'<text x="{_LEFT - 4}" y="{floor - 165}" text-anchor="end">{highest}</text>'
+        f'<text x="{_LEFT}" y="{height - 4}">{escape(when(g.start))}</text>'
+        f'<text x="{width - 4}" y="{height - 4}" text-anchor="end">{escape(when(g.end))}</text></svg>'
     )

@@ -11,7 +11,6 @@ from dftracer.load._need import need
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["bar", "bar_room", "print_table"]
 
 _GAP = 2
 _LONGEST_BAR = 30

@@ -96,6 +96,8 @@ def _pass_of(iterator: Any) -> Pass:
     return of
 
 
+# How many samples a worker was asked for, by task.
+_sizes: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
 # For loaders that do not preserve order: the task that arrived last.
 _got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -120,6 +122,17 @@ def _watch_order(module: ModuleType, patches: Patches) -> None:
 
         return process_data
 
+    def around_index(original: Callable[..., Any]) -> Callable[..., Any]:
+        def next_index(self: Any) -> Any:
+            index = original(self)
+            task = getattr(self, "_send_idx", None)
+            if type(task) is int:  # of a loader with workers
+                _sizes.setdefault(self, {})[task] = len(index) if type(index) is list else 1
+            return index
+
+        return next_index
+
+    patches.around(module._BaseDataLoaderIter, "_next_index", around_index)
     patches.around(module._MultiProcessingDataLoaderIter, "_get_data", around_get)
     patches.around(module._MultiProcessingDataLoaderIter, "_process_data", around_process)
 
@@ -135,4 +148,7 @@ def _handed_out(iterator: Any, worker: int | None) -> None:
         facts: tuple[Any, ...] = ("batch", task)
     else:
         facts = ("batch", task, "worker", worker, "worker_pid", iterator._workers[worker].pid)
+    size = _sizes.get(iterator, {}).pop(task, None)
+    if size is not None:
+        facts += ("samples", size)
     here.facts = (*facts, "pass", of.restarts) if of.restarts else facts

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dftracer import _core
+from dftracer import _core, metrics
 from dftracer._core import Training, training
 from dftracer.torch import events
 from dftracer.torch.patches import Patches, out_of_sight, safely
@@ -121,6 +121,7 @@ def _make() -> Training:
     if found is None:
         if not _all:
             _finish_at_exit()
+            safely(metrics.training_begins)
         main = threading.current_thread() is threading.main_thread()
         found = Training(main)
         _all.append(found)

@@ -55,9 +55,15 @@ def _texts(r: dict[str, Any]) -> list[str]:
         str(r["pid"]),
         "-" if r["ppid"] is None else str(r["ppid"]),
         r["host"],
-        count_text(r["events"]),
+        _count(r),
         bytes_text(r["bytes"]),
         "-" if r["span_s"] is None else seconds_text(r["span_s"]),
         "; ".join(r["problems"]) or "complete",
         str(r["file"]),
     ]
+
+
+def _count(r: dict[str, Any]) -> str:
+    """Of a remote file only the number of all records is known, from its end."""
+    found = r["records"] if r["events"] is None else r["events"]
+    return "-" if found is None else count_text(found)

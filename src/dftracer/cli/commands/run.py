@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import sys
 from pathlib import Path
+from typing import Any
 
 from dftracer.cli.launching import accompany, become, end_like
 from dftracer.cli.program import (
@@ -19,6 +20,7 @@ from dftracer.cli.program import (
     output_directory,
     preload_library,
     run_of,
+    spool,
 )
 
 HELP = "Run a program under the tracer, with all its children; its exit code is passed through."
@@ -26,9 +28,10 @@ EXAMPLE = """\
 dftracer run -- python train.py --epochs 3
 dftracer run -o traces --report train.py
 dftracer run --name resnet50 --tag lr=0.1 --tag data=v2 -- python train.py
-dftracer run -- torchrun --nproc-per-node 2 train.py"""
+dftracer run -- torchrun --nproc-per-node 2 train.py
+dftracer run -o s3://bucket/job -- python train.py"""
 OUTPUT = "traces/RUN/"
-OUTPUT_IS = "DIR"
+OUTPUT_IS = "DIR|URL"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write the HTML report when the program ends")
     parser.add_argument(
         "--no-auto", action="store_true", help="record only the training steps you annotate yourself"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="with -o URL: keep the local files once the store has them"
     )
     parser.add_argument("--modules", action="store_true", help="also record the forward pass of every module")
     parser.add_argument(
@@ -50,23 +56,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     command = command_of(args)
-    pattern = output_directory(args.output, Path("traces", "{run}"))
+    url = args.output if args.output and "://" in args.output else None
+    usual = Path("traces", "{run}") if url is None else Path(spool(url), "{run}")
+    pattern = output_directory(None if url else args.output, usual)
     run_id = run_of(str(pattern.absolute() / "trace"))
-    directory = Path(str(pattern).replace("{run}", run_id)) if not args.output else pattern
+    directory = pattern if args.output and not url else Path(str(pattern).replace("{run}", run_id))
     library = None if args.no_io else preload_library()
-    alone = args.quiet and not args.report and not args.html
+    alone = args.quiet and not args.report and not args.html and url is None
     args.naming = naming(args.name, args.tag, ask_git=not alone)
     if alone:
         become(command, _environment(args, directory, library, run_id, None))
     made = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     with notes() as note:
-        code = accompany(command, _environment(args, directory, library, run_id, note))
+        shipping = None if url is None else _Shipping(directory, url, run_id)
+        code = accompany(command, _environment(args, directory, library, run_id, note), shipping)
         from dftracer.cli.run_files import stems_in, traces_of_run  # not before the program starts
 
         written = traces_of_run(run_id, directory, stems_in(note))
     if code and written:
-        from dftracer.format.run_record import note_failure
+        from dftracer.format.files import note_failure
 
         note_failure(written[0].parent, run_id, code if code > 0 else 128 - code)
     with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
@@ -82,13 +91,58 @@ def run(args: argparse.Namespace) -> int:
                 told += ", and this build does not intercept I/O"
         if written and not args.report:
             _say_head(written)
-        print(f"dftracer run: {told}", file=sys.stderr)
-        if written:
+        if not written or url is None:
+            print(f"dftracer run: {told}", file=sys.stderr)
+        if written and url is None:
             where = written[0].parent
             print(f"next: dftracer report {where}  ·  dftracer view {where}", file=sys.stderr)
     if written and (args.report or args.html):
         _report(args, written)
+    if shipping is not None:
+        shipping.end(args)
     return end_like(code)
+
+
+class _Shipping:
+    """Sends the traces to a store while the program runs, and the rest when it has ended."""
+
+    def __init__(self, directory: Path, url: str, run_id: str) -> None:
+        self._directory, self._url, self._run_id = directory, url, run_id
+        self._shipper: Any = None
+        self._thread: Any = None
+
+    def __call__(self) -> None:
+        """The program runs; only now load what it takes to talk to a store."""
+        try:
+            from dftracer.cli.shipping import Shipper, ship_alongside
+
+            self._shipper = Shipper(self._directory, self._url, self._run_id)
+            self._thread = ship_alongside(self._shipper)
+            self._thread.start()
+        except Exception as error:  # the program runs whatever happens here
+            print(f"dftracer run: not shipping: {error}", file=sys.stderr)
+
+    def end(self, args: argparse.Namespace) -> None:
+        """Never in the way of the program's exit code."""
+        from dftracer.cli.commands.ship import told
+
+        try:
+            if self._shipper is None:
+                return
+            self._thread.stop()
+            problem = self._shipper.finish(args.keep)
+            line = told(self._shipper, problem)
+        except Exception as error:
+            line, problem = f"not shipped: {type(error).__name__}: {error}", error
+        if not problem:
+            with contextlib.suppress(OSError):
+                for name in self._directory.glob(".dftracer-*"):
+                    name.unlink()
+                self._directory.rmdir()
+        if problem or not args.quiet:
+            print(f"dftracer run: {line}", file=sys.stderr)
+            if not problem:
+                print(f"next: dftracer report {self._url}  ·  dftracer view {self._url}", file=sys.stderr)
 
 
 def _environment(

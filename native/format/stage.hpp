@@ -1,0 +1,70 @@
+// What an event means for a training step, as src/dftracer/analyze/stages.py has it for the report: its class, and from
+// that its stage, given the stage around it. A test compares the two.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "format/step_row.hpp"
+
+namespace dft {
+
+// The stages (always that stage), in the order of `kRowStages`, then the classes that depend on what encloses them.
+enum class EventClass : uint8_t {
+  kFetchWait,
+  kRead,
+  kPreprocess,
+  kCollate,
+  kTransfer,
+  kForward,
+  kBackward,
+  kOptimizer,
+  kComm,
+  kCheckpoint,
+  kSync,
+  kOwnCode,
+  kOther,
+  kItem,
+  kUpdate,
+  kAnyCompute,
+  kBlock,
+  kContainer,
+  kIoRead,
+  kIoWrite,
+  kInherit,
+  kModelOp,
+  kWaitForDevice,
+  kWaitForPeers,
+  kCopy,
+  kLaunch,
+  kSkip,
+};
+inline constexpr size_t kEventClasses = 27;
+inline constexpr uint8_t kNoStage = kRowStageCount - 1;  // `unexplained`
+
+// Events that delimit something.
+enum class Mark : uint8_t {
+  kNone,
+  kWait,  // for a batch
+  kBody,  // of a loop over batches: what follows the wait
+  kItem,  // one sample
+  kForward,
+  kLearn,   // backward
+  kUpdate,  // `compute.step`
+  kEvaluate,
+  kCompile,
+  kDevicePhase,  // the device went through a phase that uses it
+  kOptimizer,    // one was made; the event says which rank the process has
+};
+
+struct EventKind {
+  EventClass cls = EventClass::kSkip;
+  Mark mark = Mark::kNone;
+  int8_t moves = 0;  // bytes: 1 read, -1 written
+};
+EventKind kind_of_event(std::string_view category, std::string_view name);
+
+// [class * kRowStageCount + stage around it] -> stage
+const uint8_t* stage_rules();
+
+}  // namespace dft

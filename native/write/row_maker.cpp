@@ -1,0 +1,517 @@
+#include "write/row_maker.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "format/io_calls.hpp"
+#include "write/line.hpp"
+
+namespace dft {
+namespace {
+
+constexpr size_t kMostEvents = 1 << 16;  // of a thread, waiting for the end of its step
+constexpr size_t kMostKinds = 4096;
+constexpr size_t kMostThreads = 256;
+constexpr size_t kMostMarks = 1 << 14;
+constexpr int64_t kGapUs = 1000;  // between steps: less is not worth a row
+
+constexpr size_t kListeners = 8;
+std::atomic<RowListener> g_listeners[kListeners];
+
+constexpr uint8_t stage(EventClass cls) { return uint8_t(cls); }
+
+bool is_compute(EventClass cls) {
+  return cls == EventClass::kForward || cls == EventClass::kBackward || cls == EventClass::kOptimizer ||
+         cls == EventClass::kUpdate || cls == EventClass::kAnyCompute;
+}
+
+// The number of `key` in `,"key":3,...`, or of `"key":"3"`.
+int64_t number_in(std::string_view args, std::string_view key, int64_t otherwise) {
+  size_t at = args.find(key);
+  if (at == args.npos) return otherwise;
+  at += key.size();
+  if (at < args.size() && args[at] == '"') ++at;
+  bool negative = at < args.size() && args[at] == '-';
+  at += negative;
+  int64_t out = 0;
+  size_t digits = 0;
+  for (; at < args.size() && args[at] >= '0' && args[at] <= '9' && digits < 18; ++at, ++digits)
+    out = out * 10 + (args[at] - '0');
+  return digits == 0 ? otherwise : negative ? -out : out;
+}
+
+bool has(std::string_view args, std::string_view text) { return args.find(text) != args.npos; }
+
+// What a call moved: what it returned, otherwise what it was asked for.
+int64_t bytes_moved(const Record& r, int8_t direction) {
+  IoPayload io;
+  memcpy(&io, r.payload(), sizeof io);
+  if (io.call >= std::size(kCalls)) return 0;
+  auto value = [&](std::string_view key) -> int64_t {
+    for (uint32_t i = 0; i < io.values && i < 4 && kCalls[io.call].keys[i]; ++i) {
+      int64_t v;
+      memcpy(&v, r.payload() + sizeof io + i * sizeof v, sizeof v);
+      if (key == kCalls[io.call].keys[i]) return v;
+    }
+    return -1;
+  };
+  int64_t size = value("size"), count = value("count");
+  int64_t moved = io.has_ret ? io.ret : size >= 0 ? size : count;
+  bool items = Call(io.call) == Call::fread_ || Call(io.call) == Call::fwrite_;
+  if (items && io.has_ret && io.ret > 0 && size > 0 && count > 0) moved = io.ret * size;
+  return std::max<int64_t>(moved, 0) * direction;
+}
+
+bool opens_to_write(const Record& r) {
+  IoPayload io;
+  memcpy(&io, r.payload(), sizeof io);
+  if (io.call >= std::size(kCalls) || io.values == 0 || !kCalls[io.call].keys[0]) return false;
+  bool opens = Call(io.call) == Call::open_ || Call(io.call) == Call::openat_ || Call(io.call) == Call::fopen_ ||
+               Call(io.call) == Call::freopen_;
+  if (!opens) return false;
+  int64_t flags;
+  memcpy(&flags, r.payload() + sizeof io, sizeof flags);
+  int64_t mode = flags & O_ACCMODE;
+  return mode == O_WRONLY || (mode == O_RDWR && (flags & (O_CREAT | O_TRUNC)));
+}
+
+template <typename Spans>
+void join(Spans& spans) {
+  std::sort(spans.begin(), spans.end());
+  size_t out = 0;
+  for (const auto& span : spans) {
+    if (span.second <= span.first) continue;
+    if (out && span.first <= spans[out - 1].second) {
+      spans[out - 1].second = std::max(spans[out - 1].second, span.second);
+    } else {
+      spans[out++] = span;
+    }
+  }
+  spans.resize(out);
+}
+
+// Calls f(from, to, stage) for each piece of a segment inside a window.
+template <typename F>
+void pieces(const Segments& s, int64_t from, int64_t to, F f) {
+  size_t i = size_t(std::upper_bound(s.to.begin(), s.to.end(), from) - s.to.begin());
+  for (; i < s.from.size() && s.from[i] < to; ++i) f(std::max(from, s.from[i]), std::min(to, s.to[i]), s.stage[i]);
+}
+
+bool any_in(const std::vector<int64_t>& sorted, int64_t from, int64_t to) {
+  auto at = std::lower_bound(sorted.begin(), sorted.end(), from);
+  return at != sorted.end() && *at < to;
+}
+
+template <typename T>
+void forget_before(std::vector<T>& times, int64_t t) {
+  times.erase(std::remove_if(times.begin(), times.end(), [&](const T& each) { return each < t; }), times.end());
+}
+
+}  // namespace
+
+void add_row_listener(RowListener listener) {
+  for (auto& slot : g_listeners) {
+    RowListener none = nullptr;
+    if (slot.load() == listener || slot.compare_exchange_strong(none, listener)) return;
+  }
+}
+
+void RowMaker::begin(NameLookup names, int64_t began_us) {
+  names_ = names;
+  began_us_ = began_us;
+}
+
+EventKind RowMaker::kind_of(const Record& r, std::string_view payload) {
+  if (r.kind == Kind::kSpan || r.kind == Kind::kIo) {
+    if (r.name >= by_number_.size()) by_number_.resize(r.name + 1);
+    auto& known = by_number_[r.name];
+    if (!known) {
+      auto [name, category] = names_(r.name);
+      known = kind_of_event(category, name);
+    }
+    return *known;
+  }
+  Strings s;
+  memcpy(&s, payload.data(), sizeof s);
+  std::string_view both = payload.substr(sizeof s, size_t(s.first_size) + s.second_size);
+  key_.assign(both);
+  key_ += char(s.first_size);
+  auto at = by_text_.find(key_);
+  if (at != by_text_.end()) return at->second;
+  if (by_text_.size() >= kMostKinds) by_text_.clear();
+  EventKind kind = kind_of_event(both.substr(s.first_size), both.substr(0, s.first_size));
+  by_text_.emplace(key_, kind);
+  return kind;
+}
+
+RowMaker::Thread& RowMaker::thread(int64_t tid) {
+  for (Thread& t : threads_)
+    if (t.tid == tid) return t;
+  if (threads_.size() >= kMostThreads) {  // of many short ones the first is the oldest
+    auto idle = std::find_if(threads_.begin(), threads_.end(), [](const Thread& t) { return t.number < 0; });
+    if (idle != threads_.end()) threads_.erase(idle);
+  }
+  threads_.emplace_back();
+  threads_.back().tid = tid;
+  return threads_.back();
+}
+
+void RowMaker::keep(Thread& t, const Event& event) {
+  if (t.events.size() >= kMostEvents) {  // the oldest half: a process without steps only has them in vain
+    t.events.erase(t.events.begin(), t.events.begin() + kMostEvents / 2);
+    t.cut = true;
+  }
+  t.events.push_back(event);
+}
+
+// Without memory a row is less exact; the trace is not affected.
+void RowMaker::see(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_us) noexcept {
+  if (r.kind == Kind::kMetadata || r.kind == Kind::kCounter || !names_) return;
+  try {
+    note(r, tid, ts_us, dur_us);
+  } catch (const std::bad_alloc&) {
+    for (Thread& t : threads_) t.cut = true;
+  }
+}
+
+void RowMaker::note(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_us) {
+  std::string_view payload = payload_of(r);
+  EventKind kind = kind_of(r, payload);
+  auto start = int64_t(ts_us), end = int64_t(ts_us + dur_us);
+  auto args = [&] {
+    if (r.kind == Kind::kSpan) return payload;
+    Strings s;
+    memcpy(&s, payload.data(), sizeof s);
+    return payload.substr(sizeof s + s.first_size + s.second_size);
+  };
+  if (kind.mark == Mark::kDevicePhase) {
+    device_us_ += int64_t(dur_us);
+    device_seen_ = true;
+  } else if (kind.mark == Mark::kOptimizer && told_.empty()) {
+    int64_t rank = number_in(args(), "\"rank\":", -1), size = number_in(args(), "\"world_size\":", -1);
+    if (rank >= 0) told_ = ",\"rank\":" + std::to_string(rank);
+    if (rank >= 0 && size > 0) told_ += ",\"world_size\":" + std::to_string(size);
+  }
+  if (kind.cls == EventClass::kSkip || (r.flags & kOtherLane)) return;
+  Thread& t = thread(tid);
+  int64_t bytes = 0;
+  if (r.kind == Kind::kIo) {
+    if (kind.moves) bytes = bytes_moved(r, kind.moves);
+    if (opens_to_write(r)) kind.cls = EventClass::kIoWrite;
+  }
+  // A loader with workers says how many samples a batch has; without them, each is made here.
+  int64_t samples = kind.mark == Mark::kItem ? 1 : kind.mark == Mark::kWait ? number_in(args(), "\"samples\":", 0) : 0;
+  keep(t, {start, end, bytes, kind.cls, uint32_t(std::clamp<int64_t>(samples, 0, UINT32_MAX))});
+  t.computes |= is_compute(kind.cls);
+  switch (kind.mark) {
+    case Mark::kWait:
+      t.automatic |= has(args(), "\"auto\":1");
+      if (t.waits.size() >= kMostMarks) t.waits.erase(t.waits.begin(), t.waits.begin() + kMostMarks / 2);
+      t.waits.push_back({start, false});
+      break;
+    case Mark::kBody: see_body(t, r, args(), start, end); break;
+    case Mark::kForward: parts_named_ = true; break;
+    case Mark::kLearn:
+      parts_named_ = true;
+      if (learns_.size() >= kMostMarks) learns_.erase(learns_.begin(), learns_.begin() + kMostMarks / 2);
+      learns_.push_back(start);
+      break;
+    case Mark::kUpdate: see_update(t, start, end, args()); break;
+    case Mark::kEvaluate:
+      if (evaluations_.size() < kMostMarks) evaluations_.emplace_back(start, end);
+      break;
+    case Mark::kCompile:
+      if (t.compile.size() < kMostMarks) t.compile.emplace_back(start, end);
+      break;
+    default: break;
+  }
+}
+
+void RowMaker::see_body(Thread& t, const Record& r, std::string_view args, int64_t start, int64_t end) {
+  Body body{start,
+            end,
+            number_in(args, "\"step\":", -1),
+            number_in(args, "\"epoch\":", -1),
+            number_in(args, "\"count\":", -1),
+            0,
+            r.level};
+  if (has(args, "\"auto\":1")) {
+    t.automatic = true;
+    body.flags = kRowAutomatic;
+    if (has(args, "\"forward_unseen\":1")) body.flags |= kRowForwardUnseen;
+    if (has(args, "\"inference\":1")) body.flags |= kRowInference;
+  } else if (r.level > t.outer_level) {  // a loop inside a step
+    if (t.inner.size() < kMostMarks) t.inner.emplace_back(start, end);
+    return;
+  } else {
+    t.outer_level = r.level;
+  }
+  if (t.bodies.size() < kMostEvents) t.bodies.push_back(body);
+}
+
+// Without a loader, an annotated step lasts from one `compute.step` to the next.
+void RowMaker::see_update(Thread& t, int64_t start, int64_t end, std::string_view args) {
+  if (updates_.size() >= kMostMarks) updates_.erase(updates_.begin(), updates_.begin() + kMostMarks / 2);
+  updates_.push_back(start);
+  updating_us_ += end - start;
+  t.automatic |= has(args, "\"auto\":1");
+  if (t.last_update && t.waits.empty() && !t.rows && !t.automatic && t.bodies.size() < kMostEvents)
+    t.bodies.push_back({t.last_update, end, number_in(args, "\"step\":", -1), number_in(args, "\"epoch\":", -1), -1,
+                        kRowByUpdates, 0});
+  t.last_update = end;
+}
+
+Segments RowMaker::segments_of(const Thread& t) const {
+  std::vector<int64_t> ts, dur;
+  std::vector<uint8_t> cls;
+  ts.reserve(t.events.size());
+  dur.reserve(t.events.size());
+  cls.reserve(t.events.size());
+  // `compute.step` is the optimizer, unless it surrounds whole steps and nothing names their parts.
+  bool whole = !parts_named_ && bodies_us_ > 0 && 2 * updating_us_ > bodies_us_;
+  for (const Event& e : t.events) {
+    ts.push_back(e.start);
+    dur.push_back(e.end - e.start);
+    EventClass of = whole && e.cls == EventClass::kUpdate ? EventClass::kAnyCompute : e.cls;
+    cls.push_back(uint8_t(of));
+  }
+  return timeline(ts.data(), dur.data(), cls.data(), ts.size(), stage_rules(), kRowStageCount, kNoStage);
+}
+
+// What other threads do explains time that this one cannot: see analyze/lanes.py.
+Segments RowMaker::overlaid(const Thread& t, Segments main) const {
+  using C = EventClass;
+  static constexpr C kOrder[] = {C::kForward,    C::kBackward, C::kOptimizer,  C::kComm, C::kTransfer,
+                                 C::kCheckpoint, C::kCollate,  C::kPreprocess, C::kRead};
+  Spans fills[std::size(kOrder)];
+  bool any = false;
+  for (const Thread& other : threads_) {
+    if (&other == &t || other.events.empty() || (t.automatic && !other.computes)) continue;
+    Segments theirs = segments_of(other);
+    for (size_t i = 0; i < theirs.from.size(); ++i) {
+      const C* at = std::find(std::begin(kOrder), std::end(kOrder), C(theirs.stage[i]));
+      if (at == std::end(kOrder)) continue;
+      fills[at - kOrder].emplace_back(theirs.from[i], theirs.to[i]);
+      any = true;
+    }
+  }
+  if (!any) return main;
+  std::vector<int64_t> edges(main.from);
+  edges.insert(edges.end(), main.to.begin(), main.to.end());
+  for (Spans& fill : fills) {
+    join(fill);
+    for (auto& [from, to] : fill) edges.insert(edges.end(), {from, to});
+  }
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  Segments out;
+  size_t mine = 0, place[std::size(kOrder)] = {};
+  for (size_t i = 0; i + 1 < edges.size(); ++i) {
+    int64_t left = edges[i], right = edges[i + 1];
+    while (mine < main.to.size() && main.to[mine] <= left) ++mine;
+    bool inside = mine < main.from.size() && main.from[mine] <= left;
+    uint8_t piece = inside ? main.stage[mine] : kNoStage;
+    bool taken = false;
+    for (size_t f = 0; f < std::size(kOrder) && !taken; ++f) {
+      while (place[f] < fills[f].size() && fills[f][place[f]].second <= left) ++place[f];
+      bool there = place[f] < fills[f].size() && fills[f][place[f]].first <= left;
+      bool over = (piece == kNoStage && !t.automatic) || (piece == stage(C::kFetchWait) && is_compute(kOrder[f]));
+      if (!there || !over) continue;
+      piece = stage(kOrder[f]);
+      taken = true;
+    }
+    if (!inside && !taken) continue;
+    out.from.push_back(left);
+    out.to.push_back(right);
+    out.stage.push_back(piece);
+  }
+  return out;
+}
+
+// Evaluation and compilation are no part of the step they happen in.
+RowMaker::Spans RowMaker::aside_of(const Thread& t, int64_t from, int64_t to) const {
+  Spans out;
+  for (const Spans* spans : {&evaluations_, &t.compile})
+    for (auto [a, b] : *spans)
+      if (a < to && b > from) out.emplace_back(std::max(a, from), std::min(b, to));
+  Spans loop;
+  for (auto [a, b] : t.inner)
+    if (a >= from && b <= to) loop.emplace_back(a, b);
+  if (!loop.empty()) {
+    int64_t first = loop.front().first, last = loop.back().second;
+    // The waits of its batches belong to it.
+    for (const Wait& wait : t.waits)
+      if (wait.start > from && wait.start < first) {
+        first = wait.start;
+        break;
+      }
+    if (!any_in(learns_, first, last) && !any_in(updates_, first, last)) out.emplace_back(first, last);
+  }
+  join(out);
+  return out;
+}
+
+RowMaker::Seen RowMaker::seen_by(const Thread& t) const {
+  Seen out{overlaid(t, segments_of(t)), {}};
+  for (const Thread& each : threads_)
+    for (const Event& e : each.events)
+      if (e.bytes || e.samples) out.moved.push_back({e.start, e.bytes, e.samples});
+  std::sort(out.moved.begin(), out.moved.end(), [](const Moved& a, const Moved& b) { return a.start < b.start; });
+  return out;
+}
+
+StepRow RowMaker::row_of(const Thread& t, const Seen& seen, int64_t from, int64_t to, bool automatic) const {
+  StepRow row;
+  row.start_us = from;
+  auto count = [&](int64_t a, int64_t b) {
+    pieces(seen.segments, a, b, [&](int64_t x, int64_t y, uint8_t of) { row.stage_us[of] += y - x; });
+  };
+  int64_t at = from;
+  const Spans aside = aside_of(t, from, to);
+  for (auto [a, b] : aside) {
+    count(at, a);
+    row.evaluation_us += b - a;
+    at = b;
+  }
+  count(at, to);
+  row.wall_us = to - from - row.evaluation_us;
+  row.stage_us[kNoStage] = 0;
+  int64_t known = 0;
+  for (int64_t us : row.stage_us) known += us;
+  row.stage_us[automatic ? stage(EventClass::kOwnCode) : kNoStage] += row.wall_us - known;
+  auto before = [](const Moved& moved, int64_t time) { return moved.start < time; };
+  auto first = std::lower_bound(seen.moved.begin(), seen.moved.end(), from, before);
+  auto last = std::lower_bound(first, seen.moved.end(), to, before);
+  for (; first != last; ++first) {
+    (first->bytes > 0 ? row.read_bytes : row.written_bytes) += std::abs(first->bytes);
+    bool evaluated = std::any_of(aside.begin(), aside.end(), [&](const auto& span) {
+      return span.first <= first->start && first->start < span.second;
+    });
+    if (!evaluated) row.samples += first->samples;
+  }
+  if (t.cut) row.flags |= kRowCut;
+  return row;
+}
+
+void RowMaker::add_between(const Thread& t, const Seen& seen, int64_t from, int64_t to, bool automatic) {
+  if (to - from < kGapUs) return;
+  StepRow row = row_of(t, seen, from, to, automatic);
+  row.flags |= kRowBetween | t.number * kRowThread | (automatic ? int64_t(kRowAutomatic) : 0);
+  rows_.push_back(row);
+}
+
+void RowMaker::add_step(Thread& t, const Body& body, const Seen& seen) {
+  int64_t start = body.start;
+  // A wait belongs to one body only; another's batch was in hand already.
+  auto after = std::upper_bound(t.waits.begin(), t.waits.end(), body.start,
+                                [](int64_t at, const Wait& wait) { return at < wait.start; });
+  if (after != t.waits.begin() && !(body.flags & kRowByUpdates)) {
+    Wait& wait = *(after - 1);
+    if (!wait.used) start = wait.start;
+    wait.used = true;
+    t.waits.erase(t.waits.begin(), after - 1);
+  }
+  bool automatic = body.flags & kRowAutomatic;
+  if (t.last_end) start = std::max(start, t.last_end);
+  if (body.end < start) return;
+  bodies_us_ += body.end - body.start;
+  if (t.number < 0) t.number = threads_with_steps_++;
+  add_between(t, seen, t.last_end ? t.last_end : t.number == 0 ? began_us_ : start, start, automatic);
+  StepRow row = row_of(t, seen, start, body.end, automatic);
+  row.step = body.step;
+  row.epoch = body.epoch;
+  row.flags |= body.flags | t.number * kRowThread;
+  if (any_in(learns_, start, body.end) || any_in(updates_, start, body.end)) row.flags |= kRowLearns;
+  if (body.count >= 0 && body.count <= t.last_count) row.flags |= kRowLoopBegins;
+  t.last_count = std::max<int64_t>(body.count, 0);
+  if (body.flags & kRowForwardUnseen) {
+    auto learn = std::lower_bound(learns_.begin(), learns_.end(), body.start);
+    int64_t until = std::min(learn == learns_.end() ? body.end : *learn, body.end), known = 0;
+    pieces(seen.segments, body.start, until,
+           [&](int64_t a, int64_t b, uint8_t of) { known += of == kNoStage ? 0 : b - a; });
+    int64_t unseen = std::min(until - body.start - known, row.stage_us[stage(EventClass::kOwnCode)]);
+    row.stage_us[stage(EventClass::kOwnCode)] -= unseen;
+    row.stage_us[kNoStage] += unseen;
+  }
+  if (device_seen_) row.flags |= kRowDevice;
+  row.device_busy_us = std::exchange(device_us_, 0);
+  t.last_end = body.end;
+  ++t.rows;
+  rows_.push_back(row);
+  publish(row);
+}
+
+void RowMaker::settle(Thread& t) {
+  std::sort(learns_.begin(), learns_.end());
+  std::sort(updates_.begin(), updates_.end());
+  std::stable_sort(t.waits.begin(), t.waits.end(), [](const Wait& a, const Wait& b) { return a.start < b.start; });
+  std::stable_sort(t.bodies.begin(), t.bodies.end(), [](const Body& a, const Body& b) { return a.start < b.start; });
+  Seen seen = seen_by(t);
+  for (const Body& body : t.bodies) add_step(t, body, seen);
+  t.bodies.clear();
+  forget(t);
+}
+
+// What lies before the end of the latest row is no longer needed, in other threads neither.
+void RowMaker::forget(Thread& t) {
+  auto over = [&](const auto& span) { return span.second <= t.last_end; };
+  bool longest = true;
+  for (const Thread& other : threads_) longest &= other.rows <= t.rows;
+  for (Thread& each : threads_) {
+    if (&each != &t && (each.number >= 0 || !longest)) continue;
+    auto gone = [&](const Event& e) { return e.end <= t.last_end; };
+    each.events.erase(std::remove_if(each.events.begin(), each.events.end(), gone), each.events.end());
+    each.cut = false;
+  }
+  t.compile.erase(std::remove_if(t.compile.begin(), t.compile.end(), over), t.compile.end());
+  t.inner.erase(std::remove_if(t.inner.begin(), t.inner.end(), over), t.inner.end());
+  if (!longest) return;
+  evaluations_.erase(std::remove_if(evaluations_.begin(), evaluations_.end(), over), evaluations_.end());
+  forget_before(learns_, t.last_end);
+  forget_before(updates_, t.last_end);
+}
+
+void RowMaker::settle() {
+  for (Thread& t : threads_)
+    if (!t.bodies.empty()) settle(t);
+}
+
+void RowMaker::finish(int64_t now_us) {
+  settle();
+  auto longest = std::max_element(threads_.begin(), threads_.end(),
+                                  [](const Thread& a, const Thread& b) { return a.rows < b.rows; });
+  if (longest == threads_.end() || !longest->rows) return;
+  add_between(*longest, seen_by(*longest), longest->last_end, now_us, longest->automatic);
+  longest->last_end = std::max(longest->last_end, now_us);
+}
+
+void RowMaker::publish(const StepRow& row) {
+  {
+    std::lock_guard lock(known_mutex_);
+    known_.last = row;
+    ++known_.steps;
+    StepRow& sums = known_.sums;
+    sums.wall_us += row.wall_us;
+    for (size_t i = 0; i < kRowStageCount; ++i) sums.stage_us[i] += row.stage_us[i];
+    sums.evaluation_us += row.evaluation_us;
+    sums.device_busy_us += row.device_busy_us;
+    sums.read_bytes += row.read_bytes;
+    sums.written_bytes += row.written_bytes;
+    sums.samples += row.samples;
+    sums.flags |= row.flags;
+  }
+  for (auto& slot : g_listeners)
+    if (RowListener told = slot.load()) told(row);
+}
+
+std::optional<RowSums> RowMaker::known() const {
+  std::lock_guard lock(known_mutex_);
+  if (!known_.steps) return std::nullopt;
+  return known_;
+}
+
+}  // namespace dft

@@ -1,0 +1,329 @@
+"""Sending traces to a store while they are written, so that each byte arrives once, whoever dies meanwhile.
+
+A file is sent in parts, each an object named after the file and the offset of the part in it; a manifest says
+which parts make up which file, and readers believe nothing else. What has been confirmed is noted beside the
+traces. A sender that dies before its note sends the same part again, under the same name: nothing is lost,
+and nothing counts twice. Nothing is ever listed in the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dftracer.format.files import ROWS_SUFFIX, SUFFIXES
+from dftracer.format.members import member_index
+from dftracer.format.redaction import redact, redact_lines, redact_members, redact_rows
+from dftracer.live import LiveFile, look
+from dftracer.load.files import recover
+from dftracer.load.heads import processes_of
+from dftracer.load.remote import backing_off, store_of
+
+__all__ = ["Shipper", "ship_alongside"]
+
+NOTE = ".dftracer-shipped.json"
+_PART = 16 << 20  # local bytes in an object
+_WORTH_SENDING = 4 << 20  # of a file that still grows
+_PATIENCE_S = 60.0  # until less is sent, too
+_LOOK_S = 2.0
+_LONGEST_PAUSE_S = 60.0
+_LAST_TRIES_S = 30.0  # how long the end of a run keeps asking a store that does not answer
+
+
+class Shipper:
+    """One directory of traces and its place in a store."""
+
+    def __init__(self, directory: Path, url: str, name: str | None = None) -> None:
+        self.directory = directory
+        self.url = url.rstrip("/")
+        self.failures = 0  # requests that failed so far
+        self.sent_bytes = 0
+        self._store: Any = None
+        self._root = ""
+        self._sent_at: dict[str, float] = {}
+        self._note = self._noted(name)
+
+    # What is where ---------------------------------------------------------------------------------
+
+    def _noted(self, name: str | None) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            note = json.loads((self.directory / NOTE).read_text(encoding="utf-8"))
+            if note["url"] == self.url:
+                return dict(note)
+        host = "".join(c if c.isalnum() or c in ".-" else "-" for c in socket.gethostname())
+        ours = name or hashlib.sha256(os.fsencode(self.directory.resolve())).hexdigest()[:12]
+        return {
+            "url": self.url,
+            "manifest": f"dftracer-manifest-{host}-{ours}.json",
+            "known": False,  # whether an earlier sender's manifest has been asked for
+            "changed": False,  # whether the store's manifest is older than this
+            "files": {},
+        }
+
+    def _write_note(self) -> None:
+        beside = self.directory / f"{NOTE}.{os.getpid()}"
+        beside.write_text(json.dumps(self._note), encoding="utf-8")
+        beside.replace(self.directory / NOTE)
+
+    @property
+    def left(self) -> list[Path]:
+        """The files of which not everything is in the store."""
+        return [p for p in self._files() if not self._complete(p)]
+
+    @property
+    def sent(self) -> int:
+        """How many files are completely in the store."""
+        return sum(bool(each["complete"]) for each in self._note["files"].values())
+
+    def _files(self) -> list[Path]:
+        return sorted(p for p in self.directory.rglob("*") if self._is_meant(p))
+
+    def _is_meant(self, path: Path) -> bool:
+        hidden = any(part.startswith(".") for part in path.relative_to(self.directory).parts)
+        return not hidden and path.name.endswith((*SUFFIXES, ROWS_SUFFIX, ".json")) and path.is_file()
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.directory).as_posix()
+
+    def _complete(self, path: Path) -> bool:
+        kept = self._note["files"].get(self._name(path))
+        return (
+            kept is not None
+            and bool(kept["complete"])
+            and kept["local"] == _identity(path)
+            and not self._note["changed"]
+        )
+
+    def open(self) -> None:
+        """Raises if this is no URL of a store, or its package is missing; nothing is asked of it yet."""
+        if self._store is None:
+            self._store, self._root = store_of(self.url)
+
+    # Sending ---------------------------------------------------------------------------------------
+
+    def sweep(self, ended: bool) -> bool:
+        """Send what can be sent; `ended`: no process writes any more. Raises if the store does not answer."""
+        self.open()
+        self._ask_for_manifest()
+        seen = {os.path.realpath(f.path): f for f in look([self.directory])}
+        for path in self._files():
+            self._send_file(path, seen.get(os.path.realpath(path)), ended)
+        if self._note["changed"]:
+            self._put(self._note["manifest"], self._manifest())
+            self._note["changed"] = False
+            self._write_note()
+        return not self.left
+
+    def _ask_for_manifest(self) -> None:
+        """If the note is lost, what an earlier sender stored is known from the store."""
+        if self._note["known"]:
+            return
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            text = self._asked(lambda: self._store.cat_file(f"{self._root}/{self._note['manifest']}"))
+            for each in json.loads(text)["files"]:
+                kept = {"parts": each["parts"], "complete": each["complete"], "local": each.get("local")}
+                self._note["files"].setdefault(each["name"], kept)
+        self._note["known"] = True
+        self._write_note()
+
+    def _send_file(self, path: Path, live: LiveFile | None, ended: bool) -> None:
+        name = self._name(path)
+        now = _identity(path)
+        kept = self._note["files"].get(name)
+        if kept is not None and kept["complete"] and kept["local"] == now:
+            return
+        if kept is None or (kept["local"] is not None and kept["local"][0] != now[0]):
+            kept = {"parts": [], "complete": False, "local": None}  # none yet, or another file of this name
+        if not path.name.endswith(SUFFIXES):
+            if path.name.endswith(ROWS_SUFFIX) and not ended:
+                return
+            self._send_whole(path, name, now)
+            return
+        done = live is None or ended or (live.state in ("finished", "killed") and live.pid is None)
+        end = path.stat().st_size if done else live.final if live is not None else 0
+        start = kept["parts"][-1]["end"] if kept["parts"] else 0
+        if start > end:  # it was cut: what was sent is not what is here
+            kept, start = {"parts": [], "complete": False, "local": None}, 0
+        waited = time.monotonic() - self._sent_at.setdefault(name, time.monotonic())
+        if not done and (end == start or (end - start < _WORTH_SENDING and waited < _PATIENCE_S)):
+            return
+        self._note["files"][name] = kept
+        with path.open("rb") as file:
+            for at, to in _parts(file, path.name, start, end):
+                whole = at == 0 and to == end and done
+                file.seek(at)
+                self._send_part(
+                    kept, name if whole else f"{name}.{at:012d}", at, _clean(path, file.read(to - at))
+                )
+                kept["parts"][-1]["end"] = to
+                self._sent_at[name] = time.monotonic()
+                kept["local"] = now
+                self._write_note()
+        if done:
+            kept["complete"], kept["local"] = True, now
+            self._note["changed"] = True
+            self._write_note()
+
+    def _send_whole(self, path: Path, name: str, now: list[int]) -> None:
+        """A small file that is replaced as a whole."""
+        data = path.read_bytes()
+        if path.name.endswith(ROWS_SUFFIX):
+            data = redact_rows(data)
+        else:
+            data = redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        kept: dict[str, Any] = {"parts": [], "complete": False, "local": now}
+        self._send_part(kept, name, 0, data)
+        kept["parts"][-1]["end"] = now[1]
+        kept["complete"] = True
+        self._note["files"][name] = kept
+        self._write_note()
+
+    def _send_part(self, kept: dict[str, Any], name: str, start: int, data: bytes) -> None:
+        self._put(name, data)
+        part = {"object": name, "start": start, "size": len(data), "crc32": zlib.crc32(data)}
+        kept["parts"].append(part)
+        self._note["changed"] = True
+
+    def _manifest(self) -> bytes:
+        files = [
+            {"name": name, "complete": kept["complete"], "local": kept["local"], "parts": kept["parts"]}
+            for name, kept in sorted(self._note["files"].items())
+            if kept["parts"]
+        ]
+        return json.dumps({"version": 1, "host": socket.gethostname(), "files": files}, indent=1).encode()
+
+    def _put(self, name: str, data: bytes) -> None:
+        """Store an object; returns only if the store says that it has all of it."""
+        path = f"{self._root}/{name}"
+
+        def put() -> None:
+            self._store.pipe_file(path, data)
+            self._store.invalidate_cache()
+            there = self._store.info(path)["size"]
+            if there != len(data):
+                raise OSError(f"{path}: {there} of {len(data)} bytes were stored")
+
+        self._asked(put)
+        self.sent_bytes += len(data)
+
+    def _asked(self, request: Callable[[], Any]) -> Any:
+        def ask() -> Any:
+            try:
+                return request()
+            except FileNotFoundError:
+                raise
+            except Exception:
+                self.failures += 1
+                raise
+
+        return backing_off(ask, tries=3)
+
+    # The end ---------------------------------------------------------------------------------------
+
+    def finish(self, keep: bool, patience_s: float = _LAST_TRIES_S) -> Exception | None:
+        """Everything that is left, as far as no process writes it; what the store has is deleted here.
+
+        Returns what the store said if it did not take everything within the time given to it.
+        """
+        recover(self.directory)
+        until = time.monotonic() + patience_s
+        while True:
+            before = self.sent_bytes
+            try:
+                self.sweep(ended=not _still_written(self.directory))
+                break
+            except ImportError:
+                raise
+            except Exception as error:  # each store has errors of its own
+                if self.sent_bytes > before:  # it answers now and then
+                    until = time.monotonic() + patience_s
+                if time.monotonic() > until:
+                    return error
+                time.sleep(random.uniform(0.2, 1.0))
+        if not keep:
+            self._delete()
+        return None
+
+    def _delete(self) -> None:
+        for path in self._files():
+            if self._complete(path):
+                path.unlink()
+        with contextlib.suppress(OSError):
+            for folder in sorted((p for p in self.directory.rglob("*") if p.is_dir()), reverse=True):
+                folder.rmdir()
+
+
+def _identity(path: Path) -> list[int]:
+    s = path.stat()
+    return [s.st_ino, s.st_size, s.st_mtime_ns]
+
+
+def _clean(path: Path, data: bytes) -> bytes:
+    return redact_members(data) if path.name.endswith(".gz") else redact_lines(data)
+
+
+def _parts(file: Any, name: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """From `start` to `end` in pieces of whole members or lines."""
+    at = start
+    while at < end:
+        to = at
+        while to < end and to - at < _PART:
+            file.seek(to)
+            if name.endswith(".gz"):
+                index = member_index(file.read(64))
+                size = end - to if index is None else index.member_size
+            else:
+                size = len(file.readline())
+                file.seek(to + max(0, min(_PART, end - to) - 1))
+                size = max(size, min(_PART, end - to) - 1 + len(file.readline()))
+            to = min(end, to + max(1, size))
+        yield at, to
+        at = to
+
+
+def _still_written(directory: Path) -> bool:
+    """Whether a process of this host, or of one that cannot be asked, may be writing here."""
+    host = socket.gethostname()
+    with contextlib.suppress(FileNotFoundError):
+        hosts = {p.file.name: p.host for p in processes_of([str(directory)])}
+        for each in look([directory]):
+            if each.state == "running" or (each.state == "cut" and hosts.get(each.path.name) != host):
+                return True
+    return False
+
+
+class ship_alongside:  # noqa: N801 - reads as what it does
+    """Ships a directory in the background, from `start` on; `stop` leaves the rest to `Shipper.finish`."""
+
+    def __init__(self, shipper: Shipper) -> None:
+        self._shipper = shipper
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ship", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(_LAST_TRIES_S)
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.nice(10)
+        pause = _LOOK_S
+        while not self._stopping.wait(pause):
+            try:
+                self._shipper.sweep(ended=False)
+                pause = _LOOK_S
+            except Exception:  # it is asked again, and `finish` says what is wrong
+                pause = min(_LONGEST_PAUSE_S, pause * 2)

@@ -1,0 +1,244 @@
+"""Targets that speak through a package of their own: OpenTelemetry, TensorBoard, W&B, MLflow.
+
+A package is imported by the target's own thread, when it writes for the first time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import dftracer
+from dftracer import _config
+from dftracer.metrics._figures import FAMILIES, Figures, samples, scalars
+
+_TIMEOUT_S = 5.0
+
+
+class Missing(Exception):
+    """A package that a target needs is not installed."""
+
+
+def _need(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise Missing(f"needs {package}: {error}") from None
+
+
+class _Curve:
+    """The figures as points, one for the steps since the point before."""
+
+    def __init__(self) -> None:
+        self._before: Figures | None = None
+
+    def point(self, figures: Figures) -> dict[str, float]:
+        """The next one; empty if there was no step."""
+        recent = figures.since(self._before)
+        return scalars(recent) if recent.steps > 0 else {}
+
+    def told(self, figures: Figures) -> None:
+        """These have arrived."""
+        self._before = figures
+
+
+class TensorBoard:
+    """Event files in a directory; in one per rank if there are several."""
+
+    def __init__(self, directory: str, labels: dict[str, str]) -> None:
+        if (_config.rank_info().world_size or 1) > 1:
+            directory = os.path.join(directory, f"rank{labels['rank']}")
+        self._directory = os.path.abspath(directory)
+        self._curve = _Curve()
+        self._writer: Any = None
+
+    def write(self, figures: Figures, last: bool) -> None:
+        """One event with all scalars."""
+        point = self._curve.point(figures)
+        if not point:
+            return
+        event = _need("tensorboard.compat.proto.event_pb2", "tensorboard")
+        if self._writer is None:
+            self._open(event)
+        value = [{"tag": tag, "simple_value": number} for tag, number in point.items()]
+        self._put(event.Event(wall_time=time.time(), step=figures.step, summary={"value": value}))
+        self._curve.told(figures)
+
+    def _open(self, event: Any) -> None:
+        os.makedirs(self._directory, exist_ok=True)
+        # A name that the user's own writer in this directory does not use.
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.dftracer"
+        # Unbuffered: a forked child must not write what its parent has not.
+        file = open(os.path.join(self._directory, name), "xb", buffering=0)  # noqa: SIM115
+        self._writer = _need("tensorboard.summary.writer.record_writer", "tensorboard").RecordWriter(file)
+        self._put(event.Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def _put(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Otlp:
+    """OpenTelemetry's own SDK, by OTLP over HTTP; its usual variables apply where no URL is given."""
+
+    def __init__(self, url: str, labels: dict[str, str]) -> None:
+        self._url = _signal_url(url)
+        self._labels = labels
+        self._figures: Figures | None = None
+        self._last = False
+        self._reader: Any = None
+        self._provider: Any = None
+        self._exporter: Any = None
+
+    def write(self, figures: Figures, last: bool) -> None:
+        """Send everything once."""
+        self._figures, self._last = figures, last
+        if self._reader is None:
+            self._open()
+        self._exporter.succeeded = False
+        self._reader.collect(timeout_millis=_TIMEOUT_S * 1000)
+        if not self._exporter.succeeded:
+            raise ConnectionError("no answer, or a refusal")
+
+    def _open(self) -> None:
+        package = "pydftracer[otel]"
+        _silence_from(threading.get_ident())
+        sdk = _need("opentelemetry.sdk.metrics", package)
+        export = _need("opentelemetry.sdk.metrics.export", package)
+        http = _need("opentelemetry.exporter.otlp.proto.http.metric_exporter", package)
+        resources = _need("opentelemetry.sdk.resources", package)
+        # Not `Resource.create`, whose pool of threads cannot be had any more when the program ends.
+        resource = resources.Resource({"service.name": self._labels["job"]})
+        resource = resource.merge(resources.OTELResourceDetector().detect())
+
+        class Exporter(http.OTLPMetricExporter):  # type: ignore[misc, name-defined]
+            succeeded = False
+
+            def export(self, *args: Any, **kwargs: Any) -> Any:
+                result = super().export(*args, **kwargs)
+                self.succeeded = result is export.MetricExportResult.SUCCESS
+                return result
+
+        self._exporter = Exporter(endpoint=self._url, timeout=_TIMEOUT_S)
+        # No thread of its own, which would come back to life in every forked worker.
+        self._reader = export.PeriodicExportingMetricReader(self._exporter, math.inf)
+        self._provider = sdk.MeterProvider([self._reader], resource, shutdown_on_exit=False)
+        meter = self._provider.get_meter("dftracer", dftracer.__version__)
+        observation = _need("opentelemetry.metrics", package).Observation
+        for metric in FAMILIES:
+            grows = metric.kind != "gauge"
+            create = meter.create_observable_counter if grows else meter.create_observable_gauge
+            for suffix in ("_sum", "_count") if metric.kind == "summary" else ("",):
+                observer = self._observer(metric.name, suffix, observation)
+                create(metric.name + suffix, [observer], description=metric.help)
+
+    def _observer(self, name: str, suffix: str, observation: Any) -> Callable[[Any], list[Any]]:
+        def observe(_: Any) -> list[Any]:
+            if self._figures is None:
+                return []
+            return [
+                observation(value, {**self._labels, **more})
+                for metric, found in samples(self._figures, running=not self._last)
+                for end, more, value in found
+                if (metric.name, end) == (name, suffix)
+            ]
+
+        return observe
+
+    def close(self) -> None:
+        """Nothing is kept open between two writes."""
+        if self._exporter is not None:
+            self._exporter.shutdown()
+
+
+def _signal_url(url: str) -> str | None:
+    if not url:
+        return None
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("http", "https") or not rest:
+        raise ValueError(f"{url} is not an http:// or https:// address")
+    return f"{url.rstrip('/')}/v1/metrics" if "/" not in rest.rstrip("/") else url
+
+
+def _silence_from(thread: int) -> None:
+    """The SDK logs every failure; one line of ours says it, and nothing goes to the program's handlers."""
+
+    class NotOurs(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            return record.thread != thread
+
+    for name in (
+        "opentelemetry.exporter.otlp.common.http",
+        "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+        "opentelemetry.sdk.metrics._internal.export",
+    ):
+        logging.getLogger(name).addFilter(NotOurs())
+
+
+class WandB:
+    """The program's own run of Weights & Biases; its step counter is left alone."""
+
+    def __init__(self, _: str, labels: dict[str, str]) -> None:
+        self._curve = _Curve()
+        self._defined: object = None
+
+    def write(self, figures: Figures, last: bool) -> None:
+        """Add to the row that the program commits next."""
+        point = self._curve.point(figures)
+        run = getattr(sys.modules.get("wandb"), "run", None)
+        if not point or run is None:
+            return
+        if self._defined is not run:
+            run.define_metric("dftracer/step")
+            run.define_metric("dftracer/*", step_metric="dftracer/step")
+            self._defined = run
+        run.log({**point, "dftracer/step": figures.step}, commit=False)
+        self._curve.told(figures)
+
+    def close(self) -> None:
+        """The run is the program's."""
+
+
+class MLflow:
+    """The program's active run of MLflow."""
+
+    def __init__(self, _: str, labels: dict[str, str]) -> None:
+        self._curve = _Curve()
+
+    def write(self, figures: Figures, last: bool) -> None:
+        """One batch of metrics with the step's number."""
+        point = self._curve.point(figures)
+        mlflow = sys.modules.get("mlflow")
+        run = None if mlflow is None else _active_run(mlflow)
+        if not point or mlflow is None or run is None:
+            return
+        entities = importlib.import_module("mlflow.entities")
+        now = int(time.time() * 1000)
+        metrics = [entities.Metric(name, value, now, figures.step) for name, value in point.items()]
+        mlflow.MlflowClient().log_batch(run, metrics=metrics)
+        self._curve.told(figures)
+
+    def close(self) -> None:
+        """The run is the program's."""
+
+
+def _active_run(mlflow: ModuleType) -> str | None:
+    """The id of the run that the program has open."""
+    # Active runs belong to threads; that of any thread only MLflow's own module knows.
+    fluent = sys.modules.get("mlflow.tracking.fluent")
+    latest = getattr(fluent, "_get_latest_active_run", mlflow.last_active_run)
+    run = latest()
+    return run.info.run_id if run is not None and run.info.status == "RUNNING" else None

@@ -1,0 +1,337 @@
+"""Traces on their way to a store: nothing is lost, nothing arrives twice, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from dftracer.cli import shipping
+from dftracer.cli.main import main
+from dftracer.cli.shipping import NOTE, Shipper
+from dftracer.format.files import find_files
+from dftracer.load import Trace
+from dftracer.load.synthetic import training_run
+from support.process import clean_environment
+from support.s3 import Front, environment, store
+
+DFTRACER = [sys.executable, "-m", "dftracer.cli"]
+SECRET = "hunter2-Zz9"
+PROGRAM = """\
+import sys, time
+from dftracer.python import ai, dftracer
+log = dftracer.initialize_log(None, None, -1)
+for i in range(int(sys.argv[1])):
+    with ai.compute.forward:
+        pass
+print("done", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("DFTRACER_SPOOL", str(tmp_path / "spool"))
+    fsspec.filesystem("memory").store.clear()
+
+
+def _local_bytes(directory: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(directory)): f.read_bytes() for f in find_files([directory])}
+
+
+def _read_back(url: str) -> dict[str, bytes]:
+    files = Trace(url).files
+    folder = Path(os.path.commonpath([f.parent for f in files]))
+    return {str(f.relative_to(folder)): f.read_bytes() for f in files}
+
+
+# In memory: what is sent, and when ---------------------------------------------------------------
+
+
+def test_everything_arrives_and_goes_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = tmp_path / "traces"
+    training_run(here, events=4000)
+    before = _local_bytes(here)
+    assert main(["ship", str(here), "memory://bucket/job", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["files"], told["failures"], told["left"]) == (len(before), 0, [])
+    assert told["bytes"] >= sum(map(len, before.values()))
+    assert _read_back("memory://bucket/job") == before
+    assert [p.name for p in here.iterdir()] == [NOTE]
+    # A second time there is nothing to send, and nothing is forgotten.
+    assert main(["ship", str(here), "memory://bucket/job"]) == 0
+    assert _read_back("memory://bucket/job") == before
+
+
+def test_kept_files_are_sent_once(tmp_path: Path) -> None:
+    here = tmp_path / "traces"
+    training_run(here, events=4000)
+    before = _local_bytes(here)
+    for _ in range(2):
+        shipper = Shipper(here, "memory://bucket/job")
+        assert shipper.finish(keep=True) is None
+    assert shipper.sent_bytes == 0
+    assert _local_bytes(here) == before
+    training_run(here / "more", events=1000)
+    assert main(["ship", "--keep", str(here), "memory://bucket/job"]) == 0
+    assert _read_back("memory://bucket/job") == _local_bytes(here)
+
+
+def test_a_lost_note_forgets_nothing(tmp_path: Path) -> None:
+    """The manifest in the store is asked for by its name before it is replaced."""
+    here = tmp_path / "traces"
+    training_run(here, events=4000)
+    before = _local_bytes(here)
+    assert main(["ship", str(here), "memory://bucket/job"]) == 0
+    (here / NOTE).unlink()
+    training_run(here / "more", events=1000)
+    later = {f"more/{name}": data for name, data in _local_bytes(here / "more").items()}
+    assert main(["ship", str(here), "memory://bucket/job"]) == 0
+    assert _read_back("memory://bucket/job") == before | later
+
+
+def test_parts_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_PART", 1 << 13)
+    here = tmp_path / "traces"
+    training_run(here, events=8000, member_text=1 << 14)
+    training_run(here / "plain", events=2000, gz=False)
+    before = _local_bytes(here)
+    assert main(["ship", str(here), "memory://bucket/job"]) == 0
+    objects = [p for p in fsspec.filesystem("memory").find("/bucket/job") if not p.endswith(".json")]
+    assert len(objects) > 2 * len(before)
+    assert _read_back("memory://bucket/job") == before
+
+
+def test_a_part_that_was_not_noted_is_sent_again_under_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "_PART", 1 << 13)
+    here = tmp_path / "traces"
+    training_run(here, events=8000, member_text=1 << 14)
+    before = _local_bytes(here)
+    note = Shipper._write_note
+    calls = 0
+
+    def dies(self: Shipper) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 3 == 0:
+            raise KeyboardInterrupt
+        note(self)
+
+    monkeypatch.setattr(Shipper, "_write_note", dies)
+    for _ in range(200):
+        try:
+            assert Shipper(here, "memory://bucket/job").finish(keep=True) is None
+            break
+        except KeyboardInterrupt:
+            continue
+    else:
+        pytest.fail("it makes no progress")
+    assert _read_back("memory://bucket/job") == before
+
+
+def test_a_running_process_ships_what_is_final_and_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "_PATIENCE_S", 0.0)
+    here = tmp_path / "traces"
+    program = (
+        "import sys\nfrom dftracer.python import ai, dftracer\n"
+        "log = dftracer.initialize_log(None, None, -1)\n"
+        "for i in range(20000):\n    with ai.compute.forward: pass\n"
+        "print('half', flush=True)\nsys.stdin.readline()\n"
+        "for i in range(20000):\n    with ai.compute.forward: pass\n"
+    )
+    env = clean_environment(DFTRACER_ENABLE="1", DFTRACER_LOG_FILE=str(here / "trace"))
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout.readline() == "half\n"
+    shipper = Shipper(here, "memory://bucket/job")
+    _until(lambda: bool(find_traces(here)))
+    assert shipper.finish(keep=False) is None
+    assert shipper.left  # its process is running
+    assert find_files([here])
+    child.stdin.write("\n")
+    child.stdin.close()
+    child.stdout.close()
+    assert child.wait(120) == 0
+    before = _local_bytes(here)
+    shipper = Shipper(here, "memory://bucket/job")
+    assert shipper.finish(keep=False) is None
+    assert not shipper.left
+    assert _read_back("memory://bucket/job") == before
+    assert not list(here.glob("*.pfw*"))
+
+
+def find_traces(here: Path) -> list[Path]:
+    return list(here.glob("*.pfw*"))
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["nowhere", "memory://b"], "is not a directory"),
+        ([".", "somewhere"], "is not a URL"),
+        ([".", "nonsense://b"], "nonsense"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ship", *words]) == 2
+    said = capsys.readouterr().err
+    assert part in said
+    assert len(said.splitlines()) == 1
+
+
+def test_output_to_a_url_makes_no_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / "traces"
+    training_run(here, events=1000)
+    monkeypatch.chdir(tmp_path)
+    assert main(["merge", str(here), "-o", "s3://bucket/x.pfw.gz"]) == 2
+    assert "dftracer ship" in capsys.readouterr().err
+    assert not list(tmp_path.glob("s3:*"))
+
+
+def test_a_log_file_in_a_store_waits_in_the_spool(tmp_path: Path) -> None:
+    env = clean_environment(
+        DFTRACER_ENABLE="1", DFTRACER_LOG_FILE="s3://bucket/../job/trace", DFTRACER_SPOOL=str(tmp_path / "sp")
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "10"],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    folder = tmp_path / "sp" / "s3" / "bucket" / "__" / "job"
+    assert len(find_files([folder])) == 1
+    assert f"dftracer ship {folder} s3://bucket/../job" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["sp"]
+
+
+# Against a server --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    with store() as port:
+        yield port
+
+
+def _run(port: int, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = clean_environment(**environment(port))
+    return subprocess.run(
+        [*DFTRACER, *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_run_to_s3(server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    words = ["run", "-o", "s3://bucket/one", "--", sys.executable, str(program), "500", "--password", SECRET]
+    done = _run(server, tmp_path, *words)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert "next: dftracer report s3://bucket/one" in done.stderr
+    # Nothing is left, and nothing is named like the URL.
+    assert not [p for p in (tmp_path / "spool").rglob("*") if p.is_file()]
+    assert not list(tmp_path.glob("s3:*"))
+    for name, value in environment(server).items():
+        monkeypatch.setenv(name, value)
+    trace = Trace("s3://bucket/one")
+    assert trace.sql("select count(*) from events where name = 'forward'").item() == 500
+    texts = [gzip.decompress(f.read_bytes()) for f in trace.files]
+    assert all(SECRET.encode() not in text for text in texts)
+    assert any(b"--password [redacted]" in text for text in texts)
+
+
+def test_with_a_dead_store_everything_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("s3fs")
+    here = tmp_path / "traces"
+    training_run(here, events=1000)
+    before = _local_bytes(here)
+    for name, value in environment(9).items():  # nobody listens there
+        monkeypatch.setenv(name, value)
+    shipper = Shipper(here, "s3://bucket/dead")
+    problem = shipper.finish(keep=False, patience_s=0.0)
+    assert problem is not None
+    assert shipper.failures > 0
+    assert _local_bytes(here) == before
+    assert len(shipper.left) == len(before)
+
+
+def _ship_through_deaths(server: int, tmp_path: Path, kills: int, front_dies: bool) -> None:
+    here = tmp_path / "traces"
+    training_run(here, events=20_000, ranks=2, workers=2)
+    before = _local_bytes(here)
+    front = Front(server, refuse=0.5)
+    front.start()
+    url = f"s3://bucket/deaths-{kills}-{int(front_dies)}"
+    env = clean_environment(**environment(front.port))
+    command = [*DFTRACER, "ship", str(here), url]
+    try:
+        killed = 0
+        while killed < kills:
+            parts = _parts_noted(here)
+            child = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            # Somewhere in the middle: after it has made some progress.
+            _until(lambda: _parts_noted(here) > parts or child.poll() is not None)  # noqa: B023
+            if front_dies:
+                front.kill()
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            killed += 1
+            if front_dies:
+                front.start()
+        for _ in range(10):
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+            if done.returncode == 0:
+                break
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        front.kill()
+    assert not find_traces(here)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(server).items():
+            patch.setenv(name, value)
+        assert _read_back(url) == before
+
+
+def _parts_noted(here: Path) -> int:
+    try:
+        note = json.loads((here / NOTE).read_text())
+    except (OSError, ValueError):
+        return 0
+    return sum(len(each["parts"]) for each in note["files"].values())
+
+
+def test_half_of_the_requests_refused_and_the_sender_killed(server: int, tmp_path: Path) -> None:
+    _ship_through_deaths(server, tmp_path, kills=2, front_dies=False)
+
+
+@pytest.mark.thorough
+def test_half_of_the_requests_refused_and_both_sides_killed_ten_times(server: int, tmp_path: Path) -> None:
+    _ship_through_deaths(server, tmp_path, kills=10, front_dies=True)

@@ -1,0 +1,253 @@
+"""Step rows: what the recorder keeps of every step, however the process ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dftracer.analyze import analyze
+from dftracer.analyze.stages import CLASSES, RULES, STAGES, class_of
+from dftracer.format.io_calls import ROLES
+from dftracer.load import NoTraces, _scan
+from dftracer.load.rows import (
+    BETWEEN,
+    COLUMNS,
+    LEARNS,
+    RowFile,
+    pack_rows,
+    parse_rows,
+    read_row_files,
+    read_rows,
+)
+from dftracer.load.rows import STAGES as ROW_STAGES
+from dftracer.report import document
+from support.process import clean_environment, run_program
+
+ANNOTATED = """
+    import time
+    from dftracer.python import ai, dftracer
+
+    log = dftracer.initialize_log(None, None)
+
+    def batches(n):
+        for i in range(n):
+            with ai.data.item:
+                time.sleep(0.001)
+            yield i
+
+    step = 100
+    for epoch in range(2):
+        ai.update(epoch=epoch)
+        for batch in ai.dataloader.fetch.iter(batches(6)):
+            ai.update(step=step)
+            with ai.compute.forward:
+                time.sleep(0.003)
+            with ai.compute.backward:
+                time.sleep(0.002)
+                with ai.comm.all_reduce:
+                    time.sleep(0.001)
+            with ai.compute.step:
+                time.sleep(0.001)
+            step += 1
+        with ai.pipeline.evaluate:
+            for batch in ai.dataloader.fetch.iter(batches(3)):
+                with ai.compute.forward:
+                    time.sleep(0.002)
+        with ai.checkpoint.capture:
+            time.sleep(0.004)
+"""
+
+
+def test_the_recorder_takes_events_for_what_the_report_does() -> None:
+    assert ROW_STAGES == STAGES
+    rules = np.frombuffer(_scan.stage_rules(), np.uint8).reshape(len(CLASSES), len(STAGES))
+    assert (rules == RULES).all()
+    names = {
+        "dataloader": "fetch.iter fetch.block fetch fetch.init x.iter sampler",
+        "data": "item item.init preprocess collate augment decode io.read read x.io data load other",
+        "compute": "forward backward step forward.init step.init x x.init Forward",
+        "pipeline": "train evaluate test epoch.block",
+        "POSIX": " ".join(ROLES) + " open64 __read_chk preadv64v2 fread_unlocked fxstat clone unknown",
+        "STDIO": " ".join(ROLES),
+        "CUDA": "cudaDeviceSynchronize cudaMemcpyAsync cudaGraphLaunch cudaMalloc",
+        "kineto": "ProfilerStep#3 enumerate(DataLoader)#x Optimizer.step#Adam nccl:all_reduce aten::add",
+        "pp": "DistributedDataParallel.forward Memcpy-HtoD cudaStreamSynchronize cudaMemcpyAsync x_backward",
+        "dynamo": "compile f",
+        "": "f",
+    }
+    for each in (
+        "comm",
+        "communication",
+        "checkpoint",
+        "device",
+        "dftracer",
+        "device_time",
+        "sample",
+        "HDF5",
+    ):
+        names[each] = "forward read write fork wait"
+    for category, some in names.items():
+        for name in (*some.split(), "Memcpy HtoD (Pageable -> Device)"):
+            assert _scan.event_class(category, name) == class_of(category, name), (category, name)
+
+
+def test_rows_of_an_annotated_program(tmp_path: Path) -> None:
+    run = run_program(tmp_path, ANNOTATED)
+    (file,) = read_row_files(run.trace_dir)
+    (trace,) = run.trace_dir.glob("*.pfw.gz")
+    assert file.path == str(trace).removesuffix(".pfw.gz") + ".rows"
+    ledger = document(analyze(run.trace_dir))["ledger"]
+    assert file.column("step").tolist() == list(range(100, 112))
+    assert file.column("epoch").tolist() == [0] * 6 + [1] * 6
+    assert file.column("start_us").tolist() == [
+        file.column("start_us")[0] + round(s["start_s"] * 1e6) for s in ledger["steps"]
+    ]
+    assert file.column("wall_us").tolist() == [round(s["wall_s"] * 1e6) for s in ledger["steps"]]
+    total = (file.stages.sum(axis=0) / 1e6).tolist()
+    assert total == pytest.approx([ledger["total"][s] for s in STAGES])
+    assert (file.stages.sum(axis=1) == file.column("wall_us")).all()
+    assert file.column("samples").tolist() == [1] * 12
+    assert (file.column("flags") & LEARNS).all()
+
+    frame = read_rows(run.trace_dir)
+    assert frame.columns == ["rank", *COLUMNS, "run", "attempt", "host"]
+    assert frame["rank"].to_list() == [0] * 12
+    assert frame["device_busy_us"].null_count() == 12
+    assert frame["run"][0] == file.run
+    whole = read_rows(run.trace_dir, between=True)
+    between = whole.filter(whole["flags"] & BETWEEN != 0)
+    assert between["step"].null_count() == len(between)
+    # Before the first step, between the epochs, after the last: evaluation and checkpoints.
+    assert len(between) == 3
+    assert (between["evaluation_us"].to_numpy() > 0).tolist() == [False, True, True]
+    assert (between["checkpoint_us"].to_numpy() > 0).tolist() == [False, True, True]
+    # Together they are the whole time from the beginning of the process.
+    ends = (whole["start_us"] + whole["wall_us"] + whole["evaluation_us"]).to_numpy()
+    assert (whole["start_us"].to_numpy()[1:] - ends[:-1] < 1000).all()
+
+
+def test_the_program_can_ask_for_its_latest_row(tmp_path: Path) -> None:
+    ask = """
+    from dftracer import _core
+    assert _core.last_row() is None or _core.last_row()["step"] <= 111
+    _core.flush()
+    last, sums = _core.last_row(), _core.row_sums()
+    assert last["step"] == 111 and last["epoch"] == 1, last
+    assert sums["steps"] == 12 and sums["forward_us"] >= 36000, sums
+    """
+    run_program(tmp_path, ANNOTATED + ask)
+
+
+def test_rows_outlive_a_kill(tmp_path: Path) -> None:
+    program = """
+import time
+from dftracer.python import ai, dftracer
+log = dftracer.initialize_log(None, None)
+for i in ai.dataloader.fetch.iter(range(1000000)):
+    ai.update(step=i)
+    with ai.compute.forward:
+        time.sleep(0.002)
+    print(i, flush=True)
+"""
+    env = clean_environment(
+        DFTRACER_ENABLE="1", DFTRACER_LOG_FILE=str(tmp_path / "t"), DFTRACER_DISABLE_IO="1"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+
+    def rows() -> list[RowFile]:
+        return read_row_files(tmp_path)
+
+    # Once steps are in the file, it is never more than the writer's interval behind.
+    until = time.monotonic() + 100
+    while not (rows() and len(rows()[0].steps) >= 20) and time.monotonic() < until:
+        child.stdout.readline()
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    (file,) = rows()
+    assert len(file.steps) >= 20
+    assert file.column("step").tolist() == list(range(len(file.steps)))
+    assert file.damaged == 0
+
+
+def _made(n: int) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    table = np.zeros((n, len(COLUMNS)), np.int64)
+    table[:, COLUMNS.index("step")] = np.arange(n)
+    stages = slice(4, 4 + len(STAGES))
+    table[:, stages] = rng.integers(0, 200_000, (n, len(STAGES))) * (rng.random((n, len(STAGES))) < 0.4)
+    wall = COLUMNS.index("wall_us")
+    table[:, wall] = table[:, stages].sum(axis=1)
+    table[:, COLUMNS.index("start_us")] = 1_760_000_000_000_000 + np.concatenate(
+        ([0], np.cumsum(table[:-1, wall]))
+    )
+    table[:, COLUMNS.index("flags")] = LEARNS
+    return table
+
+
+def test_what_is_packed_is_read_back() -> None:
+    table = _made(1000)
+    data = pack_rows(table, {"rank": 3, "run": "r"})
+    file = parse_rows(data)
+    assert (file.steps == table).all()
+    assert (file.rank, file.run, file.damaged) == (3, "r", 0)
+    assert len(data) / 1000 < 64
+    odd = table.copy()
+    odd[:, 5] = np.iinfo(np.int64).max
+    odd[::2, COLUMNS.index("start_us")] = -(1 << 62)
+    raw, _, damaged = _scan.step_rows(pack_rows(odd, {}))
+    assert damaged == 0
+    assert (np.frombuffer(raw, np.int64).reshape(odd.shape) == odd).all()
+
+
+def test_damage_costs_a_block() -> None:
+    table = _made(2000)
+    data = pack_rows(table, {"rank": 3})
+    blocks = -(-2000 // 256)
+    for cut in (1, 11, 100, len(data) // 2, len(data) - 1):
+        short = parse_rows(data[:cut])
+        assert (short.steps == table[: len(short.steps)]).all()
+        assert len(short.steps) % 256 == 0
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        broken = bytearray(data)
+        at = int(rng.integers(0, len(data)))
+        broken[at] ^= int(rng.integers(1, 256))
+        file = parse_rows(bytes(broken))
+        assert len(file.steps) >= 2000 - 256 or at < len(data) // blocks
+        assert file.damaged or len(file.steps) == 2000
+        assert np.isin(file.column("step"), table[:, 1]).all()
+
+
+def test_a_directory_without_rows_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NoTraces):
+        read_rows(tmp_path)
+
+
+def test_rows_go_aside_with_their_trace(tmp_path: Path) -> None:
+    program = """
+    from dftracer.python import ai, dftracer
+    import sys
+    log = dftracer.initialize_log(sys.argv[1], None)
+    for i in ai.dataloader.fetch.iter(range(3)):
+        with ai.compute.forward:
+            pass
+    log.finalize()
+    """
+    for _ in range(2):
+        run_program(tmp_path, program, argv=(str(tmp_path / "here" / "t.pfw"),))
+    names = sorted(os.listdir(tmp_path / "here"))
+    aside = next(n for n in names if n.startswith("t-")).removesuffix(".pfw.gz").removesuffix(".rows")
+    assert names == sorted([f"{aside}.pfw.gz", f"{aside}.rows", "t.pfw.gz", "t.rows"])
+    first, second = (read_row_files(tmp_path / "here" / f"{stem}.rows")[0].run for stem in (aside, "t"))
+    assert first is not None
+    assert first in aside
+    assert second != first

@@ -1,0 +1,302 @@
+"""Goodput over restarts: jobs that are killed and started again, and that know the truth about themselves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dftracer.analyze.goodput import PARTS, goodput
+from dftracer.load.synthetic import Process
+from support.process import clean_environment
+
+MS = 1000
+EPOCH_US = 1_760_000_000_000_000
+S = 1_000_000
+
+_TORCH = """
+import os, signal, sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+kill_at, how = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+step = 0
+if os.path.exists("ckpt.pt"):
+    state = torch.load("ckpt.pt")
+    model.load_state_dict(state["model"])
+    step = state["step"]
+batches = iter(DataLoader(TensorDataset(torch.ones(1000, 8)), batch_size=4))
+while step < 100:
+    x = next(batches)[0] if how == "loader" else torch.ones(4, 8)
+    if step == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
+    if step % 25 == 0:
+        torch.save({"model": model.state_dict(), "step": step}, "ckpt.tmp")
+        os.replace("ckpt.tmp", "ckpt.pt")
+"""
+
+# It writes down what it does: the start of a life, each step, and when it is about to be killed.
+_KILLED = """
+import json, os, signal, sys, time
+from dftracer.python import ai
+
+def tell(**what):
+    with open("truth.jsonl", "a") as f:
+        f.write(json.dumps({**what, "at": time.time()}) + "\\n")
+
+tell(life=os.getpid())
+life = sum("life" in line for line in open("truth.jsonl"))
+time.sleep(0.1)
+step = 0
+if os.path.exists("saved"):
+    with ai.checkpoint.restart:
+        step = int(open("saved").read())
+        time.sleep(0.03)
+for _ in ai.dataloader.fetch.iter(range(step, 60)):
+    ai.update(step=step)
+    with ai.compute.forward:
+        time.sleep(0.004)
+    if life <= 5 and step == 8 * life + 3:
+        tell(killed=step)
+        os.kill(os.getpid(), signal.SIGKILL)
+    tell(step=step)
+    step += 1
+    if step % 8 == 0:
+        with ai.checkpoint.capture:
+            open("saved", "w").write(str(step))
+            time.sleep(0.01)
+    if step % 20 == 0:
+        with ai.pipeline.evaluate:
+            time.sleep(0.02)
+tell(end=True)
+"""
+
+
+def _run(folder: Path, program: str, *words: str, name: str | None = None) -> int:
+    script = folder / "train.py"
+    script.write_text(program)
+    named = ["--name", name] if name else []
+    command = [sys.executable, "-m", "dftracer", "run", *named, "--", sys.executable, str(script), *words]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=clean_environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done.returncode
+
+
+def _told(folder: Path, *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "dftracer", "goodput", *words, "--json"],
+        cwd=folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.parametrize("how", ["loader", "without"])
+def test_killed_at_60_resumed_from_50_ended_at_100(tmp_path: Path, how: str) -> None:
+    pytest.importorskip("torch")
+    assert _run(tmp_path, _TORCH, "60", how) == -9
+    killed = time.time()
+    assert _run(tmp_path, _TORCH, "-1", how) == 0
+    told = _told(tmp_path)
+    assert list(told) == ["wall_s", "productive_s", "goodput", "parts", "attempts", "recomputed_steps"]
+    assert tuple(told["parts"]) == PARTS
+    first, second = told["attempts"]
+    assert list(first) == ["run", "start", "first_step", "last_step", "ended"]
+    assert (first["first_step"], first["last_step"]) == (0, 59)
+    assert (second["first_step"], second["last_step"]) == (50, 99)
+    assert told["recomputed_steps"] == 10
+    assert first["ended"]["signal"] == "SIGKILL"
+    assert first["ended"]["step"] == 60
+    assert second["ended"]["exit_code"] == 0
+    parts = told["parts"]
+    assert told["productive_s"] + sum(parts.values()) == pytest.approx(told["wall_s"], rel=1e-3)
+    # The second life began after this process saw the end of the first, whose traces were read in between.
+    assert second["start"] / 1e6 >= killed - 1
+    assert parts["gap"] > 0
+    assert parts["recomputed"] > 0
+    assert parts["checkpoint_save"] > 0
+    assert parts["checkpoint_restore"] > 0
+
+
+def test_five_kills(tmp_path: Path) -> None:
+    for _ in range(5):
+        assert _run(tmp_path, _KILLED, name="five kills") == -9
+    assert _run(tmp_path, _KILLED, name="five kills") == 0
+    truth = [json.loads(line) for line in (tmp_path / "truth.jsonl").read_text().splitlines()]
+    steps = [each["step"] for each in truth if "step" in each]
+    told = _told(tmp_path, "traces", "--name", "five kills")
+    assert len(told["attempts"]) == 6
+    assert told["recomputed_steps"] == len(steps) - len(set(steps)) == 15
+    assert [each["first_step"] for each in told["attempts"]] == [0, 8, 16, 24, 32, 40]
+    assert [each["last_step"] for each in told["attempts"]] == [10, 18, 26, 34, 42, 59]
+    parts = told["parts"]
+    assert told["productive_s"] + sum(parts.values()) == pytest.approx(told["wall_s"], rel=1e-3)
+    assert told["goodput"] == pytest.approx(told["productive_s"] / told["wall_s"], rel=1e-3)
+    # By the program's own clock; the interpreter starts before it and ends after it.
+    lives = [each["at"] for each in truth if "life" in each]
+    kills = [each["at"] for each in truth if "killed" in each]
+    assert told["wall_s"] >= truth[-1]["at"] - truth[0]["at"]
+    between = sum(later - before for before, later in zip(kills, lives[1:], strict=True))
+    assert 0 < parts["gap"] <= between + 0.5
+    assert parts["initialization"] >= 6 * 0.1
+    assert parts["checkpoint_restore"] >= 5 * 0.03
+    assert parts["checkpoint_save"] >= 7 * 0.01
+    assert parts["evaluation"] >= 3 * 0.02
+    shown = subprocess.run(
+        [sys.executable, "-m", "dftracer", "goodput", "--html", "job.html"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    assert "60 steps, 6 attempts, 15 steps computed again" in shown.stdout
+    page = (tmp_path / "job.html").read_text()
+    assert page.count('<polyline class="line"') == 6
+    assert "<script" not in page
+
+
+def _life(
+    folder: Path,
+    number: int,
+    first: int,
+    steps: int,
+    *,
+    start: int,
+    died: bool,
+    labels: bool = True,
+    **facts: str,
+) -> Process:
+    record = {
+        "value": f"run{number}",
+        "start": EPOCH_US + start,
+        "command": "python train.py",
+        "host": "node0",
+    }
+    p = Process(
+        10 + number, start=start, run=record, rank=0, end={"recovered": 1} if died else {"exit_code": 0}
+    )
+    p.metadata += [("PR", key, value) for key, value in facts.items()]
+    t = start + 2 * S
+    for i in range(steps):
+        p.span("compute", "forward", t + 10 * MS, 70 * MS)
+        p.span("compute", "step", t + 80 * MS, 10 * MS)
+        t = p.step(i + 1, t, 10 * MS, 90 * MS, **({"step": first + i} if labels else {}))
+    p.span("app", "more", t, S)  # when it died, or at its end
+    place = folder / f"life{number}"
+    place.mkdir()
+    return p
+
+
+def test_every_second_is_in_the_part_where_it_belongs(tmp_path: Path) -> None:
+    one = _life(tmp_path, 1, 0, 20, start=0, died=True)
+    one.write(tmp_path / "life1", "a")
+    two = _life(tmp_path, 2, 15, 10, start=10 * S, died=False)
+    two.write(tmp_path / "life2", "a")
+    told = goodput([tmp_path]).to_json()
+    assert told["wall_s"] == pytest.approx(14)
+    assert told["recomputed_steps"] == 5
+    assert {k: v for k, v in told["parts"].items() if v} == {
+        "initialization": 4.0,
+        "data": 0.25,
+        "recomputed": 0.5,
+        "failed": 1.0,
+        "gap": 5.0,
+        "other": 1.0,
+    }
+    assert told["productive_s"] == pytest.approx(25 * 0.09)
+
+
+def test_hangs_are_taken_from_what_the_watch_wrote(tmp_path: Path) -> None:
+    one = _life(tmp_path, 1, 0, 20, start=0, died=True)
+    one.span("compute", "forward", 6 * S, 30 * S)
+    one.write(tmp_path / "life1", "a")
+    hang = {
+        "rank": 0,
+        "moved_us": EPOCH_US + 16 * S,
+        "went_on_after_s": None,
+        "earlier": [{"moved_us": EPOCH_US + 6 * S, "went_on_after_s": 4.0}],
+    }
+    (tmp_path / "life1" / "hang_0.json").write_text(json.dumps(hang))
+    _life(tmp_path, 2, 20, 10, start=40 * S, died=False).write(tmp_path / "life2", "a")
+    told = goodput([tmp_path]).to_json()
+    assert told["parts"]["hang"] == pytest.approx(4 + 20)
+    assert told["parts"]["gap"] == pytest.approx(4)
+    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])
+
+
+@pytest.mark.parametrize(
+    ("saved", "restored", "first"),
+    [
+        ({"path": "ckpt/last.pt"}, {"path": "/work/ckpt/last.pt"}, 12),  # the same file
+        ({"path": "ckpt/tmp.pt"}, {"path": "ckpt/last.pt"}, 12),  # renamed
+        ({"path": "a/x.pt", "counter": 11}, {"path": "b/y.pt", "counter": 11}, 12),  # moved; counts from 0
+        ({}, {"path": "old/y.pt", "counter": 7}, 7),  # from a life that was not recorded
+        ({"path": "a/x.pt"}, {"path": "pretrained/base.pt"}, 0),  # not a checkpoint of this job
+    ],
+)
+def test_where_a_training_goes_on_is_found_from_its_checkpoint(
+    tmp_path: Path, saved: dict[str, Any], restored: dict[str, Any], first: int
+) -> None:
+    one = _life(tmp_path, 1, 0, 20, start=0, died=True, labels=False)
+    if saved:  # in the twelfth step, after its update
+        one.span("checkpoint", "capture", 2 * S + 11 * 100 * MS + 95 * MS, MS, **saved)
+    one.write(tmp_path / "life1", "a")
+    two = _life(tmp_path, 2, 0, 20, start=20 * S, died=False, labels=False)
+    two.span("checkpoint", "restart", 21 * S, 100 * MS, **restored)
+    two.write(tmp_path / "life2", "a")
+    told = goodput([tmp_path]).to_json()
+    assert told["attempts"][1]["first_step"] == first
+    assert told["recomputed_steps"] == 20 - first
+
+
+def test_a_run_that_ended_well_is_no_attempt_of_the_next_one(tmp_path: Path) -> None:
+    _life(tmp_path, 1, 0, 20, start=0, died=False).write(tmp_path / "life1", "a")
+    _life(tmp_path, 2, 0, 20, start=20 * S, died=False).write(tmp_path / "life2", "a")
+    found = goodput([tmp_path])
+    assert [a.run for a in found.attempts] == ["run2"]
+    assert found.left_out == ["run1"]
+
+
+def test_names_say_which_runs_are_attempts(tmp_path: Path) -> None:
+    _life(tmp_path, 1, 0, 20, start=0, died=False, run_name="a").write(tmp_path / "life1", "a")
+    _life(tmp_path, 2, 0, 20, start=20 * S, died=False, run_name="b").write(tmp_path / "life2", "a")
+    _life(tmp_path, 3, 20, 20, start=40 * S, died=False, run_name="a").write(tmp_path / "life3", "a")
+    assert [a.run for a in goodput([tmp_path]).attempts] == ["run1", "run3"]
+    assert [a.run for a in goodput([tmp_path], name="b").attempts] == ["run2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dftracer", "goodput", str(tmp_path), "--name", "c"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "there are a, b" in done.stderr
