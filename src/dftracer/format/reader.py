@@ -1,8 +1,8 @@
 """Reads traces of every dialect into one form, skips what cannot be read, and reports what it skipped.
 
-A record is a dict with the keys of `records.FIELDS`: `ph` is "X", "M" or "C", numbers are numbers, hashes are
-strings of hex digits, `args` is always present; `id` is None if the dialect has none (2.x, metadata). Keys
-that are not in the schema are kept.
+A record is a dict with the keys of `records.FIELDS`: `ph` is "X", "M", "C" or "A", numbers are numbers,
+hashes are strings of hex digits, `args` is always present; `id` is None if the dialect has none (2.x,
+metadata). Keys that are not in the schema are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.format import members
 from dftracer.format import records as fmt
 from dftracer.format.files import find_traces
@@ -95,7 +95,12 @@ def parse_line(text: bytes) -> Any:
 Record = dict[str, Any]
 
 _CHUNK = 1 << 18
-_REQUIRED = {"X": frozenset({"pid", "ts", "dur"}), "C": frozenset({"pid", "ts"}), "M": frozenset({"pid"})}
+_REQUIRED = {
+    "X": frozenset({"pid", "ts", "dur"}),
+    "C": frozenset({"pid", "ts"}),
+    "A": frozenset({"pid", "ts"}),
+    "M": frozenset({"pid"}),
+}
 _ALWAYS_INTEGER = ("count", "p_idx", "level")
 
 
@@ -295,8 +300,6 @@ class _Normalizer:
             return "unknown phase"
         if not isinstance(record.get("name"), str):
             return "no name"
-        if phase == 3:
-            record["aggregated"] = True
         record["ph"] = known
         if not isinstance(record.get("cat"), str):
             record["cat"] = ""

@@ -107,8 +107,8 @@ METADATA: tuple[MetadataKind, ...] = (
     MetadataKind("process_name", "name of the process", "`process_name`"),
 )
 
-# `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x; 3 is an aggregate of many events.
-PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", 1: "X", 2: "C", 3: "C", 4: "M"}
+# `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x.
+PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", "A": "A", 1: "X", 2: "C", 3: "A", 4: "M"}
 
 TIME_LIMIT = 1 << 53  # in us: a later time is damage, and sums of such times would not fit into 64 bits
 MOST_RANKS = 1 << 20  # no job has more; a larger number is damage
@@ -134,7 +134,23 @@ INTEGER_ARGS = frozenset({arg.name for arg in ARGS if arg.type == "int"}) | {
 }
 
 # DFTracer 2.x may write other units than us and says so in a `CM` record `time_metric`: (multiply, divide).
-TIME_UNITS: dict[str, tuple[int, int]] = {"NS": (1, 1000), "US": (1, 1), "MS": (1000, 1), "S": (1_000_000, 1)}
+TIME_UNITS: dict[str, tuple[int, int]] = {
+    "NS": (1, 1000),
+    "US": (1, 1),
+    "MS": (1000, 1),
+    "SEC": (1_000_000, 1),
+    "S": (1_000_000, 1),
+}
+
+
+AGGREGATION_INTERVAL_US = 1_000_000  # of aggregated records that do not say it
+
+
+def interval_us(record: Mapping[str, Any]) -> int:
+    """The time that an aggregated record stands for, from its `ts` on."""
+    args = record.get("args")
+    said = args.get("interval_us") if isinstance(args, dict) else None
+    return said if type(said) is int and said > 0 else AGGREGATION_INTERVAL_US
 
 
 def is_metadata(record: Mapping[str, Any]) -> bool:
@@ -175,6 +191,8 @@ COUNTER = "counter"  # the category of its samples of the machine
 # What tells without parsing a line: a quote inside of a string would be escaped.
 TIME = b',"ts":'
 END_RECORD = b'"name":"end","cat":"dftracer"'
+START_RECORD = b'"name":"start","cat":"dftracer"'
+RANK_FACT = b'"name":"rank","value":'
 SAMPLE = b'"ph":"C"'
 FILE_KEY = '"fhash":'
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from dftracer._packages import MissingExtra
 from dftracer.analyze.analysis import units_of
 from dftracer.analyze.torch_files import read_torch_files
 from dftracer.live import LiveFile, Recent, look, whole_copy
-from dftracer.load._need import MissingExtra
 from dftracer.load.files import NoTraces, recover
 from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import run_identity
