@@ -73,7 +73,7 @@ class Kill(TrainerCallback):
             os.kill(os.getpid(), 9)
 
 options = TrainingArguments(
-    "out", max_steps=40, per_device_train_batch_size=2, save_steps=10, report_to=[], use_cpu=True, disable_tqdm=True
+    "out", max_steps=40, per_device_train_batch_size=2, save_steps=10, report_to=[], use_cpu=True
 )
 trainer = Trainer(Model(), options, train_dataset=Data(), callbacks=[Kill()])
 trainer.train(resume_from_checkpoint=get_last_checkpoint("out") if os.path.isdir("out") else None)
