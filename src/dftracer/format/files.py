@@ -9,7 +9,10 @@ import signal
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` takes long to load, and `dftracer run` imports this
+if TYPE_CHECKING:
+    from typing import Any
 
 SUFFIXES = (".pfw", ".pfw.gz")
 ROWS_SUFFIX = ".rows"  # of the step rows beside a trace

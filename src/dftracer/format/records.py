@@ -191,6 +191,8 @@ COUNTER = "counter"  # the category of its samples of the machine
 # What tells without parsing a line: a quote inside of a string would be escaped.
 TIME = b',"ts":'
 END_RECORD = b'"name":"end","cat":"dftracer"'
+START_RECORD = b'"name":"start","cat":"dftracer"'
+RANK_FACT = b'"name":"rank","value":'
 SAMPLE = b'"ph":"C"'
 FILE_KEY = '"fhash":'
 
