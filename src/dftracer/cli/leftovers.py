@@ -49,9 +49,13 @@ def _caches(places: list[Path]) -> Iterator[Leftover]:
     for folder, _ in _folders(places):
         if folder.name == _CACHE:
             yield Leftover("cache", str(folder), _size(folder), "made again when it is needed")
-    own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dftracer"
-    if own.is_dir():
-        yield Leftover("cache", str(own), _size(own), "made again when it is needed")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for name, why in (
+        ("dftracer", "made again when it is needed"),
+        ("dftracer-remote", "copies of remote traces"),
+    ):
+        if (base / name).is_dir():
+            yield Leftover("cache", str(base / name), _size(base / name), why)
 
 
 def _folders(places: list[Path]) -> Iterator[tuple[Path, list[str]]]:
