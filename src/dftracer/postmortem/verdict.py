@@ -191,6 +191,8 @@ def _is_hang(evidence: Evidence) -> bool:
     for r in evidence.ranks:
         if r.alive or r.gone_us is None:
             continue
+        if _ended_well(r) and all(x.collective is None for x in hung):  # nobody waits for it
+            continue
         told = r.exit_code is not None or r.signal or r.exception
         noticed = max(x.hang["written_us"] or 0 for x in hung if x.hang is not None)
         # It went before the others noticed: they wait for a rank that is no more.
