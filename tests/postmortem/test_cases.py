@@ -48,7 +48,7 @@ CASES = {
     "at_exit": Expected("lock", 1, others=0),
     "all_stopped": Expected("stopped", None),
 }
-QUICK = ("read", "gil", "exception", "sigkill")
+QUICK = ("read", "exception")
 
 Begin = Callable[..., Job]
 
