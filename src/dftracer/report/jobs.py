@@ -11,8 +11,7 @@ from importlib import resources
 
 import numpy as np
 
-from dftracer._columns import Column
-from dftracer._units import plural, seconds_text
+from dftracer._text import Column, plural, seconds_text
 from dftracer.analyze.goodput import PARTS, Attempt, Goodput
 from dftracer.analyze.history import RunRow
 from dftracer.analyze.intervals import measure
