@@ -10,7 +10,7 @@ from typing import Any
 
 from dftracer._units import bytes_text, plural, seconds_text
 from dftracer.postmortem.evidence import Evidence, RankEvidence
-from dftracer.postmortem.stacks import Process, Tree, rank_set
+from dftracer.postmortem.stacks import Process, Tree, rank_set, shown_frames
 
 __all__ = ["FINE", "Verdict", "judge"]
 
@@ -70,8 +70,7 @@ def tree_of(evidence: Evidence) -> Tree:
     for rank in evidence.ranks:
         main = rank.process.main if rank.process is not None else None
         if main is not None and main.frames:
-            frames = (f"{f[2]} {f[0].rpartition('/')[2]}:{f[1]}" for f in reversed(main.frames))
-            tree.add(rank.rank, frames)
+            tree.add(rank.rank, shown_frames(main.frames))
     return tree
 
 
