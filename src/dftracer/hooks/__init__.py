@@ -151,9 +151,7 @@ def _trace_h5py(patches: Patches) -> None:
     h5py = importlib.import_module("h5py")
 
     _trace_method(patches, h5py.File, "__init__", _DATA_IO.open, _file)
-    _trace_method(
-        patches, h5py.File, "close", _DATA_IO.close, lambda args, _: {"path": str(args[0].filename)}
-    )
+    _trace_method(patches, h5py.File, "close", _DATA_IO.close, _closing)
     _trace_method(patches, h5py.Dataset, "__getitem__", _DATA_IO.read, _dataset)
     _trace_method(patches, h5py.Dataset, "__setitem__", _DATA_IO.write, _dataset)
 
