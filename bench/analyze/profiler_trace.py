@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-from dftracer.format.lines import FIRST_LINE, LAST_LINE, event_line
+from dftracer.format.records import FIRST_LINE, LAST_LINE, event_line
 
 __all__ = ["profiler_trace"]
 

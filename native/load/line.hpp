@@ -15,7 +15,7 @@
 namespace dft::load {
 
 // No recorder writes a longer line; without a limit, 3 MB of gzip could require 3 GB of memory. The Python readers have
-// the same (dftracer/format/text.py).
+// the same (dftracer/format/reader.py).
 inline constexpr size_t kLineLimit = size_t{16} << 20;
 
 // Times in us beyond are damage: it is the year 2255, and sums of many such times would not fit.

@@ -65,8 +65,8 @@ int8_t phase_value(const char*& p, const char* end) {
   if (!integer(p, v)) return 0;
   switch (v) {
     case 1: return 'X';
-    case 2:
-    case 3: return 'C';
+    case 2: return 'C';
+    case 3: return 'A';
     case 4: return 'M';
     default: return '?';
   }

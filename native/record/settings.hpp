@@ -21,6 +21,7 @@ struct Settings {
   uint64_t member_size = 512 * 1024;
   uint64_t flush_ms = 100;
   uint64_t counter_ms = 0;
+  uint64_t hang_s = 0;
   uint64_t rotate_size = 0;
   uint64_t rotate_keep = 0;
   uint64_t max_size = 0;

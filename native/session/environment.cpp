@@ -170,6 +170,7 @@ Settings settings_from(const SettingValues& values) {
   if (member_size) s.member_size = member_size;
   number("flush_ms", &s.flush_ms);
   number("counter_ms", &s.counter_ms);
+  number("hang_s", &s.hang_s);
   number("rotate_size", &s.rotate_size);
   number("rotate_keep", &s.rotate_keep);
   number("max_size", &s.max_size);

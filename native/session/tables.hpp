@@ -42,6 +42,7 @@ inline constexpr SettingRow kSettings[] = {
     {"flush_ms", "DFTRACER_FLUSH_MS", "int", "100", 10, 1000, false, {}},
     {"time_metric", "DFTRACER_TIME_METRIC", "choice", "US", 0, 9223372036854775807, false, {"NS", "US", "MS", "SEC"}},
     {"counter_ms", "DFTRACER_COUNTER_MS", "int", "1000", 0, 3600000, false, {}},
+    {"hang_s", "DFTRACER_HANG_S", "int", "60", 0, 1000000, false, {}},
     {"device_events", "DFTRACER_DEVICE_EVENTS", "bool", "1", 0, 9223372036854775807, false, {}},
     {"auto", "DFTRACER_AUTO", "choice", "OFF", 0, 9223372036854775807, false, {"OFF", "TORCH"}},
     {"auto_modules", "DFTRACER_AUTO_MODULES", "bool", "0", 0, 9223372036854775807, false, {}},

@@ -13,8 +13,7 @@ from dftracer.analyze.stages import STAGES
 from dftracer.load.synthetic import Process
 from dftracer.load.trace import Trace
 from dftracer.report import document
-from dftracer.view.ledger_rows import ledger_between
-from dftracer.view.reading import read_files
+from dftracer.view.reading import ledger_between, read_files
 
 MS = 1000
 

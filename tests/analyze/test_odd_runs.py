@@ -10,9 +10,7 @@ import pytest
 from dftracer.analyze import Analysis, analyze
 from dftracer.load.synthetic import Process
 from dftracer.report import document, head, markdown, print_report
-from dftracer.report.evidence import evidence_rows
-from dftracer.report.files import told_files
-from dftracer.report.head import notes
+from dftracer.report.contents import evidence_rows, notes, shown_files
 
 MS = 1000
 
@@ -156,7 +154,7 @@ def test_paths_that_were_only_looked_up_share_a_row(tmp_path: Path, capsys: Any)
     p.io("read", 103 * MS, 9, "/data/a", ret=10)
     a, told = _told(p, tmp_path)
     assert a.file_table is not None
-    rows = told_files(a.file_table)
+    rows = shown_files(a.file_table)
     assert rows.select("path", "ops").rows() == [
         ("(30 paths only looked up)", 300),
         ("/data/a", 2),

@@ -12,9 +12,16 @@ import numpy as np
 import pytest
 
 from dftracer.compare import Side, compare, side_of
-from dftracer.compare.checks import against_baseline, answer_of, check_limit
-from dftracer.compare.limits import BadLimit, parse_limit, parse_share, read_limits
-from dftracer.compare.sentences import headline
+from dftracer.compare.checks import (
+    BadLimit,
+    against_baseline,
+    answer_of,
+    check_limit,
+    parse_limit,
+    parse_share,
+    read_limits,
+)
+from dftracer.compare.showing import headline
 from support.noisy_runs import noisy_run, told
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dftracer.compare import Side, compare, compare_all, side_of, to_json
-from dftracer.compare.side import group_of
+from dftracer.compare.comparison import group_of
 from dftracer.compare.statistics import t_quantile
 from support.noisy_runs import KINDS, noisy_run, noisy_times, told
 

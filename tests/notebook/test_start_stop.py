@@ -182,13 +182,13 @@ def test_a_function_that_is_gone_is_forgotten(program: Callable[..., Run]) -> No
     program(
         """
         import gc
-        from dftracer.python import ai, _waiting
-        before = len(_waiting._waiting)
+        from dftracer.python import _decorate, ai
+        before = len(_decorate._waiting)
         for i in range(10_000):
             @ai.compute.forward
             def f(): pass
         gc.collect()
-        assert len(_waiting._waiting) <= before + 1
+        assert len(_decorate._waiting) <= before + 1
         """
     )
 

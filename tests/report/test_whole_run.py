@@ -19,7 +19,7 @@ import pytest
 from dftracer.analyze import analyze
 from dftracer.analyze.goodput import goodput
 from dftracer.report import document
-from dftracer.report.head import ended_words, notes
+from dftracer.report.contents import ended_words, notes
 from support.process import clean_environment
 
 pytest.importorskip("torch")

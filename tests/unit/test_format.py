@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dftracer import _config_file
-from dftracer.format import io_calls, text
+from dftracer.format import io_calls, reader
 from dftracer.format.files import NoTraces, find_files, find_traces
-from dftracer.format.hashes import string_hash
 from dftracer.format.members import gzip_member, member_index
 from dftracer.format.reader import read_trace
+from dftracer.format.records import string_hash
 from dftracer.load import Trace
 from dftracer.load.synthetic import Process
 
@@ -96,7 +96,7 @@ def test_a_file_with_several_names_is_read_once(tmp_path: Path, monkeypatch: pyt
 
 def test_a_line_beyond_the_limit_is_left_out_by_both_readers(tmp_path: Path) -> None:
     before = '{"id":1,"name":"a","cat":"c","pid":7,"tid":7,"ts":10,"dur":5,"ph":"X","args":{}}\n'
-    long = before.replace('"a"', '"' + "x" * (text.LINE_LIMIT + 10) + '"')
+    long = before.replace('"a"', '"' + "x" * (reader.LINE_LIMIT + 10) + '"')
     data = ("[\n" + before + long + before + "]\n").encode()
     for name, content in (
         ("plain.pfw", data),

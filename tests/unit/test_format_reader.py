@@ -93,11 +93,11 @@ def test_the_2x_dialect_has_numeric_phases_and_no_metadata_ids(tmp_path: Path) -
         '{"id":3,"name":"r","cat":"c","type":6,"pid":1,"tid":1,"ts":9,"dur":4,"ph":3,"args":{"count":12}}\n'
     )
     metadata, plain, counter, aggregate = trace(tmp_path / "t.pfw", lines).records
-    assert [record["ph"] for record in (metadata, plain, counter, aggregate)] == ["M", "X", "C", "C"]
+    assert [record["ph"] for record in (metadata, plain, counter, aggregate)] == ["M", "X", "C", "A"]
     assert metadata["id"] is None
     assert plain["args"] == {}
     assert plain["type"] == 6
-    assert aggregate["aggregated"] is True
+    assert aggregate["args"] == {"count": 12}
 
 
 def test_other_time_units_of_2x_become_microseconds(tmp_path: Path) -> None:

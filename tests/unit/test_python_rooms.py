@@ -25,6 +25,7 @@ MAY_USE = {
     # `dftracer collect` is `dftracer run` plus windows.
     "collect": RECORDER | {"torch", "auto", "collect"},
     "load": BASE | {"load"},
+    "live": BASE | {"load", "live"},
     "link": BASE | {"load", "link"},
     "analyze": ANALYSIS,
 }
@@ -33,7 +34,6 @@ SHOWING = ANALYSIS | {"live", "report"}
 # Doors to the package that have to bear these names.
 DOORS = {
     "__main__.py",
-    "_running.py",
     "dftracer.py",
     "dftracer_dbg.py",
     "logger.py",
@@ -45,13 +45,15 @@ DOORS = {
 BACKWARDS = {
     # The device is watched once a session records, by whichever way it began.
     ("_session.py", "dftracer.torch.device"),
+    # `dftracer.start(auto=True)`.
+    ("_session.py", "dftracer.auto"),
     # What is already decorated or looped over begins to record when tracing is switched on.
     ("_session.py", "dftracer.python._decorate"),
     # An annotated program that says where its trace goes is one that may train.
     ("_session.py", "dftracer.metrics"),
     # How they show themselves in a notebook.
-    ("analyze/analysis.py", "dftracer.report.fragment.analysis_fragment"),
-    ("analyze/finding.py", "dftracer.report.fragment.findings_fragment"),
+    ("analyze/analysis.py", "dftracer.report.html.analysis_fragment"),
+    ("analyze/finding.py", "dftracer.report.html.findings_fragment"),
 }
 
 

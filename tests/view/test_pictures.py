@@ -9,19 +9,24 @@ import numpy as np
 import pytest
 
 from dftracer.analyze import STAGES, analyze
+from dftracer.live import Recent
 from dftracer.load.synthetic import Process, training_run
-from dftracer.view.details import children_of, event_at, event_details, parents_of
-from dftracer.view.flows import flows_between
-from dftracer.view.ledger_rows import LEDGER, ledger_between
-from dftracer.view.listing import list_events
-from dftracer.view.live import live_numbers
-from dftracer.view.part import Part, Spans, build_part
-from dftracer.view.picture import FILL_STEPS, draw_row
-from dftracer.view.ranges import range_facts
+from dftracer.report.moment import take_frame
+from dftracer.view.events import (
+    children_of,
+    event_at,
+    event_details,
+    flows_between,
+    list_events,
+    parents_of,
+    search,
+    search_args,
+)
+from dftracer.view.figures import range_facts, step_rows, step_window
+from dftracer.view.part import FILL_STEPS, Part, Spans, build_part, draw_row
+from dftracer.view.reading import LEDGER, ledger_between
 from dftracer.view.run import Run
-from dftracer.view.searching import search, search_args
-from dftracer.view.source import Source
-from dftracer.view.steps import step_rows, step_window
+from dftracer.view.source import FollowedSource, Source
 from support.view_trace import STEPS
 
 CASES = Path(__file__).parents[1] / "data" / "h200"
@@ -245,20 +250,25 @@ def test_steps_have_rows_and_places(job: Path) -> None:
     assert step_window(steps, run.base, 999) == {}
 
 
-def test_the_last_moments_in_numbers(job: Path) -> None:
+def test_the_strip_of_a_followed_run_has_the_figures_of_top(job: Path) -> None:
+    """One set of figures for the last seconds of a run, wherever they are shown."""
     _, run = _load(job)
-    told = live_numbers(run, window=20_000_000)  # three steps
-    assert told["window_s"] == pytest.approx(0.02)
-    assert told["ranks"] == 2
-    assert 100 <= told["steps_per_s"] <= 250
-    assert 0 < told["fetch_wait"] < 0.3
-    assert 0.7 < told["device_busy"] < 1
-    assert told["read_per_s"] > 1e6
-    assert told["written_per_s"] == 0
-    whole = live_numbers(run, window=10**12)
+    source = FollowedSource([str(job)], cache=False)
+    try:
+        strip = source.facts()
+    finally:
+        source.close()
+    with Recent(job) as recent:
+        frame = take_frame(recent)
+    assert (strip["ranks"], strip["running"], strip["dropped"]) == (2, 0, 0)
+    assert strip["steps_per_s"] == frame.steps_per_s
+    assert strip["fetch_wait"] == pytest.approx(sum(r.loader_wait or 0 for r in frame.ranks) / 2)
+    assert strip["device_busy"] == pytest.approx(sum(r.device_busy or 0 for r in frame.ranks) / 2)
+    assert 0 < strip["device_busy"] < 1
+    assert (strip["read_per_s"], strip["written_per_s"]) == (frame.read_bytes_per_s, frame.write_bytes_per_s)
     most = range_facts(run, (0, run.length), None, frozenset())["files"][0]
-    assert whole["hottest"] == {"path": most["path"], "ns": most["total"]}
-    assert whole["written_per_s"] == pytest.approx(2 * 90_000_000 / (run.length / 1e9))
+    assert strip["hottest"] == {"path": most["path"], "ns": most["total"]}
+    assert strip["end_us"] <= (run.base + run.length) // 1000
 
 
 def test_the_list_holds_what_is_in_view(job: Path) -> None:

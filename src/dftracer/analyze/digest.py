@@ -6,6 +6,7 @@ in file order, the digests give the same result as reading the file in one piece
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -32,13 +33,22 @@ from dftracer.analyze.pairs import (
 )
 from dftracer.analyze.samples import Samples, samples_of_chunk
 from dftracer.analyze.steps import FORWARD_UNSEEN, INFERENCE
-from dftracer.format.lines import COUNTER
+from dftracer.format.records import COUNTER, interval_us
 from dftracer.load._scan import Scanner, arg_numbers
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
 from dftracer.load.process import MetaRow, ProcessInfo
 from dftracer.load.trace import Filter, scan_file
 
-__all__ = ["BIN_US_SHIFT", "Digest", "Digester", "SpanDigest", "by_process", "bytes_moved", "digest_span"]
+__all__ = [
+    "BIN_US_SHIFT",
+    "Digest",
+    "Digester",
+    "SpanDigest",
+    "Summed",
+    "by_process",
+    "bytes_moved",
+    "digest_span",
+]
 
 _WAITS = frozenset({"wait", "waitpid", "wait3", "wait4"})
 BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
@@ -50,6 +60,16 @@ class Source:
 
     keys: list[tuple[str, str]] = field(default_factory=list)  # (category, name) by pair
     files: list[str] = field(default_factory=list)  # file hash by file number
+
+
+@dataclass
+class Summed:
+    """Calls that were recorded as sums: by name, by file, and over time as far as the sums say."""
+
+    span: tuple[int, int]
+    names: pl.DataFrame  # pair, dur, n, self
+    files: pl.DataFrame | None = None  # as in a digest
+    io_time: pl.DataFrame | None = None
 
 
 @dataclass
@@ -76,6 +96,7 @@ class Digest:
     left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
     told: dict[str, int] = field(default_factory=dict)  # with an optimizer: when torch was imported, the rank
     samples: Samples | None = None  # of the program's own code
+    summed: Summed | None = None  # aggregated records
     checkpoints: list[Checkpoint] = field(default_factory=list)
     meetings: MeetingRows | None = None  # with other ranks
 
@@ -123,6 +144,7 @@ class Digester:
         out = Digest(self.source, chunk.rows, pair, tid, ts, dur, ids)
         if not isinstance(rows, slice):
             self._counters(out, chunk, all_pairs)
+            self._sums(out, scanner, chunk, all_pairs)
         if ts.size:
             self._io(out, scanner, chunk, rows)
             self._mark(out, chunk, rows)
@@ -157,6 +179,34 @@ class Digester:
         keys = [self.source.keys[p] for p in pair[at].tolist()]
         ours = np.array([cat == COUNTER for cat, _ in keys], dtype=bool)
         out.counters = read_counters(chunk, at[ours], [name for cat, name in keys if cat == COUNTER])
+
+    def _sums(self, out: Digest, scanner: Scanner, chunk: Chunk, pair: npt.NDArray[np.int32]) -> None:
+        at = np.flatnonzero(chunk.ph() == ord("A"))
+        if not at.size:
+            return
+        files = self.source.files
+        files += scanner.dictionary("fhash", len(files))
+        named: list[tuple[int, int, int, int]] = []
+        moved: list[tuple[int, int, int, int, int, int, int]] = []
+        span = [int(chunk.ints("ts")[at].min()), 0]
+        for row in at.tolist():
+            told = _AggregatedCalls.of(chunk, row)
+            number = int(pair[row])
+            named += [(number, *each) for each in told.durations()]
+            span[1] = max(span[1], told.start + told.interval)
+            kind = int(self.pairs.io_kinds[number])
+            if kind != IO_NOT:
+                size = told.bytes if kind in (IO_READ, IO_WRITE) else 0
+                size_bin = (size // told.calls).bit_length()
+                file = int(chunk.codes("fhash")[row])
+                for t, n, share, us in told.over_time(size):
+                    moved.append((file, kind, size_bin, t, n, share, us))
+        out.summed = Summed((span[0], span[1]), _frame(_NAMED, named))
+        if moved:
+            frame = _frame(_MOVED, moved).with_columns(pl.lit(0, pl.Int64).alias("extent"))
+            sums = [pl.col("n").sum(), pl.col("bytes").sum(), pl.col("us").sum()]
+            out.summed.files = frame.group_by("f", "kind", "bin").agg(*sums, pl.col("extent").max())
+            out.summed.io_time = frame.group_by("t", "kind").agg(*sums)
 
     def _work(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """Keep what can explain the time in which a device waits for the host."""
@@ -250,6 +300,113 @@ class Digester:
                 out.checkpoints += read_checkpoints(chunk, place, kind == "restart", times)
             elif kind != "collate":
                 out.marks[kind] = np.stack((*times, *labels, flags))
+
+
+_NAMED = {"pair": pl.Int32, "dur": pl.Int64, "n": pl.UInt32, "self": pl.Int64}
+_MOVED = {
+    "f": pl.Int32,
+    "kind": pl.UInt8,
+    "bin": pl.UInt8,
+    "t": pl.Int64,
+    "n": pl.UInt32,
+    "bytes": pl.Int64,
+    "us": pl.Int64,
+}
+
+
+def _frame(schema: dict[str, Any], rows: list[Any]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+@dataclass
+class _AggregatedCalls:
+    """What one aggregated record says of its calls."""
+
+    start: int
+    interval: int
+    calls: int
+    us: int
+    shortest: int
+    longest: int
+    bytes: int
+    histogram: dict[int, int]  # from how many us on: how many calls
+
+    @classmethod
+    def of(cls, chunk: Chunk, row: int) -> _AggregatedCalls:
+        try:
+            args = json.loads(chunk.args_text(row) or "{}")
+        except ValueError:
+            args = {}
+
+        def summed(name: str) -> int:
+            """A value that all calls have in common is written as it is."""
+            whole, each = args.get(f"{name}_sum"), args.get(name)
+            if each is None and name in ("ret", "size", "count"):
+                lifted = int(chunk.ints(name)[row])
+                each = None if lifted == MISSING else lifted
+            return _whole(whole) if whole is not None else _whole(each) * calls
+
+        calls = max(_whole(args.get("dft_cnt")), 1)
+        moved = args.get("bytes")
+        if moved is None:
+            moved = next((n for name in ("ret", "size", "count") if (n := summed(name)) > 0), 0)
+        multiply, divide = chunk.unit
+        us, shortest, longest = (
+            max(value, 0) * multiply // divide
+            for value in (summed("dur"), _whole(args.get("dur_min")), _whole(args.get("dur_max")))
+        )
+        listed = args.get("dur_hist")
+        histogram = {_whole(k): _whole(n) for k, n in listed.items()} if isinstance(listed, dict) else {}
+        return cls(
+            int(chunk.ints("ts")[row]),
+            interval_us({"args": args}),
+            calls,
+            us,
+            shortest,
+            longest,
+            max(_whole(moved), 0),
+            histogram if sum(histogram.values()) == calls else {},
+        )
+
+    def durations(self) -> Iterator[tuple[int, int, int]]:
+        """Durations, how many calls took that long, and their time: together exactly what was recorded."""
+        rest, calls, buckets = self.us, self.calls, dict(self.histogram)
+        # The shortest and the longest are known; what is left must have room between them.
+        if calls > 2 and self.shortest * (calls - 1) + self.longest <= rest <= self.longest * calls:
+            for us in (self.longest, self.shortest):
+                yield us, 1, us
+                rest, calls = rest - us, calls - 1
+                low = 1 << us.bit_length() - 1 if us else 0
+                buckets[low] = buckets.get(low, 1) - 1
+        # Within a bucket the calls are taken to be alike; the heaviest one makes up the difference.
+        typical = {low + low // 2: n for low, n in buckets.items() if n > 0}
+        heaviest = max(typical, key=lambda us: us * typical[us], default=None)
+        for us, n in typical.items():
+            if us != heaviest and us * n <= rest and n < calls:
+                yield us, n, us * n
+                rest, calls = rest - us * n, calls - n
+        each, more = divmod(rest, calls)
+        for us, n in ((each, calls - more), (each + 1, more)):
+            if n:
+                yield us, n, us * n
+
+    def over_time(self, size: int) -> Iterator[tuple[int, int, int, int]]:
+        """Bins of time, each with its share of calls, bytes and time."""
+        first, last = self.start >> BIN_US_SHIFT, (self.start + self.interval - 1) >> BIN_US_SHIFT
+        n = last - first + 1
+        for i in range(n):
+            calls, moved, us = (
+                whole * (i + 1) // n - whole * i // n for whole in (self.calls, size, self.us)
+            )
+            if calls or moved or us:
+                yield first + i, calls, moved, us
+
+
+def _whole(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 def _flags(chunk: Chunk, rows: Any) -> Ints:

@@ -10,7 +10,7 @@ from typing import Any
 from dftracer._units import plural
 from dftracer.analyze.job import Job, Rank, attempt_of
 from dftracer.analyze.partial import Partial
-from dftracer.format.run_record import noted_failure, signal_name
+from dftracer.format.files import noted_failure, signal_name
 from dftracer.load.process import as_integer
 
 __all__ = ["Ended", "how_it_ended"]

@@ -115,7 +115,7 @@ class Findings(list[Finding]):
         return [each for f in self for each in (f, *f.symptoms)]
 
     def _repr_html_(self) -> str:
-        from dftracer.report.fragment import findings_fragment  # noqa: PLC0415 - only where it is shown
+        from dftracer.report.html import findings_fragment  # noqa: PLC0415 - only where it is shown
 
         return findings_fragment(self) or "<p>No findings.</p>"
 

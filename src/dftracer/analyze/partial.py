@@ -16,7 +16,7 @@ import polars as pl
 from dftracer.analyze.account import Backlog, Spent, backlog_of_copies, spent
 from dftracer.analyze.device_parts import DeviceParts, DeviceSides
 from dftracer.analyze.device_rows import DeviceRows
-from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, by_process
+from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, Summed, by_process
 from dftracer.analyze.folded import Rows, Sums
 from dftracer.analyze.host_work import HostWork, WorkRows
 from dftracer.analyze.intervals import (
@@ -93,6 +93,7 @@ class Partial:
     phases: Phases = field(default_factory=Phases)
     batches: int = 0  # loop bodies, including those of evaluations
     auto: bool = False  # its steps were marked by automatic tracing
+    from_rows: bool = False  # only its step rows are left: nothing is known of workers and devices
     unnamed_compute: bool = False  # compute is annotated, but none of its parts: it counts as forward
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
@@ -176,6 +177,7 @@ class _Analyzer:
         self.meetings = MeetingRows()
         self.first: int | None = None
         self.last: int | None = None
+        self.summed_span: tuple[int, int] | None = None
         self.left: dict[int, int] = {}
         self.has_ids = False
         self.told: dict[str, int] = {}
@@ -184,6 +186,9 @@ class _Analyzer:
     def absorb(self, d: Digest) -> None:
         self.rows += d.rows - len(d.counters)
         self.counters += d.counters
+        if d.summed is not None:
+            self._renumber(d.source)
+            self._add_sums(d.summed)
         if d.ts.size == 0:
             return
         self._renumber(d.source)
@@ -228,6 +233,19 @@ class _Analyzer:
         for kind, rows in d.lineage.items():
             self.lineage.setdefault(kind, []).append(rows)
 
+    def _add_sums(self, summed: Summed) -> None:
+        """Calls without a place in time finer than their interval: they count, but are in no lane."""
+        names = summed.names.with_columns(
+            pl.Series("pair", _mapped(self.pair_map, summed.names["pair"].to_numpy()), dtype=pl.Int32)
+        )
+        self.names.add(names)
+        self.names_aside.add(names)
+        if summed.files is not None and summed.io_time is not None:
+            self.files.add(self._renumbered(summed.files))
+            self.io_time.add(summed.io_time)
+        low, high = self.summed_span or summed.span
+        self.summed_span = min(low, summed.span[0]), max(high, summed.span[1])
+
     def _renumber(self, source: Source) -> None:
         """Maps the numbers of this source to those of the whole process; for the first they are the same."""
         if source is not self.source:
@@ -250,6 +268,8 @@ class _Analyzer:
         return frame.with_columns(pl.Series("f", _mapped(self.file_map, codes), dtype=pl.Int32))
 
     def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
+        if self.first is None and self.summed_span is not None:
+            self.first, self.last = self.summed_span
         steps, loops = find_steps(self.marks)
         (tid, ts, dur, code), counts = self.kept.take()
         if self.auto and self.has_ids:

@@ -9,7 +9,7 @@ from typing import Any
 from dftracer._units import plural
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import identity
-from dftracer.format.text import parse_line
+from dftracer.format.reader import parse_line
 from dftracer.load.files import NoTraces, find_files
 
 __all__ = ["Damage", "copied_lines", "input_files", "whole_number"]

@@ -17,6 +17,6 @@ def three_lines(files: Iterable[Path]) -> list[str]:
         analysis = analyze([str(f) for f in files])
     except NoTraces as problem:
         return [str(problem)]
-    from dftracer.report.head import ended_words, head
+    from dftracer.report.contents import ended_words, head
 
     return [line for line in (ended_words(analysis), *head(analysis)) if line]

@@ -183,6 +183,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser(words[0] if words and _is_verb(words[0]) else None)
     args, unknown = parser.parse_known_args(argv)
     args.words = words  # argparse drops the -- that separates two groups of runs
+    if hasattr(args, "paths") and not any(word.startswith("-") for word in unknown):
+        args.paths = [*args.paths, *unknown]  # argparse takes no more paths after an option that follows some
+        unknown = []
     if unknown:  # by the verb's own parser, whose usage and help are those that tell more
         getattr(args, "refuse", parser.error)(f"unrecognized arguments: {' '.join(unknown)}")
     if args.verb is None:

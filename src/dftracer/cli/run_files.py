@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from dftracer import _core
-from dftracer.format.run_record import run_of_file
+from dftracer.format.files import run_of_file
 
 __all__ = ["stems_in", "traces_of_run"]
 

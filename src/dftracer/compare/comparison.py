@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
+import mmap
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dftracer._text import bytes_text, count_text, seconds_text
 from dftracer.analyze.stages import STAGES
-from dftracer.compare.figures import Figure, device_figures, findings_change, io_figures, throughput_figures
-from dftracer.compare.side import Side
 from dftracer.compare.statistics import (
     FEWEST_STEPS,
     Center,
@@ -24,6 +27,370 @@ from dftracer.compare.statistics import (
     median_of,
     of_runs,
 )
+
+# --- A run as used in comparisons: from a trace, or from a saved report
+
+
+_SCHEMA = "dftracer.report/"
+_KNOWN = "dftracer.report/2"
+_AGAIN = "save it again with `dftracer report TRACE --json -o FILE`"
+
+
+class NotComparable(ValueError):
+    """The input cannot be compared; the text says why and what to do."""
+
+
+@dataclass
+class Side:
+    """One run: its figures, and the times of its steady steps in seconds, in order."""
+
+    name: str
+    report: Mapping[str, Any]
+    steps: int = 0  # steady ones; those below may be a sample of them
+    all_steps: int = 0
+    ranks: int = 0
+    wall: Floats = field(default_factory=lambda: np.empty(0))
+    stages: dict[str, Floats] = field(default_factory=dict)
+    not_seen: frozenset[str] = frozenset()
+    several: tuple[Side, ...] = ()  # the runs of a group, one after another in the series above
+
+    @property
+    def members(self) -> tuple[Side, ...]:
+        """The runs of a group, or the run itself."""
+        return self.several or (self,)
+
+    def apart(self, series: Floats) -> list[Floats]:
+        """A series of this side, run by run; one that is not made of steps belongs to a single run."""
+        sizes = [m.wall.size for m in self.members]
+        if len(sizes) == 1 or sum(sizes) != series.size:
+            return [series]
+        return list(np.split(series, np.cumsum(sizes)[:-1]))
+
+    def stage(self, name: str) -> Floats | None:
+        """The times of a stage; None if it could not be seen."""
+        if name in self.stages:
+            return self.stages[name]
+        return None if name in self.not_seen else np.zeros(self.wall.size)
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        run: Mapping[str, Any] = self.report["run"]
+        return run
+
+
+def group_of(sides: list[Side]) -> Side:
+    """Several runs of the same program as one side; figures that a run has once are averaged."""
+    if len(sides) == 1:
+        return sides[0]
+    names = list(dict.fromkeys(s for side in sides for s in side.stages))
+    not_seen = frozenset.intersection(*(s.not_seen for s in sides))
+    return Side(
+        ", ".join(s.name for s in sides),
+        _averaged([s.report for s in sides]),
+        sum(s.steps for s in sides),
+        sum(s.all_steps for s in sides),
+        sides[0].ranks,
+        np.concatenate([s.wall for s in sides]),
+        {n: np.concatenate([s.stages.get(n, np.zeros(s.wall.size)) for s in sides]) for n in names},
+        not_seen,
+        tuple(sides),
+    )
+
+
+_AVERAGED = ("run_s", "au", "samples_per_s")
+
+
+def _averaged(reports: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first run's document, with the sums of I/O and the means of what each run has once."""
+    out = dict(reports[0])
+    for key in _AVERAGED:
+        out[key] = _mean([t.get(key) for t in reports])
+    models = [t.get("model") or {} for t in reports]
+    out["model"] = {k: _mean([m.get(k) for m in models]) for k in dict.fromkeys(k for m in models for k in m)}
+    io = [t.get("io") or {} for t in reports]
+    out["io"] = {
+        k: max(i.get(k, 0) for i in io) if k == "files" else sum(i.get(k, 0) for i in io)
+        for k in dict.fromkeys(k for i in io for k in i)
+    }
+    return out
+
+
+def _mean(values: list[Any]) -> Any:
+    """The mean of numbers; what is not a number in every run, as the first has it."""
+    numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return sum(numbers) / len(numbers) if len(numbers) == len(values) else values[0]
+
+
+def side_of(name: str, report: Mapping[str, Any]) -> Side:
+    """From a report document, or the part of it that is compared."""
+    if "steady_steps" not in report:
+        raise NotComparable(f"{name} was saved by an older dftracer and lacks its steps: {_AGAIN}")
+    found = report["steady_steps"]
+    if found is None:
+        raise NotComparable(f"{name} has no training step: there is nothing to compare")
+    try:
+        wall = np.asarray(found["wall_us"], float) / 1e6
+        stages = {str(k): np.asarray(v, float) / 1e6 for k, v in found["stages_us"].items()}
+        side = Side(
+            name,
+            report,
+            int(found["steps"]),
+            int(found["all_steps"]),
+            int(found["ranks"]),
+            wall,
+            stages,
+            frozenset(found["not_seen"]),
+        )
+        whole = all(s.shape == wall.shape for s in stages.values()) and wall.ndim == 1
+        whole = whole and isinstance(report["run"], dict) and isinstance(report["findings"], list)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        whole = False
+    if not whole:
+        raise NotComparable(f"{name} is a damaged report: {_AGAIN}")
+    return side
+
+
+# What a comparison reads of a saved report. "number" and "text" may be null, with a ! they may not; a key
+# with a ! must be there; * is every key.
+_SHAPE: dict[str, Any] = {
+    "run!": {"others": [None], "command": "text", "host": "text", "start": "number"},
+    "run_s": "number",
+    "au": "number",
+    "samples_per_s": "number",
+    "io": {"read_bytes!": "number!", "read_s!": "number!", "*": "number!"},
+    "findings!": [{"id!": "text!", "title!": "text!", "percent!": "number!"}],
+    "model": {
+        "steps_per_s": "number",
+        "samples_per_s": "number",
+        "tokens_per_s": "number",
+        "flops_per_step": "number",
+        "flops_per_s": "number",
+        "mfu": "number",
+        "memory_peak_bytes": "number",
+    },
+    "device": {
+        "source": "text",
+        "ranks": {"*": {"observed_s": "number!", "busy_s": "number!", "idle": {"*": "number!"}}},
+        "steps": [{"step!": "number!", "busy_s!": "number!"}],
+    },
+    **{part: {"seconds": "number"} for part in ("steady", "startup", "evaluation", "outside")},
+}
+
+
+def _misfit(value: Any, shape: Any, at: str) -> str | None:
+    """What about a part of a saved report is not as it was saved; None if all of it is."""
+    if shape is None or (value is None and not str(shape).endswith("!")):
+        return None
+    if isinstance(shape, str):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+        fits = number if shape.startswith("number") else isinstance(value, str)
+        return None if fits else f"{at} is not a {shape.rstrip('!')}"
+    kind = list if isinstance(shape, list) else dict
+    if not isinstance(value, kind):
+        return f"{at or 'it'} is not {'a list' if kind is list else 'an object'}"
+    inner: list[tuple[Any, Any, str]]
+    if isinstance(value, list):
+        inner = [(v, shape[0], f"{at}[{n}]") for n, v in enumerate(value)]
+    else:
+        assert isinstance(value, dict)
+        under = f"{at}." if at else ""
+        absent = [k[:-1] for k in shape if k.endswith("!") and k[:-1] not in value]
+        if value and absent:
+            return f"{under}{absent[0]} is missing"
+        inner = [
+            (v, shape.get(f"{k}!", shape.get(k, shape.get("*"))), f"{under}{k}") for k, v in value.items()
+        ]
+    return next((wrong for each in inner if (wrong := _misfit(*each))), None)
+
+
+def is_report(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a saved report rather than some kind of trace."""
+    path = Path(path)
+    if path.suffix != ".json" or not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return text.find(_SCHEMA.encode()) >= 0
+
+
+def read_report(path: str | os.PathLike[str]) -> Side:
+    """A saved report."""
+    name = os.fspath(path)
+    try:
+        report = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise NotComparable(f"{name} is truncated or damaged: {e}") from None
+    if not isinstance(report, dict) or not str(report.get("schema", "")).startswith(_SCHEMA):
+        raise NotComparable(f"{name} is not a dftracer report")
+    if report["schema"] != _KNOWN:
+        raise NotComparable(f"{name} is a report of another version ({report['schema']}): {_AGAIN}")
+    side = side_of(name, report)
+    if wrong := _misfit(report, _SHAPE, ""):
+        raise NotComparable(f"{name} is a damaged report, {wrong}: {_AGAIN}")
+    return side
+
+
+# --- Figures that a run has once: throughput, device time, I/O; and the findings of both runs
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of both runs; None if a run does not have it."""
+
+    id: str
+    words: str
+    values: tuple[float | None, float | None]
+    text: Callable[[float], str]
+
+    @property
+    def a(self) -> float | None:
+        return self.values[0]
+
+    @property
+    def b(self) -> float | None:
+        return self.values[1]
+
+    @property
+    def change(self) -> float | None:
+        return self.b / self.a - 1 if self.a and self.b is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"a": self.a, "b": self.b, "change": self.change}
+
+
+def _rate(unit: str) -> Callable[[float], str]:
+    return lambda v: f"{v:.3g} {unit}/s" if v < 1000 else f"{count_text(round(v))} {unit}/s"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _count(value: float) -> str:
+    return count_text(round(value)) if value >= 100 or value == round(value) else f"{value:.3g}"
+
+
+def _kept(figures: list[Figure]) -> list[Figure]:
+    return [f for f in figures if f.a is not None or f.b is not None]
+
+
+def throughput_figures(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Figure]:
+    """Over the steady steps; without an interval, because a run has each only once."""
+
+    def both(key: str) -> tuple[Any, Any]:
+        return a.get(key), b.get(key)
+
+    def model(key: str) -> tuple[Any, Any]:
+        first, second = ((t.get("model") or {}).get(key) for t in (a, b))
+        return first, second
+
+    return _kept(
+        [
+            Figure("steps_per_s", "steps", model("steps_per_s"), _rate("steps")),
+            Figure("samples_per_s", "samples", both("samples_per_s"), _rate("samples")),
+            Figure("tokens_per_s", "tokens", model("tokens_per_s"), _rate("tokens")),
+            Figure("mfu", "share of the device's peak (MFU)", model("mfu"), _share),
+            Figure("au", "accelerator utilisation", both("au"), _percent),
+            Figure("run_s", "whole run", both("run_s"), seconds_text),
+        ]
+    )
+
+
+def _device(report: Mapping[str, Any]) -> dict[str, float]:
+    """Shares of the time in which devices were observed, over all ranks; for the steady steps if known."""
+    ranks = [r.get("steady", r) for r in ((report.get("device") or {}).get("ranks") or {}).values()]
+    observed = sum(r["observed_s"] for r in ranks)
+    if not observed:
+        return {}
+    out = {"busy_share": sum(r["busy_s"] for r in ranks) / observed}
+    for kind in sorted({k for r in ranks for k in r["idle"]}):
+        out[f"idle.{kind}"] = sum(r["idle"].get(kind, 0.0) for r in ranks) / observed
+    exposed = [r.get("exposed_comm_s") for r in ranks]
+    if all(e is not None for e in exposed):
+        out["exposed_comm"] = sum(exposed) / observed
+    return out
+
+
+_DEVICE_WORDS = {
+    "busy_share": "device busy",
+    "idle.input": "idle: waiting for data",
+    "idle.host": "idle: the host has launched nothing",
+    "idle.dependency": "idle: waiting for another stream or event",
+    "idle.launch": "idle: launching",
+    "idle.comm": "idle: the host is communicating",
+    "idle.checkpoint": "idle: the host is writing or reading a checkpoint",
+    "idle.unknown": "idle: reason unknown",
+    "exposed_comm": "communication that overlaps no computation",
+}
+
+
+def device_figures(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Figure]:
+    first, second = _device(a), _device(b)
+    out = [
+        Figure(key, _DEVICE_WORDS.get(key, key), (first.get(key), second.get(key)), _share)
+        for key in dict.fromkeys([*first, *second])
+        if first.get(key) or second.get(key)
+    ]
+    peak = tuple((t.get("model") or {}).get("memory_peak_bytes") for t in (a, b))
+    return out + _kept(
+        [Figure("memory_peak_bytes", "peak memory on the device", (peak[0], peak[1]), bytes_text)]
+    )
+
+
+_IO = (
+    ("read_bytes", "read", bytes_text),
+    ("write_bytes", "written", bytes_text),
+    ("reads", "reads", _count),
+    ("small_reads", "reads below 64 KiB", _count),
+    ("writes", "writes", _count),
+    ("opens", "opens", _count),
+    ("time_s", "time in I/O calls", seconds_text),
+)
+
+
+def io_figures(a: Side, b: Side) -> list[Figure]:
+    """Per step, so that runs of different lengths can be compared; rates, and the number of files."""
+    sums = [side.report.get("io") or {} for side in (a, b)]
+    steps = [max(1, side.all_steps) for side in (a, b)]
+
+    def per_step(key: str) -> tuple[float | None, float | None]:
+        a, b = (s[key] / n if key in s else None for s, n in zip(sums, steps, strict=True))
+        return a, b
+
+    def rate(what: str) -> tuple[float | None, float | None]:
+        a, b = (s[f"{what}_bytes"] / s[f"{what}_s"] if s.get(f"{what}_s") else None for s in sums)
+        return a, b
+
+    out = [Figure(f"{key}_per_step", f"{words} per step", per_step(key), text) for key, words, text in _IO]
+    for what in ("read", "write"):
+        out.append(Figure(f"{what}_bytes_per_s", f"{what} rate", rate(what), lambda v: f"{bytes_text(v)}/s"))
+    out.append(Figure("files", "files", (sums[0].get("files"), sums[1].get("files")), _count))
+    return [f for f in _kept(out) if f.a or f.b]
+
+
+def findings_change(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Findings that are new, those that are gone, and those in both runs with their costs."""
+    first, second = ({f["id"]: f for f in reversed(t["findings"])} for t in (a, b))
+
+    def short(f: dict[str, Any]) -> dict[str, Any]:
+        return {k: f.get(k) for k in ("id", "severity", "title", "seconds", "percent")}
+
+    return {
+        "new": [short(second[i]) for i in reversed(second) if i not in first],
+        "gone": [short(first[i]) for i in reversed(first) if i not in second],
+        "both": [
+            {"id": i, "title": f["title"], "a_percent": first[i]["percent"], "b_percent": f["percent"]}
+            for i, f in reversed(second.items())
+            if i in first
+        ],
+    }
+
+
+# --- Two runs, or two groups of runs, side by side: what changed by more than their own steps vary
+
 
 FALSE_ALARMS = 0.05  # of whole comparisons of equal runs
 LEAST_MOVE = 0.01  # of the step: a smaller change is not worth mentioning
@@ -76,14 +443,14 @@ class Comparison:
     @property
     def changed(self) -> list[str]:
         """The stages that changed, starting with the one that changes the step most."""
-        found = [s for s, c in self.stages.items() if c.told and abs(self.moves(s)) >= LEAST_MOVE]
+        found = [s for s, c in self.stages.items() if c.certain and abs(self.moves(s)) >= LEAST_MOVE]
         return sorted(found, key=lambda s: -abs(self.moves(s)))
 
     @property
     def changed_in_bursts(self) -> list[str]:
         """Stages that changed in the few steps where they take their time."""
         least = LEAST_MOVE * self.step_mean.a
-        found = [s for s, c in self.bursts.items() if c.told and abs(c.difference) >= least]
+        found = [s for s, c in self.bursts.items() if c.certain and abs(c.difference) >= least]
         return sorted(found, key=lambda s: -abs(self.bursts[s].difference))
 
     @property
@@ -94,7 +461,7 @@ class Comparison:
 
     @property
     def step_changed(self) -> bool:
-        return self.step.told and abs(self.step.difference) >= LEAST_MOVE * self.step.a
+        return self.step.certain and abs(self.step.difference) >= LEAST_MOVE * self.step.a
 
     @property
     def difference(self) -> bool:
@@ -169,10 +536,10 @@ def compare(a: Side, b: Side, alpha: float = FALSE_ALARMS) -> Comparison:
         median(a.wall, b.wall, alpha),
         block,
         *_whole_run(a, b),
-        device_figures(a.told, b.told),
+        device_figures(a.report, b.report),
         io_figures(a, b),
-        throughput_figures(a.told, b.told),
-        findings_change(a.told, b.told),
+        throughput_figures(a.report, b.report),
+        findings_change(a.report, b.report),
     )
 
 
@@ -262,7 +629,7 @@ def _outside(side: Side) -> dict[str, float] | None:
     """Seconds per step of each part of the run but its start-up, averaged over the runs of a side."""
     each = []
     for member in side.members:
-        seconds = {p: (member.told.get(p) or {}).get("seconds") for p in ("steady", *PARTS)}
+        seconds = {p: (member.report.get(p) or {}).get("seconds") for p in ("steady", *PARTS)}
         if not member.all_steps or any(v is None for v in seconds.values()):
             return None
         each.append({p: float(v) / member.all_steps for p, v in seconds.items() if v is not None})
@@ -272,7 +639,7 @@ def _outside(side: Side) -> dict[str, float] | None:
 def _device_busy(side: Side) -> Floats:
     """The longest busy time of all ranks' devices, per step, without the first step."""
     longest: dict[int, float] = {}
-    for row in (side.told.get("device") or {}).get("steps", []):
+    for row in (side.report.get("device") or {}).get("steps", []):
         step = row["step"]
         longest[step] = max(longest.get(step, 0.0), row["busy_s"])
     return np.array([longest[s] for s in sorted(longest)][1:], float)

@@ -61,7 +61,7 @@ class Change:
     interval: tuple[float, float] | None
 
     @property
-    def told(self) -> bool:
+    def certain(self) -> bool:
         """Whether the interval excludes no change at all."""
         if self.interval_s is None:
             return False

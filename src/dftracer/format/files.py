@@ -1,25 +1,18 @@
-"""Which files are traces, by their names: one rule for every reader."""
+"""Which files are traces, by their names: one rule for every reader; and the files beside them."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-__all__ = [
-    "ROWS_SUFFIX",
-    "SUFFIXES",
-    "NoTraces",
-    "Paths",
-    "find_files",
-    "find_rows",
-    "find_traces",
-    "is_trace_name",
-    "of_one_process",
-    "part_of",
-    "rows_of",
-]
+TYPE_CHECKING = False  # `typing` takes long to load, and `dftracer run` imports this
+if TYPE_CHECKING:
+    from typing import Any
 
 SUFFIXES = (".pfw", ".pfw.gz")
 ROWS_SUFFIX = ".rows"  # of the step rows beside a trace
@@ -42,6 +35,12 @@ def is_trace_name(name: str) -> bool:
     return name.endswith(SUFFIXES) and not name.startswith(".") and not name.endswith(_UNFINISHED)
 
 
+def is_rows_name(path: str | os.PathLike[str]) -> bool:
+    """Whether a file of this name has step rows."""
+    name = os.path.basename(os.fspath(path))
+    return name.endswith(ROWS_SUFFIX) and not name.startswith(".")
+
+
 def find_traces(paths: Paths) -> list[str]:
     """The trace files among `paths`: files as given, directories with everything below them.
 
@@ -59,11 +58,11 @@ def find_rows(paths: Paths) -> list[str]:
     found: dict[object, str] = {}
     for path in _listed(paths):
         if os.path.isdir(path):
-            below = [*_below(path, lambda name: name.endswith(ROWS_SUFFIX) and not name.startswith("."))]
+            below = [*_below(path, is_rows_name)]
         elif is_trace_name(os.path.basename(path)):
             below = [p for p in [rows_of(path)] if os.path.isfile(p)]
         else:
-            below = [path]
+            below = [path] if is_rows_name(path) else []
         for each in below:
             found.setdefault(_identity(each), each)
     return list(found.values())
@@ -126,3 +125,61 @@ def part_of(file: Path) -> tuple[str, int]:
     if found is None:
         return str(file), 1
     return str(file.with_name(_PART.sub("", file.name))), int(found.group(1))
+
+
+# --- Which run a file belongs to, and how the run's program ended if only the one who started it knows
+
+
+_HEAD_LINES = 16  # it is the second record
+_SHELL_SIGNALS = 128  # a shell's exit code for a program that a signal ended, plus the signal
+
+
+def run_of_file(path: Path) -> str | None:
+    """The run that a trace file names, if it does."""
+    import gzip  # noqa: PLC0415 - slow to import
+
+    try:
+        with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
+            for _ in range(_HEAD_LINES):
+                line = file.readline(1 << 20)
+                if b'"name":"run","cat":"dftracer"' in line:
+                    return str(json.loads(line)["args"]["value"])
+    except (OSError, EOFError, zlib.error, ValueError, KeyError):
+        return None
+    return None
+
+
+def note_failure(directory: Path, run: str, code: int) -> None:
+    """Write down, beside its traces, the exit code that the program of a run failed with.
+
+    A signal is its negative number, or what a shell makes of it.
+    """
+    sent = (
+        signal_name(-code if code < 0 else code - _SHELL_SIGNALS) if not 0 <= code <= _SHELL_SIGNALS else None
+    )
+    noted = {"run": run, "exit_code": None if sent else code, "signal": sent}
+    try:
+        (directory / _failure_file(run)).write_text(json.dumps(noted) + "\n", encoding="utf-8")
+    except OSError:  # a full disk: the traces have been written, and the program's own code is what counts
+        return
+
+
+def noted_failure(directory: Path, run: str) -> dict[str, Any] | None:
+    """What `note_failure` wrote, if it did."""
+    try:
+        noted = json.loads((directory / _failure_file(run)).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return noted if isinstance(noted, dict) and noted.get("run") == run else None
+
+
+def signal_name(number: int) -> str | None:
+    """`SIGKILL` for 9; None if there is no such signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None
+
+
+def _failure_file(run: str) -> str:
+    return f"ended-{run}.json"

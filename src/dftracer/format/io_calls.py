@@ -10,17 +10,6 @@ from typing import Final
 
 from dftracer.format._io_roles import ROLES
 
-__all__ = [
-    "IO_CATEGORIES",
-    "is_close",
-    "is_metadata",
-    "is_open",
-    "is_process",
-    "is_read",
-    "is_write",
-    "role_of",
-]
-
 # Categories of I/O events in lower case; ours are POSIX and STDIO.
 IO_CATEGORIES: Final = frozenset({"posix", "stdio", "mpiio", "mpi-io", "hdf5", "io"})
 

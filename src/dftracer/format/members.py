@@ -9,20 +9,6 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-__all__ = [
-    "INDEX_ID",
-    "INDEX_STRUCT",
-    "MAGIC",
-    "MemberIndex",
-    "gzip_member",
-    "inflate",
-    "is_packed",
-    "last_time",
-    "member_index",
-    "member_spans",
-    "skip_text",
-]
-
 MAGIC = b"\x1f\x8b\x08"
 INDEX_ID = b"DF"
 INDEX_STRUCT = struct.Struct("<IIIIQQ")

@@ -1,39 +1,106 @@
 """Reads traces of every dialect into one form, skips what cannot be read, and reports what it skipped.
 
-A record is a dict with the keys of `records.FIELDS`: `ph` is "X", "M" or "C", numbers are numbers, hashes are
-strings of hex digits, `args` is always present; `id` is None if the dialect has none (2.x, metadata). Keys
-that are not in the schema are kept.
+A record is a dict with the keys of `records.FIELDS`: `ph` is "X", "M", "C" or "A", numbers are numbers,
+hashes are strings of hex digits, `args` is always present; `id` is None if the dialect has none (2.x,
+metadata). Keys that are not in the schema are kept.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.format import members
 from dftracer.format import records as fmt
 from dftracer.format.files import find_traces
-from dftracer.format.hashes import as_hash
-from dftracer.format.text import LINE_LIMIT, parse_line, split_lines, stripped
+from dftracer.format.records import as_hash
 
-__all__ = [
-    "Problems",
-    "Record",
-    "TraceText",
-    "check_ends",
-    "read_records",
-    "read_trace",
-    "text_lines",
-    "text_size",
-]
+# --- Lines from the text of a trace, and the record in a line
+
+
+# No recorder writes a longer line; without a limit, 3 MB of gzip could require 3 GB of memory.
+LINE_LIMIT = 16 << 20
+
+
+def split_lines(text: Iterable[bytes], too_long: Callable[[], None]) -> Iterator[tuple[bytes, bool]]:
+    """Each line, and whether the text ends or breaks off with it before a newline.
+
+    An empty chunk marks a break in the text: the line before it is not continued. Lines beyond `LINE_LIMIT`
+    are skipped; `too_long` is called for each.
+    """
+    held: list[bytes] = []
+    size = 0
+    for chunk in text:
+        if not chunk:
+            yield from _flushed(held, size, too_long)
+            size = 0
+            continue
+        *whole, tail = chunk.split(b"\n")
+        for part in whole:
+            if size > LINE_LIMIT or size + len(part) > LINE_LIMIT:
+                too_long()
+            elif held:
+                held.append(part)
+                yield b"".join(held), False
+            else:
+                yield part, False
+            held.clear()
+            size = 0
+        size += len(tail)
+        if size > LINE_LIMIT:
+            held.clear()
+        elif tail:
+            held.append(tail)
+    yield from _flushed(held, size, too_long)
+
+
+def _flushed(held: list[bytes], size: int, too_long: Callable[[], None]) -> Iterator[tuple[bytes, bool]]:
+    if size > LINE_LIMIT:
+        too_long()
+    elif held:
+        yield b"".join(held), True
+    held.clear()
+
+
+def stripped(line: bytes) -> bytes:
+    """A line without the brackets and commas of the list around the records; empty if nothing is left."""
+    text = line.strip(b" \t\r\n,\0")
+    if text.startswith(b"["):
+        text = text[1:].lstrip()
+    return b"" if text == b"]" else text
+
+
+def parse_line(text: bytes) -> Any:
+    """The value of a stripped line; ValueError if it is not JSON."""
+    decoded = text.decode("utf-8", "replace")
+    try:
+        try:
+            return json.loads(decoded)
+        except ValueError:
+            # The closing bracket of the file may be on the same line as the last record.
+            if decoded.endswith("]"):
+                return json.loads(decoded[:-1].rstrip(" \t,"))
+            raise
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+# --- Files and directories of traces, as records
+
 
 Record = dict[str, Any]
 
 _CHUNK = 1 << 18
-_REQUIRED = {"X": frozenset({"pid", "ts", "dur"}), "C": frozenset({"pid", "ts"}), "M": frozenset({"pid"})}
+_REQUIRED = {
+    "X": frozenset({"pid", "ts", "dur"}),
+    "C": frozenset({"pid", "ts"}),
+    "A": frozenset({"pid", "ts"}),
+    "M": frozenset({"pid"}),
+}
 _ALWAYS_INTEGER = ("count", "p_idx", "level")
 
 
@@ -72,7 +139,7 @@ class Problems:
 
     def lines(self) -> list[str]:
         """One sentence per kind of problem, for people."""
-        said = [
+        sentences = [
             f"{plural(count, 'line')} skipped: {reason}" for reason, count in sorted(self.skipped.items())
         ]
         for what, files in (
@@ -80,13 +147,13 @@ class Problems:
             ("the last gzip member is truncated", self.truncated_gzip),
             ("a gzip member is damaged", self.corrupt_gzip),
         ):
-            said += [f"{path}: {what}" for path in files]
-        said += [f"{path}: {reason}" for path, reason in self.unreadable.items()]
+            sentences += [f"{path}: {what}" for path in files]
+        sentences += [f"{path}: {reason}" for path, reason in self.unreadable.items()]
         if self.missing_end:
-            said.append(f"no end record for process {', '.join(map(str, self.missing_end))}")
+            sentences.append(f"no end record for process {', '.join(map(str, self.missing_end))}")
         if self.recovered:
-            said.append(f"recovered after the end of process {', '.join(map(str, self.recovered))}")
-        return said
+            sentences.append(f"recovered after the end of process {', '.join(map(str, self.recovered))}")
+        return sentences
 
     def __repr__(self) -> str:
         return f"Problems({'; '.join(self.lines())})"
@@ -233,8 +300,6 @@ class _Normalizer:
             return "unknown phase"
         if not isinstance(record.get("name"), str):
             return "no name"
-        if phase == 3:
-            record["aggregated"] = True
         record["ph"] = known
         if not isinstance(record.get("cat"), str):
             record["cat"] = ""

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ARGS",
-    "FIELDS",
-    "HASH_ARGS",
-    "HASH_RECORDS",
-    "INTEGER_ARGS",
-    "INTEGER_FIELDS",
-    "METADATA",
-    "MOST_RANKS",
-    "PHASES",
-    "RESERVED_ARGS",
-    "TIME_LIMIT",
-    "TIME_UNITS",
-    "Arg",
-    "Field",
-    "MetadataKind",
-    "is_metadata",
-    "is_own_event",
-]
+# --- Their keys, and what these mean
 
 
 class Field(NamedTuple):
@@ -123,8 +107,8 @@ METADATA: tuple[MetadataKind, ...] = (
     MetadataKind("process_name", "name of the process", "`process_name`"),
 )
 
-# `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x; 3 is an aggregate of many events.
-PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", 1: "X", 2: "C", 3: "C", 4: "M"}
+# `ph` as DFTracer 1.x and we spell it, and as the integers of 2.x.
+PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", "A": "A", 1: "X", 2: "C", 3: "A", 4: "M"}
 
 TIME_LIMIT = 1 << 53  # in us: a later time is damage, and sums of such times would not fit into 64 bits
 MOST_RANKS = 1 << 20  # no job has more; a larger number is damage
@@ -150,7 +134,23 @@ INTEGER_ARGS = frozenset({arg.name for arg in ARGS if arg.type == "int"}) | {
 }
 
 # DFTracer 2.x may write other units than us and says so in a `CM` record `time_metric`: (multiply, divide).
-TIME_UNITS: dict[str, tuple[int, int]] = {"NS": (1, 1000), "US": (1, 1), "MS": (1000, 1), "S": (1_000_000, 1)}
+TIME_UNITS: dict[str, tuple[int, int]] = {
+    "NS": (1, 1000),
+    "US": (1, 1),
+    "MS": (1000, 1),
+    "SEC": (1_000_000, 1),
+    "S": (1_000_000, 1),
+}
+
+
+AGGREGATION_INTERVAL_US = 1_000_000  # of aggregated records that do not say it
+
+
+def interval_us(record: Mapping[str, Any]) -> int:
+    """The time that an aggregated record stands for, from its `ts` on."""
+    args = record.get("args")
+    said = args.get("interval_us") if isinstance(args, dict) else None
+    return said if type(said) is int and said > 0 else AGGREGATION_INTERVAL_US
 
 
 def is_metadata(record: Mapping[str, Any]) -> bool:
@@ -161,3 +161,91 @@ def is_metadata(record: Mapping[str, Any]) -> bool:
 def is_own_event(record: Mapping[str, Any]) -> bool:
     """Whether it is the `start` or the `end` of the tracer itself."""
     return record.get("cat") == "dftracer" and record.get("name") in ("start", "end")
+
+
+# --- Hashes that stand for hosts, paths and strings
+
+
+def string_hash(text: str) -> str:
+    """Hash a string the way traces do: every second byte of its MD5."""
+    data = text.encode("utf-8", "surrogateescape")
+    return hashlib.md5(data, usedforsecurity=False).digest()[::2].hex()
+
+
+def as_hash(value: Any) -> str:
+    """Integers of DFTracer 1.0.5-1.0.8 become 16 hex digits; a raw string of the 2023 dialect stays."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) not in (0, 16):
+        value = int(value) if len(value) <= 20 else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+    return value if isinstance(value, str) else str(value)
+
+
+# --- Records as lines of text, spelled as the recorder spells them
+
+
+FIRST_LINE = "[\n"
+LAST_LINE = "]\n"
+TRACER = "dftracer"  # the category of the tracer's own records
+COUNTER = "counter"  # the category of its samples of the machine
+# What tells without parsing a line: a quote inside of a string would be escaped.
+TIME = b',"ts":'
+END_RECORD = b'"name":"end","cat":"dftracer"'
+START_RECORD = b'"name":"start","cat":"dftracer"'
+RANK_FACT = b'"name":"rank","value":'
+SAMPLE = b'"ph":"C"'
+FILE_KEY = '"fhash":'
+
+
+def event_line(
+    ident: int, name: str, cat: str, pid: int, tid: int, ts: int, dur: int, args: Mapping[str, Any]
+) -> str:
+    """A complete event."""
+    head = {"id": ident, "name": name, "cat": cat, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
+    return _dump({**head, "ph": "X", "args": args})
+
+
+def counter_line(ident: int, name: str, pid: int, ts: int, values: Mapping[str, float]) -> str:
+    """A sample of the machine."""
+    head = {"id": ident, "name": name, "cat": COUNTER, "pid": pid, "tid": pid, "ts": ts}
+    return _dump({**head, "ph": "C", "args": values})
+
+
+def arguments(hhash: str, above: int, args: Mapping[str, Any], level: int) -> dict[str, Any]:
+    """All arguments of an event: the tracer's around the user's."""
+    return {"hhash": hhash, "p_idx": above, **args, "level": level}
+
+
+def metadata_line(
+    ident: int, kind: str, pid: int, hhash: str, key: str, value: str, more: Mapping[str, Any]
+) -> str:
+    """A metadata record."""
+    args = {"hhash": hhash, "name": key, "value": value, **more}
+    head = {"id": ident, "name": kind, "cat": TRACER, "pid": pid, "tid": pid}
+    return _dump({**head, "ph": "M", "args": args})
+
+
+def event_text(
+    ident: int,
+    name: str,
+    cat: str,
+    pid: int,
+    ts: int,
+    dur: int,
+    hhash: str,
+    above: int,
+    args: str,
+    level: int,
+) -> str:
+    """A complete event of a process's main thread whose arguments, one at least, are text already.
+
+    For lines by the million, which `event_line` would take long to write.
+    """
+    return (
+        f'{{"id":{ident},"name":"{name}","cat":"{cat}","pid":{pid},"tid":{pid},"ts":{ts},"dur":{dur},'
+        f'"ph":"X","args":{{"hhash":"{hhash}","p_idx":{above},{args},"level":{level}}}}}\n'
+    )
+
+
+def _dump(record: dict[str, Any]) -> str:
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False) + "\n"

@@ -9,11 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from dftracer.format.members import gzip_member
-from dftracer.format.reader import Problems, text_lines
+from dftracer.format.reader import Problems, parse_line, stripped, text_lines
 from dftracer.format.records import is_metadata
-from dftracer.format.text import parse_line, stripped
-
-__all__ = ["DAMAGED", "MADE_BY", "SLICE", "TraceWriter", "is_trace", "maker_of"]
 
 MADE_BY = "made_by"
 SLICE = "dftracer slice"  # made a part of a trace

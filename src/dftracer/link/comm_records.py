@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dftracer.format.text import parse_line, split_lines
+from dftracer.format.reader import parse_line, split_lines
 from dftracer.link._columns import integer
 from dftracer.link._json_stream import Repairs, read_blocks
 from dftracer.link.collectives import RECV, SEND, Collective

@@ -16,9 +16,7 @@ that is finished has `final == size` and no rest. `whole_copy(file, path)` write
 any reader accepts; `Recent` keeps such copies of the last seconds of a run, for `dftracer top`.
 """
 
-from dftracer.live.copies import whole_copy
-from dftracer.live.find import running_directories, traces_of_process
-from dftracer.live.look import LiveFile, look
+from dftracer.live.look import LiveFile, look, running_directories, traces_of_process, whole_copy
 from dftracer.live.recent import Recent
 
 __all__ = ["LiveFile", "Recent", "look", "running_directories", "traces_of_process", "whole_copy"]

@@ -1,19 +1,22 @@
-"""A snapshot of every trace file: what is final in it, and what its process has recorded beyond that."""
+"""The trace files of processes that may still run: found, seen as they are at one moment, and copied."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from dftracer import _core
-from dftracer.format.files import Paths, find_traces
-from dftracer.format.lines import END_RECORD
-from dftracer.format.members import member_index
+from dftracer.format.files import SUFFIXES, Paths, find_traces
+from dftracer.format.members import gzip_member, member_index
+from dftracer.format.records import END_RECORD, TIME
 
-__all__ = ["LiveFile", "look", "requested_places"]
+# --- A snapshot of every trace file: what is final in it, and what its process has recorded beyond that
+
 
 _HEAD = 64
 _STATES = {"running": "running", "dead": "killed"}
@@ -152,3 +155,119 @@ def _inflated(members: bytes) -> bytes:
             break
         members = decoder.unused_data
     return b"".join(parts)
+
+
+# --- A file as it would be if its process had just ended, for readers of files
+
+
+_TS = re.compile(TIME + rb"(\d+)")
+
+
+def rest_member(text: bytes) -> bytes:
+    """Lines as one member."""
+    times = [int(t) for t in _TS.findall(text)]
+    return gzip_member(text, text.count(b"\n"), min(times, default=0), max(times, default=0))
+
+
+def whole_copy(file: LiveFile, to: Path) -> None:
+    """Write the settled part and the rest to `to`; the trace itself is only read."""
+    with to.open("wb") as out:
+        if file.final:
+            with file.path.open("rb") as f:
+                shutil.copyfileobj(_Upto(f, file.final), out)
+        rest = file.rest()
+        if rest:
+            out.write(rest_member(rest) if file.packed else rest)
+
+
+class _Upto:
+    """The first bytes of a file."""
+
+    def __init__(self, file: object, size: int) -> None:
+        self._file, self._left = file, size
+
+    def read(self, n: int = -1) -> bytes:
+        got: bytes = self._file.read(min(n, self._left) if n >= 0 else self._left)  # type: ignore[attr-defined]
+        self._left -= len(got)
+        return got
+
+
+# --- Where a process writes its trace, from the rings, its open files, or its environment
+
+
+_NAMES = ("DFTRACER_SESSION", "DFTRACER_LOG_FILE")
+
+
+def running_directories() -> list[Path]:
+    """Where this user's processes are writing traces, the youngest process first."""
+    found: dict[Path, int] = {}
+    for ring in _core.ring_paths(requested_places()):
+        seen = _core.peek_ring(ring)
+        if seen is not None and seen["state"] == "running":
+            folder = Path(seen["trace"]).parent
+            found[folder] = max(found.get(folder, 0), _born(seen["pid"]))
+    return sorted(found, key=lambda folder: -found[folder])
+
+
+def traces_of_process(pid: int) -> list[Path]:
+    """The directories that a process and its children write traces to; empty if none is known."""
+    family = _family(pid)
+    folders: dict[Path, None] = {}
+    for ring in _core.ring_paths(requested_places()):
+        seen = _core.peek_ring(ring)
+        if seen is not None and seen["pid"] in family:
+            folders[Path(seen["trace"]).parent] = None
+    for member in family if not folders else ():
+        folders.update(dict.fromkeys(path.parent for path in _open_traces(member)))
+    for member in family if not folders else ():
+        stem = _stem_of(member)
+        if stem is not None:
+            folders[stem.parent] = None
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    parents: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            fields = _stat(int(entry.name))
+            if len(fields) > 1:
+                parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    family, todo = [], [pid]
+    while todo:
+        at = todo.pop()
+        family.append(at)
+        todo += parents.get(at, [])
+    return family
+
+
+def _stat(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _born(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[19]) if len(fields) > 19 else 0
+
+
+def _open_traces(pid: int) -> list[Path]:
+    try:
+        links = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+    except OSError:
+        return []
+    return [Path(link) for link in links if link.endswith(SUFFIXES)]
+
+
+def _stem_of(pid: int) -> Path | None:
+    try:
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        here = Path(os.readlink(f"/proc/{pid}/cwd"))
+    except OSError:
+        return None
+    env = {k.decode(errors="replace"): os.fsdecode(v) for k, _, v in (p.partition(b"=") for p in pairs)}
+    name = next((env[k] for k in _NAMES if env.get(k)), None)
+    return None if name is None else here / name

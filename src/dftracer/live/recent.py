@@ -10,11 +10,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dftracer.format.files import Paths
-from dftracer.format.lines import SAMPLE, TIME
 from dftracer.format.members import member_index
-from dftracer.format.records import TIME_LIMIT
-from dftracer.live.copies import rest_member
-from dftracer.live.look import LiveFile, look
+from dftracer.format.records import SAMPLE, TIME, TIME_LIMIT
+from dftracer.live.look import LiveFile, look, rest_member
 from dftracer.load._scan import Scanner, extent
 from dftracer.load.chunk import Chunk
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
@@ -22,7 +20,6 @@ from dftracer.load.process import ProcessInfo, assign_ranks, peek
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Recent"]
 
 _HEAD = 64
 _PLAIN_HEAD, _PLAIN_TAIL = 1 << 16, 32 << 20

@@ -47,12 +47,13 @@ def uint8s(buffer: Any) -> npt.NDArray[np.uint8]:
 class Chunk:
     """Rows of one file. Missing integers are `MISSING`, missing codes -1."""
 
-    __slots__ = ("_raw", "meta", "rows")
+    __slots__ = ("_raw", "meta", "rows", "unit")
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self._raw = raw
         self.rows: int = raw["rows"]
         self.meta: list[tuple[str, str, str, str, int, int, int]] = raw["meta"]
+        self.unit = (1, 1)  # (multiply, divide) to get microseconds from times that are in no column
 
     def has(self, column: str) -> bool:
         """Whether any row has a value in `column`."""
@@ -64,6 +65,7 @@ class Chunk:
 
     def scale_time(self, multiply: int, divide: int) -> None:
         """Convert times in another unit to microseconds."""
+        self.unit = (multiply, divide)
         for column in ("ts", "dur"):
             if self.has(column):
                 self._raw[column] = self.ints(column) * multiply // divide
@@ -83,7 +85,9 @@ class Chunk:
                 raw[column] = self.codes(column)[rows]
         if self.rows:
             raw["args_end"], raw["args_text"] = self.args_of(rows)
-        return Chunk(raw)
+        chosen = Chunk(raw)
+        chosen.unit = self.unit
+        return chosen
 
     def args(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
         """The arguments of all rows that are in no column, as one text and where each row's part ends."""

@@ -69,6 +69,8 @@ class ProcessInfo:
         """Learn from metadata rows."""
         for row in rows:
             kind, key, value, rest, pid, tid, ts = row
+            if self.time_unit != (1, 1) and ts != MISSING:
+                ts = ts * self.time_unit[0] // self.time_unit[1]
             if self.pid < 0 and pid != MISSING:
                 self.pid = pid
             if kind == DAMAGED:

@@ -83,6 +83,12 @@ def _both(mine: Any, more: Any, field: str) -> Any:
     return tuple(value for value in mine if value in more)
 
 
+def _in_unit(time: tuple[int, int] | None, unit: tuple[int, int]) -> tuple[int, int] | None:
+    """A range of microseconds in the unit that a file is written in."""
+    multiply, divide = unit
+    return time if time is None else (time[0] * divide // multiply, -(-time[1] * divide // multiply))
+
+
 def scan_file(
     process: ProcessInfo,
     where: Filter,
@@ -95,7 +101,7 @@ def scan_file(
         process.file,
         threads,
         chunk_text,
-        ts=where.time,
+        ts=_in_unit(where.time, process.time_unit),
         step=where.steps,
         epoch=where.epochs,
         pids=where.pids,

@@ -202,7 +202,7 @@ class _OldName(type(sys)):  # type: ignore[misc]
         names = vars(import_module(self._module))
         if name == "__all__" and name not in names:
             return [each for each in names if not each.startswith("_")]
-        return names[name] if name in names else _submodule(self.__name__, name)
+        return names[name] if name in names else _submodule(str(self.__name__), name)
 
 
 sys.modules[__name__].__class__ = _Package

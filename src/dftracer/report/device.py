@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dftracer._columns import Column
-from dftracer._units import bytes_text, count_text, counted, plural, seconds_text
+from dftracer._text import (
+    Column,
+    bar,
+    bar_room,
+    bytes_text,
+    count_text,
+    counted,
+    plural,
+    print_table,
+    seconds_text,
+)
 from dftracer.analyze import Analysis
 from dftracer.analyze.device import device_account, device_document
 from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
 from dftracer.analyze.wording import host_whereabouts
-from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["DEVICE_COLOURS", "device_lines", "device_page", "print_device"]
 
 # A class that corresponds to a stage of the ledger has the stage's colour, and no other class has it.
 DEVICE_COLOURS = {
@@ -86,16 +93,16 @@ def _blamed(a: Analysis, parts: dict[str, float]) -> str | None:
 
 def _about(a: DeviceAccount) -> str:
     if a.source == "profiler":
-        said = f"{plural(len(a.windows), 'profiler window')}, {seconds_text(a.observed_s)}"
+        text = f"{plural(len(a.windows), 'profiler window')}, {seconds_text(a.observed_s)}"
         if a.launches:
-            said += f"; {counted(a.launches, 'launch', 'launches')}"
+            text += f"; {counted(a.launches, 'launch', 'launches')}"
         if a.launch_delay_us is not None:
-            said += f", {seconds_text(a.launch_delay_us / 1e6)} from call to start (median)"
+            text += f", {seconds_text(a.launch_delay_us / 1e6)} from call to start (median)"
         if a.graph_replays:
-            said += f"; {plural(a.graph_replays, 'graph replay')}"
-        return said
-    said = f"events at phase boundaries, {seconds_text(a.observed_s)}; busy time is an upper bound"
-    return said if a.error_us is None else f"{said}; clock within {seconds_text(a.error_us / 1e6)}"
+            text += f"; {plural(a.graph_replays, 'graph replay')}"
+        return text
+    text = f"events at phase boundaries, {seconds_text(a.observed_s)}; busy time is an upper bound"
+    return text if a.error_us is None else f"{text}; clock within {seconds_text(a.error_us / 1e6)}"
 
 
 def _whereabouts(d: DeviceAccount) -> str:
@@ -161,20 +168,20 @@ def print_device(con: Console, a: Analysis) -> None:
 def model_line(a: Analysis) -> str:
     """Tokens, FLOP/s and MFU in one line; empty if none of them is known."""
     m = a.model
-    said = []
+    facts = []
     if m["tokens_per_s"] is not None:
-        said.append(f"{count_text(round(m['tokens_per_s']))} tokens/s")
+        facts.append(f"{count_text(round(m['tokens_per_s']))} tokens/s")
     if m["flops_per_s"] is not None:
-        said.append(f"{m['flops_per_s'] / 1e12:.3g} TFLOP/s")
+        facts.append(f"{m['flops_per_s'] / 1e12:.3g} TFLOP/s")
         share = (
             f"{100 * m['mfu']:.1f} % of the peak of {m['device']} (MFU)"
             if m["mfu"] is not None
             else m["note"]
         )
-        said.append(share.rstrip("."))
+        facts.append(share.rstrip("."))
     if m["memory_peak_bytes"] is not None:
-        said.append(f"at most {bytes_text(m['memory_peak_bytes'])} on the device")
-    return "  ·  ".join(said)
+        facts.append(f"at most {bytes_text(m['memory_peak_bytes'])} on the device")
+    return "  ·  ".join(facts)
 
 
 def short_name(name: str, most: int = 44) -> str:

@@ -9,8 +9,6 @@ from dftracer.analyze.account import Account
 from dftracer.analyze.device import device_document
 from dftracer.analyze.steady_steps import steady_steps
 
-__all__ = ["SCHEMA", "comparable", "document"]
-
 SCHEMA = "dftracer.report/2"
 _MOST_FILES = 1000
 _PIECES = ("steady", "startup", "compilation", "evaluation", "outside", "profiled")
@@ -83,18 +81,18 @@ def _training(a: Analysis) -> dict[str, Any]:
 def document(analysis: Analysis) -> dict[str, Any]:
     """Everything in the report, for programs; keys are added over time, never renamed."""
     files = analysis.file_table
-    told = comparable(analysis)
+    rest = comparable(analysis)
     return {
         "schema": SCHEMA,
         "trace": analysis.trace_facts,
-        "verdict": told.pop("verdict"),
+        "verdict": rest.pop("verdict"),
         "head": list(analysis.head),
-        "bound": told.pop("bound"),
-        "account": told.pop("account"),
-        "account_s": told.pop("account_s"),
-        "run": told.pop("run"),
-        "run_s": told.pop("run_s"),
-        **told,
+        "bound": rest.pop("bound"),
+        "account": rest.pop("account"),
+        "account_s": rest.pop("account_s"),
+        "run": rest.pop("run"),
+        "run_s": rest.pop("run_s"),
+        **rest,
         "own_code": analysis.own_code,
         "attempts": [each.to_json() for each in analysis.attempts],
         "trainings": [_training(each) for each in analysis.trainings],

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dftracer._units import bytes_text, plural
+from dftracer._packages import need
+from dftracer._text import bytes_text, plural
 from dftracer.analyze import Analysis
 from dftracer.analyze.machine import Counters, Host, Series, hosts_of, main_of, throttled
-from dftracer.load._need import need
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,35 +42,35 @@ def _process_words(m: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _host_words(h: dict[str, Any]) -> str:
-    said = []
+    facts = []
     if h.get("cpu_busy_share") is not None and h["cpus"]:
         runnable = h.get("runnable")
         ready = "" if runnable is None else f", {runnable:.0f} runnable"
-        said.append(f"{plural(h['cpus'], 'core')} {_percent(h['cpu_busy_share'])} busy{ready}")
+        facts.append(f"{plural(h['cpus'], 'core')} {_percent(h['cpu_busy_share'])} busy{ready}")
     if h.get("memory_available_least_bytes") is not None:
         free = bytes_text(h["memory_available_least_bytes"])
-        said.append(f"memory: {free} of {bytes_text(h['memory_bytes'])} available")
+        facts.append(f"memory: {free} of {bytes_text(h['memory_bytes'])} available")
     for what, keys in (("disk", ("read", "written")), ("network", ("received", "sent"))):
         rates = [h.get(f"{what}_{key}_bytes_per_s") for key in keys]
         if any(rates):
-            told = [f"{key} {bytes_text(rate)}/s" for key, rate in zip(keys, rates, strict=True) if rate]
-            said.append(f"{what}: {', '.join(told)}")
+            amounts = [f"{key} {bytes_text(rate)}/s" for key, rate in zip(keys, rates, strict=True) if rate]
+            facts.append(f"{what}: {', '.join(amounts)}")
     group = h.get("cgroup") or {}
     if group.get("cpu_limit"):
-        said.append(f"limit {group['cpu_limit']:g} CPUs, throttled {group['throttled_s']:.1f} s")
+        facts.append(f"limit {group['cpu_limit']:g} CPUs, throttled {group['throttled_s']:.1f} s")
     if group.get("memory_limit_bytes"):
-        said.append(f"memory limit {bytes_text(group['memory_limit_bytes'])}")
-    return "; ".join(said)
+        facts.append(f"memory limit {bytes_text(group['memory_limit_bytes'])}")
+    return "; ".join(facts)
 
 
 def _gpu_words(g: dict[str, Any]) -> str:
-    said = [] if g["utilization"] is None else [f"{_percent(g['utilization'])} busy"]
-    said += [] if g["power_w"] is None else [f"{g['power_w']:.0f} W"]
-    said += [] if g["sm_mhz"] is None else [f"{g['sm_mhz']:.0f} MHz"]
-    said += [] if g["temperature_c"] is None else [f"{g['temperature_c']} °C"]
-    said += [] if g["memory_used_bytes"] is None else [f"{bytes_text(g['memory_used_bytes'])} in use"]
-    said += [f"throttled {_percent(g['throttled_share'])} of the time"] if g["throttled_share"] else []
-    return ", ".join(said)
+    facts = [] if g["utilization"] is None else [f"{_percent(g['utilization'])} busy"]
+    facts += [] if g["power_w"] is None else [f"{g['power_w']:.0f} W"]
+    facts += [] if g["sm_mhz"] is None else [f"{g['sm_mhz']:.0f} MHz"]
+    facts += [] if g["temperature_c"] is None else [f"{g['temperature_c']} °C"]
+    facts += [] if g["memory_used_bytes"] is None else [f"{bytes_text(g['memory_used_bytes'])} in use"]
+    facts += [f"throttled {_percent(g['throttled_share'])} of the time"] if g["throttled_share"] else []
+    return ", ".join(facts)
 
 
 def machine_rows(m: dict[str, Any], live: bool = False) -> list[tuple[str, str]]:

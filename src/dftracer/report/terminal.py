@@ -1,53 +1,48 @@
-"""The report on a terminal."""
+"""The report as text: on a terminal, and in a few lines of Markdown."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dftracer._columns import Column, shortened
+from dftracer._packages import need
 from dftracer._terminal import safe_console
-from dftracer._units import bytes_text, count_text, counted, plural, seconds_text
+from dftracer._text import (
+    Column,
+    bar,
+    bar_room,
+    bytes_text,
+    count_text,
+    counted,
+    plural,
+    print_table,
+    seconds_text,
+    shortened,
+)
 from dftracer.analyze import STAGES, Analysis, views
-from dftracer.load._need import need
-from dftracer.report.device import print_device
-from dftracer.report.evidence import evidence_line
-from dftracer.report.files import told_files
-from dftracer.report.head import (
+from dftracer.report.contents import (
+    COLOURS,
     LINE_COLOURS,
     PHASE_WORDS,
     account_rows,
     account_title,
     culprit,
     ended_words,
+    evidence_line,
     head,
     notes,
+    shown_files,
     without_waiting,
 )
+from dftracer.report.device import device_lines, print_device
 from dftracer.report.machine import print_machine
-from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["COLOURS", "print_report"]
 
-# One colour per stage, everywhere: warm for input, blue and green for compute.
-COLOURS = {
-    "fetch_wait": "#e5484d",
-    "read": "#f76b15",
-    "preprocess": "#ffb224",
-    "collate": "#d9c32e",
-    "transfer": "#8e4ec6",
-    "forward": "#3e63dd",
-    "backward": "#0091ff",
-    "optimizer": "#30a46c",
-    "comm": "#e93d82",
-    "checkpoint": "#ad7f58",
-    "sync": "#5ec4b6",
-    "own_code": "#7d66d9",
-    "other": "#8b8d98",
-    "unexplained": "#c9cbd3",
-}
+# --- The report on a terminal
+
+
 _SHARES = (Column("time", right=True), Column("share", right=True))
 _WORKER_COLUMNS = (
     Column("rank", right=True),
@@ -110,7 +105,7 @@ def _head(con: Console, a: Analysis) -> None:
     con.print(panel.Panel(lines, title="dftracer", border_style="blue", expand=True))
     for line in notes(a):
         con.print(line, style="yellow")
-    said = [
+    facts = [
         counted(t["events"], "event"),
         plural(t["processes"], "process", "processes"),
         *([plural(t["ranks"], "rank")] if t["ranks"] else []),
@@ -121,20 +116,20 @@ def _head(con: Console, a: Analysis) -> None:
     ]
     died = len(t["recovered_processes"]) + len(t["processes_without_end"])
     if died:
-        said.append(f"{plural(died, 'process', 'processes')} died or still running")
+        facts.append(f"{plural(died, 'process', 'processes')} died or still running")
     if t["clock_error_us"] is not None:
-        said.append(f"clock within {t['clock_error_us']:.0f} us")
+        facts.append(f"clock within {t['clock_error_us']:.0f} us")
     if t["writer_cpu_s"] is not None:
-        said.append(f"tracer used {seconds_text(t['writer_cpu_s'])} of CPU")
+        facts.append(f"tracer used {seconds_text(t['writer_cpu_s'])} of CPU")
     if t["overhead_s"] is not None:
-        said.append(f"recording cost {seconds_text(t['overhead_s'])}")
-    con.print("  ·  ".join(said), style="dim")
+        facts.append(f"recording cost {seconds_text(t['overhead_s'])}")
+    con.print("  ·  ".join(facts), style="dim")
 
 
 def _account(con: Console, a: Analysis) -> None:
     """The account that the verdict is drawn from."""
-    told = account_rows(a)
-    if not told:
+    lines = account_rows(a)
+    if not lines:
         return
     text = need("rich.text")
     longest = bar_room(con, 44)
@@ -145,9 +140,9 @@ def _account(con: Console, a: Analysis) -> None:
             f"{100 * row.share:.1f} %",
             bar(longest * row.share, LINE_COLOURS[row.line], row.culprit),
         ]
-        for row in told
+        for row in lines
     ]
-    whole = sum(row.seconds for row in told)
+    whole = sum(row.seconds for row in lines)
     rows.append(["all", seconds_text(whole), "100 %", ""])
     columns = (Column("line", whole=True), *_SHARES, Column("", drop=1))
     print_table(con, "Where the time goes", columns, rows)
@@ -259,12 +254,12 @@ def _workers(con: Console, a: Analysis) -> None:
 
 def _own_code(con: Console, a: Analysis) -> None:
     """Where the program's own code spends its time, as sampled."""
-    told = a.own_code
-    if told is None or not told["places"]:
+    sampled = a.own_code
+    if sampled is None or not sampled["places"]:
         return
     rows = [
         [p["where"], seconds_text(p["seconds"]), f"{100 * p['share']:.1f} %"]
-        for p in told["places"][:_PLACES]
+        for p in sampled["places"][:_PLACES]
     ]
     columns = (Column("function and line", lead=True), *_SHARES)
     print_table(con, "The program's own code, as sampled", columns, rows)
@@ -297,6 +292,65 @@ def _files(con: Console, a: Analysis) -> None:
             seconds_text(r["time_s"]),
             "-" if r["read_mb_s"] is None else bytes_text(r["read_mb_s"] * 1e6),
         ]
-        for r in told_files(a.file_table).head(8).iter_rows(named=True)
+        for r in shown_files(a.file_table).head(8).iter_rows(named=True)
     ]
     print_table(con, f"Files ({a.file_table.height})", _FILE_COLUMNS, rows)
+
+
+# --- The report in a few lines of Markdown: short enough to paste into a chat
+
+
+_MARKDOWN_FACTS = 4  # of the evidence of a finding
+
+
+def markdown(a: Analysis, findings: int = 5) -> str:
+    """Verdict, findings, ledger."""
+    t = a.trace_facts
+    verdict, why, advice = head(a)
+    ended = ended_words(a)
+    lines = [
+        *([f"**{ended}**"] if ended else []),
+        f"**{verdict}**",
+        *filter(None, (why, f"Try: {advice}" if advice else "")),
+        "",
+        *notes(a),
+        f"{count_text(t['events'])} events of {plural(t['processes'], 'process', 'processes')},"
+        f" {plural(t['ranks'], 'rank')}, {seconds_text(a.run_s)};"
+        f" {100 * t['coverage']:.0f} % of step time explained, {plural(t['dropped'], 'event')} dropped,"
+        f" {plural(t['truncated_files'], 'file')} cut.",
+        "",
+    ]
+    account = account_rows(a)
+    if account:
+        lines += [f"| where the time goes ({account_title(a)}) | s | % |", "|---|---:|---:|"]
+        for line in account:
+            name = f"**{line.words}**" if line.culprit else line.words
+            lines.append(f"| {name} | {line.seconds:.3f} | {100 * line.share:.1f} |")
+        lines += [f"| all | {sum(line.seconds for line in account):.3f} | 100 |", ""]
+    for f in a.findings[:findings]:
+        cost = f" ({seconds_text(f.seconds)}, {f.percent:.0f} %)" if f.seconds else ""
+        lines.append(f"- **{f.id}** [{f.severity}]: {f.title}{cost} {f.advice}")
+        facts = evidence_line(f.evidence, _MARKDOWN_FACTS)
+        lines += [f"  - {facts}"] if facts else []
+        lines += [f"  - shows in: {s.title}" for s in f.symptoms]
+    slowest = a.job.slowest
+    if slowest is not None:
+        wall = max(1.0, float(slowest.wall_us.sum()))
+        lines += [
+            "",
+            f"| stage (rank {slowest.number}, {plural(len(slowest.main.steps), 'step')}) | s | % |",
+            "|---|---:|---:|",
+        ]
+        for stage in STAGES:
+            us = float(slowest.stage_us(stage).sum())
+            if us > 0:
+                name = f"**{stage}**" if stage == culprit(a) else stage
+                lines.append(f"| {name} | {us / 1e6:.3f} | {100 * us / wall:.1f} |")
+        lines.append(f"| all | {wall / 1e6:.3f} | 100 |")
+        pieces = [(k, row) for k, row in a.phases.items() if k != "steady" and row["share"] >= 0.001]
+        if pieces:
+            lines += ["", f"| of the run ({a.run_s:.3f} s) | s | % |", "|---|---:|---:|"]
+            for name, row in pieces:
+                lines.append(f"| {PHASE_WORDS[name]} | {row['seconds']:.3f} | {100 * row['share']:.1f} |")
+    lines += device_lines(a)
+    return "\n".join(lines) + "\n"

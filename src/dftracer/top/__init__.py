@@ -1,6 +1,6 @@
 """TOP: the last seconds of a run, live on a terminal or as one frame."""
 
-from dftracer.top.frame import Frame, RankRow, take_frame
-from dftracer.top.show import frame_text, print_frame
+from dftracer.report.moment import Frame, RankRow, take_frame
+from dftracer.top.screen import frame_text, print_frame
 
 __all__ = ["Frame", "RankRow", "frame_text", "print_frame", "take_frame"]

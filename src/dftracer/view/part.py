@@ -1,22 +1,102 @@
-"""The spans of one process as they are drawn: rows on which nothing overlaps, and sums that answer any zoom.
-
-A row is one depth of one thread or device stream. Its spans are disjoint and sorted, so everything in a time
-range is found by two binary searches; how much time each class of events takes in it follows from
-sums kept at every 16th span. So a picture costs the same whatever it shows.
-"""
+"""One process, ready to be drawn: its spans on rows, the kind of each, and pictures of a row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.load._scan import stack
-from dftracer.load.chunk import Ints
+from dftracer.analyze.stages import CLASSES, class_of
+from dftracer.format.io_calls import IO_CATEGORIES, is_process, is_read, is_write
+from dftracer.load._scan import pixels, stack
+from dftracer.load.chunk import Ints, uint8s
 
-__all__ = ["BLOCK", "Codes", "Part", "Spans", "build_part"]
+# --- The visual kind of an event: one kind for each colour of the timeline
+
+
+KINDS: Final = (
+    "fetch wait",
+    "step body",
+    "read",
+    "write",
+    "file metadata",
+    "preprocess",
+    "collate",
+    "transfer",
+    "forward",
+    "backward",
+    "optimizer",
+    "communication",
+    "checkpoint",
+    "sync",
+    "own code",
+    "operator",
+    "launch",
+    "kernel",
+    "compile",
+    "other",
+)
+KIND_INDEX: Final = {name: i for i, name in enumerate(KINDS)}
+
+# The profiler says the type of each of its events.
+PROFILER_KINDS: Final = {
+    "kernel": "kernel",
+    "gpu_memcpy": "transfer",
+    "gpu_memset": "kernel",
+    "cuda_runtime": "launch",
+    "cuda_driver": "launch",
+    "cpu_op": "operator",
+    "user_annotation": "other",
+    "python_function": "other",
+}
+_BY_CLASS: Final = {
+    "fetch_wait": "fetch wait",
+    "block": "step body",
+    "container": "step body",
+    "item": "preprocess",
+    "update": "optimizer",
+    "any_compute": "forward",
+    "comm": "communication",
+    "model_op": "compile",
+    "wait_for_device": "sync",
+    "wait_for_peers": "communication",
+    "copy": "transfer",
+    "launch": "launch",
+}
+_DEVICE_PHASES: Final = {"fetch": "fetch wait", "step": "step body"}
+
+
+@lru_cache(maxsize=1 << 16)
+def kind_of(cat: str, name: str, profiler_type: str = "") -> int:
+    """The kind of an event, as an index into KINDS."""
+    return KIND_INDEX[_kind(cat, name, profiler_type)]
+
+
+def _kind(cat: str, name: str, profiler_type: str) -> str:
+    if profiler_type:
+        if "nccl" in name.lower():
+            return "communication"
+        return PROFILER_KINDS.get(profiler_type, "other")
+    lower = cat.lower()
+    if lower in IO_CATEGORIES and not is_process(name):
+        return "read" if is_read(name) else "write" if is_write(name) else "file metadata"
+    if lower == "device_time":
+        return _DEVICE_PHASES.get(name, name if name in KIND_INDEX else "kernel")
+    if lower in {"pp", "kineto"}:  # of unknown type: operators have names like `aten::mm`
+        return "operator" if "::" in name else "other"
+    found = CLASSES[class_of(cat, name)]
+    return found if found in KIND_INDEX else _BY_CLASS.get(found, "other")
+
+
+# --- The spans as they are drawn: rows on which nothing overlaps, and sums that answer any zoom
+#
+# A row is one depth of one thread or device stream. Its spans are disjoint and sorted, so everything in a
+# time range is found by two binary searches; how much time each class of events takes in it follows from
+# sums kept at every 16th span. So a picture costs the same whatever it shows.
+
 
 Codes = npt.NDArray[np.int32]
 BLOCK = 16
@@ -176,3 +256,81 @@ def _launches(correlation: Ints, part: Part) -> dict[str, npt.NDArray[Any]]:
     source, target = calls[found[hit]], work[hit]
     order = np.argsort(source, kind="stable")
     return {"launch_from": source[order], "launch_to": target[order]}
+
+
+# --- What a row looks like between two moments, at a width in pixels: its spans, or how full each pixel is
+#
+# The answer is exact at every zoom, and costs one binary search and at most 16 spans for each pixel.
+
+
+FILL_STEPS = 15
+
+
+@dataclass
+class Bins:
+    """Runs of pixels that look alike: from, how many, class, and how full (0 to FILL_STEPS)."""
+
+    x: npt.NDArray[np.uint16]
+    width: npt.NDArray[np.uint16]
+    cls: npt.NDArray[np.uint8]
+    fill: npt.NDArray[np.uint8]
+
+    def take(self, rows: Any) -> Bins:
+        return Bins(self.x[rows], self.width[rows], self.cls[rows], self.fill[rows])
+
+
+@dataclass
+class RowPicture:
+    """Either spans (their numbers) or bins."""
+
+    spans: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, np.int64))
+    bins: Bins | None = None
+
+
+def draw_row(
+    part: Part, row: int, t0: int, t1: int, width: int, visible: npt.NDArray[np.bool_], of_pair: Any
+) -> RowPicture:
+    """One row; `visible` says which classes of the part are shown, `of_pair` the class of each pair."""
+    low, high = part.row_span(row)
+    start, end = part.start[low:high], part.end[low:high]
+    first = int(np.searchsorted(end, t0, side="right"))
+    # A zero-length span at the very beginning ends there and is still visible.
+    while first > 0 and start[first - 1] >= t0:
+        first -= 1
+    last = int(np.searchsorted(start, t1, side="left"))
+    if last - first <= width // 2:
+        spans = np.arange(first, last)
+        if not visible.all():
+            spans = spans[visible[of_pair[part.pair[low + first : low + last]]]]
+        return RowPicture(spans + low)
+    return RowPicture(bins=_bins(part, row, (t0, t1, width), visible, of_pair))
+
+
+def _bins(
+    part: Part, row: int, window: tuple[int, int, int], visible: npt.NDArray[np.bool_], of_pair: Any
+) -> Bins:
+    t0, t1, width = window
+    low, high = part.row_span(row)
+    shown = np.zeros(256, bool)
+    shown[: visible.size] = visible
+    raw = pixels(
+        part.start[low:high],
+        part.end[low:high],
+        part.pair[low:high],
+        of_pair,
+        part.classes[int(part.row_classes_at[row]) : int(part.row_classes_at[row + 1])],
+        part.sums[int(part.row_sums[row]) : int(part.row_sums[row + 1])],
+        BLOCK,
+        shown,
+        t0,
+        t1,
+        width,
+        FILL_STEPS,
+    )
+    cls, fill = (uint8s(r) for r in raw)
+    look = np.where(fill > 0, cls.astype(np.int32) * (FILL_STEPS + 1) + fill, -1)
+    begins = np.flatnonzero(np.concatenate(([True], look[1:] != look[:-1])))
+    ends = np.concatenate((begins[1:], [width]))
+    keep = look[begins] >= 0
+    begins, ends = begins[keep], ends[keep]
+    return Bins(begins.astype(np.uint16), (ends - begins).astype(np.uint16), cls[begins], fill[begins])

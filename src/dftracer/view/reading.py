@@ -1,4 +1,4 @@
-"""From trace files and profiler files to parts."""
+"""From trace files and profiler files to parts, with the ledger and the lineage of batches."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import numpy.typing as npt
 
 from dftracer.analyze.device_rows import HOST, KERNEL, LAUNCH, MEMCPY, MEMSET, MODULE
 from dftracer.analyze.digest import by_process, bytes_moved
-from dftracer.analyze.lineage import read_lineage
+from dftracer.analyze.intervals import Intervals, difference, union
+from dftracer.analyze.lanes import Lane, overlay
+from dftracer.analyze.lineage import AWAITED, MADE, read_lineage
 from dftracer.analyze.machine import Row, join_counters, read_counters
 from dftracer.analyze.pairs import IO_NOT, Pairs
+from dftracer.analyze.stages import CLASSES, NONE, RULES, STAGE_INDEX, STAGES, class_of
 from dftracer.analyze.torch_files import TorchProcess
-from dftracer.format.lines import COUNTER
-from dftracer.load._scan import Scanner
-from dftracer.load.chunk import MISSING, Chunk, Ints
+from dftracer.format.records import COUNTER
+from dftracer.load._scan import Scanner, timeline
+from dftracer.load.chunk import MISSING, Chunk, Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, scan_file
-from dftracer.view.kinds import PROFILER_KINDS, kind_of
-from dftracer.view.ledger_rows import ledger_part
-from dftracer.view.lineage_rows import add_lineage
-from dftracer.view.part import Codes, Part, Spans, build_part
+from dftracer.view.part import BLOCK, KIND_INDEX, PROFILER_KINDS, Codes, Part, Spans, build_part, kind_of
 
-__all__ = ["describe", "read_files", "read_torch"]
+# --- From trace files and profiler files to parts
+
 
 _TYPE = re.compile(rb'"type":"([a-z_0-9]+)"')
 _CORRELATION = re.compile(rb'"correlation":(\d+)')
@@ -71,6 +72,7 @@ class _Reader:
         self._file_number: dict[str, int] = {}
         self._columns: list[tuple[Any, ...]] = []
         self.rows = 0
+        self.not_drawn = 0  # events that are no spans, or the recorder's own: a report counts them, too
         self.devices: set[int] = set()
         self.auto = False  # its steps were recorded automatically
         self.lineage: dict[str, list[Ints]] = {"wait": [], "collate": []}
@@ -91,6 +93,7 @@ class _Reader:
         if samples.size:
             self.counters += read_counters(chunk, samples, [keys[i][1] for i in local[samples].tolist()])
         rows = np.flatnonzero((ph == ord("X")) & kept[local])
+        self.not_drawn += chunk.rows - samples.size - rows.size
         if rows.size == 0:
             return
         local = local[rows]
@@ -229,6 +232,7 @@ def _finished(
     info: dict[str, Any], reader: _Reader, paths: list[str], spans: Spans | None = None
 ) -> list[Part]:
     info["devices"] = sorted(reader.devices)
+    info["not_drawn"] = int(reader.not_drawn)
     info["counters"] = {
         name: {"ts": series.ts.tolist(), **{key: column.tolist() for key, column in series.values.items()}}
         for name, series in join_counters(reader.counters).items()
@@ -262,3 +266,164 @@ def read_torch(process: TorchProcess) -> list[Part]:
     for device, stream in {(int(d), int(s)) for d, s in zip(rows.device, rows.stream, strict=True) if s >= 0}:
         info["lanes"][str(((device + 1) << 24) + stream)] = f"GPU {device} stream {stream}"
     return _finished(info, reader, [], spans)
+
+
+# --- Where each moment of a training thread went: its exclusive timeline, as a part with a single row
+
+
+LEDGER = "ledger"
+_KIND = {"fetch_wait": "fetch wait", "comm": "communication", "own_code": "own code"}
+_STEPS = [CLASSES.index(c) for c in ("block", "fetch_wait")]
+_COMPUTE = [CLASSES.index(c) for c in ("forward", "backward", "optimizer", "update", "any_compute")]
+_SKIP = CLASSES.index("skip")
+
+
+def ledger_part(part: Part, auto: bool = False) -> Part | None:
+    """The timeline of the training thread; None if there is none. Pairs are numbered as in STAGES.
+
+    `auto`: its steps were recorded automatically, so what no stage covers in them is the program's own code.
+    """
+    cls_of_pair = np.array([class_of(cat, name) for cat, name, _ in part.pairs], np.uint8)
+    main = _training_tid(part, cls_of_pair)
+    if main is None:
+        return None
+    lanes = [_lane(part, tid, cls_of_pair) for tid in np.unique(part.row_tid).tolist()]
+    mine = next(lane for lane in lanes if lane.tid == main)
+    start, end, stage = overlay(mine, [lane for lane in lanes if lane.tid != main], auto)
+    known = stage != NONE
+    start, end, stage = start[known], end[known], stage[known]
+    if auto:
+        own = _uncovered(part, main, cls_of_pair, union(start, end))
+        start, end = (np.concatenate(pair) for pair in ((start, own[0]), (end, own[1])))
+        stage = np.concatenate((stage, np.full(own[0].size, STAGE_INDEX["own_code"], stage.dtype)))
+        order = np.argsort(start, kind="stable")
+        start, end, stage = start[order], end[order], stage[order]
+    pairs = [
+        (LEDGER, s.replace("_", " "), KIND_INDEX.get(_KIND.get(s, s), KIND_INDEX["other"])) for s in STAGES
+    ]
+    n = start.size
+    spans = Spans(
+        np.full(n, main, np.int64),
+        start,
+        end,
+        stage.astype(np.int32),
+        np.full(n, -1, np.int32),
+        np.zeros(n, np.int64),
+        np.full(n, -1, np.int64),
+    )
+    return build_part({**part.info, "source": LEDGER, "tid": main}, pairs, [], spans)[0]
+
+
+def _uncovered(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8], covered: Intervals) -> Intervals:
+    """What nothing covers in the steps of a thread, evaluation inside them left out."""
+    rows = [part.row_span(r) for r in np.flatnonzero(part.row_tid == tid).tolist()]
+    at = np.concatenate([np.arange(low, high) for low, high in rows])
+    cls = cls_of_pair[part.pair[at]]
+    body, around = at[cls == CLASSES.index("block")], at[cls == CLASSES.index("container")]
+    evaluates = np.array([name.startswith(("evaluate", "test")) for _, name, _ in part.pairs], bool)
+    around = around[evaluates[part.pair[around]]]
+    steps = union(part.start[body], part.end[body])
+    return difference(difference(steps, covered), union(part.start[around], part.end[around]))
+
+
+def _training_tid(part: Part, cls_of_pair: npt.NDArray[np.uint8]) -> int | None:
+    """The thread with the most steps; without any, the one with the most compute."""
+    for wanted in (_STEPS, _COMPUTE):
+        of_pair = np.isin(cls_of_pair, wanted)
+        if not of_pair.any():
+            continue
+        counts: dict[int, int] = {}
+        for row in range(part.rows):
+            low, high = part.row_span(row)
+            tid = int(part.row_tid[row])
+            counts[tid] = counts.get(tid, 0) + int(of_pair[part.pair[low:high]].sum())
+        best = max(counts, key=lambda t: counts[t])
+        if counts[best]:
+            return best
+    return None
+
+
+def _lane(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8]) -> Lane:
+    rows = [part.row_span(r) for r in np.flatnonzero(part.row_tid == tid).tolist()]
+    at = np.concatenate([np.arange(low, high) for low, high in rows])
+    # Among equal intervals, the later one encloses: here deeper rows come last.
+    at = at[::-1]
+    cls = cls_of_pair[part.pair[at]]
+    at, cls = at[cls != _SKIP], cls[cls != _SKIP]
+    start = part.start[at]
+    pieces = timeline(start, part.end[at] - start, np.ascontiguousarray(cls), RULES, len(STAGES), NONE)
+    return Lane(tid, int64s(pieces[0]), int64s(pieces[1]), uint8s(pieces[2]), int(at.size))
+
+
+def ledger_between(part: Part, t0: int, t1: int) -> Ints:
+    """The time of each stage between two moments; it adds up to the length of the range."""
+    out = np.zeros(len(STAGES), np.int64)
+    if len(part):
+        out += _until(part, t1) - _until(part, t0)
+    out[NONE] = (t1 - t0) - out[:NONE].sum()
+    return out
+
+
+def _until(part: Part, t: int) -> Any:
+    out = np.zeros(len(STAGES), np.int64)
+    upto = int(np.searchsorted(part.start, t, side="left"))
+    block = upto // BLOCK
+    # Each stage has its own kind, so classes are stages.
+    of_pair = part.class_of_pair().tolist()
+    for k, c in enumerate(part.classes.tolist()):
+        out[of_pair.index(c)] = int(part.sums[block * part.classes.size + k])
+    for i in range(block * BLOCK, upto):
+        out[part.pair[i]] += int(part.end[i]) - int(part.start[i])
+    if upto and part.end[upto - 1] > t:
+        out[part.pair[upto - 1]] -= int(part.end[upto - 1]) - t
+    return out
+
+
+# --- Which items went into which batch, and which step waited for it: as far as one process knows
+
+
+def add_lineage(part: Part, found: dict[str, list[Ints]], place: Ints) -> None:
+    """Add the columns of waits, batches and items; `place` says where each span that was read is now."""
+    nothing = np.empty(0, np.int64)
+    for name in ("wait_span", "wait_batch", "wait_pid", "wait_worker"):
+        part.columns[name] = nothing
+    for name in ("made_span", "made_batch", "item_span", "item_of"):
+        part.columns[name] = nothing
+    if found["wait"]:
+        table = np.concatenate(found["wait"], axis=1)
+        pid = table[AWAITED.index("pid")]
+        part.columns["wait_span"] = place[table[0]]
+        part.columns["wait_batch"] = table[AWAITED.index("batch")]
+        part.columns["wait_pid"] = np.where(pid == MISSING, part.info["pid"], pid)
+        part.columns["wait_worker"] = np.where(
+            table[AWAITED.index("worker")] == MISSING, -1, table[AWAITED.index("worker")]
+        )
+    if found["collate"]:
+        table = np.concatenate(found["collate"], axis=1)
+        span = place[table[0]]
+        order = np.argsort(part.start[span], kind="stable")
+        part.columns["made_span"] = span[order]
+        part.columns["made_batch"] = table[MADE.index("batch")][order]
+        _add_items(part)
+
+
+def _add_items(part: Part) -> None:
+    """The items of a batch are those that its thread began since the batch before."""
+    item_pairs = [i for i, (cat, name, _) in enumerate(part.pairs) if (cat, name) == ("data", "item")]
+    items = np.flatnonzero(np.isin(part.pair, item_pairs))
+    if items.size == 0:
+        return
+    tid_of = part.row_tid[np.searchsorted(part.row_at, items, side="right") - 1]
+    made = part.made_span
+    made_tid = part.row_tid[np.searchsorted(part.row_at, made, side="right") - 1]
+    spans, owners = [], []
+    for tid in np.unique(made_tid).tolist():
+        batches = np.flatnonzero(made_tid == tid)
+        mine = items[tid_of == tid]
+        # An item belongs to the first batch that ends after it began.
+        which = np.searchsorted(part.end[made[batches]], part.start[mine], side="right")
+        inside = which < batches.size
+        spans.append(mine[inside])
+        owners.append(batches[which[inside]])
+    part.columns["item_span"] = np.concatenate(spans)
+    part.columns["item_of"] = np.concatenate(owners)

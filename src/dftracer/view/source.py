@@ -1,25 +1,36 @@
-"""Where a run comes from: its files, read once, kept, and read again when they change."""
+"""Where a run comes from: its files, read once, kept, and read again when they change or grow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dftracer._packages import MissingExtra
 from dftracer.analyze.analysis import units_of
 from dftracer.analyze.torch_files import read_torch_files
-from dftracer.load._need import MissingExtra
+from dftracer.live import LiveFile, Recent, look, whole_copy
 from dftracer.load.files import NoTraces, recover
 from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import run_identity
+from dftracer.load.torch_files import find_torch_files
 from dftracer.load.trace import Trace
-from dftracer.view import store
+from dftracer.report.moment import take_frame
+from dftracer.view.figures import find_steps, live_strip
 from dftracer.view.part import Part
 from dftracer.view.reading import read_files, read_torch
 from dftracer.view.run import Run
-from dftracer.view.steps import find_steps
 
-__all__ = ["Source"]
+# --- Where a run comes from: its files, read once, kept, and read again when they change
+
 
 Progress = Callable[[int, int], None]
 
@@ -63,7 +74,7 @@ class Source:
         """Changes whenever a file of the run changes, appears or disappears."""
         try:
             files = self.trace.files
-            return store.stamp_of([*files, *(f for found in self.trace.torch_files for f in found)])
+            return stamp_of([*files, *(f for found in self.trace.torch_files for f in found)])
         except (OSError, NoTraces):
             return ""
 
@@ -85,7 +96,7 @@ class Source:
                 progress(done, total)
         parts += self._profiler_parts(parts)
         if self._cache:
-            store.make_room()
+            make_room()
         if not any(len(p) for p in parts):
             raise NoTraces(f"{self.paths[0]} contains no events yet: nothing was recorded")
         return Run(self.title, parts, run_identity(self.trace.processes))
@@ -103,17 +114,17 @@ class Source:
         return parts
 
     def _kept(self, files: list[Path], what: str, make: Callable[[], list[Part]]) -> list[Part]:
-        key, stamp = store.key_of(files, what), store.stamp_of(files)
+        key, stamp = key_of(files, what), stamp_of(files)
         held = self._held.get(key)
         if held is not None and held[0] == stamp:
             return held[1]
         keeps = self._keeps(files)
-        parts = store.find(key, stamp) if keeps else None
+        parts = find_kept(key, stamp) if keeps else None
         if parts is None:
             parts = make()
             # If it grew meanwhile, the cache would be stale from the start.
-            if keeps and store.stamp_of(files) == stamp and store.keep(key, stamp, parts):
-                parts = store.find(key, stamp) or parts
+            if keeps and stamp_of(files) == stamp and keep(key, stamp, parts):
+                parts = find_kept(key, stamp) or parts
         self._held[key] = (stamp, parts)
         return parts
 
@@ -131,12 +142,13 @@ class Source:
         except MissingExtra as e:
             self.notes.append(f"profiler files are not shown: {e}")
             return []
-        told = {p.info["pid"] for p in parts if p.info["devices"]}
+        with_device = {p.info["pid"] for p in parts if p.info["devices"]}
         trained = {p.info["pid"] for p in parts if p.info["source"] == "ledger"}
         return [
             p
             for p in found
-            if p.info["pid"] not in told and not (p.info["source"] == "ledger" and p.info["pid"] in trained)
+            if p.info["pid"] not in with_device
+            and not (p.info["source"] == "ledger" and p.info["pid"] in trained)
         ]
 
     def _keeps(self, files: list[Path]) -> bool:
@@ -144,7 +156,7 @@ class Source:
         return self._cache and bool(files)
 
     def facts(self) -> dict[str, Any]:
-        """What is known about the processes besides their events."""
+        """The figures of this moment, of a run that is followed."""
         return {}
 
     def close(self) -> None:
@@ -158,3 +170,170 @@ class Source:
 
 def _from(progress: Progress, before: int, total: int) -> Callable[[int], None]:
     return lambda done: progress(before + done, total)
+
+
+# --- A run that may still be going on: its files and rings as they are now, read without disturbing it
+
+
+class FollowedSource(Source):
+    """Reads copies of files that are still being written; finished files are read directly."""
+
+    def __init__(self, paths: list[str], run: str | None = None, *, cache: bool = True) -> None:
+        self._place = tempfile.TemporaryDirectory(prefix="dftracer-view-")
+        self._made: dict[Path, tuple[Any, ...]] = {}
+        self._recent = Recent(paths)
+        super().__init__(paths, run, cache=cache, wait=all(Path(p).is_dir() for p in paths))
+
+    def _open(self) -> Trace:
+        places = [self._readable(file) for file in look(self.paths)]
+        if not places:
+            raise NoTraces(f"{self.paths[0]} contains no trace yet")
+        trace = Trace(places, cache=False)
+        trace.torch_files = find_torch_files(self.paths)
+        return self._chosen(trace)
+
+    def _readable(self, file: LiveFile) -> Path:
+        """The file itself if there is nothing to add to it, otherwise a copy with everything known."""
+        if file.final == file.size and not file.text and file.path.exists():
+            return file.path
+        folder = Path(self._place.name) / hashlib.sha256(str(file.path.parent).encode()).hexdigest()[:12]
+        folder.mkdir(exist_ok=True)
+        copy = folder / file.path.name
+        state = (file.final, file.size, hashlib.sha256(file.text).digest())
+        if self._made.get(copy) != state:
+            whole_copy(file, copy)
+            self._made[copy] = state
+        return copy
+
+    def _keeps(self, files: list[Path]) -> bool:
+        return super()._keeps(files) and not any(Path(self._place.name) in f.parents for f in files)
+
+    def facts(self) -> dict[str, Any]:
+        try:
+            frame = take_frame(self._recent)
+        except NoTraces:
+            return {}
+        return live_strip(frame, max(self._recent.last_us(file) for file in self._recent.files))
+
+    def close(self) -> None:
+        self._recent.close()
+        self._place.cleanup()
+
+
+# --- Parts cached between sessions, in the user's cache directory and never next to the trace
+#
+# A cached part is used only while the files it was made from have the same size, time and identity.
+
+
+VERSION = 4
+_MAGIC = b"dftracer view 1\n"
+_ALIGN = 64
+_MOST_BYTES = 16 << 30  # of all cached parts; the least recently used are deleted first
+_SUFFIX = ".dfv"
+
+
+def cache_folder() -> Path:
+    """Where parts are kept."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "dftracer" / "view"
+
+
+def stamp_of(files: Iterable[Path]) -> str:
+    """Changes whenever one of the files does."""
+    facts = []
+    for file in files:
+        s = file.stat()
+        facts.append(f"{s.st_size}:{s.st_mtime_ns}:{s.st_ino}")
+    return f"{VERSION};" + ";".join(facts)
+
+
+def key_of(files: Iterable[Path], what: str = "part") -> str:
+    """The name under which something made from files is cached."""
+    digest = hashlib.sha256(what.encode())
+    for file in files:
+        digest.update(b"\0" + os.fsencode(file.resolve()))
+    return digest.hexdigest()[:32]
+
+
+def keep(key: str, stamp: str, parts: list[Part]) -> bool:
+    """Cache parts; False if nothing can be written."""
+    folder = cache_folder()
+    head: list[dict[str, Any]] = []
+    arrays: list[np.ndarray] = []
+    at = 0
+    for part in parts:
+        listed: dict[str, Any] = {}
+        for name, column in part.columns.items():
+            data = np.ascontiguousarray(column)
+            listed[name] = [at, data.dtype.str, list(data.shape)]
+            arrays.append(data)
+            at += -(-data.nbytes // _ALIGN) * _ALIGN
+        head.append({"info": part.info, "pairs": part.pairs, "paths": part.paths, "columns": listed})
+    text = json.dumps({"stamp": stamp, "parts": head}).encode("utf-8", "replace")
+    temporary = folder / f".{key}.{os.urandom(6).hex()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with temporary.open("wb") as out:
+            begin = len(_MAGIC) + 16 + len(text)
+            begin = -(-begin // _ALIGN) * _ALIGN
+            out.write(_MAGIC + len(text).to_bytes(8, "little") + begin.to_bytes(8, "little") + text)
+            out.write(bytes(begin - out.tell()))
+            for data in arrays:
+                out.write(data.reshape(-1).view(np.uint8).data)
+                out.write(bytes(-data.nbytes % _ALIGN))
+        temporary.replace(folder / (key + _SUFFIX))
+    except OSError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return True
+
+
+def find_kept(key: str, stamp: str) -> list[Part] | None:
+    """The parts kept under a name, mapped and not read; None where they are missing or stale."""
+    place = cache_folder() / (key + _SUFFIX)
+    try:
+        with place.open("rb") as file:
+            start = file.read(len(_MAGIC) + 16)
+            if start[: len(_MAGIC)] != _MAGIC:
+                return None
+            size, begin = (int.from_bytes(start[-16:][i : i + 8], "little") for i in (0, 8))
+            head = json.loads(file.read(size))
+        if head["stamp"] != stamp:
+            return None
+        os.utime(place)
+        whole = np.memmap(place, np.uint8, "r")
+        return [_mapped(whole, begin, each) for each in head["parts"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _mapped(whole: np.ndarray, begin: int, head: dict[str, Any]) -> Part:
+    part = Part(head["info"], [(c, n, k) for c, n, k in head["pairs"]], head["paths"])
+    for name, (at, kind, shape) in head["columns"].items():
+        dtype = np.dtype(kind)
+        size = math.prod(shape) * dtype.itemsize
+        data = whole[begin + at : begin + at + size]
+        if data.size != size:
+            raise ValueError("cut short")
+        part.columns[name] = np.asarray(data).view(dtype).reshape(shape)
+    return part
+
+
+def make_room() -> None:
+    """Remove what has been unused longest, if all that is kept is too much."""
+    folder, kept = cache_folder(), []
+    if not folder.is_dir():
+        return
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):
+            if entry.name.endswith(_SUFFIX):
+                kept.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+    total = sum(size for _, size, _ in kept)
+    for _, size, path in sorted(kept):
+        if total <= _MOST_BYTES:
+            break
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            total -= size

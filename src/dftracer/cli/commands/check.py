@@ -14,7 +14,7 @@ from dftracer.cli.sides import input_files, open_side
 from dftracer.cli.trace_arguments import take_newest
 
 if TYPE_CHECKING:
-    from dftracer.compare.limits import LimitFile
+    from dftracer.compare.checks import LimitFile
 
 HELP = "Fail when a run is slower than a baseline or exceeds a limit: a gate for CI."
 EXAMPLE = """\
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dftracer.compare.limits import BadLimit
+    from dftracer.compare.checks import BadLimit
 
     args.paths = [args.run] if args.run else []
     take_newest(args)
@@ -66,10 +66,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from dftracer.compare import compare, to_json
-    from dftracer.compare.check_summary import check_junit, check_lines, check_markdown, headline_of
-    from dftracer.compare.checks import Check, against_baseline, answer_of, check_limit
-    from dftracer.compare.limits import parse_share
-    from dftracer.compare.sentences import notes
+    from dftracer.compare.checks import (
+        Check,
+        against_baseline,
+        answer_of,
+        check_junit,
+        check_limit,
+        check_lines,
+        check_markdown,
+        headline_of,
+        parse_share,
+    )
+    from dftracer.compare.showing import notes
 
     asked = _asked(args)
     outputs = _outputs(args, [p for p in (args.run, asked.baseline) if p])
@@ -108,7 +116,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _asked(args: argparse.Namespace) -> LimitFile:
     """The command line takes precedence over the file."""
-    from dftracer.compare.limits import LimitFile, parse_limit, parse_share, read_limits
+    from dftracer.compare.checks import LimitFile, parse_limit, parse_share, read_limits
 
     out = read_limits(args.limits) if args.limits else LimitFile()
     out.limits += [parse_limit(text) for text in args.limit]

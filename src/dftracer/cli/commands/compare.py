@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         check_output(Path(args.output), input_files(args.runs), force=args.force)
     from dftracer.compare import compare_all, html_page, markdown, print_comparison, to_json
-    from dftracer.compare.side import group_of
+    from dftracer.compare.comparison import group_of
 
     comparisons = compare_all([group_of([open_side(args, path) for path in group]) for group in groups])
     if not args.output:

@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,8 @@ def _interception() -> tuple[bool, str]:
 
 def _other_packages() -> tuple[bool, str]:
     """Other distributions with files in a folder `dftracer/`: in ours, or in one that hides ours."""
+    from importlib import metadata
+
     ours: set[Path] = set()
     others: dict[str, set[Path]] = {}
     for distribution in metadata.distributions():
@@ -140,6 +141,14 @@ def _shared_memory() -> tuple[bool, str]:
     return free > 64 << 20, f"/dev/shm: {free >> 20} MiB free (events of killed processes are kept there)"
 
 
+def _left_over(directory: str) -> tuple[bool, str]:
+    from dftracer.cli.leftovers import find_leftovers, summary
+
+    traces = os.path.join(directory, "traces")
+    found = find_leftovers([traces] if os.path.isdir(traces) else [], everywhere=True)
+    return True, f"{summary(found)}; `dftracer clean` shows more" if found else "nothing left over"
+
+
 def run(args: argparse.Namespace) -> int:
     checks: list[dict[str, Any]] = []
 
@@ -161,6 +170,7 @@ def run(args: argparse.Namespace) -> int:
     check("interception", _interception(), needed=False)
     check("trace directory", _disk(args.directory))
     check("shared memory", _shared_memory(), needed=False)
+    check("left over", _left_over(args.directory), needed=False)
     on = {k: v for k, v in sorted(os.environ.items()) if k.startswith("DFTRACER_")}
     check(
         "settings",

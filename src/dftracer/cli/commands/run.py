@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
         written = traces_of_run(run_id, directory, stems_in(note))
     if code and written:
-        from dftracer.format.run_record import note_failure
+        from dftracer.format.files import note_failure
 
         note_failure(written[0].parent, run_id, code if code > 0 else 128 - code)
     with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere

@@ -21,7 +21,7 @@ from dftracer.cli.trace_arguments import (
     take_newest,
     time_range,
 )
-from dftracer.format.records import is_metadata, is_own_event
+from dftracer.format.records import PHASES, interval_us, is_metadata, is_own_event
 from dftracer.format.writer import SLICE, TraceWriter
 from dftracer.load.heads import read_through
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
@@ -93,7 +93,7 @@ def _slice(
                 continue
             if is_metadata(record) or is_own_event(record):
                 writer.add(text, record)
-            elif _wanted(record, args, time, allowed[pid]):
+            elif _wanted(record, args, time, allowed[pid], process.time_unit):
                 writer.add(*_clipped(text, record, allowed[pid]))
                 kept += 1
         if damage:
@@ -233,12 +233,19 @@ def _labelled_windows(processes: list[ProcessInfo], steps: Window) -> dict[int |
 
 
 def _wanted(
-    record: dict[str, Any], args: argparse.Namespace, time: Window | None, spans: Spans | None
+    record: dict[str, Any],
+    args: argparse.Namespace,
+    time: Window | None,
+    spans: Spans | None,
+    unit: tuple[int, int],
 ) -> bool:
     ts = whole_number(record.get("ts"))
     dur = whole_number(record.get("dur") or 0)
     if ts is None or dur is None:
         return False
+    ts, dur = (value * unit[0] // unit[1] for value in (ts, dur))
+    if PHASES.get(record.get("ph")) == "A":
+        dur = interval_us(record)
     in_time = time is None or (ts + dur >= time[0] and ts <= time[1])
     if not in_time or (spans is not None and not spans.take(ts, ts + dur)):
         return False

@@ -61,10 +61,8 @@ def run(args: argparse.Namespace) -> int:
     take_newest(args)
     if len(args.paths) > 2:
         raise CommandError("give one trace, or two to see them side by side")
-    from dftracer.view.following import FollowedSource
-    from dftracer.view.server import PortTaken, serve
-    from dftracer.view.session import Session
-    from dftracer.view.source import Source
+    from dftracer.view.server import PortTaken, Session, serve
+    from dftracer.view.source import FollowedSource, Source
 
     try:
         kind = FollowedSource if args.follow else Source

@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dftracer.format.hashes import string_hash
-from dftracer.format.lines import FIRST_LINE, LAST_LINE, TRACER, arguments, event_line, metadata_line
 from dftracer.format.members import gzip_member
+from dftracer.format.records import (
+    FIRST_LINE,
+    LAST_LINE,
+    TRACER,
+    arguments,
+    event_line,
+    metadata_line,
+    string_hash,
+)
 
 __all__ = ["EPOCH_US", "MadeFile"]
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer.format.hashes import string_hash
-from dftracer.format.lines import arguments, counter_line, event_line
+from dftracer.format.records import arguments, counter_line, event_line, string_hash
 from dftracer.load.synthetic._lines import EPOCH_US, MadeFile
 
 __all__ = ["Process"]

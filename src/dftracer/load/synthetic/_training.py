@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dftracer.format.hashes import string_hash
-from dftracer.format.lines import FILE_KEY, event_text
+from dftracer.format.records import FILE_KEY, event_text, string_hash
 from dftracer.load.synthetic._lines import EPOCH_US, MadeFile
 
 __all__ = ["Run", "training_run"]

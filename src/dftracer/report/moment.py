@@ -1,0 +1,216 @@
+"""The figures of one moment: the report's analysis over the last seconds of a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dftracer.analyze import STAGES, Analysis, Rank, analyze
+from dftracer.analyze.device import device_account
+from dftracer.analyze.rates import samples_per_step
+from dftracer.format.files import NoTraces
+from dftracer.live import LiveFile, Recent
+from dftracer.load.process import ProcessInfo
+from dftracer.report.contents import shown_files
+from dftracer.report.machine import machine_rows
+
+_LAST_STEPS = 20
+_FILES = 8
+
+
+@dataclass
+class RankRow:
+    """One rank in the last seconds; shares are of the wall time of its last steps."""
+
+    rank: int
+    pid: int
+    state: str
+    silent_s: float  # since the last event that it wrote
+    steps: int
+    steps_per_s: float
+    step_s: float | None  # the median
+    last_step: int | None  # as the program numbers it, else counted
+    loader_wait: float | None
+    device_busy: float | None
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Frame:
+    """Everything that is shown."""
+
+    time_us: int
+    seconds: float  # that the figures cover
+    run: str | None
+    command: str
+    processes: dict[str, int]  # how many in which state
+    ranks: list[RankRow]
+    steps_per_s: float
+    samples_per_s: float | None
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    io_calls_per_s: float
+    files: list[dict[str, Any]]
+    events: int
+    dropped: int
+    refusing: list[str]  # traces whose disk rejects writes at the moment
+    verdict: str
+    machine: list[tuple[str, str]] = field(default_factory=list)  # what it does, in words
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def take_frame(recent: Recent) -> Frame:
+    """Look at the run now. Raises NoTraces if there is nothing to look at."""
+    copies = recent.refresh()
+    if not recent.files:
+        raise NoTraces("there are no traces, and none is being written")
+    infos = recent.processes
+    if all(
+        f.pid is None and f.size and infos[f.path].pid < 0 and not recent.last_us(f) for f in recent.files
+    ):
+        raise NoTraces("no file there is a dftracer trace")
+    newest = _newest_run(infos)
+    live = {f.path: f for f in recent.files if (infos[f.path].run or {}).get("id") == newest}
+    wanted = [c for c, path in _with_sources(recent, copies) if path in live]
+    analysis = _analysis(recent, wanted)
+    seconds = _seconds(recent, analysis)
+    ranks = _ranks(recent, analysis, live, infos, seconds)
+    files = None if analysis is None else analysis.file_table
+    states: dict[str, int] = {}
+    for file in live.values():
+        states[file.state] = states.get(file.state, 0) + 1
+    main = next((i for p, i in infos.items() if p in live and i.command), None)
+    return Frame(
+        time_us=recent.now_us,
+        seconds=round(seconds, 3),
+        run=newest,
+        command="" if main is None else (main.run or {}).get("command") or main.command.replace(";", " "),
+        processes=states,
+        ranks=ranks,
+        steps_per_s=round(sum(r.steps_per_s for r in ranks) / max(1, len(ranks)), 3),
+        samples_per_s=_samples_per_s(analysis, ranks),
+        read_bytes_per_s=0.0 if files is None else round(float(files["read_bytes"].sum()) / seconds, 1),
+        write_bytes_per_s=0.0 if files is None else round(float(files["write_bytes"].sum()) / seconds, 1),
+        io_calls_per_s=0.0 if files is None else round(float(files["ops"].sum()) / seconds, 1),
+        files=[] if files is None else _hottest(files),
+        events=0 if analysis is None else analysis.trace_facts["events"],
+        dropped=sum(f.dropped or _dropped(infos[p]) for p, f in live.items()),
+        refusing=sorted(str(p) for p, f in live.items() if f.refusing),
+        verdict="" if analysis is None else analysis.verdict,
+        machine=[] if analysis is None else machine_rows(analysis.machine, live=True),
+    )
+
+
+def _newest_run(infos: dict[Path, ProcessInfo]) -> str | None:
+    newest = max(infos.values(), key=lambda i: (i.run or {}).get("start") or i.start_us or 0)
+    return (newest.run or {}).get("id")
+
+
+def _with_sources(recent: Recent, copies: list[Path]) -> list[tuple[Path, Path]]:
+    sources = {recent.copy_of(f.path).name: f.path for f in recent.files}
+    return [(c, sources[c.name]) for c in copies]
+
+
+def _analysis(recent: Recent, copies: list[Path]) -> Analysis | None:
+    if not copies:
+        return None
+    try:
+        return analyze(recent.trace(copies), run="all")
+    except NoTraces:
+        return None
+
+
+def _samples_per_s(analysis: Analysis | None, rows: list[RankRow]) -> float | None:
+    """Over the same period as the steps."""
+    steps = {row.rank: row.steps_per_s for row in rows}
+    rates = []
+    for rank in [] if analysis is None else analysis.job.ranks:
+        samples = samples_per_step(rank)
+        if samples is None:
+            return None
+        rates.append(samples * steps[rank.number])
+    return round(sum(rates), 3) if rates else None
+
+
+def _seconds(recent: Recent, analysis: Analysis | None) -> float:
+    """The period that rates refer to: the window, or less if the training is younger."""
+    first = recent.start_us
+    if analysis is not None:
+        begun = [int(r.main.steps.start[0]) for r in analysis.job.ranks if len(r.main.steps)]
+        first = max(first, min(begun, default=analysis.job.first_us))
+    return max((recent.now_us - first) / 1e6, 0.001)
+
+
+def _dropped(info: ProcessInfo) -> int:
+    return int((info.end or {}).get("dropped", 0) or 0)
+
+
+def _ranks(
+    recent: Recent,
+    analysis: Analysis | None,
+    live: dict[Path, LiveFile],
+    infos: dict[Path, ProcessInfo],
+    seconds: float,
+) -> list[RankRow]:
+    by_pid = {infos[path].pid: file for path, file in live.items()}
+    seen: dict[int, RankRow] = {}
+    for rank in [] if analysis is None else analysis.job.ranks:
+        file = by_pid.get(rank.main.process.pid)
+        seen[rank.number] = _row(recent, rank, file, seconds)
+    for path, file in live.items():
+        # A rank that has been silent for longer than the window is still listed.
+        info = infos[path]
+        number = info.facts.get("rank")
+        if number is not None and info.rank is not None and info.rank not in seen:
+            seen[info.rank] = RankRow(
+                info.rank, info.pid, file.state, _silent(recent, file), 0, 0.0, None, None, None, None
+            )
+    return [seen[n] for n in sorted(seen)]
+
+
+def _silent(recent: Recent, file: LiveFile | None) -> float:
+    return 0.0 if file is None else round(max(0, recent.now_us - recent.last_us(file)) / 1e6, 3)
+
+
+def _rate(recent: Recent, rank: Rank, file: LiveFile | None, seconds: float) -> float:
+    """Steps per second: of the steady steps, as everywhere; while it runs, also of the time without steps."""
+    steps = rank.main.steps
+    rate = steps.per_second
+    if rate is None or (file is not None and file.state == "running"):
+        rate = len(steps) / seconds
+    return round(rate, 3)
+
+
+def _row(recent: Recent, rank: Rank, file: LiveFile | None, seconds: float) -> RankRow:
+    steps = rank.main.steps
+    n = len(steps)
+    last = slice(max(0, n - _LAST_STEPS), n)
+    wall = float(rank.wall_us[last].sum())
+    shares = {}
+    for stage in STAGES if wall > 0 else ():
+        share = float(rank.stage_us(stage)[last].sum()) / wall
+        if share > 0:
+            shares[stage] = round(share, 4)
+    device = device_account(rank)
+    label = int(steps.step[-1]) if n and int(steps.step[-1]) >= 0 else None
+    return RankRow(
+        rank=rank.number,
+        pid=rank.main.process.pid,
+        state="finished" if file is None else file.state,
+        silent_s=_silent(recent, file),
+        steps=n,
+        steps_per_s=_rate(recent, rank, file, seconds),
+        step_s=round(steps.usual_us / 1e6, 6) if n else None,
+        last_step=label,
+        loader_wait=shares.get("fetch_wait", 0.0) if n else None,
+        device_busy=round(device.busy_s / device.observed_s, 4) if device and device.observed_s else None,
+        stages=shares,
+    )
+
+
+def _hottest(files: Any) -> list[dict[str, Any]]:
+    columns = ("path", "ops", "read_bytes", "write_bytes", "time_s")
+    return [{c: row[c] for c in columns} for row in shown_files(files).head(_FILES).iter_rows(named=True)]

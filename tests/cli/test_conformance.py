@@ -1,0 +1,85 @@
+"""Files of DFTracer's newest format, made by hand from its documents: every command reads them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dftracer.cli.main import main
+from dftracer.format.reader import read_trace
+
+FILES = Path(__file__).parents[1] / "data" / "conformance"
+VARIANTS = sorted(path.stem for path in FILES.glob("*.pfw"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    code = main([str(w) for w in words])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    return said.out
+
+
+def report(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(capsys, "report", path, "--json"))
+    return found
+
+
+def named(found: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Calls and their time in us, by name."""
+    events = [e for e in found["names"] if e["cat"] != "dftracer"]
+    return {e["name"]: (e["count"], round(e["total_s"] * 1e6)) for e in events}
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return Path(shutil.copy(FILES / f"{request.param}.pfw", tmp_path / f"{request.param}.pfw"))
+
+
+def test_every_command_reads_every_variant(variant: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a copy, a part and a repaired file say is what the file says."""
+    here = variant.parent
+    run(capsys, "validate", variant)
+    assert "complete" in run(capsys, "info", variant)
+    wanted = named(report(capsys, variant))
+    assert wanted
+    (here / "merged").mkdir()
+    run(capsys, "merge", variant, "-o", here / "merged" / "m.pfw.gz")
+    run(capsys, "slice", variant, "--time", "0:100", "-o", here / "part.pfw")
+    for copy in (here / "merged" / "m.pfw.gz", here / "part.pfw"):
+        assert named(report(capsys, copy)) == wanted
+    for kind in ("chrome", "perfetto", "csv", "parquet", "arrow"):
+        run(capsys, "export", variant, "--to", kind, "-o", here / f"out.{kind}")
+    assert run(capsys, "top", "--once", variant)
+
+
+def test_calls_bytes_and_time_of_sums(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, FILES / "aggregated.pfw")
+    assert named(found) == {"openat": (2, 1232), "creat64": (1, 185), "read": (1010, 5031), "step": (5, 1000)}
+    by_name = {e["name"]: e for e in found["names"]}
+    assert (by_name["read"]["min_us"], by_name["read"]["max_us"]) == (2, 90)
+    (file,) = found["files"]
+    assert (file["opens"], file["reads"], file["read_bytes"]) == (3, 1010, 4091904 + 10 * 512)
+
+
+def test_detail_and_sums_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, FILES / "selective.pfw")
+    assert named(found) == {"read": (41, 30200), "forward": (1, 4000)}
+    (file,) = found["files"]
+    assert (file["path"], file["read_bytes"]) == ("/data/a.bin", 65536 + 40 * 4096)
+
+
+def test_sums_in_another_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert named(report(capsys, FILES / "seconds.pfw")) == {"predict": (1, 3_000_000), "read": (3, 2_000_000)}
+
+
+def test_a_self_describing_end() -> None:
+    """The reader keeps what `end` says: configuration, layers, the program's own facts."""
+    records = read_trace(FILES / "complete.pfw").records
+    (end,) = [r for r in records if r["name"] == "end"]
+    assert end["args"]["app"] == {"batch_size": 32, "model": "resnet50"}
+    assert end["args"]["used"] == {"PYTHON": 1, "LIBC_IO": 1}
+    assert {r["type"] for r in records} == {1, 3, 6, 9, 12}
