@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from dftracer.analyze.cluster import connect
 from dftracer.format.files import NoTraces, Paths, find_rows
+from dftracer.load.files import here
 from dftracer.load.rows import STAGES, RowFile, read_row_file
 
 __all__ = ["Fleet", "SlowGroup", "SlowRank", "SlowStep", "read_fleet"]
@@ -189,7 +190,7 @@ def read_fleet(
     tick: Callable[[int, int], None] | None = None,
 ) -> Fleet:
     """The fleet under `paths`, or some of its steps; of several runs the newest, unless `run` names one."""
-    files = find_rows(paths)
+    files = find_rows(here(paths, heads=True))
     found = list(_read_all(files, dask, steps, tick))
     if not found:
         where = ", ".join(map(str, [paths] if isinstance(paths, (str, os.PathLike)) else paths))
