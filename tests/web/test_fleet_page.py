@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from bench.fleet import make
+
 from dftracer.analyze.fleet import read_fleet
 from dftracer.report.fleet import fleet_page
 
