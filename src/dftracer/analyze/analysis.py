@@ -276,7 +276,7 @@ def analyze(
 
 def only_rows(paths: list[str | os.PathLike[str]]) -> bool:
     """Whether step rows are all that is left under some paths."""
-    local = [os.fspath(p) for p in here(paths)]
+    local: Any = here(paths)
     return bool(find_rows(local)) and not find_traces([p for p in local if not is_rows_name(p)])
 
 
