@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import bytes_text, plural
+from dftracer._text import bytes_text, plural
 from dftracer.format.files import find_traces
 
 __all__ = ["Leftover", "find_leftovers", "find_traces_to_delete", "remove", "summary"]
