@@ -245,6 +245,9 @@ def forget_training() -> None:
 def no_optimizer(known: bool, /) -> None:
     """Whether the process is known to have no optimizer."""
 
+def record_modules(on: bool, /) -> None:
+    """An event of every call of a module, for as long as models are watched."""
+
 def watch_models(module: type, /) -> None:
     """Watch the calls of this type's instances and of those below it."""
 
