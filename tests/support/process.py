@@ -53,11 +53,12 @@ class Run:
 
 
 def clean_environment(**settings: str | None) -> dict[str, str]:
-    """The environment less everything the tracer reads, plus `settings` (None removes)."""
+    """The environment less everything the tracer reads and a terminal's size, plus `settings` (None removes)."""
     env = {
         k: v
         for k, v in os.environ.items()
-        if not k.startswith(("DFTRACER_", "COV_", "PYTEST_")) and k not in RANK_VARIABLES
+        if not k.startswith(("DFTRACER_", "COV_", "PYTEST_"))
+        and k not in (*RANK_VARIABLES, "COLUMNS", "LINES")
     }
     env.pop("LD_PRELOAD", None)
     env["PYTHONDONTWRITEBYTECODE"] = "1"

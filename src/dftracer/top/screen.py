@@ -58,6 +58,8 @@ def print_frame(frame: Frame, con: Console | None = None, hint: str = "") -> Non
     title.append(f"  {_moment(frame.time_us)}  ·  last {frame.seconds:.0f} s  ·  ", style="not bold")
     title.append(f"{plural(sum(frame.processes.values()), 'process', 'processes')}: {states}")
     con.print(title)
+    if hint:  # at the top: a small terminal cuts off what is below
+        con.print(text(hint, style="dim"))
     if frame.command:
         con.print(text(shortened(frame.command, con.width - 1), style="dim"))
     con.print(text(_rates(frame)))
@@ -80,8 +82,6 @@ def print_frame(frame: Frame, con: Console | None = None, hint: str = "") -> Non
     if frame.verdict:
         con.print()
         con.print(text(frame.verdict, style="bold"))
-    if hint:
-        con.print(text(hint, style="dim"))
 
 
 def frame_text(frame: Frame, width: int, colour: bool = True, hint: str = "") -> Any:
