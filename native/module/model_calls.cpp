@@ -1,8 +1,10 @@
 #include "module/model_calls.hpp"
 
+#include <string>
 #include <unordered_map>
 
 #include "module/training.hpp"
+#include "module/word.hpp"
 
 namespace dft::py {
 namespace {
@@ -22,7 +24,8 @@ ternaryfunc g_call = nullptr;           // what calls an instance of a class wri
 std::unordered_map<PyTypeObject*, Watched> g_watched;
 uint64_t g_outermost_calls = 0;
 uint64_t g_unseen = 0;
-bool g_watching = false;
+int g_watching = 0;  // how many wanted it
+int g_detail = 0;    // and how many want an event of every call
 bool g_muted = false;
 PyObject* g_training_key = nullptr;  // "training"
 
@@ -60,6 +63,7 @@ bool each_type(PyTypeObject* type, F visit) {
 }
 
 void nested_call(PyTypeObject* type) {
+  if (g_detail) return;
   auto at = g_watched.find(type);
   if (at == g_watched.end() || at->second.outermost) return;
   Watched& w = at->second;
@@ -74,15 +78,29 @@ bool in_evaluation_mode(PyObject* model) {
   return training == Py_False;
 }
 
+// The call itself; where detail is wanted, as `compute/forward.<class>`.
+PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
+  if (DFT_LIKELY(!g_detail)) return g_call(self, args, kwargs);
+  int64_t start = rule_clock();
+  PyObject* result = g_call(self, args, kwargs);
+  if (!result) return nullptr;
+  recording([&] {
+    std::string name = "forward.";
+    name += Py_TYPE(self)->tp_name;
+    emit(name, "compute", uint64_t(start), uint64_t(rule_clock()), ",\"auto\":1");
+  });
+  return result;
+}
+
 PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   if (tls_depth) {
     nested_call(Py_TYPE(self));
-    return g_call(self, args, kwargs);
+    return call(self, args, kwargs);
   }
   Training* here = g_muted ? nullptr : training_here();
   if (!here || here->muted) {
     Py_XDECREF(here);
-    return g_call(self, args, kwargs);
+    return call(self, args, kwargs);
   }
   bool outermost = false;
   bool gradients = gradients_on(), evaluating = in_evaluation_mode(self);
@@ -98,7 +116,7 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
     nested_call(Py_TYPE(self));
   }
   ++tls_depth;
-  PyObject* result = g_call(self, args, kwargs);
+  PyObject* result = call(self, args, kwargs);
   --tls_depth;
   KeepError keep;
   recording([&] { here->rule->model_ends(rule_clock()); });
@@ -114,7 +132,10 @@ PyObject* watch_models(PyObject*, PyObject* type) {
     return nullptr;
   }
   auto* module = reinterpret_cast<PyTypeObject*>(type);
-  if (g_watching) Py_RETURN_NONE;
+  if (g_watching) {
+    ++g_watching;
+    Py_RETURN_NONE;
+  }
   if (g_module_type != module) {
     Py_INCREF(type);  // once per process
     g_module_type = module;
@@ -132,10 +153,21 @@ PyObject* watch_model_type(PyObject*, PyObject* type) {
 }
 
 PyObject* unwatch_models(PyObject*, PyObject*) {
-  g_watching = false;
+  if (g_watching > 1) {
+    --g_watching;
+    Py_RETURN_NONE;
+  }
+  g_watching = 0;
   if (g_module_type && !each_type(g_module_type, leave_alone)) return nullptr;
   g_watched.clear();
   g_unseen = 0;
+  Py_RETURN_NONE;
+}
+
+// record_modules(on): an event of every call of a module, not of models alone.
+PyObject* record_modules(PyObject*, PyObject* on) {
+  g_detail += on == Py_True ? 1 : -1;
+  if (on == Py_True && g_watching && !each_type(g_module_type, watch)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -184,9 +216,13 @@ PyMethodDef g_set_eval_frame = {"set_eval_frame", set_eval_frame, METH_O, nullpt
 PyObject* watch_compiled(PyObject*, PyObject* original) { return PyCFunction_New(&g_set_eval_frame, original); }
 
 PyMethodDef g_model_functions[] = {
-    {"watch_models", watch_models, METH_O, nullptr},          {"watch_model_type", watch_model_type, METH_O, nullptr},
-    {"unwatch_models", unwatch_models, METH_NOARGS, nullptr}, {"mute_models", mute_models, METH_O, nullptr},
-    {"watch_compiled", watch_compiled, METH_O, nullptr},      {},
+    {"watch_models", watch_models, METH_O, nullptr},
+    {"watch_model_type", watch_model_type, METH_O, nullptr},
+    {"unwatch_models", unwatch_models, METH_NOARGS, nullptr},
+    {"mute_models", mute_models, METH_O, nullptr},
+    {"watch_compiled", watch_compiled, METH_O, nullptr},
+    {"record_modules", record_modules, METH_O, nullptr},
+    {},
 };
 
 }  // namespace

@@ -17,26 +17,15 @@
 namespace dft::py {
 namespace {
 
-constexpr size_t kThreads = 16, kDeepest = 64;
+constexpr size_t kDeepest = 64;
 // At most a hundred times a second, and less often if looking would take more than a thousandth of the time. The pauses
 // differ, so that loops of about their length are not met at the same place each time.
 constexpr int64_t kPause = 10'000'000, kJitter = 4'000'000, kLongestPause = 500'000'000;
 constexpr int64_t kShare = 1000;
 
-Shown g_shown[kThreads];
 std::atomic<pid_t> g_sampler_of{0};  // the process that has a sampler
 std::atomic<const std::vector<std::string>*> g_prefixes{nullptr};
 std::atomic<uint64_t> g_samples{0};
-
-bool is_the_users(std::string_view file) {
-  if (file.starts_with("<frozen ") || file.find("/site-packages/") != file.npos ||
-      file.find("/dist-packages/") != file.npos)
-    return false;
-  if (const auto* prefixes = g_prefixes.load(std::memory_order_acquire))
-    for (const std::string& each : *prefixes)
-      if (file.starts_with(each)) return false;
-  return true;
-}
 
 void append_frame(std::string& out, const StackFrame& f) {
   size_t slash = f.file.rfind('/');
@@ -161,11 +150,25 @@ PyMethodDef g_own_code_functions[] = {
 
 }  // namespace
 
+Shown g_shown[kShownThreads];
+
+bool is_the_users(std::string_view file) {
+  if (file.starts_with("<frozen ") || file.find("/site-packages/") != file.npos ||
+      file.find("/dist-packages/") != file.npos)
+    return false;
+  if (const auto* prefixes = g_prefixes.load(std::memory_order_acquire))
+    for (const std::string& each : *prefixes)
+      if (file.starts_with(each)) return false;
+  return true;
+}
+
 Shown* show_thread(PyThreadState* thread) {
   for (Shown& each : g_shown) {
     bool taken = false;
     if (!each.taken.compare_exchange_strong(taken, true)) continue;
-    each.now.own_since = 0;
+    each.now.own_since = each.now.moved = each.now.longest = each.now.steps = 0;
+    each.now.doing = Doing::kNothing;
+    each.now.trains = each.now.stepped = false;
     each.tid = int64_t(syscall(SYS_gettid));
     each.thread = thread;
     if (g_prefixes.load(std::memory_order_relaxed)) begin_sampling();

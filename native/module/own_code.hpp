@@ -14,9 +14,14 @@ struct Shown {
   std::atomic<int64_t> tid{0};
   std::atomic<bool> taken{false};
 };
+inline constexpr size_t kShownThreads = 16;
+extern Shown g_shown[kShownThreads];
 Shown* show_thread(PyThreadState* thread);
 void hide_thread(Shown* shown);
 void hide_all_threads();
+
+// Whether a source file is the program's own: no library's, not the interpreter's, not ours.
+bool is_the_users(std::string_view file);
 
 bool init_own_code(PyObject* module);
 

@@ -3,6 +3,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdio>
 #include <cstring>
 
 namespace dft::py {
@@ -35,26 +37,18 @@ constexpr char kOwnedByCStack = 3;
 
 constexpr size_t kLongestText = 4096, kLongestTable = 1 << 20, kMostCodes = 20'000;
 
-bool copy(void* to, const void* from, size_t size) {
-  iovec local{to, size}, remote{const_cast<void*>(from), size};
-  return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == ssize_t(size);
-}
-template <typename T>
-bool copy(T& to, const void* from) {
-  return copy(&to, from, sizeof to);
-}
-
 // Frames lie close together: a page of them is copied at once.
 class Pages {
  public:
+  explicit Pages(const Memory& memory) : memory_(memory) {}
   template <typename T>
   bool copy(T& to, const void* from) {
     auto at = reinterpret_cast<uintptr_t>(from);
     uintptr_t page = at & ~(kPage - 1);
-    if (at + sizeof to > page + kPage) return py::copy(to, from);
+    if (at + sizeof to > page + kPage) return memory_.copy(to, from);
     if (page != held_) {
       held_ = 0;
-      if (!py::copy(bytes_, reinterpret_cast<const void*>(page), kPage)) return false;
+      if (!memory_.copy(bytes_, reinterpret_cast<const void*>(page), kPage)) return false;
       held_ = page;
     }
     memcpy(&to, bytes_ + (at - page), sizeof to);
@@ -63,6 +57,7 @@ class Pages {
 
  private:
   static constexpr uintptr_t kPage = 4096;
+  const Memory& memory_;
   uintptr_t held_ = 0;
   char bytes_[kPage];
 };
@@ -78,36 +73,6 @@ void append_utf8(std::string& out, uint32_t c) {
     out += {char(0xf0 | c >> 18), char(0x80 | ((c >> 12) & 0x3f)), char(0x80 | ((c >> 6) & 0x3f)),
             char(0x80 | (c & 0x3f))};
   }
-}
-
-bool copy_text(std::string& to, const void* from) {
-  PyASCIIObject head;
-  if (!copy(head, from) || head.ob_base.ob_type != &PyUnicode_Type || !head.state.compact) return false;
-  if (head.length < 0 || size_t(head.length) > kLongestText) return false;
-  const char* data =
-      static_cast<const char*>(from) + (head.state.ascii ? sizeof(PyASCIIObject) : sizeof(PyCompactUnicodeObject));
-  size_t n = size_t(head.length), width = head.state.kind;
-  std::string raw(n * width, '\0');
-  if (!copy(raw.data(), data, raw.size())) return false;
-  if (head.state.ascii) {
-    to = std::move(raw);
-    return true;
-  }
-  for (size_t i = 0; i < n; ++i) {
-    uint32_t c = 0;
-    memcpy(&c, raw.data() + i * width, width);
-    append_utf8(to, c);
-  }
-  return true;
-}
-
-bool copy_bytes(std::string& to, const void* from) {
-  PyVarObject head;
-  if (!copy(head, from) || head.ob_base.ob_type != &PyBytes_Type || head.ob_size < 0 ||
-      size_t(head.ob_size) > kLongestTable)
-    return false;
-  to.resize(size_t(head.ob_size));
-  return copy(to.data(), static_cast<const char*>(from) + offsetof(PyBytesObject, ob_sval), to.size());
 }
 
 // The line of a code unit, by the location table of PEP 657 (Objects/locations.md in CPython).
@@ -143,21 +108,143 @@ int line_of(std::string_view table, int first_line, int64_t unit) {
   return found;
 }
 
-const InterpreterFrame* innermost(PyThreadState* thread) {
+const InterpreterFrame* innermost(const Memory& memory, PyThreadState* thread) {
 #if PY_VERSION_HEX >= 0x030D0000
   const InterpreterFrame* frame = nullptr;
-  return copy(frame, &thread->current_frame) ? frame : nullptr;
+  return memory.copy(frame, &thread->current_frame) ? frame : nullptr;
 #else
   const void* c_frame = nullptr;
   _PyCFrame held;
-  if (!copy(c_frame, &thread->cframe) || !c_frame || !copy(held, c_frame)) return nullptr;
+  if (!memory.copy(c_frame, &thread->cframe) || !c_frame || !memory.copy(held, c_frame)) return nullptr;
   return reinterpret_cast<const InterpreterFrame*>(held.current_frame);
 #endif
 }
 
+// Where the interpreter keeps the first of its threads. Only internal headers say; so it is found in ours.
+size_t offset_of_threads(PyInterpreterState* interpreter) {
+  constexpr size_t kFar = 16 << 10;
+  static std::atomic<size_t> known{0};
+  PyThreadState* first = PyInterpreterState_ThreadHead(interpreter);
+  auto holds_it = [&](size_t at) {
+    PyThreadState* found = nullptr;
+    return Memory().copy(found, reinterpret_cast<const char*>(interpreter) + at) && found == first;
+  };
+  if (size_t at = known.load(); at && holds_it(at)) return at;
+  for (size_t at = sizeof(void*); first && at < kFar; at += sizeof(void*)) {
+    if (!holds_it(at)) continue;
+    known.store(at);
+    return at;
+  }
+  return 0;
+}
+
 #endif
 
+struct Mapped {
+  uintptr_t begin;
+  std::string device, file_number;
+};
+
+// Where the file that `address` of ours lies in begins in the memory of a process.
+std::optional<uintptr_t> begin_of_python(pid_t pid, const Mapped* same_as, Mapped* found) {
+  std::string name = "/proc/" + std::to_string(pid) + "/maps";
+  FILE* maps = fopen(name.c_str(), "re");
+  if (!maps) return std::nullopt;
+  auto wanted = reinterpret_cast<uintptr_t>(&PyUnicode_Type);
+  std::vector<Mapped> firsts;
+  std::optional<uintptr_t> out;
+  char line[4096 + 256], device[32], file_number[32];
+  unsigned long begin, end;
+  while (!out && fgets(line, sizeof line, maps)) {
+    if (sscanf(line, "%lx-%lx %*s %*s %31s %31s", &begin, &end, device, file_number) != 4) continue;
+    bool anonymous = file_number[0] == '0';
+    if (same_as) {
+      if (same_as->device == device && same_as->file_number == file_number) out = begin;
+      continue;
+    }
+    // The zeroed end of a file's data is anonymous, and follows it.
+    if (!anonymous && (firsts.empty() || firsts.back().device != device || firsts.back().file_number != file_number))
+      firsts.push_back({begin, device, file_number});
+    if (begin <= wanted && wanted < end && !firsts.empty()) {
+      *found = firsts.back();
+      out = found->begin;
+    }
+  }
+  fclose(maps);
+  return out;
+}
+
 }  // namespace
+
+bool Memory::copy(void* to, const void* from, size_t size) const {
+  iovec local{to, size}, remote{const_cast<void*>(from), size};
+  return process_vm_readv(pid, &local, 1, &remote, 1, 0) == ssize_t(size);
+}
+
+std::optional<Memory> Memory::of(pid_t pid) {
+  if (pid == getpid()) return Memory{};
+  Mapped ours;
+  auto here = begin_of_python(getpid(), nullptr, &ours);
+  auto there = here ? begin_of_python(pid, &ours, nullptr) : std::nullopt;
+  if (!there) return std::nullopt;
+  return Memory{pid, intptr_t(*there - *here)};
+}
+
+std::vector<PythonThread> python_threads(const Memory& memory) {
+  std::vector<PythonThread> out;
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
+  constexpr size_t kMost = 512;
+  PyInterpreterState* main = PyInterpreterState_Main();  // part of the interpreter's static data
+  size_t at = main ? offset_of_threads(main) : 0;
+  PyThreadState* thread = nullptr;
+  if (!at || !memory.copy(thread, reinterpret_cast<const char*>(memory.theirs(main)) + at)) return out;
+  while (thread && out.size() < kMost) {
+    unsigned long tid = 0;
+    PyThreadState* next = nullptr;
+    if (!memory.copy(tid, &thread->native_thread_id) || !memory.copy(next, &thread->next)) break;
+    out.push_back({thread, int64_t(tid)});
+    thread = next;
+  }
+#else
+  (void)memory;
+#endif
+  return out;
+}
+
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
+
+bool StackReader::copy_text(std::string& to, const void* from) const {
+  PyASCIIObject head;
+  if (!memory_.copy(head, from) || head.ob_base.ob_type != memory_.theirs(&PyUnicode_Type) || !head.state.compact)
+    return false;
+  if (head.length < 0 || size_t(head.length) > kLongestText) return false;
+  const char* data =
+      static_cast<const char*>(from) + (head.state.ascii ? sizeof(PyASCIIObject) : sizeof(PyCompactUnicodeObject));
+  size_t n = size_t(head.length), width = head.state.kind;
+  std::string raw(n * width, '\0');
+  if (!memory_.copy(raw.data(), data, raw.size())) return false;
+  if (head.state.ascii) {
+    to = std::move(raw);
+    return true;
+  }
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t c = 0;
+    memcpy(&c, raw.data() + i * width, width);
+    append_utf8(to, c);
+  }
+  return true;
+}
+
+bool StackReader::copy_bytes(std::string& to, const void* from) const {
+  PyVarObject head;
+  if (!memory_.copy(head, from) || head.ob_base.ob_type != memory_.theirs(&PyBytes_Type) || head.ob_size < 0 ||
+      size_t(head.ob_size) > kLongestTable)
+    return false;
+  to.resize(size_t(head.ob_size));
+  return memory_.copy(to.data(), static_cast<const char*>(from) + offsetof(PyBytesObject, ob_sval), to.size());
+}
+
+#endif
 
 const StackReader::Code* StackReader::code_at(const void* frame, const void* at) {
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
@@ -165,7 +252,7 @@ const StackReader::Code* StackReader::code_at(const void* frame, const void* at)
   if (auto seen = before_.find(frame); seen != before_.end() && seen->second == at)
     if (auto known = codes_.find(at); known != codes_.end()) return &known->second;
   PyCodeObject now;
-  if (!copy(now, at) || now.ob_base.ob_base.ob_type != &PyCode_Type) return nullptr;
+  if (!memory_.copy(now, at) || now.ob_base.ob_base.ob_type != memory_.theirs(&PyCode_Type)) return nullptr;
   before_[frame] = at;
   Code& known = codes_[at];
   if (known.name == now.co_qualname && known.lines == now.co_linetable && known.first_line == now.co_firstlineno &&
@@ -193,8 +280,8 @@ const std::vector<StackFrame>& StackReader::read(PyThreadState* thread, size_t m
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
   if (codes_.size() > kMostCodes) codes_.clear();
   if (before_.size() > kMostCodes) before_.clear();
-  Pages pages;
-  const InterpreterFrame* at = innermost(thread);
+  Pages pages(memory_);
+  const InterpreterFrame* at = innermost(memory_, thread);
   for (size_t steps = 0; at && frames_.size() < most && steps < 4 * most; ++steps) {
     InterpreterFrame frame;
     if (!pages.copy(frame, at)) break;

@@ -72,7 +72,28 @@ void StepRule::write(Stage stage, int64_t start, int64_t end, std::string_view m
   events_.write(stage, start, end, args.all());
 }
 
+void StepRule::moved(int64_t t) {
+  int64_t before = now_.moved.load(std::memory_order_relaxed);
+  if (before && t - before > now_.longest.load(std::memory_order_relaxed))
+    now_.longest.store(t - before, std::memory_order_relaxed);
+  now_.moved.store(t, std::memory_order_release);
+}
+
+Doing StepRule::doing() const {
+  if (fetching_) return Doing::kFetch;
+  if (evaluation_.on || framework_evaluates_) return Doing::kEvaluate;
+  if (inferring_) return Doing::kInfer;
+  if (depth_) return Doing::kBackward;
+  if (!optimizers_.empty()) return Doing::kOptimizer;
+  if (forward_ || marked_ || in_model_) return Doing::kForward;
+  return step_ ? Doing::kOwnCode : Doing::kBetween;
+}
+
 void StepRule::publish(int64_t t) {
+  moved(t);
+  now_.at_step.store(number_, std::memory_order_relaxed);
+  now_.doing.store(doing(), std::memory_order_relaxed);
+  now_.stepped.store(step_ && step_->stepped, std::memory_order_relaxed);
   bool own = step_ && !fetching_ && !in_model_ && !forward_ && !marked_ && !depth_ && optimizers_.empty() &&
              !evaluation_.on && !framework_evaluates_;
   if (!own) {
@@ -338,6 +359,7 @@ bool StepRule::backward_begins(int64_t t) {
   if (++depth_ > 1) return false;
   counts_ = true;
   ++backwards_;
+  now_.trains.store(true, std::memory_order_relaxed);
   backward_start_ = t;
   settle_calls(t, true);
   if (synthetic_evaluation()) end_evaluation(t);
@@ -435,6 +457,7 @@ void StepRule::backward_by_gradients() {
   if (!step_ || step_->next.of || evaluation_.on) step_of_backward(taken[0].first);
   batch_trains(*step_);
   ++backwards_;
+  now_.trains.store(true, std::memory_order_relaxed);
   step_->backward = true;
   Seen& seen = step_->stepped ? step_->later : step_->seen;
   for (const auto& [start, end] : taken) {
@@ -555,6 +578,7 @@ void StepRule::is_over() {
 
 void StepRule::interrupt(int64_t start, int64_t end) {
   saw(end);
+  moved(end);
   if ((!step_ || step_->stepped || !step_->backward) && free_ >= start - kJoined) free_ = std::max(free_, end);
 }
 
@@ -706,6 +730,7 @@ void StepRule::close(int64_t end) {
   number_ = next_number_ >= 0 ? std::exchange(next_number_, -1) : number_ + 1;
   step_ = nullptr;
   now_.own_since.store(0, std::memory_order_relaxed);
+  now_.steps.fetch_add(1, std::memory_order_relaxed);
 }
 
 void StepRule::begin_evaluation(int64_t t) { evaluation_ = {t, nullptr, true, true}; }

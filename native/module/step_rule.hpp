@@ -61,10 +61,21 @@ struct Pass {
 };
 using PassPtr = std::shared_ptr<Pass>;
 
+// What a training thread is in the middle of. Between: there is no open step.
+enum class Doing : uint8_t { kNothing, kBetween, kFetch, kForward, kBackward, kOptimizer, kOwnCode, kEvaluate, kInfer };
+
 // What other threads may know while the program runs.
 struct Now {
   std::atomic<int64_t> own_since{0};  // since when the program's own code has been running in a step
   std::atomic<int64_t> step{-1}, epoch{-1};
+
+  // For the hang watch. Every boundary is a movement.
+  std::atomic<int64_t> moved{0};    // the latest
+  std::atomic<int64_t> longest{0};  // between two of them, since somebody set this to 0
+  std::atomic<int64_t> at_step{0};  // the open step, or the next one
+  std::atomic<int64_t> steps{0};    // that have ended
+  std::atomic<Doing> doing{Doing::kNothing};
+  std::atomic<bool> trains{false}, stepped{false};  // a backward was seen; the open step's optimizer is through
 };
 
 class StepRule {
@@ -114,6 +125,7 @@ class StepRule {
   // Other events of this thread: the number of their step, as JSON text.
   std::string numbers() const;
   void saw(int64_t end) { last_ = std::max(last_, end); }
+  void moved(int64_t t);
 
   // How many steps are over, and the number of the latest. The events of a step are written once it is certain where it
   // ended, which may be later; this is known at its end, for those who act on it.
@@ -175,6 +187,7 @@ class StepRule {
   void know(uintptr_t model);
   bool synthetic_evaluation() const { return evaluation_.on && evaluation_.by_calls; }
   void publish(int64_t t);
+  Doing doing() const;
   void foresee_end();
   void is_over();
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "module/hang_watch.hpp"
 #include "module/model_calls.hpp"
 #include "module/word.hpp"
 #include "session/session.hpp"
@@ -374,6 +375,7 @@ PyObject* training_new(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!t) return nullptr;
   t->installation = g_installation;
   t->shown = show_thread(PyThreadState_Get());
+  watch_this_process();
   if (!possible([&] { t->rule = new StepRule(g_events, t->shown ? t->shown->now : g_unshown, main_thread != 0); })) {
     Py_DECREF(t);
     return nullptr;
@@ -550,7 +552,7 @@ bool init_training(PyObject* module) {
   p.tp_getset = g_pass_properties;
   return PyType_Ready(&t) == 0 && PyType_Ready(&p) == 0 && add_type(module, "Training", &t) &&
          add_type(module, "LoaderPass", &p) && PyModule_AddFunctions(module, g_rule_functions) == 0 &&
-         init_model_calls(module) && init_own_code(module);
+         init_model_calls(module) && init_own_code(module) && init_hang_watch(module);
 }
 
 }  // namespace dft::py

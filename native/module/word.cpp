@@ -24,12 +24,15 @@ bool ask_twins(Word* w) {
 }
 
 void emit(Word* w, uint64_t start, uint64_t end, std::string_view args) {
+  emit(view_of(w->name), view_of(w->cat), start, end, args);
+}
+
+void emit(std::string_view name, std::string_view cat, uint64_t start, uint64_t end, std::string_view args) {
   ThreadState* t = g_tracing ? thread_in_context() : nullptr;
   if (!t) return;
   Frame f = frame_for_event(t, false);
   f.start = start;
-  emit_strings(t, Kind::kEvent, kAbsoluteTime, f, end < start ? start : end, 0, view_of(w->name), view_of(w->cat),
-               args);
+  emit_strings(t, Kind::kEvent, kAbsoluteTime, f, end < start ? start : end, 0, name, cat, args);
 }
 
 namespace {

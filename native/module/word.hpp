@@ -81,6 +81,7 @@ class Pairs {
 // Whether the program has annotated it itself since this was last checked.
 bool ask_twins(Word* w);
 void emit(Word* w, uint64_t start, uint64_t end, std::string_view args);
+void emit(std::string_view name, std::string_view cat, uint64_t start, uint64_t end, std::string_view args);
 
 inline void word_begins(Word* w) {
   if (w->phase != kNoPhase && !w->silent) boundary(w->phase, true);

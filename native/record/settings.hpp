@@ -25,6 +25,7 @@ struct Settings {
   bool aggregate_selected = false;
   std::string aggregation_file;
   uint64_t interval_ms = 1000;
+  uint64_t hang_s = 0;
   uint64_t rotate_size = 0;
   uint64_t rotate_keep = 0;
   uint64_t max_size = 0;

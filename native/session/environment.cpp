@@ -176,6 +176,7 @@ Settings settings_from(const SettingValues& values) {
   s.aggregate_selected = aggregation_type == "SELECTIVE";
   text("aggregation_file", &s.aggregation_file);
   number("trace_interval_ms", &s.interval_ms);
+  number("hang_s", &s.hang_s);
   number("rotate_size", &s.rotate_size);
   number("rotate_keep", &s.rotate_keep);
   number("max_size", &s.max_size);

@@ -255,6 +255,24 @@ std::string session_path() {
   return shown_path(s);
 }
 
+bool session_facts(SessionFacts* out) {
+  constexpr int kTries = 200;
+  State& g = state();
+  std::unique_lock lock(g.mutex, std::defer_lock);
+  // Not waited for: the program may hang where it holds it.
+  for (int i = 0; i < kTries && !lock.try_lock(); ++i) usleep(1000);
+  Session* s = lock.owns_lock() ? g.session.load() : nullptr;
+  if (!s || s->pid != getpid()) return false;
+  *out = {shown_path(s), s->run.id, s->host, s->run.rank, s->run.world_size, s->run.attempt, {}};
+  if (out->rank.empty())
+    for (auto& [key, value] : s->settings.facts) {
+      if (key == "rank") out->rank = value;
+      if (key == "world_size") out->world_size = value;
+    }
+  if (s->recording) out->events = s->writer.recent();
+  return true;
+}
+
 void rename_session(const std::string& path) {
   State& g = state();
   std::lock_guard lock(g.mutex);

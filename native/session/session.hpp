@@ -30,6 +30,13 @@ DFT_API std::string session_path();
 // The id of the run this process belongs to; empty as long as it is not known.
 DFT_API std::string run_id();
 DFT_API Stats session_stats();
+// Who this process is, for a file beside its trace; false without a session, or while that begins or ends.
+struct SessionFacts {
+  std::string path, run, host, rank, world_size;
+  int attempt = 0;
+  std::vector<std::string> events;  // the latest, as they are in the trace
+};
+DFT_API bool session_facts(SessionFacts* out);
 // The latest step, and the sums of all; nothing before the first.
 DFT_API std::optional<RowSums> session_rows();
 // Gives the armed session another file; renames the one in use if it has begun.

@@ -46,6 +46,7 @@ inline constexpr SettingRow kSettings[] = {
     {"aggregation_type", "DFTRACER_AGGREGATION_TYPE", "choice", "FULL", 0, 9223372036854775807, false, {"FULL", "SELECTIVE"}},
     {"aggregation_file", "DFTRACER_AGGREGATION_FILE", "path", "", 0, 9223372036854775807, false, {}},
     {"trace_interval_ms", "DFTRACER_TRACE_INTERVAL_MS", "int", "1000", 1, 3600000, false, {}},
+    {"hang_s", "DFTRACER_HANG_S", "int", "60", 0, 1000000, false, {}},
     {"device_events", "DFTRACER_DEVICE_EVENTS", "bool", "1", 0, 9223372036854775807, false, {}},
     {"auto", "DFTRACER_AUTO", "choice", "OFF", 0, 9223372036854775807, false, {"OFF", "TORCH"}},
     {"auto_modules", "DFTRACER_AUTO_MODULES", "bool", "0", 0, 9223372036854775807, false, {}},

@@ -1,4 +1,5 @@
 #include "session/threads.hpp"
+#include "record/progress.hpp"
 
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <new>
 
+#include "record/progress.hpp"
 #include "session/begin.hpp"
 #include "session/pages.hpp"
 
@@ -18,6 +20,7 @@ namespace dft {
 
 std::atomic<uint32_t> g_generation{0};
 std::atomic<uint32_t> g_doze{0};
+Progress g_progress;
 __thread ThreadState* tls_thread = nullptr;
 
 namespace {

@@ -220,6 +220,31 @@ void Writer::name_file(uint64_t hash, int64_t tid) {
   ++records_in_file_;
 }
 
+void Writer::remember(std::string_view lines) {
+  if (!settings_.hang_s || lines.empty()) return;
+  size_t from = lines.size();
+  for (size_t n = 0; n <= kRecent && from != lines.npos && from > 0; ++n) from = lines.rfind('\n', from - 1);
+  if (from != lines.npos && from > 0) lines.remove_prefix(from + 1);
+  std::lock_guard lock(recent_mutex_);
+  for (size_t end; (end = lines.find('\n')) != lines.npos; lines.remove_prefix(end + 1)) {
+    std::string_view line = lines.substr(0, end);
+    if (line.find(envelope::kEvent) == line.npos) continue;
+    if (recent_.size() < kRecent) {
+      recent_.emplace_back(line);
+    } else {
+      recent_[oldest_].assign(line);
+      oldest_ = (oldest_ + 1) % kRecent;
+    }
+  }
+}
+
+std::vector<std::string> Writer::recent() {
+  std::lock_guard lock(recent_mutex_);
+  std::vector<std::string> out(recent_.begin() + ptrdiff_t(oldest_), recent_.end());
+  out.insert(out.end(), recent_.begin(), recent_.begin() + ptrdiff_t(oldest_));
+  return out;
+}
+
 // False if the spool is full or the disk rejects writes before `head` is reached.
 bool Writer::take(RingSlot* slot, uint64_t head) {
   FileHeader* h = rings_.header();
@@ -227,6 +252,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
   int64_t tid = slot->map.header->tid.load(std::memory_order_relaxed);
   bool room = true;
   if (slot->read < head && (slot->named_tid != tid || slot->named_part != part_)) name_thread(slot, tid);
+  uint64_t begun = spool_used_;
   while (slot->read < head) {
     const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (slot->read & mask));
     if (r.kind == Kind::kMetadata && names_.has(r)) {
@@ -259,6 +285,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
         room = false;
         break;
       }
+      begun = spool_used_;
       continue;
     }
     char* start = rings_.spool() + spool_used_;
@@ -277,6 +304,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
     }
   }
   publish_count();
+  if (spool_used_ > begun) remember({rings_.spool() + begun, spool_used_ - begun});
   return room;
 }
 

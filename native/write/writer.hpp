@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -79,10 +80,13 @@ class Writer {
   std::optional<RowSums> rows_known() const { return rows_.known(); }
   // Grows while the writer makes progress; any thread may read it.
   uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
+  // The latest events, oldest first, if there is a hang watch to ask for them; by any thread.
+  std::vector<std::string> recent();
 
  private:
   bool drain(const std::vector<RingSlot*>& slots);
   bool take(RingSlot* slot, uint64_t head);
+  void remember(std::string_view lines);
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
   void count_taken(const LineFormatter::Line& line);
   enum class Summed { kNo, kYes, kNoRoom };
@@ -149,6 +153,11 @@ class Writer {
   std::vector<RingSlot*> slots_;
   std::vector<uint64_t> heads_;
   std::atomic<uint64_t> commits_{0};
+
+  static constexpr size_t kRecent = 50;
+  std::mutex recent_mutex_;
+  std::vector<std::string> recent_;
+  size_t oldest_ = 0;  // of a full `recent_`
 
   uint64_t file_size_ = 0;
   uint64_t earlier_parts_ = 0;

@@ -2,7 +2,7 @@
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dftracer._running import start, stop
+    from dftracer._session import start, stop
     from dftracer._version import __version__
     from dftracer.notebook import load_ipython_extension
 
@@ -11,8 +11,8 @@ __all__ = ["__version__", "load_ipython_extension", "start", "stop"]
 # Imported on first use: programs that only annotate need none of them.
 _LATER = {
     "__version__": "dftracer._version",  # written by the build from pyproject.toml
-    "start": "dftracer._running",
-    "stop": "dftracer._running",
+    "start": "dftracer._session",
+    "stop": "dftracer._session",
     "load_ipython_extension": "dftracer.notebook",
 }
 

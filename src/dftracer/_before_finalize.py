@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["before_finalize", "note_exception", "run_before_finalize"]
 
+_LONGEST_TEXT = 500
 _hooks: list[Callable[[], None]] = []
 
 
@@ -47,9 +48,20 @@ def note_exception() -> None:
         return
     _core.log_metadata("PR", "exception", type(error).__name__)
     _core.log_metadata("PR", "exception_us", str(_core.time_ns() // 1000))
+    text = _text_of(error)
+    if text:
+        _core.log_metadata("PR", "exception_text", text)
     place = _users_line(error.__traceback__)
     if place:
         _core.log_metadata("PR", "exception_at", place)
+
+
+def _text_of(error: BaseException) -> str:
+    """What it says, on one line; nothing if only the program's own code could tell."""
+    own = type(error).__str__ not in (BaseException.__str__, OSError.__str__, KeyError.__str__)
+    if own or not all(type(each) in (str, int, float, type(None)) for each in error.args):
+        return ""
+    return " ".join(str(error).split())[:_LONGEST_TEXT]
 
 
 def _users_line(traceback: TracebackType | None) -> str:

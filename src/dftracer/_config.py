@@ -329,6 +329,14 @@ SETTINGS: tuple[Setting, ...] = (
         high=3_600_000,
     ),
     Setting(
+        "hang_s",
+        "int",
+        60,
+        "How long, in s, a training program may stand still before its stacks are written to "
+        "`hang_<rank>.json`; three times that in start-up, evaluation and checkpoints; 0: never.",
+        high=1_000_000,
+    ),
+    Setting(
         "device_events",
         "bool",
         True,
@@ -417,6 +425,7 @@ class Settings:
     aggregation_type: str
     aggregation_file: str
     trace_interval_ms: int
+    hang_s: int
     device_events: bool
     auto: str
     auto_modules: bool

@@ -245,6 +245,9 @@ def forget_training() -> None:
 def no_optimizer(known: bool, /) -> None:
     """Whether the process is known to have no optimizer."""
 
+def record_modules(on: bool, /) -> None:
+    """An event of every call of a module, for as long as models are watched."""
+
 def watch_models(module: type, /) -> None:
     """Watch the calls of this type's instances and of those below it."""
 
@@ -260,6 +263,24 @@ def watch_compiled(set_eval_frame: Callable[[Any], Any], /) -> Callable[[Any], A
 
 def sample_own_code(prefixes: tuple[str, ...], /) -> None:
     """Sample what training threads do in their own code; files below the prefixes are not the program's."""
+
+def watch_hangs(seconds: int, describe: Callable[[], tuple[str, str]], at_once: bool, /) -> None:
+    """Watch whether the program still moves, from its first step on or at once; 0 seconds: no longer."""
+
+def leave_hangs() -> None:
+    """The interpreter is about to end: `describe` is not called any more."""
+
+def in_group(rank: int, /) -> None:
+    """This process has joined a process group as this rank."""
+
+def busy_begins(what: int, /) -> None:
+    """Something that may take long begins: see dftracer.torch.hang."""
+
+def busy_ends(what: int, /) -> None:
+    """The same ends, which is a movement."""
+
+def stacks_of(pid: int, /) -> str:
+    """JSON: what the threads of a process do, as far as the kernel lets us look."""
 
 def own_code_samples() -> int:
     """How many samples there have been."""

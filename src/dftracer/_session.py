@@ -1,22 +1,25 @@
-"""The session of this process: when it begins, its name, and who joins it."""
+"""The session of this process: when it begins and ends, its name, and who joins it."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 
 import dftracer
 from dftracer import _config, _core, _messages
 from dftracer._before_finalize import before_finalize, note_exception, run_before_finalize
 
-__all__ = ["SETTINGS", "arm", "begin", "end", "switch_on"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
 
 SETTINGS = _config.load_settings()
 
 _joined = False  # ready to join a parent's session; `begin` may still give it its own name
 
 
-_told_facts: dict[str, str] = {}
+_written_facts: dict[str, str] = {}
 
 
 def _rank_facts() -> dict[str, str]:
@@ -33,18 +36,18 @@ def _rank_facts() -> dict[str, str]:
     }
 
 
-def _tell_late_rank() -> None:
+def _write_late_rank() -> None:
     """A process that a program forks or spawns as a rank of its own job gets its number after its start."""
     facts = _rank_facts()
     for key, value in facts.items():
-        if "rank" not in _told_facts:
+        if "rank" not in _written_facts:
             _core.log_metadata("PR", key, value)
-    _told_facts.update(facts)
+    _written_facts.update(facts)
 
 
 def _configure(prefix: str | None = None) -> None:
     facts = _rank_facts()
-    _told_facts.update(facts)
+    _written_facts.update(facts)
     settings: dict[str, object] = {
         **SETTINGS.for_core(),
         "version": dftracer.__version__,
@@ -104,7 +107,7 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     """Record from now on, into `path`, with the I/O of `data_dir`. A second call changes nothing."""
     global _joined  # noqa: PLW0603
     if not SETTINGS.enable:
-        _say_that_it_is_off()
+        _hint_that_it_is_off()
         return
     name: str | None = None
     if path is not None:
@@ -125,7 +128,7 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     else:
         _core.initialize(name)
         _joined = False
-    _tell_late_rank()
+    _write_late_rank()
     from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
 
     stem = _stem(name)
@@ -154,7 +157,7 @@ def _local(name: str | None) -> str | None:
     return name if name is None else place
 
 
-def _say_that_it_is_off() -> None:
+def _hint_that_it_is_off() -> None:
     """Tell an interactive user that the program wants to record but does not, unless tracing was refused.
 
     Nothing is added to the logs of programs that run unattended.
@@ -218,6 +221,73 @@ def end() -> None:
         _name_device()
         _inherited.announce_session(None)
         _core.finalize()
+
+
+# --- `dftracer.start()` and `dftracer.stop()`: tracing at run time, without a variable in the environment
+
+_enable_before: list[str | None] = []
+_auto_before: list[bool] = []
+_since_ns = 0
+
+
+def start(
+    log_file: str | os.PathLike[str] | None = None, data_dir: str | None = None, *, auto: bool = False
+) -> str | None:
+    """Record from now on, whatever the environment says, and return the path of the trace.
+
+    Annotations that were imported, decorated or looped over before are recorded from now on, too. With
+    `auto`, the steps of PyTorch programs are recorded without annotations. If a session is already open,
+    nothing changes.
+    """
+    global _since_ns  # noqa: PLW0603 - one session per process
+    if _core.active():
+        _messages.always(f"already recording into {_core.trace_path()}; dftracer.stop() ends that")
+        return _core.trace_path()
+    _enable_before.append(os.environ.get("DFTRACER_ENABLE"))
+    _since_ns = time.time_ns()
+    _config.turn_on()
+    switch_on()
+    begin(log_file, data_dir)
+    if auto:
+        _auto_before.append(_auto().installed())
+        _auto().install()
+    return _core.trace_path()
+
+
+def stop() -> list[str]:
+    """End what `start` (or `initialize_log`) began; return the traces of this process and its children."""
+    if not _core.active():
+        return []
+    if _auto_before and not _auto_before.pop():
+        _auto().uninstall()
+    path = _core.trace_path()
+    end()
+    if _enable_before:
+        _config.turn_back(_enable_before.pop())
+    return [] if path is None else _written(path)
+
+
+def _auto() -> ModuleType:
+    from dftracer import auto  # noqa: PLC0415 - for those who ask for it
+
+    return auto
+
+
+def _written(path: str) -> list[str]:
+    """The trace, and later ones that begin with its name: those of processes started in between."""
+    folder, name = os.path.split(path)
+    stem = name.removesuffix(".gz").removesuffix(".pfw")
+    try:
+        found = [
+            entry.path
+            for entry in os.scandir(folder or os.curdir)
+            if entry.name.startswith((f"{stem}.", f"{stem}-"))
+            and entry.name.endswith((".pfw", ".pfw.gz"))
+            and entry.stat().st_mtime_ns >= _since_ns - 1_000_000_000
+        ]
+    except OSError:
+        found = []
+    return sorted(found, key=lambda p: (p != path, p))
 
 
 if SETTINGS.enable:

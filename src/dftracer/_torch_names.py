@@ -1,17 +1,5 @@
-"""Names in torch's traces: which ones stand for nothing that ran, and when two names are the same."""
+"""Another name of what `_torch_files` has."""
 
-from __future__ import annotations
-
-import re
+from dftracer._torch_files import STRUCTURAL, plain_name
 
 __all__ = ["STRUCTURAL", "plain_name"]
-
-# Nodes of an execution trace that contain others, or facts.
-STRUCTURAL = re.compile(r"\[pytorch\|profiler\|execution_trace\|\w+\]|## process_group:init ##")
-# What one of torch's writers escapes or cuts and the other does not.
-_ODD = re.compile(r"[\"\\\s\x00-\x1f�]+")
-
-
-def plain_name(name: str) -> str:
-    """A name as far as all of torch's writers agree on it."""
-    return _ODD.sub("", name)

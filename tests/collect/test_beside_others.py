@@ -103,3 +103,28 @@ with collect("out", wait=0, warmup=0, active=1, repeat=8) as c:
     joined = [w for w in manifest["windows"] if w["et_nodes"]]
     assert len(joined) >= 5
     assert all(w["coverage"] == 1.0 for w in joined)
+
+
+def test_a_profiler_that_warms_up_is_left_alone(run: Runner) -> None:
+    """A window that began beside it crashed the program; one begins after it has ended."""
+    done = run(
+        """
+        with collect("out", wait=1, warmup=0, active=1, repeat=0) as c:
+            schedule = torch.profiler.schedule(wait=1, warmup=2, active=1, repeat=1)
+            with torch.profiler.profile(schedule=schedule) as own:
+                for _ in range(5):
+                    train_step()
+                    own.step()
+                    c.step()
+            print("aten::addmm" in {e.key for e in own.key_averages()})
+            for _ in range(3):
+                train_step()
+                c.step()
+        """
+    )
+    assert done.stdout.splitlines()[-1] == "True"
+    manifest = done.manifest()
+    text = " ".join(manifest["warnings"])
+    for window in (0, 1):
+        assert f"window {window} is left out: a profiler of the program is on" in text
+    assert [w["index"] for w in manifest["windows"]] == [2, 3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -102,6 +103,34 @@ def test_a_prefix_with_a_blank(tmp_path: Path) -> None:
     ]
     paths = subprocess.run(query, env=clean_environment(), capture_output=True, text=True, check=True).stdout
     assert str(tmp_path / "data.txt") in paths
+
+
+def test_a_read_only_file_system(tmp_path: Path) -> None:
+    """The program runs as it would, and one line says that nothing can be written."""
+    place = tmp_path / "place"
+    place.mkdir()
+    inside = f"mount -t tmpfs -o ro none {shlex.quote(str(place))} && exec " + shlex.join(
+        [sys.executable, "-c", "import sys; print('ran', sys.argv[1:]); sys.exit(3)", "x"]
+    )
+    traced = inside.replace(
+        " && exec ", f" && exec {shlex.quote(sys.executable)} -m dftracer.cli run -q -o {place}/t -- "
+    )
+    said = []
+    for command in (inside, traced):
+        done = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", command],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if done.returncode != 3 and command is inside:
+            pytest.skip("no name spaces to mount in")
+        said.append((done.returncode, done.stdout))
+    assert said == [(3, "ran ['x']\n")] * 2
+    assert done.stderr.count("\n") == 1
+    assert "Read-only file system" in done.stderr
 
 
 def test_a_kernel_that_is_restarted(tmp_path: Path) -> None:

@@ -251,3 +251,31 @@ def test_rows_go_aside_with_their_trace(tmp_path: Path) -> None:
     assert first is not None
     assert first in aside
     assert second != first
+
+
+def test_a_report_of_a_run_whose_trace_is_gone(tmp_path: Path) -> None:
+    run = run_program(tmp_path, ANNOTATED)
+    (trace,) = run.trace_dir.glob("*.pfw.gz")
+    whole = document(analyze(run.trace_dir))
+    trace.unlink()
+    left = document(analyze(run.trace_dir))
+    assert left["trace"]["events"] == 0
+    assert left["run"]["id"] == whole["run"]["id"]
+    for key in ("stages", "rank", "total", "ranks", "source"):
+        assert left["ledger"][key] == whole["ledger"][key], key
+    for mine, theirs in zip(left["ledger"]["steps"], whole["ledger"]["steps"], strict=True):
+        assert {**mine, "waited_for": None} == {**theirs, "waited_for": None}
+    assert left["ledger"]["outside_steps"]["0"]["checkpoint"] == pytest.approx(
+        whole["ledger"]["outside_steps"]["0"]["checkpoint"], rel=0.01
+    )
+    for line, each in whole["account"].items():
+        assert left["account"][line]["seconds"] == pytest.approx(each["seconds"], rel=0.01, abs=0.001), line
+    command = [sys.executable, "-m", "dftracer", "report", str(run.trace_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment())
+    assert "the traces are gone" in done.stderr
+    assert "12 steps" in done.stdout or "12" in done.stdout
+    refused = subprocess.run(
+        [*command, "--cat", "POSIX"], capture_output=True, text=True, check=False, env=clean_environment()
+    )
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 1

@@ -31,7 +31,10 @@ LAUNCHERS = {
     "collect": ["collect", "-q", "-o", "TRACES", "--"],
 }
 # Names that random numbers are in, and how long something took.
-_VARYING = re.compile(rb"\d{4}-\d\d-\d\d [\d:,]+|0x[0-9a-f]+|(?<=[:\[])\d{3,}(?=\])|socket:|pipe:")
+_VARYING = re.compile(
+    rb"\d{4}-\d\d-\d\d [\d:,]+|0x[0-9a-f]+|(?<=[:\[])\d{3,}(?=\])|socket:|pipe:"
+    rb"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
 # Files with times in them: that they are there is compared, not what is in them.
 _DATED = ("own.json", ".pt2")
 

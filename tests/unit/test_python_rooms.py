@@ -34,7 +34,6 @@ SHOWING = ANALYSIS | {"live", "report"}
 # Doors to the package that have to bear these names.
 DOORS = {
     "__main__.py",
-    "_running.py",
     "dftracer.py",
     "dftracer_dbg.py",
     "logger.py",
@@ -46,6 +45,8 @@ DOORS = {
 BACKWARDS = {
     # The device is watched once a session records, by whichever way it began.
     ("_session.py", "dftracer.torch.device"),
+    # `dftracer.start(auto=True)`.
+    ("_session.py", "dftracer.auto"),
     # What is already decorated or looped over begins to record when tracing is switched on.
     ("_session.py", "dftracer.python._decorate"),
     # An annotated program that says where its trace goes is one that may train.

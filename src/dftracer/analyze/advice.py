@@ -28,6 +28,7 @@ class Case:
     compiled: bool = False  # torch.compile is in use
     same_host: bool = True  # all ranks are on one
     place: str = ""  # where the program's own code spends its time
+    from_rows: bool = False  # only step rows are left
 
 
 class Row(NamedTuple):
@@ -234,6 +235,12 @@ TABLE: Final = (
     ),
     Row(
         "input.unseen",
+        "only step rows are left",
+        lambda c: c.from_rows,
+        "Step rows do not say what makes the batches: record some steps with all events.",
+    ),
+    Row(
+        "input.unseen",
         "recorded automatically",
         lambda c: c.automatic,
         "Look into what makes the batches: a torch DataLoader with workers can prepare them while the model"
@@ -314,4 +321,5 @@ def case_of(job: Job, rank: Rank, place: str = "") -> Case:
         compiled=bool(compiled),
         same_host=len({r.main.process.host for r in job.ranks}) <= 1,
         place=place,
+        from_rows=main.from_rows,
     )

@@ -26,7 +26,7 @@ from dftracer.load._need import need
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, Trace
 
-__all__ = ["analyze_on_cluster"]
+__all__ = ["analyze_on_cluster", "connect"]
 
 _Results = list[tuple[Partial, Lanes]]
 _Files = dict[int, DeviceRows]
@@ -91,7 +91,7 @@ def _watch(futures: list[Any], sizes: list[int], progress: Callable[[int, int], 
 
 
 @contextlib.contextmanager
-def _client(dask: Any) -> Iterator[Any]:
+def connect(dask: Any) -> Iterator[Any]:
     distributed = need("distributed", "dask")
     if not isinstance(dask, str):
         yield dask
@@ -126,7 +126,7 @@ def analyze_on_cluster(
         for r, p in zip(unit, local, strict=True)
     }
     files, alone = trace_files_of_torch(trace)
-    with _client(dask) as client:
+    with connect(dask) as client:
         read = [_submit(client, unit, trace, span_bytes, files) for unit in units]
         read += [client.submit(_read_torch, process, pure=False) for process in alone]
         small = [client.submit(_small, r, pure=False) for r in read]

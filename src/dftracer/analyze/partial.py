@@ -93,6 +93,7 @@ class Partial:
     phases: Phases = field(default_factory=Phases)
     batches: int = 0  # loop bodies, including those of evaluations
     auto: bool = False  # its steps were marked by automatic tracing
+    from_rows: bool = False  # only its step rows are left: nothing is known of workers and devices
     unnamed_compute: bool = False  # compute is annotated, but none of its parts: it counts as forward
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did

@@ -27,6 +27,7 @@ class Foreign:
         self._give_way = give_way
         self._ours = 0
         self._observers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._profilers: weakref.WeakSet[Any] = weakref.WeakSet()  # that are warming up or on
         self._patches = Patches()
 
     def watch(self) -> None:
@@ -45,15 +46,24 @@ class Foreign:
             return register_callback
 
         def around_prepare(original: Callable[..., Any]) -> Callable[..., Any]:
-            def prepare_trace(*args: Any, **kwargs: Any) -> Any:
+            def prepare_trace(profiler: Any, *args: Any, **kwargs: Any) -> Any:
                 if not self._ours:
+                    self._profilers.add(profiler)
                     self._yield("the program started a profiler of its own")
-                return original(*args, **kwargs)
+                return original(profiler, *args, **kwargs)
 
             return prepare_trace
 
+        def around_exit(original: Callable[..., Any]) -> Callable[..., Any]:
+            def leave(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+                self._profilers.discard(profiler)
+                return original(profiler, *args, **kwargs)
+
+            return leave
+
         self._patches.around(self._observer_class, "register_callback", around_register)
         self._patches.around(self._profile_class, "_prepare_trace", around_prepare)
+        self._patches.around(self._profile_class, "__exit__", around_exit)
 
     def _yield(self, reason: str) -> None:
         with contextlib.suppress(Exception):
@@ -73,7 +83,7 @@ class Foreign:
 
     def present(self) -> str | None:
         """What else is on in this process, if anything."""
-        if self._enabled():
+        if self._enabled() or self._profilers:
             return "a profiler of the program is on"
         if any(observer.is_registered for observer in self._observers):
             return "an execution trace of the program is on"

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from dftracer._units import bytes_text, plural
+from dftracer._text import bytes_text, plural
 from dftracer.analyze.catalog import FINDING_IDS
 from dftracer.analyze.stages import STAGES
 from dftracer.compare.comparison import (

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer._units import bytes_text, count_text, seconds_text
+from dftracer._text import bytes_text, count_text, seconds_text
 from dftracer.analyze.stages import STAGES
 from dftracer.compare.statistics import (
     FEWEST_STEPS,

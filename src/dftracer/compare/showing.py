@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dftracer._columns import Column
+from dftracer._packages import need
 from dftracer._terminal import safe_console
-from dftracer._units import plural, seconds_text
+from dftracer._text import Column, plural, print_table, seconds_text
 from dftracer.compare.comparison import FALSE_ALARMS, PARTS, SAME_WITHIN, Comparison, Figure, RunPart, Side
 from dftracer.compare.statistics import FEWEST_STEPS, Change
-from dftracer.load._need import need
-from dftracer.report.tables import print_table
 
 if TYPE_CHECKING:
     from rich.console import Console

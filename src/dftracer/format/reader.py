@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.format import members
 from dftracer.format import records as fmt
 from dftracer.format.files import find_traces

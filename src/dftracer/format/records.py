@@ -44,7 +44,7 @@ FIELDS: tuple[Field, ...] = (
     Field("tid", "int", "X M C A", "thread id of the operating system"),
     Field("ts", "int", "X C A", "start, in us since the epoch"),
     Field("dur", "int", "X", "duration in us"),
-    Field("ph", "str", "X M C A", "phase: `X` complete event, `M` metadata, `C` counter, `A` aggregated events"),
+    Field("ph", "str", "X M C A", "phase: `X` event, `M` metadata, `C` counter, `A` aggregated events"),
     Field("args", "object", "X M C A", "the tracer's own arguments (below) and the user's"),
 )
 
@@ -194,6 +194,8 @@ COUNTER = "counter"  # the category of its samples of the machine
 # What tells without parsing a line: a quote inside of a string would be escaped.
 TIME = b',"ts":'
 END_RECORD = b'"name":"end","cat":"dftracer"'
+START_RECORD = b'"name":"start","cat":"dftracer"'
+RANK_FACT = b'"name":"rank","value":'
 SAMPLE = b'"ph":"C"'
 FILE_KEY = '"fhash":'
 

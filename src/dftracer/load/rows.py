@@ -154,18 +154,13 @@ def pack_rows(table: Ints, facts: dict[str, Any]) -> bytes:
 
 
 def read_row_file(path: str) -> RowFile:
-    if "://" in path:
-        import fsspec  # noqa: PLC0415 - only for stores
-
-        with fsspec.open(path, "rb") as file:
-            return parse_rows(file.read(), path)
-    with open(path, "rb") as local:
-        return parse_rows(local.read(), path)
+    with open(path, "rb") as file:
+        return parse_rows(file.read(), path)
 
 
 def read_row_files(paths: Paths) -> list[RowFile]:
     """The files of rows under `paths`, with one attempt of a rank after the other."""
-    files = [read_row_file(path) for path in find_rows(here(paths))]
+    files = [read_row_file(path) for path in find_rows(here(paths, heads=True))]
     files = [f for f in files if len(f.steps) or len(f.between)]
     files.sort(key=lambda f: (f.run or "", f.attempt or 0, -1 if f.rank is None else f.rank, _began(f)))
     return files

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dftracer._units import bytes_text, count_text, plural, seconds_text
+from dftracer._text import bytes_text, count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, Rank
 from dftracer.analyze.bound import line_of_part
 from dftracer.analyze.device_bound import uses_device

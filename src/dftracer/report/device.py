@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dftracer._columns import Column
-from dftracer._units import bytes_text, count_text, counted, plural, seconds_text
+from dftracer._text import (
+    Column,
+    bar,
+    bar_room,
+    bytes_text,
+    count_text,
+    counted,
+    plural,
+    print_table,
+    seconds_text,
+)
 from dftracer.analyze import Analysis
 from dftracer.analyze.device import device_account, device_document
 from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
 from dftracer.analyze.wording import host_whereabouts
-from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer._units import bytes_text, count_text, counted, plural, seconds_text
+from dftracer._text import bytes_text, count_text, counted, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, Rank, views
 from dftracer.analyze.finding import Finding
 from dftracer.report.contents import (

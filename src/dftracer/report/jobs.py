@@ -11,8 +11,7 @@ from importlib import resources
 
 import numpy as np
 
-from dftracer._columns import Column
-from dftracer._units import plural, seconds_text
+from dftracer._text import Column, plural, seconds_text
 from dftracer.analyze.goodput import PARTS, Attempt, Goodput
 from dftracer.analyze.history import RunRow
 from dftracer.analyze.intervals import measure
@@ -142,13 +141,17 @@ def run_texts(row: RunRow) -> list[str]:
     ]
 
 
-def page(title: str, body: str) -> str:
-    """A page that runs no script and fetches nothing."""
+def page(title: str, body: str, script: str = "") -> str:
+    """A page that runs no script, or only this one, and fetches nothing."""
     style = (resources.files("dftracer.report") / "page.css").read_text(encoding="utf-8") + _STYLE
     only = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'sha256-{only}'; img-src data:; base-uri 'none'; form-action 'none'"
     )
+    if script:
+        runs = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{runs}'"
+        body += f"<script>{script}</script>\n"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'

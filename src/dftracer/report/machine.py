@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dftracer._units import bytes_text, plural
+from dftracer._packages import need
+from dftracer._text import bytes_text, plural
 from dftracer.analyze import Analysis
 from dftracer.analyze.machine import Counters, Host, Series, hosts_of, main_of, throttled
-from dftracer.load._need import need
 
 if TYPE_CHECKING:
     from rich.console import Console

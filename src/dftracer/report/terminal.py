@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dftracer._columns import Column, shortened
+from dftracer._packages import need
 from dftracer._terminal import safe_console
-from dftracer._units import bytes_text, count_text, counted, plural, seconds_text
+from dftracer._text import (
+    Column,
+    bar,
+    bar_room,
+    bytes_text,
+    count_text,
+    counted,
+    plural,
+    print_table,
+    seconds_text,
+    shortened,
+)
 from dftracer.analyze import STAGES, Analysis, views
-from dftracer.load._need import need
 from dftracer.report.contents import (
     COLOURS,
     LINE_COLOURS,
@@ -25,7 +35,6 @@ from dftracer.report.contents import (
 )
 from dftracer.report.device import device_lines, print_device
 from dftracer.report.machine import print_machine
-from dftracer.report.tables import bar, bar_room, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console

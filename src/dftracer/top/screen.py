@@ -14,13 +14,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from dftracer._columns import Column, shortened
+from dftracer._packages import need
 from dftracer._terminal import safe_console
-from dftracer._units import bytes_text, counted, plural, seconds_text
-from dftracer.load._need import need
+from dftracer._text import Column, bytes_text, counted, plural, print_table, seconds_text, shortened
 from dftracer.report.contents import COLOURS
 from dftracer.report.moment import Frame, RankRow
-from dftracer.report.tables import print_table
 
 if TYPE_CHECKING:
     from rich.console import Console

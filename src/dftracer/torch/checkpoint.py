@@ -10,9 +10,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dftracer._core import training
+from dftracer._core import busy_begins, busy_ends, training
 from dftracer.torch.boundaries import tell
 from dftracer.torch.events import CAPTURE, RESTART, Word, now
+from dftracer.torch.hang import CHECKPOINT
 from dftracer.torch.patches import Patches, safely
 from dftracer.torch.worker import in_worker
 
@@ -59,6 +60,7 @@ def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]]
             if in_worker() or training().fetching or getattr(_inside, "call", False):
                 return original(*args, **kwargs)
             _inside.call = True
+            busy_begins(CHECKPOINT)
             tell("checkpoint", True)
             start = now()
             error = result = None
@@ -70,6 +72,7 @@ def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]]
                 raise
             finally:
                 _inside.call = False
+                busy_ends(CHECKPOINT)
                 where = args[at] if len(args) > at else kwargs.get(parameter)
                 states = (result, *args[:1], *kwargs.values())
                 safely(_done, word, start, where, error, states)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from dftracer import _core
 from dftracer.torch.boundaries import tell
+from dftracer.torch.hang import BARRIER, COLLECTIVE
 from dftracer.torch.patches import Patches
 
 __all__ = [
@@ -128,6 +129,7 @@ def _named(original: Callable[..., Any]) -> Callable[..., Any]:
 def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         function = getattr(sys.modules["torch"].distributed.distributed_c10d, name)
+        kind = BARRIER if name == "barrier" else COLLECTIVE
         places = {parameter: at for at, parameter in enumerate(inspect.signature(function).parameters)}
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -144,10 +146,12 @@ def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., A
             tell("collective", True, name)
             start = _core.time_ns()
             _inside.call = True
+            _core.busy_begins(kind)
             try:
                 work = original(*args, **kwargs)
             finally:
                 _inside.call = False
+                _core.busy_ends(kind)
                 _core.collective_ends()
                 tell("collective", False, name)
             end = _core.time_ns()

@@ -11,6 +11,7 @@ from dftracer import _core
 from dftracer._core import training
 from dftracer.torch.boundaries import tell
 from dftracer.torch.events import now
+from dftracer.torch.hang import COMPILE
 from dftracer.torch.imports import half_made
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 from dftracer.torch.rule import ALL_INSIDE
@@ -148,8 +149,10 @@ def install_compiler(module: ModuleType, patches: Patches) -> None:
 
     def starts(*_: Any) -> None:
         begun[:] = [now()]
+        _core.busy_begins(COMPILE)
 
     def ends(*args: Any) -> None:
+        _core.busy_ends(COMPILE)
         if begun:
             safely(_compiled, begun.pop(), args)
 

@@ -67,8 +67,14 @@ def install(torch: ModuleType, patches: Patches) -> None:
     )
     _core.step_rule(words, torch.is_grad_enabled, _make)
     _core.sample_own_code(_not_the_programs())
-    module: Any = torch.nn.Module
+    safely(out_of_sight, _make)
     _core.mute_models(False)
+    watch_models(torch, patches)
+
+
+def watch_models(torch: ModuleType, patches: Patches) -> None:
+    """Know of the calls of models, whichever class they have."""
+    module: Any = torch.nn.Module
     _core.watch_models(module)
     patches.later(_core.unwatch_models)
 
@@ -76,8 +82,7 @@ def install(torch: ModuleType, patches: Patches) -> None:
         super(module, cls).__init_subclass__(**kwargs)
         _core.watch_model_type(cls)
 
-    for ours in (init_subclass, _make):
-        safely(out_of_sight, ours)
+    safely(out_of_sight, init_subclass)
     if "__init_subclass__" not in vars(module):
         module.__init_subclass__ = classmethod(init_subclass)
         patches.later(functools.partial(_take_away, module, "__init_subclass__", init_subclass))

@@ -11,6 +11,7 @@ import polars as pl
 
 from dftracer.analyze import Analysis, analyze
 from dftracer.analyze.ledger import visible_stages
+from dftracer.analyze.samples import Samples
 from dftracer.analyze.stages import STAGES
 from dftracer.load.chunk import MISSING, Ints
 from dftracer.load.trace import Trace
@@ -177,6 +178,7 @@ def step_part(analysis: Analysis) -> Part:
     """Columns `RANK.start` and so on; times are ns since the epoch."""
     ranks = []
     columns: dict[str, Any] = {}
+    stacks: dict[str, list[str]] = {}
     for rank in analysis.job.ranks:
         steps = rank.main.steps
         n = rank.number
@@ -197,13 +199,35 @@ def step_part(analysis: Analysis) -> Part:
         columns[f"{n}.step"] = steps.step
         columns[f"{n}.epoch"] = steps.epoch
         columns[f"{n}.stages"] = rank.main.account
+        samples = rank.main.samples
+        columns[f"{n}.sample_start"] = samples.start * 1000
+        columns[f"{n}.sample_dur"] = samples.dur * 1000
+        columns[f"{n}.sample_stack"] = samples.stack
+        stacks[str(n)] = samples.names
     info = {
         "source": "steps",
         "ranks": ranks,
         "head": list(analysis.head),
         "run_s": analysis.run_s,
+        "stacks": stacks,
     }
     return Part(info, columns=columns)
+
+
+def flame_graph(
+    steps: Part | None, base: int, window: Window, ranks: frozenset[int] | None
+) -> dict[str, Any]:
+    """Where the program's own code was in a window of time, as a tree; of the ranks together."""
+    mine = Samples()
+    for rank, names in ({} if steps is None else steps.info["stacks"]).items():
+        assert steps is not None
+        if ranks is not None and int(rank) not in ranks:
+            continue
+        start, dur, stack = (steps.columns[f"{rank}.sample_{c}"] for c in ("start", "dur", "stack"))
+        inside = np.minimum(start + dur, base + window[1]) - np.maximum(start, base + window[0])
+        seen = inside > 0
+        mine.add(Samples(names, start[seen], inside[seen] // 1000, stack[seen], stack[seen]))
+    return mine.joined().flame()
 
 
 def step_rows(steps: Part, base: int, rank: int, offset: int, limit: int) -> dict[str, Any]:

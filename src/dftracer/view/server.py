@@ -29,7 +29,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dftracer.view.events import event_at, event_details, flows_between, list_events, search, search_args
-from dftracer.view.figures import range_facts, step_rows, step_window
+from dftracer.view.figures import flame_graph, range_facts, step_rows, step_window
 from dftracer.view.part import Part
 from dftracer.view.run import Run
 from dftracer.view.source import Source
@@ -310,7 +310,7 @@ def _about(session: Session, request: Request) -> Any:
         **shown.readings[reading].about(),
         "generation": shown.generation,
         "reading": reading,
-        "steps": None if steps is None else steps.info,
+        "steps": None if steps is None else {k: v for k, v in steps.info.items() if k != "stacks"},
     }
 
 
@@ -363,6 +363,11 @@ def _step(session: Session, request: Request) -> Any:
     return step_window(shown.steps, run.base, int(request.query_params["step"]))
 
 
+def _flame(session: Session, request: Request) -> Any:
+    shown, run = _shown(session, request), _run(session, request)
+    return flame_graph(shown.steps, run.base, _window(request), _ranks(request))
+
+
 def _flows(session: Session, request: Request) -> Any:
     rows = _numbers(request, "rows")
     return flows_between(_run(session, request), _window(request), rows, _MOST_ARROWS)
@@ -387,6 +392,7 @@ _ANSWERS: dict[str, Callable[[Session, Request], Any]] = {
     "range": _range,
     "steps": _steps,
     "step": _step,
+    "flame": _flame,
     "flows": _flows,
     "list": _list,
     "machine": _machine,

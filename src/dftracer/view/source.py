@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from dftracer._packages import MissingExtra
 from dftracer.analyze.analysis import units_of
 from dftracer.analyze.torch_files import read_torch_files
 from dftracer.live import LiveFile, Recent, look, whole_copy
-from dftracer.load._need import MissingExtra
 from dftracer.load.files import NoTraces, recover
 from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import run_identity
@@ -225,7 +225,7 @@ class FollowedSource(Source):
 # A cached part is used only while the files it was made from have the same size, time and identity.
 
 
-VERSION = 3
+VERSION = 4
 _MAGIC = b"dftracer view 1\n"
 _ALIGN = 64
 _MOST_BYTES = 16 << 30  # of all cached parts; the least recently used are deleted first

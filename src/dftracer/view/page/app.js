@@ -1,7 +1,7 @@
 // The page: one view, a pane for each run, and what ties them together.
 import {json, latest, runs, setReading} from "view/api.js";
 import {Axis} from "view/axis.js";
-import {at, chip, showEvent, showFound, showRange, showTable} from "view/drawer.js";
+import {at, chip, showEvent, showFlame, showFound, showRange, showTable} from "view/drawer.js";
 import {Navigator} from "view/navigator.js";
 import {Tracks} from "view/tracks.js";
 import {Pane} from "view/pane.js";
@@ -149,7 +149,7 @@ function nextHit(by) {
 let tableTimer = 0;
 const tables = latest();
 function openTab(name, keepTable = false) {
-  if (keepTable && (view.tab === "table" || view.tab === "found" || view.tab === "steps")) return;
+  if (keepTable && (view.tab === "table" || view.tab === "code" || view.tab === "found" || view.tab === "steps")) return;
   view.tab = name;
   for (const tab of document.querySelectorAll("[role=tab]")) {
     const open = tab.getAttribute("aria-controls") === name;
@@ -159,6 +159,20 @@ function openTab(name, keepTable = false) {
   }
   view.changed("tab");
   if (name === "table") listEvents();
+  if (name === "code") drawFlame();
+}
+
+let flameTimer = 0;
+const flames = latest();
+function drawFlame() {
+  clearTimeout(flameTimer);
+  const current = flames();
+  if (view.tab !== "code") return;
+  flameTimer = setTimeout(async () => {
+    const query = {t0: Math.round(view.t0), t1: Math.max(Math.round(view.t1), Math.round(view.t0) + 1), ranks: view.filter.ranks};
+    const trees = await Promise.all(panes.map((p) => json("flame", {run: p.number, ...query}))).catch((e) => { failed(e); return null; });
+    if (trees && current()) showFlame(trees, several());
+  }, 200);
 }
 
 function listEvents() {
@@ -395,6 +409,7 @@ function filterChanged() {
   at("ranks").toggleAttribute("data-active", view.ranks !== null);
   for (const p of panes) p.layout();
   listEvents();
+  drawFlame();
 }
 
 function fit() {
@@ -429,6 +444,7 @@ view.addEventListener("look", () => {
   tracks.draw();
   for (const p of panes) { p.refresh(); p.ask(); p.canvas.setAttribute("aria-label", `Timeline from ${time(view.t0)} to ${time(view.t1)}; press L for a table of its events`); }
   listEvents();
+  drawFlame();
 });
 view.addEventListener("select", () => selectionChanged());
 view.addEventListener("range", () => { axis.draw(); for (const p of panes) p.refresh(); });
@@ -445,6 +461,7 @@ const KEYS = {
   "?": () => at("help").showModal(),
   n: () => nextHit(1), p: () => nextHit(-1),
   l: () => { openTab("table"); at("table").focus(); },
+  c: () => { openTab("code"); at("code").focus(); },
   g: () => at("flows").click(), t: () => at("theme").click(),
   ArrowLeft: step, ArrowRight: step, ArrowUp: step, ArrowDown: step,
   Escape: () => { for (const m of document.querySelectorAll(".menu[open]")) m.open = false; if (view.range) { view.setRange(null); rangeDone(false); } else view.select(null); },

@@ -134,6 +134,43 @@ export function showTable(events, total, go) {
       events.map((e) => [time(e.start), time(e.length), link(e, go), e.cat, e.kind, e.lane]), {label: "Events in view"}));
 }
 
+// The outermost call on top. A click shows what is below a frame over the whole width, a click on the top goes back.
+export function showFlame(trees, several) {
+  const host = at("code"), all = trees.reduce((n, t) => n + t.seconds, 0);
+  if (!all) {
+    host.replaceChildren(element("p", {class: "soft", text: "No samples of the program's own code in view: they are taken in steps that nobody annotated, while no stage is running."}));
+    return;
+  }
+  const draw = (tree, graph, root, above) => {
+    const levels = [];
+    const place = (node, left, depth) => {
+      levels[depth] ??= element("div", {class: "level"});
+      const part = node.seconds / root.seconds, said = `${node.name}\n${time(node.seconds * 1e9)}, ${percent(node.seconds / tree.seconds)}`;
+      const go = () => node !== root ? draw(tree, graph, node, [...above, root]) : above.length && draw(tree, graph, above.at(-1), above.slice(0, -1));
+      const frame = element("button", {type: "button", text: depth || above.length ? node.name : "in view", title: said, colour: depth ? shade(node.name) : undefined, on: {click: go}});
+      frame.style.left = `${100 * left / root.seconds}%`;
+      frame.style.width = `${Math.max(0.15, 100 * part)}%`;
+      levels[depth].append(frame);
+      let from = left;
+      for (const child of node.children) { place(child, from, depth + 1); from += child.seconds; }
+    };
+    place(root, 0, 0);
+    graph.replaceChildren(...levels);
+  };
+  host.replaceChildren(element("p", {class: "soft", text: `${time(all * 1e9)} of the program's own code in view, as sampled; the outermost call is on top. Click to zoom, click the top to go back.`}),
+    ...trees.map((tree, i) => {
+      const graph = element("div", {class: "flame", role: "group", "aria-label": `Flame graph${several ? ` of ${"AB"[i]}` : ""}`});
+      if (tree.seconds) draw(tree, graph, tree, []);
+      return graph;
+    }));
+}
+
+function shade(name) {
+  let h = 0;
+  for (const c of name) h = (h * 31 + c.codePointAt(0)) >>> 0;
+  return `hsl(${20 + h % 40} 80% ${62 + h % 18}%)`;
+}
+
 export function showSteps(answer, name, names, hooks) {
   const host = at("steps");
   if (!answer || answer.pending) { host.replaceChildren(element("p", {class: "soft", text: answer ? "Looking for steps …" : "No steps."})); return; }

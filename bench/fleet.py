@@ -1,0 +1,134 @@
+"""Makes the step rows of a large job that never ran, with known faults, and times `dftracer fleet` on them.
+
+    python -m bench.fleet make DIR --ranks 10000 --steps 1000
+    python -m bench.fleet time DIR [--dask ADDRESS]
+
+The ranks train together: whoever is done waits for the slowest in `comm`. Injected are a slow rank, a slow
+step and a slow rack (32 ranks on neighbouring nodes); DIR/truth.json says where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from dftracer.load.rows import AUTOMATIC, COLUMNS, LEARNS, STAGES, pack_rows
+
+_USUAL_US = {
+    "fetch_wait": 8_000,
+    "forward": 60_000,
+    "backward": 90_000,
+    "optimizer": 12_000,
+    "own_code": 3_000,
+}
+_NOISE = 0.03
+_NODE, _RACK = 8, 32
+_START_US = 1_768_498_812_000_000
+
+
+def truth(ranks: int, steps: int) -> dict[str, object]:
+    """Where the faults are, for any size."""
+    first = (ranks * 7 // 10) // _RACK * _RACK
+    return {
+        "slow_rank": {"rank": ranks // 3, "stage": "fetch_wait", "factor": 2.5},
+        "slow_step": {"step": steps * 6 // 10, "seconds": 0.4},
+        "slow_group": {"ranks": list(range(first, first + _RACK)), "stage": "forward", "factor": 1.08},
+    }
+
+
+def make(directory: Path, ranks: int, steps: int) -> None:
+    """One file of rows per rank."""
+    directory.mkdir(parents=True, exist_ok=True)
+    told = truth(ranks, steps)
+    own = np.empty((ranks, steps), np.int32)
+    for rank in range(ranks):
+        own[rank] = sum(_stages(rank, steps, told).values())
+    slowest = own.max(axis=0)
+    starts = _START_US + np.concatenate(([0], np.cumsum(slowest[:-1], dtype=np.int64)))
+    for rank in range(ranks):
+        table = np.zeros((steps, len(COLUMNS)), np.int64)
+        for stage, us in _stages(rank, steps, told).items():
+            table[:, 4 + STAGES.index(stage)] = us
+        table[:, 4 + STAGES.index("comm")] = slowest - own[rank]
+        table[:, COLUMNS.index("epoch")] = 0
+        table[:, COLUMNS.index("step")] = np.arange(steps)
+        table[:, COLUMNS.index("start_us")] = starts
+        table[:, COLUMNS.index("wall_us")] = slowest
+        table[:, COLUMNS.index("read_bytes")] = 1 << 20
+        table[:, COLUMNS.index("flags")] = LEARNS | AUTOMATIC
+        facts = {
+            "run": "synthetic",
+            "rank": rank,
+            "world_size": ranks,
+            "attempt": 0,
+            "host": f"node{rank // _NODE:05d}",
+        }
+        (directory / f"trace-{rank:08d}.rows").write_bytes(pack_rows(table, facts))
+    (directory / "truth.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+
+
+def _stages(rank: int, steps: int, told: dict[str, object]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(rank)
+    out = {
+        stage: (us * (1 + _NOISE * rng.standard_normal(steps, np.float32))).astype(np.int64)
+        for stage, us in _USUAL_US.items()
+    }
+    one, step, rack = (dict(told[k]) for k in ("slow_rank", "slow_step", "slow_group"))  # type: ignore[call-overload]
+    if rank == one["rank"]:
+        out[one["stage"]] = (out[one["stage"]] * one["factor"]).astype(np.int64)
+    if rank in rack["ranks"]:
+        out[rack["stage"]] = (out[rack["stage"]] * rack["factor"]).astype(np.int64)
+    out["fetch_wait"][step["step"]] += int(step["seconds"] * 1e6)
+    return out
+
+
+def measure(directory: Path, dask: str | None) -> None:
+    command = [sys.executable, "-m", "dftracer", "fleet", str(directory), "--json", "-q"]
+    command += ["--dask", dask] if dask else []
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, check=True)
+    wall = time.monotonic() - began
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    size = sum(f.stat().st_size for f in directory.glob("*.rows"))
+    found = json.loads(done.stdout)
+    rows = found["ranks"] * found["steps"]
+    size_text = f"{size / 1e6:.0f} MB ({size / rows:.1f} bytes a step)"
+    print(f"{found['ranks']} ranks x {found['steps']} steps, {size_text}")
+    print(f"{wall:.1f} s, {peak / 1024:.0f} MB, {len(os.sched_getaffinity(0))} cores")
+    for key in ("slow_ranks", "slow_steps", "slow_groups"):
+        print(
+            key,
+            [{**each, "ranks": _short(each["ranks"])} if "ranks" in each else each for each in found[key]],
+        )
+
+
+def _short(ranks: list[int]) -> str:
+    return f"{ranks[0]}-{ranks[-1]}" if ranks == list(range(ranks[0], ranks[-1] + 1)) else str(ranks)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["make", "time"])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--ranks", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=1_000)
+    parser.add_argument("--dask")
+    args = parser.parse_args()
+    if args.what == "make":
+        make(args.directory, args.ranks, args.steps)
+    else:
+        measure(args.directory, args.dask)
+
+
+if __name__ == "__main__":
+    main()

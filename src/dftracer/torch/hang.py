@@ -1,0 +1,160 @@
+"""What the hang watch (native/module/hang_watch.hpp) is told, and what it may ask once nothing moves.
+
+It needs the process group this rank belongs to, and the times when the program does something that may
+take long. Torch's own record of collectives, its flight recorder, is read at the moment of a hang and never
+before: that takes the interpreter lock for up to 30 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dftracer import _config, _core, _session
+from dftracer._before_finalize import before_finalize
+from dftracer.torch.patches import Patches, safely
+
+__all__ = ["BARRIER", "CHECKPOINT", "COLLECTIVE", "COMPILE", "describe", "install"]
+
+# What `_core.busy_begins` and `_core.busy_ends` are told; the order is that of `Busy` in record/progress.hpp.
+COLLECTIVE, BARRIER, CHECKPOINT, COMPILE, _GROUP = range(5)
+
+_SIZES = {
+    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
+    **dict.fromkeys(("Short", "Half", "BFloat16"), 2),
+    **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+_registered = False
+
+
+def install(torch: ModuleType, patches: Patches) -> None:
+    """Watch from the first step on, or from the moment the process joins a group."""
+    global _registered  # noqa: PLW0603 - one per process
+    seconds = _session.SETTINGS.hang_s
+    if not seconds or _is_interactive():
+        return
+    if not _registered:
+        _registered = True
+        before_finalize(_core.leave_hangs)
+    _core.watch_hangs(seconds, describe, _is_a_rank())
+    patches.later(lambda: _core.watch_hangs(0, describe, False))
+    distributed: Any = getattr(torch, "distributed", None)
+    if distributed is not None and distributed.is_available():
+        patches.around(distributed.distributed_c10d, "init_process_group", _joining)
+
+
+def _joining(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        safely(_core.busy_begins, _GROUP)
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            safely(_core.busy_ends, _GROUP)
+        safely(_joined)
+        return result
+
+    return init_process_group
+
+
+def _joined() -> None:
+    _core.in_group(sys.modules["torch"].distributed.get_rank())
+
+
+def _is_interactive() -> bool:
+    """People pause between the cells of a notebook."""
+    return hasattr(sys, "ps1") or "ipykernel" in sys.modules
+
+
+def _is_a_rank() -> bool:
+    """Whether a launcher started this very process as one of several; not whether one of these has."""
+    here = _config.rank_info()
+    process = sys.modules.get("multiprocessing.process")
+    if here.rank is None or (here.world_size or 1) < 2:
+        return False
+    if process is not None and process.parent_process() is not None:
+        return False
+    try:
+        pairs = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return True
+    above = dict(pair.decode(errors="replace").partition("=")[::2] for pair in pairs)
+    return _config.rank_info(above).rank != here.rank
+
+
+def describe() -> tuple[str, str]:
+    """JSON for the file of a hang: the collective that this rank waits in, and more members of its object."""
+    more: dict[str, Any] = {"thread_names": _thread_names()}
+    waits_in = None
+    trace = _flight_recorder()
+    if trace is not None:
+        entries = [e for e in trace.get("entries", ()) if isinstance(e, dict)]
+        waits_in = next((_collective(e) for e in entries if _is_open(e)), None)
+        more["groups"] = [
+            {
+                "group": str(group),
+                "enqueued": _number(status.get("last_enqueued_collective")),
+                "completed": _number(status.get("last_completed_collective")),
+            }
+            for group, status in trace.get("pg_status", {}).items()
+        ]
+        more["collectives"] = [_collective(e) for e in entries[-20:]]
+    return json.dumps(waits_in), json.dumps(more)[1:-1]
+
+
+def _thread_names() -> dict[str, str]:
+    threading: Any = sys.modules.get("threading")
+    # Without its lock, which the program may hang with.
+    return {str(t.native_id): t._name for t in list(getattr(threading, "_active", {}).values())}
+
+
+def _flight_recorder() -> dict[str, Any] | None:
+    distributed: Any = sys.modules.get("torch.distributed")
+    native: Any = sys.modules.get("torch._C._distributed_c10d")
+    if native is None or distributed is None or not distributed.is_initialized():
+        return None
+    name = "_dump_nccl_trace_json" if "nccl" in str(distributed.get_backend()) else "_dump_fr_trace_json"
+    dump = getattr(native, name, None)
+    if dump is None:
+        return None
+    trace = json.loads(dump(includeCollectives=True, onlyActive=False))
+    return trace if isinstance(trace, dict) else None
+
+
+def _is_open(entry: dict[str, Any]) -> bool:
+    # Of gloo, the state never changes.
+    return not entry.get("retired") and entry.get("state") != "completed"
+
+
+def _collective(entry: dict[str, Any]) -> dict[str, Any]:
+    group = entry.get("process_group") or [""]
+    message = entry.get("is_p2p")
+    return {
+        "group": str(group[0]),
+        "seq": entry.get("p2p_seq_id" if message else "collective_seq_id"),
+        "op": str(entry.get("profiling_name", "")).rpartition(":")[2],
+        "bytes": _bytes(entry),
+        "since_us": (entry.get("time_created_ns") or 0) // 1000,
+    }
+
+
+def _bytes(entry: dict[str, Any]) -> int:
+    total = 0
+    for size, kind in zip(entry.get("input_sizes", ()), entry.get("input_dtypes", ()), strict=False):
+        n = _SIZES.get(kind, 4)
+        for each in size:
+            n *= each
+        total += n
+    return total
+
+
+def _number(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,114 @@
+"""Jobs that hang or die, for real: torchrun, gloo, three ranks, a watch with little patience."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.process import clean_environment
+
+PROGRAM = Path(__file__).with_name("hanging_job.py")
+RANKS = 3
+PATIENCE_S = 240  # for a busy machine
+
+__all__ = ["PROGRAM", "Job", "line_of"]
+
+
+def line_of(case: str) -> int | None:
+    """The line that is to blame."""
+    lines = PROGRAM.read_text().splitlines()
+    return next((n for n, text in enumerate(lines, 1) if text.endswith(f"# here {case}")), None)
+
+
+class Job:
+    """`dftracer run -- torchrun ... hanging_job.py CASE`, in a folder of its own."""
+
+    def __init__(self, folder: Path, case: str, hang_s: int = 5) -> None:
+        self.folder, self.traces = folder, folder / "traces"
+        os.mkfifo(folder / "pipe")
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        self._log = (folder / "log").open("w")
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(self.traces), "--"),
+                *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)),
+                *("--master-port", str(port), "--log-dir", str(folder / "elastic"), str(PROGRAM), case),
+            ],
+            cwd=folder,
+            env=clean_environment(OMP_NUM_THREADS="1", DFTRACER_HANG_S=str(hang_s)),
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    @property
+    def over(self) -> bool:
+        return self.process.poll() is not None
+
+    def hang_files(self) -> set[int]:
+        return {int(p.stem.partition("_")[2]) for p in self.traces.glob("hang_?.json")}
+
+    def wait(self, until: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not until():
+            assert time.monotonic() < deadline, f"{what}:\n{self.log[-3000:]}"
+            time.sleep(0.2)
+
+    def states(self) -> dict[int, str]:
+        """Of its ranks, by pid: the kernel's letter."""
+        found = {}
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit():
+                try:
+                    stat = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
+                    command = Path(entry.path, "cmdline").read_bytes()
+                    cwd = os.readlink(f"{entry.path}/cwd")
+                except OSError:
+                    continue
+                if (
+                    cwd == str(self.folder)
+                    and b"hanging_job.py" in command
+                    and b"torch.distributed" not in command
+                ):
+                    found[int(entry.name)] = stat[0].decode()
+        return found
+
+    def judged(self, *more: str) -> tuple[int, dict[str, Any]]:
+        """Exit code and answer of `dftracer postmortem --json`."""
+        done = subprocess.run(
+            [sys.executable, "-m", "dftracer.cli", "postmortem", str(self.traces), "--json", *more],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode in (0, 1), done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return done.returncode, answer
+
+    def end(self) -> None:
+        """Kill all that is left of it."""
+        for pid in self.states():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._log.close()

@@ -1,0 +1,141 @@
+"""Twenty ways for a job to go wrong, each with a known culprit, class and line."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dftracer.cli.main import main
+from postmortem.jobs import RANKS, Job, line_of
+
+pytest.importorskip("torch")
+
+
+class Expected(NamedTuple):
+    kind: str
+    rank: int | None
+    hangs: bool = True  # until somebody ends it; else it dies by itself
+    others: int = 2  # hang files to wait for
+
+
+CASES = {
+    "skipped": Expected("missing_rank", 1),
+    "order": Expected("order_mismatch", 1),
+    "sigstop": Expected("stopped", 1),
+    "sigkill": Expected("killed", 1, hangs=False),
+    "worker_killed": Expected("worker", 1, hangs=False),
+    "worker_fifo": Expected("worker", 1),
+    "read": Expected("missing_rank", 1),
+    "deadlock": Expected("lock", 1),
+    "loop": Expected("missing_rank", 1),
+    "gil": Expected("gil", 1),
+    "checkpoint": Expected("missing_rank", 0),
+    "exception": Expected("exception", 1, hangs=False),
+    "os_exit": Expected("early_exit", 1, hangs=False),
+    "memory": Expected("memory", 1, hangs=False),
+    "fewer_batches": Expected("early_exit", 1, hangs=False),
+    "barrier": Expected("missing_rank", 1),
+    "evaluation": Expected("missing_rank", 0),
+    "startup": Expected("startup", 1),
+    "at_exit": Expected("lock", 1, others=0),
+    "all_stopped": Expected("stopped", None),
+}
+QUICK = ("read", "gil", "exception", "sigkill")
+
+Begin = Callable[..., Job]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    jobs: list[Job] = []
+
+    def start(case: str, **options: Any) -> Job:
+        jobs.append(Job(tmp_path, case, **options))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()
+
+
+def _went_wrong(job: Job, case: str) -> bool:
+    expected = CASES[case]
+    if not expected.hangs:
+        return job.over
+    assert not job.over, job.log[-3000:]
+    if case == "all_stopped":
+        return list(job.states().values()) == ["T"] * RANKS
+    if case == "at_exit":
+        return expected.rank in job.hang_files()
+    if case == "sigstop":
+        return len(job.hang_files()) == RANKS - 1
+    return len(job.hang_files()) == RANKS
+
+
+def _check(answer: dict[str, Any], case: str) -> None:
+    expected = CASES[case]
+    assert (answer["class"], answer["rank"]) == (expected.kind, expected.rank), answer["sentence"]
+    line = line_of(case)
+    if line is not None and expected.rank is not None and case != "sigkill":
+        where = answer["ranks"][expected.rank]["where"]
+        assert where is not None, answer["sentence"]
+        assert f":{line}" in where, answer["sentence"]
+
+
+def _each() -> list[Any]:
+    return [
+        pytest.param(case, id=case, marks=() if case in QUICK else (pytest.mark.thorough,)) for case in CASES
+    ]
+
+
+@pytest.mark.parametrize("case", _each())
+def test_case(begin: Begin, case: str) -> None:
+    job = begin(case)
+    job.wait(lambda: _went_wrong(job, case), "it did not go wrong")
+    code, answer = job.judged()
+    assert code == 1
+    assert set(answer) >= {"class", "rank", "ranks", "first", "missing_ranks", "sentence"}
+    _check(answer, case)
+    if CASES[case].hangs and case not in ("all_stopped", "sigstop"):
+        # The same after it was killed, from what is left.
+        job.end()
+        _check(job.judged()[1], case)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", ["read", "exception"])
+def test_with_the_files_of_one_rank_removed(begin: Begin, case: str) -> None:
+    job = begin(case)
+    job.wait(lambda: _went_wrong(job, case), "it did not go wrong")
+    pids = {row["rank"]: row["pid"] for row in job.judged()[1]["ranks"]}
+    job.end()
+    job.judged()  # what was still in rings is in files now
+    for path in job.traces.glob("*.pfw.gz"):
+        with gzip.open(path, "rt") as file:
+            head = file.read(2000)
+        if f'"pid":{pids[1]},' in head:
+            path.unlink()
+    (job.traces / "hang_1.json").unlink(missing_ok=True)
+    _, answer = job.judged()
+    assert answer["missing_ranks"] == [1]
+    assert any("rank 1" in text for text in answer["more"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", ["read", "deadlock", "loop", "sigstop"])
+def test_without_the_watch(begin: Begin, case: str) -> None:
+    """What the traces and the kernel say is enough while the job hangs."""
+    job = begin(case, hang_s=0)
+    job.wait(lambda: "blocked" in str(job.judged()[1]["ranks"]) or job.judged()[0] == 1, "it moves")
+    code, answer = job.judged()
+    assert code == 1, answer
+    _check(answer, case)
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    assert main(["postmortem", str(tmp_path)]) == 2
+    assert main(["postmortem", str(tmp_path / "absent")]) == 2
