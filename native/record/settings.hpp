@@ -10,6 +10,8 @@
 
 namespace dft {
 
+inline constexpr uint64_t kBlackBoxParts = 16;  // files in which the detail of a black box goes round
+
 struct Settings {
   bool compress = true;
   bool inc_metadata = true;
@@ -29,6 +31,7 @@ struct Settings {
   uint64_t rotate_size = 0;
   uint64_t rotate_keep = 0;
   uint64_t max_size = 0;
+  uint64_t black_box = 0;  // bytes in which detail goes round; 0: all of it is kept
   std::string ring_dir;
   std::string data_dir = "all";
   std::vector<std::string> import_dirs;  // accessed by the interpreter, not by the program

@@ -39,6 +39,8 @@ inline constexpr SettingRow kSettings[] = {
     {"rotate_size", "DFTRACER_ROTATE_SIZE", "size", "0", 0, 9223372036854775807, false, {}},
     {"rotate_keep", "DFTRACER_ROTATE_KEEP", "int", "0", 0, 1073741824, false, {}},
     {"max_size", "DFTRACER_MAX_SIZE", "size", "0", 0, 9223372036854775807, false, {}},
+    {"mode", "DFTRACER_MODE", "choice", "FULL", 0, 9223372036854775807, false, {"FULL", "BLACKBOX"}},
+    {"blackbox_mb", "DFTRACER_BLACKBOX_MB", "int", "256", 1, 1048576, false, {}},
     {"flush_ms", "DFTRACER_FLUSH_MS", "int", "100", 10, 1000, false, {}},
     {"time_metric", "DFTRACER_TIME_METRIC", "choice", "US", 0, 9223372036854775807, false, {"NS", "US", "MS", "SEC"}},
     {"counter_ms", "DFTRACER_COUNTER_MS", "int", "1000", 0, 3600000, false, {}},

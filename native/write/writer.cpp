@@ -101,6 +101,7 @@ void Writer::write_rows() {
   constexpr size_t kMostUnwritten = 4 << 20;
   rows_.settle();
   std::vector<StepRow> rows = rows_.take();
+  watch_for_trouble(rows);
   std::string told = rows_.take_told();
   if (!told.empty() && row_facts_.find("\"rank\":") == row_facts_.npos) {
     row_facts_ += told;

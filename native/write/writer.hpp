@@ -11,6 +11,7 @@
 #include "record/ring_file.hpp"
 #include "record/settings.hpp"
 #include "write/aggregation.hpp"
+#include "write/black_box.hpp"
 #include "write/file_names.hpp"
 #include "write/gzip.hpp"
 #include "write/line.hpp"
@@ -112,6 +113,10 @@ class Writer {
   bool settle_name();
   Claim claim(const std::string& path);
   void remove_oldest_parts();
+  void remove_part(size_t at);
+  void go_round();
+  void keep_detail(const char* reason, const StepRow* row);
+  void watch_for_trouble(const std::vector<StepRow>& rows);
   bool over_limit() const { return settings_.max_size && bytes() >= settings_.max_size; }
   std::string_view encode(std::string_view text, const MemberFacts& facts);
   void append(std::string_view text, const MemberFacts& facts);
@@ -147,7 +152,16 @@ class Writer {
   std::string stem_, fallback_stem_;  // of the first part's names
   Claimant claimant_;
   bool named_ = false;  // the requested name is ours, or known not to be
-  std::vector<std::pair<std::string, FileId>> earlier_files_;
+  struct EarlierFile {
+    std::string path;
+    FileId file;
+    uint64_t size;
+    bool kept;  // a trouble lies in it
+  };
+  std::vector<EarlierFile> earlier_files_;
+  BlackBox black_box_;
+  bool keep_part_ = false, keep_next_part_ = false;
+  int triggered_part_ = 0;  // a trigger is noted once in each part
   Prelude prelude_;
   void (*closing_facts_)(std::string*) = nullptr;
   std::vector<RingSlot*> slots_;

@@ -284,6 +284,22 @@ SETTINGS: tuple[Setting, ...] = (
         "Bytes on disk per process over all parts; beyond that, events are dropped and counted. 0: no limit.",
     ),
     Setting(
+        "mode",
+        "choice",
+        "FULL",
+        "FULL: all detail is kept. BLACKBOX: it goes round in `DFTRACER_BLACKBOX_MB`, and what surrounds a "
+        "trouble is kept; one row per step always is (`dftracer run --blackbox`).",
+        choices=("FULL", "BLACKBOX"),
+    ),
+    Setting(
+        "blackbox_mb",
+        "int",
+        256,
+        "MiB of detail per process in black-box mode, half of them for what is kept.",
+        low=1,
+        high=1 << 20,
+    ),
+    Setting(
         "flush_ms",
         "int",
         100,
@@ -418,6 +434,8 @@ class Settings:
     rotate_size: int
     rotate_keep: int
     max_size: int
+    mode: str
+    blackbox_mb: int
     flush_ms: int
     time_metric: str
     counter_ms: int

@@ -197,14 +197,24 @@ class Analysis:
         return out
 
 
-def units_of(trace: Trace) -> list[list[ProcessInfo]]:
-    """What is analysed as one: the files of a process, usually one, several if the recorder rotated."""
+def units_of(trace: Trace, gaps: bool = False) -> list[list[ProcessInfo]]:
+    """What is analysed as one: the files of a process, usually one, several if the recorder rotated.
+
+    `gaps`: also what a black box has kept from before.
+    """
     units: dict[str, list[tuple[int, ProcessInfo]]] = {}
     for process in trace.processes:
         if trace.filter.wants(process):
             stem, part = part_of(process.file)
             units.setdefault(stem, []).append((part, process))
-    return [[p for _, p in sorted(unit, key=lambda u: u[0])] for unit in units.values()]
+    in_order = [sorted(unit, key=lambda u: u[0]) for unit in units.values()]
+    return [[p for _, p in unit] if gaps else _latest(unit) for unit in in_order]
+
+
+def _latest(parts: list[tuple[int, ProcessInfo]]) -> list[ProcessInfo]:
+    """The last parts without a gap: of a black box, what lies before one is only kept to be looked at."""
+    first = max((i for i in range(1, len(parts)) if parts[i][0] > parts[i - 1][0] + 1), default=0)
+    return [process for _, process in parts[first:]]
 
 
 def analyze(
@@ -266,7 +276,7 @@ def analyze(
 
 def only_rows(paths: list[str | os.PathLike[str]]) -> bool:
     """Whether step rows are all that is left under some paths."""
-    local = [os.fspath(p) for p in here(paths)]
+    local: Any = here(paths)
     return bool(find_rows(local)) and not find_traces([p for p in local if not is_rows_name(p)])
 
 

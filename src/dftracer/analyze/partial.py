@@ -51,6 +51,7 @@ from dftracer.analyze.stages import (
 )
 from dftracer.analyze.steps import FORWARD_UNSEEN, StepTable
 from dftracer.analyze.torch_files import TorchProcess, digest_of
+from dftracer.format.files import part_of
 from dftracer.format.writer import MADE_BY, SLICE
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
@@ -353,7 +354,8 @@ class _Analyzer:
         process = self.process
         if not self.whole or process.facts.get(MADE_BY) == SLICE:
             return
-        marks.born_us = process.start_us if process.born_us is None else process.born_us
+        if part_of(process.file)[1] == 1:  # otherwise what came before is gone
+            marks.born_us = process.start_us if process.born_us is None else process.born_us
         marks.over_us = process.end_us if process.end_us is not None else self.last
         marks.imported_us = self.told.get("imported_us")
         marks.failed = "exception" in process.facts or bool((process.end or {}).get("exit_code"))

@@ -101,8 +101,12 @@ def _write_rows(args: argparse.Namespace) -> int:
     if not len(frame):
         raise CommandError("no step row matches; leave out some of the filters")
     with appearing(path) as place:
-        writers = {"parquet": frame.write_parquet, "csv": frame.write_csv, "arrow": frame.write_ipc}
-        writers[kind](place)
+        if kind == "parquet":
+            frame.write_parquet(place)
+        elif kind == "csv":
+            frame.write_csv(place)
+        else:
+            frame.write_ipc(place)
     if args.json:
         print_json({"file": str(path), "format": kind, "rows": len(frame)})
     elif not args.quiet:
