@@ -14,8 +14,9 @@ import pytest
 
 from dftracer.analyze import analyze
 from dftracer.analyze.stages import CLASSES, RULES, STAGES, class_of
-from dftracer.format.io_calls import ROLES
+from dftracer.format._io_roles import ROLES
 from dftracer.load import NoTraces, _scan
+from dftracer.load.chunk import int64s
 from dftracer.load.rows import (
     BETWEEN,
     COLUMNS,
@@ -205,7 +206,7 @@ def test_what_is_packed_is_read_back() -> None:
     odd[::2, COLUMNS.index("start_us")] = -(1 << 62)
     raw, _, damaged = _scan.step_rows(pack_rows(odd, {}))
     assert damaged == 0
-    assert (np.frombuffer(raw, np.int64).reshape(odd.shape) == odd).all()
+    assert (int64s(raw).reshape(odd.shape) == odd).all()
 
 
 def test_damage_costs_a_block() -> None:

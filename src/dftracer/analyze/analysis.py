@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from dftracer._units import counted, plural
+from dftracer._text import counted, plural
 from dftracer.analyze import rules_input, rules_io, rules_job, rules_machine, rules_steps, trust, views
 from dftracer.analyze.account import Account
 from dftracer.analyze.bound import Bound, find_bound, view_of
@@ -276,7 +276,7 @@ def analyze(
 
 def only_rows(paths: list[str | os.PathLike[str]]) -> bool:
     """Whether step rows are all that is left under some paths."""
-    local = [os.fspath(p) for p in here(paths)]
+    local: Any = here(paths)
     return bool(find_rows(local)) and not find_traces([p for p in local if not is_rows_name(p)])
 
 

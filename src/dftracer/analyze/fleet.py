@@ -122,7 +122,7 @@ class Fleet:
 class _Rank:
     """What is kept of one file."""
 
-    rank: int | None
+    rank: int  # -1: not known
     run: str | None
     attempt: int
     host: str | None
@@ -145,7 +145,7 @@ def _of(file: RowFile, chosen: tuple[int, int] | None) -> _Rank:
     wall = file.column("wall_us")
     waited = sum(stages[:, STAGES.index(s)] for s in WAITING)
     return _Rank(
-        file.rank,
+        -1 if file.rank is None else file.rank,
         file.run,
         file.attempt or 0,
         file.host,
@@ -202,9 +202,9 @@ def read_fleet(
     if not found:
         raise NoTraces(f"no rows of run {run}; there are {', '.join(runs)}")
     # One after the other: what a later attempt did again replaces what an earlier one did.
-    found.sort(key=lambda r: (-1 if r.rank is None else r.rank, r.attempt, r.start_us))
+    found.sort(key=lambda r: (r.rank, r.attempt, r.start_us))
     for number, each in enumerate(found):
-        each.rank = number if each.rank is None else each.rank
+        each.rank = number if each.rank < 0 else each.rank
     fleet = _joined(found)
     fleet.runs = [wanted or ""] + [r for r in reversed(runs) if r != (wanted or "")]
     _judge(fleet)

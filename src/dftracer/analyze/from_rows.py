@@ -77,13 +77,13 @@ def _evaluation(*tables: Ints) -> Intervals:
 def _partial(file: RowFile) -> Partial:
     steps, between = file.steps, file.between
     start, end, flags = steps[:, _START].copy(), _ends(steps), file.column("flags")
-    labels = [np.where(file.column(c) < 0, MISSING, file.column(c)) for c in ("step", "epoch")]
+    step, epoch = (np.where(file.column(c) < 0, MISSING, file.column(c)) for c in ("step", "epoch"))
     waited = bool(steps[:, 4 + STAGE_INDEX["fetch_wait"]].any())
-    table = StepTable(start, start, end, *labels, source="fetch" if waited else "block")
+    table = StepTable(start, start, end, step, epoch, "fetch" if waited else "block")
     table.loop = np.cumsum((flags & LOOP_BEGINS) != 0).astype(np.int64)
     table.flags = flags & (FORWARD_UNSEEN | INFERENCE)
-    first = min(int(start[0]), *(int(b) for b in between[:1, _START]))
-    last = max(int(end[-1]), *(int(e) for e in _ends(between[-1:])))
+    first = min([int(start[0]), *(int(b) for b in between[:1, _START])])
+    last = max([int(end[-1]), *(int(e) for e in _ends(between[-1:]))])
     out = Partial(_process(file, first, last), first_us=first, last_us=last, steps=table)
     # After the last step, what is in no stage is the end of the process, not of the training.
     tail = between[between[:, _START] >= start[-1]].sum(axis=0)

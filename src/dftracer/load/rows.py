@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dftracer.format.files import NoTraces, Paths, find_rows
 from dftracer.load._scan import pack_step_rows, step_row_columns, step_rows
-from dftracer.load.chunk import Ints
+from dftracer.load.chunk import Ints, int64s
 from dftracer.load.files import here
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def parse_rows(data: bytes, path: str = "") -> RowFile:
             continue
         if isinstance(said, dict):
             out.facts |= said
-    table = np.frombuffer(raw, np.int64).reshape(-1, len(COLUMNS))
+    table = int64s(raw).reshape(-1, len(COLUMNS))
     flags = table[:, _AT["flags"]]
     thread = flags >> _THREAD_SHIFT
     is_step = (flags & BETWEEN) == 0
@@ -198,12 +198,13 @@ def read_rows(paths: Paths, between: bool = False) -> pl.DataFrame:
     files = read_row_files(paths)
     if not files:
         raise NoTraces(f"no step rows under {paths}")
-    frames = [_frame(pl, file, rank, between) for file, rank in zip(files, ranks_of(files), strict=True)]
-    whole: pl.DataFrame = pl.concat(frames)
-    return whole
+    frames = [_frame(file, rank, between) for file, rank in zip(files, ranks_of(files), strict=True)]
+    return pl.concat(frames)
 
 
-def _frame(pl: Any, file: RowFile, rank: int, between: bool) -> pl.DataFrame:
+def _frame(file: RowFile, rank: int, between: bool) -> pl.DataFrame:
+    import polars as pl  # noqa: PLC0415
+
     table = file.steps
     if between:
         table = np.concatenate((table, file.between))
@@ -214,11 +215,10 @@ def _frame(pl: Any, file: RowFile, rank: int, between: bool) -> pl.DataFrame:
     }
     frame = pl.DataFrame({"rank": np.full(n, rank, np.int64), **columns})
     known = pl.col("flags") & DEVICE != 0
-    result: pl.DataFrame = frame.with_columns(
+    return frame.with_columns(
         *(pl.when(pl.col(c) >= 0).then(pl.col(c)).alias(c) for c in ("epoch", "step")),
         pl.when(known).then(pl.col("device_busy_us")).alias("device_busy_us"),
         pl.lit(file.run, dtype=pl.String).alias("run"),
         pl.lit(file.attempt, dtype=pl.Int64).alias("attempt"),
         pl.lit(file.host, dtype=pl.String).alias("host"),
     )
-    return result
