@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import http.server
 import importlib
+import json
 import re
 import shutil
 import socket
@@ -296,6 +297,25 @@ def test_alert_rules(file: str) -> None:
     folder = Path(__file__).parents[2] / "docs" / "assets" / "metrics"
     words = ["test", "rules"] if file.endswith("-test.yml") else ["check", "rules"]
     done = subprocess.run([promtool, *words, file], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboard_asks_for_what_is_exported(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "docs" / "assets" / "metrics"
+    board = json.loads((folder / "grafana.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    names = {name for expr in asked for name in re.findall(r"dftracer_\w+", expr)}
+    exported = {
+        name + end for name in (*FAMILIES, "dftracer_device_busy_ratio") for end in ("", "_sum", "_count")
+    }
+    assert names <= exported
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    rules = [{"record": f"panel:{i}", "expr": expr} for i, expr in enumerate(asked)]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "board", "rules": rules}]}))
+    words = [promtool, "check", "rules", str(tmp_path / "rules.yml")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
