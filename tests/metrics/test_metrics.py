@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from dftracer.metrics._exporter import wanted
-from dftracer.metrics._figures import Figures
+from dftracer.metrics._figures import Figures, labels
 from dftracer.metrics._prometheus import address, exposition
 from support.process import clean_environment
 from support.trace import read_directory
@@ -423,6 +423,27 @@ def test_mistakes_cost_one_line(tmp_path: Path, text: str, part: str) -> None:
     assert part in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert (tmp_path / "m.prom").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "job"),
+    [
+        ({"DFTRACER_RUN_NAME": "mine", "SLURM_JOB_NAME": "theirs"}, "mine"),
+        ({"SLURM_JOB_NAME": "theirs"}, "theirs"),
+        ({"TORCHELASTIC_RUN_ID": "elastic"}, "elastic"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "program"),
+        ({"TORCHELASTIC_RUN_ID": "9a1967b0-9551-40a1-82dd-899e593d2723"}, "program"),
+    ],
+)
+def test_what_the_job_is_called(
+    environment: dict[str, str], job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DFTRACER_RUN_NAME", "SLURM_JOB_NAME", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/a/program.py", raising=False)
+    assert labels()["job"] == job
 
 
 def test_several_targets() -> None:
