@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer._set_aside import EXPORTED
+from dftracer._torch_files import EXPORTED
 from dftracer.cli.chrome_tracks import FEEDING, ProcessTracks, Tracks
 from dftracer.load.chunk import MISSING, Chunk
 from dftracer.load.lanes import assign_lanes

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from dftracer._units import bytes_text, plural, seconds_text
+from dftracer._text import bytes_text, plural, seconds_text
 from dftracer.postmortem.evidence import Evidence, RankEvidence
 from dftracer.postmortem.stacks import Process, Tree, rank_set, shown_frames
 
