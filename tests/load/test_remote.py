@@ -160,14 +160,16 @@ def test_runs_of_large_files_are_told_by_their_ends_and_step_rows(
     # What only events could tell is not known.
     assert (told["steps"], told["samples_per_s"], told["bound"]) == (None, None, None)
     assert told["path"] == "counting:///bucket/large"
-    table = np.zeros((5, len(COLUMNS)), np.int64)
+    table = np.zeros((50, len(COLUMNS)), np.int64)
     table[:, COLUMNS.index("wall_us")] = 2000
+    table[:, COLUMNS.index("fetch_wait_us")] = 1500
+    table[:, COLUMNS.index("forward_us")] = 500
     table[:, COLUMNS.index("samples")] = 8
-    table[:, COLUMNS.index("step")] = range(5)
-    table[:, COLUMNS.index("start_us")] = [1_000_000 + i * 2000 for i in range(5)]
+    table[:, COLUMNS.index("step")] = range(50)
+    table[:, COLUMNS.index("start_us")] = [1_000_000 + i * 2000 for i in range(50)]
     fs.pipe_file(f"{stem}.rows", pack_rows(table, {"run": told["run"]}))
     (told,) = _json(capsys, "runs", "counting://bucket/large")
-    assert (told["steps"], told["samples_per_s"], told["bound"]) == (5, 4000, None)
+    assert (told["steps"], told["samples_per_s"], told["bound"]) == (50, 4000, "input")
 
 
 def test_one_file_by_its_url(job: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from dftracer._units import counted, plural
+from dftracer._text import counted, plural
 from dftracer.analyze import rules_input, rules_io, rules_job, rules_machine, rules_steps, trust, views
 from dftracer.analyze.account import Account
 from dftracer.analyze.bound import Bound, find_bound, view_of

@@ -82,8 +82,8 @@ def _partial(file: RowFile) -> Partial:
     table = StepTable(start, start, end, step, epoch, "fetch" if waited else "block")
     table.loop = np.cumsum((flags & LOOP_BEGINS) != 0).astype(np.int64)
     table.flags = flags & (FORWARD_UNSEEN | INFERENCE)
-    first = min(int(start[0]), *(int(b) for b in between[:1, _START]))
-    last = max(int(end[-1]), *(int(e) for e in _ends(between[-1:])))
+    first = min([int(start[0]), *(int(b) for b in between[:1, _START])])
+    last = max([int(end[-1]), *(int(e) for e in _ends(between[-1:]))])
     out = Partial(_process(file, first, last), first_us=first, last_us=last, steps=table)
     # After the last step, what is in no stage is the end of the process, not of the training.
     tail = between[between[:, _START] >= start[-1]].sum(axis=0)

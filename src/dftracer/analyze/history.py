@@ -264,6 +264,9 @@ def _mind_remote_files(row: RunRow, files: list[Path]) -> None:
     row.samples_per_s = round(samples * 1e6 / int(wall.sum()), 6) if samples and wall.sum() else None
     if (slowest.column("flags") & DEVICE).any():
         row.gpu_busy = round(min(1.0, int(slowest.column("device_busy_us").sum()) / int(wall.sum())), 6)
+    judged = analyze([each.path for each in ranks], run=row.run)
+    row.bound = None if judged.bound is None else judged.bound.part.id
+    row.verdict = judged.verdict
 
 
 def _judge(row: RunRow, a: Analysis) -> None:

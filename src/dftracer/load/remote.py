@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dftracer._packages import need
 from dftracer.format.files import ROWS_SUFFIX, SUFFIXES, NoTraces
 from dftracer.format.members import MAGIC, member_index
-from dftracer.load._need import need
 
 __all__ = ["Origin", "backing_off", "is_url", "local", "origin", "store_of"]
 
@@ -97,7 +97,7 @@ def store_of(url: str) -> tuple[Any, str]:
 
 
 def need_error(text: str) -> ImportError:
-    from dftracer.load._need import MissingExtra  # noqa: PLC0415
+    from dftracer._packages import MissingExtra  # noqa: PLC0415
 
     return MissingExtra(f"{text}; for S3: pip install 'pydftracer[remote]'")
 

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dftracer._columns import Column
-from dftracer._units import plural, seconds_text
+from dftracer._text import Column, plural, seconds_text
 from dftracer.analyze.fleet import Fleet, SlowGroup
 from dftracer.report.jobs import page
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing
 from dftracer.cli.showing import print_json
@@ -148,7 +148,7 @@ def _write_for_hta(args: argparse.Namespace) -> int:
 
 
 def _write_batches(trace: Any, path: Any, kind: str) -> int:
-    from dftracer.load._need import need
+    from dftracer._packages import need
     from dftracer.load.arrow import schema
 
     pa = need("pyarrow")

@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from dftracer._encoding import has_unicode
-from dftracer._terminal import safe_console
+from dftracer._terminal import has_unicode, safe_console
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing, check_output
 from dftracer.cli.showing import console, progress

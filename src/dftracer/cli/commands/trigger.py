@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.outputs import appearing
 from dftracer.cli.showing import print_json
