@@ -25,6 +25,7 @@
 #include "record/progress.hpp"
 #include "record/quiet_writes.hpp"
 #include "session/session.hpp"
+#include "write/black_box.hpp"
 
 namespace dft::py {
 namespace {
@@ -444,6 +445,7 @@ void Watch::report(const Seen& seen, int64_t idle, int because_of) {
     hung_since_ = std::max({seen.moved, began_, resumed_});
     name_.clear();
     ended_ = "null";
+    ask_to_keep("hang");
   }
   bool saved = save();
   if (because_of >= 0) return;
