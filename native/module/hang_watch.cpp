@@ -25,6 +25,7 @@
 #include "record/progress.hpp"
 #include "record/quiet_writes.hpp"
 #include "session/session.hpp"
+#include "write/black_box.hpp"
 
 namespace dft::py {
 namespace {
@@ -274,7 +275,7 @@ bool Watch::is_watched(const Seen& seen, int64_t idle, bool* patient) {
   if (g_in_group || special) return true;
   if (seen.doing == Doing::kBetween) return false;
   if (seen.doing == Doing::kOwnCode && seen.stepped)  // maybe after the last step
-    return blocked && !program_has_ended();
+    return blocked;
   return true;
 }
 
@@ -302,7 +303,8 @@ void Watch::look_once() {
   if (known_ < kFewPauses) usual = std::max(usual, longest_ever_);
   int64_t limit = std::max((patient ? kPatient : 1) * patience, kUsual * usual);
   if (!unwatched && idle > limit) {
-    if (!said_) report(seen, idle, -1);
+    // Alone, it may take its time to leave.
+    if (!said_ && (g_in_group || !program_has_ended())) report(seen, idle, -1);
   } else if (!hung_since_ && idle > patience / 2) {
     if (int other = others_hang(seen); other >= 0) report(seen, idle, other);
   }
@@ -444,6 +446,7 @@ void Watch::report(const Seen& seen, int64_t idle, int because_of) {
     hung_since_ = std::max({seen.moved, began_, resumed_});
     name_.clear();
     ended_ = "null";
+    ask_to_keep("hang");
   }
   bool saved = save();
   if (because_of >= 0) return;

@@ -23,6 +23,10 @@ struct Settings {
   uint64_t member_size = 512 * 1024;
   uint64_t flush_ms = 100;
   uint64_t counter_ms = 0;
+  bool aggregate = false;
+  bool aggregate_selected = false;
+  std::string aggregation_file;
+  uint64_t interval_ms = 1000;
   uint64_t hang_s = 0;
   uint64_t rotate_size = 0;
   uint64_t rotate_keep = 0;

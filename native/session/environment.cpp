@@ -170,6 +170,12 @@ Settings settings_from(const SettingValues& values) {
   if (member_size) s.member_size = member_size;
   number("flush_ms", &s.flush_ms);
   number("counter_ms", &s.counter_ms);
+  number("enable_aggregation", &s.aggregate);
+  std::string aggregation_type;
+  text("aggregation_type", &aggregation_type);
+  s.aggregate_selected = aggregation_type == "SELECTIVE";
+  text("aggregation_file", &s.aggregation_file);
+  number("trace_interval_ms", &s.interval_ms);
   number("hang_s", &s.hang_s);
   number("rotate_size", &s.rotate_size);
   number("rotate_keep", &s.rotate_keep);

@@ -27,6 +27,7 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   append_arg(args, "dropped_size_limit", int64_t(limit));
   if (in_signal) append_arg(args, "dropped_in_signal", int64_t(in_signal));
   if (memory) append_arg(args, "dropped_memory", int64_t(memory));
+  if (sums_.enabled()) append_arg(args, "aggregated", int64_t(events_summed_));
   if (uint64_t cut = g_cut_values.load()) append_arg(args, "values_cut", int64_t(cut));
   append_arg(args, "bytes", int64_t(bytes()));
   append_arg(args, "members", int64_t(members_));
@@ -147,6 +148,7 @@ void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
   if (complete_ && over_limit() && std::any_of(slots.begin(), slots.end(), left)) complete_ = pump(slots, true);
   if (!complete_ || !file_.is_open()) return;
   last_part_ = true;
+  append_sums();
   complete_ = cut_member(slots);
   size_before_closing_ = complete_ ? file_size_ : 0;
   complete_ = complete_ && write_closing(own_cpu_ns, true);

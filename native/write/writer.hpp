@@ -10,6 +10,7 @@
 #include "record/clock.hpp"
 #include "record/ring_file.hpp"
 #include "record/settings.hpp"
+#include "write/aggregation.hpp"
 #include "write/black_box.hpp"
 #include "write/file_names.hpp"
 #include "write/gzip.hpp"
@@ -71,7 +72,7 @@ class Writer {
   // For the open file; it keeps its name if the new one is not available.
   bool rename_to(const std::string& path);
 
-  bool has_open_tail() const { return file_.is_open() && spool_used_ > 0; }
+  bool has_open_tail() const { return file_.is_open() && (spool_used_ > 0 || !sums_.empty()); }
   bool opened() const { return file_.is_open(); }
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return earlier_parts_ + file_size_; }
@@ -89,6 +90,11 @@ class Writer {
   void remember(std::string_view lines);
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
   void count_taken(const LineFormatter::Line& line);
+  enum class Summed { kNo, kYes, kNoRoom };
+  Summed sum_up(const Record& r);
+  void append_sums();
+  const std::string& names_of_sum(uint32_t name);
+  size_t room_for_sums() const { return sums_bound_; }
   void publish_count();
   void see_unwritten(const Record& r, int64_t tid);
   void discard(const std::vector<RingSlot*>& slots);
@@ -130,6 +136,14 @@ class Writer {
   Gzip gzip_;
   TraceFile file_;
   FileNames names_;
+  Aggregation sums_;
+  size_t sums_bound_ = 0;       // at most this much text will they be
+  uint64_t events_summed_ = 0;  // over all parts
+  struct Named {
+    std::string name, category, text;
+  };
+  std::unordered_map<uint32_t, Named> summed_names_;       // of both kinds
+  std::unordered_map<std::string, uint32_t> event_names_;  // names that are in the records themselves
   RowMaker rows_;
   TraceFile row_file_;
   uint64_t row_file_size_ = 0;

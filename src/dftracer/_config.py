@@ -322,6 +322,29 @@ SETTINGS: tuple[Setting, ...] = (
         high=3_600_000,
     ),
     Setting(
+        "enable_aggregation",
+        "bool",
+        False,
+        "Write I/O calls as counts, sums and histograms per call, file and interval instead of one by one.",
+    ),
+    Setting(
+        "aggregation_type",
+        "choice",
+        "FULL",
+        "FULL: every I/O call is summed up; SELECTIVE: the events that the rules of "
+        "DFTRACER_AGGREGATION_FILE select, of any category.",
+        choices=("FULL", "SELECTIVE"),
+    ),
+    Setting("aggregation_file", "path", "", "The rules of SELECTIVE: lists `inclusion` and `exclusion`."),
+    Setting(
+        "trace_interval_ms",
+        "int",
+        1000,
+        "The interval, in ms, whose calls are summed up.",
+        low=1,
+        high=3_600_000,
+    ),
+    Setting(
         "hang_s",
         "int",
         60,
@@ -416,6 +439,10 @@ class Settings:
     flush_ms: int
     time_metric: str
     counter_ms: int
+    enable_aggregation: bool
+    aggregation_type: str
+    aggregation_file: str
+    trace_interval_ms: int
     hang_s: int
     device_events: bool
     auto: str

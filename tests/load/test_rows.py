@@ -20,6 +20,7 @@ from dftracer.load.chunk import int64s
 from dftracer.load.rows import (
     BETWEEN,
     COLUMNS,
+    CUT,
     LEARNS,
     RowFile,
     pack_rows,
@@ -280,3 +281,21 @@ def test_a_report_of_a_run_whose_trace_is_gone(tmp_path: Path) -> None:
     )
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_step_of_too_many_events_is_marked(tmp_path: Path) -> None:
+    program = """
+    from dftracer.python import ai, dftracer
+
+    log = dftracer.initialize_log(None, None)
+    for step in ai.dataloader.fetch.iter(range(3)):
+        for item in range(200000 if step == 1 else 10):
+            with ai.data.item:
+                pass
+    """
+    run = run_program(tmp_path, program)
+    (file,) = read_row_files(run.trace_dir)
+    # Its neighbours too, if the writer took them in one go.
+    assert file.column("flags")[1] & CUT
+    assert (file.stages.sum(axis=1) == file.column("wall_us")).all()
+    assert (file.stages >= 0).all()

@@ -29,6 +29,7 @@ class Case:
     same_host: bool = True  # all ranks are on one
     place: str = ""  # where the program's own code spends its time
     from_rows: bool = False  # only step rows are left
+    items: bool = False  # the items that workers make can be seen
 
 
 class Row(NamedTuple):
@@ -248,6 +249,13 @@ TABLE: Final = (
     ),
     Row(
         "input.unseen",
+        "annotated by hand, the items of workers too",
+        lambda c: c.items and c.workers > 0,
+        "Nothing shows what the workers do between their items: annotate the collate_fn (ai.data.collate), or"
+        " record with `dftracer run`, which sees collating.",
+    ),
+    Row(
+        "input.unseen",
         "annotated by hand",
         _always,
         "Annotate the dataset (ai.data.item, ai.data.preprocess) to see what the loader does.",
@@ -322,4 +330,5 @@ def case_of(job: Job, rank: Rank, place: str = "") -> Case:
         same_host=len({r.main.process.host for r in job.ranks}) <= 1,
         place=place,
         from_rows=main.from_rows,
+        items=any(w.lane["items"] for w in rank.workers),
     )

@@ -292,6 +292,8 @@ class _Analyzer:
             counters=join_counters(self.counters),
         )
         whole = self.ai_span or (self.first or 0, self.last or 0)
+        if len(steps) and self._continues:
+            whole = (int(steps.start[0]), whole[1])
         cut = self.process.end is None or bool(self.process.end.get("recovered"))
         marks = phase_marks(self.marks, steps.tid, whole, cut)
         self._tell_life(marks)
@@ -349,12 +351,17 @@ class _Analyzer:
             self._ledger(out, lanes)
         return out, heavy
 
+    @property
+    def _continues(self) -> bool:
+        """Whether what came before is gone: the first file is not the first part of its trace."""
+        return part_of(self.process.file)[1] > 1
+
     def _tell_life(self, marks: Marks) -> None:
         """When the process began and ended, unless only a part of it is looked at."""
         process = self.process
         if not self.whole or process.facts.get(MADE_BY) == SLICE:
             return
-        if part_of(process.file)[1] == 1:  # otherwise what came before is gone
+        if not self._continues:
             marks.born_us = process.start_us if process.born_us is None else process.born_us
         marks.over_us = process.end_us if process.end_us is not None else self.last
         marks.imported_us = self.told.get("imported_us")

@@ -26,6 +26,7 @@ __all__ = [
     "AUTOMATIC",
     "BETWEEN",
     "COLUMNS",
+    "CUT",
     "DEVICE",
     "FORWARD_UNSEEN",
     "INFERENCE",
