@@ -53,7 +53,7 @@ class Run:
 
 
 def clean_environment(**settings: str | None) -> dict[str, str]:
-    """The environment less everything the tracer reads and a terminal's size, plus `settings` (None removes)."""
+    """The environment less what the tracer reads and a terminal's size, plus `settings` (None removes)."""
     env = {
         k: v
         for k, v in os.environ.items()
