@@ -35,6 +35,7 @@ inline constexpr std::string_view kReturn = ",\"ret\":";
 inline constexpr std::string_view kErrno = ",\"errno\":";
 
 inline constexpr std::string_view kCounterCategory = "counter";
+inline constexpr std::string_view kAggregatedArgs = ",\"ph\":\"A\",\"args\":{\"hhash\":\"";
 inline constexpr std::string_view kCounterArgs = ",\"ph\":\"C\",\"args\":{";
 inline constexpr std::string_view kMetadataArgs = ",\"ph\":\"M\",\"args\":{\"hhash\":\"";
 inline constexpr std::string_view kMetadataName = "\",\"name\":";

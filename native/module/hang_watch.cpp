@@ -25,6 +25,7 @@
 #include "record/progress.hpp"
 #include "record/quiet_writes.hpp"
 #include "session/session.hpp"
+#include "write/black_box.hpp"
 
 namespace dft::py {
 namespace {
@@ -269,11 +270,12 @@ bool Watch::is_watched(const Seen& seen, int64_t idle, bool* patient) {
   *patient = special || seen.doing == Doing::kEvaluate || seen.doing == Doing::kBetween ||
              seen.doing == Doing::kNothing || seen.steps < kFirstSteps || known_ < kFewPauses;
   if (seen.doing == Doing::kInfer && !busy(Busy::kCollective)) return false;
-  if (!seen.trains) return g_in_group || busy(Busy::kGroup);
+  bool blocked = (processor_time() - used_then_) * kIdleShare < idle;
+  if (!seen.trains) return (g_in_group || busy(Busy::kGroup)) && blocked;  // what else it may be doing is its affair
   if (g_in_group || special) return true;
   if (seen.doing == Doing::kBetween) return false;
   if (seen.doing == Doing::kOwnCode && seen.stepped)  // maybe after the last step
-    return (processor_time() - used_then_) * kIdleShare < idle && !program_has_ended();
+    return blocked && !program_has_ended();
   return true;
 }
 
@@ -443,6 +445,7 @@ void Watch::report(const Seen& seen, int64_t idle, int because_of) {
     hung_since_ = std::max({seen.moved, began_, resumed_});
     name_.clear();
     ended_ = "null";
+    ask_to_keep("hang");
   }
   bool saved = save();
   if (because_of >= 0) return;

@@ -91,7 +91,10 @@ Doing StepRule::doing() const {
 
 void StepRule::publish(int64_t t) {
   moved(t);
-  now_.at_step.store(number_, std::memory_order_relaxed);
+  // Without a loader, what follows the optimizer belongs to the step that comes.
+  bool next = step_ && step_->stepped && !step_->opener();
+  int64_t number = !next ? number_ : next_number_ >= 0 ? next_number_ : number_ + 1;
+  now_.at_step.store(number, std::memory_order_relaxed);
   now_.doing.store(doing(), std::memory_order_relaxed);
   now_.stepped.store(step_ && step_->stepped, std::memory_order_relaxed);
   bool own = step_ && !fetching_ && !in_model_ && !forward_ && !marked_ && !depth_ && optimizers_.empty() &&
@@ -99,9 +102,6 @@ void StepRule::publish(int64_t t) {
   if (!own) {
     now_.own_since.store(0, std::memory_order_relaxed);
   } else if (!now_.own_since.load(std::memory_order_relaxed)) {
-    // Without a loader, what follows the optimizer belongs to the step that comes.
-    bool next = step_->stepped && !step_->opener();
-    int64_t number = !next ? number_ : next_number_ >= 0 ? next_number_ : number_ + 1;
     now_.step.store(number, std::memory_order_relaxed);
     now_.epoch.store(epoch_, std::memory_order_relaxed);
     now_.own_since.store(t, std::memory_order_release);

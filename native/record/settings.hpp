@@ -10,6 +10,8 @@
 
 namespace dft {
 
+inline constexpr uint64_t kBlackBoxParts = 16;  // files in which the detail of a black box goes round
+
 struct Settings {
   bool compress = true;
   bool inc_metadata = true;
@@ -21,10 +23,15 @@ struct Settings {
   uint64_t member_size = 512 * 1024;
   uint64_t flush_ms = 100;
   uint64_t counter_ms = 0;
+  bool aggregate = false;
+  bool aggregate_selected = false;
+  std::string aggregation_file;
+  uint64_t interval_ms = 1000;
   uint64_t hang_s = 0;
   uint64_t rotate_size = 0;
   uint64_t rotate_keep = 0;
   uint64_t max_size = 0;
+  uint64_t black_box = 0;  // bytes in which detail goes round; 0: all of it is kept
   std::string ring_dir;
   std::string data_dir = "all";
   std::vector<std::string> import_dirs;  // accessed by the interpreter, not by the program

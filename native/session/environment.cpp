@@ -170,10 +170,26 @@ Settings settings_from(const SettingValues& values) {
   if (member_size) s.member_size = member_size;
   number("flush_ms", &s.flush_ms);
   number("counter_ms", &s.counter_ms);
+  number("enable_aggregation", &s.aggregate);
+  std::string aggregation_type;
+  text("aggregation_type", &aggregation_type);
+  s.aggregate_selected = aggregation_type == "SELECTIVE";
+  text("aggregation_file", &s.aggregation_file);
+  number("trace_interval_ms", &s.interval_ms);
   number("hang_s", &s.hang_s);
   number("rotate_size", &s.rotate_size);
   number("rotate_keep", &s.rotate_keep);
   number("max_size", &s.max_size);
+  std::string mode;
+  text("mode", &mode);
+  if (mode == "BLACKBOX") {
+    uint64_t megabytes = 0;
+    number("blackbox_mb", &megabytes);
+    s.black_box = megabytes << 20;
+    s.rotate_size = s.black_box / kBlackBoxParts;
+    s.rotate_keep = s.max_size = 0;
+    s.facts.emplace_back("mode", "blackbox");
+  }
   text("ring_dir", &s.ring_dir);
   text("data_dir", &s.data_dir);
   text("log_file", &s.prefix);

@@ -1,5 +1,6 @@
 // How a trace file ends: the closing record, and the next part of a rotated trace.
 #include <algorithm>
+#include <utility>
 
 #include "format/arguments.hpp"
 #include "format/envelope.hpp"
@@ -26,6 +27,7 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   append_arg(args, "dropped_size_limit", int64_t(limit));
   if (in_signal) append_arg(args, "dropped_in_signal", int64_t(in_signal));
   if (memory) append_arg(args, "dropped_memory", int64_t(memory));
+  if (sums_.enabled()) append_arg(args, "aggregated", int64_t(events_summed_));
   if (uint64_t cut = g_cut_values.load()) append_arg(args, "values_cut", int64_t(cut));
   append_arg(args, "bytes", int64_t(bytes()));
   append_arg(args, "members", int64_t(members_));
@@ -65,23 +67,75 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
 bool Writer::rotate() {
   if (!write_closing(0, false)) return false;
   earlier_parts_ += file_size_;
-  earlier_files_.emplace_back(file_.path(), file_.id());
+  earlier_files_.push_back({file_.path(), file_.id(), file_size_, keep_part_});
+  keep_part_ = std::exchange(keep_next_part_, false);
   file_.close();
   ++part_;
-  remove_oldest_parts();
+  if (settings_.black_box) {
+    go_round();
+  } else {
+    remove_oldest_parts();
+  }
   std::string part = "-part" + std::to_string(part_);
   requested_path_ = with_suffix(stem_ + part, settings_.compress);
   fallback_path_ = with_suffix(fallback_stem_ + part, settings_.compress);
   return ensure_open();
 }
 
+void Writer::remove_part(size_t at) {
+  remove_if_same(earlier_files_[at].path, earlier_files_[at].file);
+  earlier_files_.erase(earlier_files_.begin() + ptrdiff_t(at));
+}
+
 void Writer::remove_oldest_parts() {
   if (settings_.rotate_keep == 0) earlier_files_.clear();
-  while (settings_.rotate_keep && earlier_files_.size() >= settings_.rotate_keep) {
-    const auto& [path, file] = earlier_files_.front();
-    remove_if_same(path, file);
-    earlier_files_.erase(earlier_files_.begin());
+  while (settings_.rotate_keep && earlier_files_.size() >= settings_.rotate_keep) remove_part(0);
+}
+
+// Makes room for the next part. Parts with a trouble stay longer, but never take more than half of the room: the
+// newest detail is what a sudden end will be explained by.
+void Writer::go_round() {
+  uint64_t all = 0, kept = 0;
+  for (const EarlierFile& e : earlier_files_) {
+    all += e.size;
+    if (e.kept) kept += e.size;
   }
+  for (EarlierFile& e : earlier_files_) {
+    if (kept <= settings_.black_box / 2) break;
+    if (e.kept) kept -= e.size;
+    e.kept = false;
+  }
+  // A part may be longer than intended by one member.
+  uint64_t next = settings_.rotate_size + std::min(settings_.member_size / 4, settings_.rotate_size);
+  while (!earlier_files_.empty() && all + next > settings_.black_box) {
+    auto oldest = std::find_if(earlier_files_.begin(), earlier_files_.end(), [](auto& e) { return !e.kept; });
+    if (oldest == earlier_files_.end()) oldest = earlier_files_.begin();
+    all -= oldest->size;
+    remove_part(size_t(oldest - earlier_files_.begin()));
+  }
+}
+
+// The part in use is kept; also the one before if it has hardly begun, and the next if it is nearly over.
+void Writer::keep_detail(const char* reason, const StepRow* row) {
+  keep_part_ = true;
+  if (2 * file_size_ < settings_.rotate_size && !earlier_files_.empty()) earlier_files_.back().kept = true;
+  keep_next_part_ |= 4 * file_size_ > 3 * settings_.rotate_size;
+  if (std::string_view(reason) == "trigger" && std::exchange(triggered_part_, part_) == part_) return;
+  std::string args;
+  append_arg(args, "reason", reason);
+  if (row) append_arg(args, "step", black_box_.last_step());
+  if (row && row->epoch >= 0) append_arg(args, "epoch", row->epoch);
+  uint64_t ts = clock_.to_epoch_ns(take_anchor().ticks) / 1000;
+  FileHeader* h = rings_.header();
+  add_line(lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "kept", ts, args), ts);
+}
+
+void Writer::watch_for_trouble(const std::vector<StepRow>& rows) {
+  if (!settings_.black_box || !file_.is_open()) return;
+  for (const StepRow& row : rows)
+    if (const char* reason = black_box_.see(row)) keep_detail(reason, &row);
+  if (const char* reason = black_box_.look(directory_of(file_.path()), monotonic_ns())) keep_detail(reason, nullptr);
+  if (const char* reason = asked_to_keep()) keep_detail(reason, nullptr);
 }
 
 void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
@@ -94,6 +148,7 @@ void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
   if (complete_ && over_limit() && std::any_of(slots.begin(), slots.end(), left)) complete_ = pump(slots, true);
   if (!complete_ || !file_.is_open()) return;
   last_part_ = true;
+  append_sums();
   complete_ = cut_member(slots);
   size_before_closing_ = complete_ ? file_size_ : 0;
   complete_ = complete_ && write_closing(own_cpu_ns, true);

@@ -217,6 +217,22 @@ std::string LineFormatter::counter_line(uint64_t id, std::string_view name, uint
   return out;
 }
 
+std::string LineFormatter::aggregated_line(uint64_t id, std::string_view names, uint64_t ts_us,
+                                           std::string_view args) const {
+  std::string out(envelope::kId);
+  append_int(out, int64_t(id));
+  out += names;
+  append_int(out, int64_t(pid_));
+  out += envelope::kTs;
+  append_int(out, int64_t(ts_us));
+  out += envelope::kAggregatedArgs;
+  out += host_hash_;
+  out += '"';
+  out += args;
+  out += envelope::kEnd;
+  return out;
+}
+
 std::string LineFormatter::event_line(uint64_t id, int64_t tid, std::string_view name, uint64_t ts_us,
                                       std::string_view args) const {
   std::string out;

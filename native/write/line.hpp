@@ -33,6 +33,10 @@ class LineFormatter {
   std::string metadata_line(uint64_t id, int64_t tid, std::string_view kind, std::string_view key,
                             std::string_view value, std::string_view more_args = {}) const;
   std::string event_line(uint64_t id, int64_t tid, std::string_view name, uint64_t ts_us, std::string_view args) const;
+  // `names`: what names_text() or envelope::append_names() gives; `args` follow the host's hash.
+  std::string aggregated_line(uint64_t id, std::string_view names, uint64_t ts_us, std::string_view args) const;
+  const std::string& names_text(uint32_t name) { return prefix(name).text; }
+  std::pair<std::string, std::string> names_of(uint32_t name) const { return lookup_(name); }
   std::string counter_line(uint64_t id, std::string_view name, uint64_t ts_us, std::string_view args) const;
 
  private:

@@ -14,6 +14,7 @@ namespace dft {
 namespace {
 
 constexpr size_t kMostEvents = 1 << 16;  // of a thread, waiting for the end of its step
+constexpr size_t kMostKept = 1 << 17;    // of all threads together: 4 MiB
 constexpr size_t kMostKinds = 4096;
 constexpr size_t kMostThreads = 256;
 constexpr size_t kMostMarks = 1 << 14;
@@ -153,7 +154,10 @@ RowMaker::Thread& RowMaker::thread(int64_t tid) {
     if (t.tid == tid) return t;
   if (threads_.size() >= kMostThreads) {  // of many short ones the first is the oldest
     auto idle = std::find_if(threads_.begin(), threads_.end(), [](const Thread& t) { return t.number < 0; });
-    if (idle != threads_.end()) threads_.erase(idle);
+    if (idle != threads_.end()) {
+      kept_ -= idle->events.size();
+      threads_.erase(idle);
+    }
   }
   threads_.emplace_back();
   threads_.back().tid = tid;
@@ -161,11 +165,20 @@ RowMaker::Thread& RowMaker::thread(int64_t tid) {
 }
 
 void RowMaker::keep(Thread& t, const Event& event) {
-  if (t.events.size() >= kMostEvents) {  // the oldest half: a process without steps only has them in vain
-    t.events.erase(t.events.begin(), t.events.begin() + kMostEvents / 2);
-    t.cut = true;
-  }
+  if (t.events.size() >= kMostEvents) drop_half(t);
+  if (kept_ >= kMostKept)
+    for (Thread& each : threads_) drop_half(each);
   t.events.push_back(event);
+  ++kept_;
+}
+
+// The older half: a process without steps keeps them in vain.
+void RowMaker::drop_half(Thread& t) {
+  size_t gone = (t.events.size() + 1) / 2;
+  t.events.erase(t.events.begin(), t.events.begin() + ptrdiff_t(gone));
+  t.events.shrink_to_fit();
+  t.cut |= gone > 0;
+  kept_ -= gone;
 }
 
 // Without memory a row is less exact; the trace is not affected.
@@ -464,7 +477,9 @@ void RowMaker::forget(Thread& t) {
   for (Thread& each : threads_) {
     if (&each != &t && (each.number >= 0 || !longest)) continue;
     auto gone = [&](const Event& e) { return e.end <= t.last_end; };
+    size_t before = each.events.size();
     each.events.erase(std::remove_if(each.events.begin(), each.events.end(), gone), each.events.end());
+    kept_ -= before - each.events.size();
     each.cut = false;
   }
   t.compile.erase(std::remove_if(t.compile.begin(), t.compile.end(), over), t.compile.end());

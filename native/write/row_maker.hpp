@@ -94,6 +94,7 @@ class RowMaker {
   EventKind kind_of(const Record& r, std::string_view payload);
   Thread& thread(int64_t tid);
   void keep(Thread& t, const Event& event);
+  void drop_half(Thread& t);
   void see_body(Thread& t, const Record& r, std::string_view args, int64_t start, int64_t end);
   void see_update(Thread& t, int64_t start, int64_t end, std::string_view args);
   void settle(Thread& t);
@@ -113,6 +114,7 @@ class RowMaker {
   std::unordered_map<std::string, EventKind> by_text_;
   std::string key_;
   std::vector<Thread> threads_;
+  size_t kept_ = 0;  // events of all of them
   Spans evaluations_;
   std::vector<int64_t> learns_, updates_;  // when backward passes and `compute.step` began, in any thread
   int64_t device_us_ = 0;

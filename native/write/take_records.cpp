@@ -1,7 +1,10 @@
 // The writer's way from the rings to the spool.
 #include <algorithm>
+#include <bit>
 #include <new>
+#include <tuple>
 
+#include "format/arguments.hpp"
 #include "format/envelope.hpp"
 #include "format/io_calls.hpp"
 #include "record/large_payloads.hpp"
@@ -77,7 +80,7 @@ void Writer::publish_count() {
 
 void Writer::add_line(std::string_view text, uint64_t ts_us) {
   FileHeader* h = rings_.header();
-  if (over_limit() || spool_used_ + text.size() > h->spool_capacity) {
+  if (over_limit() || spool_used_ + room_for_sums() + text.size() > h->spool_capacity) {
     h->dropped[int(over_limit() ? Drop::kSizeLimit : Drop::kRingFull)].fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -94,11 +97,99 @@ void Writer::name_thread(RingSlot* slot, int64_t tid) {
   if (tid == int64_t(h->pid)) return;  // the prelude has it
   std::string text =
       lines_.metadata_line(h->next_id.fetch_add(1), tid, "thread_name", std::to_string(tid), "thread_name");
-  if (spool_used_ + text.size() > h->spool_capacity) return;
+  if (spool_used_ + room_for_sums() + text.size() > h->spool_capacity) return;
   MemberFacts facts;
   facts.count(0);
   append(text, facts);
   ++records_in_file_;
+}
+
+namespace {
+
+enum class Moves : uint8_t { kNothing, kBytes, kItems };
+
+// Which calls return how much they moved: bytes, or items of a size that is among their values.
+constexpr Moves moves(std::string_view role, std::string_view name) {
+  if (role != "read" && role != "write" && role != "transfer") return Moves::kNothing;
+  bool items = name.starts_with("fread") || name.starts_with("fwrite") || name.starts_with("__fread");
+  return items ? Moves::kItems : Moves::kBytes;
+}
+
+constexpr Moves kMoves[] = {
+#define IO_CALL(category, event, role, ...) moves(#role, #event),
+#include "format/io_hooks.def"
+};
+
+int64_t bytes_moved(const IoPayload& io, const char* values) {
+  if (io.call >= std::size(kMoves) || kMoves[io.call] == Moves::kNothing || !io.has_ret || io.ret <= 0) return 0;
+  if (kMoves[io.call] == Moves::kBytes || io.values == 0) return io.ret;
+  int64_t size;
+  memcpy(&size, values, sizeof size);
+  return size > 0 ? io.ret * size : io.ret;
+}
+
+constexpr uint32_t kOwnName = 1u << 31;  // the number of a name that is in the records, not among the interned ones
+constexpr size_t kLongestSum = 1400;     // without its names
+
+}  // namespace
+
+const std::string& Writer::names_of_sum(uint32_t name) { return summed_names_.at(name).text; }
+
+Writer::Summed Writer::sum_up(const Record& r) {
+  if (r.kind != Kind::kIo && (!sums_.selective() || (r.kind != Kind::kSpan && r.kind != Kind::kEvent)))
+    return Summed::kNo;
+  if (r.flags & kOtherLane) return Summed::kNo;
+  uint32_t name = r.name;
+  if (r.kind == Kind::kEvent) {
+    std::string_view payload = payload_of(r);
+    Strings s;
+    memcpy(&s, payload.data(), sizeof s);
+    std::string both(payload.substr(sizeof s, s.first_size + s.second_size));
+    both.insert(s.first_size, 1, '\0');
+    name = event_names_.try_emplace(std::move(both), kOwnName + uint32_t(event_names_.size())).first->second;
+    auto [named, is_new] = summed_names_.try_emplace(name);
+    if (is_new) {
+      named->second.name = payload.substr(sizeof s, s.first_size);
+      named->second.category = payload.substr(sizeof s + s.first_size, s.second_size);
+      envelope::append_names(named->second.text, named->second.name, named->second.category, rings_.header()->pid);
+    }
+  } else if (auto [named, is_new] = summed_names_.try_emplace(name); is_new) {
+    std::tie(named->second.name, named->second.category) = lines_.names_of(name);
+    named->second.text = lines_.names_text(name);
+  }
+  const Named& named = summed_names_.at(name);
+  bool absolute = r.flags & kAbsoluteTime;
+  uint64_t start = (absolute ? r.start : clock_.to_epoch_ns(r.start)) / 1000;
+  uint64_t end = (absolute ? r.end : clock_.to_epoch_ns(r.end)) / 1000;
+  uint64_t us = end > start ? end - start : 0;
+  if (named.category == envelope::kTracerCategory) return Summed::kNo;
+  if (sums_.selective() && !sums_.matches({named.category, named.name, int64_t(start), int64_t(us)}))
+    return Summed::kNo;
+  size_t bound = kLongestSum + named.text.size();
+  if (spool_used_ + sums_bound_ + bound > rings_.header()->spool_capacity) return Summed::kNoRoom;
+  IoPayload io{};
+  if (r.kind == Kind::kIo) memcpy(&io, r.payload(), sizeof io);
+  size_t before = sums_.size();
+  Aggregation::Sum& sum = sums_.of(name, io.file, start);
+  if (sums_.size() != before) sums_bound_ += bound;
+  Aggregation::add(sum, us, bytes_moved(io, r.payload() + sizeof io), io.error != 0);
+  return Summed::kYes;
+}
+
+// With everything that is written, so that a killed process has lost none of what is no longer in its rings.
+void Writer::append_sums() {
+  if (sums_.empty()) return;
+  FileHeader* h = rings_.header();
+  sums_bound_ = 0;
+  for (const auto& [key, sum] : sums_.take()) {
+    if (settings_.rotate_size && key.file) name_file(key.file, int64_t(h->pid));
+    uint64_t ts = key.interval * sums_.interval_us();
+    MemberFacts facts;
+    facts.count(ts);
+    append(lines_.aggregated_line(h->next_id.fetch_add(1), names_of_sum(key.name), ts, sums_.arguments(key, sum)),
+           facts);
+    ++records_in_file_;
+  }
 }
 
 void Writer::name_files(const Record& r, int64_t tid) {
@@ -116,7 +207,8 @@ void Writer::name_files(const Record& r, int64_t tid) {
 void Writer::name_file(uint64_t hash, int64_t tid) {
   constexpr size_t kLongestName = 32 * 1024;  // a path of 4 KiB, all of it escaped
   FileHeader* h = rings_.header();
-  if (spool_used_ + kLongestName > h->spool_capacity) return;  // next time: the spool is about to be emptied
+  if (spool_used_ + room_for_sums() + kLongestName > h->spool_capacity)
+    return;  // next time: the spool is about to be emptied
   std::string_view path = names_.missing(hash);
   if (path.empty()) return;
   char hex[17];
@@ -167,10 +259,25 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
       slot->read += r.size;
       continue;
     }
+    if (sums_.enabled()) {
+      Summed summed = sum_up(r);
+      if (summed == Summed::kYes) {
+        release_payload(r);
+        slot->read += r.size;
+        ++taken_in_part_;
+        ++events_taken_;
+        ++events_summed_;
+        continue;
+      }
+      if (summed == Summed::kNoRoom && (spool_used_ > 0 || !sums_.empty())) {
+        room = false;
+        break;
+      }
+    }
     if (r.kind == Kind::kIo && settings_.rotate_size) name_files(r, tid);
     size_t bound = lines_.bound(r);
-    if (spool_used_ + bound > h->spool_capacity) {
-      if (spool_used_ > 0 || bound <= h->spool_capacity) {
+    if (spool_used_ + room_for_sums() + bound > h->spool_capacity) {
+      if (spool_used_ > 0 || !sums_.empty() || bound <= h->spool_capacity) {
         room = false;
         break;
       }
@@ -252,7 +359,7 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
   bool nothing = true;
   for (RingSlot* s : slots) nothing &= s->map.header->head.load(std::memory_order_acquire) == s->read;
   if (nothing && !file_.is_open()) return true;  // a process without records leaves no file
-  if (nothing && uncommitted() == 0 && tail_committed_ == 0) return true;
+  if (nothing && uncommitted() == 0 && tail_committed_ == 0 && sums_.empty()) return true;
   if (!ensure_open()) return false;
   if (over_limit()) {
     warn_once("the trace has reached DFTRACER_MAX_SIZE; further events are dropped and counted");
@@ -267,7 +374,7 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
   uint64_t now = monotonic_ns();
   if (spool_used_ >= kCutSize && !cut_member(slots)) return false;
   bool due = now - last_commit_ns_ >= settings_.flush_ms * kMillisecond / 2;
-  if (uncommitted() && (force || due) && !commit_tail(slots)) return false;
+  if ((uncommitted() || !sums_.empty()) && (force || due) && !commit_tail(slots)) return false;
   if (tail_committed_ && now - tail_since_ns_ > kTailAge && !cut_member(slots)) return false;
   // Only if something was written: then the number is known to be ours, and not reused by the program.
   if (commits_.load(std::memory_order_relaxed) != commits_before && file_.vanished())

@@ -9,7 +9,9 @@
 namespace dft {
 
 Writer::Writer(const Settings& settings, RingFile& rings, ClockMap& clock, LineFormatter& lines)
-    : settings_(settings), rings_(rings), clock_(clock), lines_(lines), names_(settings.rotate_size != 0) {}
+    : settings_(settings), rings_(rings), clock_(clock), lines_(lines), names_(settings.rotate_size != 0) {
+  sums_.setup(settings);
+}
 
 void Writer::set_target(std::string requested_path, std::string fallback_path, Claimant claimant) {
   requested_path_ = std::move(requested_path);
@@ -99,6 +101,7 @@ void Writer::write_rows() {
   constexpr size_t kMostUnwritten = 4 << 20;
   rows_.settle();
   std::vector<StepRow> rows = rows_.take();
+  watch_for_trouble(rows);
   std::string told = rows_.take_told();
   if (!told.empty() && row_facts_.find("\"rank\":") == row_facts_.npos) {
     row_facts_ += told;
@@ -202,6 +205,7 @@ void Writer::empty_spool() {
 
 // Writes everything in the spool as one member, replacing what the file has of it.
 bool Writer::commit_whole(const std::vector<RingSlot*>& slots) {
+  if (!slots.empty()) append_sums();
   MemberFacts facts = tail_facts_;
   facts.merge(new_facts_);
   bool replacing = tail_committed_ > 0;
@@ -215,6 +219,7 @@ bool Writer::commit_tail(const std::vector<RingSlot*>& slots) {
     if (!commit_whole(slots)) return false;
     tail_since_ns_ = last_commit_ns_;
   } else {
+    if (!slots.empty()) append_sums();
     if (tail_committed_ == 0) {
       tail_since_ns_ = monotonic_ns();
       rings_.header()->tail_offset.store(file_size_, std::memory_order_release);
@@ -231,6 +236,7 @@ bool Writer::commit_tail(const std::vector<RingSlot*>& slots) {
 }
 
 bool Writer::cut_member(const std::vector<RingSlot*>& slots) {
+  if (!slots.empty()) append_sums();
   if (spool_used_ > 0) {
     bool plain_tail = !settings_.compress && !rewriting_;
     if (plain_tail ? uncommitted() && !commit_tail(slots) : !commit_whole(slots)) return false;

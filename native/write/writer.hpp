@@ -10,6 +10,8 @@
 #include "record/clock.hpp"
 #include "record/ring_file.hpp"
 #include "record/settings.hpp"
+#include "write/aggregation.hpp"
+#include "write/black_box.hpp"
 #include "write/file_names.hpp"
 #include "write/gzip.hpp"
 #include "write/line.hpp"
@@ -70,7 +72,7 @@ class Writer {
   // For the open file; it keeps its name if the new one is not available.
   bool rename_to(const std::string& path);
 
-  bool has_open_tail() const { return file_.is_open() && spool_used_ > 0; }
+  bool has_open_tail() const { return file_.is_open() && (spool_used_ > 0 || !sums_.empty()); }
   bool opened() const { return file_.is_open(); }
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return earlier_parts_ + file_size_; }
@@ -88,6 +90,11 @@ class Writer {
   void remember(std::string_view lines);
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
   void count_taken(const LineFormatter::Line& line);
+  enum class Summed { kNo, kYes, kNoRoom };
+  Summed sum_up(const Record& r);
+  void append_sums();
+  const std::string& names_of_sum(uint32_t name);
+  size_t room_for_sums() const { return sums_bound_; }
   void publish_count();
   void see_unwritten(const Record& r, int64_t tid);
   void discard(const std::vector<RingSlot*>& slots);
@@ -106,6 +113,10 @@ class Writer {
   bool settle_name();
   Claim claim(const std::string& path);
   void remove_oldest_parts();
+  void remove_part(size_t at);
+  void go_round();
+  void keep_detail(const char* reason, const StepRow* row);
+  void watch_for_trouble(const std::vector<StepRow>& rows);
   bool over_limit() const { return settings_.max_size && bytes() >= settings_.max_size; }
   std::string_view encode(std::string_view text, const MemberFacts& facts);
   void append(std::string_view text, const MemberFacts& facts);
@@ -125,6 +136,14 @@ class Writer {
   Gzip gzip_;
   TraceFile file_;
   FileNames names_;
+  Aggregation sums_;
+  size_t sums_bound_ = 0;       // at most this much text will they be
+  uint64_t events_summed_ = 0;  // over all parts
+  struct Named {
+    std::string name, category, text;
+  };
+  std::unordered_map<uint32_t, Named> summed_names_;       // of both kinds
+  std::unordered_map<std::string, uint32_t> event_names_;  // names that are in the records themselves
   RowMaker rows_;
   TraceFile row_file_;
   uint64_t row_file_size_ = 0;
@@ -133,7 +152,16 @@ class Writer {
   std::string stem_, fallback_stem_;  // of the first part's names
   Claimant claimant_;
   bool named_ = false;  // the requested name is ours, or known not to be
-  std::vector<std::pair<std::string, FileId>> earlier_files_;
+  struct EarlierFile {
+    std::string path;
+    FileId file;
+    uint64_t size;
+    bool kept;  // a trouble lies in it
+  };
+  std::vector<EarlierFile> earlier_files_;
+  BlackBox black_box_;
+  bool keep_part_ = false, keep_next_part_ = false;
+  int triggered_part_ = 0;  // a trigger is noted once in each part
   Prelude prelude_;
   void (*closing_facts_)(std::string*) = nullptr;
   std::vector<RingSlot*> slots_;

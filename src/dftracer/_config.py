@@ -284,6 +284,22 @@ SETTINGS: tuple[Setting, ...] = (
         "Bytes on disk per process over all parts; beyond that, events are dropped and counted. 0: no limit.",
     ),
     Setting(
+        "mode",
+        "choice",
+        "FULL",
+        "FULL: all detail is kept. BLACKBOX: it goes round in `DFTRACER_BLACKBOX_MB`, and what surrounds a "
+        "trouble is kept; one row per step always is (`dftracer run --blackbox`).",
+        choices=("FULL", "BLACKBOX"),
+    ),
+    Setting(
+        "blackbox_mb",
+        "int",
+        256,
+        "MiB of detail per process in black-box mode, half of them for what is kept.",
+        low=1,
+        high=1 << 20,
+    ),
+    Setting(
         "flush_ms",
         "int",
         100,
@@ -303,6 +319,29 @@ SETTINGS: tuple[Setting, ...] = (
         "int",
         1000,
         "Interval in ms at which process, host and GPUs are sampled as counters; 0: never.",
+        high=3_600_000,
+    ),
+    Setting(
+        "enable_aggregation",
+        "bool",
+        False,
+        "Write I/O calls as counts, sums and histograms per call, file and interval instead of one by one.",
+    ),
+    Setting(
+        "aggregation_type",
+        "choice",
+        "FULL",
+        "FULL: every I/O call is summed up; SELECTIVE: the events that the rules of "
+        "DFTRACER_AGGREGATION_FILE select, of any category.",
+        choices=("FULL", "SELECTIVE"),
+    ),
+    Setting("aggregation_file", "path", "", "The rules of SELECTIVE: lists `inclusion` and `exclusion`."),
+    Setting(
+        "trace_interval_ms",
+        "int",
+        1000,
+        "The interval, in ms, whose calls are summed up.",
+        low=1,
         high=3_600_000,
     ),
     Setting(
@@ -395,9 +434,15 @@ class Settings:
     rotate_size: int
     rotate_keep: int
     max_size: int
+    mode: str
+    blackbox_mb: int
     flush_ms: int
     time_metric: str
     counter_ms: int
+    enable_aggregation: bool
+    aggregation_type: str
+    aggregation_file: str
+    trace_interval_ms: int
     hang_s: int
     device_events: bool
     auto: str

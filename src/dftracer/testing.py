@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import Any, overload
 
 from dftracer import _config, _inherited
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.format import reader
 from dftracer.format.files import find_traces, is_trace_name
 from dftracer.format.records import RESERVED_ARGS, is_own_event

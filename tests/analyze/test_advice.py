@@ -54,6 +54,8 @@ CASES: tuple[tuple[str, Case, str, str], ...] = (
     ("input.collate", replace(USUAL, workers=2), "contiguous", "workers"),
     ("input.idle", replace(USUAL, workers=2), "prefetch_factor", ""),
     ("input.unseen", replace(USUAL, automatic=True), "DataLoader", "nnotate"),
+    ("input.unseen", replace(USUAL, automatic=True, from_rows=True), "with all events", "DataLoader"),
+    ("input.unseen", replace(USUAL, workers=2, items=True), "collate_fn", "ai.data.item"),
     ("input.unseen", USUAL, "ai.data.item", ""),
     ("straggler.input", USUAL, "loader", "temperature"),
     ("straggler.checkpoint", USUAL, "saves", "temperature"),

@@ -147,12 +147,28 @@ def test_idle_workers_are_seen_between_their_items(tmp_path: Path) -> None:
     t = 0
     for i in range(30):
         worker.span("data", "item", t, 4 * MS)
+        worker.span("data", "collate", t + 4 * MS, 1 * MS)
         t = _step(main, i + 1, t, 50 * MS, _plain(30, 15, 5))
     main.write(tmp_path)
     worker.write(tmp_path)
     a = _checked(analyze(tmp_path))
     assert _bound(a) == ("input", "idle")
     assert "mostly idle workers" in a.verdict
+
+
+def test_workers_are_not_called_idle_where_collating_cannot_be_seen(tmp_path: Path) -> None:
+    """Items alone, as DLIO annotates them: a worker between two items may be collating."""
+    main, worker = Process(10, rank=0), Process(11, ppid=10)
+    t = 0
+    for i in range(30):
+        worker.span("data", "item", t, 4 * MS)
+        t = _step(main, i + 1, t, 50 * MS, _plain(30, 15, 5))
+    main.write(tmp_path)
+    worker.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("input", None)
+    assert "idle" not in " ".join(head(a))
+    assert "collate_fn" in " ".join(head(a))
 
 
 def test_storage_is_blamed_for_io_only_and_two_are_named_without_a_majority(tmp_path: Path) -> None:

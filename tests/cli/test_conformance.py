@@ -83,3 +83,12 @@ def test_a_self_describing_end() -> None:
     assert end["args"]["app"] == {"batch_size": 32, "model": "resnet50"}
     assert end["args"]["used"] == {"PYTHON": 1, "LIBC_IO": 1}
     assert {r["type"] for r in records} == {1, 3, 6, 9, 12}
+
+
+def test_sums_are_counters_in_a_viewer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "t.json"
+    run(capsys, "export", FILES / "selective.pfw", "-o", out)
+    rows = json.loads(out.read_text())["traceEvents"]
+    (counter,) = [r for r in rows if r["ph"] == "C"]
+    assert (counter["name"], counter["args"]) == ("read /data/a.bin", {"calls": 40, "us": 200})
+    assert {r["ph"] for r in rows} <= {"X", "M", "C"}

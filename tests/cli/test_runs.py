@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dftracer.analyze import history
+from dftracer.analyze import analysis, history
 from dftracer.analyze.history import list_runs
 from dftracer.load.synthetic import Process
 from support.process import clean_environment
@@ -153,10 +153,13 @@ def test_a_second_look_reads_only_what_has_changed(tmp_path: Path, monkeypatch: 
     first = list_runs([tmp_path])
     assert [r.run for r in first] == ["run3", "run2", "run1", "run0"]
     looked: list[Any] = []
-    analyze = history.analyze
-    monkeypatch.setattr(
-        history, "analyze", lambda files, **kw: (looked.append(files), analyze(files, **kw))[1]
-    )
+    analyze = analysis.analyze
+
+    def counted(files: Any, **more: Any) -> Any:
+        looked.append(files)
+        return analyze(files, **more)
+
+    monkeypatch.setattr(history, "analyze", counted)
     assert list_runs([tmp_path]) == first
     assert looked == []
     _write_run(tmp_path, 7, ms=20)

@@ -287,7 +287,7 @@ def _ship_through_deaths(server: int, tmp_path: Path, kills: int, front_dies: bo
     here = tmp_path / "traces"
     training_run(here, events=20_000, ranks=2, workers=2)
     before = _local_bytes(here)
-    front = Front(server, refuse=0.5)
+    front = Front(server, 0.5, tmp_path / "requests")
     front.start()
     url = f"s3://bucket/deaths-{kills}-{int(front_dies)}"
     env = clean_environment(**environment(front.port))
@@ -314,6 +314,9 @@ def _ship_through_deaths(server: int, tmp_path: Path, kills: int, front_dies: bo
     finally:
         front.kill()
     assert not find_traces(here)
+    asked = front.log.read_text().splitlines()
+    assert {line.split()[0] for line in asked} == {"GET", "HEAD", "PUT"}
+    assert not [line for line in asked if "list-type" in line or "?prefix" in line]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(server).items():
             patch.setenv(name, value)

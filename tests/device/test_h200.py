@@ -12,8 +12,7 @@ import pytest
 from dftracer.analyze import analyze
 from dftracer.analyze.device import device_document
 from dftracer.cli.main import main
-from dftracer.load.synthetic import Process
-from dftracer.load.synthetic._lines import EPOCH_US
+from dftracer.load.synthetic import EPOCH_US, Process
 from dftracer.report import document, head, html_page, markdown
 from dftracer.report.device import _WORDS
 

@@ -1,7 +1,7 @@
 """A training benchmark that annotates as DLIO does and measures its accelerator utilisation as DLIO does.
 
-`python benchmark_program.py JSON`: the settings. The last line it prints is the utilisation of each epoch,
-measured by its own clock.
+`python benchmark_program.py JSON`: the settings. The last line it prints is the utilisation of each epoch and
+its samples per second, measured by its own clock.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ class Clock:
         self.compute: list[float] = []
         self.steps: list[float] = []
 
-    def utilisation(self) -> float:
-        return 100 * sum(self.compute[1:]) / (time.time() - self.begin - self.steps[0])
+    def figures(self, batch_size: int) -> tuple[float, float]:
+        """Utilisation in percent, and samples per second."""
+        seconds = time.time() - self.begin - self.steps[0]
+        return 100 * sum(self.compute[1:]) / seconds, (len(self.steps) - 1) * batch_size / seconds
 
 
 class Benchmark:
@@ -111,7 +113,7 @@ class Benchmark:
         time.sleep(self.settings["compute_s"])
 
     @ai.pipeline.train
-    def train(self) -> float:
+    def train(self) -> tuple[float, float]:
         clock = Clock()
         wanted = time.time()
         for batch in self.loader.next():
@@ -122,10 +124,10 @@ class Benchmark:
             clock.compute.append(now - start)
             clock.steps.append(now - wanted)
             wanted = time.time()
-        return clock.utilisation()
+        return clock.figures(self.settings["batch_size"])
 
     @ai
-    def run(self) -> list[float]:
+    def run(self) -> list[tuple[float, float]]:
         epochs = range(1, self.settings["epochs"] + 1)
         return [self.train() for _ in ai.pipeline.epoch.iter(epochs, include_iter=False)]
 

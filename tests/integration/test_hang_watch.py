@@ -215,12 +215,14 @@ def test_no_alarm_without_training_or_after_it(start: Start) -> None:
     assert not program.hang_file.exists()
 
 
+@pytest.mark.thorough
 def test_it_can_be_switched_off(start: Start) -> None:
     program = start("train(30, lambda step: time.sleep(4) if step == 20 else None)", DFTRACER_HANG_S="0")
     assert "nothing has moved" not in program.end()
     assert not program.hang_file.exists()
 
 
+@pytest.mark.thorough
 def test_fork_exec_and_exit_while_it_watches(start: Start) -> None:
     program = start(
         """

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
+import http.server
+import io
 import json
 import os
+import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import fsspec
 import numpy as np
@@ -67,7 +72,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _json(capsys: pytest.CaptureFixture[str], *words: str) -> object:
+def _json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     capsys.readouterr()
     assert main([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -91,7 +96,7 @@ def test_the_same_events_as_the_local_files(job: Path) -> None:
 def test_the_same_report(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _stored(job, "counting://bucket/job")
     told = [_json(capsys, "report", place) for place in ("counting://bucket/job", str(job))]
-    ledgers = [each["ledger"] for each in told]  # type: ignore[index]
+    ledgers = [each["ledger"] for each in told]
     assert ledgers[0] == ledgers[1]
 
 
@@ -133,9 +138,9 @@ def test_info_of_a_large_file_reads_its_ends_only(job: Path, capsys: pytest.Capt
     fs, root = fsspec.core.url_to_fs("counting://bucket/large")
     name = "trace-0123456789abcdef-app.pfw.gz"
     fs.pipe_file(f"{root}/{name}", _large(job, 64))
-    (told,) = _json(capsys, "info", "counting://bucket/large")["files"]  # type: ignore[index]
+    (told,) = _json(capsys, "info", "counting://bucket/large")["files"]
     assert CountingStore.handed_out <= 0.01 * (64 << 20)
-    local = _json(capsys, "info", str(sorted(job.rglob("*.pfw.gz"))[0]))["files"][0]  # type: ignore[index]
+    local = _json(capsys, "info", str(sorted(job.rglob("*.pfw.gz"))[0]))["files"][0]
     assert told["bytes"] == fs.info(f"{root}/{name}")["size"]
     assert told["file"] == f"counting:///bucket/large/{name}"
     assert {k: told[k] for k in ("rank", "pid", "host", "command", "end", "problems")} == {
@@ -150,19 +155,21 @@ def test_runs_of_large_files_are_told_by_their_ends_and_step_rows(
     fs, root = fsspec.core.url_to_fs("counting://bucket/large")
     stem = f"{root}/trace-0123456789abcdef-app"
     fs.pipe_file(f"{stem}.pfw.gz", _large(job, 64))
-    (told,) = _json(capsys, "runs", "counting://bucket/large")  # type: ignore[misc]
+    (told,) = _json(capsys, "runs", "counting://bucket/large")
     assert CountingStore.handed_out <= 0.01 * (64 << 20)
     # What only events could tell is not known.
     assert (told["steps"], told["samples_per_s"], told["bound"]) == (None, None, None)
     assert told["path"] == "counting:///bucket/large"
-    table = np.zeros((5, len(COLUMNS)), np.int64)
+    table = np.zeros((50, len(COLUMNS)), np.int64)
     table[:, COLUMNS.index("wall_us")] = 2000
+    table[:, COLUMNS.index("fetch_wait_us")] = 1500
+    table[:, COLUMNS.index("forward_us")] = 500
     table[:, COLUMNS.index("samples")] = 8
-    table[:, COLUMNS.index("step")] = range(5)
-    table[:, COLUMNS.index("start_us")] = [1_000_000 + i * 2000 for i in range(5)]
+    table[:, COLUMNS.index("step")] = range(50)
+    table[:, COLUMNS.index("start_us")] = [1_000_000 + i * 2000 for i in range(50)]
     fs.pipe_file(f"{stem}.rows", pack_rows(table, {"run": told["run"]}))
-    (told,) = _json(capsys, "runs", "counting://bucket/large")  # type: ignore[misc]
-    assert (told["steps"], told["samples_per_s"], told["bound"]) == (5, 4000, None)
+    (told,) = _json(capsys, "runs", "counting://bucket/large")
+    assert (told["steps"], told["samples_per_s"], told["bound"]) == (50, 4000, "input")
 
 
 def test_one_file_by_its_url(job: Path) -> None:
@@ -175,6 +182,53 @@ def test_one_file_by_its_url(job: Path) -> None:
     assert copied is not None
     assert copied.whole
     assert copied.size == file.stat().st_size
+
+
+class _Files(http.server.SimpleHTTPRequestHandler):
+    """Serves a directory, with or without ranges, and counts."""
+
+    ranges = True
+    sent = 0
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        data = source.read()
+        type(self).sent += len(data)
+        outputfile.write(data)
+
+    def send_head(self) -> Any:
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        path = Path(self.translate_path(self.path))
+        if not self.ranges or asked is None or not path.is_file():
+            return super().send_head()
+        data = path.read_bytes()
+        start, end = int(asked[1]), min(int(asked[2]) + 1, path.stat().st_size)
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
+        self.send_header("Content-Length", str(end - start))
+        self.end_headers()
+        return io.BytesIO(data[start:end])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_web_server(job: Path, tmp_path: Path, ranges: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("aiohttp")
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "trace-0123456789abcdef-app.pfw.gz").write_bytes(_large(job, 24))
+    handler = type("Files", (_Files,), {"ranges": ranges})
+    serve = functools.partial(handler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        (told,) = _json(capsys, "info", url)["files"]
+        if ranges:
+            assert handler.sent <= 0.01 * (24 << 20)  # type: ignore[attr-defined]
+        server.shutdown()
+    assert told["bytes"] == (site / "trace-0123456789abcdef-app.pfw.gz").stat().st_size
+    assert told["file"] == f"{url}trace-0123456789abcdef-app.pfw.gz"
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ import pytest
 
 from dftracer.analyze import analyze
 from dftracer.analyze.stages import CLASSES, RULES, STAGES, class_of
-from dftracer.format.io_calls import ROLES
+from dftracer.format._io_roles import ROLES
 from dftracer.load import NoTraces, _scan
+from dftracer.load.chunk import int64s
 from dftracer.load.rows import (
     BETWEEN,
     COLUMNS,
+    CUT,
     LEARNS,
     RowFile,
     pack_rows,
@@ -205,7 +207,7 @@ def test_what_is_packed_is_read_back() -> None:
     odd[::2, COLUMNS.index("start_us")] = -(1 << 62)
     raw, _, damaged = _scan.step_rows(pack_rows(odd, {}))
     assert damaged == 0
-    assert (np.frombuffer(raw, np.int64).reshape(odd.shape) == odd).all()
+    assert (int64s(raw).reshape(odd.shape) == odd).all()
 
 
 def test_damage_costs_a_block() -> None:
@@ -251,3 +253,49 @@ def test_rows_go_aside_with_their_trace(tmp_path: Path) -> None:
     assert first is not None
     assert first in aside
     assert second != first
+
+
+def test_a_report_of_a_run_whose_trace_is_gone(tmp_path: Path) -> None:
+    run = run_program(tmp_path, ANNOTATED)
+    (trace,) = run.trace_dir.glob("*.pfw.gz")
+    whole = document(analyze(run.trace_dir))
+    trace.unlink()
+    left = document(analyze(run.trace_dir))
+    assert left["trace"]["events"] == 0
+    assert left["run"]["id"] == whole["run"]["id"]
+    for key in ("stages", "rank", "total", "ranks", "source"):
+        assert left["ledger"][key] == whole["ledger"][key], key
+    for mine, theirs in zip(left["ledger"]["steps"], whole["ledger"]["steps"], strict=True):
+        assert {**mine, "waited_for": None} == {**theirs, "waited_for": None}
+    assert left["ledger"]["outside_steps"]["0"]["checkpoint"] == pytest.approx(
+        whole["ledger"]["outside_steps"]["0"]["checkpoint"], rel=0.01
+    )
+    for line, each in whole["account"].items():
+        assert left["account"][line]["seconds"] == pytest.approx(each["seconds"], rel=0.01, abs=0.001), line
+    command = [sys.executable, "-m", "dftracer", "report", str(run.trace_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment())
+    assert "the traces are gone" in done.stderr
+    assert "12 steps" in done.stdout or "12" in done.stdout
+    refused = subprocess.run(
+        [*command, "--cat", "POSIX"], capture_output=True, text=True, check=False, env=clean_environment()
+    )
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_step_of_too_many_events_is_marked(tmp_path: Path) -> None:
+    program = """
+    from dftracer.python import ai, dftracer
+
+    log = dftracer.initialize_log(None, None)
+    for step in ai.dataloader.fetch.iter(range(3)):
+        for item in range(200000 if step == 1 else 10):
+            with ai.data.item:
+                pass
+    """
+    run = run_program(tmp_path, program)
+    (file,) = read_row_files(run.trace_dir)
+    # Its neighbours too, if the writer took them in one go.
+    assert file.column("flags")[1] & CUT
+    assert (file.stages.sum(axis=1) == file.column("wall_us")).all()
+    assert (file.stages >= 0).all()

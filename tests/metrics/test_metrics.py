@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import http.server
 import importlib
+import json
 import re
 import shutil
 import socket
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from dftracer.metrics._exporter import wanted
-from dftracer.metrics._figures import Figures
+from dftracer.metrics._figures import Figures, labels
 from dftracer.metrics._prometheus import address, exposition
 from support.process import clean_environment
 from support.trace import read_directory
@@ -299,6 +300,25 @@ def test_alert_rules(file: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_dashboard_asks_for_what_is_exported(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "docs" / "assets" / "metrics"
+    board = json.loads((folder / "grafana.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    names = {name for expr in asked for name in re.findall(r"dftracer_\w+", expr)}
+    exported = {
+        name + end for name in (*FAMILIES, "dftracer_device_busy_ratio") for end in ("", "_sum", "_count")
+    }
+    assert names <= exported
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    rules = [{"record": f"panel:{i}", "expr": expr} for i, expr in enumerate(asked)]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "board", "rules": rules}]}))
+    words = [promtool, "check", "rules", str(tmp_path / "rules.yml")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 # What a training without a line of code exports ---------------------------------------------------
 
 
@@ -403,6 +423,27 @@ def test_mistakes_cost_one_line(tmp_path: Path, text: str, part: str) -> None:
     assert part in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert (tmp_path / "m.prom").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "job"),
+    [
+        ({"DFTRACER_RUN_NAME": "mine", "SLURM_JOB_NAME": "theirs"}, "mine"),
+        ({"SLURM_JOB_NAME": "theirs"}, "theirs"),
+        ({"TORCHELASTIC_RUN_ID": "elastic"}, "elastic"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "program"),
+        ({"TORCHELASTIC_RUN_ID": "9a1967b0-9551-40a1-82dd-899e593d2723"}, "program"),
+    ],
+)
+def test_what_the_job_is_called(
+    environment: dict[str, str], job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DFTRACER_RUN_NAME", "SLURM_JOB_NAME", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/a/program.py", raising=False)
+    assert labels()["job"] == job
 
 
 def test_several_targets() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from dftracer.cli.main import main
-from postmortem.jobs import RANKS, Job, line_of
+from postmortem.jobs import PROGRAM, RANKS, Job, line_of
+from support.process import clean_environment
 
 pytest.importorskip("torch")
 
@@ -44,7 +48,7 @@ CASES = {
     "at_exit": Expected("lock", 1, others=0),
     "all_stopped": Expected("stopped", None),
 }
-QUICK = ("read", "gil", "exception", "sigkill")
+QUICK = ("read", "exception")
 
 Begin = Callable[..., Job]
 
@@ -130,10 +134,35 @@ def test_with_the_files_of_one_rank_removed(begin: Begin, case: str) -> None:
 def test_without_the_watch(begin: Begin, case: str) -> None:
     """What the traces and the kernel say is enough while the job hangs."""
     job = begin(case, hang_s=0)
-    job.wait(lambda: "blocked" in str(job.judged()[1]["ranks"]) or job.judged()[0] == 1, "it moves")
+    job.wait(lambda: list(job.traces.glob("*.pfw.gz")) != [], "it did not start")
+    job.wait(lambda: len(job.states()) >= RANKS, "it did not start")
+    job.wait(lambda: job.judged()[1].get("class") not in (None, "running", "startup"), "it moves")
     code, answer = job.judged()
     assert code == 1, answer
     _check(answer, case)
+
+
+@pytest.mark.thorough
+def test_no_alarm_in_a_job_that_is_well(tmp_path: Path) -> None:
+    """DFTRACER_TEST_HEALTHY_S says for how long, in s."""
+    seconds = os.environ.get("DFTRACER_TEST_HEALTHY_S", "300")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(tmp_path / "traces"), "--"),
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"),
+            *(str(PROGRAM.with_name("healthy_job.py")), seconds),
+        ],
+        cwd=tmp_path,
+        env=clean_environment(OMP_NUM_THREADS="1", DFTRACER_HANG_S="5"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "nothing has moved" not in done.stderr
+    assert list((tmp_path / "traces").glob("hang_*")) == []
+    code = main(["postmortem", str(tmp_path / "traces"), "-q"])
+    assert code == 0
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:

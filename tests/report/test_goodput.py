@@ -47,6 +47,38 @@ while step < 100:
         os.replace("ckpt.tmp", "ckpt.pt")
 """
 
+_HF = """
+import os, sys
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, i):
+        return {"x": torch.ones(4), "labels": torch.ones(1)}
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 1)
+    def forward(self, x, labels):
+        out = self.linear(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+class Kill(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == int(sys.argv[1]):
+            os.kill(os.getpid(), 9)
+
+options = TrainingArguments(
+    "out", max_steps=40, per_device_train_batch_size=2, save_steps=10, report_to=[], use_cpu=True
+)
+trainer = Trainer(Model(), options, train_dataset=Data(), callbacks=[Kill()])
+trainer.train(resume_from_checkpoint=get_last_checkpoint("out") if os.path.isdir("out") else None)
+"""
+
 # It writes down what it does: the start of a life, each step, and when it is about to be killed.
 _KILLED = """
 import json, os, signal, sys, time
@@ -141,6 +173,16 @@ def test_killed_at_60_resumed_from_50_ended_at_100(tmp_path: Path, how: str) -> 
     assert parts["recomputed"] > 0
     assert parts["checkpoint_save"] > 0
     assert parts["checkpoint_restore"] > 0
+
+
+@pytest.mark.thorough
+def test_a_trainer_says_where_it_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    assert _run(tmp_path, _HF, "26") == -9
+    assert _run(tmp_path, _HF, "-1") == 0
+    told = _told(tmp_path)
+    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 25), (20, 39)]
+    assert told["recomputed_steps"] == 6
 
 
 def test_five_kills(tmp_path: Path) -> None:

@@ -69,9 +69,11 @@ def store() -> Iterator[int]:
 class Front:
     """Another port of the same server, which answers 503 to some of the requests; a process of its own."""
 
-    def __init__(self, behind: int, refuse: float) -> None:
+    def __init__(self, behind: int, refuse: float, log: Path) -> None:
         self.port = _free_port()
-        self._command = [sys.executable, str(Path(__file__)), str(self.port), str(behind), str(refuse)]
+        self.log = log  # the first line of each request
+        words = [str(self.port), str(behind), str(refuse), str(log)]
+        self._command = [sys.executable, str(Path(__file__)), *words]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -85,14 +87,14 @@ class Front:
             self._process = None
 
 
-def _serve(port: int, behind: int, refuse: float) -> None:
+def _serve(port: int, behind: int, refuse: float, log: str) -> None:
     listening = socket.create_server(("127.0.0.1", port))
     while True:
         client, _ = listening.accept()
-        threading.Thread(target=_answer, args=(client, behind, refuse), daemon=True).start()
+        threading.Thread(target=_answer, args=(client, behind, refuse, log), daemon=True).start()
 
 
-def _answer(client: socket.socket, behind: int, refuse: float) -> None:
+def _answer(client: socket.socket, behind: int, refuse: float, log: str) -> None:
     """One request of a connection, which is closed after it."""
     with client, contextlib.suppress(OSError, ValueError):
         text = b""
@@ -102,6 +104,8 @@ def _answer(client: socket.socket, behind: int, refuse: float) -> None:
                 return
             text += more
         head, _, body = text.partition(b"\r\n\r\n")
+        with open(log, "ab", buffering=0) as lines:
+            lines.write(head.partition(b"\r\n")[0] + b"\n")
         fields = {
             name.strip().lower(): value.strip()
             for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:])
@@ -113,14 +117,14 @@ def _answer(client: socket.socket, behind: int, refuse: float) -> None:
         if random.random() < refuse:
             client.sendall(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             return
-        lines = [
+        kept = [
             line for line in head.split(b"\r\n") if not line.lower().startswith((b"connection:", b"expect:"))
         ]
         with socket.create_connection(("127.0.0.1", behind), 60) as server:
-            server.sendall(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body)
+            server.sendall(b"\r\n".join([*kept, b"Connection: close"]) + b"\r\n\r\n" + body)
             while more := server.recv(1 << 20):
                 client.sendall(more)
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    _serve(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4])

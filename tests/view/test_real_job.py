@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dftracer.analyze import analyze
 from dftracer.view.events import event_details, search
 from dftracer.view.source import Source
 
@@ -71,3 +72,5 @@ def test_items_lead_to_batches_and_steps(tmp_path: Path) -> None:
         assert wait["end"] >= batch["made"]["end"] - 1000
         assert {f["kind"] for f in told["flows"]} == {"item", "batch"}
     assert source.steps().info["ranks"][0]["steps"] == 6
+    # One number of events, wherever it is shown.
+    assert run.events == analyze(tmp_path / "traces").trace_facts["events"]

@@ -28,6 +28,8 @@ class Case:
     compiled: bool = False  # torch.compile is in use
     same_host: bool = True  # all ranks are on one
     place: str = ""  # where the program's own code spends its time
+    from_rows: bool = False  # only step rows are left
+    items: bool = False  # the items that workers make can be seen
 
 
 class Row(NamedTuple):
@@ -234,10 +236,23 @@ TABLE: Final = (
     ),
     Row(
         "input.unseen",
+        "only step rows are left",
+        lambda c: c.from_rows,
+        "Step rows do not say what makes the batches: record some steps with all events.",
+    ),
+    Row(
+        "input.unseen",
         "recorded automatically",
         lambda c: c.automatic,
         "Look into what makes the batches: a torch DataLoader with workers can prepare them while the model"
         " computes.",
+    ),
+    Row(
+        "input.unseen",
+        "annotated by hand, the items of workers too",
+        lambda c: c.items and c.workers > 0,
+        "Nothing shows what the workers do between their items: annotate the collate_fn (ai.data.collate), or"
+        " record with `dftracer run`, which sees collating.",
     ),
     Row(
         "input.unseen",
@@ -314,4 +329,6 @@ def case_of(job: Job, rank: Rank, place: str = "") -> Case:
         compiled=bool(compiled),
         same_host=len({r.main.process.host for r in job.ranks}) <= 1,
         place=place,
+        from_rows=main.from_rows,
+        items=any(w.lane["items"] for w in rank.workers),
     )

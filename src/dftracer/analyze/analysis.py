@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from dftracer._units import counted, plural
+from dftracer._text import counted, plural
 from dftracer.analyze import rules_input, rules_io, rules_job, rules_machine, rules_steps, trust, views
 from dftracer.analyze.account import Account
 from dftracer.analyze.bound import Bound, find_bound, view_of
@@ -16,8 +16,10 @@ from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.ending import Ended, attempts, how_it_ended
 from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Findings, ordered
+from dftracer.analyze.from_rows import partials_of_rows
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.lane_store import LaneStore
+from dftracer.analyze.lanes import Lanes
 from dftracer.analyze.ledger import ledger, phase_rows
 from dftracer.analyze.machine import machine_document
 from dftracer.analyze.model_figures import model_figures
@@ -26,13 +28,13 @@ from dftracer.analyze.peers import scores
 from dftracer.analyze.rates import accelerator_utilisation, samples_per_second
 from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
 from dftracer.analyze.verdict import Head, head
-from dftracer.format.files import part_of
-from dftracer.load.files import NoTraces, recover
+from dftracer.format.files import find_rows, find_traces, is_rows_name, part_of
+from dftracer.load.files import NoTraces, here, recover
 from dftracer.load.process import ProcessInfo
 from dftracer.load.runs import Run, run_identity
 from dftracer.load.trace import Trace
 
-__all__ = ["Analysis", "analyze", "trace_files_of_torch", "units_of"]
+__all__ = ["Analysis", "analyze", "only_rows", "trace_files_of_torch", "units_of"]
 
 _RULES = (
     *rules_input.RULES,
@@ -46,8 +48,9 @@ _RULES = (
 class Analysis:
     """A finished analysis; its tables and statements are computed on demand."""
 
-    def __init__(self, job: Job, other_runs: list[Run] | None = None) -> None:
+    def __init__(self, job: Job, other_runs: list[Run] | None = None, from_rows: bool = False) -> None:
         self.job = job
+        self.from_rows = from_rows  # the events are gone
         self._other_runs = other_runs or []
         self.trace_facts: dict[str, Any] = trust.statement(job)
         self.name_table: pl.DataFrame = views.names(job)
@@ -194,14 +197,24 @@ class Analysis:
         return out
 
 
-def units_of(trace: Trace) -> list[list[ProcessInfo]]:
-    """What is analysed as one: the files of a process, usually one, several if the recorder rotated."""
+def units_of(trace: Trace, gaps: bool = False) -> list[list[ProcessInfo]]:
+    """What is analysed as one: the files of a process, usually one, several if the recorder rotated.
+
+    `gaps`: also what a black box has kept from before.
+    """
     units: dict[str, list[tuple[int, ProcessInfo]]] = {}
     for process in trace.processes:
         if trace.filter.wants(process):
             stem, part = part_of(process.file)
             units.setdefault(stem, []).append((part, process))
-    return [[p for _, p in sorted(unit, key=lambda u: u[0])] for unit in units.values()]
+    in_order = [sorted(unit, key=lambda u: u[0]) for unit in units.values()]
+    return [[p for _, p in unit] if gaps else _latest(unit) for unit in in_order]
+
+
+def _latest(parts: list[tuple[int, ProcessInfo]]) -> list[ProcessInfo]:
+    """The last parts without a gap: of a black box, what lies before one is only kept to be looked at."""
+    first = max((i for i in range(1, len(parts)) if parts[i][0] > parts[i - 1][0] + 1), default=0)
+    return [process for _, process in parts[first:]]
 
 
 def analyze(
@@ -214,11 +227,14 @@ def analyze(
     """Analyse one run: the newest of those in `trace`, the one with the id `run`, or `all` files as one.
 
     Given paths instead of a `Trace`, it first completes the traces of killed processes, as `recover` does.
-    `dask` is a scheduler address, "local", or a `distributed.Client`.
+    `dask` is a scheduler address, "local", or a `distributed.Client`. Where there are no traces but step
+    rows, the analysis is made from those.
     """
     if not isinstance(trace, Trace):
         trace = [trace] if isinstance(trace, str | os.PathLike) else [*trace]
         recover(trace)
+        if only_rows(trace):
+            return _analyze_rows(trace, run)
         trace = Trace(trace, torch=True)
     others: list[Run] = []
     if run is not None:
@@ -256,6 +272,23 @@ def analyze(
             for i, member in enumerate(rank.members):
                 rank.explanations[i] = explain(store.take(id(member)), rank.question(member))
     return _checked(Analysis(job, others))
+
+
+def only_rows(paths: list[str | os.PathLike[str]]) -> bool:
+    """Whether step rows are all that is left under some paths."""
+    local: Any = here(paths)
+    return bool(find_rows(local)) and not find_traces([p for p in local if not is_rows_name(p)])
+
+
+def _analyze_rows(paths: list[str | os.PathLike[str]], run: str | None) -> Analysis:
+    partials, others = partials_of_rows(paths, run)
+    if not partials:
+        raise NoTraces(f"no step rows{f' of run {run}' if run else ''}; runs: {', '.join(others) or 'none'}")
+    job = build_job(partials)
+    for rank in [r for each in (job, *job.others) for r in each.ranks]:
+        for i, member in enumerate(rank.members):
+            rank.explanations[i] = explain(Lanes(), rank.question(member))
+    return Analysis(job, from_rows=True)
 
 
 def trace_files_of_torch(trace: Trace) -> tuple[dict[int, DeviceRows], list[TorchProcess]]:

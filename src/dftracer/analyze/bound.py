@@ -74,8 +74,10 @@ class View:
     @property
     def loads_in_main(self) -> bool:
         """Items are made in the main thread and nowhere else: nothing is to be said about workers."""
-        whole = self.rank.account.seconds["input"]
-        return not self.rank.workers and whole > self.stages_s["fetch_wait"]
+        whole, waiting = self.rank.account.seconds["input"], self.stages_s["fetch_wait"]
+        if self.rank.main.from_rows:  # there may have been workers
+            return whole > 2 * waiting
+        return not self.rank.workers and whole > waiting
 
     @property
     def compute_s(self) -> float:

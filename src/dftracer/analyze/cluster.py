@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from dftracer._packages import need
 from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.digest import SpanDigest, digest_span
 from dftracer.analyze.explain import Asked, Explanation, explain
@@ -22,7 +23,6 @@ from dftracer.analyze.lanes import Lanes
 from dftracer.analyze.partial import Partial, analyze_files, analyze_torch, join_spans
 from dftracer.analyze.torch_files import TorchProcess
 from dftracer.format.members import member_spans
-from dftracer.load._need import need
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, Trace
 

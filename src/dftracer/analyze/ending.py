@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.analyze.job import Job, Rank, attempt_of
 from dftracer.analyze.partial import Partial
 from dftracer.format.files import noted_failure, signal_name

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from dftracer._units import seconds_text
+from dftracer._text import seconds_text
 from dftracer.analyze.account import LINE_OF_STAGE
 from dftracer.analyze.bound import Bound, View
 from dftracer.analyze.catalog import KINDS, specificity

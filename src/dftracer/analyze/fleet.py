@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from dftracer.analyze.cluster import connect
 from dftracer.format.files import NoTraces, Paths, find_rows
+from dftracer.load.files import here
 from dftracer.load.rows import STAGES, RowFile, read_row_file
 
 __all__ = ["Fleet", "SlowGroup", "SlowRank", "SlowStep", "read_fleet"]
@@ -121,7 +122,7 @@ class Fleet:
 class _Rank:
     """What is kept of one file."""
 
-    rank: int | None
+    rank: int  # -1: not known
     run: str | None
     attempt: int
     host: str | None
@@ -144,7 +145,7 @@ def _of(file: RowFile, chosen: tuple[int, int] | None) -> _Rank:
     wall = file.column("wall_us")
     waited = sum(stages[:, STAGES.index(s)] for s in WAITING)
     return _Rank(
-        file.rank,
+        -1 if file.rank is None else file.rank,
         file.run,
         file.attempt or 0,
         file.host,
@@ -189,7 +190,7 @@ def read_fleet(
     tick: Callable[[int, int], None] | None = None,
 ) -> Fleet:
     """The fleet under `paths`, or some of its steps; of several runs the newest, unless `run` names one."""
-    files = find_rows(paths)
+    files = find_rows(here(paths, heads=True))
     found = list(_read_all(files, dask, steps, tick))
     if not found:
         where = ", ".join(map(str, [paths] if isinstance(paths, (str, os.PathLike)) else paths))
@@ -201,9 +202,9 @@ def read_fleet(
     if not found:
         raise NoTraces(f"no rows of run {run}; there are {', '.join(runs)}")
     # One after the other: what a later attempt did again replaces what an earlier one did.
-    found.sort(key=lambda r: (-1 if r.rank is None else r.rank, r.attempt, r.start_us))
+    found.sort(key=lambda r: (r.rank, r.attempt, r.start_us))
     for number, each in enumerate(found):
-        each.rank = number if each.rank is None else each.rank
+        each.rank = number if each.rank < 0 else each.rank
     fleet = _joined(found)
     fleet.runs = [wanted or ""] + [r for r in reversed(runs) if r != (wanted or "")]
     _judge(fleet)

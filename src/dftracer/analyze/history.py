@@ -28,7 +28,7 @@ from dftracer.load.runs import Run, find_runs, run_identity
 __all__ = ["RunRow", "cache_file", "list_runs", "runs_below", "tags_of"]
 
 _CACHE = "runs.json"
-_CACHE_FORMAT = f"2/{__version__}"  # rows of another version may mean something else
+_CACHE_FORMAT = f"3/{__version__}"  # rows of another version may mean something else
 _HEAD = ("pid", "ppid", "rank", "world_size", "host", "start_us", "born_us", "facts", "command", "run")
 _BESIDE = (
     "ended-*.json",
@@ -264,6 +264,9 @@ def _mind_remote_files(row: RunRow, files: list[Path]) -> None:
     row.samples_per_s = round(samples * 1e6 / int(wall.sum()), 6) if samples and wall.sum() else None
     if (slowest.column("flags") & DEVICE).any():
         row.gpu_busy = round(min(1.0, int(slowest.column("device_busy_us").sum()) / int(wall.sum())), 6)
+    judged = analyze([each.path for each in ranks], run=row.run)
+    row.bound = None if judged.bound is None else judged.bound.part.id
+    row.verdict = judged.verdict
 
 
 def _judge(row: RunRow, a: Analysis) -> None:
@@ -279,7 +282,7 @@ def _judge(row: RunRow, a: Analysis) -> None:
     row.run_s = round(a.run_s, 6)
     if slowest is None:
         return
-    row.steps = len(slowest.main.steps)
+    row.steps = slowest.main.finished_steps
     row.step_s = round(slowest.main.steps.usual_us / 1e6, 6) or None
     shares = device_shares(slowest)
     if shares is not None:

@@ -111,11 +111,11 @@ class Rank:
 
     @property
     def loader_annotated(self) -> bool:
-        """Whether a loader worker is annotated: only then does the time in between count as idle."""
-        return any(
-            w.lane["items"] or any(w.lane["stages"].get(s) for s in ("preprocess", "collate"))
-            for w in self.workers
-        )
+        """Whether all work of loader workers can be seen: only then does the time in between count as idle.
+
+        After the items of a batch, a worker collates them, which is no part of any item.
+        """
+        return any(w.lane["stages"].get("collate") for w in self.workers)
 
     def wait_stages_us(self, steady: bool = False) -> dict[str, float]:
         """The loader wait, split by what the workers did meanwhile.

@@ -51,6 +51,7 @@ from dftracer.analyze.stages import (
 )
 from dftracer.analyze.steps import FORWARD_UNSEEN, StepTable
 from dftracer.analyze.torch_files import TorchProcess, digest_of
+from dftracer.format.files import part_of
 from dftracer.format.writer import MADE_BY, SLICE
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
@@ -93,6 +94,7 @@ class Partial:
     phases: Phases = field(default_factory=Phases)
     batches: int = 0  # loop bodies, including those of evaluations
     auto: bool = False  # its steps were marked by automatic tracing
+    from_rows: bool = False  # only its step rows are left: nothing is known of workers and devices
     unnamed_compute: bool = False  # compute is annotated, but none of its parts: it counts as forward
     seen: frozenset[str] = frozenset()  # the stages that some event made visible
     devices: DeviceSides | None = None  # what its devices did
@@ -290,6 +292,8 @@ class _Analyzer:
             counters=join_counters(self.counters),
         )
         whole = self.ai_span or (self.first or 0, self.last or 0)
+        if len(steps) and self._continues:
+            whole = (int(steps.start[0]), whole[1])
         cut = self.process.end is None or bool(self.process.end.get("recovered"))
         marks = phase_marks(self.marks, steps.tid, whole, cut)
         self._tell_life(marks)
@@ -347,12 +351,18 @@ class _Analyzer:
             self._ledger(out, lanes)
         return out, heavy
 
+    @property
+    def _continues(self) -> bool:
+        """Whether what came before is gone: the first file is not the first part of its trace."""
+        return part_of(self.process.file)[1] > 1
+
     def _tell_life(self, marks: Marks) -> None:
         """When the process began and ended, unless only a part of it is looked at."""
         process = self.process
         if not self.whole or process.facts.get(MADE_BY) == SLICE:
             return
-        marks.born_us = process.start_us if process.born_us is None else process.born_us
+        if not self._continues:
+            marks.born_us = process.start_us if process.born_us is None else process.born_us
         marks.over_us = process.end_us if process.end_us is not None else self.last
         marks.imported_us = self.told.get("imported_us")
         marks.failed = "exception" in process.facts or bool((process.end or {}).get("exit_code"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.analyze.advice import advise, case_of, input_kind
 from dftracer.analyze.bound import input_seconds
 from dftracer.analyze.finding import Context, Finding, confidence

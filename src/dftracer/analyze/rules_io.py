@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.thresholds import (
     MANY_OPENS,

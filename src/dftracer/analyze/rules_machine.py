@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer._units import bytes_text, plural
+from dftracer._text import bytes_text, plural
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.job import Rank
 from dftracer.analyze.machine import (

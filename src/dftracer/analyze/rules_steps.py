@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.analyze.advice import advise, case_of
 from dftracer.analyze.bound import View, recurring_s, restarts_often, startup_stage
 from dftracer.analyze.finding import Context, Finding, confidence

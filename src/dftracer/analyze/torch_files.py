@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dftracer._packages import need
 from dftracer.analyze.device_parts import DeviceParts
 from dftracer.analyze.device_rows import (
     HOST,
@@ -22,7 +23,6 @@ from dftracer.analyze.device_rows import (
 )
 from dftracer.analyze.digest import Digest, Source
 from dftracer.analyze.steps import MARKS
-from dftracer.load._need import need
 from dftracer.load.chunk import MISSING
 from dftracer.load.process import ProcessInfo
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.job import Job
 from dftracer.analyze.thresholds import FEW_STEPS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dftracer._units import counted, plural
+from dftracer._text import counted, plural
 from dftracer.analyze.advice import Case, advise, case_of, input_kind
 from dftracer.analyze.bound import (
     Bound,

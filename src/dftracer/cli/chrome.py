@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer._set_aside import EXPORTED
+from dftracer._torch_files import EXPORTED
 from dftracer.cli.chrome_tracks import FEEDING, ProcessTracks, Tracks
 from dftracer.load.chunk import MISSING, Chunk
 from dftracer.load.lanes import assign_lanes
@@ -118,6 +118,7 @@ def _placed(
 
 
 def _rows(trace: Trace, process: ProcessInfo, base: int) -> Iterator[dict[str, Any]]:
+    sums: dict[tuple[str, str, int, int], dict[str, int]] = {}
     for scanner, chunk in scan_file(process, trace.filter, trace.threads, trace.chunk_text):
         if chunk.rows == 0:
             continue
@@ -151,11 +152,30 @@ def _rows(trace: Trace, process: ProcessInfo, base: int) -> Iterator[dict[str, A
             }
             if row["ph"] == "X":
                 row["dur"] = max(dur, 0)
+            elif row["ph"] == "A":
+                _add_up(sums, row, args)
+                continue
             else:
                 # Viewers draw a counter's numbers and reject everything else.
                 args = {k: v for k, v in args.items() if isinstance(v, (int, float))}
             row["args"] = args
             yield row
+
+    for (name, cat, pid, ts), figures in sums.items():
+        yield {"name": name, "cat": cat, "ph": "C", "pid": pid, "tid": pid, "ts": ts, "args": figures}
+
+
+def _add_up(
+    sums: dict[tuple[str, str, int, int], dict[str, int]], row: dict[str, Any], args: dict[str, Any]
+) -> None:
+    """Aggregated calls are counters of their file; several records of an interval are one of its samples."""
+    path = str(args.get("path", ""))
+    name = f"{row['name']} {path}" if path else row["name"]
+    figures = sums.setdefault((name, row["cat"], row["pid"], row["ts"]), {})
+    for shown, key in (("calls", "dft_cnt"), ("us", "dur_sum"), ("bytes", "bytes")):
+        value = args.get(key)
+        if isinstance(value, int):
+            figures[shown] = figures.get(shown, 0) + value
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dftracer.cli.main import build_parser
 __all__ = ["Option", "verb_options"]
 
 _FILES = {"FILE", "PATH", "RUN", "TOML", "TRACE"}
-_FOLDERS = {"DIR", "DIRS", "DIRECTORY"}
+_FOLDERS = {"DIR", "DIRS", "DIRECTORY", "DIR|URL"}
 
 
 # Duplicated here and compared with the recorder's by a test: importing the recorder would begin a session.

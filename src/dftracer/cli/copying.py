@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import identity
 from dftracer.format.reader import parse_line

@@ -49,7 +49,7 @@ def look_at_extras(load: bool = True) -> list[Extra]:
     loadable = {module_of(r.name): r for r, look in found.items() if look["state"] == "ok"}
     for module, why in _not_loading(list(loadable) if load else []).items():
         found[loadable[module]] |= {"state": "broken", "why": why}
-    return [_told(name, needs, found) for name, needs in wanted.items()]
+    return [_described(name, needs, found) for name, needs in wanted.items()]
 
 
 def _installed(needed: Requirement) -> dict[str, str | None]:
@@ -93,7 +93,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", re.split(r"[+a-zA-Z]", version, maxsplit=1)[0])[:4])
 
 
-def _told(name: str, needs: list[Requirement], found: dict[Requirement, dict[str, str | None]]) -> Extra:
+def _described(name: str, needs: list[Requirement], found: dict[Requirement, dict[str, str | None]]) -> Extra:
     parts, missing = [], []
     ok = True
     for need in needs:

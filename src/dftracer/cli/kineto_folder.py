@@ -10,7 +10,7 @@ import gzip
 from pathlib import Path
 from typing import IO, Any
 
-from dftracer._set_aside import COPIES, mark
+from dftracer._torch_files import COPIES, mark
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import appearing, check_folder, is_torch_name
 from dftracer.link.discover import discover

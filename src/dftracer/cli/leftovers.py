@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import bytes_text, plural
+from dftracer._text import bytes_text, plural
 from dftracer.format.files import find_traces
 
 __all__ = ["Leftover", "find_leftovers", "find_traces_to_delete", "remove", "summary"]
@@ -49,9 +49,13 @@ def _caches(places: list[Path]) -> Iterator[Leftover]:
     for folder, _ in _folders(places):
         if folder.name == _CACHE:
             yield Leftover("cache", str(folder), _size(folder), "made again when it is needed")
-    own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dftracer"
-    if own.is_dir():
-        yield Leftover("cache", str(own), _size(own), "made again when it is needed")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for name, why in (
+        ("dftracer", "made again when it is needed"),
+        ("dftracer-remote", "copies of remote traces"),
+    ):
+        if (base / name).is_dir():
+            yield Leftover("cache", str(base / name), _size(base / name), why)
 
 
 def _folders(places: list[Path]) -> Iterator[tuple[Path, list[str]]]:

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dftracer import __version__
-from dftracer._encoding import fit_streams
-from dftracer._terminal import shown_output
+from dftracer._terminal import fit_streams, shown_output
 from dftracer.cli import commands
 
 TYPE_CHECKING = False  # `typing` takes long to load, and `run` is not to keep its program waiting

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dftracer._set_aside import COPIES
+from dftracer._torch_files import COPIES
 from dftracer.cli.main import CommandError
 from dftracer.format.files import SUFFIXES
 from dftracer.format.writer import is_trace, maker_of

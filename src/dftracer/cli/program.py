@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dftracer import _config, _inherited
-from dftracer._encoding import original_environment
+from dftracer._terminal import original_environment
 from dftracer.cli.main import CommandError
 from dftracer.preload import library_path, settings_environment
 

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.showing import print_json
 
-__all__ = ["add_ring_arguments", "look_after_rings"]
+__all__ = ["add_ring_arguments", "recover_rings"]
 
 _DEAD = "dead"
 _OUT_OF_SIGHT = "not visible here"
@@ -37,7 +37,7 @@ def add_ring_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def look_after_rings(args: argparse.Namespace) -> int:
+def recover_rings(args: argparse.Namespace) -> int:
     """List every ring, with what became of it."""
     from dftracer import _core
 

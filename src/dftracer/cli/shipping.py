@@ -35,6 +35,7 @@ NOTE = ".dftracer-shipped.json"
 _PART = 16 << 20  # local bytes in an object
 _WORTH_SENDING = 4 << 20  # of a file that still grows
 _PATIENCE_S = 60.0  # until less is sent, too
+_LONGEST_MANIFEST = 1 << 28
 _LOOK_S = 2.0
 _LONGEST_PAUSE_S = 60.0
 _LAST_TRIES_S = 30.0  # how long the end of a run keeps asking a store that does not answer
@@ -129,7 +130,9 @@ class Shipper:
         if self._note["known"]:
             return
         with contextlib.suppress(FileNotFoundError, ValueError):
-            text = self._asked(lambda: self._store.cat_file(f"{self._root}/{self._note['manifest']}"))
+            path = f"{self._root}/{self._note['manifest']}"
+            # As a range: without one, s3fs lists the place of an object that does not exist.
+            text = self._asked(lambda: self._store.cat_file(path, start=0, end=_LONGEST_MANIFEST))
             for each in json.loads(text)["files"]:
                 kept = {"parts": each["parts"], "complete": each["complete"], "local": each.get("local")}
                 self._note["files"].setdefault(each["name"], kept)

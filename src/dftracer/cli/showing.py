@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dftracer._encoding import has_unicode
-from dftracer._terminal import safe_console
+from dftracer._terminal import has_unicode, safe_console
 
 __all__ = ["console", "counting", "print_json", "progress"]
 

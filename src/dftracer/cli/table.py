@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from dftracer._columns import Column, fit
+from dftracer._text import Column, fit
 
 __all__ = ["print_table", "print_wrapped", "room"]
 
@@ -21,7 +21,7 @@ def room() -> int | None:
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their longest entry; if they do not fit, see `dftracer._columns`."""
+    """Columns as wide as their longest entry; if they do not fit, see `dftracer._text`."""
     # A name may contain line breaks or escape sequences.
     shown = [[_printable(text) for text in row] for row in rows]
     table = fit(columns, shown, room())

@@ -25,6 +25,7 @@ __all__ = [
     "open_trace",
     "output_path",
     "refuse_empty_selection",
+    "refuse_filters",
     "span",
     "take_newest",
     "time_range",
@@ -136,6 +137,13 @@ def open_trace(args: argparse.Namespace, **more: Any) -> Any:
     if getattr(args, "time", None):
         trace = trace.select(time=time_range(args, trace.processes))
     return trace
+
+
+def refuse_filters(args: argparse.Namespace, why: str) -> None:
+    """For what cannot be filtered."""
+    given = [f"--{name}" for name in _FILTERS if getattr(args, name, None) is not None]
+    if given:
+        raise CommandError(f"{', '.join(given)}: {why}")
 
 
 def refuse_empty_selection(args: argparse.Namespace, trace: Any = None) -> None:

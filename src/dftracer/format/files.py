@@ -35,6 +35,12 @@ def is_trace_name(name: str) -> bool:
     return name.endswith(SUFFIXES) and not name.startswith(".") and not name.endswith(_UNFINISHED)
 
 
+def is_rows_name(path: str | os.PathLike[str]) -> bool:
+    """Whether a file of this name has step rows."""
+    name = os.path.basename(os.fspath(path))
+    return name.endswith(ROWS_SUFFIX) and not name.startswith(".")
+
+
 def find_traces(paths: Paths) -> list[str]:
     """The trace files among `paths`: files as given, directories with everything below them.
 
@@ -52,11 +58,11 @@ def find_rows(paths: Paths) -> list[str]:
     found: dict[object, str] = {}
     for path in _listed(paths):
         if os.path.isdir(path):
-            below = [*_below(path, lambda name: name.endswith(ROWS_SUFFIX) and not name.startswith("."))]
+            below = [*_below(path, is_rows_name)]
         elif is_trace_name(os.path.basename(path)):
             below = [p for p in [rows_of(path)] if os.path.isfile(p)]
         else:
-            below = [path]
+            below = [path] if is_rows_name(path) else []
         for each in below:
             found.setdefault(_identity(each), each)
     return list(found.values())

@@ -37,15 +37,15 @@ class MetadataKind(NamedTuple):
 
 
 FIELDS: tuple[Field, ...] = (
-    Field("id", "int", "X M C", "number of the record within its process, from 1"),
-    Field("name", "str", "X M C", "name of the event, kind of the metadata, name of the counter"),
-    Field("cat", "str", "X M C", "category; `dftracer` on the tracer's own records"),
-    Field("pid", "int", "X M C", "process id"),
-    Field("tid", "int", "X M C", "thread id of the operating system"),
-    Field("ts", "int", "X C", "start, in us since the epoch"),
+    Field("id", "int", "X M C A", "number of the record within its process, from 1"),
+    Field("name", "str", "X M C A", "name of the event, kind of the metadata, name of the counter"),
+    Field("cat", "str", "X M C A", "category; `dftracer` on the tracer's own records"),
+    Field("pid", "int", "X M C A", "process id"),
+    Field("tid", "int", "X M C A", "thread id of the operating system"),
+    Field("ts", "int", "X C A", "start, in us since the epoch"),
     Field("dur", "int", "X", "duration in us"),
-    Field("ph", "str", "X M C", "phase: `X` complete event, `M` metadata, `C` counter"),
-    Field("args", "object", "X M C", "the tracer's own arguments (below) and the user's"),
+    Field("ph", "str", "X M C A", "phase: `X` event, `M` metadata, `C` counter, `A` aggregated events"),
+    Field("args", "object", "X M C A", "the tracer's own arguments (below) and the user's"),
 )
 
 ARGS: tuple[Arg, ...] = (
@@ -58,6 +58,8 @@ ARGS: tuple[Arg, ...] = (
         "`*.iter`, `*.block`, I/O",
         "number of the iteration (written as a string), or bytes requested",
     ),
+    Arg("dft_cnt", "int", "A", "events that the record stands for"),
+    Arg("interval_us", "int", "A", "the interval that begins at `ts`, if it is not a second"),
     Arg("fhash", "hash", "I/O", "file, named by an `FH` record"),
     Arg("cwd", "hash", "`start`", "working directory, named by an `FH` record"),
     Arg("cmd_hash", "hash", "`start`", "command line, named by an `SH` record"),
@@ -66,6 +68,7 @@ ARGS: tuple[Arg, ...] = (
     Arg("process_start_us", "int", "`start`", "when the process began, in us since the epoch"),
     Arg("num_events", "int", "`end`", "records written"),
     Arg("dropped", "int", "`end`", "events that could not be kept; `dropped_*` give the counts by reason"),
+    Arg("aggregated", "int", "`end`", "events that were summed up instead of written one by one"),
     Arg(
         "values_cut",
         "int",

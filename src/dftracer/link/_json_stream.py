@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.format.members import MAGIC
 
 __all__ = ["ItemReader", "Repairs", "read_blocks"]
@@ -222,7 +222,7 @@ class ItemReader:
     def _typed(self) -> tuple[Any, Any, type[Exception]]:
         """Decoders for a list and for one item, and what they raise; created when the fast path fails."""
         if self._decoders is None:
-            from dftracer.load._need import need  # noqa: PLC0415 - brings NumPy, which looking at heads does without
+            from dftracer._packages import need  # noqa: PLC0415 - brings NumPy, which looking at heads does without
 
             msgspec = need("msgspec", "link")
             item: Any = self._make_item()

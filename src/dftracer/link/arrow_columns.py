@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.load._need import need
+from dftracer._packages import need
 
 __all__ = ["booleans", "dictionary", "numbers", "texts"]
 

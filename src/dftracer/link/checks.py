@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.link.activity import ActivityTable
 from dftracer.link.discover import Found, RankFiles, Source, discover, read_manifest
 from dftracer.link.execution_trace import ExecutionTrace, read_execution_trace

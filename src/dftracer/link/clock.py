@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 
 __all__ = ["Clock", "Member", "align", "arrivals", "match"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dftracer._packages import need
 from dftracer.link.arrow_columns import numbers, texts
 from dftracer.link.clock import Clock, Member
-from dftracer.load._need import need
 
 __all__ = ["write_collectives"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer._set_aside import EXPORTED, is_set_aside
-from dftracer._units import plural
+from dftracer._text import plural
+from dftracer._torch_files import EXPORTED, is_set_aside
 from dftracer.format.records import MOST_RANKS
 from dftracer.link._json_stream import Repairs, read_blocks
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dftracer._torch_names import STRUCTURAL
+from dftracer._packages import need
+from dftracer._torch_files import STRUCTURAL
 from dftracer.link._columns import (
     ByteColumn,
     Codes,
@@ -24,7 +25,6 @@ from dftracer.link._columns import (
 )
 from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
 from dftracer.link._text import parse_nodes
-from dftracer.load._need import need
 
 __all__ = ["ExecutionTrace", "Tensors", "empty_execution_trace", "read_execution_trace"]
 

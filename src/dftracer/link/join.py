@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dftracer._torch_names import plain_name
+from dftracer._torch_files import plain_name
 from dftracer.link._columns import Flags, Ints, contains, distinct
 from dftracer.link.activity import ANNOTATION, OP, ActivityTable
 from dftracer.link.execution_trace import ExecutionTrace

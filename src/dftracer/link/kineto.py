@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dftracer._packages import need
 from dftracer.link._columns import Interner, Ints, int32s, int64s, integer, integers
 from dftracer.link._json_stream import ItemReader
 from dftracer.link._text import parse_events
@@ -24,7 +25,6 @@ from dftracer.link.activity import (
     SYNC,
     ActivityTable,
 )
-from dftracer.load._need import need
 
 __all__ = ["read_kineto"]
 

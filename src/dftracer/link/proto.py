@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dftracer.load._need import need
+from dftracer._packages import need
 
 __all__ = ["messages"]
 

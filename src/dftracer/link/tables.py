@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dftracer._packages import need
 from dftracer.link._columns import Flags, Interner, Ints
 from dftracer.link.activity import KIND_NAMES, ActivityTable
 from dftracer.link.arrow_columns import booleans, dictionary, numbers
@@ -19,7 +20,6 @@ from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph
 from dftracer.link.join import BY_ORDER, BY_RF, Join
 from dftracer.link.regions import NOTHING, Labels, Spans
-from dftracer.load._need import need
 
 __all__ = ["COLUMNS", "TablePart", "write_tables"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dftracer.load._need import MissingExtra
+from dftracer._packages import MissingExtra
 from dftracer.load.files import NoTraces, find_files, recover
 from dftracer.load.process import ProcessInfo
 

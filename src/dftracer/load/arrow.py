@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dftracer.load._need import need
+from dftracer._packages import need
 from dftracer.load._scan import Scanner, validity
 from dftracer.load.chunk import Chunk
 from dftracer.load.process import ProcessInfo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.load._scan import Scanner, extent
 from dftracer.load.process import ProcessInfo, as_integer
 

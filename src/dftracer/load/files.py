@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.format import files
 from dftracer.format.files import SUFFIXES, NoTraces, Paths, find_traces
 

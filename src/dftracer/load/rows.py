@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dftracer.format.files import NoTraces, Paths, find_rows
 from dftracer.load._scan import pack_step_rows, step_row_columns, step_rows
-from dftracer.load.chunk import Ints
+from dftracer.load.chunk import Ints, int64s
 from dftracer.load.files import here
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = [
     "AUTOMATIC",
     "BETWEEN",
     "COLUMNS",
+    "CUT",
     "DEVICE",
     "FORWARD_UNSEEN",
     "INFERENCE",
@@ -102,7 +103,7 @@ def parse_rows(data: bytes, path: str = "") -> RowFile:
             continue
         if isinstance(said, dict):
             out.facts |= said
-    table = np.frombuffer(raw, np.int64).reshape(-1, len(COLUMNS))
+    table = int64s(raw).reshape(-1, len(COLUMNS))
     flags = table[:, _AT["flags"]]
     thread = flags >> _THREAD_SHIFT
     is_step = (flags & BETWEEN) == 0
@@ -154,18 +155,13 @@ def pack_rows(table: Ints, facts: dict[str, Any]) -> bytes:
 
 
 def read_row_file(path: str) -> RowFile:
-    if "://" in path:
-        import fsspec  # noqa: PLC0415 - only for stores
-
-        with fsspec.open(path, "rb") as file:
-            return parse_rows(file.read(), path)
-    with open(path, "rb") as local:
-        return parse_rows(local.read(), path)
+    with open(path, "rb") as file:
+        return parse_rows(file.read(), path)
 
 
 def read_row_files(paths: Paths) -> list[RowFile]:
     """The files of rows under `paths`, with one attempt of a rank after the other."""
-    files = [read_row_file(path) for path in find_rows(here(paths))]
+    files = [read_row_file(path) for path in find_rows(here(paths, heads=True))]
     files = [f for f in files if len(f.steps) or len(f.between)]
     files.sort(key=lambda f: (f.run or "", f.attempt or 0, -1 if f.rank is None else f.rank, _began(f)))
     return files
@@ -203,12 +199,13 @@ def read_rows(paths: Paths, between: bool = False) -> pl.DataFrame:
     files = read_row_files(paths)
     if not files:
         raise NoTraces(f"no step rows under {paths}")
-    frames = [_frame(pl, file, rank, between) for file, rank in zip(files, ranks_of(files), strict=True)]
-    whole: pl.DataFrame = pl.concat(frames)
-    return whole
+    frames = [_frame(file, rank, between) for file, rank in zip(files, ranks_of(files), strict=True)]
+    return pl.concat(frames)
 
 
-def _frame(pl: Any, file: RowFile, rank: int, between: bool) -> pl.DataFrame:
+def _frame(file: RowFile, rank: int, between: bool) -> pl.DataFrame:
+    import polars as pl  # noqa: PLC0415
+
     table = file.steps
     if between:
         table = np.concatenate((table, file.between))
@@ -219,11 +216,10 @@ def _frame(pl: Any, file: RowFile, rank: int, between: bool) -> pl.DataFrame:
     }
     frame = pl.DataFrame({"rank": np.full(n, rank, np.int64), **columns})
     known = pl.col("flags") & DEVICE != 0
-    result: pl.DataFrame = frame.with_columns(
+    return frame.with_columns(
         *(pl.when(pl.col(c) >= 0).then(pl.col(c)).alias(c) for c in ("epoch", "step")),
         pl.when(known).then(pl.col("device_busy_us")).alias("device_busy_us"),
         pl.lit(file.run, dtype=pl.String).alias("run"),
         pl.lit(file.attempt, dtype=pl.Int64).alias("attempt"),
         pl.lit(file.host, dtype=pl.String).alias("host"),
     )
-    return result

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dftracer.load._need import need
+from dftracer._packages import need
 from dftracer.load.arrow import SCHEMA_VERSION, schema
 from dftracer.load.process import ProcessInfo
 

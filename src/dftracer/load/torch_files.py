@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from dftracer._set_aside import EXPORTED, is_set_aside
+from dftracer._torch_files import EXPORTED, is_set_aside
 
 __all__ = ["find_torch_files", "is_kineto"]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dftracer._units import bytes_text, plural
+from dftracer._packages import need
+from dftracer._text import bytes_text, plural
 from dftracer.load import sidecar
-from dftracer.load._need import need
 from dftracer.load._scan import Scanner
 from dftracer.load.arrow import BatchMaker, schema
 from dftracer.load.chunk import Chunk

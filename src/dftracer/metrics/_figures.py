@@ -121,7 +121,9 @@ def _job() -> str:
     """The name of the run, the launcher's name of the job, or the program's."""
     for variable in ("DFTRACER_RUN_NAME", "SLURM_JOB_NAME", "TORCHELASTIC_RUN_ID"):
         name = os.environ.get(variable, "").strip()
-        if name and name != "none":
+        # torchrun makes up an id where none is given: a new one with each start.
+        made_up = name == "none" or (len(name) == 36 and name.count("-") == 4)
+        if name and not made_up:
             return name
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else "")

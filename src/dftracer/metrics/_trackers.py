@@ -198,7 +198,7 @@ class WandB:
     def write(self, figures: Figures, last: bool) -> None:
         """Add to the row that the program commits next."""
         point = self._curve.point(figures)
-        run = getattr(sys.modules.get("wandb"), "run", None)
+        run: Any = getattr(sys.modules.get("wandb"), "run", None)
         if not point or run is None:
             return
         if self._defined is not run:

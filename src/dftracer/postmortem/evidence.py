@@ -150,10 +150,10 @@ def gather(directory: Path) -> Evidence:
     for rank in evidence.ranks:
         if rank.alive:
             _look_now(rank)
-    for rank, told in elastic_errors(directory).items():
-        _take_error(evidence, rank, told)
-    for rank, dump in flight_recorder_dumps(directory).items():
-        _take_dump(evidence, rank, dump)
+    for number, told in elastic_errors(directory).items():
+        _take_error(evidence, number, told)
+    for number, dump in flight_recorder_dumps(directory).items():
+        _take_dump(evidence, number, dump)
     killed = [n for f in files for n in f.oom_kills]
     evidence.out_of_memory = bool(killed) and max(killed) > min(killed)
     return evidence
@@ -191,10 +191,10 @@ def _ends_of(file: LiveFile) -> tuple[bytes, bytes]:
     if not file.path.exists():
         return file.text[:_HEAD_BYTES], file.text
     if not file.packed:
-        with file.path.open("rb") as f:
-            head = f.read(_HEAD_BYTES)
-            f.seek(max(0, file.size - _TAIL_OF_LAUNCHER))
-            return head, f.read() + file.text
+        with file.path.open("rb") as plain:
+            head = plain.read(_HEAD_BYTES)
+            plain.seek(max(0, file.size - _TAIL_OF_LAUNCHER))
+            return head, plain.read() + file.text
     with file.path.open("rb", buffering=0) as f:
         members, at = [], 0
         while at < file.size:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Process", "Thread", "Tree", "is_the_users", "rank_set", "seen_process"]
+__all__ = ["Process", "Thread", "Tree", "is_the_users", "rank_set", "seen_process", "shown_frames"]
 
 _FRAME = re.compile(r"(.*):(\d+) (.*)$", re.DOTALL)
 _LIBRARIES = tuple(
@@ -137,6 +137,20 @@ def seen_process(told: dict[str, Any]) -> Process:
     if len(state) > 1:  # of a hang file: in words
         state = main.state if main is not None else "?"
     return Process(int(told.get("pid") or -1), str(told.get("name") or ""), state, threads)
+
+
+def shown_frames(frames: list[tuple[str, int, str]]) -> list[str]:
+    """Outermost first, without ours, through which calls that are observed pass."""
+    out: list[str] = []
+    before = None
+    for file, line, function in reversed(frames):
+        if "/dftracer/torch/" in file or file.startswith(_OURS):
+            continue
+        if (file, function) == before:  # the same function, on both sides of ours or recursive
+            out.pop()
+        out.append(f"{function} {os.path.basename(file)}:{line}")
+        before = file, function
+    return out
 
 
 class Tree:

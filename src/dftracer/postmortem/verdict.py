@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from dftracer._units import bytes_text, plural, seconds_text
+from dftracer._text import bytes_text, plural, seconds_text
 from dftracer.postmortem.evidence import Evidence, RankEvidence
-from dftracer.postmortem.stacks import Process, Tree, rank_set
+from dftracer.postmortem.stacks import Process, Tree, rank_set, shown_frames
 
 __all__ = ["FINE", "Verdict", "judge"]
 
@@ -70,8 +70,7 @@ def tree_of(evidence: Evidence) -> Tree:
     for rank in evidence.ranks:
         main = rank.process.main if rank.process is not None else None
         if main is not None and main.frames:
-            frames = (f"{f[2]} {f[0].rpartition('/')[2]}:{f[1]}" for f in reversed(main.frames))
-            tree.add(rank.rank, frames)
+            tree.add(rank.rank, shown_frames(main.frames))
     return tree
 
 
@@ -190,6 +189,8 @@ def _is_hang(evidence: Evidence) -> bool:
     since = min(r.hang["moved_us"] or 0 for r in hung if r.hang is not None)
     for r in evidence.ranks:
         if r.alive or r.gone_us is None:
+            continue
+        if _ended_well(r) and all(x.collective is None for x in hung):  # nobody waits for it
             continue
         told = r.exit_code is not None or r.signal or r.exception
         noticed = max(x.hang["written_us"] or 0 for x in hung if x.hang is not None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from typing import Any, Final
 
 import numpy as np
 
-from dftracer._columns import Column
-from dftracer._units import plural, seconds_text
+from dftracer._text import Column, plural, seconds_text
 from dftracer.analyze.fleet import Fleet, SlowGroup
 from dftracer.report.jobs import page
 
@@ -128,7 +128,7 @@ def heat_cells(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def _table(columns: tuple[Column, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(columns: tuple[Column, ...], rows: Sequence[tuple[str, ...]]) -> str:
     head = "".join(f"<th>{escape(c.name)}</th>" for c in columns)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

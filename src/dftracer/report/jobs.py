@@ -115,7 +115,7 @@ def _rate(value: float) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{value:.0%}"
+    return f"{100 * value:.0f} %"
 
 
 def _commit(git: dict[str, object]) -> str:
@@ -209,10 +209,10 @@ def _group(name: str, runs: list[RunRow], reports: dict[str, str]) -> str:
         "samples/s",
         "GPU",
         "bound",
-        "verdict",
         "commit",
         "tags",
         "host",
+        "verdict",
     )
     rows = []
     for r in reversed(runs):
@@ -229,10 +229,10 @@ def _group(name: str, runs: list[RunRow], reports: dict[str, str]) -> str:
                 escape(_number(r.samples_per_s, _rate)),
                 _number(r.gpu_busy, _share),
                 escape(r.bound or "-"),
-                escape(r.verdict),
                 escape(_commit(r.git)),
                 escape(", ".join(f"{k}={v}" for k, v in r.tags.items()) or "-"),
                 escape(r.host or "-"),
+                escape(r.verdict),
             ]
         )
     return (
@@ -274,7 +274,7 @@ def goodput_sentence(g: Goodput) -> str:
     made = f"{seconds_text(g.productive_us / 1e6)} of {seconds_text(g.wall_us / 1e6)} made new steps"
     twice = f", {plural(g.recomputed_steps, 'step')} computed again" if g.recomputed_steps else ""
     what = f"{plural(g.steps, 'step')}, {plural(len(g.attempts), 'attempt')}{twice}"
-    return f"Goodput {g.share:.1%}: {made} ({what})."
+    return f"Goodput {100 * g.share:.1f} %: {made} ({what})."
 
 
 def part_texts(g: Goodput) -> list[list[str]]:
@@ -282,7 +282,7 @@ def part_texts(g: Goodput) -> list[list[str]]:
     parts = {"productive": g.productive_us, **g.parts_us}
     order = ["productive", *sorted(PARTS, key=lambda part: -parts[part])]
     rows = [
-        [_PART_WORDS[part], seconds_text(parts[part] / 1e6), f"{parts[part] / max(1, g.wall_us):.1%}"]
+        [_PART_WORDS[part], seconds_text(parts[part] / 1e6), f"{100 * parts[part] / max(1, g.wall_us):.1f} %"]
         for part in order
         if parts[part]
     ]

@@ -72,6 +72,7 @@ class _Reader:
         self._file_number: dict[str, int] = {}
         self._columns: list[tuple[Any, ...]] = []
         self.rows = 0
+        self.not_drawn = 0  # events that are no spans, or the recorder's own: a report counts them, too
         self.devices: set[int] = set()
         self.auto = False  # its steps were recorded automatically
         self.lineage: dict[str, list[Ints]] = {"wait": [], "collate": []}
@@ -92,6 +93,7 @@ class _Reader:
         if samples.size:
             self.counters += read_counters(chunk, samples, [keys[i][1] for i in local[samples].tolist()])
         rows = np.flatnonzero((ph == ord("X")) & kept[local])
+        self.not_drawn += chunk.rows - samples.size - rows.size
         if rows.size == 0:
             return
         local = local[rows]
@@ -230,6 +232,7 @@ def _finished(
     info: dict[str, Any], reader: _Reader, paths: list[str], spans: Spans | None = None
 ) -> list[Part]:
     info["devices"] = sorted(reader.devices)
+    info["not_drawn"] = int(reader.not_drawn)
     info["counters"] = {
         name: {"ts": series.ts.tolist(), **{key: column.tolist() for key, column in series.values.items()}}
         for name, series in join_counters(reader.counters).items()

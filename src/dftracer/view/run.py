@@ -67,7 +67,7 @@ class Run:
 
     @cached_property
     def events(self) -> int:
-        return sum(len(p) for p in self.parts if p.info["source"] != LEDGER)
+        return sum(len(p) + p.info["not_drawn"] for p in self.parts if p.info["source"] != LEDGER)
 
     def place(self, row: int) -> tuple[int, int]:
         """Part and row within it."""

@@ -84,7 +84,7 @@ class Source:
 
     def load(self, progress: Progress | None = None) -> Run:
         """The run, from the cache if that is up to date."""
-        units = units_of(self.trace)
+        units = units_of(self.trace, gaps=True)
         sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
         parts: list[Part] = []
         done, total = 0, sum(sizes)

@@ -6,8 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dftracer._columns import Column
-from dftracer._units import bytes_text
+from dftracer._text import Column, bytes_text
 from dftracer.cli.leftovers import Leftover, find_leftovers, find_traces_to_delete, remove, summary
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.showing import print_json

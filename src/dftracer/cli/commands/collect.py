@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.cli.launching import accompany, become, end_like
 from dftracer.cli.main import CommandError
 from dftracer.cli.program import add_io, add_program, command_of, output_directory, preload_library

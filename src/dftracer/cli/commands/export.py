@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing
 from dftracer.cli.showing import print_json
@@ -101,8 +101,12 @@ def _write_rows(args: argparse.Namespace) -> int:
     if not len(frame):
         raise CommandError("no step row matches; leave out some of the filters")
     with appearing(path) as place:
-        writers = {"parquet": frame.write_parquet, "csv": frame.write_csv, "arrow": frame.write_ipc}
-        writers[kind](place)
+        if kind == "parquet":
+            frame.write_parquet(place)
+        elif kind == "csv":
+            frame.write_csv(place)
+        else:
+            frame.write_ipc(place)
     if args.json:
         print_json({"file": str(path), "format": kind, "rows": len(frame)})
     elif not args.quiet:
@@ -144,7 +148,7 @@ def _write_for_hta(args: argparse.Namespace) -> int:
 
 
 def _write_batches(trace: Any, path: Any, kind: str) -> int:
-    from dftracer.load._need import need
+    from dftracer._packages import need
     from dftracer.load.arrow import schema
 
     pa = need("pyarrow")

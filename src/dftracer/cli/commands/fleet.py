@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dftracer._units import seconds_text
+from dftracer._text import seconds_text
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing, check_output
 from dftracer.cli.showing import counting, print_json

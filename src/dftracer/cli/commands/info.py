@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dftracer._columns import Column
-from dftracer._units import bytes_text, count_text, seconds_text
+from dftracer._text import Column, bytes_text, count_text, seconds_text
 from dftracer.cli.heads import processes_of
 from dftracer.cli.main import EXIT_OK
 from dftracer.cli.showing import print_json

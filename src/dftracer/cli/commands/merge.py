@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.cli.copying import Damage, copied_lines, input_files
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.outputs import appearing, check_output, identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dftracer._encoding import in_stream_encoding
+from dftracer._terminal import in_stream_encoding
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing
 from dftracer.cli.showing import print_json
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     take_newest(args)
-    from dftracer.load._need import need
+    from dftracer._packages import need
 
     duckdb = need("duckdb")
     trace = open_trace(args, cache=not args.no_cache)

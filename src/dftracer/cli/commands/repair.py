@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.cli.copying import Damage, copied_lines, input_files
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output
-from dftracer.cli.rings import add_ring_arguments, look_after_rings
+from dftracer.cli.rings import add_ring_arguments, recover_rings
 from dftracer.cli.showing import print_json
 from dftracer.format.writer import TraceWriter
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.rings:
-        return look_after_rings(args)
+        return recover_rings(args)
     if not args.paths:
         raise CommandError("no traces given: name a PATH, or use --rings for what killed processes have left")
     if not args.in_place and not args.output:
@@ -72,11 +72,11 @@ def _copies(args: argparse.Namespace, files: list[Path], target: Path) -> list[d
     for file, out in zip(files, outputs, strict=True):
         with appearing(out) as place:
             records, damage = _clean_copy(file, place)
-        done.append(_told(file, out, records, damage))
+        done.append(_result(file, out, records, damage))
     return done
 
 
-def _told(file: Path, out: Path, records: int, damage: Damage) -> dict[str, Any]:
+def _result(file: Path, out: Path, records: int, damage: Damage) -> dict[str, Any]:
     return {
         "file": str(file),
         "to": str(out),
@@ -101,14 +101,14 @@ def _in_place(files: list[Path]) -> tuple[list[dict[str, Any]], list[Path]]:
             continue
         c = info.counts
         if c["closed"] and not (c["members_cut"] or c["bad_lines"] or c["cut_lines"]):
-            done.append(_told(file, file, c["events"] + c["meta"], Damage()))
+            done.append(_result(file, file, c["events"] + c["meta"], Damage()))
             continue
         with appearing(file) as place:
             records, damage = _clean_copy(file, place, signed=False)
             # A process that is still writing, not visible from here, continues with the kept file.
             kept = _keep(file) if damage or not is_finished(info) else None
-        told = _told(file, file, records, damage)
-        done.append({**told, "kept": str(kept)} if kept else told)
+        result = _result(file, file, records, damage)
+        done.append({**result, "kept": str(kept)} if kept else result)
     return done, left
 
 

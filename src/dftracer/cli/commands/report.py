@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from dftracer._encoding import has_unicode
-from dftracer._terminal import safe_console
+from dftracer._terminal import has_unicode, safe_console
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import appearing, check_output
 from dftracer.cli.showing import console, progress
@@ -21,9 +20,10 @@ from dftracer.cli.trace_arguments import (
     open_trace,
     output_path,
     refuse_empty_selection,
+    refuse_filters,
     take_newest,
 )
-from dftracer.load.files import NoTraces, find_files
+from dftracer.load.files import NoTraces, find_files, recover
 
 if TYPE_CHECKING:
     from dftracer.analyze import Analysis
@@ -65,14 +65,20 @@ def run(args: argparse.Namespace) -> int:
     _choose_format(args)
     _check_page(args)
     from dftracer.analyze import analyze
+    from dftracer.analyze.analysis import only_rows
 
     shown = args.paths[0]
-    with contextlib.ExitStack() as stack:
-        _take_steps(args, stack)
-        trace = open_trace(args, torch=True)
-        with progress(args, "reading") as bar:
-            analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
-    if not analysis.trace_facts["events"]:
+    recover(args.paths)
+    if only_rows(args.paths):
+        refuse_filters(args, "only step rows are left here, which cannot be filtered")
+        analysis = _analyze_rows(args)
+    else:
+        with contextlib.ExitStack() as stack:
+            _take_steps(args, stack)
+            trace = open_trace(args, torch=True)
+            with progress(args, "reading") as bar:
+                analysis = analyze(trace, dask=args.dask, progress=bar, run=args.run)
+    if not analysis.trace_facts["events"] and not analysis.from_rows:
         refuse_empty_selection(args, trace)
     analysis.flops = args.flops
     _write_text(args, analysis)
@@ -86,6 +92,17 @@ def run(args: argparse.Namespace) -> int:
             where = sys.stderr if args.json or args.md else sys.stdout
             print(f"HTML report: {Path(args.html).resolve()}", file=where)
     return EXIT_OK
+
+
+def _analyze_rows(args: argparse.Namespace) -> Analysis:
+    from dftracer.analyze import analyze
+
+    if not args.quiet:
+        print("dftracer report: the traces are gone; what follows is from the step rows", file=sys.stderr)
+    try:
+        return analyze(args.paths, run=args.run)
+    except NoTraces as e:
+        raise CommandError(str(e)) from None
 
 
 def _take_steps(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:

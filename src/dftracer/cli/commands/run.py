@@ -30,6 +30,7 @@ HELP = "Run a program under the tracer, with all its children; its exit code is 
 EXAMPLE = """\
 dftracer run -- python train.py --epochs 3
 dftracer run -o traces --report train.py
+dftracer run --blackbox -- python train.py
 dftracer run --name resnet50 --tag lr=0.1 --tag data=v2 -- python train.py
 dftracer run -- torchrun --nproc-per-node 2 train.py
 dftracer run -o s3://bucket/job -- python train.py"""
@@ -48,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", action="store_true", help="with -o URL: keep the local files once the store has them"
     )
     parser.add_argument("--modules", action="store_true", help="also record the forward pass of every module")
+    parser.add_argument(
+        "--blackbox",
+        action="store_true",
+        help="keep one row per step, and of the detail a bounded amount: the latest, and what surrounds"
+        " troubles",
+    )
     parser.add_argument(
         "--name", metavar="NAME", help="what the run is called in `dftracer runs` and `dftracer goodput`"
     )
@@ -155,6 +162,8 @@ def _environment(
     env.update(args.naming)
     if args.modules:
         env["DFTRACER_AUTO_MODULES"] = "1"
+    if args.blackbox:
+        env["DFTRACER_MODE"] = "blackbox"
     automatic(env, on=not args.no_auto, note=None if args.quiet else note)
     return env
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dftracer._units import bytes_text, plural
+from dftracer._text import bytes_text, plural
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.showing import print_json
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.cli.copying import Damage, copied_lines, input_files, whole_number
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.outputs import OutputNames, appearing, check_folder, check_output

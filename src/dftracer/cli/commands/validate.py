@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.cli.heads import processes_of
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError
 from dftracer.cli.showing import print_json

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from dftracer._packages import need
 from dftracer.cli.main import EXIT_OK, CommandError
 from dftracer.cli.trace_arguments import take_newest
-from dftracer.load._need import need
 from dftracer.load.files import NoTraces
 
 HELP = "Look at every event of a trace in the browser: zoom, search, compare two runs, follow a running job."

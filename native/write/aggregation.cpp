@@ -1,0 +1,336 @@
+#include "write/aggregation.hpp"
+
+#include <fcntl.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstdio>
+#include <optional>
+#include <tuple>
+
+#include "format/arguments.hpp"
+#include "record/warn_once.hpp"
+
+namespace dft {
+namespace {
+
+bool same_text(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
+}
+
+// `%` stands for any text, `_` for any character, as in SQL.
+bool like(std::string_view text, std::string_view pattern) {
+  if (pattern.empty()) return text.empty();
+  if (pattern[0] == '%') {
+    for (size_t at = 0; at <= text.size(); ++at)
+      if (like(text.substr(at), pattern.substr(1))) return true;
+    return false;
+  }
+  if (text.empty() || (pattern[0] != '_' && !same_text(text.substr(0, 1), pattern.substr(0, 1)))) return false;
+  return like(text.substr(1), pattern.substr(1));
+}
+
+class RuleParser {
+ public:
+  explicit RuleParser(std::string_view text) : left_(text) { next(); }
+
+  Rule whole(std::string* error) {
+    Rule rule = either();
+    if (error_.empty() && !token_.empty()) fail("'" + token_ + "' is not expected");
+    *error = error_;
+    return error_.empty() ? rule : Rule();
+  }
+
+ private:
+  void fail(std::string why) {
+    if (error_.empty()) error_ = std::move(why);
+    left_ = {};
+    token_.clear();
+  }
+
+  void next() {
+    while (!left_.empty() && isspace(static_cast<unsigned char>(left_[0]))) left_.remove_prefix(1);
+    quoted_ = false;
+    token_.clear();
+    if (left_.empty()) return;
+    char c = left_[0];
+    if (c == '\'' || c == '"') {
+      size_t end = left_.find(c, 1);
+      if (end == std::string_view::npos) return fail("a quote is not closed");
+      token_ = left_.substr(1, end - 1);
+      quoted_ = true;
+      left_.remove_prefix(end + 1);
+      return;
+    }
+    constexpr std::string_view kSigns = "=!<>", kAlone = "(){},";
+    size_t n = 1;
+    if (kSigns.find(c) != std::string_view::npos) {
+      while (n < left_.size() && kSigns.find(left_[n]) != std::string_view::npos) ++n;
+    } else if (kAlone.find(c) == std::string_view::npos) {
+      auto ends = [&](char d) {
+        return isspace(static_cast<unsigned char>(d)) || (kSigns.find(d) != std::string_view::npos) ||
+               kAlone.find(d) != std::string_view::npos;
+      };
+      while (n < left_.size() && !ends(left_[n])) ++n;
+    }
+    token_ = left_.substr(0, n);
+    left_.remove_prefix(n);
+  }
+
+  bool word(const char* w) {
+    if (quoted_ || !same_text(token_, w)) return false;
+    next();
+    return true;
+  }
+
+  Rule either() {
+    Rule a = both();
+    while (error_.empty() && word("OR")) a = [a, b = both()](const RuleFacts& e) { return a(e) || b(e); };
+    return a;
+  }
+
+  Rule both() {
+    Rule a = one();
+    while (error_.empty() && word("AND")) a = [a, b = one()](const RuleFacts& e) { return a(e) && b(e); };
+    return a;
+  }
+
+  Rule one() {
+    if (word("NOT")) return [a = one()](const RuleFacts& e) { return !a(e); };
+    if (!word("(")) return comparison();
+    Rule inner = either();
+    if (!word(")")) fail("a bracket is not closed");
+    return inner;
+  }
+
+  Rule comparison() {
+    std::string field = token_;
+    if (field != "cat" && field != "name" && field != "ts" && field != "dur") {
+      fail(field.empty() ? "a field is missing" : "'" + field + "' is none of cat, name, ts, dur");
+      return {};
+    }
+    next();
+    bool number = field == "ts" || field == "dur";
+    std::string op = token_;
+    if (!number && word("LIKE")) {
+      std::string pattern = value();
+      return [field, pattern](const RuleFacts& e) { return like(text_of(e, field), pattern); };
+    }
+    if (word("IN")) {
+      std::vector<std::string> listed = list();
+      return [field, listed, number](const RuleFacts& e) {
+        return std::any_of(listed.begin(), listed.end(), [&](const std::string& v) {
+          return number ? number_of(e, field) == to_number(v) : same_text(text_of(e, field), v);
+        });
+      };
+    }
+    next();
+    std::string right = value();
+    bool equality = op == "==" || op == "!=";
+    if (!equality && op != "<" && op != ">" && op != "<=" && op != ">=") {
+      fail("'" + op + "' is no comparison");
+      return {};
+    }
+    if (!number && !equality) {
+      fail(field + " is text: it can only be compared with == and !=, LIKE and IN");
+      return {};
+    }
+    if (!number)
+      return
+          [field, right, same = op == "=="](const RuleFacts& e) { return same_text(text_of(e, field), right) == same; };
+    std::optional<double> limit = to_number(right);
+    if (!limit) {
+      fail("'" + right + "' is not a number");
+      return {};
+    }
+    return [field, op, limit = *limit](const RuleFacts& e) {
+      double v = number_of(e, field);
+      if (op == "==") return v == limit;
+      if (op == "!=") return v != limit;
+      if (op == "<") return v < limit;
+      if (op == ">") return v > limit;
+      return op == "<=" ? v <= limit : v >= limit;
+    };
+  }
+
+  std::string value() {
+    if (token_.empty() && !quoted_) fail("a value is missing");
+    std::string text = token_;
+    next();
+    return text;
+  }
+
+  std::vector<std::string> list() {
+    std::vector<std::string> out;
+    if (!word("{")) {
+      fail("IN needs {a, b}");
+      return out;
+    }
+    while (error_.empty() && !word("}")) {
+      out.push_back(value());
+      word(",");
+    }
+    return out;
+  }
+
+  static std::string_view text_of(const RuleFacts& e, const std::string& field) {
+    return field == "cat" ? e.category : e.name;
+  }
+  static double number_of(const RuleFacts& e, const std::string& field) {
+    return double(field == "ts" ? e.ts_us : e.dur_us);
+  }
+  static std::optional<double> to_number(const std::string& text) {
+    double v = 0;
+    auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), v);
+    if (problem != std::errc() || end != text.data() + text.size()) return {};
+    return v;
+  }
+
+  std::string_view left_;
+  std::string token_, error_;
+  bool quoted_ = false;
+};
+
+std::string_view trimmed(std::string_view s) {
+  while (!s.empty() && isspace(static_cast<unsigned char>(s.front()))) s.remove_prefix(1);
+  while (!s.empty() && isspace(static_cast<unsigned char>(s.back()))) s.remove_suffix(1);
+  return s;
+}
+
+// Without the comment at its end, which no quotes surround.
+std::string_view without_comment(std::string_view line) {
+  char quote = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (quote) {
+      if (line[i] == quote) quote = 0;
+    } else if (line[i] == '\'' || line[i] == '"') {
+      quote = line[i];
+    } else if (line[i] == '#') {
+      return line.substr(0, i);
+    }
+  }
+  return line;
+}
+
+std::optional<std::string> whole_file(const std::string& path) {
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return {};
+  std::string out;
+  char buffer[4096];
+  ssize_t n;
+  while ((n = read(fd, buffer, sizeof buffer)) > 0 && out.size() < (1 << 20)) out.append(buffer, size_t(n));
+  close(fd);
+  if (n < 0) return {};
+  return out;
+}
+
+}  // namespace
+
+Rule parse_rule(std::string_view text, std::string* error) { return RuleParser(text).whole(error); }
+
+std::string RuleFile::read(std::string_view text) {
+  std::vector<Rule>* into = nullptr;
+  for (int number = 1; !text.empty(); ++number) {
+    size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = trimmed(without_comment(text.substr(0, end)));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    std::string where = "line " + std::to_string(number) + ": ";
+    if (line.empty() || line == "---") continue;
+    if (line[0] != '-') {
+      size_t colon = line.find(':');
+      std::string_view key = trimmed(line.substr(0, colon));
+      std::string_view rest = colon == std::string_view::npos ? "?" : trimmed(line.substr(colon + 1));
+      if ((key != "inclusion" && key != "exclusion") || (!rest.empty() && rest != "[]"))
+        return where + "neither a list `inclusion:` or `exclusion:` nor a rule `- \"...\"`";
+      into = key == "inclusion" ? &inclusion : &exclusion;
+      continue;
+    }
+    if (!into) return where + "a rule before `inclusion:` or `exclusion:`";
+    std::string_view rule = trimmed(line.substr(1));
+    // Quotes around the whole rule are YAML's; those inside it are its own.
+    if (rule.size() > 1 && (rule[0] == '"' || rule[0] == '\'') && rule.back() == rule[0] &&
+        rule.find(rule[0], 1) == rule.size() - 1)
+      rule = rule.substr(1, rule.size() - 2);
+    std::string error;
+    Rule parsed = parse_rule(rule, &error);
+    if (!parsed) return where + error;
+    into->push_back(std::move(parsed));
+  }
+  return {};
+}
+
+bool RuleFile::matches(const RuleFacts& event) const {
+  auto one_of = [&](const std::vector<Rule>& rules) {
+    return std::any_of(rules.begin(), rules.end(), [&](const Rule& rule) { return rule(event); });
+  };
+  return one_of(inclusion) && !one_of(exclusion);
+}
+
+void Aggregation::setup(const Settings& settings) {
+  enabled_ = settings.aggregate;
+  selective_ = settings.aggregate_selected;
+  interval_us_ = std::max<uint64_t>(settings.interval_ms, 1) * 1000;
+  if (!enabled_ || !selective_) return;
+  rules_ = {};
+  std::optional<std::string> text = whole_file(settings.aggregation_file);
+  std::string wrong = text ? rules_.read(*text) : "it cannot be read";
+  if (wrong.empty() && rules_.inclusion.empty()) wrong = "it includes nothing";
+  if (wrong.empty()) return;
+  enabled_ = false;
+  warn_once("DFTRACER_AGGREGATION_FILE " + settings.aggregation_file + ": " + wrong + "; every event is written");
+}
+
+Aggregation::Sum& Aggregation::of(uint32_t name, uint64_t file, uint64_t ts_us) {
+  Key key{ts_us / interval_us_, file, name};
+  if (sums_.size() >= kMostFiles && !sums_.contains(key)) key.file = 0;
+  return sums_[key];
+}
+
+void Aggregation::add(Sum& sum, uint64_t us, int64_t bytes, bool failed) {
+  ++sum.calls;
+  sum.us += us;
+  sum.min_us = std::min(sum.min_us, us);
+  sum.max_us = std::max(sum.max_us, us);
+  if (bytes > 0) sum.bytes += uint64_t(bytes);
+  sum.errors += failed;
+  ++sum.histogram[std::min<size_t>(size_t(std::bit_width(us)), sum.histogram.size() - 1)];
+}
+
+std::vector<std::pair<Aggregation::Key, Aggregation::Sum>> Aggregation::take() {
+  std::vector<std::pair<Key, Sum>> out(sums_.begin(), sums_.end());
+  sums_.clear();
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first.interval, a.first.name, a.first.file) <
+           std::tie(b.first.interval, b.first.name, b.first.file);
+  });
+  return out;
+}
+
+std::string Aggregation::arguments(const Key& key, const Sum& sum) const {
+  std::string out;
+  if (key.file) {
+    char hex[17];
+    snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(key.file));
+    append_arg(out, "fhash", std::string_view(hex, 16));
+  }
+  append_arg(out, "dft_cnt", int64_t(sum.calls));
+  append_arg(out, "dur_min", int64_t(sum.min_us));
+  append_arg(out, "dur_max", int64_t(sum.max_us));
+  append_arg(out, "dur_sum", int64_t(sum.us));
+  if (sum.bytes) append_arg(out, "bytes", int64_t(sum.bytes));
+  if (sum.errors) append_arg(out, "errors", int64_t(sum.errors));
+  if (interval_us_ != 1000000) append_arg(out, "interval_us", int64_t(interval_us_));
+  out += ",\"dur_hist\":{";
+  for (size_t bits = 0, listed = 0; bits < sum.histogram.size(); ++bits) {
+    if (!sum.histogram[bits]) continue;
+    if (listed++) out += ',';
+    out += '"' + std::to_string(bits ? uint64_t{1} << (bits - 1) : 0) + "\":" + std::to_string(sum.histogram[bits]);
+  }
+  out += '}';
+  return out;
+}
+
+}  // namespace dft
