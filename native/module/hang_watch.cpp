@@ -275,7 +275,7 @@ bool Watch::is_watched(const Seen& seen, int64_t idle, bool* patient) {
   if (g_in_group || special) return true;
   if (seen.doing == Doing::kBetween) return false;
   if (seen.doing == Doing::kOwnCode && seen.stepped)  // maybe after the last step
-    return blocked && !program_has_ended();
+    return blocked;
   return true;
 }
 
@@ -303,7 +303,8 @@ void Watch::look_once() {
   if (known_ < kFewPauses) usual = std::max(usual, longest_ever_);
   int64_t limit = std::max((patient ? kPatient : 1) * patience, kUsual * usual);
   if (!unwatched && idle > limit) {
-    if (!said_) report(seen, idle, -1);
+    // Alone, it may take its time to leave.
+    if (!said_ && (g_in_group || !program_has_ended())) report(seen, idle, -1);
   } else if (!hung_since_ && idle > patience / 2) {
     if (int other = others_hang(seen); other >= 0) report(seen, idle, other);
   }

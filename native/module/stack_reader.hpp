@@ -36,7 +36,7 @@ struct Memory {
   bool copy(void* to, const void* from, size_t size) const;
   template <typename T>
   bool copy(T& to, const void* from) const {
-    return copy(&to, from, sizeof to);
+    return copy(&to, from, sizeof(T));
   }
   template <typename T>
   T* theirs(T* ours) const {

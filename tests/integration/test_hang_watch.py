@@ -209,6 +209,12 @@ def test_no_alarm_without_training_or_after_it(start: Start) -> None:
         end = time.monotonic() + 5
         while time.monotonic() < end:
             pass
+
+        def leave():
+            threading.Thread(target=time.sleep, args=(5,)).start()
+            raise SystemExit
+
+        train(30, lambda step: leave() if step == 20 else None)  # and waits for its thread
         """
     )
     assert "nothing has moved" not in program.end()

@@ -163,15 +163,15 @@ def _on_one_clock(ranks: list[Rank], meetings: list[Meetings], rows: Ints) -> _M
     Where they may be equal they are taken to be, otherwise the middle of the bounds is.
     """
     absent = rows < 0
-    arrived, ended = (
-        np.stack([getattr(m, name)[np.maximum(r, 0)] for m, r in zip(meetings, rows, strict=True)])
-        for name in ("arrived", "ended")
-    )
+    pairs = [*zip(meetings, rows, strict=True)]
+    arrived: Ints = np.stack([m.arrived[np.maximum(r, 0)] for m, r in pairs])
+    ended: Ints = np.stack([m.ended[np.maximum(r, 0)] for m, r in pairs])
     together = np.zeros(rows.shape[1], bool)
-    for m, r in zip(meetings, rows, strict=True):
+    for m, r in pairs:
         together |= (r >= 0) & m.together[np.maximum(r, 0)]
     order = np.argsort(arrived[0], kind="stable")
-    rows, arrived, ended, absent, together = (c[..., order] for c in (rows, arrived, ended, absent, together))
+    rows, absent = rows[:, order], absent[:, order]
+    arrived, ended, together = arrived[:, order], ended[:, order], together[order]
     for i in range(1, len(ranks)):
         both = np.flatnonzero(~absent[0] & ~absent[i] & together)
         if not both.size:
