@@ -362,7 +362,7 @@ def test_everything_observed_is_what_it_was(tmp_path: Path) -> None:
     """Walks over all that is changed: nothing about it tells, while it is changed and after."""
     program = textwrap.dedent(WALK) + textwrap.dedent("""
         from dftracer import auto, collect, hooks
-        from dftracer.collect._foreign import Foreign
+        from dftracer.collect._windows import Foreign
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         foreign = Foreign(torch, lambda reason: None)

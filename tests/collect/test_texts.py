@@ -10,10 +10,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dftracer.collect import _yaml
-from dftracer.collect._et_text import EtText
-from dftracer.collect._kineto_text import KinetoText, as_kineto_writes
-from dftracer.collect._schedule import Schedule
+from dftracer.collect import _card
+from dftracer.collect._window_files import EtText, KinetoText, as_kineto_writes
+from dftracer.collect._windows import Schedule
 
 NUMBERS = st.integers(0, 3)
 
@@ -100,5 +99,5 @@ VALUES = st.recursive(
 @settings(max_examples=150, deadline=None)
 def test_the_card_is_yaml(content: dict[str, object]) -> None:
     """Whatever is in it."""
-    text = _yaml.dump(content)
+    text = _card.dump_yaml(content)
     assert (yaml.safe_load(text) or {}) == content

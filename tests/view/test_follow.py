@@ -78,7 +78,7 @@ def test_a_job_is_followed_from_nothing_to_its_end(
     assert process.wait(60) == 0
     _until(server, lambda r: r["live"]["running"] == 0 and r["steps"])
     # Only the job has written there.
-    assert [p.name for p in (tmp_path / "traces").iterdir()] == ["run.pfw.gz"]
+    assert sorted(p.name for p in (tmp_path / "traces").iterdir()) == ["run.pfw.gz", "run.rows"]
     about = server.json("run", run=0)
     (rank,) = about["steps"]["ranks"]
     assert rank["steps"] > 5

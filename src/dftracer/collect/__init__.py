@@ -19,9 +19,8 @@ from dftracer.collect._options import turn_tracing_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dftracer.collect._collector import Collector, collect
+    from dftracer.collect._collector import Collector, CollectReport, collect
     from dftracer.collect._plugin import Context, Plugin
-    from dftracer.collect._report import CollectReport
 
 __all__ = ["CollectReport", "Collector", "Context", "Plugin", "collect"]
 
@@ -30,7 +29,7 @@ __all__ = ["CollectReport", "Collector", "Context", "Plugin", "collect"]
 turn_tracing_on()
 
 _HOMES = {"Collector": "_collector", "collect": "_collector", "Context": "_plugin", "Plugin": "_plugin"}
-_HOMES["CollectReport"] = "_report"
+_HOMES["CollectReport"] = "_collector"
 
 
 def __getattr__(name: str) -> object:

@@ -6,15 +6,64 @@ What cannot be known from inside the process stays empty, with a remark; `worklo
 from __future__ import annotations
 
 import gc
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dftracer.collect import _yaml
 from dftracer.collect._names import Names
 from dftracer.collect._options import Options
 
-__all__ = ["content", "write"]
+# YAML, as far as the card needs it ----------------------------------------------------------------
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./+-]*")
+# No part of a YAML stream, or a line break in it.
+_ODD = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
+
+def dump_yaml(value: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
+    """The text; `comments` by dotted path stand behind the key."""
+    return "\n".join(_mapping(value, 0, "", comments or {})) + "\n"
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return json.dumps(value)
+    text = str(value)
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    return _ODD.sub(lambda m: f"\\u{ord(m[0]):04x}", json.dumps(text, ensure_ascii=False))
+
+
+def _mapping(value: Mapping[str, Any], depth: int, path: str, comments: Mapping[str, str]) -> Iterator[str]:
+    pad = "  " * depth
+    for key, item in value.items():
+        where = f"{path}.{key}" if path else str(key)
+        remark = f"  # {comments[where]}" if where in comments else ""
+        if isinstance(item, Mapping) and item:
+            yield f"{pad}{_scalar(key)}:{remark}"
+            yield from _mapping(item, depth + 1, where, comments)
+        elif isinstance(item, (list, tuple)) and item:
+            yield f"{pad}{_scalar(key)}:{remark}"
+            for each in item:
+                yield f"{pad}  - {_scalar(each)}"
+        elif isinstance(item, (list, tuple, Mapping)):
+            yield f"{pad}{_scalar(key)}: {'{}' if isinstance(item, Mapping) else '[]'}{remark}"
+        else:
+            yield (
+                f"{pad}{_scalar(key)}: {_scalar(item)}{remark}".rstrip()
+                if not remark
+                else (f"{pad}{_scalar(key)}: {_scalar(item)}".rstrip() + remark)
+            )
+
+
+# The card -----------------------------------------------------------------------------------------
 
 _PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _ENVIRONMENT = ("NCCL_", "GLOO_", "UCX_", "FI_", "TORCH_NCCL_", "RCCL_")
@@ -77,7 +126,7 @@ def write(path: str, card: Mapping[str, Any]) -> None:
     part = path + ".part"
     remarks = {where: text for where, text in _REMARKS.items() if not _at(card, where)}
     with open(part, "w", encoding="utf-8") as file:
-        file.write(_yaml.dump(card, remarks))
+        file.write(dump_yaml(card, remarks))
     os.replace(part, path)
 
 

@@ -4,30 +4,111 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
 from typing import Any
 
 from dftracer._packages import require_torch
 from dftracer._units import plural
 from dftracer.collect import _card, _manifest
 from dftracer.collect._comms import Comms
-from dftracer.collect._costs import Costs
 from dftracer.collect._entries import Entries
-from dftracer.collect._forks import guard_forks
-from dftracer.collect._health import Health
+from dftracer.collect._health import Costs, Health
 from dftracer.collect._names import Names
 from dftracer.collect._options import Options
 from dftracer.collect._plugin import Context
 from dftracer.collect._plugins import Plugins
 from dftracer.collect._rank_manifest import RankManifest
 from dftracer.collect._recording import Recording
-from dftracer.collect._report import CollectReport
-from dftracer.collect._schedule import Place, Schedule
-from dftracer.collect._signals import Termination
-from dftracer.collect._windows import Windows
+from dftracer.collect._windows import Place, Schedule, Windows, guard_forks, protect, unprotect
 
-__all__ = ["Collector", "collect"]
+# What is left behind ------------------------------------------------------------------------------
+
+
+@dataclass
+class CollectReport:
+    """The manifest of this rank so far; complete once the `with` block has ended."""
+
+    directory: str
+    rank: int
+    world_size: int
+    windows: list[dict[str, Any]] = field(default_factory=list)
+    files: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    overheads: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def coverage(self) -> float | None:
+        """Part of the execution traces' operators that Kineto's traces have too; None without any."""
+        nodes = sum(w["et_nodes"] or 0 for w in self.windows)
+        joined = sum(w["joined"] or 0 for w in self.windows)
+        return joined / nodes if nodes else None
+
+    def __str__(self) -> str:
+        windows = plural(len(self.windows), "window")
+        lines = [f"rank {self.rank} of {self.world_size}: {windows} in {self.directory}"]
+        for window in self.windows:
+            first, last = window["steps"]
+            what = f"  window {window['index']}, steps {first} to {last}"
+            if window["et_nodes"]:
+                what += f": {window['joined']} of {plural(window['et_nodes'], 'operator')} joined"
+                if window["coverage"] is not None:
+                    what += f" ({100 * window['coverage']:.2f} %)"
+            lines.append(what)
+        lines += [f"  {entry['name']}: {plural(entry['bytes'], 'byte')}" for entry in self.files]
+        lines += [f"  warning: {text}" for text in self.warnings]
+        return "\n".join(lines)
+
+
+# SIGTERM ------------------------------------------------------------------------------------------
+#
+# SIGTERM ends a process at once; a window that is open then is closed first. Only where nobody else
+# handles the signal: the default action follows at once, with the same exit status.
+
+
+class Termination:
+    """Calls `close` before the default action of SIGTERM, from `watch` until `unwatch`."""
+
+    def __init__(self, close: Callable[[str], None]) -> None:
+        self._close = close
+        self._pid = os.getpid()
+        self._watching = False
+
+    def watch(self) -> None:
+        """Begin, in the main thread only; a handler of the program's is left alone."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._handle)
+            self._watching = True
+            protect(self)
+
+    def unwatch(self) -> None:
+        """End, unless the program has set a handler since."""
+        if not self._watching or threading.current_thread() is not threading.main_thread():
+            return
+        self._watching = False
+        unprotect(self)
+        if signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def abandon_in_child(self) -> None:
+        """A forked child dies from the signal as if it had never been watched."""
+        if signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() == self._pid:
+            self._close("SIGTERM")
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+# The loop -----------------------------------------------------------------------------------------
 
 
 class Collector:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dftracer import _core
-from dftracer.collect import _identity
 from dftracer.collect._plugin import Context, Plugin
+from dftracer.torch import collectives
 from dftracer.torch.collectives import (
     ALWAYS_ASYNC,
     CALLS,
@@ -87,7 +87,7 @@ class Comms(Plugin):
             self._flights = {name: getattr(c10d, name) for name in _FLIGHT_RECORDERS if hasattr(c10d, name)}
         except ImportError:
             self._flights = {}
-        if _identity.distributed() is not None:
+        if collectives.distributed() is not None:
             self._poll()  # what was before the collection is not part of it
             self.records.clear()
         listen(context.torch, self)
@@ -95,7 +95,7 @@ class Comms(Plugin):
     def step(self, step: int) -> None:
         self._step = step + 1
         self._starts.append(_core.time_ns())
-        if _identity.distributed() is not None and self._issued() - self._seen_total >= _POLL_AFTER:
+        if collectives.distributed() is not None and self._issued() - self._seen_total >= _POLL_AFTER:
             self._poll()
 
     def window_start(self, index: int, step: int) -> None:
@@ -166,7 +166,7 @@ class Comms(Plugin):
     # Below Python ---------------------------------------------------------------------------------
 
     def _issued(self) -> int:
-        distributed = _identity.distributed()
+        distributed = collectives.distributed()
         try:
             groups = list(distributed.distributed_c10d._world.pg_map)
         except Exception:
@@ -187,7 +187,7 @@ class Comms(Plugin):
 
     def _poll(self) -> None:
         """Take what torch's flight recorder has that no call of ours has shown."""
-        distributed = _identity.distributed()
+        distributed = collectives.distributed()
         if not self._flights or distributed is None:
             return
         self._seen_total = self._issued()

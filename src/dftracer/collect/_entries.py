@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from dftracer._units import plural
-from dftracer.collect import _identity
+from dftracer.collect import _names
 from dftracer.collect._comms import Comms
-from dftracer.collect._costs import Costs
-from dftracer.collect._finisher import Finisher
-from dftracer.collect._health import Health
+from dftracer.collect._health import Costs, Health
 from dftracer.collect._names import Names
 from dftracer.collect._options import Options
 from dftracer.collect._plugins import Plugins
 from dftracer.collect._recording import Recording
-from dftracer.collect._window import Window
+from dftracer.collect._window_files import Finisher
 
-__all__ = ["Entries"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dftracer.collect._windows import Window
 
 _WHOLE = 0.998  # part of the operators joined: less is worth a warning
 
@@ -85,7 +85,7 @@ class Entries:
 
     def settle_rank(self, finally_: bool = False) -> None:
         """Files carry the rank as it is known by now; a group made late renames them."""
-        rank, world_size, source = _identity.place()
+        rank, world_size, source = _names.place()
         known = self._names.source
         renamed = self._names.settle(rank, world_size, source)
         if finally_:

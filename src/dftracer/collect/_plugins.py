@@ -1,17 +1,156 @@
-"""The plug-ins of a collection: made from names or given, and each one's failures kept to itself."""
+"""The plug-ins of a collection: those that sample, and all of them, each one's failures kept to itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from dftracer.collect._comms import Comms
 from dftracer.collect._health import Health
 from dftracer.collect._names import Names
-from dftracer.collect._plugin import Context, write_output
-from dftracer.collect._samplers import Memory, Nvml
+from dftracer.collect._plugin import Context, Plugin, write_output
 
-__all__ = ["Plugins"]
+# Samples of memory and of NVML's counters ---------------------------------------------------------
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_LIMIT = 1_000_000  # samples kept; a run of weeks must not fill the memory it measures
+
+
+class _Sampler(Plugin):
+    """One sample at each step, and one every `interval_s` inside windows."""
+
+    interval_s = 0.05
+
+    def __init__(self) -> None:
+        self._samples: list[dict[str, Any]] = []
+        self._stop: threading.Event | None = None
+        self._step = 0
+        self._time_ns: Callable[[], int] = int
+
+    def start(self, context: Context) -> None:
+        self._time_ns = context.time_ns
+
+    def values(self) -> dict[str, Any]:
+        """What is measured now."""
+        raise NotImplementedError
+
+    def sample(self) -> None:
+        """Take one."""
+        if len(self._samples) < _LIMIT:
+            self._samples.append({"us": self._time_ns() / 1000, "step": self._step, **self.values()})
+
+    def step(self, step: int) -> None:
+        self._step = step + 1
+        self.sample()
+
+    def window_start(self, index: int, step: int) -> None:
+        self._step = step
+        self._stop = threading.Event()
+        threading.Thread(
+            target=self._run, args=(self._stop,), name=f"dftracer-{self.name}", daemon=True
+        ).start()
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(self.interval_s):
+            try:
+                self.sample()
+            except Exception:  # a device that went away; the steps' own samples will say so
+                return
+
+    def window_end(self, index: int, step: int) -> None:
+        if self._stop is not None:
+            self._stop.set()
+
+    def finish(self) -> dict[str, Any] | None:
+        self.window_end(0, 0)
+        return {"interval_s": self.interval_s, "samples": self._samples} if self._samples else None
+
+
+class Memory(_Sampler):
+    """Resident memory of the process; allocated, reserved and peak memory of its CUDA device."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cuda: Any = None
+        self._statm = -1
+
+    def start(self, context: Context) -> None:
+        super().start(context)
+        self._cuda = context.torch.cuda if context.torch.cuda.is_available() else None
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
+        self.sample()
+
+    def values(self) -> dict[str, Any]:
+        fields = os.pread(self._statm, 128, 0).split()
+        values: dict[str, Any] = {"rss": int(fields[1]) * _PAGE}
+        # Asking a device that nothing has used yet would wake it.
+        if self._cuda is not None and self._cuda.is_initialized():
+            device = self._cuda.current_device()
+            stats = self._cuda.memory_stats(device)
+            for word in ("allocated", "reserved"):
+                values[f"{word}_{device}"] = stats.get(f"{word}_bytes.all.current", 0)
+                values[f"{word}_peak_{device}"] = stats.get(f"{word}_bytes.all.peak", 0)
+        return values
+
+    def finish(self) -> dict[str, Any] | None:
+        self.sample()
+        content = super().finish()
+        os.close(self._statm)
+        return content
+
+
+class Nvml(_Sampler):
+    """Utilisation, memory, power, clock, temperature and PCIe traffic, where nvidia-ml-py is installed."""
+
+    name = "nvml"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._nvml: Any = None
+        self._devices: list[Any] = []
+
+    def start(self, context: Context) -> None:
+        super().start(context)
+        try:
+            nvml: Any = importlib.import_module("pynvml")
+            nvml.nvmlInit()
+        except Exception:  # no package, no driver, no device: nothing to sample, nothing to say
+            return
+        self._nvml = nvml
+        self._devices = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+
+    def window_start(self, index: int, step: int) -> None:
+        if self._devices:
+            super().window_start(index, step)
+
+    def step(self, step: int) -> None:
+        self._step = step + 1  # NVML takes milliseconds: never in the training thread
+
+    def values(self) -> dict[str, Any]:
+        nvml, out = self._nvml, {}
+        for number, device in enumerate(self._devices):
+            for key, read in (
+                ("gpu_percent", lambda d: nvml.nvmlDeviceGetUtilizationRates(d).gpu),
+                ("memory_used", lambda d: nvml.nvmlDeviceGetMemoryInfo(d).used),
+                ("power_mw", nvml.nvmlDeviceGetPowerUsage),
+                ("sm_mhz", lambda d: nvml.nvmlDeviceGetClockInfo(d, nvml.NVML_CLOCK_SM)),
+                ("celsius", lambda d: nvml.nvmlDeviceGetTemperature(d, nvml.NVML_TEMPERATURE_GPU)),
+                ("pcie_tx_kbs", lambda d: nvml.nvmlDeviceGetPcieThroughput(d, nvml.NVML_PCIE_UTIL_TX_BYTES)),
+                ("pcie_rx_kbs", lambda d: nvml.nvmlDeviceGetPcieThroughput(d, nvml.NVML_PCIE_UTIL_RX_BYTES)),
+            ):
+                try:
+                    out[f"{key}_{number}"] = read(device)
+                except Exception:  # a counter this device does not have is not in the file
+                    continue
+        return out
+
+
+# All of them --------------------------------------------------------------------------------------
 
 _BUILT_IN = {"comms": Comms, "memory": Memory, "nvml": Nvml}
 _T = TypeVar("_T")

@@ -6,20 +6,41 @@ import os
 import platform
 import socket
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import dftracer
-from dftracer.collect import _clock
-from dftracer.collect._costs import Costs
 from dftracer.collect._entries import Entries
-from dftracer.collect._health import Health
+from dftracer.collect._health import Costs, Health
 from dftracer.collect._manifest import VERSION, write
 from dftracer.collect._names import Names
 from dftracer.collect._options import Options
 from dftracer.collect._recording import Recording
 
-__all__ = ["RankManifest"]
+# Clocks -------------------------------------------------------------------------------------------
+#
+# Pairs of the wall clock and the monotonic clock, for laying traces of several processes side by
+# side.
+
+
+_TRIES = 8
+
+
+def anchor() -> dict[str, Any]:
+    """Epoch and CLOCK_MONOTONIC at one moment, and how far apart the two readings can be, in ns."""
+    best: tuple[int, int, int] | None = None
+    for _ in range(_TRIES):
+        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        epoch = time.time_ns()
+        after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        if best is None or after - before < best[0]:
+            best = (after - before, epoch, (before + after) // 2)
+    assert best is not None
+    return {"epoch_us": best[1] / 1000, "epoch_ns": best[1], "monotonic_ns": best[2], "error_ns": best[0]}
+
+
+# The manifest -------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -38,11 +59,11 @@ class RankManifest:
 
     def __post_init__(self) -> None:
         self._pid = os.getpid()
-        self._clock = {"start": _clock.anchor()}
+        self._clock = {"start": anchor()}
 
     def end_clock(self) -> None:
         """The clock once more, at the end."""
-        self._clock["end"] = _clock.anchor()
+        self._clock["end"] = anchor()
 
     def write(self) -> None:
         """The file, as things stand."""

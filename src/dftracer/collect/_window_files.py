@@ -1,24 +1,232 @@
-"""Processing a window's files after it has ended: repair, join, compression, in a separate process.
+"""The files of a window: what torch leaves is repaired, compared and compressed, beside the loop.
 
-It runs at the lowest priority during training and does not hold the trainer's interpreter lock. Only the
-standard library is imported.
+The process that does so needs neither torch nor the recorder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
+import re
+import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
 from dftracer._torch_names import STRUCTURAL, plain_name
 from dftracer._units import plural
-from dftracer.collect._et_text import EtText
-from dftracer.collect._kineto_text import KinetoText, as_kineto_writes
 
-__all__ = ["finish", "main"]
+# The text of an execution trace -------------------------------------------------------------------
+#
+# The execution trace as torch writes it, node by node, with invalid JSON repaired. torch does not
+# escape names and string values. Its layout is fixed, one field group a line, so that a node is found
+# by its first and last line and its name by what stands around it.
+
+
+_NODE_BEGIN, _NODE_END = "      {", ("      }", "      },")
+_HEAD = re.compile(r'^\s*"id": (\d+), "name": "(.*)", "ctrl_deps": (\d+),$', re.S)
+_FIELD = re.compile(r'^        "(\w+)": (.*?),?$', re.S)
+_ARRAY_END = "  ],"
+# A quote ends a string where JSON may go on after it, else it belongs to the string.
+_STRING = re.compile(r'"((?:[^"\\]|\\.|"(?!\s*(?:[,:\]}]|$)))*)"(?=\s*(?:[,:\]}]|$))', re.S)
+_GOOD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+
+
+class EtText:
+    """Reads lines; gives the header, then each node as (text that is JSON, the node), and counts repairs."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self.head: dict[str, Any] = {}
+        self.finish_ts: int | None = None
+        self.repaired = 0
+        self.dropped = 0
+        self.complete = False
+
+    def nodes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Every node, in the order of the file."""
+        self._read_head()
+        node: list[str] | None = None
+        for line in self._lines:
+            text = line.rstrip("\n")
+            if node is None:
+                if text == _NODE_BEGIN:
+                    node = []
+                elif text.startswith(_ARRAY_END):
+                    self._read_tail()
+                    return
+            elif text in _NODE_END:
+                found = self._node(node)
+                node = None
+                if found is not None:
+                    yield found
+            else:
+                node.append(text)
+
+    def _read_head(self) -> None:
+        head: list[str] = []
+        for line in self._lines:
+            if line.strip() == '"nodes": [':
+                break
+            head.append(line)
+        try:
+            self.head = json.loads("".join(head).rstrip().rstrip(",") + "}")
+        except ValueError:
+            self.head = {}
+
+    def _read_tail(self) -> None:
+        tail = "".join(self._lines)
+        found = re.search(r'"finish_ts": (\d+)', tail)
+        self.finish_ts = int(found.group(1)) if found else None
+        self.complete = found is not None
+
+    def _node(self, lines: list[str]) -> tuple[str, dict[str, Any]] | None:
+        text = "{" + "\n".join(lines) + "}"
+        try:
+            node: dict[str, Any] = json.loads(text)
+            return text, node
+        except ValueError:
+            pass
+        repaired = _repaired(lines)
+        if repaired is None:
+            self.dropped += 1
+            return None
+        self.repaired += 1
+        return json.dumps(repaired), repaired
+
+
+def _groups(lines: list[str]) -> list[str]:
+    """Lines joined to fields: a newline inside a string does not begin a field of the node."""
+    starts = ('        "id": ', '        "inputs": ', '        "outputs": ', '        "attrs": ')
+    out: list[str] = []
+    for line in lines:
+        if line.startswith(starts) or not out:
+            out.append(line)
+        else:
+            out[-1] += "\n" + line
+    return out
+
+
+def _repaired(lines: list[str]) -> dict[str, Any] | None:
+    node: dict[str, Any] = {}
+    for group in _groups(lines):
+        head = _HEAD.match(group)
+        if head:
+            node["id"], node["name"], node["ctrl_deps"] = int(head[1]), head[2], int(head[3])
+            continue
+        field = _FIELD.match(group)
+        if field is None:
+            return None
+        value = _value(field[2])
+        # The place of a value that cannot be read is kept: readers look for the key.
+        node[field[1]] = value if value is not None else ([] if field[1] == "attrs" else dict(_NO_VALUES))
+    return node if "id" in node else None
+
+
+_NO_VALUES: dict[str, list[Any]] = {"values": [], "shapes": [], "types": [], "strides": []}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, strict=False)
+    except ValueError:
+        pass
+    try:
+        return json.loads(_STRING.sub(_escaped, text), strict=False)
+    except ValueError:
+        return None
+
+
+def _escaped(match: re.Match[str]) -> str:
+    inner = _GOOD_ESCAPE.sub(r"\\\\", match[1])
+    return '"' + re.sub(r'(?<!\\)"', r"\"", inner) + '"'
+
+
+# The text of Kineto's trace -----------------------------------------------------------------------
+#
+# Kineto's file event by event, so that a large one is never in memory as a whole.
+
+
+_EVENT_BEGIN, _EVENT_END = "  {", ("  }", "  },")
+_NAME = re.compile(r'^    "name": "(.*)",$')
+_BASE = re.compile(r'"baseTimeNanoseconds": (\d+)')
+
+
+def as_kineto_writes(name: str) -> str:
+    """What becomes of a name in Kineto's file: no newlines, no backslashes, nothing but ASCII."""
+    flat = name.replace("\n", "").replace("\\", "/")
+    return flat if flat.isascii() and flat.isprintable() else "unknown"
+
+
+class KinetoText:
+    """Gives the text before the events, each event as (text, object), and the text after them."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self.head = ""
+        self.tail = ""
+        self.base_ns = 0
+        self.repaired = 0
+        self.dropped = 0
+        self.complete = False
+
+    def events(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Every event, in the order of the file; one that is not valid JSON is skipped and counted."""
+        self._read_head()
+        event: list[str] | None = None
+        for line in self._lines:
+            text = line.rstrip("\n")
+            if event is None:
+                if text == _EVENT_BEGIN:
+                    event = []
+                elif text.startswith("  ]"):
+                    self.tail = text + "".join(self._lines)
+                    self.complete = True
+                    return
+            elif text in _EVENT_END:
+                found = self._event(event)
+                event = None
+                if found is not None:
+                    yield found
+            else:
+                event.append(text)
+
+    def _event(self, lines: list[str]) -> tuple[str, dict[str, Any]] | None:
+        whole = "{" + "\n".join(lines) + "}"
+        try:
+            return whole, json.loads(whole)
+        except ValueError:
+            pass
+        repaired = [_NAME.sub(lambda m: f'    "name": {json.dumps(m[1])},', line) for line in lines]
+        whole = "{" + "\n".join(repaired) + "}"
+        try:
+            event = json.loads(whole, strict=False)
+        except ValueError:
+            self.dropped += 1
+            return None
+        self.repaired += 1
+        return json.dumps(event), event
+
+    def _read_head(self) -> None:
+        head: list[str] = []
+        for line in self._lines:
+            head.append(line)
+            if line.strip().endswith('"traceEvents": ['):
+                break
+        self.head = "".join(head)
+        found = _BASE.search(self.head)
+        self.base_ns = int(found.group(1)) if found else 0
+
+
+# Finishing a pair of files ------------------------------------------------------------------------
+#
+# Processing a window's files after it has ended: repair, join, compression, in a separate process.
+# It runs at the lowest priority during training and does not hold the trainer's interpreter lock.
+# Only the standard library is imported.
+
 
 _LEVEL = 5
 # Kinds of events that nodes of an execution trace can be.
@@ -185,5 +393,80 @@ def main(path: str) -> None:
     os.replace(path + ".part", path + ".done")
 
 
-if __name__ == "__main__":
-    main(sys.argv[1])
+# The process beside the loop ----------------------------------------------------------------------
+#
+# Starts the finishing of windows beside the training and gathers the results.
+
+
+_RUN = (
+    "import sys; sys.path.insert(0, sys.argv[1]);"
+    " from dftracer.collect._window_files import main; main(sys.argv[2])"
+)
+_LIMIT_S = 600
+
+_Job = tuple["subprocess.Popen[bytes] | None", str, Callable[[dict[str, Any]], None]]
+
+
+class Finisher:
+    """One job per window; without a child process the work is done where it is asked for."""
+
+    def __init__(self, process: bool) -> None:
+        self._process = process
+        self._running: list[_Job] = []
+
+    @property
+    def pending(self) -> bool:
+        """Whether a result is still to come."""
+        return bool(self._running)
+
+    def submit(self, job: dict[str, Any], job_path: str, done: Callable[[dict[str, Any]], None]) -> None:
+        """Begin; `done` is called with the result by `collect_done`."""
+        with open(job_path, "w", encoding="utf-8") as file:
+            json.dump(job, file)
+        child: subprocess.Popen[bytes] | None = None
+        if self._process:
+            with contextlib.suppress(OSError, ValueError):
+                child = self._start(job_path)
+        self._running.append((child, job_path, done))
+
+    def _start(self, job_path: str) -> subprocess.Popen[bytes]:
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        # Not traced, not preloaded, and not stopped by a Ctrl-C meant for the training.
+        env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_") and k != "LD_PRELOAD"}
+        env["DFTRACER_ENABLE"] = "0"
+        return subprocess.Popen(
+            [sys.executable, "-S", "-E", "-s", "-c", _RUN, root, job_path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=env,
+            start_new_session=True,
+        )
+
+    def collect_done(self, wait: bool = False) -> None:
+        """Hand over the results that are there; with `wait`, all of them."""
+        remaining: list[_Job] = []
+        for child, path, done in self._running:
+            if child is not None:
+                if wait:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(_LIMIT_S)
+                if child.poll() is None and not wait:
+                    remaining.append((child, path, done))
+                    continue
+            elif not wait:
+                remaining.append((child, path, done))
+                continue
+            done(self._result(path))
+        self._running = remaining
+
+    def _result(self, path: str) -> dict[str, Any]:
+        try:
+            with open(path + ".done", encoding="utf-8") as file:
+                result: dict[str, Any] = json.load(file)
+        except (OSError, ValueError):
+            with open(path, encoding="utf-8") as file:
+                result = finish(json.load(file))  # no child, or one that died
+        for leftover in (path, path + ".done", path + ".part"):
+            with contextlib.suppress(OSError):
+                os.unlink(leftover)
+        return result

@@ -1,23 +1,517 @@
-"""The windows of a collection: each is made, started and ended where the schedule says, one at a time."""
+"""Windows: when they are, what one records, and what it must not disturb.
+
+The order is what makes the join whole. Kineto is on before the observer and off after it, so that every
+operator of the execution trace is one of Kineto's; record function ids are given only while the observer is
+on. Each window has a fresh observer, finished when the window ends.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+import sys
+import sysconfig
+import threading
 import time
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from dftracer.collect import _nsys
-from dftracer.collect._costs import Costs
 from dftracer.collect._entries import Entries
-from dftracer.collect._foreign import Foreign
-from dftracer.collect._health import Health
+from dftracer.collect._health import Costs, Health
 from dftracer.collect._options import Options
 from dftracer.collect._plugins import Plugins
 from dftracer.collect._recording import Recording
-from dftracer.collect._schedule import Place
-from dftracer.collect._window import Window
+from dftracer.torch.patches import Patches
 
-__all__ = ["Windows"]
+# When ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a step lies: `wait`, `warmup`, `active` or, after the last window, `done`."""
+
+    phase: str
+    window: int
+    last: bool = False  # of the active steps of its window
+
+
+OFF = Place("done", -1)
+
+
+class Schedule:
+    """`skip_first` steps, then `repeat` cycles (0: forever) of wait, warmup and active steps."""
+
+    def __init__(self, wait: int, warmup: int, active: int, repeat: int, skip_first: int) -> None:
+        self._wait, self._warmup, self._active = wait, warmup, active
+        self._repeat, self._skip = repeat, skip_first
+
+    def at(self, step: int) -> Place:
+        """The place of a step, counted from 0."""
+        if step < self._skip:
+            return Place("wait", 0)
+        cycle = self._wait + self._warmup + self._active
+        window, within = divmod(step - self._skip, cycle)
+        if self._repeat and window >= self._repeat:
+            return OFF
+        if within < self._wait:
+            return Place("wait", window)
+        if within < self._wait + self._warmup:
+            return Place("warmup", window)
+        return Place("active", window, within == cycle - 1)
+
+
+# In a forked child --------------------------------------------------------------------------------
+#
+# What a forked child must not do: write into its parent's trace, record for a profiler it cannot
+# stop. The child inherits the observer together with the unwritten part of its buffer and the open
+# file; a DataLoader worker that is forked inside a window would fill the parent's file with its own
+# operators.
+
+
+_protected: weakref.WeakSet[Any] = weakref.WeakSet()
+_registered = False
+
+
+def guard_forks() -> None:
+    """Have children of this process leave its windows alone; may be called often."""
+    global _registered  # noqa: PLW0603 - a fork handler cannot be taken back
+    if not _registered:
+        _registered = True
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def protect(window: Any) -> None:
+    """`window.abandon_in_child()` is called in children forked from now on."""
+    _protected.add(window)
+
+
+def unprotect(window: Any) -> None:
+    """This window has ended."""
+    _protected.discard(window)
+
+
+def _in_child() -> None:
+    for window in tuple(_protected):
+        with contextlib.suppress(Exception):
+            window.abandon_in_child()
+    _protected.clear()
+
+
+def silence(path: str) -> None:
+    """Discard what this process still has to write to an open file."""
+    wanted = os.path.realpath(path)
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError, ValueError):
+            if os.path.realpath(f"/proc/self/fd/{name}") == wanted:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, int(name), inheritable=False)
+                os.close(nowhere)
+
+
+# Beside other threads -----------------------------------------------------------------------------
+#
+# Waiting until no other thread is inside an operator that began under the profiler. With
+# `profile_all_threads`, Kineto frees its memory when it stops, and an operator that another thread
+# still executes writes its end time there (torch 2.13: the process dies sooner or later). So new
+# operators are kept out first, and the profiler is stopped once every thread has been seen to move
+# on: at another place of its Python code, in code of the standard library, where no operator runs, or
+# waiting for the interpreter lock.
+
+
+_STDLIB = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+_SITE = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+_PAUSE_S = 0.0005
+_HOLD_S = 0.002  # below the switch interval: whoever ends an operator meanwhile has to wait for the lock
+_SWITCHES = 3
+
+_Position = tuple[int, int]
+
+
+def _positions() -> dict[int, _Position | None]:
+    """Where each other thread is; None for one that waits inside the standard library."""
+    me = threading.get_ident()
+    found: dict[int, _Position | None] = {}
+    for ident, frame in sys._current_frames().items():
+        if ident == me:
+            continue
+        name = frame.f_code.co_filename
+        own = name.startswith(_STDLIB) and not any(site in name for site in _SITE)
+        found[ident] = None if own or name.startswith("<frozen") else (id(frame), frame.f_lasti)
+    return found
+
+
+def others_exist() -> bool:
+    """Whether any thread but this one and our own samplers executes Python code."""
+    own = {t.ident for t in threading.enumerate() if t.name.startswith("dftracer-")}
+    own.add(threading.get_ident())
+    return any(ident not in own for ident in sys._current_frames())
+
+
+def _switches(native_id: int | None) -> int:
+    """How often a thread has given up its processor by itself."""
+    try:
+        with open(f"/proc/self/task/{native_id}/status", "rb", buffering=0) as file:
+            for line in file.read().splitlines():
+                if line.startswith(b"voluntary_ctxt_switches"):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _hold_the_lock() -> None:
+    end = time.monotonic() + _HOLD_S
+    while time.monotonic() < end:
+        pass
+
+
+def wait_for_operators(limit_s: float) -> bool:
+    """Whether every operator that other Python threads were in has ended, after at most `limit_s`."""
+    pending = {ident: at for ident, at in _positions().items() if at is not None}
+    if not pending:
+        return True
+    native = {thread.ident: thread.native_id for thread in threading.enumerate()}
+    before = {ident: _switches(native.get(ident)) for ident in pending}
+    end = time.monotonic() + limit_s
+    rounds = 0
+    while pending:
+        if time.monotonic() > end:
+            return False
+        time.sleep(_PAUSE_S)
+        now = _positions()
+        pending = {ident: at for ident, at in pending.items() if ident in now and now[ident] == at}
+        rounds += 1
+        if rounds > _SWITCHES and pending:
+            # A loop around a single operator is always found at the same place.
+            _hold_the_lock()
+            pending = {
+                ident: at
+                for ident, at in pending.items()
+                if _switches(native.get(ident)) - before[ident] < _SWITCHES
+            }
+    return True
+
+
+# Beside the program's own profilers ---------------------------------------------------------------
+#
+# Profilers and observers of the program itself come first: ours ends its window when one of them
+# begins. torch has one Kineto session and one execution trace observer a process. A second observer
+# takes the first one's place and both end wrong; a second profiler empties the first one.
+
+
+class Foreign:
+    """Knows whether others are on, and calls `give_way` before another one begins."""
+
+    def __init__(self, torch: Any, give_way: Callable[[str], None]) -> None:
+        self._observer_class = torch.profiler.ExecutionTraceObserver
+        self._profile_class = torch.autograd.profiler.profile
+        self._enabled = torch.autograd._profiler_enabled
+        self._give_way = give_way
+        self._ours = 0
+        self._observers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._profilers: weakref.WeakSet[Any] = weakref.WeakSet()  # that are warming up or on
+        self._patches = Patches()
+
+    def watch(self) -> None:
+        """Find those that are registered already and hear of those to come."""
+        for candidate in gc.get_objects():
+            if type(candidate) is self._observer_class:
+                self._observers.add(candidate)
+
+        def around_register(original: Callable[..., Any]) -> Callable[..., Any]:
+            def register_callback(observer: Any, *args: Any, **kwargs: Any) -> Any:
+                if not self._ours:
+                    self._observers.add(observer)
+                    self._yield("the program started an execution trace of its own")
+                return original(observer, *args, **kwargs)
+
+            return register_callback
+
+        def around_prepare(original: Callable[..., Any]) -> Callable[..., Any]:
+            def prepare_trace(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+                if not self._ours:
+                    self._profilers.add(profiler)
+                    self._yield("the program started a profiler of its own")
+                return original(profiler, *args, **kwargs)
+
+            return prepare_trace
+
+        def around_exit(original: Callable[..., Any]) -> Callable[..., Any]:
+            def leave(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+                self._profilers.discard(profiler)
+                return original(profiler, *args, **kwargs)
+
+            return leave
+
+        self._patches.around(self._observer_class, "register_callback", around_register)
+        self._patches.around(self._profile_class, "_prepare_trace", around_prepare)
+        self._patches.around(self._profile_class, "__exit__", around_exit)
+
+    def _yield(self, reason: str) -> None:
+        with contextlib.suppress(Exception):
+            self._give_way(reason)
+
+    def unwatch(self) -> None:
+        """Put torch back as it was."""
+        self._patches.take_back()
+
+    def __enter__(self) -> Foreign:
+        """What begins inside is ours."""
+        self._ours += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ours -= 1
+
+    def present(self) -> str | None:
+        """What else is on in this process, if anything."""
+        if self._enabled() or self._profilers:
+            return "a profiler of the program is on"
+        if any(observer.is_registered for observer in self._observers):
+            return "an execution trace of the program is on"
+        return None
+
+
+# One window ---------------------------------------------------------------------------------------
+
+_OPERATOR_LIMIT_S = 10.0
+
+
+class _NoObserver:
+    """Keeps torch from making an observer of its own (ENABLE_PYTORCH_EXECUTION_TRACE) for our profiler."""
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
+
+    def cleanup(self) -> None:
+        """Nothing."""
+
+
+class Window:
+    """Kineto, the observer, and the region `ProfilerStep#n` of each active step."""
+
+    def __init__(self, torch: Any, options: Options, health: Health, index: int, prefix: str) -> None:
+        self._torch = torch
+        self._options = options
+        self._health = health
+        self.index = index
+        self.et_path = f"{prefix}.et.json"
+        self.kineto_path = f"{prefix}.kineto.json"
+        self._profiler: Any = None
+        self._observer: Any = None
+        self._region: Any = None
+        self._all_threads = False
+        self._pid = os.getpid()
+        self.prepared = False
+        self.recording = False
+        self.has_et = False
+        self.has_kineto = False
+
+    # Phases ---------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Warm up: Kineto is on and what it records is thrown away."""
+        self.prepared = True
+        if "kineto" not in self._options.traces or not self._health.works("kineto"):
+            return
+        with self._health.guard("kineto"):
+            self._profiler = self._make_profiler()
+            _prepare(self._profiler, self._torch)
+
+    def start(self, step: int) -> None:
+        """Record from here on."""
+        if not self.prepared:
+            self.prepare()
+        self.recording = True
+        protect(self)
+        if self._profiler is not None:
+            try:
+                self._profiler.start_trace()
+            except Exception as error:
+                self._profiler = None
+                self._health.fail("kineto", error)
+        if self._options.wants_et(self.index) and self._health.works("et"):
+            with self._health.guard("et"):
+                self._start_observer()
+        self.open_step(step)
+
+    def open_step(self, step: int) -> None:
+        """Begin the region of a step."""
+        try:
+            self._region = self._torch.profiler.record_function(f"ProfilerStep#{step}")
+            self._region.__enter__()
+        except Exception as error:
+            self._region = None
+            self._health.fail("step regions", error)
+
+    def close_step(self) -> None:
+        """End the region of a step."""
+        region, self._region = self._region, None
+        if region is not None:
+            with self._health.guard("step regions"):
+                region.__exit__(None, None, None)
+
+    def stop(self) -> None:
+        """End the window; the observer's file is whole afterwards, Kineto's results wait for `export`."""
+        self.close_step()
+        if not self.recording:
+            self._cancel()
+            return
+        self.recording = False
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            with self._health.guard("et"):
+                observer.stop()
+                self.has_et = True
+        if self._profiler is not None:
+            self._stop_profiler()
+        if observer is not None:
+            with self._health.guard("et"):
+                observer.unregister_callback()
+        unprotect(self)
+
+    def export(self) -> None:
+        """Write Kineto's file; it can be asked for once."""
+        if self._profiler is None or not self.has_kineto:
+            return
+        with self._health.guard("kineto"):
+            self._profiler.export_chrome_trace(self.kineto_path)
+        if not os.path.isfile(self.kineto_path):
+            self.has_kineto = False
+            self._health.warn(
+                f"window {self.index} has no Kineto trace: another profiler ran in the same window"
+            )
+
+    @property
+    def profiler(self) -> Any:
+        """torch's profiler object, for plug-ins."""
+        return self._profiler
+
+    # Inside ---------------------------------------------------------------------------------------
+
+    def _make_profiler(self) -> Any:
+        profiler = self._torch.profiler
+        options = self._options
+        more: dict[str, Any] = {}
+        # All threads and memory events exclude each other in torch: memory was asked for by name.
+        if options.threads == "all" and not options.profile_memory:
+            config = _all_threads_config(profiler)
+            if config is not None:
+                more["experimental_config"] = config
+                self._all_threads = True
+        return profiler.profile(
+            record_shapes=options.record_shapes,
+            profile_memory=options.profile_memory,
+            with_stack=options.with_stack,
+            with_flops=options.with_flops,
+            with_modules=options.with_modules,
+            execution_trace_observer=_NoObserver(),
+            **more,
+        )
+
+    def _start_observer(self) -> None:
+        directory = os.path.dirname(self.et_path)
+        # torch would fail silently, here and for every later observer of the process.
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise OSError(f"{directory} cannot be written to")
+        observer = self._torch.profiler.ExecutionTraceObserver()
+        observer.register_callback(self.et_path)
+        observer.start()
+        self._observer = observer
+
+    def _stop_profiler(self) -> None:
+        if self._all_threads and others_exist():
+            try:
+                activity = self._torch.profiler.ProfilerActivity.CPU
+                self._profiler.profiler.toggle_collection_dynamic(False, {activity})
+                safe = wait_for_operators(_OPERATOR_LIMIT_S)
+            except Exception as error:
+                safe = False
+                self._health.warn(f"threads: {type(error).__name__}: {error}")
+            if not safe:
+                # Stopping now could crash the program; an unfinished profiler only keeps its memory.
+                self._profiler = None
+                self._health.fail(
+                    "kineto", f"another thread stays in one operator for more than {_OPERATOR_LIMIT_S:.0f} s"
+                )
+                return
+        try:
+            self._profiler.stop_trace()
+            self.has_kineto = True
+        except Exception as error:
+            self._profiler = None
+            self._health.fail("kineto", error)
+
+    def _cancel(self) -> None:
+        """A window that was prepared and never started (the loop ended while warming up)."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            with self._health.guard("kineto"):
+                profiler.start_trace()
+                profiler.stop_trace()
+
+    def abandon_in_child(self) -> None:
+        """In a forked child: record nothing, write nothing into the parent's file."""
+        self._region = None
+        observer, self._observer = self._observer, None
+        profiler, self._profiler = self._profiler, None
+        self.recording = False
+        if observer is not None:
+            observer.stop()
+            silence(self.et_path)
+            # Its destructor would finish the parent's file.
+            observer._registered = False
+        if profiler is not None:
+            activity = self._torch.profiler.ProfilerActivity.CPU
+            profiler.profiler.toggle_collection_dynamic(False, {activity})
+            _kept_in_child.append(profiler)
+
+
+class _WithoutInductor:
+    """torch, but for the attribute that would import its compiler."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inductor":
+            raise AttributeError(name)
+        return getattr(self._torch, name)
+
+
+def _prepare(profiler: Any, torch: Any) -> None:
+    """`prepare_trace`, which asks whether CUDA graphs are on and so imports the whole compiler (seconds).
+
+    A program that has not imported it has no graphs to ask for.
+    """
+    method = type(profiler).prepare_trace
+    if "torch._inductor" in sys.modules or not isinstance(method, types.FunctionType):
+        profiler.prepare_trace()
+        return
+    names = {**method.__globals__, "torch": _WithoutInductor(torch)}
+    types.FunctionType(method.__code__, names, closure=method.__closure__)(profiler)
+
+
+# Taking these apart in a child would wait for threads that were not forked.
+_kept_in_child: list[Any] = []
+
+
+def _all_threads_config(profiler: Any) -> Any:
+    try:
+        return profiler._ExperimentalConfig(profile_all_threads=True)
+    except (AttributeError, TypeError):  # torch < 2.6 has no such switch
+        return None
+
+
+# All of them --------------------------------------------------------------------------------------
 
 
 class Windows:

@@ -225,7 +225,7 @@ class FollowedSource(Source):
 # A cached part is used only while the files it was made from have the same size, time and identity.
 
 
-VERSION = 4
+VERSION = 5
 _MAGIC = b"dftracer view 1\n"
 _ALIGN = 64
 _MOST_BYTES = 16 << 30  # of all cached parts; the least recently used are deleted first

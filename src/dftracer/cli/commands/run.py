@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any
 
 from dftracer.cli.launching import accompany, become, end_like
 from dftracer.cli.program import (
@@ -22,6 +21,10 @@ from dftracer.cli.program import (
     run_of,
     spool,
 )
+
+TYPE_CHECKING = False  # `typing` takes long to load, and the program waits
+if TYPE_CHECKING:
+    from typing import Any
 
 HELP = "Run a program under the tracer, with all its children; its exit code is passed through."
 EXAMPLE = """\
