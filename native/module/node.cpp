@@ -184,7 +184,7 @@ PyObject* node_update(PyObject* self, PyObject* args, PyObject* kwargs) {
   auto* n = reinterpret_cast<Node*>(self);
   formatting([&] { set_args(n, options.args); });
   // The root of the tree speaks for the whole program; a `dft_fn` is a root, too, but only of its own functions.
-  if (g_tracing && !n->parent && PyUnicode_CompareWithASCIIString(n->name, "ai_root") == 0)
+  if (g_tracing && follows_training() && !n->parent && PyUnicode_CompareWithASCIIString(n->name, "ai_root") == 0)
     program_counts(number_in(options.args, "\"step\":"), number_in(options.args, "\"epoch\":"));
   return new_ref(self);
 }

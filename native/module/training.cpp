@@ -519,6 +519,8 @@ Training* training_here() {
   return nullptr;
 }
 
+bool follows_training() { return g_make != nullptr; }
+
 void program_counts(int64_t step, int64_t epoch) {
   if (!g_make || (step < 0 && epoch < 0)) return;
   Training* t = training_here();

@@ -33,6 +33,8 @@ inline void tell_steps(Training* t) {
 // A new reference.
 Training* training_here();
 
+// Whether automatic tracing is on.
+bool follows_training();
 // The program's own numbers of its step and epoch; -1: not given.
 void program_counts(int64_t step, int64_t epoch);
 

@@ -122,9 +122,13 @@ def _watch_order(module: ModuleType, patches: Patches) -> None:
 
         return process_data
 
+    alone = module._SingleProcessDataLoaderIter
+
     def around_index(original: Callable[..., Any]) -> Callable[..., Any]:
         def next_index(self: Any) -> Any:
             index = original(self)
+            if type(self) is alone:
+                return index
             task = getattr(self, "_send_idx", None)
             if type(task) is int:  # of a loader with workers
                 _sizes.setdefault(self, {})[task] = len(index) if type(index) is list else 1
