@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from dftracer._packages import require_torch
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.collect import _card, _manifest
 from dftracer.collect._comms import Comms
 from dftracer.collect._entries import Entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dftracer._units import plural
+from dftracer._text import plural
 from dftracer.collect import _names
 from dftracer.collect._comms import Comms
 from dftracer.collect._health import Costs, Health

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from dftracer import _config, _core
-from dftracer._set_aside import EARLIER, mark
+from dftracer._torch_files import EARLIER, mark
 from dftracer.collect import _manifest
 from dftracer.torch.collectives import distributed
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
-from dftracer._torch_names import STRUCTURAL, plain_name
-from dftracer._units import plural
+from dftracer._text import plural
+from dftracer._torch_files import STRUCTURAL, plain_name
 
 # The text of an execution trace -------------------------------------------------------------------
 #
