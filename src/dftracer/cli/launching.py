@@ -219,8 +219,9 @@ def _stop(number: int) -> None:
     """Stop as the program has, so that a shell sees its job stopped."""
     if number != signal.SIGSTOP:
         signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    # Blocked, it joins one that the terminal has sent us meanwhile: together they stop us once.
     os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     signal.pthread_sigmask(signal.SIG_BLOCK, [number])
 
 

@@ -25,10 +25,18 @@ _passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch `torch.utils.data.dataloader`."""
+    counting: list[bool] = []
+
+    def count_samples() -> None:  # only for workers: otherwise the items themselves are seen
+        if not counting:
+            counting.append(True)
+            patches.around(module._BaseDataLoaderIter, "_next_index", _around_index)
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def loader_iter(self: Any) -> Any:
             tell("loader", True)
+            if vars(self).get("num_workers"):
+                safely(count_samples)
             began = now()
             iterator = original(self)
             safely(_began, self, iterator, began)
@@ -102,6 +110,17 @@ _sizes: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictiona
 _got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
+def _around_index(original: Callable[..., Any]) -> Callable[..., Any]:
+    def next_index(self: Any) -> Any:
+        index = original(self)
+        task = getattr(self, "_send_idx", None)
+        if type(task) is int:  # of a loader with workers
+            _sizes.setdefault(self, {})[task] = len(index) if type(index) is list else 1
+        return index
+
+    return next_index
+
+
 def _watch_order(module: ModuleType, patches: Patches) -> None:
     def around_get(original: Callable[..., Any]) -> Callable[..., Any]:
         def get_data(self: Any) -> Any:
@@ -122,21 +141,6 @@ def _watch_order(module: ModuleType, patches: Patches) -> None:
 
         return process_data
 
-    alone = module._SingleProcessDataLoaderIter
-
-    def around_index(original: Callable[..., Any]) -> Callable[..., Any]:
-        def next_index(self: Any) -> Any:
-            index = original(self)
-            if type(self) is alone:
-                return index
-            task = getattr(self, "_send_idx", None)
-            if type(task) is int:  # of a loader with workers
-                _sizes.setdefault(self, {})[task] = len(index) if type(index) is list else 1
-            return index
-
-        return next_index
-
-    patches.around(module._BaseDataLoaderIter, "_next_index", around_index)
     patches.around(module._MultiProcessingDataLoaderIter, "_get_data", around_get)
     patches.around(module._MultiProcessingDataLoaderIter, "_process_data", around_process)
 
