@@ -15,6 +15,7 @@ class Tab:
 
     def __init__(self, browser: Any, url: str, **options: Any) -> None:
         self.page = browser.new_page(viewport={"width": 1280, "height": 800}, **options)
+        self.page.set_default_timeout(120_000)  # of a busy machine
         self.noise: list[str] = []
         host = url.partition("?")[0]
         self.page.on("console", lambda m: self._hear(m) if m.type in ("error", "warning") else None)
@@ -23,7 +24,7 @@ class Tab:
             "request", lambda r: None if r.url.startswith((host, "data:")) else self.noise.append(r.url)
         )
         self.page.goto(url)
-        self.page.wait_for_selector(_READY, timeout=60_000)
+        self.page.wait_for_selector(_READY, timeout=120_000)
         self.settled()
 
     def _hear(self, message: Any) -> None:
@@ -35,7 +36,7 @@ class Tab:
         self.page.wait_for_function(
             "() => dftracerView.panes.every((p) => !p.asking && !p.again && !p.dirty && p.sheet"
             " && Math.abs(p.sheet.about.from - (p.view.t0 - p.view.span / 2)) <= 1)",
-            timeout=30_000,
+            timeout=120_000,
         )
 
     def look(self) -> tuple[float, float]:

@@ -68,10 +68,10 @@ def test_search_lists_marks_and_walks(tab: Tab) -> None:
     page.wait_for_function("() => document.getElementById('found').textContent.startsWith('60 events for')")
     assert page.locator("#found tbody tr").count() == 60
     page.wait_for_function("() => !document.getElementById('found').textContent.includes('looking through')")
-    page.keyboard.press("Escape")
-    page.keyboard.press("n")
+    # Enter has gone to the first hit.
     page.wait_for_function("() => dftracerView.panes[0].details?.path === '/data/train/shard-0003.tar'")
     first = page.evaluate("dftracerView.panes[0].details.part")
+    page.keyboard.press("Escape")
     page.keyboard.press("n")  # both ranks do the same at the same time
     page.wait_for_function("(p) => dftracerView.panes[0].details.part !== p", arg=first)
     page.fill("#search", "worker_pid=4002")
