@@ -44,7 +44,7 @@ def note_exception() -> None:
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
     if isinstance(error, SystemExit):  # torch.multiprocessing leaves with it once it has passed the error on
         error = error.__context__
-    if error is None or isinstance(error, SystemExit) or hasattr(sys, "ps1") or not _core.stats()["events"]:
+    if error is None or isinstance(error, SystemExit) or hasattr(sys, "ps1") or not _core.stats()["rings"]:
         return
     _core.log_metadata("PR", "exception", type(error).__name__)
     _core.log_metadata("PR", "exception_us", str(_core.time_ns() // 1000))

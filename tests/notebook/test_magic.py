@@ -33,7 +33,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "off": "log.initialize_log()",
         "steps": "%%dftracer\n" + STEPS,
         "again": "%%dftracer -o kept\nkeep = 1\n" + STEPS,
-        "kept": "print(keep)\nimport os; print(len(os.listdir('kept')))",
+        "kept": "print(keep)\nfrom pathlib import Path; print(len([*Path('kept').glob('*.pfw*')]))",
         "no steps": "%%dftracer\nopen('f.bin', 'wb').write(b'x' * 1000)\nopen('f.bin', 'rb').read();",
         "nothing": "%%dftracer\n1 + 1",
         "fails": "%%dftracer\nwith ai.compute.forward:\n    raise KeyError('mine')",
