@@ -295,8 +295,8 @@ def test_a_step_of_too_many_events_is_marked(tmp_path: Path) -> None:
     """
     run = run_program(tmp_path, program)
     (file,) = read_row_files(run.trace_dir)
-    # Its neighbours too, if the writer took them in one go. On a machine that gives the writer no time, events are
-    # dropped, and with them the ends of steps.
+    # Its neighbours too, if the writer took them in one go. A writer that gets no time drops events,
+    # and with them the ends of steps.
     whole = len(file.column("flags")) == 3
     assert (
         file.column("flags")[1] & CUT if whole else any(f.end_record.args.get("dropped") for f in run.trace)
