@@ -61,7 +61,7 @@ def test_a_user_namespace_of_its_own(tmp_path: Path) -> None:
     """Our thread is not there when it would be in the way, and comes back: nothing is lost."""
     program = compile_c(FIXTURES / "user_namespace.c", tmp_path / "program")
     plain = subprocess.run([program, tmp_path / "plain"], capture_output=True, text=True, check=False)
-    for attempt in range(5):  # on a busy machine our thread may not be gone in the 0.2 s that it is waited for
+    for attempt in range(5):  # a busy machine uses up the 0.2 s for which our thread is waited for
         place = tmp_path / str(attempt)
         place.mkdir()
         run = run_traced([program, place / "data"], place, expect=None)
