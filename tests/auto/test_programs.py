@@ -75,7 +75,8 @@ def test_the_program_is_none_the_wiser(run: str, nursery: Nursery) -> None:
 @pytest.mark.parametrize("run", list(RUNS))
 def test_everything_automatic_says_so(run: str, nursery: Nursery) -> None:
     words = ("compute", "dataloader", "data", "device", "pipeline", "checkpoint", "comm")
-    events = [e for e in nursery.outcome(run).events if e.cat in words]
+    # What gloo does below Python says that instead.
+    events = [e for e in nursery.outcome(run).events if e.cat in words and "below_python" not in e.args]
     assert events
     assert all(e.args.get("auto") == 1 for e in events)
 
@@ -84,7 +85,7 @@ def test_everything_automatic_says_so(run: str, nursery: Nursery) -> None:
 def test_collectives_of_ddp_are_a_part_of_backward(run: str, nursery: Nursery) -> None:
     """Those that its reducer starts below Python are no calls: only the program's own is an event."""
     events = nursery.outcome(run).events
-    calls = [e for e in events if e.cat == "comm"]
+    calls = [e for e in events if e.cat == "comm" and "below_python" not in e.args]
     assert [(e.name, e.args["bytes"], e.args["ranks"]) for e in calls] == [("all_reduce", 4, 2)] * 2
     waits = sorted(e.dur for e in events if (e.cat, e.name) == ("compute", "backward"))
     # Backward takes 0.04 s; the faster rank waits in it for the other, whose batches take 0.1 s longer.
