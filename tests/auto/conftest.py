@@ -89,7 +89,9 @@ _WORDS = re.compile(rb'"cat":"(compute|dataloader|data|device|pipeline|checkpoin
 
 
 def _is_of(line: bytes, deduced: bool) -> bool:
-    return not _WORDS.search(line) or (b'"auto":1' in line) is deduced
+    """What is seen below Python belongs to both."""
+    below = b'"below_python":1' in line
+    return below or not _WORDS.search(line) or (b'"auto":1' in line) is deduced
 
 
 def _report(directory: Path) -> dict[str, Any]:
