@@ -296,7 +296,7 @@ def test_hangs_are_taken_from_what_the_watch_wrote(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("saved", "restored", "first"),
     [
-        ({"path": "ckpt/last.pt"}, {"path": "/work/ckpt/last.pt"}, 12),  # the same file
+        ({"path": "ckpt/last.pt"}, {"path": "/scratch/job/ckpt/last.pt"}, 12),  # the same file
         ({"path": "ckpt/tmp.pt"}, {"path": "ckpt/last.pt"}, 12),  # renamed
         ({"path": "a/x.pt", "counter": 11}, {"path": "b/y.pt", "counter": 11}, 12),  # moved; counts from 0
         ({}, {"path": "old/y.pt", "counter": 7}, 7),  # from a life that was not recorded
