@@ -17,7 +17,7 @@ import pytest
 from dftracer._packages import advice, extras, install_name
 from dftracer._terminal import ascii_is_asked_for
 from dftracer._text import Column, fit
-from dftracer.cli.completing import _CATEGORIES
+from dftracer.cli.commands.completion import _CATEGORIES
 from dftracer.cli.main import build_parser, main, verb_names
 from dftracer.load.synthetic import Process, Run, training_run
 from dftracer.python import ProfileCategory

@@ -19,7 +19,7 @@ from dftracer.link.kineto import read_kineto
 from dftracer.link.nsys import is_nsys, read_nsys
 from dftracer.load import Trace
 from dftracer.load.facts import file_facts
-from dftracer.load.heads import read_through
+from dftracer.load.process import read_through
 from fuzz.commands import CORPUS
 from fuzz.mutate import mutated
 

@@ -1,21 +1,27 @@
-"""Who wrote a trace file, and what the process says about itself."""
+"""Who wrote a trace file, what the process says about itself, and whether it is still writing.
+
+Without NumPy: some commands work without any extra.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer.format.files import of_one_process
+from dftracer.format.files import Paths, of_one_process
 from dftracer.format.records import INTEGER_ARGS, MOST_RANKS, TIME_UNITS
 from dftracer.format.writer import DAMAGED, MADE_BY
 from dftracer.load._scan import MISSING, Scanner
-
-__all__ = ["MetaRow", "ProcessInfo", "as_integer", "assign_ranks", "peek", "take_first_pid"]
+from dftracer.load.files import find_files
 
 _LARGEST = (1 << 63) - 1
+_CLOCKS_AGREE_S = 5.0
 _MOST_METADATA = 100_000  # if a process repeats the same thing millions of times, the first are enough
 
 MetaRow = tuple[str, str, str, str, int, int, int]
@@ -147,8 +153,8 @@ def _counts(key: str) -> bool:
     return key in INTEGER_ARGS or key.startswith("dropped")
 
 
-def as_integer(value: Any, default: int | None) -> int | None:
-    """A number from a trace; None if it does not fit a column."""
+def as_integer(value: Any, default: int | None = None) -> int | None:
+    """A number from a trace, if it fits a column."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -165,6 +171,17 @@ def peek(file: Path) -> ProcessInfo:
         take_first_pid(info, raw)
         if raw["rows"] or info.start_us is not None:
             break
+    return info
+
+
+def read_through(file: Path) -> ProcessInfo:
+    """Everything the records of one file say about its process, with counts of what was found."""
+    info = ProcessInfo(file)
+    scanner = Scanner(file, 1, 1 << 20)
+    for raw in scanner:
+        info.take(raw["meta"])
+        take_first_pid(info, raw)
+    info.counts = scanner.counts()
     return info
 
 
@@ -185,3 +202,44 @@ def assign_ranks(processes: list[ProcessInfo]) -> None:
             at = by_key.get((at.host, at.ppid)) if at.ppid is not None else None
         if process.rank is None and at is not None and at.rank is not None:
             process.rank = at.rank
+
+
+def processes_of(paths: Paths) -> list[ProcessInfo]:
+    """The processes of all files in `paths`, from the head of each file."""
+    processes = [peek(f) for f in find_files(paths)]
+    assign_ranks(processes)
+    return processes
+
+
+def is_live(process: ProcessInfo) -> bool:
+    """Whether the file is known to be in use: its lock is held, or its process runs on this host."""
+    if process.end is not None:
+        return False
+    return _is_locked(process.file) or (process.host == os.uname().nodename and _is_running(process))
+
+
+def _is_locked(file: Path) -> bool:
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks says nothing
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+def _is_running(process: ProcessInfo) -> bool:
+    """Whether the process of the trace is running, and not a later one with the same pid."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        born = time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return False
+    return process.start_us is None or born <= process.start_us / 1e6 + _CLOCKS_AGREE_S
