@@ -12,7 +12,7 @@ from typing import Any
 from dftracer import _config, _config_file
 from dftracer.format.reader import read_trace, text_size
 from dftracer.format.writer import is_trace, maker_of
-from dftracer.link.comm_records import read_records as read_comms
+from dftracer.link.collectives import read_records as read_comms
 from dftracer.link.discover import NothingToLink, discover, read_manifest
 from dftracer.link.execution_trace import read_execution_trace
 from dftracer.link.kineto import read_kineto

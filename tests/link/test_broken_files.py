@@ -16,7 +16,7 @@ import pytest
 from dftracer.link import link
 from dftracer.link.discover import discover
 from dftracer.link.execution_trace import read_execution_trace
-from dftracer.link.join import BY_ORDER, join
+from dftracer.link.graph import BY_ORDER, join
 from dftracer.link.kineto import read_kineto
 from dftracer.load.synthetic import Process
 from dftracer.load.torch_files import is_kineto

@@ -12,8 +12,7 @@ import pytest
 
 from dftracer.link import link
 from dftracer.link.chakra import read_chakra
-from dftracer.link.proto import messages
-from dftracer.link.wire import attribute_columns, join, varints
+from dftracer.link.wire import attribute_columns, join, messages, varints
 from link.naive import Naive, attributes
 
 

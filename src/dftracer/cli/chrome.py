@@ -1,8 +1,7 @@
 """Events as Chrome/Perfetto JSON: times from the first event, lanes without overlap, small ids.
 
-Viewers draw the spans of a lane nested and silently hide those that cross: a span that crosses another one of
-its thread (as asynchronous tasks do) goes to an extra lane of that thread. Viewers also truncate process and
-thread ids to 32 bits and drop events before time 0.
+A span that crosses another one of its thread (as asynchronous tasks do) goes to an extra lane of that thread.
+Times begin at the first event, because viewers drop what is before time 0.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 
 from dftracer._torch_files import EXPORTED
 from dftracer.load.chunk import MISSING, Chunk
-from dftracer.load.lanes import assign_lanes
+from dftracer.load.perfetto import Row, TrackIds, arrow_phase, assign_lanes, process_names, thread_name
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Trace, scan_file
 
@@ -186,32 +185,9 @@ def _object(text: str) -> dict[str, Any]:
 
 # --- Tracks: ids that viewers can tell apart, familiar names, arrows
 
-_LARGEST = 1 << 31
 # A child process with events of these categories reads samples: it is a data loader worker.
 _FEEDING = {"data", "dataloader", "POSIX", "STDIO"}
 _LANE = "lane."
-Row = dict[str, Any]
-
-
-class _Numbers:
-    """A unique 32-bit number for each key: the one the system gave, if it is still free."""
-
-    def __init__(self) -> None:
-        self._given: dict[Any, int] = {}
-        self._taken: set[int] = {0}
-        self._next = 1
-
-    def get(self, key: Any, wish: int | None) -> int:
-        found = self._given.get(key)
-        if found is not None:
-            return found
-        if wish is None or not 0 < wish < _LARGEST or wish in self._taken:
-            while self._next in self._taken:
-                self._next += 1
-            wish = self._next
-        self._taken.add(wish)
-        self._given[key] = wish
-        return wish
 
 
 class _Tracks:
@@ -219,8 +195,8 @@ class _Tracks:
 
     def __init__(self, processes: Iterable[ProcessInfo]) -> None:
         self._known = {p.key for p in processes}
-        self._pids = _Numbers()
-        self._tids = _Numbers()
+        self._pids = TrackIds()
+        self._tids = TrackIds()
         self._workers: dict[Any, int] = {}
         self._collectives: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
         self._arrows = 0
@@ -232,12 +208,7 @@ class _Tracks:
         rank = holder.ranks().get(original_pid) if holder.others else holder.rank
         self._known |= {p.key for p in holder.others.values()}
         out = _ProcessTracks(self, process, key, self._pids.get(key, original_pid), rank)
-        out.heads.append(_name("process_name", out.pid, 0, self._who(process, original_pid, rank, feeds)))
-        if rank is not None:
-            sort = {"sort_index": rank}
-            out.heads.append(
-                {"name": "process_sort_index", "ph": "M", "pid": out.pid, "tid": 0, "args": sort}
-            )
+        out.heads = process_names(out.pid, self._who(process, original_pid, rank, feeds), rank)
         return out
 
     def tid(self, key: Any, original: int, lane: int) -> int:
@@ -260,7 +231,7 @@ class _Tracks:
     def arrow(self, name: str, ends: list[Row]) -> Iterator[Row]:
         self._arrows += 1
         for i, row in enumerate(ends):
-            ph = "s" if i == 0 else "f" if i == len(ends) - 1 else "t"
+            ph = arrow_phase(i, len(ends))
             arrow = {"ph": ph, "id": self._arrows, "name": name, "cat": name}
             more = {} if ph == "s" else {"bp": "e"}
             yield {**arrow, "pid": row["pid"], "tid": row["tid"], "ts": row["ts"], **more}
@@ -301,7 +272,7 @@ class _ProcessTracks:
         if row["tid"] not in self._named:
             self._named.add(row["tid"])
             text = _thread(self._process, original) + (f" ({lane + 1})" if lane else "")
-            yield _name("thread_name", self.pid, row["tid"], text)
+            yield thread_name(self.pid, row["tid"], text)
         number = row["args"].get("correlation")
         if isinstance(number, int) and row["cat"] == "PP":
             if original in self._devices:
@@ -339,7 +310,3 @@ def _thread(process: ProcessInfo | None, tid: int) -> str:
         if tid == process.pid:
             return f"main thread {tid}"
     return f"thread {tid}"
-
-
-def _name(kind: str, pid: int, tid: int, text: str) -> Row:
-    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": text}}

@@ -16,8 +16,8 @@ from dftracer.link.collectives import BARRIER, COLLECTIVE_TYPES, RECV, SEND, Col
 from dftracer.link.edges import EDGE_TYPES, Edges, begun_inside
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph
-from dftracer.link.proto import messages
 from dftracer.link.regions import NOTHING, Labels
+from dftracer.link.wire import messages
 
 __all__ = ["VERSION", "Facts", "read_chakra", "write_chakra"]
 

@@ -16,13 +16,11 @@ from dftracer.link._columns import Ints
 from dftracer.link.activity import ANNOTATION, ActivityTable, empty_activity
 from dftracer.link.chakra import Facts, write_chakra
 from dftracer.link.clock import Clock, Member
-from dftracer.link.collectives import RECV, SEND, Collective, find_collectives
-from dftracer.link.comm_records import apply_records, read_records
+from dftracer.link.collectives import RECV, SEND, Collective, apply_records, find_collectives, read_records
 from dftracer.link.discover import RankFiles, Source
 from dftracer.link.edges import find_edges
 from dftracer.link.execution_trace import empty_execution_trace, read_execution_trace
-from dftracer.link.graph import Graph, build_graph
-from dftracer.link.join import Join, join
+from dftracer.link.graph import Graph, Join, build_graph, join
 from dftracer.link.kineto import read_kineto
 from dftracer.link.nsys import read_nsys
 from dftracer.link.regions import label, read_spans

@@ -1,4 +1,4 @@
-"""Protobuf messages for whole columns of nodes.
+"""Chakra's wire format: protobuf messages for whole columns of nodes.
 
 A message is its fields one after the other, so fields that many messages share are made once, and the numbers
 of a column are made together: the library writes them as one packed list, which is cut at the known widths.
@@ -7,25 +7,35 @@ Every byte comes from the protobuf library; only the joining is ours.
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from dftracer._packages import need
 from dftracer.link._columns import ByteColumn, Flags, Ints, int64s
 from dftracer.link._text import join_columns
-from dftracer.link.proto import messages
 
-__all__ = [
-    "Columns",
-    "attribute",
-    "attribute_columns",
-    "coded",
-    "delimited",
-    "join",
-    "number_field",
-    "packed_field",
-    "varints",
-]
+# What protoc makes of chakra.proto (`make chakra-descriptor`); a test compares the two. Unlike a generated
+# Python module it is not tied to one version of the protobuf library.
+_COMPILED = Path(__file__).with_name("chakra.desc")
+
+
+@cache
+def messages() -> dict[str, Any]:
+    """All message classes of the schema by name."""
+    descriptor = need("google.protobuf.descriptor_pb2", "link")
+    pools = need("google.protobuf.descriptor_pool", "link")
+    factory = need("google.protobuf.message_factory", "link")
+    (file,) = descriptor.FileDescriptorSet.FromString(_COMPILED.read_bytes()).file
+    pool = pools.DescriptorPool()
+    pool.Add(file)
+    return {
+        m.name: factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{m.name}"))
+        for m in file.message_type
+    }
+
 
 Columns: TypeAlias = "list[Any]"  # what `join_columns` takes
 _STEPS = tuple(1 << (7 * k) for k in range(1, 9))
