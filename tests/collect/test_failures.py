@@ -85,10 +85,10 @@ def test_failing_parts(run: Runner) -> None:
     )
     ets, broken, coverage = done.stdout.splitlines()
     assert (ets, coverage) == ("['torch_et_0.json.gz']", "1.0")
-    assert broken.startswith(("finishing is off from here on", "collection is off from here on"))
+    assert broken.startswith(("finishing is disabled", "collection is disabled"))
     warnings = done.manifest()["warnings"]
     off = [w for w in warnings if w.startswith("et is off")]
-    assert off == ["et is off from here on: OSError: no observer today"]
+    assert off == ["et is disabled: OSError: no observer today"]
     assert len([w for w in warnings if "plug-in bad" in w]) == 1
     assert any("no plug-in 'none'" in w for w in warnings)
     assert done.stderr.count("no observer today") == 1

@@ -18,8 +18,7 @@ from dftracer.link.execution_trace import read_execution_trace
 from dftracer.link.kineto import read_kineto
 from dftracer.link.nsys import is_nsys, read_nsys
 from dftracer.load import Trace
-from dftracer.load.facts import file_facts
-from dftracer.load.process import read_through
+from dftracer.load.process import file_facts, read_through
 from fuzz.commands import CORPUS
 from fuzz.mutate import mutated
 

@@ -130,9 +130,9 @@ def _flush() -> None:
 
 def _inherited_signals(env: dict[str, str]) -> frozenset[int]:
     """Which of the signals that Python ignores were ignored before; removes what the launcher left."""
-    told = env.pop(_LAUNCHER_SAW, None)
-    if told is not None:
-        return frozenset(number for number in _CHANGED_BY_PYTHON if str(int(number)) in told.split(","))
+    seen = env.pop(_LAUNCHER_SAW, None)
+    if seen is not None:
+        return frozenset(number for number in _CHANGED_BY_PYTHON if str(int(number)) in seen.split(","))
     return _ignored_by(os.getppid())  # `python -m dftracer.cli`
 
 
@@ -157,7 +157,7 @@ def _ignored_by(parent: int) -> frozenset[int]:
 def _started(
     command: list[str], env: dict[str, str], mask: set[int | signal.Signals], ignored: frozenset[int]
 ) -> int:
-    told, tell = os.pipe()  # closed by a successful exec
+    reading, writing = os.pipe()  # closed by a successful exec
     child = os.fork()
     if child == 0:
         try:
@@ -165,11 +165,11 @@ def _started(
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.execvpe(command[0], command, env)
         except OSError as error:
-            os.write(tell, str(error.errno).encode())
+            os.write(writing, str(error.errno).encode())
         finally:
             os._exit(127)
-    os.close(tell)
-    with open(told, "rb") as failed:
+    os.close(writing)
+    with open(reading, "rb") as failed:
         number = failed.read()
     if number:
         os.waitpid(child, 0)

@@ -235,7 +235,7 @@ class Shipper:
     def finish(self, keep: bool, patience_s: float = _LAST_TRIES_S) -> Exception | None:
         """Everything that is left, as far as no process writes it; what the store has is deleted here.
 
-        Returns what the store said if it did not take everything within the time given to it.
+        Returns the error of the store if it did not take everything within the time given to it.
         """
         recover(self.directory)
         until = time.monotonic() + patience_s

@@ -313,12 +313,12 @@ def _finish_kineto(
             rf_id = args.get("Record function id", 0) if isinstance(args, dict) else 0
             if rf_id and names is not None and rf_id in names and event.get("cat") in _HOST:
                 matched += 1
-                told = names.pop(rf_id)
-                if name != told and name == as_kineto_writes(told):
-                    event["name"] = name = told
+                full_name = names.pop(rf_id)
+                if name != full_name and name == as_kineto_writes(full_name):
+                    event["name"] = name = full_name
                     body = json.dumps(event)
                     renamed += 1
-                joined += plain_name(name) == plain_name(told)
+                joined += plain_name(name) == plain_name(full_name)
             if event.get("ph") == "X":
                 events += 1
                 first_us = min(first_us, event["ts"])

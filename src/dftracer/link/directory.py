@@ -96,10 +96,10 @@ def _link_ranks(
         if not good:
             raise LinkError("; ".join(failed.values()) or "nothing could be linked")
         members = [m for s in good.values() for m in s.members]
-        told: list[str] = []
-        matched = match(members, told)
+        remarks: list[str] = []
+        matched = match(members, remarks)
         hosts = [{"rank": r, "host": s.host, "error_ns": s.error_ns} for r, s in good.items()]
-        clocks = align(hosts, matched, told)
+        clocks = align(hosts, matched, remarks)
         arrivals(matched, clocks)
         starts = [s.start_ns + clocks[r].offset_ns for r, s in good.items() if s.start_ns is not None]
         base = min(starts, default=0)
@@ -125,7 +125,7 @@ def _link_ranks(
             }
         )
     reasons = {r: s.reasons for r, s in good.items()}
-    return LinkReport(folder, ranks, warnings + told, reasons, clocks, members)
+    return LinkReport(folder, ranks, warnings + remarks, reasons, clocks, members)
 
 
 def _lanes(files: Sequence[RankFiles], workers: int | None) -> list[list[RankFiles]]:

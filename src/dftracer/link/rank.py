@@ -192,9 +192,9 @@ def _window(
     carriers = np.array([call.carrier for call in calls], dtype=np.int64)
     edges = find_edges(graph, et, activity, carriers, issued)
     if edges.against:
-        told = ", ".join(f"{n} {t}" for t, n in edges.against.items())
+        counts = ", ".join(f"{n} {t}" for t, n in edges.against.items())
         summary.warnings.append(
-            f"rank {files.rank} window {window}: edges left out because the clock contradicts them: {told}"
+            f"rank {files.rank} window {window}: edges left out because the clock contradicts them: {counts}"
         )
     spans = read_spans(files.traces, activity.span) if len(activity) else read_spans([], (0, 0))
     labels = label(

@@ -49,7 +49,7 @@ dftracer info traces/ --json"""
 
     def run(self, args: argparse.Namespace) -> int:
         take_newest(args)
-        from dftracer.load.facts import file_facts
+        from dftracer.load.process import file_facts
 
         rows = [file_facts(p) for p in open_processes(args)]
         if args.json:
@@ -129,7 +129,7 @@ dftracer validate collected/ --json"""
 
 def _our_traces(args: argparse.Namespace, others: bool) -> tuple[list[dict[str, Any]], list[int]]:
     """Facts about our own trace files, and the ranks without one; other traces do not need ours."""
-    from dftracer.load.facts import file_facts
+    from dftracer.load.process import file_facts
 
     try:
         processes = open_processes(args)
