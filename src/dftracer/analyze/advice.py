@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from dftracer.analyze.device_bound import used_unseen, uses_device
+from dftracer.analyze.device.summary import used_unseen, uses_device
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.thresholds import SHORT_ITEM_US
 

@@ -10,23 +10,19 @@ import polars as pl
 
 from dftracer._text import counted, plural
 from dftracer.analyze import rules_input, rules_io, rules_job, rules_machine, rules_steps, trust, views
-from dftracer.analyze.account import Account
 from dftracer.analyze.bound import Bound, find_bound, view_of
-from dftracer.analyze.device_rows import DeviceRows
+from dftracer.analyze.device.profiler_rows import DeviceRows, TorchProcess, attach, read_torch_files
+from dftracer.analyze.device.summary import accelerator_utilisation, model_figures, samples_per_second
 from dftracer.analyze.ending import Ended, attempts, how_it_ended
-from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Findings, ordered
-from dftracer.analyze.from_rows import partials_of_rows
 from dftracer.analyze.job import Job, build_job
-from dftracer.analyze.lane_store import LaneStore
-from dftracer.analyze.lanes import Lanes
 from dftracer.analyze.ledger import ledger, phase_rows
 from dftracer.analyze.machine import machine_document
-from dftracer.analyze.model_figures import model_figures
-from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
+from dftracer.analyze.map.account import Account
+from dftracer.analyze.map.partial import Partial, analyze_files, analyze_torch
+from dftracer.analyze.map.step_rows import partials_of_rows
+from dftracer.analyze.map.threads import Lanes, LaneStore, explain
 from dftracer.analyze.peers import scores
-from dftracer.analyze.rates import accelerator_utilisation, samples_per_second
-from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
 from dftracer.analyze.verdict import Head, head
 from dftracer.format.files import find_rows, find_traces, is_rows_name, part_of
 from dftracer.load.files import NoTraces, here, recover

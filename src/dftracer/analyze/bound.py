@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dftracer.analyze.account import LINES, Account
-from dftracer.analyze.device_bound import device_shares, exact_device, uses_device
+from dftracer.analyze.device.summary import device_shares, exact_device, uses_device
 from dftracer.analyze.job import Job, Rank
+from dftracer.analyze.map.account import LINES, Account
 from dftracer.analyze.peers import Straggler, find_straggler
 from dftracer.analyze.stages import CLASSES, COMPUTE_STAGES, STAGE_INDEX, STAGES, class_of
 from dftracer.analyze.thresholds import COMPUTE_ALONE, FEW_STEPS, MAJORITY, MENTION_SHARE, SHORT_RUN

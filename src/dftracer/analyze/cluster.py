@@ -15,13 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from dftracer._packages import need
-from dftracer.analyze.device_rows import DeviceRows
-from dftracer.analyze.digest import SpanDigest, digest_span
-from dftracer.analyze.explain import Asked, Explanation, explain
+from dftracer.analyze.device.profiler_rows import DeviceRows, TorchProcess
 from dftracer.analyze.job import Job, build_job
-from dftracer.analyze.lanes import Lanes
-from dftracer.analyze.partial import Partial, analyze_files, analyze_torch, join_spans
-from dftracer.analyze.torch_files import TorchProcess
+from dftracer.analyze.map.digest import SpanDigest, digest_span
+from dftracer.analyze.map.partial import Partial, analyze_files, analyze_torch, join_spans
+from dftracer.analyze.map.threads import Explanation, Lanes, Question, explain
 from dftracer.format.members import member_spans
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, Trace
@@ -77,7 +75,7 @@ def _small(results: _Results) -> list[Partial]:
     ]
 
 
-def _explain(results: _Results, index: int, asked: Asked) -> Explanation:
+def _explain(results: _Results, index: int, asked: Question) -> Explanation:
     return explain(results[index][1], asked)
 
 

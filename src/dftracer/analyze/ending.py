@@ -9,7 +9,7 @@ from typing import Any
 
 from dftracer._text import plural
 from dftracer.analyze.job import Job, Rank, attempt_of
-from dftracer.analyze.partial import Partial
+from dftracer.analyze.map.partial import Partial
 from dftracer.format.files import noted_failure, signal_name
 from dftracer.load.process import as_integer
 

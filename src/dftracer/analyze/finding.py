@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 
 from dftracer._text import seconds_text
-from dftracer.analyze.account import LINE_OF_STAGE
 from dftracer.analyze.bound import Bound, View
 from dftracer.analyze.catalog import KINDS, specificity
 from dftracer.analyze.job import Job, Rank
+from dftracer.analyze.map.account import LINE_OF_STAGE
 from dftracer.analyze.stages import CLASSES, class_of
 from dftracer.analyze.thresholds import (
     COMPUTE_ALONE,

@@ -24,7 +24,7 @@ from dftracer.analyze.ending import Ended, attempts
 from dftracer.analyze.history import runs_below
 from dftracer.analyze.intervals import EMPTY, Intervals, clip, difference, intersection, total, union
 from dftracer.analyze.job import attempt_of
-from dftracer.analyze.partial import Partial
+from dftracer.analyze.map.partial import Partial
 from dftracer.load.chunk import MISSING, Ints
 from dftracer.load.files import NoTraces
 from dftracer.load.process import as_integer

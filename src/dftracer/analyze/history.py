@@ -18,7 +18,7 @@ import numpy as np
 
 from dftracer import __version__
 from dftracer.analyze.analysis import Analysis, analyze
-from dftracer.analyze.device_bound import device_shares
+from dftracer.analyze.device.summary import device_shares
 from dftracer.analyze.job import attempt_of
 from dftracer.format.files import ROWS_SUFFIX, NoTraces, find_files
 from dftracer.load.files import recover, recover_below

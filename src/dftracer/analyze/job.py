@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.analyze.account import Account, account_of
-from dftracer.analyze.explain import Asked, Explanation
-from dftracer.analyze.intervals import intersection, total, union
-from dftracer.analyze.lineage import AWAITED, Awaited, find_awaited
-from dftracer.analyze.partial import Partial
+from dftracer.analyze.intervals import intersection, total, union, union_of
+from dftracer.analyze.map.account import Account, account_of
+from dftracer.analyze.map.partial import Partial
+from dftracer.analyze.map.threads import AWAITED, Awaited, Explanation, Question, find_awaited
 from dftracer.analyze.peers import Peers, mark_waiting
 from dftracer.analyze.stages import STAGE_INDEX, STAGES
 from dftracer.load.chunk import Ints
@@ -77,13 +76,13 @@ class Rank:
         """The time of each step in one stage."""
         return self.main.account[:, STAGE_INDEX[stage]]
 
-    def question(self, member: Partial) -> Asked:
+    def question(self, member: Partial) -> Question:
         """What one of its processes is asked when the rank is known."""
         steps = self.main.steps
         steady = steps.steady
         skip = steps.tid if member is self.main else None
         times = (steps.start, steps.end)
-        return Asked(
+        return Question(
             self.main.waits,
             self.main.compute,
             times,
@@ -133,8 +132,7 @@ class Rank:
         told = [e.steady_us if steady else e.stages_us for e in self.explanations.values()]
         sums = sum(told, np.zeros(len(STAGES), np.int64))
         busy = [e.busy for e in self.explanations.values()]
-        covered = union(np.concatenate([b[0] for b in busy]), np.concatenate([b[1] for b in busy]))
-        worked = total(intersection(covered, waits))
+        worked = total(intersection(union_of(*busy), waits))
         if sums.sum() == 0:
             return {rest: float(wait)}
         shares = {STAGES[i]: float(v) / float(sums.sum()) * worked for i, v in enumerate(sums) if v}

@@ -14,7 +14,7 @@ from dftracer.load.chunk import Chunk, Ints
 
 if TYPE_CHECKING:
     from dftracer.analyze.job import Job, Rank
-    from dftracer.analyze.partial import Partial
+    from dftracer.analyze.map.partial import Partial
 
 Floats = npt.NDArray[np.float64]
 Row = tuple[str, int, dict[str, int]]  # name, time in us, values

@@ -9,7 +9,7 @@ import polars as pl
 
 from dftracer.analyze.advice import advise, case_of, input_kind, straggler_kind
 from dftracer.analyze.bound import between_seconds, input_seconds, own_code_places, user_event, user_words
-from dftracer.analyze.device_bound import device_shares
+from dftracer.analyze.device.summary import device_shares
 from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.intervals import total
 from dftracer.analyze.stages import STAGE_INDEX

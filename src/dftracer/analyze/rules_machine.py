@@ -20,7 +20,7 @@ from dftracer.analyze.machine import (
     throttled,
     waited_use,
 )
-from dftracer.analyze.partial import Partial
+from dftracer.analyze.map.partial import Partial
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import (
     BUSY_SHARE,

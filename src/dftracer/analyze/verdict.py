@@ -17,12 +17,12 @@ from dftracer.analyze.bound import (
     repeats,
     user_words,
 )
-from dftracer.analyze.device_bound import DeviceShares, device_shares, exact_device, used_unseen
+from dftracer.analyze.device.summary import DeviceShares, device_shares, exact_device, used_unseen
 from dftracer.analyze.finding import Context, Finding
 from dftracer.analyze.ledger import unseen_stages
-from dftracer.analyze.steps import INFERENCE
 from dftracer.analyze.thresholds import ALWAYS, MAJORITY, MENTION_SHARE, OPTIMIZER_SHARE
 from dftracer.analyze.wording import host_whereabouts, input_words, percent, short, short_kernel, stage_words
+from dftracer.load.rows import INFERENCE
 
 Head = tuple[str, str, str]
 

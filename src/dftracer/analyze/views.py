@@ -11,10 +11,9 @@ import os
 import numpy as np
 import polars as pl
 
-from dftracer.analyze.digest import BIN_US_SHIFT
 from dftracer.analyze.job import Job
 from dftracer.analyze.ledger import step_rows
-from dftracer.analyze.pairs import IO_OPEN, IO_OPEN_TO_WRITE, IO_READ, IO_WRITE
+from dftracer.analyze.map.digest import BIN_US_SHIFT, IO_OPEN, IO_OPEN_TO_WRITE, IO_READ, IO_WRITE
 from dftracer.analyze.stages import STAGES
 
 __all__ = [

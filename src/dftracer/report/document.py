@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dftracer.analyze import Analysis, views
-from dftracer.analyze.account import Account
-from dftracer.analyze.device import device_document
+from dftracer.analyze.device.summary import device_document
+from dftracer.analyze.map.account import Account
 from dftracer.analyze.steady_steps import steady_steps
 
 SCHEMA = "dftracer.report/2"

@@ -7,24 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.analyze.account import Backlog
-from dftracer.analyze.device_account import DeviceAccount, HostSide, account_of_rows, backlog_of_rows
-from dftracer.analyze.device_phases import (
+from dftracer.analyze.device.from_events import (
+    DeviceAccount,
     PhaseRows,
     account_of_phases,
     backlog_of_phases,
     joined_phases,
     phases_of_chunk,
 )
-from dftracer.analyze.device_rows import HOST, DeviceRows, joined, rows_of_chunk
-from dftracer.analyze.host_work import HostWork
-from dftracer.analyze.lanes import Lane
+from dftracer.analyze.device.from_profiler import HostSide, account_of_rows, backlog_of_rows
+from dftracer.analyze.device.profiler_rows import HOST, DeviceRows, joined, rows_of_chunk
+from dftracer.analyze.map.account import Backlog
+from dftracer.analyze.map.own_code import HostWork
+from dftracer.analyze.map.steps import StepTable
+from dftracer.analyze.map.threads import Lane
 from dftracer.analyze.stages import STAGE_INDEX
-from dftracer.analyze.steps import StepTable
 from dftracer.load.chunk import Chunk
 from dftracer.load.process import ProcessInfo
-
-__all__ = ["DeviceParts", "DeviceSides", "device_parts"]
 
 _FETCH_WAIT = STAGE_INDEX["fetch_wait"]
 

@@ -20,6 +20,7 @@ from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
 # What a rank can be late by: the stages, and evaluation, which is no part of a step.
 CAUSES: Final = (*STAGES, "evaluation")
 _EVALUATION = CAUSES.index("evaluation")
+
 # All ranks leave these together; of the others, some do not wait for all.
 _TOGETHER: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 _WAIT: Final = -1  # instead of a group: a wait, of whichever collective

@@ -1,4 +1,4 @@
-"""The device's ledger from events at phase boundaries: always available, coarser than a profiler's.
+"""The account of a device, and how events at phase boundaries give it: always available, but coarse.
 
 An event says when the device reached a boundary. While the host waits for data it launches nothing, so the
 device is idle. In the phases that launch work, the device is busy at most from the first boundary
@@ -16,27 +16,21 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.analyze.account import Backlog, backlog_of_boundaries
-from dftracer.analyze.device_account import DeviceAccount
-from dftracer.analyze.device_host import innermost
-from dftracer.analyze.steps import StepTable
+from dftracer.analyze.device.profiler_rows import (
+    KERNEL_KINDS,
+)
+from dftracer.analyze.intervals import (
+    innermost,
+)
+from dftracer.analyze.map.account import NO_LAG_US, Backlog, Floats, backlog_of_boundaries
+from dftracer.analyze.map.steps import StepTable
 from dftracer.load.chunk import MISSING, Chunk, Ints
 
-__all__ = [
-    "PHASES",
-    "PhaseRows",
-    "account_of_phases",
-    "backlog_of_phases",
-    "joined_phases",
-    "phases_of_chunk",
-]
+IDLE_CLASSES: Final = ("input", "host", "dependency", "launch", "comm", "checkpoint", "unknown")
 
 PHASES: Final = ("fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
 _FETCH, _STEP, _CHECKPOINT = (PHASES.index(p) for p in ("fetch", "step", "checkpoint"))
-# A lag up to this counts as none: a launch takes as long. Or up to this share of the stretch.
-_NO_LAG_US = 50.0
-_NO_LAG_SHARE = 0.1
-
+_NO_LAG_SHARE = 0.1  # of a stretch: a lag up to this counts as none, as does NO_LAG_US
 _NUMBERS = {
     "lag": re.compile(rb'"lag_us":(-?[0-9.eE+-]+)'),
     "end_lag": re.compile(rb'"end_lag_us":(-?[0-9.eE+-]+)'),
@@ -44,10 +38,51 @@ _NUMBERS = {
     "memory": re.compile(rb'"memory":(\d+)'),
     "memory_peak": re.compile(rb'"memory_peak":(\d+)'),
 }
-_Floats = npt.NDArray[np.float64]
 
 
-def _none() -> _Floats:
+@dataclass
+class DeviceAccount:
+    """What a device did, in seconds, by either source; `steps` and `top` are rows of the report."""
+
+    source: str = "profiler"
+    observed_s: float = 0.0
+    busy_s: float = 0.0
+    idle: dict[str, float] = field(default_factory=lambda: dict.fromkeys(IDLE_CLASSES, 0.0))
+    kernels: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KERNEL_KINDS, 0.0))
+    exposed_comm_s: float = 0.0
+    copy_s: float = 0.0
+    overlap_share: float | None = None
+    launches: int = 0
+    launch_delay_us: float | None = None
+    graph_replays: int = 0
+    windows: list[tuple[int, int]] = field(default_factory=list)
+    streams: list[dict[str, Any]] = field(default_factory=list)
+    host_phases: dict[str, float] = field(default_factory=dict)  # where the host was while the device idled
+    host_functions: dict[str, float] = field(default_factory=dict)
+    host_io: dict[str, float] = field(default_factory=dict)  # the same, by call and file
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    top: list[dict[str, Any]] = field(default_factory=list)
+    over_time: list[dict[str, Any]] = field(default_factory=list)
+    # With events only: time in phases that the host paces, where busy and idle cannot be told apart; time in
+    # checkpoints, where copies may run; how wrong the device's clock may be; each phase's own figures; and
+    # the account of the steady steps.
+    host_paced_s: float = 0.0
+    in_checkpoints_s: float = 0.0
+    error_us: float | None = None
+    phases: list[dict[str, Any]] = field(default_factory=list)
+    memory_peak: int | None = None
+    steady: DeviceAccount | None = None
+
+    @property
+    def idle_s(self) -> float:
+        return max(self.observed_s - self.busy_s, 0.0)
+
+    @property
+    def busy_share(self) -> float:
+        return self.busy_s / self.observed_s if self.observed_s else 0.0
+
+
+def _none() -> Floats:
     return np.empty(0)
 
 
@@ -55,14 +90,14 @@ def _none() -> _Floats:
 class PhaseRows:
     """Phases on the device's side; times are in us."""
 
-    phase: _Floats = field(default_factory=_none)
-    start: _Floats = field(default_factory=_none)
-    end: _Floats = field(default_factory=_none)
-    lag: _Floats = field(default_factory=_none)
-    end_lag: _Floats = field(default_factory=_none)
-    error: _Floats = field(default_factory=_none)
-    memory: _Floats = field(default_factory=_none)
-    memory_peak: _Floats = field(default_factory=_none)
+    phase: Floats = field(default_factory=_none)
+    start: Floats = field(default_factory=_none)
+    end: Floats = field(default_factory=_none)
+    lag: Floats = field(default_factory=_none)
+    end_lag: Floats = field(default_factory=_none)
+    error: Floats = field(default_factory=_none)
+    memory: Floats = field(default_factory=_none)
+    memory_peak: Floats = field(default_factory=_none)
 
 
 def phases_of_chunk(chunk: Chunk, rows: npt.NDArray[np.intp], names: list[str]) -> PhaseRows:
@@ -94,8 +129,8 @@ def joined_phases(parts: list[PhaseRows]) -> PhaseRows:
 class _Stretches:
     """Time between one boundary and the next, on the device."""
 
-    host: _Floats  # the midpoint, on the host's side
-    length: _Floats
+    host: Floats  # the midpoint, on the host's side
+    length: Floats
     label: Ints  # place in PHASES, -1 between phases
     paced: npt.NDArray[np.bool_]  # the device was waiting for the host at both ends
     seen: npt.NDArray[np.bool_]  # not of a step whose boundaries were left out
@@ -129,7 +164,7 @@ def _known(rows: PhaseRows) -> PhaseRows:
     return PhaseRows(*(getattr(rows, c)[known] for c in PhaseRows.__dataclass_fields__))
 
 
-def _boundaries(rows: PhaseRows) -> tuple[_Floats, _Floats]:
+def _boundaries(rows: PhaseRows) -> tuple[Floats, Floats]:
     """When the host and when the device reached each boundary, in order."""
     host = np.concatenate([rows.start - rows.lag, rows.end - rows.end_lag])
     device = np.concatenate([rows.start, rows.end])
@@ -162,12 +197,12 @@ def _stretches(rows: PhaseRows) -> _Stretches:
     at = innermost(begin, end, middle) if inner.size else np.full(middle.size, -1, np.int64)
     label = np.where(at >= 0, rows.phase[inner[np.maximum(at, 0)]] if inner.size else -1, -1).astype(np.int64)
     lag = device - host
-    slack = np.maximum(_NO_LAG_US, _NO_LAG_SHARE * np.diff(host))
+    slack = np.maximum(NO_LAG_US, _NO_LAG_SHARE * np.diff(host))
     paced = (lag[:-1] <= slack) & (lag[1:] <= slack)
     return _Stretches(middle, np.diff(device), label, paced, _seen(rows, middle))
 
 
-def _seen(rows: PhaseRows, at: _Floats) -> npt.NDArray[np.bool_]:
+def _seen(rows: PhaseRows, at: Floats) -> npt.NDArray[np.bool_]:
     """Whether these host times are in something recorded; without steps, nothing was left out."""
     if not (rows.phase == _STEP).any():
         return np.ones(at.size, dtype=bool)

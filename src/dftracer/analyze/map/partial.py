@@ -13,12 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from dftracer.analyze.account import Backlog, Spent, backlog_of_copies, spent
-from dftracer.analyze.device_parts import DeviceParts, DeviceSides
-from dftracer.analyze.device_rows import DeviceRows
-from dftracer.analyze.digest import Digest, Digester, Source, SpanDigest, Summed, by_process
-from dftracer.analyze.folded import Rows, Sums
-from dftracer.analyze.host_work import HostWork, WorkRows
+from dftracer.analyze.device.gather import DeviceParts, DeviceSides
+from dftracer.analyze.device.profiler_rows import DeviceRows, TorchProcess
 from dftracer.analyze.intervals import (
     EMPTY,
     Intervals,
@@ -29,14 +25,34 @@ from dftracer.analyze.intervals import (
     total,
     union,
 )
-from dftracer.analyze.lanes import Lane, Lanes, by_stage, overlay, profile, strip
-from dftracer.analyze.lineage import AWAITED, Batches
 from dftracer.analyze.machine import Counters, Row, join_counters
-from dftracer.analyze.marks import Checkpoint, MarkTables, ai_span, find_steps, phase_marks
-from dftracer.analyze.meetings import MeetingRows, Meetings, find_meetings
-from dftracer.analyze.pairs import IO_READ
-from dftracer.analyze.phases import Marks, Phases, evaluations_that_use_batches, find_phases
-from dftracer.analyze.samples import Samples
+from dftracer.analyze.map.account import Backlog, Spent, backlog_of_copies, spent
+from dftracer.analyze.map.digest import (
+    IO_READ,
+    Digest,
+    Digester,
+    Source,
+    SpanDigest,
+    Summed,
+    by_process,
+    digest_of,
+)
+from dftracer.analyze.map.meetings import MeetingRows, Meetings, find_meetings
+from dftracer.analyze.map.memory import Rows, Sums
+from dftracer.analyze.map.own_code import HostWork, Samples, WorkRows
+from dftracer.analyze.map.steps import (
+    Checkpoint,
+    Marks,
+    MarkTables,
+    Phases,
+    StepTable,
+    ai_span,
+    evaluations_that_use_batches,
+    find_phases,
+    find_steps,
+    phase_marks,
+)
+from dftracer.analyze.map.threads import AWAITED, Batches, Lane, Lanes, by_stage, overlay, profile, strip
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
@@ -49,16 +65,13 @@ from dftracer.analyze.stages import (
     STAGES,
     class_of,
 )
-from dftracer.analyze.steps import FORWARD_UNSEEN, StepTable
-from dftracer.analyze.torch_files import TorchProcess, digest_of
 from dftracer.format.files import part_of
 from dftracer.format.writer import MADE_BY, SLICE
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
+from dftracer.load.rows import FORWARD_UNSEEN
 from dftracer.load.trace import Filter, scan_file
-
-__all__ = ["Partial", "analyze_files", "analyze_torch", "join_spans"]
 
 _SKIP = CLASSES.index("skip")
 _IO_CLASSES = [CLASSES.index(c) for c in ("item", "read", "io_read", "io_write")]
@@ -181,7 +194,7 @@ class _Analyzer:
         self.summed_span: tuple[int, int] | None = None
         self.left: dict[int, int] = {}
         self.has_ids = False
-        self.told: dict[str, int] = {}
+        self.training_facts: dict[str, int] = {}
         self.checkpoints: list[Checkpoint] = []
 
     def absorb(self, d: Digest) -> None:
@@ -219,7 +232,7 @@ class _Analyzer:
             file, start, length = d.io_rows
             self.io_rows.add(_mapped(self.file_map, file), start, length)
         self.left |= d.left
-        self.told |= d.told
+        self.training_facts |= d.training_facts
         self.marks.add(d.marks)
         self.auto = self.auto or d.auto
         self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, end)
@@ -298,8 +311,8 @@ class _Analyzer:
         marks = phase_marks(self.marks, steps.tid, whole, cut)
         self._tell_life(marks)
         if self.process.rank is None:  # a process that was given its rank after its start
-            self.process.rank = self.told.get("rank")
-            self.process.world_size = self.told.get("world_size", self.process.world_size)
+            self.process.rank = self.training_facts.get("rank")
+            self.process.world_size = self.training_facts.get("world_size", self.process.world_size)
         if self.auto:  # evaluations are marked; a forward without a backward is one that failed
             marks.forward = EMPTY
             marks.evaluate = evaluations_that_use_batches(steps, marks.evaluate, marks)
@@ -364,7 +377,7 @@ class _Analyzer:
         if not self._continues:
             marks.born_us = process.start_us if process.born_us is None else process.born_us
         marks.over_us = process.end_us if process.end_us is not None else self.last
-        marks.imported_us = self.told.get("imported_us")
+        marks.imported_us = self.training_facts.get("imported_us")
         marks.failed = "exception" in process.facts or bool((process.end or {}).get("exit_code"))
 
     def _ledger(self, out: Partial, lanes: list[Lane]) -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dftracer.analyze.account import Spent
 from dftracer.analyze.intervals import Intervals, union
-from dftracer.analyze.partial import Partial
-from dftracer.analyze.phases import Marks, find_phases
+from dftracer.analyze.map.account import Spent
+from dftracer.analyze.map.partial import Partial
+from dftracer.analyze.map.steps import Marks, StepTable, find_phases
 from dftracer.analyze.stages import STAGE_INDEX, STAGES
-from dftracer.analyze.steps import StepTable
 from dftracer.load.chunk import MISSING, Ints
 from dftracer.load.process import ProcessInfo, as_integer
 from dftracer.load.rows import (
@@ -49,13 +48,13 @@ def partials_of_rows(
 
 
 def _process(file: RowFile, first: int, last: int) -> ProcessInfo:
-    said = file.facts
+    facts = file.facts
     ended = len(file.between) and int(file.between[-1, _START]) >= int(file.steps[-1, _START])
-    run = {"id": file.run, **{k: v for k, v in said.items() if k not in {"run", "columns", "format"}}}
-    out = ProcessInfo(Path(file.path), as_integer(said.get("pid"), -1) or -1)
-    out.rank, out.world_size = file.rank, as_integer(said.get("world_size"), None)
-    out.host, out.command = file.host or "", str(said.get("command") or "")
-    out.start_us, out.born_us, out.end_us = as_integer(said.get("start"), first), first, last
+    run = {"id": file.run, **{k: v for k, v in facts.items() if k not in {"run", "columns", "format"}}}
+    out = ProcessInfo(Path(file.path), as_integer(facts.get("pid"), -1) or -1)
+    out.rank, out.world_size = file.rank, as_integer(facts.get("world_size"), None)
+    out.host, out.command = file.host or "", str(facts.get("command") or "")
+    out.start_us, out.born_us, out.end_us = as_integer(facts.get("start"), first), first, last
     out.end = {} if ended else None
     out.run = run if file.run else None
     size = os.path.getsize(file.path) if os.path.isfile(file.path) else 0

@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-__all__ = ["Rows", "Sums"]
-
 _MOST = 1 << 21  # rows before the first check
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(58)  # 1 of 64 times is in the sample

@@ -8,44 +8,53 @@ about the time of a launch to start; what is longer waits for another stream or 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.analyze.account import Backlog, backlog_of_boundaries
-from dftracer.analyze.device_host import functions_during, innermost, io_during
-from dftracer.analyze.device_kinds import KERNEL_KINDS, kernel_kind
-from dftracer.analyze.device_rows import HOST, KERNEL, LAUNCH, MEMCPY, MODULE, DeviceRows
-from dftracer.analyze.host_work import HostWork
-from dftracer.analyze.intervals import EMPTY, Intervals, clip, difference, intersection, measure, total, union
-from dftracer.analyze.stages import NONE, STAGES
-from dftracer.analyze.steps import StepTable
+from dftracer.analyze.device.from_events import IDLE_CLASSES, DeviceAccount
+from dftracer.analyze.device.profiler_rows import (
+    FUNCTION,
+    HOST,
+    KERNEL,
+    KERNEL_KINDS,
+    LAUNCH,
+    MEMCPY,
+    MODULE,
+    DeviceRows,
+    kernel_kind,
+)
+from dftracer.analyze.intervals import (
+    EMPTY,
+    Intervals,
+    clip,
+    difference,
+    innermost,
+    intersection,
+    measure,
+    total,
+    union,
+    union_of,
+)
+from dftracer.analyze.map.account import Backlog, backlog_of_boundaries
+from dftracer.analyze.map.own_code import HostWork
+from dftracer.analyze.map.steps import StepTable
+from dftracer.analyze.stages import INPUT_STAGES, NONE, STAGES
 from dftracer.load.chunk import MISSING, Ints
 
-__all__ = [
-    "IDLE_CLASSES",
-    "DeviceAccount",
-    "HostSide",
-    "account_of_rows",
-    "backlog_of_rows",
-    "find_windows",
-    "idle_class_of_stage",
-]
-
-IDLE_CLASSES: Final = ("input", "host", "dependency", "launch", "comm", "checkpoint", "unknown")
 # The time from a launch call to the kernel's start, if the trace does not say: ns.
 _LAUNCH_NS = 10_000
 _LAUNCH_LEAST, _LAUNCH_MOST = 2_000, 20_000
 _BRIDGE_NS = 500_000_000  # without profiler steps, a window ends when nothing is recorded for this long
-_TOP = 30
-_SLOTS = 240
-_INPUT = frozenset({"fetch_wait", "read", "preprocess", "collate"})
+_TOP = 30  # kernels
+_MOST = 8  # functions, and files
+_SLOTS = 240  # of a plot
 
 
 def idle_class_of_stage(stage: str) -> str:
     """What the device waits for while the host is in `stage`."""
-    if stage in _INPUT:
+    if stage in INPUT_STAGES:
         return "input"
     return stage if stage in ("comm", "checkpoint") else "host"
 
@@ -86,48 +95,6 @@ def _stage_at(lane: tuple[Ints, Ints, Ints], times: Ints) -> Ints:
     inside = (i >= 0) & (times < end[np.maximum(i, 0)])
     out: Ints = np.where(inside, stage[np.maximum(i, 0)], NONE)
     return out
-
-
-@dataclass
-class DeviceAccount:
-    """Seconds; `steps` and `top` are rows of the report."""
-
-    source: str = "profiler"
-    observed_s: float = 0.0
-    busy_s: float = 0.0
-    idle: dict[str, float] = field(default_factory=lambda: dict.fromkeys(IDLE_CLASSES, 0.0))
-    kernels: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KERNEL_KINDS, 0.0))
-    exposed_comm_s: float = 0.0
-    copy_s: float = 0.0
-    overlap_share: float | None = None
-    launches: int = 0
-    launch_delay_us: float | None = None
-    graph_replays: int = 0
-    windows: list[tuple[int, int]] = field(default_factory=list)
-    streams: list[dict[str, Any]] = field(default_factory=list)
-    host_phases: dict[str, float] = field(default_factory=dict)  # where the host was while the device idled
-    host_functions: dict[str, float] = field(default_factory=dict)
-    host_io: dict[str, float] = field(default_factory=dict)  # the same, by call and file
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    top: list[dict[str, Any]] = field(default_factory=list)
-    over_time: list[dict[str, Any]] = field(default_factory=list)
-    # With events only: time in phases that the host paces, where busy and idle cannot be told apart; time in
-    # checkpoints, where copies may run; how wrong the device's clock may be; each phase's own figures; and
-    # the account of the steady steps.
-    host_paced_s: float = 0.0
-    in_checkpoints_s: float = 0.0
-    error_us: float | None = None
-    phases: list[dict[str, Any]] = field(default_factory=list)
-    memory_peak: int | None = None
-    steady: DeviceAccount | None = None
-
-    @property
-    def idle_s(self) -> float:
-        return max(self.observed_s - self.busy_s, 0.0)
-
-    @property
-    def busy_share(self) -> float:
-        return self.busy_s / self.observed_s if self.observed_s else 0.0
 
 
 def find_windows(rows: DeviceRows) -> list[tuple[int, int]]:
@@ -284,22 +251,18 @@ def _idle(
     queued = np.minimum(end, np.maximum(cut, call + usual))
     unknown = followed & ~called & ~short
     out: dict[str, Intervals] = {
-        "launch": _joined((begin[short], end[short]), (cut[called & ~short], queued[called & ~short])),
+        "launch": union_of((begin[short], end[short]), (cut[called & ~short], queued[called & ~short])),
         "dependency": _some(queued, end, called & ~short),
         "unknown": _some(begin, end, unknown),
     }
     nothing_queued = _some(begin, cut, ~short & ~unknown)
     for name, time in _by_host(nothing_queued, host, at_work).items():
-        out[name] = _joined(out[name], time) if name in out else time
+        out[name] = union_of(out[name], time) if name in out else time
     return out
 
 
 def _some(start: Ints, end: Ints, which: npt.NDArray[np.bool_]) -> Intervals:
     return union(start[which], end[which])
-
-
-def _joined(*parts: Intervals) -> Intervals:
-    return union(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
 
 
 def _by_host(time: Intervals, host: HostSide, at_work: Intervals) -> dict[str, Intervals]:
@@ -315,13 +278,12 @@ def _by_host(time: Intervals, host: HostSide, at_work: Intervals) -> dict[str, I
         if mine.any():
             during = union(host.start[mine], host.end[mine])
             classes.setdefault(idle_class_of_stage(stage), []).append(intersection(time, during))
-    out = {name: _joined(*parts) for name, parts in classes.items()}
-    told = _joined(EMPTY, *out.values())
-    rest = difference(time, told)
+    out = {name: union_of(*parts) for name, parts in classes.items()}
+    rest = difference(time, union_of(*out.values()))
     if not host.whole:
         out["unknown"] = difference(rest, at_work)
         rest = intersection(rest, at_work)
-    out["host"] = _joined(out.get("host", EMPTY), rest)
+    out["host"] = union_of(out.get("host", EMPTY), rest)
     return out
 
 
@@ -350,7 +312,7 @@ def _where_the_host_was(
     """Phases, functions and I/O of the host during the idle time it caused."""
     if not idle:
         return
-    time = _joined(*idle)
+    time = union_of(*idle)
     for number, stage in enumerate(STAGES):
         mine = host.stage == number
         if number != NONE and mine.any():
@@ -360,8 +322,8 @@ def _where_the_host_was(
     seen = sum(out.host_phases.values())
     if total(time) / 1e9 - seen > 1e-6:
         out.host_phases["between phases"] = total(time) / 1e9 - seen
-    out.host_functions = functions_during(time, rows, work, host.steps.tid)
-    out.host_io = io_during(time, work, host.steps.tid)
+    out.host_functions = _functions_during(time, rows, work, host.steps.tid)
+    out.host_io = _io_during(time, work, host.steps.tid)
 
 
 def _steps(device: DeviceRows, launched: Ints, steps: StepTable, windows: Intervals) -> list[dict[str, Any]]:
@@ -457,3 +419,50 @@ def _over_time(
                 shares[name] = [round(float(v), 3) for v in filled / width]
         out.append({"first_us": first // 1000, "last_us": last // 1000, "shares": shares})
     return out
+
+
+def _functions_during(time: Intervals, rows: DeviceRows, work: HostWork, tid: int) -> dict[str, float]:
+    """Seconds of `time` by the innermost operator, call or function around it; those with the most.
+
+    `tid`: the thread that launches; 0 for all.
+    """
+    of_host = np.isin(rows.kind, (HOST, LAUNCH, MODULE, FUNCTION))
+    steps = [i for i, n in enumerate(rows.names) if n.startswith("ProfilerStep")]
+    on = np.flatnonzero(of_host & ~np.isin(rows.name, steps))
+    mine = np.flatnonzero(work.io == 0)
+    if tid:
+        on = on[rows.tid[on] == tid]
+        mine = mine[work.tid[mine] == tid]
+    start = np.concatenate((rows.start[on], work.start[mine]))
+    end = np.concatenate((rows.end[on], work.end[mine]))
+    name = np.concatenate((rows.name[on], work.name[mine] + len(rows.names)))
+    return _seconds(time, start, end, name, [*rows.names, *work.names])
+
+
+def _io_during(time: Intervals, work: HostWork, tid: int) -> dict[str, float]:
+    """The same by the call that does I/O, with its file."""
+    mine = np.flatnonzero((work.io == 1) & ((work.tid == tid) | (tid == 0)))
+    return _seconds(time, work.start[mine], work.end[mine], work.name[mine], work.names)
+
+
+def _seconds(time: Intervals, start: Ints, end: Ints, name: Ints, names: list[str]) -> dict[str, float]:
+    if time[0].size == 0 or start.size == 0:
+        return {}
+    # Only spans that overlap the time matter, and between two of its edges nothing changes.
+    at = np.searchsorted(time[0], end, side="left")
+    inside = (at > 0) & (start < time[1][np.maximum(at, 1) - 1])
+    start, end, name = start[inside], end[inside], name[inside]
+    if start.size == 0:
+        return {}
+    order = np.lexsort((-end, start))
+    start, end, name = start[order], end[order], name[order]
+    edges = np.sort(np.concatenate((start, end, *time)))
+    edges = edges[np.concatenate(([True], np.diff(edges) > 0))]
+    middle = (edges[:-1] + edges[1:]) // 2
+    gap = np.searchsorted(time[0], middle, side="right") - 1
+    idle = (gap >= 0) & (middle < time[1][np.maximum(gap, 0)])
+    inner = innermost(start, end, middle)
+    known = idle & (inner >= 0)
+    sums = np.bincount(name[inner[known]], weights=np.diff(edges)[known], minlength=len(names))
+    most = sorted(np.flatnonzero(sums).tolist(), key=lambda n: (-sums[n], names[n]))[:_MOST]
+    return {names[n]: float(sums[n]) / 1e9 for n in most}

@@ -7,6 +7,7 @@ in file order, the digests give the same result as reading the file in one piece
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -16,42 +17,70 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from dftracer.analyze.device_parts import DeviceParts, device_parts
-from dftracer.analyze.host_work import LONG_US, NEITHER, kind_of
-from dftracer.analyze.lineage import read_lineage
+from dftracer.analyze.device.gather import DeviceParts, device_parts
+from dftracer.analyze.device.profiler_rows import HOST, TorchProcess
 from dftracer.analyze.machine import Row, read_counters
-from dftracer.analyze.marks import Checkpoint, read_checkpoints
-from dftracer.analyze.meetings import MeetingRows, is_meeting, rows_of_chunk
-from dftracer.analyze.pairs import (
-    IO_NOT,
-    IO_OPEN,
-    IO_OPEN_TO_WRITE,
-    IO_READ,
-    IO_WRITE,
-    Pairs,
-    opens_to_write,
-)
-from dftracer.analyze.samples import Samples, samples_of_chunk
-from dftracer.analyze.steps import FORWARD_UNSEEN, INFERENCE
+from dftracer.analyze.map.meetings import MeetingRows, is_meeting, rows_of_chunk
+from dftracer.analyze.map.own_code import LONG_US, NEITHER, Samples, kind_of, samples_of_chunk
+from dftracer.analyze.map.steps import MARKS, Checkpoint, read_checkpoints
+from dftracer.analyze.map.threads import read_lineage
+from dftracer.analyze.stages import is_io
+from dftracer.format.io_calls import is_close, is_open, is_read, is_write
 from dftracer.format.records import COUNTER, interval_us
 from dftracer.load._scan import Scanner, arg_numbers
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
 from dftracer.load.process import MetaRow, ProcessInfo
+from dftracer.load.rows import FORWARD_UNSEEN, INFERENCE
 from dftracer.load.trace import Filter, scan_file
 
-__all__ = [
-    "BIN_US_SHIFT",
-    "Digest",
-    "Digester",
-    "SpanDigest",
-    "Summed",
-    "by_process",
-    "bytes_moved",
-    "digest_span",
-]
-
-_WAITS = frozenset({"wait", "waitpid", "wait3", "wait4"})
 BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
+
+_WAIT_CALLS = frozenset({"wait", "waitpid", "wait3", "wait4"})
+
+# What an event is to the accounts of files.
+IO_NOT, IO_READ, IO_WRITE, IO_OPEN, IO_CLOSE, IO_META, IO_OPEN_TO_WRITE = range(7)
+
+_OPEN_FLAGS = re.compile(rb'"flags": ?"?(-?\d+)')
+_FIRST = b'{"flags":'  # how the arguments of an open usually begin
+_DIGITS = 8  # more than flags ever have
+
+# The kinds of marks (`steps.MarkTables`), by category and name.
+_MARKS = {
+    ("dataloader", "fetch.iter"): "wait",
+    ("dataloader", "fetch.block"): "body",
+    ("data", "item"): "item",
+    ("data", "collate"): "collate",
+}
+_COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
+_PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}
+_CUDA = (("graphlaunch", "graph"), ("synchronize", "blocked"), ("memcpy", "copied"))
+_TABLES = (
+    _MARKS.values(),
+    (kind for _, kind in _COMPUTE),
+    _PIPELINE.values(),
+    ("transfer", "profiler", "sample"),
+    (kind for _, kind in _CUDA),
+)
+_ALONE = {
+    ("dynamo", "compile"): "compile",
+    ("dynamo", "recompile"): "compile",
+    ("dftracer", "optimizer"): "optimizer",
+    ("checkpoint", "capture"): "capture",
+    ("checkpoint", "restart"): "restart",
+}
+_KINDS = ("", *dict.fromkeys(kind for table in (*_TABLES, _ALONE.values()) for kind in table))
+
+# The columns of sums by name, and by file and time.
+_NAMED = {"pair": pl.Int32, "dur": pl.Int64, "n": pl.UInt32, "self": pl.Int64}
+_MOVED = {
+    "f": pl.Int32,
+    "kind": pl.UInt8,
+    "bin": pl.UInt8,
+    "t": pl.Int64,
+    "n": pl.UInt32,
+    "bytes": pl.Int64,
+    "us": pl.Int64,
+}
 
 
 @dataclass
@@ -92,9 +121,9 @@ class Digest:
     lineage: dict[str, Ints] = field(default_factory=dict)  # waits and collations with their batches
     devices: DeviceParts | None = None  # profiler and device events
     counters: list[Row] = field(default_factory=list)  # samples of the machine
-    work: Ints | None = None  # long functions and I/O, as host_work.WorkRows has them
+    work: Ints | None = None  # long functions and I/O, as own_code.WorkRows has them
     left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
-    told: dict[str, int] = field(default_factory=dict)  # with an optimizer: when torch was imported, the rank
+    training_facts: dict[str, int] = field(default_factory=dict)  # when torch was imported, the rank
     samples: Samples | None = None  # of the program's own code
     summed: Summed | None = None  # aggregated records
     checkpoints: list[Checkpoint] = field(default_factory=list)
@@ -115,6 +144,60 @@ class SpanDigest:
     digests: list[tuple[int, Digest]]
     meta: list[MetaRow]
     counts: dict[str, Any]
+
+
+def digest_span(
+    process: ProcessInfo, where: Filter, chunk_text: int, span: tuple[int, int] | None
+) -> SpanDigest:
+    """Digest some members of a file."""
+    digester = Digester()
+    out = SpanDigest([], [], {})
+    process = replace(process, others={}, paths={}, strings={})
+    for scanner, chunk in scan_file(process, where, 1, chunk_text, span):
+        out.meta += chunk.meta
+        for pid, rows in by_process(chunk):
+            out.digests.append((pid, digester.digest(scanner, rows).own()))
+    out.counts = process.counts
+    return out
+
+
+def by_process(chunk: Chunk) -> Iterator[tuple[int, Chunk]]:
+    """The rows of each process; nearly always there is one."""
+    if chunk.rows == 0:
+        return
+    pids = chunk.ints("pid")
+    if (pids[0] == pids).all():
+        yield int(pids[0]), chunk
+        return
+    for pid in np.unique(pids).tolist():
+        yield pid, chunk.select(np.flatnonzero(pids == pid))
+
+
+def digest_of(process: TorchProcess) -> Digest:
+    """The events in the form of a trace's, for analysing a process without a trace."""
+    rows = process.rows
+    on = rows.on_device
+    tid = np.where(on, ((rows.device + 1) << 24) + np.maximum(rows.stream, 0), rows.tid)
+    ts = rows.start // 1000
+    dur = np.maximum(rows.end // 1000 - ts, 0)
+    out = Digest(
+        Source([("PP", name) for name in rows.names]),
+        len(rows),
+        rows.name.astype(np.int32),
+        tid,
+        ts,
+        dur,
+        None,
+        devices=DeviceParts([rows]),
+    )
+    steps = [i for i, n in enumerate(rows.names) if n.startswith("ProfilerStep#")]
+    at = np.flatnonzero(np.isin(rows.name, steps) & (rows.kind == HOST))
+    if at.size:
+        digits = [rows.names[n].rpartition("#")[2] for n in rows.name[at].tolist()]
+        table = np.full((len(MARKS), at.size), MISSING)
+        table[:4] = tid[at], ts[at], dur[at], [int(d) if d.isdigit() else MISSING for d in digits]
+        out.marks["profiler"] = table
+    return out
 
 
 class Digester:
@@ -165,7 +248,9 @@ class Digester:
 
     def _children(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """How children ended: a process that is killed cannot say so itself."""
-        waiting = [i for i, (cat, name) in enumerate(self.source.keys) if cat == "POSIX" and name in _WAITS]
+        waiting = [
+            i for i, (cat, name) in enumerate(self.source.keys) if cat == "POSIX" and name in _WAIT_CALLS
+        ]
         if not waiting:
             return
         at = np.flatnonzero(np.isin(out.pair, waiting) & (chunk.ints("ret")[rows] > 0))
@@ -190,16 +275,16 @@ class Digester:
         moved: list[tuple[int, int, int, int, int, int, int]] = []
         span = [int(chunk.ints("ts")[at].min()), 0]
         for row in at.tolist():
-            told = _AggregatedCalls.of(chunk, row)
+            record = _AggregatedCalls.of(chunk, row)
             number = int(pair[row])
-            named += [(number, *each) for each in told.durations()]
-            span[1] = max(span[1], told.start + told.interval)
+            named += [(number, *each) for each in record.durations()]
+            span[1] = max(span[1], record.start + record.interval)
             kind = int(self.pairs.io_kinds[number])
             if kind != IO_NOT:
-                size = told.bytes if kind in (IO_READ, IO_WRITE) else 0
-                size_bin = (size // told.calls).bit_length()
+                size = record.bytes if kind in (IO_READ, IO_WRITE) else 0
+                size_bin = (size // record.calls).bit_length()
                 file = int(chunk.codes("fhash")[row])
-                for t, n, share, us in told.over_time(size):
+                for t, n, share, us in record.over_time(size):
                     moved.append((file, kind, size_bin, t, n, share, us))
         out.summed = Summed((span[0], span[1]), _frame(_NAMED, named))
         if moved:
@@ -281,7 +366,7 @@ class Digester:
             if kind == "optimizer":
                 place = int(at[0] if isinstance(rows, slice) else rows[at[0]])
                 found = re.findall(r'"(imported_us|rank|world_size)":\s*(\d+)', chunk.args_text(place))
-                out.told = {key: int(value) for key, value in found}
+                out.training_facts = {key: int(value) for key, value in found}
             if kind in {"wait", "body", "collate"}:
                 place = at if isinstance(rows, slice) else rows[at]
                 automatic = '"auto":1' in chunk.args_text(int(place[0])).replace(" ", "")
@@ -302,20 +387,37 @@ class Digester:
                 out.marks[kind] = np.stack((*times, *labels, flags))
 
 
-_NAMED = {"pair": pl.Int32, "dur": pl.Int64, "n": pl.UInt32, "self": pl.Int64}
-_MOVED = {
-    "f": pl.Int32,
-    "kind": pl.UInt8,
-    "bin": pl.UInt8,
-    "t": pl.Int64,
-    "n": pl.UInt32,
-    "bytes": pl.Int64,
-    "us": pl.Int64,
-}
+def _mark_kind(cat: str, name: str) -> str:
+    if cat == "compute" and not name.endswith(".init"):
+        return next((kind for word, kind in _COMPUTE if name.startswith(word)), "")
+    if cat == "pipeline":
+        return _PIPELINE.get(name.removesuffix(".block"), "")
+    if name.startswith("ProfilerStep"):
+        return "profiler"
+    if cat == "CUDA":
+        return next((kind for word, kind in _CUDA if word in name.lower()), "")
+    if cat == "sample":
+        return "sample"
+    return "transfer" if cat == "device" else _MARKS.get((cat, name)) or _ALONE.get((cat, name), "")
 
 
-def _frame(schema: dict[str, Any], rows: list[Any]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=schema, orient="row")
+def _trailing_number(name: str) -> int:
+    digits = name.rpartition("#")[2]
+    return int(digits) if digits.isdigit() else MISSING
+
+
+def _flags(chunk: Chunk, rows: Any) -> Ints:
+    """What automatic tracing says about some steps, see `StepTable.flags`."""
+    out = np.zeros(len(rows), np.int64)
+    for flag, key in ((FORWARD_UNSEEN, b'"forward_unseen":'), (INFERENCE, b'"inference":')):
+        out[_argument(chunk, rows, key) > 0] |= flag
+    return out
+
+
+def _argument(chunk: Chunk, rows: Any, key: bytes) -> Ints:
+    """A number among the arguments of some rows."""
+    ends, text = chunk.args_of(np.asarray(rows))
+    return int64s(arg_numbers(ends.astype(np.int64), text, key))
 
 
 @dataclass
@@ -409,90 +511,8 @@ def _whole(value: Any) -> int:
         return 0
 
 
-def _flags(chunk: Chunk, rows: Any) -> Ints:
-    """What automatic tracing says about some steps, see `steps.StepTable.flags`."""
-    out = np.zeros(len(rows), np.int64)
-    for flag, key in ((FORWARD_UNSEEN, b'"forward_unseen":'), (INFERENCE, b'"inference":')):
-        out[_argument(chunk, rows, key) > 0] |= flag
-    return out
-
-
-def _argument(chunk: Chunk, rows: Any, key: bytes) -> Ints:
-    """A number among the arguments of some rows."""
-    ends, text = chunk.args_of(np.asarray(rows))
-    return int64s(arg_numbers(ends.astype(np.int64), text, key))
-
-
-def by_process(chunk: Chunk) -> Iterator[tuple[int, Chunk]]:
-    """The rows of each process; nearly always there is one."""
-    if chunk.rows == 0:
-        return
-    pids = chunk.ints("pid")
-    if (pids[0] == pids).all():
-        yield int(pids[0]), chunk
-        return
-    for pid in np.unique(pids).tolist():
-        yield pid, chunk.select(np.flatnonzero(pids == pid))
-
-
-def digest_span(
-    process: ProcessInfo, where: Filter, chunk_text: int, span: tuple[int, int] | None
-) -> SpanDigest:
-    """Digest some members of a file."""
-    digester = Digester()
-    out = SpanDigest([], [], {})
-    process = replace(process, others={}, paths={}, strings={})
-    for scanner, chunk in scan_file(process, where, 1, chunk_text, span):
-        out.meta += chunk.meta
-        for pid, rows in by_process(chunk):
-            out.digests.append((pid, digester.digest(scanner, rows).own()))
-    out.counts = process.counts
-    return out
-
-
-_MARKS = {
-    ("dataloader", "fetch.iter"): "wait",
-    ("dataloader", "fetch.block"): "body",
-    ("data", "item"): "item",
-    ("data", "collate"): "collate",
-}
-_COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
-_PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}
-_CUDA = (("graphlaunch", "graph"), ("synchronize", "blocked"), ("memcpy", "copied"))
-_TABLES = (
-    _MARKS.values(),
-    (kind for _, kind in _COMPUTE),
-    _PIPELINE.values(),
-    ("transfer", "profiler", "sample"),
-    (kind for _, kind in _CUDA),
-)
-_ALONE = {
-    ("dynamo", "compile"): "compile",
-    ("dynamo", "recompile"): "compile",
-    ("dftracer", "optimizer"): "optimizer",
-    ("checkpoint", "capture"): "capture",
-    ("checkpoint", "restart"): "restart",
-}
-_KINDS = ("", *dict.fromkeys(kind for table in (*_TABLES, _ALONE.values()) for kind in table))
-
-
-def _mark_kind(cat: str, name: str) -> str:
-    if cat == "compute" and not name.endswith(".init"):
-        return next((kind for word, kind in _COMPUTE if name.startswith(word)), "")
-    if cat == "pipeline":
-        return _PIPELINE.get(name.removesuffix(".block"), "")
-    if name.startswith("ProfilerStep"):
-        return "profiler"
-    if cat == "CUDA":
-        return next((kind for word, kind in _CUDA if word in name.lower()), "")
-    if cat == "sample":
-        return "sample"
-    return "transfer" if cat == "device" else _MARKS.get((cat, name)) or _ALONE.get((cat, name), "")
-
-
-def _trailing_number(name: str) -> int:
-    digits = name.rpartition("#")[2]
-    return int(digits) if digits.isdigit() else MISSING
+def _frame(schema: dict[str, Any], rows: list[Any]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def bytes_moved(
@@ -508,3 +528,100 @@ def bytes_moved(
     data = (kind == IO_READ) | (kind == IO_WRITE)
     result: Ints = np.where(data & (moved > 0), moved, 0)
     return result
+
+
+class Pairs:
+    """Every (category, name) of a file as a small number, with what the analysis must know about it.
+
+    They are numbered in order of appearance; the numbers stay valid across the chunks of a file.
+    """
+
+    def __init__(self, keys: list[tuple[str, str]]) -> None:
+        self.keys = keys
+        self._known: dict[tuple[str, str], int] = {}
+        self._number: dict[tuple[int, int], int] = {}  # by the codes of the current scanner
+        self._io: list[int] = []
+        self._items: list[bool] = []
+        self._names: list[str] = []
+        self._cats: list[str] = []
+
+    @property
+    def returns_items(self) -> npt.NDArray[np.bool_]:
+        """Calls whose `ret` counts items of `size` bytes."""
+        return np.array(self._items, dtype=bool)
+
+    @property
+    def io_kinds(self) -> npt.NDArray[np.uint8]:
+        return np.array(self._io, dtype=np.uint8)
+
+    def of(self, scanner: Scanner, chunk: Chunk) -> npt.NDArray[np.int32]:
+        """The pair of each row."""
+        self._names += scanner.dictionary("name", len(self._names))
+        self._cats += scanner.dictionary("cat", len(self._cats))
+        # Codes start at -1 (absent), so both are shifted by one.
+        width = len(self._names) + 1
+        key = (chunk.codes("cat").astype(np.int64) + 1) * width + (chunk.codes("name") + 1)
+        size = width * (len(self._cats) + 1)
+        if size <= 4_000_000:
+            present = np.flatnonzero(np.bincount(key, minlength=size))
+            table = np.zeros(size, dtype=np.int32)
+            table[present] = [self._number_of(*divmod(int(k), width)) for k in present]
+            small: npt.NDArray[np.int32] = table[key]
+            return small
+        present, inverse = np.unique(key, return_inverse=True)
+        numbers = np.array([self._number_of(*divmod(int(k), width)) for k in present], dtype=np.int32)
+        result: npt.NDArray[np.int32] = numbers[inverse]
+        return result
+
+    def _number_of(self, cat_code: int, name_code: int) -> int:
+        known = self._number.get((cat_code, name_code))
+        if known is not None:
+            return known
+        cat = self._cats[cat_code - 1] if cat_code else ""
+        name = self._names[name_code - 1] if name_code else ""
+        key = (cat, name)
+        number = self._number[cat_code, name_code] = self._known.setdefault(key, len(self.keys))
+        if number < len(self.keys):
+            return number
+        self.keys.append(key)
+        self._io.append(_io_kind(cat, name))
+        self._items.append(
+            is_io(cat, name) and name.removesuffix("_unlocked") in {"fread", "fwrite", "__fread_chk"}
+        )
+        return number
+
+
+def _io_kind(cat: str, name: str) -> int:
+    if not is_io(cat, name):
+        return IO_NOT
+    if is_read(name):
+        return IO_READ
+    if is_write(name):
+        return IO_WRITE
+    if name.startswith("creat"):
+        return IO_OPEN_TO_WRITE
+    # `fdopen` opens nothing: its descriptor is already open.
+    if is_open(name) and name != "fdopen":
+        return IO_OPEN
+    return IO_CLOSE if is_close(name) else IO_META
+
+
+def opens_to_write(chunk: Chunk, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Which of some open calls are for writing, by their flags."""
+    heads, sizes = chunk.args_heads(rows, len(_FIRST) + _DIGITS)
+    out = np.zeros(rows.size, dtype=bool)
+    usual = (heads[:, : len(_FIRST)] == np.frombuffer(_FIRST, np.uint8)).all(axis=1) & (sizes > len(_FIRST))
+    # There are few distinct ones, so each is read once.
+    words = np.ascontiguousarray(heads[usual, len(_FIRST) :]).view(np.uint64).reshape(-1)
+    texts, which = np.unique(words, return_inverse=True)
+    values = [int(re.match(rb"-?\d*", t.tobytes()).group() or 0) for t in texts]  # type: ignore[union-attr]
+    out[usual] = np.array([_to_write(v) for v in values], dtype=bool)[which]
+    for at in np.flatnonzero(~usual & (sizes > 0)).tolist():
+        found = _OPEN_FLAGS.search(chunk.args_text(int(rows[at])).encode())
+        out[at] = found is not None and _to_write(int(found.group(1)))
+    return out
+
+
+def _to_write(flags: int) -> bool:
+    mode, makes = flags & 3, bool(flags & (os.O_CREAT | os.O_TRUNC))
+    return mode == os.O_WRONLY or (mode == os.O_RDWR and makes)

@@ -27,8 +27,8 @@ from dftracer.analyze.intervals import (
     pieces,
     union,
 )
+from dftracer.analyze.map.steps import Bools, StepTable
 from dftracer.analyze.stages import COMPUTE, COMPUTE_STAGES, INPUT_STAGES, NONE, STAGE_INDEX, STAGES
-from dftracer.analyze.steps import Bools, StepTable
 from dftracer.load.chunk import Ints
 
 Floats = npt.NDArray[np.float64]
@@ -57,13 +57,14 @@ _LINE_OF: Final = {
     "unexplained": "unexplained",
 }
 LINE_OF_STAGE: Final = {s: _LINE_OF[s] for s in STAGES}
+
 # Where the device's backlog decides: while the host launches, waits for data, copies or saves, or does what
 # nobody can say. The program's own code stays its own, even if the device works meanwhile.
 _DECIDED: Final = frozenset(
     STAGE_INDEX[s] for s in (*INPUT_STAGES, *COMPUTE_STAGES, "transfer", "checkpoint", "unexplained")
 )
 _SYNC = STAGE_INDEX["sync"]
-_NO_LAG_US = 50.0  # a device this little behind is not behind: a launch takes as long
+NO_LAG_US = 50.0  # a device this little behind is not behind: a launch takes as long
 _FILLS = 0.1  # of a step: if the device falls behind by more in one, the host runs ahead
 _SLOW_COPY = 1000.0  # bytes per us; what a copy takes beyond that is waiting for queued work
 
@@ -101,7 +102,7 @@ def backlog_of_boundaries(host: Floats, lag: Floats, steps: StepTable, slack: fl
     last = np.searchsorted(host, steps.end, side="right") - 1
     inside = (last >= 0) & (host[np.maximum(last, 0)] >= steps.start)
     at_end = np.where(inside, lag[np.maximum(last, 0)], np.nan)
-    late = lag > max(_NO_LAG_US, slack)
+    late = lag > max(NO_LAG_US, slack)
     before = np.concatenate(([-np.inf], host[:-1]))
     at, length, before = host[late], lag[late], before[late]
     return Backlog(
@@ -115,7 +116,7 @@ def backlog_of_boundaries(host: Floats, lag: Floats, steps: StepTable, slack: fl
 def backlog_of_copies(start: Ints, dur: Ints, size: Ints, steps: StepTable) -> Backlog:
     """The part of copies that cannot be copying."""
     waited = dur - (np.maximum(size, 0) / _SLOW_COPY).astype(np.int64)
-    late = waited > _NO_LAG_US
+    late = waited > NO_LAG_US
     everything = steps.start[:1], steps.end[-1:]
     return Backlog(union(start[late], (start + waited)[late]), source="calls", windows=everything)
 
