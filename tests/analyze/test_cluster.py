@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.analyze.cluster import analyze_on_cluster
+from dftracer.analyze.analysis import analyze_on_cluster
 from dftracer.analyze.job import build_job
 from dftracer.analyze.map.digest import digest_span
 from dftracer.analyze.map.partial import join_spans

@@ -28,8 +28,6 @@ from dftracer.load.chunk import Ints
 if TYPE_CHECKING:
     from dftracer.analyze.job import Rank
 
-__all__ = ["Straggler", "find_straggler", "mark_waiting", "scores"]
-
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 

@@ -7,14 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from dftracer.analyze.advice import advise, case_of, input_kind, straggler_kind
-from dftracer.analyze.bound import between_seconds, input_seconds, own_code_places, user_event, user_words
 from dftracer.analyze.device.summary import device_shares
-from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.intervals import total
+from dftracer.analyze.rules.bound import (
+    between_seconds,
+    input_seconds,
+    own_code_places,
+    user_event,
+    user_words,
+)
+from dftracer.analyze.rules.finding import Context, Finding, confidence
+from dftracer.analyze.say.advice import advise, case_of, input_kind, straggler_kind
+from dftracer.analyze.say.wording import short, stage_words
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import DEVICE_IDLE_SHARE, MAJORITY, MENTION_SHARE, UNSEEN_SHARE
-from dftracer.analyze.wording import short, stage_words
 
 # What a device waits for.
 _WAITS = {

@@ -74,10 +74,10 @@ def short_kernel(name: str, most: int = 40) -> str:
 
 def host_whereabouts(a: DeviceAccount, most: int = 3) -> str:
     """The functions, and the I/O, that the host was in while the device waited for it."""
-    told = [f"{_place(name)} {1e3 * s:.3g} ms" for name, s in [*a.host_functions.items()][:most]]
+    functions = [f"{_place(name)} {1e3 * s:.3g} ms" for name, s in [*a.host_functions.items()][:most]]
     files = [f"{_place(name)} {1e3 * s:.3g} ms" for name, s in [*a.host_io.items()][:most]]
     return " and ".join(
-        part for part in (", ".join(told), f"I/O: {', '.join(files)}" if files else "") if part
+        part for part in (", ".join(functions), f"I/O: {', '.join(files)}" if files else "") if part
     )
 
 

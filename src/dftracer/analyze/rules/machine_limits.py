@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from dftracer._text import bytes_text, plural
-from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.job import Rank
 from dftracer.analyze.machine import (
     Host,
@@ -21,6 +20,8 @@ from dftracer.analyze.machine import (
     waited_use,
 )
 from dftracer.analyze.map.partial import Partial
+from dftracer.analyze.rules.finding import Context, Finding, confidence
+from dftracer.analyze.say.wording import percent
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import (
     BUSY_SHARE,
@@ -39,10 +40,6 @@ _OTHERS = "others"  # what took the CPUs: other programs, the program itself, or
 _OWN = "own"
 _LIMIT = "cpu_limit"
 _UNKNOWN = "unknown"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 @dataclass
@@ -186,13 +183,13 @@ def machine_busy(c: Context) -> Iterator[Finding]:
     cpu = host.shared.get("host.cpu")
     runnable = None if cpu is None else cpu.mean("runnable", w.start, w.end)
     cpus = host.cpus
-    told = [plural(cpus, "core")] if cpus else []
-    told += [f"{runnable:.0f} runnable"] if runnable is not None else []
+    details = [plural(cpus, "core")] if cpus else []
+    details += [f"{runnable:.0f} runnable"] if runnable is not None else []
     title, advice = _BUSY[cause]
     limit = facts.get("cpu_limit")
     words = title.format(
-        share=_percent(w.share),
-        where=f" ({', '.join(told)})" if told else "",
+        share=percent(w.share),
+        where=f" ({', '.join(details)})" if details else "",
         limit=f"{limit:g} CPUs" if limit is not None else "",
     )
     if w.share < BUSY_SHARE:
@@ -283,19 +280,19 @@ def gpu_throttled(c: Context) -> Iterator[Finding]:
     share, host, number, gpu = worst
     rows = throttled(gpu) & gpu.inside(start, end)
     clock, highest, slowdown = None, gpu.highest("sm_max_mhz"), 0.0
-    told = []
+    details = []
     if gpu.has("sm_mhz") and highest:
         clock = float(gpu.values["sm_mhz"][rows].mean())
         slowdown = max(0.0, 1 - clock / highest)
-        told.append(f"{clock:.0f} of {highest} MHz")
+        details.append(f"{clock:.0f} of {highest} MHz")
     if gpu.has("temperature"):
-        told.append(f"{gpu.values['temperature'][rows].max()} °C")
+        details.append(f"{gpu.values['temperature'][rows].max()} °C")
     if gpu.has("power_mw"):
-        told.append(f"{gpu.values['power_mw'][rows].mean() / 1e3:.0f} W")
+        details.append(f"{gpu.values['power_mw'][rows].mean() / 1e3:.0f} W")
     yield c.finding(
         "gpu_throttled",
-        f"GPU {number} was throttled {_percent(share)} of the time ({throttle_words(gpu, rows)})"
-        + (f": {', '.join(told)}." if told else "."),
+        f"GPU {number} was throttled {percent(share)} of the time ({throttle_words(gpu, rows)})"
+        + (f": {', '.join(details)}." if details else "."),
         (end - start) / 1e6 * share * slowdown,
         confidence(int(gpu.inside(start, end).sum())),
         evidence={
@@ -413,7 +410,7 @@ def memory_limit(c: Context) -> Iterator[Finding]:
             continue
         stalled = group.grown("memory_some_us", first, last) / 1e6
         who = f"{plural(killed, 'process was', 'processes were')} killed at the memory limit of"
-        near = f"The program needs {_percent(used / limit)} of its memory limit of"
+        near = f"The program needs {percent(used / limit)} of its memory limit of"
         yield c.finding(
             "memory_limit",
             f"{who} {bytes_text(limit)}." if killed else f"{near} {bytes_text(limit)}.",

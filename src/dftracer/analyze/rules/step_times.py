@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer._text import plural
-from dftracer.analyze.advice import advise, case_of
-from dftracer.analyze.bound import View, recurring_s, restarts_often, startup_stage
-from dftracer.analyze.finding import Context, Finding, confidence
 from dftracer.analyze.job import Rank
+from dftracer.analyze.rules.bound import View, recurring_s, restarts_often, startup_stage
+from dftracer.analyze.rules.finding import Context, Finding, confidence
+from dftracer.analyze.say.advice import advise, case_of
+from dftracer.analyze.say.wording import ordinal, short, stage_words
 from dftracer.analyze.stages import INPUT_STAGES, NONE, STAGES
 from dftracer.analyze.thresholds import (
     COLD_FACTOR,
@@ -23,10 +24,7 @@ from dftracer.analyze.thresholds import (
     SLOW_STEP_FACTOR,
     SLOW_STEP_MOST,
 )
-from dftracer.analyze.wording import ordinal, short, stage_words
 from dftracer.load.chunk import MISSING
-
-__all__ = ["RULES", "trend"]
 
 Floats = npt.NDArray[np.float64]
 

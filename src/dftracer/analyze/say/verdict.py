@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from dftracer._text import counted, plural
-from dftracer.analyze.advice import Case, advise, case_of, input_kind
-from dftracer.analyze.bound import (
+from dftracer.analyze.device.summary import DeviceShares, device_shares, exact_device, used_unseen
+from dftracer.analyze.ledger import unseen_stages
+from dftracer.analyze.rules.bound import (
     Bound,
     Part,
     View,
@@ -17,11 +18,17 @@ from dftracer.analyze.bound import (
     repeats,
     user_words,
 )
-from dftracer.analyze.device.summary import DeviceShares, device_shares, exact_device, used_unseen
-from dftracer.analyze.finding import Context, Finding
-from dftracer.analyze.ledger import unseen_stages
+from dftracer.analyze.rules.finding import Context, Finding
+from dftracer.analyze.say.advice import Case, advise, case_of, input_kind
+from dftracer.analyze.say.wording import (
+    host_whereabouts,
+    input_words,
+    percent,
+    short,
+    short_kernel,
+    stage_words,
+)
 from dftracer.analyze.thresholds import ALWAYS, MAJORITY, MENTION_SHARE, OPTIMIZER_SHARE
-from dftracer.analyze.wording import host_whereabouts, input_words, percent, short, short_kernel, stage_words
 from dftracer.load.rows import INFERENCE
 
 Head = tuple[str, str, str]
@@ -43,6 +50,7 @@ _REASONS = {
     "between_steps": ("between_steps",),
 }
 _LAUNCHING = "On a GPU the host only launches: times of forward, backward and optimizer are not the device's."
+
 # While the device idles, by a profiler's account of a trace without steps.
 _IDLES = {
     "input": "waiting for data",
@@ -108,15 +116,15 @@ def _device_alone(c: Context) -> Head | None:
         return None
     ident = max(shares.parts, key=lambda p: shares.parts[p])
     if ident == "device":
-        said = (
+        verdict = (
             f"The GPU is the bottleneck: it is busy {percent(shares.device)} of the time{_kernels(shares)}."
         )
     else:
-        said = _idles(shares, shares.parts[ident], _IDLES[ident])
+        verdict = _idles(shares, shares.parts[ident], _IDLES[ident])
     advice = (
         _NO_LOADER if ident == "unseen" else advise(ident if ident != "input" else "input.unseen", Case())
     )
-    return said, _profiled(shares, ident) or _steps_seen(c), advice
+    return verdict, _profiled(shares, ident) or _steps_seen(c), advice
 
 
 def _idles(d: DeviceShares, share: float, why: str) -> str:
@@ -173,16 +181,16 @@ def _input(v: View, b: Bound) -> str:
 
 def _device(v: View, b: Bound) -> str:
     exact = exact_device(v.account_rank)
-    said = "The GPU is the bottleneck: it"
+    verdict = "The GPU is the bottleneck: it"
     if b.part.share >= ALWAYS:
-        said += " always has work queued"
+        verdict += " always has work queued"
     else:
-        said += f" has work queued {percent(b.part.share)} of the time"
+        verdict += f" has work queued {percent(b.part.share)} of the time"
     d = device_shares(v.account_rank)
     if not exact or d is None or d.kind is None or not d.account.busy_s:
-        return f"{said}."
+        return f"{verdict}."
     busy = percent(d.account.kernels[d.kind] / d.account.busy_s)
-    return f"{said}; {d.kind} kernels take {busy} of its busy time."
+    return f"{verdict}; {d.kind} kernels take {busy} of its busy time."
 
 
 def _host(v: View, b: Bound) -> str:
@@ -216,8 +224,8 @@ def _compute(v: View, b: Bound) -> str:
 
 def _besides(b: Bound) -> str:
     """The parts other than compute that are worth mentioning."""
-    told = [_BESIDE[p.id](p) for p in b.beside if p.id in _BESIDE][:2]
-    return "; " + " and ".join(told) if told else ""
+    parts = [_BESIDE[p.id](p) for p in b.beside if p.id in _BESIDE][:2]
+    return "; " + " and ".join(parts) if parts else ""
 
 
 _BESIDE: dict[str, Callable[[Part], str]] = {
@@ -270,13 +278,13 @@ def _other(v: View, b: Bound) -> str:
 
 
 def _own_code(v: View, b: Bound) -> str:
-    said = f"The program's own code is the largest part: {percent(b.part.share)} of the steady time"
+    verdict = f"The program's own code is the largest part: {percent(b.part.share)} of the steady time"
     places = own_code_places(v.account_rank)
     if not places:
-        return f"{said} is in none of the stages of training."
+        return f"{verdict} is in none of the stages of training."
     first = next(iter(places))
     most = "most of it " if places[first] > MAJORITY * sum(places.values()) else ""
-    return f"{said}, {most}in {first}."
+    return f"{verdict}, {most}in {first}."
 
 
 def _checkpoint(v: View, b: Bound) -> str:
@@ -336,8 +344,8 @@ def _profiled(d: DeviceShares, ident: str) -> str | None:
     """What a profiler says about the busy device, or about the host it waits for."""
     a = d.account
     if ident == "device" and a.top:
-        told = [f"{short_kernel(t['name'])} {percent(t['share'])}" for t in a.top[:3]]
-        return f"Largest kernels: {', '.join(told)} of the kernel time."
+        kernels = [f"{short_kernel(t['name'])} {percent(t['share'])}" for t in a.top[:3]]
+        return f"Largest kernels: {', '.join(kernels)} of the kernel time."
     if ident == "host" and (where := host_whereabouts(a)):
         return (
             f"While it idles the host is in {where}; {plural(a.launches, 'launch', 'launches')},"
@@ -367,13 +375,13 @@ def _why(v: View, b: Bound) -> str:
     stages = v.account.host
     if p.is_compute:
         name = "compute" if v.account_rank.main.unnamed_compute else "forward"
-        told = [f"{name} {short(stages['forward'] / n)}"] if stages["forward"] else []
-        told += [f"{s} {short(stages[s] / n)}" for s in ("backward", "optimizer") if stages[s]]
+        parts = [f"{name} {short(stages['forward'] / n)}"] if stages["forward"] else []
+        parts += [f"{s} {short(stages[s] / n)}" for s in ("backward", "optimizer") if stages[s]]
         # Loading that was not seen did not take no time.
         loaded = v.account.seconds["input"]
         waiting = loaded > 0 or "fetch_wait" not in unseen_stages(v.account_rank)
         loading = f"; waiting for data {short(loaded / n)}" if waiting else ""
-        return f"Of each {short(step)} step: {', '.join(told)}{loading}."
+        return f"Of each {short(step)} step: {', '.join(parts)}{loading}."
     spent = f"{short(p.seconds / n)} of each {short(step)} step"
     compute = v.account.seconds["host"] + v.account.seconds["device"]
     return f"{spent}, compute {short(compute / n)}." if compute else f"{spent}; no compute was seen."

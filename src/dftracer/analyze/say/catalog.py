@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from dftracer.analyze import thresholds as t
-
-__all__ = ["FINDING_IDS", "KINDS", "Kind", "specificity"]
+from dftracer.analyze.say.wording import percent
 
 
 class Kind(NamedTuple):
@@ -23,15 +22,11 @@ class Kind(NamedTuple):
     general: bool = False  # says how much, not why: a specific one with most of its time comes first
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
 KINDS: Final = (
     Kind(
         "memory_limit",
         "The program comes close to the memory limit of its control group, or was killed at it.",
-        f"a process was killed there, or {_percent(t.LIMIT_SHARE)} of the limit are in use, not counting the"
+        f"a process was killed there, or {percent(t.LIMIT_SHARE)} of the limit are in use, not counting the"
         " page cache",
         "`host`, `limit_bytes`, `used_bytes`, `limit_hits`, `oom_kills`, `memory_pressure_s`",
         "Raise the limit, or use less memory: fewer loader workers, a smaller prefetch_factor or batch.",
@@ -46,7 +41,7 @@ KINDS: Final = (
     Kind(
         "gpu_throttled",
         "A GPU lowered its clocks: too hot, or at a power limit.",
-        f"in {_percent(t.THROTTLED_SHARE)} of the samples it was slowed down by its temperature, its hardware"
+        f"in {percent(t.THROTTLED_SHARE)} of the samples it was slowed down by its temperature, its hardware"
         " or the power brake, or by the power limit to less than 80 % of its highest clock",
         "`host`, `device`, `throttled_share`, `reasons`, `sm_mhz`, `sm_max_mhz`",
         "Check cooling, power limits (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE) and the other GPUs"
@@ -56,7 +51,7 @@ KINDS: Final = (
         "cache_thrash",
         "The data set does not fit into memory: it is read from the disk again in each epoch.",
         f"after the first epoch {t.REREAD_BYTES >> 20} MiB or more per epoch come from the disk, and"
-        f" {_percent(t.MAJORITY)} of that is data that the page cache had to give up",
+        f" {percent(t.MAJORITY)} of that is data that the page cache had to give up",
         "`rank`, `epochs`, `read_again_per_epoch_bytes`, `evicted_and_read_again_bytes`, `memory_bytes`",
         "Give it more memory, make the data smaller (compress it, store it at the size it is used), or read"
         " it from faster storage.",
@@ -65,7 +60,7 @@ KINDS: Final = (
         "machine_busy",
         "The program waits for a CPU: something else, or too much of its own, runs on them.",
         f"the training thread, or the loader's workers while it waits for them, waited for a CPU"
-        f" {_percent(t.BUSY_SHARE)} of the time of the steps; or slow steps are explained by such waiting."
+        f" {percent(t.BUSY_SHARE)} of the time of the steps; or slow steps are explained by such waiting."
         " What it explains (slow steps, drift, stragglers, slow items) is part of it",
         "`rank`, `cause` (`others`, `own`, `cpu_limit`, `unknown`), `waited_s`, `waited_by_workers_s`,"
         " `waited_for_cpu_share`, `cpus`, `runnable`, `own_cpu_s`, `other_cpu_s`, `cpu_limit`, `throttled_s`,"
@@ -75,7 +70,7 @@ KINDS: Final = (
     Kind(
         "slow_file",
         "A few files are much slower to read than the others.",
-        f"at most {_percent(t.SLOW_FILE_MOST)} of the files take more than {t.SLOW_FILE_FACTOR:.0f} times the"
+        f"at most {percent(t.SLOW_FILE_MOST)} of the files take more than {t.SLOW_FILE_FACTOR:.0f} times the"
         " median time per byte and per call",
         "`path`, `read_s`, `reads`, `read_bytes`, `times_slower_per_byte`, `extra_s`, `files`",
         "Check where the file is (another disk or server, stripes, compression) and who else reads it.",
@@ -99,8 +94,8 @@ KINDS: Final = (
     Kind(
         "straggler_rank",
         "The other ranks wait for one that is late.",
-        f"it waits less than {_percent(t.ONE_SIDED)} of what the others wait, and is late by more than"
-        f" {_percent(t.LATE_STEP)} of the step; chronic when in {_percent(t.CHRONIC_SHARE)} of the steps",
+        f"it waits less than {percent(t.ONE_SIDED)} of what the others wait, and is late by more than"
+        f" {percent(t.LATE_STEP)} of the step; chronic when in {percent(t.CHRONIC_SHARE)} of the steps",
         "`rank`, `stage`, `own_s` and `median_rank_s` per late step, `kind`, `steps_slowest`, `steps`,"
         " `first_step_index`, `mean_work_s`, `lost_by_all_s`",
         "Compare its node with the others (clocks, temperature, other processes, its share of the data).",
@@ -108,7 +103,7 @@ KINDS: Final = (
     Kind(
         "ranks_in_turn",
         "The ranks wait for each other, now for one and now for another: there is no chronic straggler.",
-        f"a typical rank waits {_percent(t.MENTION_SHARE)} of its steady time for others, and no rank causes"
+        f"a typical rank waits {percent(t.MENTION_SHARE)} of its steady time for others, and no rank causes"
         " most of it; only where collectives could be matched",
         "`waiting_s` and `caused_s` by rank, `stage` (that makes ranks late most often)",
         "Make the work of a step more even (batches of like size, less often what only some steps do), or"
@@ -117,7 +112,7 @@ KINDS: Final = (
     Kind(
         "slow_steps",
         "Some steps take several times as long as the others.",
-        f"at most {_percent(t.SLOW_STEP_MOST)} of the steady steps take more than {t.SLOW_STEP_FACTOR:.0f}"
+        f"at most {percent(t.SLOW_STEP_MOST)} of the steady steps take more than {t.SLOW_STEP_FACTOR:.0f}"
         " times the median",
         "`steps`, `slow_steps`, `every` (where they come regularly), `slow_s`, `median_s`, `stage`,"
         " `first_step_index`",
@@ -135,7 +130,7 @@ KINDS: Final = (
     Kind(
         "too_few_workers",
         "The loader workers cannot keep up, or there are none.",
-        f"workers are busy {_percent(t.WORKERS_BUSY)} of their time, or the main thread loads data itself",
+        f"workers are busy {percent(t.WORKERS_BUSY)} of their time, or the main thread loads data itself",
         "`workers`, `busy_share`, `workers_needed`, `busy_per_step_s`, `other_work_per_step_s`",
         "Use more workers if the machine has the cores, or make an item cheaper to load.",
         general=True,
@@ -160,7 +155,7 @@ KINDS: Final = (
     Kind(
         "transfer_bound",
         "Moving batches to the device takes a large share of the step.",
-        f"{_percent(t.MENTION_SHARE)} of the steady steps",
+        f"{percent(t.MENTION_SHARE)} of the steady steps",
         "`rank`, `transfer_s`, `share_of_step_time`, `transfer_per_step_s`",
         "Pin the memory (pin_memory=True), copy with non_blocking=True, move less (smaller types, augment on"
         " the device), and overlap the copy with compute.",
@@ -169,7 +164,7 @@ KINDS: Final = (
     Kind(
         "exposed_comm",
         "Exposed communication, not counting time spent waiting for other ranks.",
-        f"{_percent(t.MENTION_SHARE)} of the steady steps",
+        f"{percent(t.MENTION_SHARE)} of the steady steps",
         "`rank`, `exposed_s`, `communication_s`, `hidden_s`, `waiting_for_peers_s`, `exposed_by_rank_s`",
         "Overlap it with the backward pass (bucketed all-reduce, no_sync while accumulating) or send less"
         " (fp16/bf16, larger local batches).",
@@ -188,7 +183,7 @@ KINDS: Final = (
     Kind(
         "between_steps",
         "Time outside steps: between epochs, or after the last step.",
-        f"{_percent(t.MENTION_SHARE)} of the run, not counting checkpoints and evaluation",
+        f"{percent(t.MENTION_SHARE)} of the run, not counting checkpoints and evaluation",
         "`rank`, `seconds`, `gaps`, `longest_s`, `stage`",
         "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, your own functions) to see it.",
         general=True,
@@ -196,7 +191,7 @@ KINDS: Final = (
     Kind(
         "user_stage",
         "A user-defined stage takes a large share of the step.",
-        f"{_percent(t.MENTION_SHARE)} of the steady steps",
+        f"{percent(t.MENTION_SHARE)} of the steady steps",
         "`rank`, `event`, `seconds`, `share_of_step_time`",
         "Look into that function: move it out of the step, or overlap it with compute.",
         general=True,
@@ -204,7 +199,7 @@ KINDS: Final = (
     Kind(
         "own_code",
         "The program's own code, in none of the stages of training, takes a large share of the step.",
-        f"{_percent(t.MENTION_SHARE)} of the steady steps of a run that was traced automatically",
+        f"{percent(t.MENTION_SHARE)} of the steady steps of a run that was traced automatically",
         "`rank`, `seconds`, `share_of_step_time`, `where_s` (by function and line, as sampled)",
         "Look at what the loop does besides training: move it out of the loop, or do it less often.",
         general=True,
@@ -212,7 +207,7 @@ KINDS: Final = (
     Kind(
         "input_bound",
         "Steps wait for data, or load it themselves.",
-        f"{_percent(t.MENTION_SHARE)} of the steady steps",
+        f"{percent(t.MENTION_SHARE)} of the steady steps",
         "`rank`, `steps`, `share_of_step_time`, `max_speedup`, `stage`, `stages_s`, `files_while_waiting_s`,"
         " `steps_that_waited`",
         "Find out which part of the loader is slow: storage, preprocessing, collating, or too few workers.",
@@ -221,7 +216,7 @@ KINDS: Final = (
     Kind(
         "many_opens",
         "Opening files and other metadata calls take much of the I/O time.",
-        f"{t.MANY_OPENS} opens for reading and {_percent(t.OPENS_SHARE)} of the I/O time",
+        f"{t.MANY_OPENS} opens for reading and {percent(t.OPENS_SHARE)} of the I/O time",
         "`opens`, `reads`, `metadata_s`, `io_s`, `opens_per_item`",
         "Keep files open, or put many samples into one file; on parallel file systems an open costs a server"
         " round trip.",
@@ -247,7 +242,7 @@ KINDS: Final = (
     Kind(
         "device_idle",
         "The device has nothing to do for part of the profiled time.",
-        f"{_percent(t.DEVICE_IDLE_SHARE)} of the profiled step time",
+        f"{percent(t.DEVICE_IDLE_SHARE)} of the profiled step time",
         "`rank`, `profiled_s`, `idle_s`, `idle` (by what the device waited for)",
         "Check which stage of the ledger fills the gaps: loader wait, transfers, or launch-bound small"
         " kernels (try torch.compile or CUDA graphs).",
@@ -256,8 +251,8 @@ KINDS: Final = (
     Kind(
         "step_drift",
         "Steps get slower, or faster, over the run.",
-        f"{t.DRIFT_STEPS} steady steps, a change of {_percent(t.DRIFT_CHANGE)} and a trend that shuffled"
-        f" steps show in less than {_percent(t.DRIFT_P)} of cases",
+        f"{t.DRIFT_STEPS} steady steps, a change of {percent(t.DRIFT_CHANGE)} and a trend that shuffled"
+        f" steps show in less than {percent(t.DRIFT_P)} of cases",
         "`first_quarter_median_s`, `last_quarter_median_s`, `change`, `p`, `change_point_step_index`,"
         " `stage`",
         "Look for what grows with time: logging, fragmentation, longer sequences, a cache that fills.",
@@ -272,7 +267,7 @@ KINDS: Final = (
     Kind(
         "before_first_step",
         "Much of the run is over before its first step.",
-        f"{_percent(t.MENTION_SHARE)} of the run, not counting evaluation",
+        f"{percent(t.MENTION_SHARE)} of the run, not counting evaluation",
         "`rank`, `seconds`, `stage` (if most of it is in one)",
         "Find out what runs there (building the model, listing files, loading the whole dataset), and keep"
         " what can be kept between runs.",
@@ -281,7 +276,7 @@ KINDS: Final = (
     Kind(
         "evaluation_time",
         "Evaluation takes a large share of the run.",
-        f"{_percent(t.MENTION_SHARE)} of the run",
+        f"{percent(t.MENTION_SHARE)} of the run",
         "`rank`, `seconds`, `inside_steps_s`",
         "Evaluate less often or on fewer samples, with torch.inference_mode() and a larger batch.",
         general=True,
@@ -289,7 +284,7 @@ KINDS: Final = (
     Kind(
         "unexplained_time",
         "Part of the step is in no annotated stage.",
-        f"{_percent(t.UNSEEN_SHARE)} of the step time",
+        f"{percent(t.UNSEEN_SHARE)} of the step time",
         "`rank`, `unexplained_s`, `step_time_s`",
         "Annotate more of the step (ai.compute.forward, backward, step, ai.device.transfer, ai.comm.*) or"
         " trace it with torch.profiler.",

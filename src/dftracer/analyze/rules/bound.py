@@ -73,7 +73,7 @@ class View:
 
     @property
     def loads_in_main(self) -> bool:
-        """Items are made in the main thread and nowhere else: nothing is to be said about workers."""
+        """Items are made in the main thread and nowhere else: workers play no part."""
         whole, waiting = self.rank.account.seconds["input"], self.stages_s["fetch_wait"]
         if self.rank.main.from_rows:  # there may have been workers
             return whole > 2 * waiting

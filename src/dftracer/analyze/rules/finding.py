@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 
 from dftracer._text import seconds_text
-from dftracer.analyze.bound import Bound, View
-from dftracer.analyze.catalog import KINDS, specificity
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.map.account import LINE_OF_STAGE
+from dftracer.analyze.rules.bound import Bound, View
+from dftracer.analyze.say.catalog import KINDS, specificity
 from dftracer.analyze.stages import CLASSES, class_of
 from dftracer.analyze.thresholds import (
     COMPUTE_ALONE,
@@ -22,9 +22,8 @@ from dftracer.analyze.thresholds import (
     MEDIUM_PERCENT,
 )
 
-__all__ = ["Context", "Finding", "Findings", "confidence", "ordered", "severity_of"]
-
 _KIND = {k.id: k for k in KINDS}
+
 # The line of the account that a kind of finding is about; others say it by the stage in their evidence.
 _LINES = {
     **dict.fromkeys(
@@ -51,6 +50,7 @@ _LINES = {
     "straggler_rank": "peers",
     "ranks_in_turn": "peers",
 }
+
 # What says how much a line takes: symptoms go into it, unless a specific cause explains most of it.
 _OF_LINE = (
     "input_bound",
@@ -62,6 +62,7 @@ _OF_LINE = (
     "user_stage",
     "unexplained_time",
 )
+
 # What a cause shows in besides its own time.
 _HOST_LINES = ("input", "transfer", "own_code", "unexplained")
 _SYMPTOMS = ("slow_steps", "step_drift", "device_idle", "too_few_workers", "small_reads", "many_opens")
@@ -217,16 +218,16 @@ def ordered(found: list[Finding]) -> list[Finding]:
 
     A specific finding that explains most of a general one comes before it.
     """
-    told = one_per_cause([f for f in found if f.seconds == 0 or f.percent >= 100 * FINDING_SHARE])
-    told.sort(key=lambda f: (f.severity == "info", -_rounded(f.seconds), specificity(f.id)))
-    for general in [f for f in told if _KIND[f.id].general and f.severity != "info"]:
-        at = told.index(general)
+    shown = one_per_cause([f for f in found if f.seconds == 0 or f.percent >= 100 * FINDING_SHARE])
+    shown.sort(key=lambda f: (f.severity == "info", -_rounded(f.seconds), specificity(f.id)))
+    for general in [f for f in shown if _KIND[f.id].general and f.severity != "info"]:
+        at = shown.index(general)
         why = [
             f
-            for f in told[at + 1 :]
+            for f in shown[at + 1 :]
             if not _KIND[f.id].general and f.severity != "info" and f.seconds >= MAJORITY * general.seconds
         ]
         for f in reversed(why):
-            told.remove(f)
-            told.insert(at, f)
-    return told
+            shown.remove(f)
+            shown.insert(at, f)
+    return shown
