@@ -58,7 +58,7 @@ def install() -> bool:
 
 
 def watch() -> None:
-    """The same without beginning to record: subscribers of `boundaries` are told what happens."""
+    """The same without beginning to record: subscribers of `boundaries` learn what happens."""
     global _patches  # noqa: PLW0603 - one per process
     if _patches is not None:
         return

@@ -74,7 +74,7 @@ def _tell(method: str, *args: Any) -> None:
     safely(tell)
 
 
-# Hook of a trainer's callbacks -> what the step rule is told. A batch that was only accumulated ends no step.
+# Hook of a trainer's callbacks -> the call of the step rule. A batch that was only accumulated ends no step.
 _MARKS = {
     "on_train_batch_end": "batch_ends",
     "on_validation_start": "evaluation_begins",

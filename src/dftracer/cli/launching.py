@@ -45,7 +45,7 @@ _PASS_THEIR_SIGNALS_ON = frozenset(
     ]
 )
 _LAUNCHER_SAW = "DFTRACER_IGNORED_SIGNALS"
-_SENT_BY_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which the whole group has got
+_SENT_BY_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which the whole group receives
 _TERMINAL_SIGNALS = frozenset(
     (
         signal.SIGINT,
@@ -236,7 +236,7 @@ def _state(pid: int) -> str:
 class _Shadow:
     """A process of our group that sees what we cannot.
 
-    A signal that it has got as well was sent to the whole group, so the program has got it too. It passes on
+    A signal that it received as well was sent to the whole group, so the program received it too. It passes on
     that we were stopped, and that the program was continued meanwhile; and if we are killed, it kills the
     program.
     """
@@ -257,7 +257,7 @@ class _Shadow:
         self._questions, self._answers = ours[1], its[0]
 
     def also_got(self, number: int) -> bool:
-        """Whether the whole group has got this signal."""
+        """Whether the whole group received this signal."""
         return self._ask(number) == b"1"
 
     def stops_with_program(self) -> None:
@@ -297,8 +297,8 @@ def _watch(parent: int, child: int, questions: int, answers: int) -> None:
                 os.write(answers, b"0")
                 return
             stopped_with_program = number == 0
-            got = number and signal.sigtimedwait([number], _MOMENT_S) is not None
-            os.write(answers, b"1" if got else b"0")
+            received = number and signal.sigtimedwait([number], _MOMENT_S) is not None
+            os.write(answers, b"1" if received else b"0")
         elif _state(parent) == "T" != _state(child):
             os.kill(*(parent, signal.SIGCONT) if stopped_with_program else (child, signal.SIGSTOP))
         elif _state(parent) != "T":

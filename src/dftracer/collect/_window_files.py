@@ -36,7 +36,7 @@ _GOOD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
 class EtText:
-    """Reads lines; gives the header, then each node as (text that is JSON, the node), and counts repairs."""
+    """The header, then each node as (text that is JSON, the node), read from lines; counts repairs."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -162,7 +162,7 @@ def as_kineto_writes(name: str) -> str:
 
 
 class KinetoText:
-    """Gives the text before the events, each event as (text, object), and the text after them."""
+    """The text before the events, each event as (text, object), and the text after them."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)

@@ -26,7 +26,7 @@ _METADATA, _COMP, _SEND, _RECV, _COLL = 1, 4, 5, 6, 7
 _BATCH = 1 << 13
 _CALL = EDGE_TYPES.index("call")
 _ORDER = EDGE_TYPES.index("order")
-_TOLD = ("pg_name", "comm_size", "comm_type", "comm_group", "comm_seq", "comm_dtype")
+_SEPARATE = ("pg_name", "comm_size", "comm_type", "comm_group", "comm_seq", "comm_dtype")
 _GROUPS = "process_group:init"
 # Numbers as Chakra's converter types them, whatever the execution trace calls them.
 _KNOWN_REST = {"scope": "int64_val", "tid": "int64_val", "fw_tid": "int64_val", "op_schema": "string_val"}
@@ -182,7 +182,7 @@ def _rest_columns(et: ExecutionTrace, which: Codes) -> tuple[Codes, list[bytes]]
     """The other attributes from the execution trace; for a collective, without those already written."""
     of_collective = which[: len(et)] > 0
     texts = [_rest_attributes(r) for r in et.rests]
-    again = [_rest_attributes({k: v for k, v in r.items() if k not in _TOLD}) for r in et.rests]
+    again = [_rest_attributes({k: v for k, v in r.items() if k not in _SEPARATE}) for r in et.rests]
     return et.rest + np.where(of_collective, len(texts), 0).astype(np.int32), texts + again
 
 

@@ -163,7 +163,7 @@ def _warm_workers(directory: Path, workers: int | None) -> list[subprocess.Popen
 
 def _start() -> subprocess.Popen[bytes]:
     # Not multiprocessing: that would run the caller's main module again.
-    command = [sys.executable, "-c", "from dftracer.link.directory import work; work()"]
+    command = [sys.executable, "-c", "from dftracer.link.directory import serve; serve()"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment())
 
 
@@ -321,7 +321,7 @@ def _receive(pipe: BinaryIO | Any) -> Any:
     return pickle.loads(data)
 
 
-def work() -> None:
+def serve() -> None:
     """The other end of `_Team`, one lane of ranks in a separate process: requests come from stdin, answers go
     to the original stdout.
     """
