@@ -311,7 +311,7 @@ def test_a_missing_package_is_named_as_one_installs_it(
 
 
 def test_protobuf_is_not_called_google(tmp_path: Path) -> None:
-    code = "from dftracer.link.wire import messages; messages()"
+    code = "from dftracer.link.chakra import messages; messages()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=clean_environment(**_refusing("google", tmp_path)),

@@ -210,7 +210,7 @@ def _follow(child: int, shadow: _Shadow, every: set[signal.Signals]) -> int:
             continue
         ours = sent.si_pid in (os.getpid(), shadow.pid)  # such as a write of our own to a closed pipe
         at_terminal = sent.si_code == _SENT_BY_KERNEL and sent.si_signo in _TERMINAL_SIGNALS
-        if not shadow.also_got(sent.si_signo) and not ours and not at_terminal:
+        if not shadow.group_received(sent.si_signo) and not ours and not at_terminal:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, sent.si_signo)
 
@@ -236,8 +236,8 @@ def _state(pid: int) -> str:
 class _Shadow:
     """A process of our group that sees what we cannot.
 
-    A signal that it received as well was sent to the whole group, so the program received it too. It passes on
-    that we were stopped, and that the program was continued meanwhile; and if we are killed, it kills the
+    A signal that it received as well was sent to the whole group, so the program received it too. It passes
+    on that we were stopped, and that the program was continued meanwhile; and if we are killed, it kills the
     program.
     """
 
@@ -256,7 +256,7 @@ class _Shadow:
         os.close(its[1])
         self._questions, self._answers = ours[1], its[0]
 
-    def also_got(self, number: int) -> bool:
+    def group_received(self, number: int) -> bool:
         """Whether the whole group received this signal."""
         return self._ask(number) == b"1"
 

@@ -105,6 +105,20 @@ class ByteColumn:
         return (self[row] for row in range(len(self)))
 
 
+Columns: TypeAlias = "list[Any]"  # what `join_columns` takes
+
+
+def coded(codes: Any, pieces: list[bytes]) -> tuple[str, Any, list[bytes]]:
+    """One of a few pieces for each row."""
+    return ("codes", np.ascontiguousarray(codes, dtype=np.int32), pieces)
+
+
+def join_rows(columns: Columns, rows: Ints) -> ByteColumn:
+    """The columns side by side."""
+    text, ends = join_columns(columns, np.ascontiguousarray(rows, dtype=np.int64))
+    return ByteColumn(text, int64s(ends))
+
+
 def int64s(buffer: Any) -> Ints:
     """Native memory as an array."""
     return np.frombuffer(buffer, dtype=np.int64)

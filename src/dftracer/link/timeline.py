@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link import wire
-from dftracer.link._columns import Ints, distinct
+from dftracer.link._columns import Ints, coded, distinct, join_rows
 from dftracer.link.activity import KIND_NAMES
 from dftracer.link.graph import nesting
 from dftracer.link.regions import NOTHING, Labels
@@ -130,9 +129,9 @@ def _nodes(out: _Writer, tracks: _Tracks, rank: int, part: TablePart, shift: int
     start, dur = g.start[rows] + shift, g.dur[rows]
     columns = [
         b'{"ph":"X","name":',
-        wire.coded(g.name[rows], [json.dumps(n).encode() for n in g.names]),
+        coded(g.name[rows], [json.dumps(n).encode() for n in g.names]),
         b',"cat":"',
-        wire.coded(g.kind[rows], [k.encode() for k in KIND_NAMES]),
+        coded(g.kind[rows], [k.encode() for k in KIND_NAMES]),
         b'","pid":',
         ("numbers", np.ascontiguousarray(pid)),
         b',"tid":',
@@ -147,12 +146,12 @@ def _nodes(out: _Writer, tracks: _Tracks, rank: int, part: TablePart, shift: int
         ("three", dur % 1000),
         b',"args":{"node":',
         ("numbers", g.id[rows]),
-        wire.coded(part.labels.code[rows], _label_texts(part.labels)),
+        coded(part.labels.code[rows], _label_texts(part.labels)),
         b"}},\n",
     ]
     every = np.arange(rows.size)
     for low in range(0, rows.size, _BATCH):
-        out.write_bytes(wire.join(columns, every[low : low + _BATCH]).text)
+        out.write_bytes(join_rows(columns, every[low : low + _BATCH]).text)
     place = np.full(len(g), -1, dtype=np.int64)
     place[rows] = np.arange(rows.size)
     out.write(_launches(part, place, pid, lane, shift))

@@ -2,7 +2,7 @@
 
 `imports` waits for modules, `patches` changes them so that everything can be undone, and the others watch one
 kind of boundary each: batches (`loader`, `worker`), models (`rule`), backward and optimizers (`compute`),
-copies (`transfer`), checkpoints, collectives, the device. `auto` and `collect` build on what they see.
+copies (`tensors`), checkpoints, collectives, the device. `auto` and `collect` build on what they see.
 
 The name is safe: every import in this package is absolute, so that `import torch` is always PyTorch.
 """

@@ -68,18 +68,18 @@ def tell(kind: str, begins: bool, what: Any = None) -> None:
 def watch(torch: ModuleType, patches: Patches, modules: bool) -> None:
     """Observe torch from now on, with the forward pass of every module if `modules`."""
     # Only now load what a program without torch never needs.
-    checkpoint, collectives, compute, hang, loader, rule, transfer, worker = (
+    checkpoint, collectives, compute, hang, loader, rule, tensors, worker = (
         importlib.import_module(f"dftracer.torch.{name}")
-        for name in ("checkpoint", "collectives", "compute", "hang", "loader", "rule", "transfer", "worker")
+        for name in ("checkpoint", "collectives", "compute", "hang", "loader", "rule", "tensors", "worker")
     )
     when: list[tuple[str, Callable[[ModuleType, Patches], None]]] = [
         ("torch", rule.install),
         ("torch._dynamo.eval_frame", rule.install_compiled),
-        ("torch", transfer.install),
+        ("torch", tensors.install_transfers),
         ("torch", collectives.install),
         ("torch", hang.install),
         ("torch.utils.data.dataloader", loader.install),
-        ("torch.utils.data._utils.pin_memory", transfer.install_pinning),
+        ("torch.utils.data._utils.pin_memory", tensors.install_pinning),
         ("torch.autograd", compute.install_autograd),
         ("torch.optim.optimizer", compute.install_optimizers),
         ("torch.amp.grad_scaler", compute.install_scaler),
