@@ -12,6 +12,8 @@
 
 #include "format/arguments.hpp"
 #include "format/md5.hpp"
+#include "record/clock.hpp"
+#include "record/descriptors.hpp"
 #include "record/ring_place.hpp"
 
 namespace dft {
@@ -26,12 +28,6 @@ constexpr uint64_t kProcessShare = 5000, kHostShare = 5000, kDeviceShare = 10000
 constexpr uint64_t kLongestPause = 30;  // intervals
 
 std::atomic<uint32_t> g_missing{0};
-
-uint64_t thread_cpu_ns() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
-}
 
 struct Slot {
   std::atomic<uint64_t> key, holder, used_ns;
@@ -149,16 +145,24 @@ void Counters::read_host(uint64_t now, std::vector<Counter>* out) {
   next_host_ns_ = now + pause_ns(thread_cpu_ns() - before, kHostShare) - slack_ns();
 }
 
-void Counters::read_devices(uint64_t now, std::vector<Counter>* out) {
+void Counters::read_devices(uint64_t now, GpuThread& gpus, std::vector<Counter>* out) {
   // A forked child must not use the parent's connection to the driver.
   if (options_.forked || !nvml_.driver_loaded() || !chosen(&gpu_, now) || now < next_device_ns_) return;
-  nvml_.load();
-  uint64_t before = thread_cpu_ns();
-  nvml_.sample(out);
-  next_device_ns_ = now + pause_ns(thread_cpu_ns() - before, kDeviceShare) - slack_ns();
+  GpuThread::Answer answer;
+  if (has_own_descriptors()) {
+    if (!gpus.running()) return gpus.want();
+    gpus.ask(&answer);
+  } else {
+    nvml_.load();
+    uint64_t before = thread_cpu_ns();
+    nvml_.sample(&answer.counters);
+    answer.cost_ns = thread_cpu_ns() - before;
+  }
+  for (Counter& counter : answer.counters) out->push_back(std::move(counter));
+  next_device_ns_ = now + pause_ns(answer.cost_ns, kDeviceShare) - slack_ns();
 }
 
-std::vector<Counters::Sample> Counters::take(uint64_t now, bool last) {
+std::vector<Counters::Sample> Counters::take(uint64_t now, GpuThread& gpus, bool last) {
   std::vector<Sample> out;
   if (last && !written_) return out;
   bool first = !begun_;
@@ -171,7 +175,7 @@ std::vector<Counters::Sample> Counters::take(uint64_t now, bool last) {
   Sample sample{now, {}};
   read_process(now, &sample.counters);
   read_host(now, &sample.counters);
-  read_devices(now, &sample.counters);
+  read_devices(now, gpus, &sample.counters);
   g_missing.store(machine_.missing(), std::memory_order_relaxed);
   (first ? first_ : out).push_back(std::move(sample));
   return out;
