@@ -184,6 +184,28 @@ def test_the_recorders_thread_does_not_keep_a_pipe_open(tmp_path: Path) -> None:
         assert running.wait(timeout=60) == 0
 
 
+def test_the_recorders_thread_leaves_locks_alone(data: Path, tmp_path: Path) -> None:
+    """A record lock of the program is held until the program releases it."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import fcntl, os, subprocess, sys, time
+            locked = open(sys.argv[1], "w")
+            fcntl.lockf(locked, fcntl.LOCK_EX)
+            threads = "/proc/self/task"
+            while not any("dftracer" in open(f"{threads}/{t}/comm").read() for t in os.listdir(threads)):
+                open(sys.argv[1] + " too", "w").close()
+            time.sleep(0.1)
+            test = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+            print(subprocess.run([sys.executable, "-c", test, sys.argv[1]], stderr=subprocess.DEVNULL).returncode)
+            """
+        )
+    )
+    run = run_traced([sys.executable, program, data / "locked"], tmp_path, data=str(data))
+    assert run.stdout == "1\n"
+
+
 @pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
 @pytest.mark.parametrize("fixture", ["mixed_threads", "fork_storm"])
 def test_programs_under_a_sanitizer(sanitizer: str, fixture: str, data: Path, tmp_path: Path) -> None:
