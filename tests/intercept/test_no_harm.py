@@ -198,7 +198,8 @@ def test_the_recorders_thread_leaves_locks_alone(data: Path, tmp_path: Path) -> 
                 open(sys.argv[1] + " too", "w").close()
             time.sleep(0.1)
             test = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-            print(subprocess.run([sys.executable, "-c", test, sys.argv[1]], stderr=subprocess.DEVNULL).returncode)
+            other = [sys.executable, "-c", test, sys.argv[1]]
+            print(subprocess.run(other, stderr=subprocess.DEVNULL).returncode)
             """
         )
     )
