@@ -18,14 +18,12 @@ import numpy as np
 
 from dftracer import __version__
 from dftracer.analyze.analysis import Analysis, analyze
-from dftracer.analyze.device_bound import device_shares
+from dftracer.analyze.device.summary import device_shares
 from dftracer.analyze.job import attempt_of
 from dftracer.format.files import ROWS_SUFFIX, NoTraces, find_files
 from dftracer.load.files import recover, recover_below
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
 from dftracer.load.runs import Run, find_runs, run_identity
-
-__all__ = ["RunRow", "cache_file", "list_runs", "runs_below", "tags_of"]
 
 _CACHE = "runs.json"
 _CACHE_FORMAT = f"3/{__version__}"  # rows of another version may mean something else
@@ -105,9 +103,9 @@ class _Cache:
         self.rows: dict[str, Any] = {}
         for place in self.places:
             try:
-                told = json.loads(place.read_text(encoding="utf-8"))
-                if told["format"] == _CACHE_FORMAT:
-                    self.heads, self.rows = told["heads"], told["rows"]
+                kept = json.loads(place.read_text(encoding="utf-8"))
+                if kept["format"] == _CACHE_FORMAT:
+                    self.heads, self.rows = kept["heads"], kept["rows"]
                     return
             except (OSError, ValueError, KeyError, TypeError):
                 continue

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dftracer.analyze import STAGES, Analysis, Rank, analyze
-from dftracer.analyze.device import device_account
-from dftracer.analyze.rates import samples_per_step
+from dftracer.analyze.device.summary import device_account, samples_per_step
 from dftracer.format.files import NoTraces
 from dftracer.live import LiveFile, Recent
 from dftracer.load.process import ProcessInfo
