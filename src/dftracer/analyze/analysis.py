@@ -16,7 +16,7 @@ from dftracer.analyze.device_rows import DeviceRows
 from dftracer.analyze.ending import Ended, attempts, how_it_ended
 from dftracer.analyze.explain import explain
 from dftracer.analyze.finding import Context, Findings, ordered
-from dftracer.analyze.from_rows import partials_of_rows
+from dftracer.analyze.from_rows import partial_of_rows, rows_of_run
 from dftracer.analyze.job import Job, build_job
 from dftracer.analyze.lane_store import LaneStore
 from dftracer.analyze.lanes import Lanes
@@ -31,6 +31,7 @@ from dftracer.analyze.verdict import Head, head
 from dftracer.format.files import find_rows, find_traces, is_rows_name, part_of
 from dftracer.load.files import NoTraces, here, recover
 from dftracer.load.process import ProcessInfo
+from dftracer.load.rows import RowFile
 from dftracer.load.runs import Run, run_identity
 from dftracer.load.trace import Trace
 
@@ -281,10 +282,15 @@ def only_rows(paths: list[str | os.PathLike[str]]) -> bool:
 
 
 def _analyze_rows(paths: list[str | os.PathLike[str]], run: str | None) -> Analysis:
-    partials, others = partials_of_rows(paths, run)
-    if not partials:
+    files, others = rows_of_run(paths, run)
+    if not files:
         raise NoTraces(f"no step rows{f' of run {run}' if run else ''}; runs: {', '.join(others) or 'none'}")
-    job = build_job(partials)
+    return analyze_rows(files)
+
+
+def analyze_rows(files: list[RowFile]) -> Analysis:
+    """What the step rows of a run's processes tell."""
+    job = build_job([partial_of_rows(file) for file in files])
     for rank in [r for each in (job, *job.others) for r in each.ranks]:
         for i, member in enumerate(rank.members):
             rank.explanations[i] = explain(Lanes(), rank.question(member))
