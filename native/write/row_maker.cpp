@@ -298,7 +298,7 @@ Segments RowMaker::segments_of(const Thread& t) const {
   return timeline(ts.data(), dur.data(), cls.data(), ts.size(), stage_rules(), kRowStageCount, kNoStage);
 }
 
-// What other threads do explains time that this one cannot: see analyze/lanes.py.
+// What other threads do explains time that this one cannot: see analyze/map/threads.py.
 Segments RowMaker::overlaid(const Thread& t, Segments main) const {
   using C = EventClass;
   static constexpr C kOrder[] = {C::kForward,    C::kBackward, C::kOptimizer,  C::kComm, C::kTransfer,

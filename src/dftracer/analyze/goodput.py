@@ -20,18 +20,16 @@ from typing import Any
 import numpy as np
 
 from dftracer.analyze.analysis import Analysis, analyze
-from dftracer.analyze.ending import Ended, attempts
 from dftracer.analyze.history import runs_below
 from dftracer.analyze.intervals import EMPTY, Intervals, clip, difference, intersection, total, union
 from dftracer.analyze.job import attempt_of
-from dftracer.analyze.marks import Checkpoint
-from dftracer.analyze.partial import Partial
+from dftracer.analyze.map.partial import Partial
+from dftracer.analyze.map.steps import Checkpoint
+from dftracer.analyze.rules.trust import Ended, attempts
 from dftracer.load.chunk import MISSING, Ints
 from dftracer.load.files import NoTraces
 from dftracer.load.process import as_integer
 from dftracer.load.runs import Run, run_identity
-
-__all__ = ["PARTS", "Attempt", "Goodput", "goodput"]
 
 PARTS = (
     "initialization",
@@ -213,8 +211,8 @@ class _Chooser:
             mine = [r for r in self.all if _name_of(r) == name]
             if not mine:
                 known = sorted({n for r in self.all if (n := _name_of(r))})
-                told = f"there are {', '.join(known)}" if known else "no run has a name"
-                raise NoTraces(f"no run is called {name!r}; {told}")
+                choice = f"there are {', '.join(known)}" if known else "no run has a name"
+                raise NoTraces(f"no run is called {name!r}; {choice}")
             found = [(r, self._read(r, i, len(mine))) for i, r in enumerate(mine)]
         else:
             found = self._chain(newest)
@@ -326,8 +324,8 @@ def _hangs(folders: set[Path], start: int, end: int) -> Intervals:
     starts, ends = [], []
     for file in sorted(f for folder in folders for f in folder.glob("hang_*.json")):
         try:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            spans = [told, *told.get("earlier", [])]
+            hang = json.loads(file.read_text(encoding="utf-8"))
+            spans = [hang, *hang.get("earlier", [])]
         except (OSError, ValueError, AttributeError, TypeError):
             continue
         for each in spans if all(isinstance(s, dict) for s in spans) else []:

@@ -18,9 +18,9 @@ import numpy as np
 
 from dftracer import __version__
 from dftracer.analyze.analysis import Analysis, analyze
-from dftracer.analyze.device_bound import device_shares
-from dftracer.analyze.from_rows import process_of_rows
+from dftracer.analyze.device.summary import device_shares
 from dftracer.analyze.job import attempt_of
+from dftracer.analyze.map.step_rows import process_of_rows
 from dftracer.format.files import (
     ROWS_SUFFIX,
     NoTraces,
@@ -35,24 +35,20 @@ from dftracer.load.process import ProcessInfo, assign_ranks, peek
 from dftracer.load.rows import read_row_file
 from dftracer.load.runs import Run, find_runs, run_identity
 
-__all__ = ["RunRow", "cache_file", "list_runs", "runs_below", "tags_of"]
-
 _CACHE = "runs.json"
 _CACHE_FORMAT = f"3/{__version__}"  # rows of another version may mean something else
 _HEAD = (
-    *(
-        "pid",
-        "ppid",
-        "rank",
-        "world_size",
-        "host",
-        "start_us",
-        "born_us",
-        "end_us",
-        "facts",
-        "command",
-        "run",
-    ),
+    "pid",
+    "ppid",
+    "rank",
+    "world_size",
+    "host",
+    "start_us",
+    "born_us",
+    "end_us",
+    "facts",
+    "command",
+    "run",
 )
 _BESIDE = (
     "ended-*.json",
@@ -129,9 +125,9 @@ class _Cache:
         self.rows: dict[str, Any] = {}
         for place in self.places:
             try:
-                told = json.loads(place.read_text(encoding="utf-8"))
-                if told["format"] == _CACHE_FORMAT:
-                    self.heads, self.rows = told["heads"], told["rows"]
+                kept = json.loads(place.read_text(encoding="utf-8"))
+                if kept["format"] == _CACHE_FORMAT:
+                    self.heads, self.rows = kept["heads"], kept["rows"]
                     return
             except (OSError, ValueError, KeyError, TypeError):
                 continue

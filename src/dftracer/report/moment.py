@@ -8,9 +8,8 @@ from typing import Any
 
 from dftracer.analyze import STAGES, Analysis, Rank, analyze
 from dftracer.analyze.analysis import analyze_rows
-from dftracer.analyze.device import device_account
-from dftracer.analyze.from_rows import process_of_rows, rows_of_run
-from dftracer.analyze.rates import samples_per_step
+from dftracer.analyze.device.summary import device_account, samples_per_step
+from dftracer.analyze.map.step_rows import process_of_rows, rows_of_run
 from dftracer.format.files import NoTraces
 from dftracer.live import LiveFile, Recent
 from dftracer.load.process import ProcessInfo

@@ -11,7 +11,7 @@ import polars as pl
 
 from dftracer.analyze import Analysis, analyze
 from dftracer.analyze.ledger import visible_stages
-from dftracer.analyze.samples import Samples
+from dftracer.analyze.map.own_code import Samples
 from dftracer.analyze.stages import STAGES
 from dftracer.load.chunk import MISSING, Ints
 from dftracer.load.trace import Trace

@@ -16,7 +16,7 @@ import numpy as np
 
 from dftracer._packages import MissingExtra
 from dftracer.analyze.analysis import units_of
-from dftracer.analyze.torch_files import read_torch_files
+from dftracer.analyze.device.profiler_rows import read_torch_files
 from dftracer.live import LiveFile, Recent, look, whole_copy
 from dftracer.load.files import NoTraces, recover
 from dftracer.load.process import ProcessInfo
