@@ -139,7 +139,13 @@ def _open_side(args: argparse.Namespace, path: str) -> Side:
         if is_report(path):
             return read_report(path)
         with progress(args, f"reading {path}") as bar:
-            return side_of(path, comparable(analyze(path, progress=bar)))
+            analysis = analyze(path, progress=bar)
+        if analysis.from_rows and not args.quiet:
+            print(
+                f"dftracer {args.verb}: {path}: the traces are gone; what needs events is missing here",
+                file=sys.stderr,
+            )
+        return side_of(path, comparable(analysis))
     except (NoTraces, NotComparable) as e:
         raise CommandError(str(e)) from None
 
