@@ -12,7 +12,6 @@ import pytest
 from support import tracing_on  # noqa: F401 - before any test module imports the annotations
 from support.process import PRELUDE, Run, recover, run_program
 
-
 THOROUGH = tuple(
     line
     for line in Path(__file__).with_name("thorough.txt").read_text(encoding="utf-8").splitlines()
@@ -47,9 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(THOROUGH):
             item.add_marker(pytest.mark.thorough)
-    items.sort(
-        key=lambda item: next((i for i, p in enumerate(LONGEST) if item.nodeid.startswith(p)), len(LONGEST))
-    )
+    items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in LONGEST])
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Real training runs with a cost in a known place: the report must name the place.
 
-The programs are in verdict_programs.py; they run three at a time, most of their time asleep. Traces of one such
-run are in tests/data/verdicts, so that the analysis is judged in seconds; `make test-all` runs the programs.
+The programs are in verdict_programs.py; they run three at a time, most of their time asleep. Traces of one
+such run are in tests/data/verdicts: the analysis is judged in seconds, and `make test-all` runs the programs.
 """
 
 from __future__ import annotations
