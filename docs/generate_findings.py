@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dftracer.analyze.advice import TABLE
-from dftracer.analyze.catalog import KINDS
+from dftracer.analyze.say.advice import TABLE
+from dftracer.analyze.say.catalog import KINDS
 from dftracer.analyze.thresholds import FINDING_SHARE, HIGH_PERCENT, LOW_PERCENT, MEDIUM_PERCENT
 
 PAGE = Path(__file__).resolve().parent / "findings.md"
@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parent / "findings.md"
 HEAD = f"""# Findings
 
 What `dftracer report` can say about a run. This page is generated from the catalogue in the code
-(`src/dftracer/analyze/catalog.py`, the numbers in `thresholds.py`) by `python docs/generate_findings.py`.
+(`src/dftracer/analyze/say/catalog.py`, the numbers in `thresholds.py`) by `python docs/generate_findings.py`.
 
 `seconds` of a finding is what a perfect fix would save; its share of the run sets the severity: `high` from
 {HIGH_PERCENT:.0f} %, `medium` from {MEDIUM_PERCENT:.0f} %, `low` from {LOW_PERCENT:.0f} %, otherwise `info`.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.analyze.account import LINES
+from dftracer.analyze.map.account import LINES
 from dftracer.analyze.stages import STAGES
 from dftracer.load.synthetic import Process
 from dftracer.load.trace import Trace

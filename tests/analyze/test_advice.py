@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.analyze.advice import TABLE, Case, advise
+from dftracer.analyze.say.advice import TABLE, Case, advise
 from dftracer.load.synthetic import Process
 from dftracer.report import document
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.analyze.cluster import analyze_on_cluster
-from dftracer.analyze.digest import digest_span
+from dftracer.analyze.analysis import analyze_on_cluster
 from dftracer.analyze.job import build_job
-from dftracer.analyze.partial import join_spans
+from dftracer.analyze.map.digest import digest_span
+from dftracer.analyze.map.partial import join_spans
 from dftracer.format.members import member_spans
 from dftracer.load import Trace
 from dftracer.load.synthetic import training_run

@@ -8,10 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dftracer.analyze.explain import Asked, explain
-from dftracer.analyze.folded import Rows, Sums
 from dftracer.analyze.intervals import EMPTY
-from dftracer.analyze.lanes import Lanes
+from dftracer.analyze.map.memory import Rows, Sums
+from dftracer.analyze.map.threads import Lanes, Question, explain
 
 
 def _fill(rows: Rows, table: np.ndarray, chunk: int = 500) -> None:
@@ -45,7 +44,7 @@ def test_rows_that_repeat_are_counted(times: int) -> None:
 
 def test_a_folded_transfer_weighs_as_often_as_it_was_there() -> None:
     window = (np.array([0, 100]), np.array([100, 200]))
-    asked = Asked(window, EMPTY, window, EMPTY, None)
+    asked = Question(window, EMPTY, window, EMPTY, None)
     file, ts, dur = np.array([0, 1, 1, 1], np.int32), np.array([10, 20, 20, 120]), np.array([5, 7, 7, 9])
     plain = explain(Lanes([], file, ts, dur, paths=["a", "b"]), asked)
     once = [0, 1, 3]
@@ -56,7 +55,7 @@ def test_a_folded_transfer_weighs_as_often_as_it_was_there() -> None:
 
 
 def test_sums_are_the_same_however_often_they_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dftracer.analyze.folded._MOST", 10)
+    monkeypatch.setattr("dftracer.analyze.map.memory._MOST", 10)
     sums = Sums(["k"], ["n"], ("m",))
     assert sums.take() is None
     for i in range(100):

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dftracer.analyze import analyze
-from dftracer.analyze.lane_store import LaneStore
-from dftracer.analyze.lanes import Lane, Lanes
+from dftracer.analyze.map.threads import Lane, Lanes, LaneStore
 from dftracer.load import Trace
 from dftracer.load.synthetic import training_run
 from dftracer.report import document

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dftracer.analyze import analyze
-from dftracer.analyze.steady_steps import MOST_STEPS
+from dftracer.analyze.ledger import MOST_STEPS
 from dftracer.cli.main import main as command
 from dftracer.compare import compare, side_of
 from dftracer.load.synthetic import Process, training_run

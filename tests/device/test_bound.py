@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.analyze.device import device_document
+from dftracer.analyze.device.summary import device_document
 from dftracer.load.synthetic import Process
 from dftracer.report import document
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import analyze
-from dftracer.analyze.device import device_document
+from dftracer.analyze.device.summary import device_document
 from dftracer.cli.main import main
 from dftracer.load.synthetic import EPOCH_US, Process
 from dftracer.report import document, head, html_page, markdown

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import analyze
-from dftracer.analyze.device import device_document
+from dftracer.analyze.device.summary import device_document
 from dftracer.load.synthetic import Process
 
 MS = 1000

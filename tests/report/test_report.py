@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dftracer.analyze import STAGES, Analysis, analyze, views
+from dftracer.analyze import STAGES, Analysis, analyze, frames
 from dftracer.load.synthetic import Process, training_run
 from dftracer.report import SCHEMA, document, html_page, markdown, print_report
 
@@ -49,15 +49,15 @@ def test_an_empty_trace_has_a_report_too(tmp_path: Path) -> None:
 
 def test_views_are_tables_that_agree(analysis: Analysis) -> None:
     job = analysis.job
-    steps, epochs, ranks = views.steps(job), views.epochs(job), views.ranks(job)
+    steps, epochs, ranks = frames.steps(job), frames.epochs(job), frames.ranks(job)
     assert steps.height == sum(len(r.main.steps) for r in job.ranks)
     assert epochs["wall_s"].sum() == pytest.approx(steps["wall_s"].sum())
     assert ranks["wall_s"].sum() == pytest.approx(steps["wall_s"].sum())
     files, folders, sizes, over_time = (
-        views.files(job),
-        views.directories(job),
-        views.file_sizes(job),
-        views.io_over_time(job, 1.0),
+        frames.files(job),
+        frames.directories(job),
+        frames.file_sizes(job),
+        frames.io_over_time(job, 1.0),
     )
     assert files is not None
     assert folders is not None
@@ -70,9 +70,9 @@ def test_views_are_tables_that_agree(analysis: Analysis) -> None:
         == over_time["read_bytes"].sum()
     )
     assert files["ops"].sum() == over_time["ops"].sum()
-    assert views.workers(job).height == 4
-    assert views.threads(job)["events"].sum() == analysis.trace_facts["events"] - 2 * 6  # less start and end
-    busy = views.concurrency(job, 50)
+    assert frames.workers(job).height == 4
+    assert frames.threads(job)["events"].sum() == analysis.trace_facts["events"] - 2 * 6  # less start and end
+    busy = frames.concurrency(job, 50)
     assert all(busy["worker"] <= 4 + 1e-9)
 
 

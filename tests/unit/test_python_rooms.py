@@ -53,7 +53,7 @@ BACKWARDS = {
     ("_session.py", "dftracer.metrics"),
     # How they show themselves in a notebook.
     ("analyze/analysis.py", "dftracer.report.html.analysis_fragment"),
-    ("analyze/finding.py", "dftracer.report.html.findings_fragment"),
+    ("analyze/rules/finding.py", "dftracer.report.html.findings_fragment"),
 }
 
 

@@ -1,13 +1,14 @@
 """ANALYZE: events to tables and statements. Analyses return tables; the report draws them."""
 
-from dftracer.analyze import _requires  # noqa: F401 - names the extra before a bare ImportError can
+# ruff: noqa: E402 - a missing package is named together with its extra before a bare ImportError can be raised
+from dftracer._packages import need
+
+for _package in ("numpy", "polars"):
+    need(_package)
+
 from dftracer.analyze.analysis import Analysis, analyze
-from dftracer.analyze.calltree import call_tree
-from dftracer.analyze.catalog import FINDING_IDS
-from dftracer.analyze.finding import Finding
-from dftracer.analyze.job import Job, Rank
-from dftracer.analyze.stages import STAGES
-from dftracer.analyze.views import (
+from dftracer.analyze.frames import (
+    call_tree,
     concurrency,
     directories,
     epochs,
@@ -20,6 +21,10 @@ from dftracer.analyze.views import (
     threads,
     workers,
 )
+from dftracer.analyze.job import Job, Rank
+from dftracer.analyze.rules.finding import Finding
+from dftracer.analyze.say.catalog import FINDING_IDS
+from dftracer.analyze.stages import STAGES
 
 __all__ = [
     "FINDING_IDS",

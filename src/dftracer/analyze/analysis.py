@@ -1,48 +1,59 @@
-"""The whole analysis: files to partials (here or on a cluster), partials to a job, a job to statements."""
+"""The whole analysis: files to partials (here or on a cluster), partials to a job, a job to statements.
+
+On a Dask cluster, a task reads the files of one process where it runs; data that grows with the trace stays
+on that worker. A large file is read by several tasks, each reading some of its members, and joined on one of
+the workers. Only the small partial results come back, the job is assembled here, and a second round of tasks
+asks each worker what its processes did while their rank waited.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
+from dftracer._packages import need
 from dftracer._text import counted, plural
-from dftracer.analyze import rules_input, rules_io, rules_job, rules_machine, rules_steps, trust, views
-from dftracer.analyze.account import Account
-from dftracer.analyze.bound import Bound, find_bound, view_of
-from dftracer.analyze.device_rows import DeviceRows
-from dftracer.analyze.ending import Ended, attempts, how_it_ended
-from dftracer.analyze.explain import explain
-from dftracer.analyze.finding import Context, Findings, ordered
-from dftracer.analyze.from_rows import partials_of_rows
-from dftracer.analyze.job import Job, build_job
-from dftracer.analyze.lane_store import LaneStore
-from dftracer.analyze.lanes import Lanes
+from dftracer.analyze import frames
+from dftracer.analyze.device.profiler_rows import DeviceRows, TorchProcess, attach, read_torch_files
+from dftracer.analyze.device.summary import accelerator_utilisation, model_figures, samples_per_second
+from dftracer.analyze.job import Job, Rank, build_job
 from dftracer.analyze.ledger import ledger, phase_rows
 from dftracer.analyze.machine import machine_document
-from dftracer.analyze.model_figures import model_figures
-from dftracer.analyze.partial import Partial, analyze_files, analyze_torch
+from dftracer.analyze.map.account import Account
+from dftracer.analyze.map.digest import SpanDigest, digest_span
+from dftracer.analyze.map.partial import Partial, analyze_files, analyze_torch, join_spans
+from dftracer.analyze.map.step_rows import partial_of_rows, rows_of_run
+from dftracer.analyze.map.threads import Explanation, Lanes, LaneStore, Question, explain
 from dftracer.analyze.peers import scores
-from dftracer.analyze.rates import accelerator_utilisation, samples_per_second
-from dftracer.analyze.torch_files import TorchProcess, attach, read_torch_files
-from dftracer.analyze.verdict import Head, head
+from dftracer.analyze.rules import loading, machine_limits, step_times, trust, whole_run
+from dftracer.analyze.rules.bound import Bound, find_bound, view_of
+from dftracer.analyze.rules.finding import Context, Findings, ordered
+from dftracer.analyze.say.verdict import Head, head
 from dftracer.format.files import find_rows, find_traces, is_rows_name, part_of
+from dftracer.format.members import member_spans
 from dftracer.load.files import NoTraces, here, recover
 from dftracer.load.process import ProcessInfo
+from dftracer.load.rows import RowFile
 from dftracer.load.runs import Run, run_identity
-from dftracer.load.trace import Trace
+from dftracer.load.trace import Filter, Trace
 
-__all__ = ["Analysis", "analyze", "only_rows", "trace_files_of_torch", "units_of"]
+# Files at least twice this size are read by several tasks: about 2 M events, or a second of work, each.
+SPAN_BYTES = 32 << 20
 
 _RULES = (
-    *rules_input.RULES,
-    *rules_io.RULES,
-    *rules_steps.RULES,
-    *rules_job.RULES,
-    *rules_machine.RULES,
+    *loading.RULES,
+    *step_times.RULES,
+    *whole_run.RULES,
+    *machine_limits.RULES,
 )
+
+_Results = list[tuple[Partial, Lanes]]
+_Files = dict[int, DeviceRows]
 
 
 class Analysis:
@@ -53,16 +64,16 @@ class Analysis:
         self.from_rows = from_rows  # the events are gone
         self._other_runs = other_runs or []
         self.trace_facts: dict[str, Any] = trust.statement(job)
-        self.name_table: pl.DataFrame = views.names(job)
-        self.file_table: pl.DataFrame | None = views.files(job)
+        self.name_table: pl.DataFrame = frames.names(job)
+        self.file_table: pl.DataFrame | None = frames.files(job)
         view = view_of(job)
         self.view = view
         run_us = job.run_us if view is None else view.rank.main.phases.run_us
-        self.ended: Ended = how_it_ended(job)
+        self.ended: trust.Ended = trust.how_it_ended(job)
         self.run_s = run_us / 1e6
         self.bound: Bound | None = find_bound(view)
         context = Context(job, self.name_table, self.file_table, self.run_s, view, self.bound)
-        found = rules_machine.without_symptoms(context, [f for rule in _RULES for f in rule(context)])
+        found = machine_limits.without_symptoms(context, [f for rule in _RULES for f in rule(context)])
         evidence = trust.evidence_findings(context, self.trace_facts)
         self.findings: Findings = Findings([*ordered(found), *evidence])
         self.head: Head = head(context, [*found, *evidence])
@@ -173,9 +184,9 @@ class Analysis:
         }
 
     @property
-    def attempts(self) -> list[Ended]:
+    def attempts(self) -> list[trust.Ended]:
         """How each attempt ended, if the launcher restarted the job."""
-        return attempts(self.job)
+        return trust.attempts(self.job)
 
     @property
     def phases(self) -> dict[str, dict[str, float]]:
@@ -195,26 +206,6 @@ class Analysis:
                 "percent": round(100 * hidden / io, 3) if io else None,
             }
         return out
-
-
-def units_of(trace: Trace, gaps: bool = False) -> list[list[ProcessInfo]]:
-    """What is analysed as one: the files of a process, usually one, several if the recorder rotated.
-
-    `gaps`: also what a black box has kept from before.
-    """
-    units: dict[str, list[tuple[int, ProcessInfo]]] = {}
-    for process in trace.processes:
-        if trace.filter.wants(process):
-            stem, part = part_of(process.file)
-            units.setdefault(stem, []).append((part, process))
-    in_order = [sorted(unit, key=lambda u: u[0]) for unit in units.values()]
-    return [[p for _, p in unit] if gaps else _latest(unit) for unit in in_order]
-
-
-def _latest(parts: list[tuple[int, ProcessInfo]]) -> list[ProcessInfo]:
-    """The last parts without a gap: of a black box, what lies before one is only kept to be looked at."""
-    first = max((i for i in range(1, len(parts)) if parts[i][0] > parts[i - 1][0] + 1), default=0)
-    return [process for _, process in parts[first:]]
 
 
 def analyze(
@@ -248,8 +239,6 @@ def analyze(
         seen = sorted({p.rank for p in trace.processes if p.rank is not None})
         raise NoTraces(f"no process has the requested ranks or pids; ranks in this trace: {seen or 'none'}")
     if dask is not None:
-        from dftracer.analyze.cluster import analyze_on_cluster  # noqa: PLC0415 - needs the extra `dask`
-
         return _checked(Analysis(analyze_on_cluster(trace, dask, progress), others))
     with LaneStore(trace.memory_limit) as store:
         partials: list[Partial] = []
@@ -268,9 +257,8 @@ def analyze(
             store.put(id(partial), lanes)
             partials.append(partial)
         job = build_job(partials)
-        for rank in [r for each in (job, *job.others) for r in each.ranks]:
-            for i, member in enumerate(rank.members):
-                rank.explanations[i] = explain(store.take(id(member)), rank.question(member))
+        for rank, i, member in _members(job):
+            rank.explanations[i] = explain(store.take(id(member)), rank.question(member))
     return _checked(Analysis(job, others))
 
 
@@ -281,14 +269,38 @@ def only_rows(paths: list[str | os.PathLike[str]]) -> bool:
 
 
 def _analyze_rows(paths: list[str | os.PathLike[str]], run: str | None) -> Analysis:
-    partials, others = partials_of_rows(paths, run)
-    if not partials:
+    files, others = rows_of_run(paths, run)
+    if not files:
         raise NoTraces(f"no step rows{f' of run {run}' if run else ''}; runs: {', '.join(others) or 'none'}")
-    job = build_job(partials)
-    for rank in [r for each in (job, *job.others) for r in each.ranks]:
-        for i, member in enumerate(rank.members):
-            rank.explanations[i] = explain(Lanes(), rank.question(member))
+    return analyze_rows(files)
+
+
+def analyze_rows(files: list[RowFile]) -> Analysis:
+    """What the step rows of a run's processes tell."""
+    job = build_job([partial_of_rows(file) for file in files])
+    for rank, i, member in _members(job):
+        rank.explanations[i] = explain(Lanes(), rank.question(member))
     return Analysis(job, from_rows=True)
+
+
+def units_of(trace: Trace, gaps: bool = False) -> list[list[ProcessInfo]]:
+    """What is analysed as one: the files of a process, usually one, several if the recorder rotated.
+
+    `gaps`: also what a black box has kept from before.
+    """
+    units: dict[str, list[tuple[int, ProcessInfo]]] = {}
+    for process in trace.processes:
+        if trace.filter.wants(process):
+            stem, part = part_of(process.file)
+            units.setdefault(stem, []).append((part, process))
+    in_order = [sorted(unit, key=lambda u: u[0]) for unit in units.values()]
+    return [[p for _, p in unit] if gaps else _latest(unit) for unit in in_order]
+
+
+def _latest(parts: list[tuple[int, ProcessInfo]]) -> list[ProcessInfo]:
+    """The last parts without a gap: of a black box, what lies before one is only kept to be looked at."""
+    first = max((i for i in range(1, len(parts)) if parts[i][0] > parts[i - 1][0] + 1), default=0)
+    return [process for _, process in parts[first:]]
 
 
 def trace_files_of_torch(trace: Trace) -> tuple[dict[int, DeviceRows], list[TorchProcess]]:
@@ -296,6 +308,13 @@ def trace_files_of_torch(trace: Trace) -> tuple[dict[int, DeviceRows], list[Torc
     if not any(trace.torch_files):
         return {}, []
     return attach(read_torch_files(*trace.torch_files), trace.processes)
+
+
+def _members(job: Job) -> Iterator[tuple[Rank, int, Partial]]:
+    """Every process of every rank, with its number in the rank."""
+    for rank in (r for each in (job, *job.others) for r in each.ranks):
+        for i, member in enumerate(rank.members):
+            yield rank, i, member
 
 
 def _from(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:
@@ -312,3 +331,118 @@ def _checked(analysis: Analysis) -> Analysis:
         verb = "is not" if len(processes) == 1 else "is"
         raise NoTraces(f"{which} {verb} a dftracer trace: no line is a trace record")
     raise NoTraces(f"{processes[0].file} is empty: nothing was recorded, or the program was killed at once")
+
+
+@contextlib.contextmanager
+def connect(dask: Any) -> Iterator[Any]:
+    """A Dask client; `dask` is "local", an address, or a client."""
+    distributed = need("distributed", "dask")
+    if not isinstance(dask, str):
+        yield dask
+    elif dask == "local":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        with (
+            distributed.LocalCluster(
+                n_workers=cores, threads_per_worker=1, dashboard_address=None
+            ) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            yield client
+    else:
+        with distributed.Client(dask, timeout="30s") as client:
+            yield client
+
+
+def analyze_on_cluster(
+    trace: Trace,
+    dask: Any,
+    progress: Callable[[int, int], None] | None = None,
+    span_bytes: int = SPAN_BYTES,
+) -> Job:
+    """The job of `trace`; `dask` as for `connect`."""
+    given = units_of(trace)
+    units = [[replace(p, file=p.file.resolve()) for p in unit] for unit in given]
+    as_given = {
+        r.file: p.file
+        for unit, local in zip(units, given, strict=True)
+        for r, p in zip(unit, local, strict=True)
+    }
+    files, alone = trace_files_of_torch(trace)
+    with connect(dask) as client:
+        read = [_submit(client, unit, trace, span_bytes, files) for unit in units]
+        read += [client.submit(_read_torch, process, pure=False) for process in alone]
+        small = [client.submit(_small, r, pure=False) for r in read]
+        if progress is not None:
+            sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
+            _watch(small, [*sizes, *(p.info.file.stat().st_size for p in alone)], progress)
+        gathered = client.gather(small)
+        where = {}
+        partials: list[Partial] = []
+        for future, found in zip(read, gathered, strict=True):
+            for index, partial in enumerate(found):
+                where[id(partial)] = (future, index)
+                # Workers need absolute paths; the report names files as the user did.
+                partial.process.file = as_given.get(partial.process.file, partial.process.file)
+                partials.append(partial)
+        job = build_job(partials)
+        members, answers = [*_members(job)], []
+        for rank, _, member in members:
+            future, index = where[id(member)]
+            answers.append(client.submit(_explain, future, index, rank.question(member), pure=False))
+        for (rank, i, _), explanation in zip(members, client.gather(answers), strict=True):
+            rank.explanations[i] = explanation
+    return job
+
+
+def _submit(client: Any, unit: list[ProcessInfo], trace: Trace, span_bytes: int, files: _Files) -> Any:
+    """The future for one process's results."""
+    chunk_text = 2 * trace.chunk_text
+    spans = [(part, span) for part in unit for span in member_spans(part.file, span_bytes)]
+    if len(spans) == len(unit):
+        return client.submit(_read, unit, trace.filter, chunk_text, files, pure=False)
+    digests = [
+        client.submit(_digest, part, trace.filter, chunk_text, span, pure=False) for part, span in spans
+    ]
+    return client.submit(join_spans, unit[0], digests, trace.filter, files, pure=False)
+
+
+def _read(parts: list[ProcessInfo], where: Filter, chunk_text: int, files: _Files) -> _Results:
+    for part in parts:
+        _must_see(part)
+    return analyze_files(parts, where, 1, chunk_text, files=files)
+
+
+def _read_torch(process: TorchProcess) -> _Results:
+    return [analyze_torch(process)]
+
+
+def _digest(part: ProcessInfo, where: Filter, chunk_text: int, span: tuple[int, int]) -> SpanDigest:
+    _must_see(part)
+    return digest_span(part, where, chunk_text, span)
+
+
+def _must_see(part: ProcessInfo) -> None:
+    if not part.file.exists():
+        raise FileNotFoundError(
+            f"{part.file} is not visible to this worker; traces must be on a shared file system"
+        )
+
+
+def _small(results: _Results) -> list[Partial]:
+    """What is sent: the hash tables are no longer needed."""
+    return [
+        replace(p, process=replace(p.process, paths={}, strings={}, hosts={}, others={})) for p, _ in results
+    ]
+
+
+def _watch(futures: list[Any], sizes: list[int], progress: Callable[[int, int], None]) -> None:
+    """Report the cluster's progress until it is done."""
+    size_of = {f.key: n for f, n in zip(futures, sizes, strict=True)}
+    done = 0
+    for future in need("distributed", "dask").as_completed(futures):
+        done += size_of[future.key]
+        progress(done, sum(sizes))
+
+
+def _explain(results: _Results, index: int, question: Question) -> Explanation:
+    return explain(results[index][1], question)

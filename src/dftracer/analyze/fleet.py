@@ -20,12 +20,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.analyze.cluster import connect
 from dftracer.format.files import NoTraces, Paths, find_rows
 from dftracer.load.files import here
 from dftracer.load.rows import STAGES, RowFile, read_row_file
-
-__all__ = ["Fleet", "SlowGroup", "SlowRank", "SlowStep", "read_fleet"]
 
 Floats = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float32]
@@ -177,6 +174,8 @@ def _read_all(
                     tick(min((n + 1) * _CHUNK, len(paths)), len(paths))
                 yield from found
         return
+    from dftracer.analyze.analysis import connect  # noqa: PLC0415 - rows need none of the rest
+
     with connect(dask) as client:
         for found in client.gather([client.submit(_read, chunk, chosen, pure=False) for chunk in chunks]):
             yield from found
@@ -270,7 +269,7 @@ def _judge(fleet: Fleet) -> None:
     worth = _WORTH * float(np.median(fleet.stage_us.sum(axis=1)))
     beyond = _excess(fleet)
     fleet.slow_groups = _slow_groups(fleet, beyond, worth)
-    # What a rank shares with its group is told once.
+    # What a rank shares with its group is reported once.
     own = beyond.copy()
     for group in fleet.slow_groups:
         rows = np.searchsorted(fleet.ranks, group.ranks)

@@ -11,20 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.load.chunk import Ints
-
-__all__ = [
-    "EMPTY",
-    "Intervals",
-    "account",
-    "clip",
-    "difference",
-    "intersection",
-    "measure",
-    "pieces",
-    "total",
-    "union",
-]
+from dftracer.load._scan import nest
+from dftracer.load.chunk import Ints, int64s
 
 Intervals: TypeAlias = tuple[Ints, Ints]
 EMPTY: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -50,6 +38,13 @@ def union(start: Ints, end: Ints) -> Intervals:
     new[:-1] = new[1:]
     new[-1] = True
     return start, reach[new]
+
+
+def union_of(*sets: Intervals) -> Intervals:
+    """The time in any of them."""
+    if not sets:
+        return EMPTY
+    return union(np.concatenate([s[0] for s in sets]), np.concatenate([s[1] for s in sets]))
 
 
 def total(a: Intervals) -> int:
@@ -121,3 +116,17 @@ def account(
         mine = key == k
         out[:, k] = measure((start[mine], end[mine]), window_start, window_end)
     return out
+
+
+def innermost(start: npt.NDArray[Any], end: npt.NDArray[Any], times: npt.NDArray[Any]) -> Ints:
+    """For nested spans in order of their start: the innermost one around each time, -1 if there is none."""
+    start, end = np.ascontiguousarray(start, np.int64), np.ascontiguousarray(end, np.int64)
+    if start.size == 0:
+        return np.full(len(times), -1, np.int64)
+    parent = int64s(nest(np.zeros_like(start), start, end - start)[0])
+    at: Ints = np.searchsorted(start, times, side="right").astype(np.int64) - 1
+    while True:
+        over = (at >= 0) & (end[np.maximum(at, 0)] <= times)
+        if not over.any():
+            return at
+        at[over] = parent[at[over]]

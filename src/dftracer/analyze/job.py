@@ -8,17 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.analyze.account import Account, account_of
-from dftracer.analyze.explain import Asked, Explanation
-from dftracer.analyze.intervals import intersection, total, union
-from dftracer.analyze.lineage import AWAITED, Awaited, find_awaited
-from dftracer.analyze.partial import Partial
+from dftracer.analyze.intervals import intersection, total, union, union_of
+from dftracer.analyze.map.account import Account, account_of
+from dftracer.analyze.map.partial import Partial
+from dftracer.analyze.map.threads import AWAITED, Awaited, Explanation, Question, find_awaited
 from dftracer.analyze.peers import Peers, mark_waiting
 from dftracer.analyze.stages import STAGE_INDEX, STAGES
 from dftracer.load.chunk import Ints
 from dftracer.load.process import as_integer, assign_ranks
-
-__all__ = ["Job", "Rank", "Worker", "attempt_of", "build_job"]
 
 _HELPER = 0.05  # a thread with less than this share of the loading does not count as a worker
 _LOADER_STAGES = ("read", "preprocess", "collate", "fetch_wait")
@@ -77,13 +74,13 @@ class Rank:
         """The time of each step in one stage."""
         return self.main.account[:, STAGE_INDEX[stage]]
 
-    def question(self, member: Partial) -> Asked:
+    def question(self, member: Partial) -> Question:
         """What one of its processes is asked when the rank is known."""
         steps = self.main.steps
         steady = steps.steady
         skip = steps.tid if member is self.main else None
         times = (steps.start, steps.end)
-        return Asked(
+        return Question(
             self.main.waits,
             self.main.compute,
             times,
@@ -107,7 +104,7 @@ class Rank:
     @property
     def waited_for(self) -> dict[int, dict[str, Any]]:
         """For each step, the batch it waited for, who made it and from what."""
-        return {step: told for e in self.explanations.values() for step, told in e.waited_for.items()}
+        return {step: batch for e in self.explanations.values() for step, batch in e.waited_for.items()}
 
     @property
     def loader_annotated(self) -> bool:
@@ -130,11 +127,10 @@ class Rank:
         if not self.explanations or wait == 0:
             return {}
         rest = "idle" if self.loader_annotated else "unseen"
-        told = [e.steady_us if steady else e.stages_us for e in self.explanations.values()]
-        sums = sum(told, np.zeros(len(STAGES), np.int64))
+        stages = [e.steady_us if steady else e.stages_us for e in self.explanations.values()]
+        sums = sum(stages, np.zeros(len(STAGES), np.int64))
         busy = [e.busy for e in self.explanations.values()]
-        covered = union(np.concatenate([b[0] for b in busy]), np.concatenate([b[1] for b in busy]))
-        worked = total(intersection(covered, waits))
+        worked = total(intersection(union_of(*busy), waits))
         if sums.sum() == 0:
             return {rest: float(wait)}
         shares = {STAGES[i]: float(v) / float(sums.sum()) * worked for i, v in enumerate(sums) if v}
@@ -293,8 +289,8 @@ def _find_workers(rank: Rank) -> None:
     rank.workers.sort(key=lambda w: (w.partial.first_us or 0, w.partial.process.pid, w.lane["tid"]))
     # As the loader numbers them: one that starts new processes for each epoch has the same workers again.
     batch, worker_of, pid = (rank.main.awaited[AWAITED.index(key)] for key in ("batch", "worker", "pid"))
-    told = (
+    numbers = (
         {p: w for p, w in zip(pid.tolist(), worker_of.tolist(), strict=True) if w >= 0} if batch.size else {}
     )
     for number, worker in enumerate(rank.workers):
-        worker.number = told.get(worker.partial.process.pid, number) if not worker.thread else number
+        worker.number = numbers.get(worker.partial.process.pid, number) if not worker.thread else number

@@ -14,7 +14,7 @@ from dftracer.load.chunk import Chunk, Ints
 
 if TYPE_CHECKING:
     from dftracer.analyze.job import Job, Rank
-    from dftracer.analyze.partial import Partial
+    from dftracer.analyze.map.partial import Partial
 
 Floats = npt.NDArray[np.float64]
 Row = tuple[str, int, dict[str, int]]  # name, time in us, values
@@ -291,11 +291,11 @@ def _rounded(value: float | None, digits: int = 4) -> float | None:
 
 def missing_words(job: Job) -> list[str]:
     """What the processes could not read of their machine."""
-    told: dict[str, None] = {}
+    words: dict[str, None] = {}
     for p in job.partials:
         for source in str((p.process.end or {}).get("counters_missing", "")).split():
-            told.setdefault(_MISSING_WORDS.get(source, source))
-    return list(told)
+            words.setdefault(_MISSING_WORDS.get(source, source))
+    return list(words)
 
 
 def main_of(job: Job, rank: Rank | None) -> Partial | None:
@@ -376,13 +376,13 @@ def machine_document(job: Job, rank: Rank | None) -> dict[str, Any]:
     ran, waited = (None, None) if main is None else _shares(main)
     hosts = hosts_of(job)
     peaks = [peak for p in job.partials if (peak := _rss_peak(p)) is not None]
-    told = [p for p in job.partials if "io" in p.counters or "read_bytes" in (p.process.end or {})]
+    counted = [p for p in job.partials if "io" in p.counters or "read_bytes" in (p.process.end or {})]
     return {
         "cpu_share": _rounded(ran),
         "waited_for_cpu_share": _rounded(waited),
         "rss_peak_bytes": max(peaks, default=None),
-        "read_bytes": int(sum(read_use(p, True).total for p in told)) if told else None,
-        "written_bytes": int(sum(written_use(p).total for p in told)) if told else None,
+        "read_bytes": int(sum(read_use(p, True).total for p in counted)) if counted else None,
+        "written_bytes": int(sum(written_use(p).total for p in counted)) if counted else None,
         "gpu": _gpu_rows(hosts),
         "hosts": [_host_row(h) for h in hosts.values() if h.shared],
         "missing": missing_words(job),

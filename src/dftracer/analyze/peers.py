@@ -20,15 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer.analyze.intervals import EMPTY, account
-from dftracer.analyze.meetings import CAUSES, Meetings
+from dftracer.analyze.map.meetings import CAUSES, Meetings
 from dftracer.analyze.stages import NONE, STAGE_INDEX, STAGES
 from dftracer.analyze.thresholds import CHRONIC_SHARE, FEW_STEPS, LATE_STEP, MAJORITY, ONE_SIDED
 from dftracer.load.chunk import Ints
 
 if TYPE_CHECKING:
     from dftracer.analyze.job import Rank
-
-__all__ = ["Straggler", "find_straggler", "mark_waiting", "scores"]
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -16,21 +16,6 @@ import numpy.typing as npt
 
 from dftracer.format.io_calls import IO_CATEGORIES, is_process, is_write
 
-__all__ = [
-    "AI_CATEGORIES",
-    "CLASSES",
-    "COMPUTE",
-    "COMPUTE_STAGES",
-    "INPUT_STAGES",
-    "NONE",
-    "RULES",
-    "SHOWS",
-    "STAGES",
-    "STAGE_INDEX",
-    "class_of",
-    "is_io",
-]
-
 STAGES: Final = (
     "fetch_wait",
     "read",
@@ -206,7 +191,7 @@ def _rules() -> npt.NDArray[np.uint8]:
     for around in ("unexplained", "other", "forward", "backward", "optimizer"):
         table[_CLASS["wait_for_device"], STAGE_INDEX[around]] = STAGE_INDEX["sync"]
         table[_CLASS["copy"], STAGE_INDEX[around]] = STAGE_INDEX["transfer"]
-    # DDP's wait is part of the backward pass; how much of it peers caused is told elsewhere.
+    # DDP's wait is part of the backward pass; how much of it peers caused is found in `peers`.
     for around in ("unexplained", "other"):
         table[_CLASS["wait_for_peers"], STAGE_INDEX[around]] = STAGE_INDEX["comm"]
     table[_CLASS["launch"], NONE] = STAGE_INDEX["forward"]

@@ -21,19 +21,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dftracer.format.files import ROWS_SUFFIX, SUFFIXES
-from dftracer.format.members import member_index
+from dftracer._text import bytes_text, plural
+from dftracer.format.files import ROWS_SUFFIX, SUFFIXES, rows_of
+from dftracer.format.members import member_index, row_blocks
 from dftracer.format.redaction import redact, redact_lines, redact_members, redact_rows
 from dftracer.live import LiveFile, look
 from dftracer.load.files import recover
-from dftracer.load.heads import processes_of
+from dftracer.load.process import processes_of
 from dftracer.load.remote import backing_off, store_of
-
-__all__ = ["Shipper", "ship_alongside"]
 
 NOTE = ".dftracer-shipped.json"
 _PART = 16 << 20  # local bytes in an object
 _WORTH_SENDING = 4 << 20  # of a file that still grows
+_ROWS_WORTH_SENDING = 64 << 10
 _PATIENCE_S = 60.0  # until less is sent, too
 _LONGEST_MANIFEST = 1 << 28
 _LOOK_S = 2.0
@@ -117,8 +117,12 @@ class Shipper:
         self.open()
         self._ask_for_manifest()
         seen = {os.path.realpath(f.path): f for f in look([self.directory])}
-        for path in self._files():
-            self._send_file(path, seen.get(os.path.realpath(path)), ended)
+        for path, file in list(seen.items()):
+            rows = rows_of(path)  # of all parts of a trace
+            if rows not in seen or not _is_over(file):
+                seen[rows] = file
+        for each in self._files():
+            self._send_file(each, seen.get(os.path.realpath(each)), ended)
         if self._note["changed"]:
             self._put(self._note["manifest"], self._manifest())
             self._note["changed"] = False
@@ -147,18 +151,19 @@ class Shipper:
             return
         if kept is None or (kept["local"] is not None and kept["local"][0] != now[0]):
             kept = {"parts": [], "complete": False, "local": None}  # none yet, or another file of this name
-        if not path.name.endswith(SUFFIXES):
-            if path.name.endswith(ROWS_SUFFIX) and not ended:
-                return
+        rows = path.name.endswith(ROWS_SUFFIX)
+        if not rows and not path.name.endswith(SUFFIXES):
             self._send_whole(path, name, now)
             return
-        done = live is None or ended or (live.state in ("finished", "killed") and live.pid is None)
-        end = path.stat().st_size if done else live.final if live is not None else 0
         start = kept["parts"][-1]["end"] if kept["parts"] else 0
+        done = ended or (not rows if live is None else _is_over(live))
+        end = now[1] if done else _end_of_rows(path, start) if rows else live.final if live is not None else 0
         if start > end:  # it was cut: what was sent is not what is here
             kept, start = {"parts": [], "complete": False, "local": None}, 0
         waited = time.monotonic() - self._sent_at.setdefault(name, time.monotonic())
-        if not done and (end == start or (end - start < _WORTH_SENDING and waited < _PATIENCE_S)):
+        # Rows are few: without a limit, a long run would consist of one small object a minute.
+        little = end - start < (min(_ROWS_WORTH_SENDING, start // 16) if rows else 0)
+        if not done and (end <= start or little or (end - start < _WORTH_SENDING and waited < _PATIENCE_S)):
             return
         self._note["files"][name] = kept
         with path.open("rb") as file:
@@ -179,11 +184,8 @@ class Shipper:
 
     def _send_whole(self, path: Path, name: str, now: list[int]) -> None:
         """A small file that is replaced as a whole."""
-        data = path.read_bytes()
-        if path.name.endswith(ROWS_SUFFIX):
-            data = redact_rows(data)
-        else:
-            data = redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        data = redact(text).encode("utf-8", "surrogateescape")
         kept: dict[str, Any] = {"parts": [], "complete": False, "local": now}
         self._send_part(kept, name, 0, data)
         kept["parts"][-1]["end"] = now[1]
@@ -236,7 +238,7 @@ class Shipper:
     def finish(self, keep: bool, patience_s: float = _LAST_TRIES_S) -> Exception | None:
         """Everything that is left, as far as no process writes it; what the store has is deleted here.
 
-        Returns what the store said if it did not take everything within the time given to it.
+        Returns the error of the store if it did not take everything within the time given to it.
         """
         recover(self.directory)
         until = time.monotonic() + patience_s
@@ -257,6 +259,23 @@ class Shipper:
             self._delete()
         return None
 
+    def summary(self, problem: Exception | None) -> str:
+        """What is in the store now, and what is not."""
+        left = self.left
+        text = f"{plural(self.sent, 'file')} in {self.url}, {bytes_text(self.sent_bytes)} sent"
+        if self.failures:
+            text += f", {plural(self.failures, 'request')} failed"
+        if problem is not None:
+            text += f"; the store does not answer ({type(problem).__name__}: {problem})"
+        if left:
+            stay = "stays" if len(left) == 1 else "stay"
+            text += (
+                f"; {plural(len(left), 'file')} {stay} here: dftracer ship {self.directory} {self.url}"
+                if problem is not None
+                else f"; {plural(len(left), 'file')} {stay} here, because a process may be writing"
+            )
+        return text
+
     def _delete(self) -> None:
         for path in self._files():
             if self._complete(path):
@@ -271,12 +290,30 @@ def _identity(path: Path) -> list[int]:
     return [s.st_ino, s.st_size, s.st_mtime_ns]
 
 
+def _is_over(file: LiveFile) -> bool:
+    """Whether its process has written everything."""
+    return file.state in ("finished", "killed") and file.pid is None
+
+
+def _end_of_rows(path: Path, start: int) -> int:
+    """How far a file of step rows that grows is whole, from where a block begins."""
+    with path.open("rb") as file:
+        file.seek(start)
+        return start + max(row_blocks(file.read()), default=0)
+
+
 def _clean(path: Path, data: bytes) -> bytes:
+    if path.name.endswith(ROWS_SUFFIX):
+        return redact_rows(data)
     return redact_members(data) if path.name.endswith(".gz") else redact_lines(data)
 
 
 def _parts(file: Any, name: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """From `start` to `end` in pieces of whole members or lines."""
+    """From `start` to `end` in pieces of whole members or lines; rows are never too many for one."""
+    if name.endswith(ROWS_SUFFIX):
+        if start < end:
+            yield start, end
+        return
     at = start
     while at < end:
         to = at

@@ -1,6 +1,6 @@
 """COMPARE: two or more runs side by side, and limits that a run must meet."""
 
-from dftracer.analyze import _requires  # noqa: F401 - names the extra before a bare ImportError can
+import dftracer.analyze  # noqa: F401 - names the extra before a bare ImportError can
 from dftracer.compare.comparison import (
     Comparison,
     NotComparable,

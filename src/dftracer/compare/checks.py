@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from dftracer._text import bytes_text, plural
-from dftracer.analyze.catalog import FINDING_IDS
+from dftracer.analyze.say.catalog import FINDING_IDS
 from dftracer.analyze.stages import STAGES
 from dftracer.compare.comparison import (
     LEAST_MOVE,

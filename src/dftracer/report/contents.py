@@ -11,11 +11,11 @@ import polars as pl
 
 from dftracer._text import bytes_text, count_text, plural, seconds_text
 from dftracer.analyze import STAGES, Analysis, Rank
-from dftracer.analyze.bound import line_of_part
-from dftracer.analyze.device_bound import uses_device
+from dftracer.analyze.device.summary import uses_device
 from dftracer.analyze.ledger import unseen_stages
+from dftracer.analyze.rules.bound import line_of_part
+from dftracer.analyze.say.wording import short, stage_words
 from dftracer.analyze.stages import INPUT_STAGES, STAGE_INDEX
-from dftracer.analyze.wording import short, stage_words
 
 # --- What every report begins with: three lines, and notes on what it does not show
 

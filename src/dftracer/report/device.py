@@ -16,9 +16,9 @@ from dftracer._text import (
     seconds_text,
 )
 from dftracer.analyze import Analysis
-from dftracer.analyze.device import device_account, device_document
-from dftracer.analyze.device_account import IDLE_CLASSES, DeviceAccount
-from dftracer.analyze.wording import host_whereabouts
+from dftracer.analyze.device.from_events import IDLE_CLASSES, DeviceAccount
+from dftracer.analyze.device.summary import device_account, device_document
+from dftracer.analyze.say.wording import host_whereabouts
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dftracer.analyze import Analysis, views
-from dftracer.analyze.account import Account
-from dftracer.analyze.device import device_document
-from dftracer.analyze.steady_steps import steady_steps
+from dftracer.analyze import Analysis, frames
+from dftracer.analyze.device.summary import device_document
+from dftracer.analyze.ledger import steady_steps
+from dftracer.analyze.map.account import Account
 
 SCHEMA = "dftracer.report/2"
 _MOST_FILES = 1000
@@ -102,5 +102,5 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "names": _rounded(analysis.name_table.to_dicts()),
         "files": [] if files is None else _rounded(files.head(_MOST_FILES).to_dicts()),
         "files_total": 0 if files is None else files.height,
-        "workers": _rounded(views.workers(analysis.job).to_dicts()),
+        "workers": _rounded(frames.workers(analysis.job).to_dicts()),
     }

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from dftracer._text import bytes_text, count_text, counted, plural, seconds_text
-from dftracer.analyze import STAGES, Analysis, Rank, views
-from dftracer.analyze.finding import Finding
+from dftracer.analyze import STAGES, Analysis, Rank, frames
+from dftracer.analyze.rules.finding import Finding
 from dftracer.report.contents import (
     COLOURS,
     LINE_COLOURS,
@@ -87,9 +87,9 @@ def page_data(a: Analysis) -> dict[str, Any]:
     job = a.job
     base = job.first_us
     width = max(job.last_us - base, 1) / 1e6 / _IO_SLOTS
-    io = views.io_over_time(job, width)
+    io = frames.io_over_time(job, width)
     ranks = job.ranks[:_RANK_ROWS]
-    sizes = views.file_sizes(job)
+    sizes = frames.file_sizes(job)
     files = None if a.file_table is None else shown_files(a.file_table)
     return {
         "stages": list(STAGES),
@@ -118,7 +118,7 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "io": None
         if io is None
         else {k: _short(io[k].to_list()) for k in ("start_s", "width_s", "read_bytes", "write_bytes", "ops")},
-        "workers": views.workers(job).head(_LANES).to_dicts(),
+        "workers": frames.workers(job).head(_LANES).to_dicts(),
         "names": _rows(a.name_table.head(_NAMES)),
         "names_total": a.name_table.height,
         "files": None if files is None else _rows(files.head(_FILES)),

@@ -18,7 +18,7 @@ from dftracer._text import (
     seconds_text,
     shortened,
 )
-from dftracer.analyze import STAGES, Analysis, views
+from dftracer.analyze import STAGES, Analysis, frames
 from dftracer.report.contents import (
     COLOURS,
     LINE_COLOURS,
@@ -233,7 +233,7 @@ def _ranks(con: Console, a: Analysis) -> None:
 
 
 def _workers(con: Console, a: Analysis) -> None:
-    table = views.workers(a.job)
+    table = frames.workers(a.job)
     if table.height == 0:
         return
     rows = [

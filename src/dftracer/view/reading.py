@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.analyze.device_rows import HOST, KERNEL, LAUNCH, MEMCPY, MEMSET, MODULE
-from dftracer.analyze.digest import by_process, bytes_moved
+from dftracer.analyze.device.profiler_rows import HOST, KERNEL, LAUNCH, MEMCPY, MEMSET, MODULE, TorchProcess
 from dftracer.analyze.intervals import Intervals, difference, union
-from dftracer.analyze.lanes import Lane, overlay
-from dftracer.analyze.lineage import AWAITED, MADE, read_lineage
 from dftracer.analyze.machine import Row, join_counters, read_counters
-from dftracer.analyze.pairs import IO_NOT, Pairs
+from dftracer.analyze.map.digest import IO_NOT, Pairs, by_process, bytes_moved
+from dftracer.analyze.map.threads import AWAITED, MADE, Lane, overlay, read_lineage
 from dftracer.analyze.stages import CLASSES, NONE, RULES, STAGE_INDEX, STAGES, class_of
-from dftracer.analyze.torch_files import TorchProcess
 from dftracer.format.records import COUNTER
 from dftracer.load._scan import Scanner, timeline
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s, uint8s

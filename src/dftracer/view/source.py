@@ -16,7 +16,7 @@ import numpy as np
 
 from dftracer._packages import MissingExtra
 from dftracer.analyze.analysis import units_of
-from dftracer.analyze.torch_files import read_torch_files
+from dftracer.analyze.device.profiler_rows import read_torch_files
 from dftracer.live import LiveFile, Recent, look, whole_copy
 from dftracer.load.files import NoTraces, recover
 from dftracer.load.process import ProcessInfo
@@ -212,6 +212,8 @@ class FollowedSource(Source):
         try:
             frame = take_frame(self._recent)
         except NoTraces:
+            return {}
+        if not self._recent.files:  # only step rows are left of what was looked at
             return {}
         return live_strip(frame, max(self._recent.last_us(file) for file in self._recent.files))
 

@@ -1,0 +1,101 @@
+"""Rows that grow with the trace, in memory that grows with the number of distinct rows.
+
+A file of a few megabytes can unpack to tens of millions of events, but hardly to as many distinct ones.
+If most rows are repeats, each is kept once with its count. A sample decides whether they are, so that
+traces of real runs, whose times do not repeat, pay almost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+_MOST = 1 << 21  # rows before the first check
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(58)  # 1 of 64 times is in the sample
+_FEW = 1024  # if a sample of the times has less than one row in this many, it says nothing
+
+
+class Rows:
+    """Columns of equal length; one of them is `ts`."""
+
+    def __init__(self, *names: str, most: int = _MOST) -> None:
+        self._names = names
+        self._chunks: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in names}
+        self._most = self._limit = most
+        self._rows = 0
+        self._counts: list[npt.NDArray[np.int64]] | None = None  # before the first fold, each row counts once
+
+    def add(self, *columns: npt.NDArray[Any]) -> None:
+        for name, column in zip(self._names, columns, strict=True):
+            self._chunks[name].append(column)
+        if self._counts is not None:
+            self._counts.append(np.ones(columns[0].size, np.int64))
+        self._rows += columns[0].size
+        if self._rows >= self._limit:
+            if self._mostly_repeats():
+                self._fold()
+            self._limit = max(self._most, 2 * self._rows)
+
+    def take(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64] | None]:
+        """The columns, and how often each row occurred if not once; they are released here."""
+        joined = []
+        for name in self._names:  # one at a time: both forms of all of them would need twice the memory
+            parts = self._chunks.pop(name)
+            joined.append(np.concatenate(parts) if parts else np.empty(0, np.int64))
+        counts = None if self._counts is None else np.concatenate(self._counts)
+        return joined, counts
+
+    def _mostly_repeats(self) -> bool:
+        sample: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in self._names}
+        for i, ts in enumerate(self._chunks["ts"]):
+            at = np.flatnonzero((ts.astype(np.uint64) * _ODD) >> _SHIFT == 0)
+            for name in self._names:
+                sample[name].append(self._chunks[name][i][at])
+        frame = pl.DataFrame({name: np.concatenate(parts) for name, parts in sample.items()})
+        if frame.height * _FEW < self._rows:
+            return True
+        return frame.n_unique() * 2 <= frame.height
+
+    def _fold(self) -> None:
+        counts = [np.ones(self._rows, np.int64)] if self._counts is None else self._counts
+        frame = pl.DataFrame({name: np.concatenate(parts) for name, parts in self._chunks.items()})
+        frame = frame.with_columns(pl.Series("", np.concatenate(counts)))
+        # File order is kept: for events with equal times it says which one encloses the other.
+        frame = frame.group_by(self._names, maintain_order=True).agg(pl.col("").sum())
+        self._chunks = {name: [frame[name].to_numpy()] for name in self._names}
+        self._counts = [frame[""].to_numpy()]
+        self._rows = frame.height
+
+
+class Sums:
+    """Frames of counts and sums, combined whenever there are many."""
+
+    def __init__(self, keys: list[str], sums: list[str], greatest: tuple[str, ...] = ()) -> None:
+        self._keys = keys
+        self._how = [*(pl.col(s).sum() for s in sums), *(pl.col(g).max() for g in greatest)]
+        self._frames: list[pl.DataFrame] = []
+        self._rows = 0
+        self._limit = _MOST
+
+    def add(self, frame: pl.DataFrame) -> None:
+        self._frames.append(frame)
+        self._rows += frame.height
+        if self._rows >= self._limit:
+            self._frames = [self._joined()]
+            self._rows = self._frames[0].height
+            self._limit = max(_MOST, 2 * self._rows)
+
+    def take(self) -> pl.DataFrame | None:
+        if not self._frames:
+            return None
+        joined = self._frames[0] if len(self._frames) == 1 else self._joined()
+        self._frames = []
+        return joined
+
+    def _joined(self) -> pl.DataFrame:
+        joined: pl.DataFrame = pl.concat(self._frames).group_by(self._keys).agg(*self._how)
+        return joined

@@ -1,0 +1,162 @@
+"""What the program's own code was doing: its long functions and I/O calls, and samples of it.
+
+The long calls only serve to explain the device's idle time, so short ones are left out, and only the longest
+of very many are kept: their size does not grow with the trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from dftracer.analyze.stages import AI_CATEGORIES, CLASSES, class_of, is_io
+from dftracer.load._scan import arg_texts
+from dftracer.load.chunk import Chunk, Ints, int64s
+
+NEITHER, FUNCTION, IO = range(3)
+LONG_US: Final = 50  # a long call takes at least this
+_MOST = 50_000  # long calls that are kept
+_COLUMNS = 5  # tid, ts, dur, pair, file
+_INHERIT = CLASSES.index("inherit")
+_LEAST = 0.002  # of all samples: what is less is not drawn
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int64)
+
+
+def kind_of(cat: str, name: str) -> int:
+    """The kind of an event: a function of the program, an I/O call, or neither."""
+    if is_io(cat, name):
+        return IO
+    own = cat.lower() not in AI_CATEGORIES and cat not in ("PP", "device_time", "dftracer")
+    return FUNCTION if own and class_of(cat, name) == _INHERIT else NEITHER
+
+
+@dataclass
+class WorkRows:
+    """Gathered while the trace is read: columns of tid, ts, dur (us), name and file."""
+
+    parts: list[Ints] = field(default_factory=list)
+    held: int = 0
+
+    def add(self, rows: Ints) -> None:
+        self.parts.append(rows)
+        self.held += rows.shape[1]
+        if self.held > 2 * _MOST:
+            everything = self.taken()
+            longest = np.argpartition(-everything[2], _MOST)[:_MOST]
+            self.parts, self.held = [everything[:, np.sort(longest)]], _MOST
+
+    def taken(self) -> Ints:
+        return np.concatenate(self.parts, axis=1) if self.parts else np.empty((_COLUMNS, 0), np.int64)
+
+
+@dataclass
+class HostWork:
+    """The same with names; times in ns, in order of their start."""
+
+    names: list[str] = field(default_factory=list)
+    tid: Ints = field(default_factory=_none)
+    start: Ints = field(default_factory=_none)
+    end: Ints = field(default_factory=_none)
+    name: Ints = field(default_factory=_none)
+    io: Ints = field(default_factory=_none)  # whether it is I/O
+
+    @staticmethod
+    def of(rows: WorkRows, keys: list[tuple[str, str]], paths: list[str]) -> HostWork:
+        """`keys` and `paths`: the meaning of the numbers in the rows."""
+        tid, ts, dur, pair, file = rows.taken()
+        numbers: dict[tuple[int, int], int] = {}
+        names: list[str] = []
+        name = np.empty(pair.size, np.int64)
+        io = np.zeros(pair.size, np.int64)
+        for i, (p, f) in enumerate(zip(pair.tolist(), file.tolist(), strict=True)):
+            cat, event = keys[p]
+            does_io = is_io(cat, event)
+            number = numbers.setdefault((p, f if does_io else -1), len(names))
+            if number == len(names):
+                where = paths[f] if does_io and 0 <= f < len(paths) else ""
+                names.append(f"{event} {where}".strip())
+            name[i], io[i] = number, does_io
+        order = np.lexsort((-dur, ts))
+        start = ts[order] * 1000
+        return HostWork(names, tid[order], start, start + dur[order] * 1000, name[order], io[order])
+
+
+@dataclass
+class Samples:
+    """Where the own code was, and how long each sample stands for, in us.
+
+    `where` and `stack` are numbers of `names`.
+    """
+
+    names: list[str] = field(default_factory=list)
+    start: Ints = field(default_factory=_none)
+    dur: Ints = field(default_factory=_none)
+    where: Ints = field(default_factory=_none)
+    stack: Ints = field(default_factory=_none)
+    _parts: list[Samples] = field(default_factory=list)
+
+    def add(self, more: Samples | None) -> None:
+        if more is not None:
+            self._parts.append(more)
+
+    def joined(self) -> Samples:
+        """All that was added, in order."""
+        numbers: dict[str, int] = {}
+        columns: list[list[Ints]] = [[], [], [], []]
+        for part in self._parts:
+            number = np.array([numbers.setdefault(n, len(numbers)) for n in part.names], np.int64)
+            for column, values in zip(
+                columns, (part.start, part.dur, number[part.where], number[part.stack]), strict=True
+            ):
+                column.append(values)
+        if not self._parts:
+            return Samples()
+        start, dur, where, stack = (np.concatenate(c) for c in columns)
+        return Samples([*numbers], start, dur, where, stack)
+
+    def seconds(self, first: int, last: int) -> dict[str, float]:
+        """By place, between two moments; the longest first."""
+        mine = (self.start < last) & (self.start + self.dur > first)
+        sums = np.bincount(self.where[mine], weights=self.dur[mine], minlength=len(self.names))
+        order = sorted(np.flatnonzero(sums).tolist(), key=lambda i: (-sums[i], self.names[i]))
+        return {self.names[i]: float(sums[i]) / 1e6 for i in order}
+
+    def flame(self) -> dict[str, Any]:
+        """The stacks as a tree: `name`, `seconds` with everything below it, `children`, the longest first."""
+        sums = np.bincount(self.stack, weights=self.dur, minlength=len(self.names))
+        root: dict[str, Any] = {"name": "all", "seconds": 0.0, "children": {}}
+        for i in np.flatnonzero(sums).tolist():
+            seconds, at = float(sums[i]) / 1e6, root
+            root["seconds"] += seconds
+            for frame in filter(None, self.names[i].split(";")):
+                at = at["children"].setdefault(frame, {"name": frame, "seconds": 0.0, "children": {}})
+                at["seconds"] += seconds
+        return _listed(root, root["seconds"] * _LEAST)
+
+
+def _listed(node: dict[str, Any], least: float) -> dict[str, Any]:
+    below = sorted(node["children"].values(), key=lambda c: (-c["seconds"], c["name"]))
+    return {
+        "name": node["name"],
+        "seconds": round(node["seconds"], 6),
+        "children": [_listed(c, least) for c in below if c["seconds"] >= least],
+    }
+
+
+def samples_of_chunk(chunk: Chunk, rows: Any, start: Ints, dur: Ints) -> Samples:
+    """The samples among some rows of a trace."""
+    ends, text = chunk.args_of(np.asarray(rows))
+    ends = ends.astype(np.int64)
+    names: list[str] = []
+    columns: list[Ints] = []
+    for key in (b'"where":"', b'"stack":"'):
+        raw, found = arg_texts(ends, text, key)
+        code = int64s(raw)
+        columns.append(np.where(code < 0, len(names) + len(found), code + len(names)))
+        names += [*found, ""]
+    return Samples(names, start.copy(), dur.copy(), columns[0], columns[1])

@@ -1,0 +1,375 @@
+"""What the run is bound by: the largest line of its account, or a larger part of the run outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from dftracer.analyze.device.summary import device_shares, exact_device, uses_device
+from dftracer.analyze.job import Job, Rank
+from dftracer.analyze.map.account import LINES, Account
+from dftracer.analyze.peers import Straggler, find_straggler
+from dftracer.analyze.stages import CLASSES, COMPUTE_STAGES, STAGE_INDEX, STAGES, class_of
+from dftracer.analyze.thresholds import COMPUTE_ALONE, FEW_STEPS, MAJORITY, MENTION_SHARE, SHORT_RUN
+from dftracer.format.io_calls import is_process
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the run. Its share is of the account's time, or, if `of_run`, of the whole run."""
+
+    id: str
+    stage: str | None
+    seconds: float
+    share: float
+    of_run: bool = False
+    rank: int | None = None
+
+    @property
+    def is_compute(self) -> bool:
+        return self.id == "compute"
+
+
+@dataclass
+class View:
+    """The run from the view of the rank on the critical path.
+
+    The account is that rank's too, unless the others lose most of their time waiting for it: then it is that
+    of a typical one of them.
+    """
+
+    job: Job
+    rank: Rank
+    account: Account
+    account_rank: Rank
+    run_s: float
+    straggler: Straggler | None
+
+    @property
+    def whole_s(self) -> float:
+        """From the first steady step to the last."""
+        return self.rank.account.whole_s
+
+    @property
+    def stages_s(self) -> dict[str, float]:
+        """By stage of the ledger, without waiting for other ranks and without the device's part."""
+        return self.rank.account.stages
+
+    def share(self, seconds: float) -> float:
+        return seconds / self.whole_s if self.whole_s > 0 else 0.0
+
+    def of_run(self, seconds: float) -> float:
+        return seconds / self.run_s if self.run_s > 0 else 0.0
+
+    @property
+    def input_s(self) -> float:
+        """Without what the first steps of epochs add: that is another cause."""
+        a = self.rank.account
+        return max(0.0, a.seconds["input"] - a.restarts.get("input", 0.0))
+
+    @property
+    def loads_in_main(self) -> bool:
+        """Items are made in the main thread and nowhere else: workers play no part."""
+        whole, waiting = self.rank.account.seconds["input"], self.stages_s["fetch_wait"]
+        if self.rank.main.from_rows:  # there may have been workers
+            return whole > 2 * waiting
+        return not self.rank.workers and whole > waiting
+
+    @property
+    def compute_s(self) -> float:
+        return self.rank.account.seconds["host"]
+
+
+def view_of(job: Job) -> View | None:
+    """None if there are no steps."""
+    rank = job.slowest
+    if rank is None:
+        return None
+    late = find_straggler(job.ranks)
+    shown = rank
+    if late is not None:
+        others = [r for r in job.ranks if r is not late.rank and len(r.main.steps)]
+        others.sort(key=lambda r: (r.account.seconds["peers"], r.number))
+        typical = others[(len(others) - 1) // 2]
+        if typical.account.largest == "peers":
+            shown = typical
+    return View(job, rank, shown.account, shown, rank.main.phases.run_us / 1e6, late)
+
+
+def input_seconds(rank: Rank) -> dict[str, float]:
+    """Time that steps took for input, by stage: the main thread's, and the wait as explained by workers."""
+    stages = rank.account.stages
+    out = {s: stages[s] for s in ("read", "preprocess", "collate")}
+    wait = stages["fetch_wait"]
+    explained = rank.wait_stages_us(steady=True)
+    whole = sum(explained.values())
+    if whole <= 0:
+        out["unseen"] = wait
+    for stage, us in explained.items():
+        out[stage] = out.get(stage, 0.0) + wait * us / whole
+    if rank.main.auto and rank.main.items.size and not rank.workers:
+        # Where the main thread makes the items, what is neither items nor collating chooses them.
+        out["sampler"] = out.pop("unseen", 0.0)
+    sampler = min(_sampler_s(rank), sum(out.values()))
+    if sampler > 0:
+        for stage in ("preprocess", "unseen", "idle", "collate", "read"):
+            taken = min(out.get(stage, 0.0), sampler - out.get("sampler", 0.0))
+            out["sampler"] = out.get("sampler", 0.0) + taken
+            out[stage] = out.get(stage, 0.0) - taken
+    return {k: v for k, v in out.items() if v > 0}
+
+
+def _sampler_s(rank: Rank) -> float:
+    """Time of the main process in choosing what to load: the loader's sampler and batch sampler."""
+    names = rank.main.names
+    if names is None or not names.height:
+        return 0.0
+    mine = names.filter(
+        pl.col("cat").is_in(["data", "dataloader"]) & pl.col("name").str.contains("sampler", literal=True)
+    )
+    return float(mine["self"].sum()) / 1e6
+
+
+def _input_stage(rank: Rank) -> str | None:
+    """The stage that loading spends most time in; None if most of it cannot be seen."""
+    stages = input_seconds(rank)
+    if not stages:
+        return None
+    worst = max(stages, key=lambda s: (round(stages[s], 4), s))
+    return None if worst in {"unseen", "fetch_wait"} else worst
+
+
+def user_events(rank: Rank) -> dict[str, float]:
+    """User-defined events with their share of the time in all of them, the largest first.
+
+    Events of the profiler and starting processes are not among them.
+    """
+    names = rank.main.names
+    if names is None or not names.height:
+        return {}
+    sums: dict[str, int] = {}
+    for cat, name, us in names.group_by("cat", "name").agg(pl.col("self").sum()).iter_rows():
+        if CLASSES[class_of(cat, name)] not in {"inherit", "io_write"}:
+            continue
+        if cat.lower() not in {"pp", "kineto"} and not is_process(name):
+            sums[name] = sums.get(name, 0) + int(us)
+    whole = max(1, sum(sums.values()))
+    return {n: sums[n] / whole for n in sorted(sums, key=lambda n: (-sums[n], n)) if sums[n] > 0}
+
+
+def user_event(rank: Rank) -> str | None:
+    """The one that the main process spent most time in."""
+    return next(iter(user_events(rank)), None)
+
+
+def user_words(rank: Rank) -> str | None:
+    """Its name, and that of the next where it is not most of them."""
+    events = user_events(rank)
+    alone = events and next(iter(events.values())) > MAJORITY
+    return " and ".join([*events][: 1 if alone else 2]) or None
+
+
+def own_code_places(rank: Rank) -> dict[str, float]:
+    """Where the program's own code spent its time, as sampled: seconds, the longest first."""
+    steps = rank.main.steps
+    if not len(steps):
+        return {}
+    return rank.main.samples.seconds(int(steps.start[rank.main.spent.first]), int(steps.end[-1]))
+
+
+def restarts_often(rank: Rank) -> bool:
+    """Whether the first step of most later epochs took much longer than a usual one."""
+    phases = rank.main.phases
+    return phases.epoch_starts > 0 and phases.restarts * 2 > phases.epoch_starts
+
+
+def recurring_s(rank: Rank) -> float:
+    """What restarts cost in all epochs; the first may have had more to do than to start."""
+    phases = rank.main.phases
+    again = phases.restarts_us / max(1, phases.epoch_starts)
+    return (phases.restarts_us + min(again, phases.startup_us)) / 1e6
+
+
+def repeats(rank: Rank) -> bool:
+    """Whether most of the start-up recurs in every epoch."""
+    phases = rank.main.phases
+    return restarts_often(rank) and recurring_s(rank) >= MAJORITY * (
+        (phases.startup_us + phases.restarts_us) / 1e6
+    )
+
+
+def startup_stage(rank: Rank) -> str | None:
+    """The stage that makes the first steps long; None if most is before them or in no stage."""
+    steps = rank.main.steps
+    begins = steps.first.copy()
+    begins[:1] = True
+    begins &= ~steps.steady
+    if not begins.any():
+        return None
+    account = rank.main.account
+    grown = account[begins].sum(axis=0) - begins.sum() * np.median(account[steps.steady], axis=0)
+    phases = rank.main.phases
+    s = int(np.argmax(grown[:-1]))
+    return STAGES[s] if 2 * grown[s] >= phases.startup_us + phases.restarts_us > 0 else None
+
+
+def between_seconds(rank: Rank) -> float:
+    """Time outside steps that has no other name, an unfinished last step left out."""
+    outside = rank.main.outside
+    unnamed = sum(int(outside[STAGE_INDEX[s]]) for s in ("other", "own_code", "unexplained"))
+    return max(0, unnamed - rank.main.phases.unfinished_us) / 1e6
+
+
+def host_stage(v: View) -> str | None:
+    """The stage in which the host computes, or launches, longest; None if the parts have no names."""
+    host = v.account.host
+    worst = max(COMPUTE_STAGES, key=lambda s: round(host[s], 6))
+    return None if v.account_rank.main.unnamed_compute or host[worst] <= 0 else worst
+
+
+def _lines(v: View) -> Iterator[Part]:
+    """The lines of the account under the names of the verdict."""
+    a, rank = v.account, v.account_rank
+    gpu, whole = uses_device(rank), max(a.whole_s, 1e-9)
+    for line in LINES:
+        seconds, ident, stage, of = a.seconds[line], line, None, None
+        if line == "input":
+            stage = _input_stage(rank)
+        elif line in {"transfer", "comm", "checkpoint"}:
+            stage = line
+        elif line == "device" and exact_device(rank) and (exact := device_shares(rank)) is not None:
+            stage = exact.kind
+        elif line == "host":
+            ident, stage = "host" if gpu else "compute", host_stage(v)
+        elif line == "peers":
+            ident = "straggler"
+            if v.straggler is not None:
+                late = v.straggler
+                stage, of = None if late.stage == "unexplained" else late.stage, late.rank.number
+        elif line == "own_code":
+            if a.annotated_s > MAJORITY * seconds:
+                ident, stage = "other", user_event(rank)
+            else:
+                stage = next(iter(own_code_places(rank)), None)
+        elif line == "unexplained":
+            ident = "unseen"
+        if line in {"own_code", "unexplained"} and a.between_of(line) > MAJORITY * seconds:
+            seconds -= a.between_of(line)  # most of it lies between steps: that is a part of its own
+        yield Part(ident, stage, seconds, seconds / whole, rank=of)
+
+
+def _of_run(v: View) -> Iterator[Part]:
+    """What happens outside of the account's time, or would not be named by a line."""
+    phases, a = v.rank.main.phases, v.account
+    outside = v.rank.main.outside
+    evaluation = phases.evaluation_us / 1e6
+    if evaluation > a.seconds["evaluation"]:
+        yield Part("evaluation", None, evaluation, v.of_run(evaluation), True)
+    compilation = phases.compilation_us / 1e6
+    yield Part("compilation", None, compilation, v.of_run(compilation), True)
+    s = STAGE_INDEX["checkpoint"]
+    after = int(outside[s]) - int(v.rank.main.spent.between[s])
+    if after > 0:
+        seconds = a.seconds["checkpoint"] + after / 1e6
+        yield Part("checkpoint", "checkpoint", seconds, v.of_run(seconds), True)
+    between = between_seconds(v.rank)
+    yield Part("between_steps", None, between, v.of_run(between), True)
+    startup = (phases.startup_us + phases.restarts_us) / 1e6
+    unrecorded = phases.unrecorded_us / 1e6
+    if unrecorded <= MAJORITY * v.run_s:  # a short run of a program that imports much is not bound by that
+        startup -= unrecorded
+    yield Part("startup", startup_stage(v.rank), startup, v.of_run(startup), True)
+
+
+def candidates(v: View) -> list[Part]:
+    """All parts, the most expensive first; of each kind the larger one.
+
+    What the largest line is about stays that line, even if the run has more of it before or after.
+    """
+    found = {part.id: part for part in _lines(v)}
+    for part in _of_run(v):
+        known = found.get(part.id)
+        if known is None or (part.seconds > known.seconds and line_of_part(part.id) != v.account.largest):
+            found[part.id] = part
+    return sorted(found.values(), key=lambda p: (-round(p.seconds, 3), p.of_run))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The winner, and the others worth mentioning."""
+
+    part: Part
+    beside: tuple[Part, ...]
+    compute_share: float  # all of compute, of the account
+    steps: int  # of the account
+    loading_seen: bool = True  # the wait for data could be seen
+
+    @property
+    def alone(self) -> bool:
+        """Compute takes nearly all of the run, and nothing else could hide in it."""
+        # Start-up is not a bottleneck of the steady steps, however long it is.
+        others = any(not p.is_compute and p.id != "startup" for p in self.beside)
+        visible = self.loading_seen and self.part.is_compute
+        return visible and self.compute_share >= COMPUTE_ALONE and not others
+
+    def to_json(self) -> dict[str, Any]:
+        p = self.part
+        return {
+            "id": p.id,
+            "stage": p.stage,
+            "rank": p.rank,
+            "share": round(p.share, 4),
+            "seconds": round(p.seconds, 6),
+        }
+
+
+# The lines of parts with other names.
+_LINE_OF = {
+    "compute": "host",
+    "straggler": "peers",
+    "other": "own_code",
+    "unseen": "unexplained",
+    "dependency": "device",
+}
+
+
+def line_of_part(ident: str) -> str:
+    """The line of the account that a part of the verdict is."""
+    return _LINE_OF.get(ident, ident)
+
+
+def _may_win(v: View, p: Part) -> bool:
+    """Start-up that happens once is the answer only in a short run."""
+    return p.id != "startup" or len(v.rank.main.steps) < SHORT_RUN or repeats(v.rank)
+
+
+def find_bound(v: View | None) -> Bound | None:
+    """None if there are too few steps to judge; a profiler's account of the device is exact with any."""
+    if v is None or (len(v.rank.main.steps) < FEW_STEPS and not exact_device(v.rank)):
+        return None
+    parts = candidates(v)
+    first = next(p for p in parts if _may_win(v, p))
+    startup = next(p for p in parts if p.id == "startup")
+    if _may_win(v, startup) and all(
+        startup.seconds > p.seconds - v.account.restarts.get(line_of_part(p.id), 0.0)
+        for p in parts
+        if p is not startup
+    ):
+        first = startup  # most of what the others take, it takes inside them
+    if first.id == "device" and _mostly_dependency(v.account_rank):
+        first = Part("dependency", None, first.seconds, first.share)
+    beside = tuple(p for p in parts if p.id not in {first.id, "device"} and p.share >= MENTION_SHARE)
+    main = v.account_rank.main
+    seen = not main.auto or "fetch_wait" in main.seen or v.stages_s["own_code"] > 0
+    return Bound(first, beside, v.account.share("host"), v.account.steps, seen)
+
+
+def _mostly_dependency(rank: Rank) -> bool:
+    """Whether the work queued on the device mostly waited for another stream; only a profiler can tell."""
+    sides = rank.main.devices
+    exact = None if sides is None else sides.profiler
+    return exact is not None and exact.idle["dependency"] > exact.busy_s
