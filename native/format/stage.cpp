@@ -140,6 +140,7 @@ Mark mark_of(std::string_view category, std::string_view name) {
   if (category == "device_time")
     return is_one_of(name, {"transfer", "forward", "backward", "optimizer"}) ? Mark::kDevicePhase : Mark::kNone;
   if (category == "dftracer" && name == "optimizer") return Mark::kOptimizer;
+  if (category == "checkpoint" && name == "restart") return Mark::kRestore;
   return Mark::kNone;
 }
 

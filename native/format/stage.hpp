@@ -55,6 +55,7 @@ enum class Mark : uint8_t {
   kCompile,
   kDevicePhase,  // the device went through a phase that uses it
   kOptimizer,    // one was made; the event says which rank the process has
+  kRestore,      // a checkpoint
 };
 
 struct EventKind {

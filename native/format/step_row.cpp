@@ -122,7 +122,7 @@ std::string row_column(size_t column) {
   return kLast[column - kRowStageCount];
 }
 
-std::string row_facts(const RunRecord& run, int64_t pid) {
+std::string row_facts(const RunRecord& run, int64_t pid, const std::vector<std::pair<std::string, std::string>>& more) {
   std::string out = "{\"format\":1,\"columns\":[";
   for (size_t i = 0; i < kRowColumns; ++i) {
     if (i) out += ',';
@@ -132,6 +132,12 @@ std::string row_facts(const RunRecord& run, int64_t pid) {
   append_int(out, pid);
   out += ",\"run\":";
   append_json_string(out, run.id);
+  for (auto& [key, value] : more) {
+    out += ',';
+    append_json_string(out, key);
+    out += ':';
+    append_json_string(out, value);
+  }
   return out + run_arguments(run);
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "api.hpp"
@@ -35,6 +36,7 @@ enum RowFlag : int64_t {
   kRowByUpdates = 64,     // from one `compute.step` to the next, in a program without a loader
   kRowCut = 128,          // it had more events than are kept: its stages are known in part
   kRowDevice = 256,       // `device_busy_us` is known
+  kRowRestores = 512,     // a checkpoint was restored in it, by its own thread
   kRowThread = 1 << 12,   // from this bit on: which of the threads with steps, in the order of their first
 };
 
@@ -61,7 +63,8 @@ static_assert(kRowColumns == 24);
 DFT_API std::string row_column(size_t column);
 
 // What a file of rows says about its process, as JSON without the last brace: a rank may be told later.
-std::string row_facts(const RunRecord& run, int64_t pid);
+// `more`: what the user says about the run, keys and values.
+std::string row_facts(const RunRecord& run, int64_t pid, const std::vector<std::pair<std::string, std::string>>& more);
 
 inline constexpr size_t kRowBlockHeader = 12;
 inline constexpr size_t kMostRowsInBlock = 256;  // at most 243 bytes each

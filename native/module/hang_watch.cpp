@@ -22,6 +22,7 @@
 #include "module/own_code.hpp"
 #include "module/process_stacks.hpp"
 #include "module/stack_reader.hpp"
+#include "record/descriptors.hpp"
 #include "record/progress.hpp"
 #include "record/quiet_writes.hpp"
 #include "session/session.hpp"
@@ -352,9 +353,8 @@ std::string seconds_text(int64_t ns) {
 
 void say(const std::string& text) {
   std::string line = "dftracer: " + text + "\n";
-  QuietWrites quiet;
-  ssize_t ignored = write(2, line.data(), line.size());
-  (void)ignored;
+  iovec piece{line.data(), line.size()};
+  write_to_stderr(&piece, 1);
 }
 
 std::string Watch::sentence(const Seen& seen, int64_t idle, const std::string& where, const std::string& file,

@@ -21,6 +21,13 @@ inline uint64_t monotonic_ns() {
   return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
 }
 
+// The calling thread's.
+inline uint64_t thread_cpu_ns() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
+}
+
 __attribute__((always_inline)) inline uint64_t ticks() {
 #if defined(__x86_64__)
   if (__builtin_expect(g_cpu_ticks, 1)) return __rdtsc();

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "record/descriptors.hpp"
 #include "record/names.hpp"
 #include "record/process_life.hpp"
 #include "record/quiet_writes.hpp"
@@ -58,7 +57,7 @@ bool RingFile::create_at(const std::string& path, const Layout& layout) {
   }
   device_ = st.st_dev;
   inode_ = st.st_ino;
-  fd_ = fd;
+  fd_.set(fd);
   header_ = static_cast<FileHeader*>(at);
   mapped_ = layout.rings;
   path_ = path;
@@ -68,15 +67,17 @@ bool RingFile::create_at(const std::string& path, const Layout& layout) {
 
 bool RingFile::owns_descriptor() const {
   struct stat st;
-  return fd_ >= 0 && fstat(fd_, &st) == 0 && uint64_t(st.st_dev) == device_ && uint64_t(st.st_ino) == inode_;
+  int fd = fd_.get();
+  return fd >= 0 && fstat(fd, &st) == 0 && uint64_t(st.st_dev) == device_ && uint64_t(st.st_ino) == inode_;
 }
 
-// The program may have closed our descriptor (os.closerange, daemonising) and reused the number for its own file.
-bool RingFile::reopen_if_stolen() {
+// Another thread's table may have it, or the program closed our descriptor (os.closerange, daemonising) and may have
+// reused the number for its own file.
+bool RingFile::reopen_if_missing() {
   if (owns_descriptor()) return true;
   int fd = open_high_fd(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
-  fd_ = fd;
+  fd_.set(fd);
   return owns_descriptor();
 }
 
@@ -118,8 +119,8 @@ bool RingFile::create(const std::vector<std::string>& directories, const std::st
 void RingFile::reserve_rest() {
   FileHeader* h = header_;
   uint64_t whole = h->rings_offset - h->spool_offset;
-  if (fd_ < 0 || h->spool_capacity == whole) return;
-  if (!reopen_if_stolen() || !reserve_blocks(fd_, h->names_offset, h->rings_offset - h->names_offset)) return;
+  if (path_.empty() || h->spool_capacity == whole) return;
+  if (!reopen_if_missing() || !reserve_blocks(fd_.get(), h->names_offset, h->rings_offset - h->names_offset)) return;
   h->spool_capacity = whole;
   std::lock_guard lock(names_mutex());
   h->names_capacity = kNamesCapacity;
@@ -139,8 +140,8 @@ MappedRing RingFile::map_ring(uint64_t offset) const {
     // An old size of 0 makes a second mapping of the same shared pages.
     if (first != MAP_FAILED) second = mremap(base + kPage, 0, capacity, MREMAP_MAYMOVE | MREMAP_FIXED, again);
   } else {
-    first = mmap(base, kPage + capacity, kBoth, MAP_SHARED | MAP_FIXED, fd_, off_t(offset));
-    second = mmap(again, capacity, kBoth, MAP_SHARED | MAP_FIXED, fd_, off_t(offset + kPage));
+    first = mmap(base, kPage + capacity, kBoth, MAP_SHARED | MAP_FIXED, fd_.get(), off_t(offset));
+    second = mmap(again, capacity, kBoth, MAP_SHARED | MAP_FIXED, fd_.get(), off_t(offset + kPage));
   }
   if (first == MAP_FAILED || second == MAP_FAILED) {
     munmap(base, kPage + 2 * capacity);
@@ -159,17 +160,17 @@ bool RingFile::add_private_ring(MappedRing* out) {
 }
 
 bool RingFile::add_ring(MappedRing* out) {
-  if (fd_ < 0) return add_private_ring(out);
+  if (path_.empty()) return add_private_ring(out);
   uint64_t index = header_->ring_count.load(std::memory_order_relaxed);
   uint64_t capacity = header_->ring_capacity;
   uint64_t offset = header_->rings_offset + index * (kPage + capacity);
   uint64_t piece = std::min(capacity, kFirstRingPiece);
   // Its last page gives the file its size; everything between is a hole until the ring gets there.
-  if (!reopen_if_stolen() || !reserve_blocks(fd_, offset + capacity, kPage)) return false;
-  if (fallocate(fd_, 0, off_t(offset), off_t(kPage + piece)) != 0) {
+  if (!reopen_if_missing() || !reserve_blocks(fd_.get(), offset + capacity, kPage)) return false;
+  if (fallocate(fd_.get(), 0, off_t(offset), off_t(kPage + piece)) != 0) {
     // A file system that cannot do this at once cannot do it in pieces either, while a thread is already writing.
     piece = capacity;
-    if (!reserve_blocks(fd_, offset, kPage + capacity)) return false;
+    if (!reserve_blocks(fd_.get(), offset, kPage + capacity)) return false;
   }
   MappedRing ring = map_ring(offset);
   if (!ring.header) return false;
@@ -185,7 +186,8 @@ bool RingFile::extend(RingHeader* ring, uint64_t upto) {
   uint64_t from = ring->reserved.load(std::memory_order_relaxed);
   upto = std::min(upto, capacity);
   if (from >= upto) return true;
-  if (!reopen_if_stolen() || fallocate(fd_, 0, off_t(ring->offset + from), off_t(upto - from)) != 0) return false;
+  if (!reopen_if_missing() || fallocate(fd_.get(), 0, off_t(ring->offset + from), off_t(upto - from)) != 0)
+    return false;
   uint64_t reached = upto == capacity ? kAllReserved : upto;
   while (from < reached && !ring->reserved.compare_exchange_weak(from, reached, std::memory_order_release)) {
   }
@@ -197,8 +199,8 @@ void RingFile::unlink_file() {
 }
 
 void RingFile::abandon() {
-  if (owns_descriptor()) close(fd_);
-  fd_ = -1;
+  if (owns_descriptor()) close(fd_.get());
+  fd_.forget();
 }
 
 void RingFile::unmap_ring(const MappedRing& ring) { munmap(ring.header, kPage + 2 * ring.capacity); }
@@ -210,7 +212,7 @@ void RingFile::unmap(const std::vector<MappedRing>& rings) {
 }
 
 RingFile::~RingFile() {
-  if (owns_descriptor()) close(fd_);
+  if (owns_descriptor()) close(fd_.get());
 }
 
 }  // namespace dft

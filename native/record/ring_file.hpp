@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "record/descriptors.hpp"
 #include "record/record.hpp"
 
 namespace dft {
@@ -34,6 +35,9 @@ class RingFile {
   void unlink_file();
   // In the child of a fork: the file is the parent's.
   void abandon();
+  // Its descriptor, -1 if it has none: for a thread that takes its own, and then says that it has kept this one.
+  int descriptor() const { return owns_descriptor() ? fd_.get() : -1; }
+  void keep_descriptor(int fd) { fd_.set(fd); }
   void unmap_ring(const MappedRing& ring);
   void unmap(const std::vector<MappedRing>& rings);
   ~RingFile();
@@ -48,7 +52,7 @@ class RingFile {
  private:
   bool create_in_memory(uint64_t first_size);
   bool owns_descriptor() const;
-  bool reopen_if_stolen();
+  bool reopen_if_missing();
   struct Layout {
     uint64_t names, spool, rings;  // offsets
     uint64_t first_spool;
@@ -57,7 +61,7 @@ class RingFile {
   MappedRing map_ring(uint64_t offset) const;
   FileHeader* header_ = nullptr;
   uint64_t mapped_ = 0;
-  std::atomic<int> fd_{-1};  // rings are extended by their threads
+  FileNumbers fd_;  // rings are extended by their threads
   uint64_t device_ = 0, inode_ = 0;
   std::atomic<bool> private_ring_{false};
   std::string path_;

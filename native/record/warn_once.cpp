@@ -1,12 +1,9 @@
 #include "record/warn_once.hpp"
 
-#include <sys/uio.h>
-#include <unistd.h>
-
 #include <new>
 #include <set>
 
-#include "record/quiet_writes.hpp"
+#include "record/descriptors.hpp"
 
 namespace dft {
 namespace {
@@ -29,13 +26,11 @@ void warn_once(const std::string& text) {
   } catch (const std::bad_alloc&) {
     return;  // without memory for it, it could not be said only once
   }
-  QuietWrites quiet;
   // Without a copy: this may be about memory.
   iovec line[] = {{const_cast<char*>("dftracer: "), 10},
                   {const_cast<char*>(text.data()), text.size()},
                   {const_cast<char*>("\n"), 1}};
-  ssize_t ignored = writev(2, line, 3);
-  (void)ignored;
+  write_to_stderr(line, 3);
 }
 
 }  // namespace dft

@@ -12,6 +12,8 @@
 
 #include "format/arguments.hpp"
 #include "format/md5.hpp"
+#include "record/clock.hpp"
+#include "record/descriptors.hpp"
 #include "record/ring_place.hpp"
 
 namespace dft {
@@ -27,23 +29,21 @@ constexpr uint64_t kLongestPause = 30;  // intervals
 
 std::atomic<uint32_t> g_missing{0};
 
-uint64_t thread_cpu_ns() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
-}
-
 struct Slot {
   std::atomic<uint64_t> key, holder, used_ns;
 };
 
 constexpr size_t kSlots = 128;
 constexpr size_t kTableSize = 4096;
-static_assert(sizeof(Slot) * kSlots <= kTableSize);
+struct LeaseTable {
+  Slot slots[kSlots];
+  std::atomic<uint64_t> changing_since_ns;  // 0: nobody takes one over
+};
+static_assert(sizeof(LeaseTable) <= kTableSize);
 
 // Shared by the processes of this user on this host. Mapped once: children of a fork use the same.
-Slot* lease_table() {
-  static Slot* const table = []() -> Slot* {
+LeaseTable* lease_table() {
+  static LeaseTable* const table = []() -> LeaseTable* {
     std::string directory = own_ring_directory(true);
     if (directory.empty()) return nullptr;
     std::string path = directory + "/leases";
@@ -54,10 +54,35 @@ Slot* lease_table() {
     bool usable = fstat(fd, &st) == 0 && is_private_file(st) && posix_fallocate(fd, 0, kTableSize) == 0;
     void* at = usable ? mmap(nullptr, kTableSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
     close(fd);
-    return at == MAP_FAILED ? nullptr : static_cast<Slot*>(at);
+    return at == MAP_FAILED ? nullptr : static_cast<LeaseTable*>(at);
   }();
   return table;
 }
+
+// One process at a time; a process that was killed meanwhile does not hold up the others for long.
+class TableLock {
+ public:
+  TableLock(LeaseTable* table, uint64_t now) : word_(table->changing_since_ns), mine_(now | 1) {
+    constexpr int kTries = 20;
+    for (int i = 0; i < kTries && !held_; ++i) {
+      uint64_t since = word_.load();
+      bool free = since == 0 || now > since + 1000 * kMillisecond || since > now + 1000 * kMillisecond;
+      held_ = free && word_.compare_exchange_strong(since, mine_);
+      if (!held_) usleep(50);
+    }
+  }
+  ~TableLock() {
+    if (held_) word_.compare_exchange_strong(mine_, 0);
+  }
+  TableLock(const TableLock&) = delete;
+  TableLock& operator=(const TableLock&) = delete;
+  bool held() const { return held_; }
+
+ private:
+  std::atomic<uint64_t>& word_;
+  uint64_t mine_;
+  bool held_ = false;
+};
 
 uint64_t number_of(const std::string& text) { return strtoull(short_hash(text).c_str(), nullptr, 16) | 1; }
 
@@ -66,32 +91,40 @@ uint64_t number_of(const std::string& text) { return strtoull(short_hash(text).c
 Lease::Lease(const std::string& name, const std::string& holder) : key_(number_of(name)), holder_(number_of(holder)) {}
 
 bool Lease::take(uint64_t now, uint64_t silence_ns) {
-  Slot* table = lease_table();
+  LeaseTable* table = lease_table();
   if (!table) return false;
+  auto slot = [&](size_t i) { return &table->slots[(key_ + i) % kSlots]; };
+  auto with_the_key = [&]() -> Slot* {
+    for (size_t i = 0; i < kSlots; ++i)
+      if (slot(i)->key.load() == key_) return slot(i);
+    return nullptr;
+  };
   auto silent = [&](const Slot& s) {
     uint64_t used = s.used_ns.load();
     return used > now + silence_ns || now > used + silence_ns;
   };
-  // The first slot with the key decides; two processes that began at the same moment may have written one each.
-  Slot* mine = nullptr;
-  for (size_t i = 0; i < kSlots && !mine; ++i)
-    if (Slot* s = &table[(key_ + i) % kSlots]; s->key.load() == key_) mine = s;
-  for (size_t i = 0; i < kSlots && !mine; ++i)
-    if (Slot* s = &table[(key_ + i) % kSlots]; silent(*s)) mine = s;
-  if (!mine) return false;
-  uint64_t holder = mine->holder.load();
-  if (holder != holder_ || mine->key.load() != key_) {
-    if (!silent(*mine) || !mine->holder.compare_exchange_strong(holder, holder_)) return false;
+  Slot* mine = with_the_key();
+  if (!mine || mine->holder.load() != holder_) {
+    if (mine && !silent(*mine)) return false;
+    TableLock lock(table, now);
+    if (!lock.held()) return false;  // there will be another sample
+    mine = with_the_key();
+    for (size_t i = 0; i < kSlots && !mine; ++i)
+      if (silent(*slot(i))) mine = slot(i);
+    if (!mine || !silent(*mine)) return false;
     mine->key.store(key_);
+    mine->holder.store(holder_);
   }
   mine->used_ns.store(now);
   return true;
 }
 
 void Lease::release() {
-  Slot* table = lease_table();
-  for (size_t i = 0; table && i < kSlots; ++i)
-    if (table[i].key.load() == key_ && table[i].holder.load() == holder_) table[i].used_ns.store(0);
+  LeaseTable* table = lease_table();
+  for (size_t i = 0; table && i < kSlots; ++i) {
+    Slot& s = table->slots[i];
+    if (s.key.load() == key_ && s.holder.load() == holder_) s.used_ns.store(0);
+  }
 }
 
 Counters::Counters(Options options, uint64_t now)
@@ -149,16 +182,24 @@ void Counters::read_host(uint64_t now, std::vector<Counter>* out) {
   next_host_ns_ = now + pause_ns(thread_cpu_ns() - before, kHostShare) - slack_ns();
 }
 
-void Counters::read_devices(uint64_t now, std::vector<Counter>* out) {
+void Counters::read_devices(uint64_t now, GpuThread& gpus, std::vector<Counter>* out) {
   // A forked child must not use the parent's connection to the driver.
   if (options_.forked || !nvml_.driver_loaded() || !chosen(&gpu_, now) || now < next_device_ns_) return;
-  nvml_.load();
-  uint64_t before = thread_cpu_ns();
-  nvml_.sample(out);
-  next_device_ns_ = now + pause_ns(thread_cpu_ns() - before, kDeviceShare) - slack_ns();
+  GpuThread::Answer answer;
+  if (has_own_descriptors()) {
+    if (!gpus.running()) return gpus.want();
+    gpus.ask(&answer);
+  } else {
+    nvml_.load();
+    uint64_t before = thread_cpu_ns();
+    nvml_.sample(&answer.counters);
+    answer.cost_ns = thread_cpu_ns() - before;
+  }
+  for (Counter& counter : answer.counters) out->push_back(std::move(counter));
+  next_device_ns_ = now + pause_ns(answer.cost_ns, kDeviceShare) - slack_ns();
 }
 
-std::vector<Counters::Sample> Counters::take(uint64_t now, bool last) {
+std::vector<Counters::Sample> Counters::take(uint64_t now, GpuThread& gpus, bool last) {
   std::vector<Sample> out;
   if (last && !written_) return out;
   bool first = !begun_;
@@ -171,7 +212,7 @@ std::vector<Counters::Sample> Counters::take(uint64_t now, bool last) {
   Sample sample{now, {}};
   read_process(now, &sample.counters);
   read_host(now, &sample.counters);
-  read_devices(now, &sample.counters);
+  read_devices(now, gpus, &sample.counters);
   g_missing.store(machine_.missing(), std::memory_order_relaxed);
   (first ? first_ : out).push_back(std::move(sample));
   return out;

@@ -7,6 +7,7 @@
 
 #include "record/machine.hpp"
 #include "record/nvml.hpp"
+#include "session/gpu_thread.hpp"
 
 namespace dft {
 
@@ -45,14 +46,14 @@ class Counters {
     uint64_t at_ns;
     std::vector<Counter> counters;
   };
-  std::vector<Sample> take(uint64_t now_ns, bool last = false);
+  std::vector<Sample> take(uint64_t now_ns, GpuThread& gpus, bool last = false);
 
  private:
   void begin();
   bool chosen(Lease* lease, uint64_t now_ns) const;
   void read_process(uint64_t now_ns, std::vector<Counter>* out);
   void read_host(uint64_t now_ns, std::vector<Counter>* out);
-  void read_devices(uint64_t now_ns, std::vector<Counter>* out);
+  void read_devices(uint64_t now_ns, GpuThread& gpus, std::vector<Counter>* out);
   uint64_t pause_ns(uint64_t cost_ns, uint64_t share) const;
   uint64_t slack_ns() const;
 

@@ -42,7 +42,7 @@ bool other_threads() {
   bool writing = s && s->thread_running;
   // ThreadSanitizer has its own thread besides the program's first, and counts our writer like any other.
   if (thread_sanitizer()) return writing || threads > 2;
-  return threads > (writing ? 2 : 1);
+  return threads > 1 + int(writing) + int(writing && s->gpus.running());
 }
 
 // Takes the state's mutex, and if needed the writer's rest with it. The writer takes the first while it holds the

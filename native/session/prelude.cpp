@@ -115,7 +115,10 @@ Prelude make_prelude(Session* s) {
                 python_version(),
                 joined(words, ' ').substr(0, kLongestCommand)};
   metadata(kRunKind, kRunKind, run.id, run_arguments(run));
-  s->writer.set_row_facts(row_facts(run, pid), int64_t(process_start_us(*s, start_us)));
+  std::vector<std::pair<std::string, std::string>> named;  // by the user: name, tags, commit
+  for (auto& fact : s->settings.facts)
+    if (fact.first.starts_with("run_")) named.push_back(fact);
+  s->writer.set_row_facts(row_facts(run, pid, named), int64_t(process_start_us(*s, start_us)));
   metadata("thread_name", std::to_string(pid), "thread_name");
   metadata("FH", cwd, short_hash(cwd));
   metadata("SH", command, short_hash(command));

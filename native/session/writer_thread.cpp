@@ -12,6 +12,7 @@
 #include "intercept/intercept.hpp"
 #include "intercept/io_record.hpp"
 #include "intercept/patcher.hpp"
+#include "record/descriptors.hpp"
 #include "record/sanitizer.hpp"
 #include "session/futex.hpp"
 #include "session/threads.hpp"
@@ -25,12 +26,6 @@ constexpr uint64_t kCalibrationNs = 1000000;
 constexpr uint64_t kShortCalibrationNs = 200000;  // enough for the few events of a short process
 enum Stop : uint32_t { kGoOn, kEnd, kPause };
 constexpr int kIdleRoundsBeforeDoze = 3;
-
-uint64_t thread_cpu_ns() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
-}
 
 bool is_lookup(const Record& r) {
   switch (Call(reinterpret_cast<const IoPayload*>(r.payload())->call)) {
@@ -96,7 +91,7 @@ void add_counters(Session* s, bool last) {
   uint64_t now = monotonic_ns();
   if (!s->counters || (!last && !s->counters->due(now))) return;
   FileHeader* h = s->header();
-  auto samples = s->counters->take(now, last);
+  auto samples = s->counters->take(now, s->gpus, last);
   if (samples.empty() || !s->writer.ensure_open()) return;
   for (const Counters::Sample& sample : samples) {
     uint64_t ts = (sample.at_ns + s->clock.epoch_offset()) / 1000;
@@ -185,10 +180,17 @@ bool serve(Session* s, uint32_t wanted, bool force) try {
   return false;
 }
 
+// What the writer opens must never stand, even for a moment, where the program expects its own.
+void take_descriptors(Session* s) {
+  std::lock_guard lock(s->writer_mutex);
+  s->writer.take_descriptors();
+}
+
 void* writer_main(void* p) {
   auto* s = static_cast<Session*>(p);
   pthread_setname_np(pthread_self(), "dftracer");
   tls_io_off = 1;
+  take_descriptors(s);
   calibrate(s, kCalibrationNs);
   std::lock_guard at_work(state().writer_at_work);
   s->writer_begun.store(true);
@@ -204,6 +206,7 @@ void* writer_main(void* p) {
     bool news = anything_recorded(s);
     bool written = serve(s, wanted, flushing || !s->woken_early);
     resting = resting && !news && written;
+    g_doze.store(s->gpus.wanted());  // the program's next record starts that thread
     idle = news || (s->writer.has_open_tail() && !resting) || !written ? 0 : idle + 1;
     if (idle >= kIdleRoundsBeforeDoze || resting) {
       doze(s);
@@ -225,14 +228,7 @@ void* writer_main(void* p) {
   return nullptr;
 }
 
-bool join_writer(Session* s, uint64_t ms) {
-  timespec deadline;
-  syscall(SYS_clock_gettime, CLOCK_REALTIME, &deadline);  // the kernel's, whatever the program is told
-  uint64_t ns = uint64_t(deadline.tv_nsec) + ms % 1000 * 1000000;
-  deadline.tv_sec += time_t(ms / 1000 + ns / 1000000000);
-  deadline.tv_nsec = long(ns % 1000000000);
-  return pthread_timedjoin_np(s->thread, nullptr, &deadline) == 0;
-}
+bool join_writer(Session* s, uint64_t ms) { return join_within(s->thread, ms); }
 
 void start_if_due(Session* s) {
   constexpr uint64_t kAloneBytes = 32 << 10;
@@ -247,6 +243,17 @@ void start_if_due(Session* s) {
     start_writer_thread(s);
   } catch (const std::bad_alloc&) {
     s->thread_due_ns.store(monotonic_ns() + kAloneNs);  // until then the ring has room
+  }
+}
+
+void start_gpu_thread(Session* s) {
+  if (in_a_handler()) return;
+  std::unique_lock lock(state().mutex, std::try_to_lock);
+  if (!lock.owns_lock() || state().session != s || !s->thread_running.load() || !s->gpus.wanted()) return;
+  try {
+    s->gpus.start();
+  } catch (const std::bad_alloc&) {
+    // The writer will ask for it again.
   }
 }
 
@@ -301,9 +308,9 @@ bool start_writer_thread(Session* s) {
   if (s->thread_leaving && !join_writer(s, 0)) return false;
   s->thread_leaving = false;
   s->stop.store(0);
-  // By the program's own thread, not by the writer: the writer could open the file while a shell rearranges its
-  // low descriptors, and briefly occupy one of them.
-  if (s->begun_for_io) s->writer.ensure_open();
+  // By the program's own thread, not by a writer that shares its descriptors: the writer could open the file while a
+  // shell rearranges its low descriptors, and briefly occupy one of them.
+  if (s->begun_for_io && !can_have_own_descriptors()) s->writer.ensure_open();
   s->rings.reserve_rest();
   // No signal of the program is ever delivered to our thread.
   sigset_t all, before;
@@ -336,6 +343,7 @@ void pause_writer(Session* s, uint64_t for_ns) {
   s->wake.fetch_add(1);
   futex_wake(&s->wake, 1);
   s->thread_leaving = !join_writer(s, kPatienceMs);
+  if (!s->thread_leaving) s->gpus.stop();
   s->thread_due_ns.store(monotonic_ns() + for_ns);
   g_doze.store(1);
   s->thread_running.store(false);
@@ -365,7 +373,9 @@ void stop_writer(Session* s) {
   s->stop.store(kEnd);
   s->wake.fetch_add(1);
   futex_wake(&s->wake, 1);
-  if (!join_writer(s, kShutdownSeconds * 1000)) {
+  if (join_writer(s, kShutdownSeconds * 1000)) {
+    s->gpus.stop();
+  } else {
     warn_once("the trace could not be finished in time; the next reader completes it from " + s->rings.path());
     s->abandoned = true;
   }
@@ -378,6 +388,7 @@ void wake_writer() {
     start_if_due(s);
     return;
   }
+  if (s->gpus.wanted()) start_gpu_thread(s);
   s->wake.fetch_add(1, std::memory_order_seq_cst);
   if (s->sleeping.load(std::memory_order_seq_cst)) futex_wake(&s->wake, 1);
 }

@@ -240,6 +240,9 @@ void RowMaker::note(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_u
     case Mark::kCompile:
       if (t.compile.size() < kMostMarks) t.compile.emplace_back(start, end);
       break;
+    case Mark::kRestore:
+      if (t.restores.size() < kMostMarks) t.restores.push_back(start);
+      break;
     default: break;
   }
 }
@@ -407,6 +410,8 @@ StepRow RowMaker::row_of(const Thread& t, const Seen& seen, int64_t from, int64_
     if (!evaluated) row.samples += first->samples;
   }
   if (t.cut) row.flags |= kRowCut;
+  if (std::any_of(t.restores.begin(), t.restores.end(), [&](int64_t at) { return at >= from && at < to; }))
+    row.flags |= kRowRestores;
   return row;
 }
 
@@ -484,6 +489,7 @@ void RowMaker::forget(Thread& t) {
   }
   t.compile.erase(std::remove_if(t.compile.begin(), t.compile.end(), over), t.compile.end());
   t.inner.erase(std::remove_if(t.inner.begin(), t.inner.end(), over), t.inner.end());
+  forget_before(t.restores, t.last_end);
   if (!longest) return;
   evaluations_.erase(std::remove_if(evaluations_.begin(), evaluations_.end(), over), evaluations_.end());
   forget_before(learns_, t.last_end);

@@ -72,6 +72,7 @@ class RowMaker {
     std::vector<Wait> waits;
     std::vector<Body> bodies;
     std::vector<std::pair<int64_t, int64_t>> compile, inner;  // inner: loops inside a step
+    std::vector<int64_t> restores;                            // when checkpoints began to be restored
     uint16_t outer_level = UINT16_MAX;                        // of annotated bodies
     int64_t number = -1;                                      // of the threads with steps
     int64_t last_end = 0, last_count = 0, rows = 0;

@@ -9,7 +9,6 @@
 #include <climits>
 #include <cstring>
 
-#include "record/descriptors.hpp"
 #include "record/quiet_writes.hpp"
 
 namespace dft {
@@ -71,7 +70,8 @@ bool TraceFile::create(const std::string& path) {
   }
   // Tells readers and movers that the owner is alive; nothing depends on it if there are no locks.
   flock(fd, LOCK_EX | LOCK_NB);
-  fd_ = fd;
+  fd_.set(fd);
+  open_ = true;
   device_ = st.st_dev;
   inode_ = st.st_ino;
   path_ = path;
@@ -90,10 +90,17 @@ void TraceFile::rename_to(const std::string& path) {
   if (path != path_ && rename_exclusively(path_, path) == 0) path_ = path;
 }
 
-bool TraceFile::reopen_if_stolen() {
+bool TraceFile::owns_descriptor() const {
   struct stat st;
-  if (fstat(fd_, &st) == 0 && uint64_t(st.st_dev) == device_ && uint64_t(st.st_ino) == inode_) return true;
-  // The program closed our descriptor (os.closerange, daemonising) and may have reused the number for its own file.
+  int fd = fd_.get();
+  return open_ && fd >= 0 && fstat(fd, &st) == 0 && uint64_t(st.st_dev) == device_ && uint64_t(st.st_ino) == inode_;
+}
+
+// Another thread's table may have it, or the program closed our descriptor (os.closerange, daemonising) and may have
+// reused the number for its own file.
+bool TraceFile::reopen_if_missing() {
+  if (owns_descriptor()) return true;
+  struct stat st;
   int fd = open_high_fd(path_.c_str(), O_RDWR);
   if (fd < 0) return false;
   if (fstat(fd, &st) != 0 || uint64_t(st.st_dev) != device_ || uint64_t(st.st_ino) != inode_) {
@@ -102,23 +109,23 @@ bool TraceFile::reopen_if_stolen() {
     return false;
   }
   flock(fd, LOCK_EX | LOCK_NB);
-  fd_ = fd;
+  fd_.set(fd);
   return true;
 }
 
 bool TraceFile::write_at(uint64_t offset, std::string_view bytes) {
-  if (!reopen_if_stolen()) {
+  if (!reopen_if_missing()) {
     error_ = path_ + ": " + strerror(errno);
     return false;
   }
   QuietWrites quiet;
   size_t done = 0;
   while (done < bytes.size()) {
-    ssize_t n = pwrite(fd_, bytes.data() + done, bytes.size() - done, off_t(offset + done));
+    ssize_t n = pwrite(fd_.get(), bytes.data() + done, bytes.size() - done, off_t(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       error_ = path_ + ": " + strerror(n < 0 ? errno : ENOSPC);
-      if (ftruncate(fd_, off_t(offset)) != 0) error_ += " (and cannot remove the partially written data)";
+      if (ftruncate(fd_.get(), off_t(offset)) != 0) error_ += " (and cannot remove the partially written data)";
       return false;
     }
     done += size_t(n);
@@ -126,17 +133,17 @@ bool TraceFile::write_at(uint64_t offset, std::string_view bytes) {
   return true;
 }
 
-bool TraceFile::truncate(uint64_t size) { return reopen_if_stolen() && ftruncate(fd_, off_t(size)) == 0; }
+bool TraceFile::truncate(uint64_t size) { return reopen_if_missing() && ftruncate(fd_.get(), off_t(size)) == 0; }
 
 bool TraceFile::vanished() const {
   struct stat st;
-  return fd_ >= 0 && fstat(fd_, &st) == 0 && uint64_t(st.st_ino) == inode_ && st.st_nlink == 0;
+  return owns_descriptor() && fstat(fd_.get(), &st) == 0 && st.st_nlink == 0;
 }
 
 void TraceFile::close() {
-  struct stat st;
-  if (fd_ >= 0 && fstat(fd_, &st) == 0 && uint64_t(st.st_ino) == inode_) ::close(fd_);
-  fd_ = -1;
+  if (owns_descriptor()) ::close(fd_.get());
+  fd_.forget();
+  open_ = false;
 }
 
 }  // namespace dft

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "record/descriptors.hpp"
 #include "write/name_claim.hpp"
 
 namespace dft {
@@ -44,17 +45,22 @@ class TraceFile {
   // Truncates the file to `size`.
   bool truncate(uint64_t size);
   void close();
+  // As for a ring file.
+  int descriptor() const { return owns_descriptor() ? fd_.get() : -1; }
+  void keep_descriptor(int fd) { fd_.set(fd); }
   // The file was removed while in use; writes are lost.
   bool vanished() const;
 
   FileId id() const { return {device_, inode_}; }
-  bool is_open() const { return fd_ >= 0; }
+  bool is_open() const { return open_; }
   const std::string& path() const { return path_; }
   const std::string& error() const { return error_; }
 
  private:
-  bool reopen_if_stolen();
-  int fd_ = -1;
+  bool owns_descriptor() const;
+  bool reopen_if_missing();
+  FileNumbers fd_;
+  bool open_ = false;
   uint64_t device_ = 0, inode_ = 0;
   std::string path_, error_;
 };

@@ -19,6 +19,14 @@ void Writer::set_target(std::string requested_path, std::string fallback_path, C
   claimant_ = std::move(claimant);
 }
 
+void Writer::take_descriptors() {
+  int ring = rings_.descriptor(), file = file_.descriptor(), rows = row_file_.descriptor();
+  if (!take_own_descriptors({ring, file, rows})) return;
+  rings_.keep_descriptor(ring);
+  file_.keep_descriptor(file);
+  row_file_.keep_descriptor(rows);
+}
+
 bool Writer::ensure_open() { return (file_.is_open() || create_file()) && (named_ || settle_name()); }
 
 bool Writer::create_file() {

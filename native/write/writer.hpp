@@ -50,6 +50,8 @@ class Writer {
   void set_closing_facts(void (*append)(std::string* args)) { closing_facts_ = append; }
   // False if the file system rejects it; every later write tries again.
   bool ensure_open();
+  // The calling thread takes descriptors of its own, and keeps those of the files.
+  void take_descriptors();
   // In the child of a fork: the file is the parent's.
   void abandon() {
     file_.close();

@@ -18,13 +18,36 @@ import pytest
 from dftracer.cli import shipping
 from dftracer.cli.main import main
 from dftracer.cli.shipping import NOTE, Shipper
-from dftracer.format.files import find_files
+from dftracer.format.files import find_files, find_rows
 from dftracer.load import Trace
+from dftracer.load.files import here as brought_here
+from dftracer.load.rows import parse_rows, read_row_files
 from dftracer.load.synthetic import training_run
 from support.process import clean_environment
 from support.s3 import Front, environment, store
 
 DFTRACER = [sys.executable, "-m", "dftracer.cli"]
+# Whatever is final is sent at once, however little it is.
+IMPATIENT = [
+    sys.executable,
+    "-c",
+    "import sys; from dftracer.cli import main, shipping; shipping._PATIENCE_S = -1;"
+    " shipping._ROWS_WORTH_SENDING = 0;"
+    " sys.exit(main(sys.argv[1:]))",
+]
+TRAINS = """\
+import itertools, sys, threading, time
+from dftracer.python import ai, dftracer
+log = dftracer.initialize_log(None, None, -1)
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+for i in ai.dataloader.fetch.iter(itertools.count()):
+    ai.update(step=i)
+    with ai.compute.forward:
+        time.sleep(0.002)
+    if over.is_set():
+        break
+"""
 SECRET = "hunter2-Zz9"
 PROGRAM = """\
 import sys, time
@@ -45,11 +68,13 @@ def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _local_bytes(directory: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(directory)): f.read_bytes() for f in find_files([directory])}
+    files = [*find_files([directory]), *map(Path, find_rows([directory]))]
+    return {str(f.relative_to(directory)): f.read_bytes() for f in files}
 
 
 def _read_back(url: str) -> dict[str, bytes]:
-    files = Trace(url).files
+    traces = Trace(url).files
+    files = [*traces, *map(Path, find_rows(brought_here(url)))]
     folder = Path(os.path.commonpath([f.parent for f in files]))
     return {str(f.relative_to(folder)): f.read_bytes() for f in files}
 
@@ -143,14 +168,14 @@ def test_a_part_that_was_not_noted_is_sent_again_under_the_same_name(
 def test_a_running_process_ships_what_is_final_and_keeps_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipping, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(shipping, "_PATIENCE_S", -1.0)
     here = tmp_path / "traces"
     program = (
         "import sys\nfrom dftracer.python import ai, dftracer\n"
         "log = dftracer.initialize_log(None, None, -1)\n"
-        "for i in range(20000):\n    with ai.compute.forward: pass\n"
+        "for i in ai.dataloader.fetch.iter(range(20000)):\n    with ai.compute.forward: pass\n"
         "print('half', flush=True)\nsys.stdin.readline()\n"
-        "for i in range(20000):\n    with ai.compute.forward: pass\n"
+        "for i in ai.dataloader.fetch.iter(range(20000)):\n    with ai.compute.forward: pass\n"
     )
     env = clean_environment(DFTRACER_ENABLE="1", DFTRACER_LOG_FILE=str(here / "trace"))
     child = subprocess.Popen(
@@ -161,9 +186,13 @@ def test_a_running_process_ships_what_is_final_and_keeps_its_files(
     assert child.stdout.readline() == "half\n"
     shipper = Shipper(here, "memory://bucket/job")
     _until(lambda: bool(find_traces(here)))
+    _until(lambda: any(len(parse_rows(f.read_bytes()).steps) >= 10_000 for f in here.glob("*.rows")))
     assert shipper.finish(keep=False) is None
     assert shipper.left  # its process is running
     assert find_files([here])
+    (sent,) = read_row_files("memory://bucket/job")
+    assert len(sent.steps) >= 10_000
+    assert sent.damaged == 0
     child.stdin.write("\n")
     child.stdin.close()
     child.stdout.close()
@@ -287,11 +316,17 @@ def _ship_through_deaths(server: int, tmp_path: Path, kills: int, front_dies: bo
     here = tmp_path / "traces"
     training_run(here, events=20_000, ranks=2, workers=2)
     before = _local_bytes(here)
+    trains = subprocess.Popen(
+        [sys.executable, "-c", TRAINS],
+        env=clean_environment(DFTRACER_ENABLE="1", DFTRACER_LOG_FILE=str(here / "live" / "trace")),
+        stdin=subprocess.PIPE,
+    )
+    _until(lambda: any((here / "live").glob("*.rows")))
     front = Front(server, 0.5, tmp_path / "requests")
     front.start()
     url = f"s3://bucket/deaths-{kills}-{int(front_dies)}"
     env = clean_environment(**environment(front.port))
-    command = [*DFTRACER, "ship", str(here), url]
+    command = [*IMPATIENT, "ship", str(here), url]
     try:
         killed = 0
         while killed < kills:
@@ -306,6 +341,9 @@ def _ship_through_deaths(server: int, tmp_path: Path, kills: int, front_dies: bo
             killed += 1
             if front_dies:
                 front.start()
+        _until(lambda: _parts_noted(here, ".rows") > 1 or _shipped(command, env))
+        trains.communicate(timeout=100)
+        before |= {f"live/{name}": data for name, data in _local_bytes(here / "live").items()}
         for _ in range(10):
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
             if done.returncode == 0:
@@ -313,7 +351,10 @@ def _ship_through_deaths(server: int, tmp_path: Path, kills: int, front_dies: bo
         assert done.returncode == 0, done.stdout + done.stderr
     finally:
         front.kill()
+        trains.kill()
+        trains.wait()
     assert not find_traces(here)
+    assert _parts_noted(here, ".rows") > 1  # while it was running
     asked = front.log.read_text().splitlines()
     assert {line.split()[0] for line in asked} == {"GET", "HEAD", "PUT"}
     assert not [line for line in asked if "list-type" in line or "?prefix" in line]
@@ -321,14 +362,23 @@ def _ship_through_deaths(server: int, tmp_path: Path, kills: int, front_dies: bo
         for name, value in environment(server).items():
             patch.setenv(name, value)
         assert _read_back(url) == before
+        (rows,) = read_row_files(url)
+    assert rows.column("step").tolist() == list(range(len(rows.steps)))
 
 
-def _parts_noted(here: Path) -> int:
+def _shipped(command: list[str], env: dict[str, str]) -> bool:
+    """Sends once more; the answer is never that this was enough."""
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return False
+
+
+def _parts_noted(here: Path, suffix: str = "") -> int:
     try:
         note = json.loads((here / NOTE).read_text())
     except (OSError, ValueError):
         return 0
-    return sum(len(each["parts"]) for each in note["files"].values())
+    return sum(len(each["parts"]) for name, each in note["files"].items() if name.endswith(suffix))
 
 
 def test_half_of_the_requests_refused_and_the_sender_killed(server: int, tmp_path: Path) -> None:

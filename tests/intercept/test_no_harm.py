@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.iotrace import FIXTURES, IoRun, compile_c, run_traced
+from support.iotrace import FIXTURES, IoRun, compile_c, preload_library, run_traced
 from support.process import clean_environment
 
 
@@ -148,6 +148,63 @@ def test_low_descriptors_are_the_programs(data: Path, tmp_path: Path) -> None:
     finally:
         for ring in rings:
             ring.unlink(missing_ok=True)
+
+
+def test_low_descriptors_are_the_programs_while_the_machine_is_sampled(data: Path, tmp_path: Path) -> None:
+    """Nor while the recorder reads a dozen files, as it does once a second."""
+    program = compile_c(FIXTURES / "low_numbers.c", tmp_path / "program")
+    run = run_traced(
+        [program, data / "out", "300000"], tmp_path, data=str(data), env={"DFTRACER_COUNTER_MS": "5"}
+    )
+    assert run.stderr == ""
+    assert (data / "out").stat().st_size == 300_000
+
+
+def test_the_recorders_thread_does_not_keep_a_pipe_open(tmp_path: Path) -> None:
+    """Whoever reads a program's output sees its end when the program closes it, not when the program ends."""
+    program = compile_c(FIXTURES / "close_output.c", tmp_path / "program")
+    go_on = tmp_path / "go on"
+    os.mkfifo(go_on)
+    env = clean_environment(
+        LD_PRELOAD=preload_library(),
+        DFTRACER_ENABLE="1",
+        DFTRACER_INIT="PRELOAD",
+        DFTRACER_LOG_FILE=str(tmp_path / "traces" / "t"),
+        DFTRACER_DATA_DIR="all",
+        DFTRACER_COUNTER_MS="5",
+    )
+    with subprocess.Popen(
+        [program, go_on], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert (running.stdout.read(), running.stderr.read()) == (b"", b"")
+        assert running.poll() is None
+        go_on.write_text("x")
+        assert running.wait(timeout=60) == 0
+
+
+def test_the_recorders_thread_leaves_locks_alone(data: Path, tmp_path: Path) -> None:
+    """A record lock of the program is held until the program releases it."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import fcntl, os, subprocess, sys, time
+            locked = open(sys.argv[1], "w")
+            fcntl.lockf(locked, fcntl.LOCK_EX)
+            threads = "/proc/self/task"
+            while not any("dftracer" in open(f"{threads}/{t}/comm").read() for t in os.listdir(threads)):
+                open(sys.argv[1] + " too", "w").close()
+            time.sleep(0.1)
+            test = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+            other = [sys.executable, "-c", test, sys.argv[1]]
+            print(subprocess.run(other, stderr=subprocess.DEVNULL).returncode)
+            """
+        )
+    )
+    run = run_traced([sys.executable, program, data / "locked"], tmp_path, data=str(data))
+    assert run.stdout == "1\n"
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])

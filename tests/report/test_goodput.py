@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from dftracer.analyze.goodput import PARTS, goodput
+from dftracer.load.rows import read_row_files
 from dftracer.load.synthetic import Process
 from support.process import clean_environment
 
@@ -222,6 +225,126 @@ def test_five_kills(tmp_path: Path) -> None:
     page = (tmp_path / "job.html").read_text()
     assert page.count('<polyline class="line"') == 6
     assert "<script" not in page
+
+
+_WAITS = """
+import os, sys, time
+from dftracer.python import ai
+
+step = 0
+resumed = os.path.exists("saved")
+if resumed:
+    with ai.checkpoint.restart:
+        step = int(open("saved").read())
+        time.sleep(0.03)
+for _ in ai.dataloader.fetch.iter(range(step, 40)):
+    if sys.argv[1] == "numbered":
+        ai.update(step=step)
+    with ai.data.item:
+        pass
+    with ai.compute.forward:
+        time.sleep(0.004)
+    step += 1
+    if step == 10:
+        with ai.checkpoint.capture:
+            open("saved", "w").write(str(step))
+            time.sleep(0.01)
+    if step == 15 and not resumed:
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+"""
+
+
+def _json(folder: Path, *words: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "dftracer", *words, "--json"],
+        cwd=folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("how", ["numbered", "not"])
+def test_rows_tell_where_the_traces_are_gone(tmp_path: Path, how: str) -> None:
+    (tmp_path / "train.py").write_text(_WAITS)
+    command = [sys.executable, "-m", "dftracer", "run", "--name", "job", "-o", "one", "--"]
+    with subprocess.Popen(
+        [*command, sys.executable, "train.py", how],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        pid = int(child.stdout.readline())
+        until = time.monotonic() + 100  # rows are written after the trace; a kill costs the newest
+        while [len(f.steps) for f in read_row_files(tmp_path / "one")] != [14] and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+        child.communicate(timeout=100)
+    command[command.index("one")] = "two"
+    subprocess.run(
+        [*command, sys.executable, "train.py", how],
+        cwd=tmp_path,
+        env=clean_environment(),
+        timeout=240,
+        check=True,
+    )
+    verbs = (("goodput", "."), ("runs", "."), ("top", "two", "--once", "--last", "600"))
+    goodput_before, runs_before, top_before = (_json(tmp_path, *words) for words in verbs)
+    traces = [*tmp_path.rglob("*.pfw.gz")]
+    assert traces
+    for trace in traces:
+        trace.unlink()
+    told, runs, top = (_json(tmp_path, *words) for words in verbs)
+
+    parts = told["parts"]
+    if how == "numbered":
+        assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 13), (10, 39)]
+        assert told["recomputed_steps"] == goodput_before["recomputed_steps"] == 4
+        same = ("initialization", "data", "checkpoint_save", "checkpoint_restore", "evaluation", "recomputed")
+        for part in same:
+            assert parts[part] == pytest.approx(goodput_before["parts"][part], abs=0.002), part
+        assert told["productive_s"] == pytest.approx(goodput_before["productive_s"], abs=0.002)
+    else:
+        assert (told["recomputed_steps"], parts.pop("recomputed")) == (None, None)
+        assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 13), (None, None)]
+        shown = subprocess.run(
+            [sys.executable, "-m", "dftracer", "goodput", "."],
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=True,
+        )
+        assert shown.stdout.startswith("Goodput at most ")
+        assert "attempt 2" in shown.stdout
+    assert told["productive_s"] + sum(parts.values()) == pytest.approx(told["wall_s"], abs=1e-4)
+    assert parts["checkpoint_restore"] >= 0.03
+    assert parts["gap"] > 0
+
+    for before, left in zip(runs_before, runs, strict=True):
+        assert left["ended"].pop("exit_code") is None  # who waited for it wrote down what was wrong, only
+        before["ended"].pop("exit_code")
+        # The trace has also the sample of the step in which it was killed: 15 in 14.
+        more = 15 / 14 if left["ended"]["signal"] else 1
+        assert more * left.pop("samples_per_s") == pytest.approx(before.pop("samples_per_s"), rel=0.001)
+        assert left == before
+    assert [run["ended"]["signal"] for run in runs] == [None, "SIGKILL"]
+
+    (mine,), (theirs,) = top["ranks"], top_before["ranks"]
+    assert {k: mine[k] for k in ("rank", "pid", "state", "steps", "last_step", "stages")} == {
+        k: theirs[k] for k in ("rank", "pid", "state", "steps", "last_step", "stages")
+    }
+    assert top["samples_per_s"] == pytest.approx(top_before["samples_per_s"], rel=0.02)
+    for unknown in ("io_calls_per_s", "files", "events", "dropped"):
+        assert top[unknown] is None
 
 
 def _life(

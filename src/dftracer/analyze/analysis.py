@@ -27,7 +27,7 @@ from dftracer.analyze.machine import machine_document
 from dftracer.analyze.map.account import Account
 from dftracer.analyze.map.digest import SpanDigest, digest_span
 from dftracer.analyze.map.partial import Partial, analyze_files, analyze_torch, join_spans
-from dftracer.analyze.map.step_rows import partials_of_rows
+from dftracer.analyze.map.step_rows import partial_of_rows, rows_of_run
 from dftracer.analyze.map.threads import Explanation, Lanes, LaneStore, Question, explain
 from dftracer.analyze.peers import scores
 from dftracer.analyze.rules import loading, machine_limits, training, trust
@@ -38,6 +38,7 @@ from dftracer.format.files import find_rows, find_traces, is_rows_name, part_of
 from dftracer.format.members import member_spans
 from dftracer.load.files import NoTraces, here, recover
 from dftracer.load.process import ProcessInfo
+from dftracer.load.rows import RowFile
 from dftracer.load.runs import Run, run_identity
 from dftracer.load.trace import Filter, Trace
 
@@ -267,10 +268,15 @@ def only_rows(paths: list[str | os.PathLike[str]]) -> bool:
 
 
 def _analyze_rows(paths: list[str | os.PathLike[str]], run: str | None) -> Analysis:
-    partials, others = partials_of_rows(paths, run)
-    if not partials:
+    files, others = rows_of_run(paths, run)
+    if not files:
         raise NoTraces(f"no step rows{f' of run {run}' if run else ''}; runs: {', '.join(others) or 'none'}")
-    job = build_job(partials)
+    return analyze_rows(files)
+
+
+def analyze_rows(files: list[RowFile]) -> Analysis:
+    """What the step rows of a run's processes tell."""
+    job = build_job([partial_of_rows(file) for file in files])
     for rank, i, member in _members(job):
         rank.explanations[i] = explain(Lanes(), rank.question(member))
     return Analysis(job, from_rows=True)

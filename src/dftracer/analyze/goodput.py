@@ -24,6 +24,7 @@ from dftracer.analyze.history import runs_below
 from dftracer.analyze.intervals import EMPTY, Intervals, clip, difference, intersection, total, union
 from dftracer.analyze.job import attempt_of
 from dftracer.analyze.map.partial import Partial
+from dftracer.analyze.map.steps import Checkpoint
 from dftracer.analyze.rules.trust import Ended, attempts
 from dftracer.load.chunk import MISSING, Ints
 from dftracer.load.files import NoTraces
@@ -57,13 +58,17 @@ class Attempt:
     ended: Ended
     hangs: Intervals = EMPTY
     numbers: Ints = field(default_factory=lambda: EMPTY[0])  # of its finished steps, in the whole job
+    numbered: bool = True  # otherwise it went on from a checkpoint, and nothing tells from which
+    followed: bool = False  # another attempt came after it
     spans: dict[str, Intervals] = field(default_factory=dict)  # its time by part; "productive" is one of them
 
     @property
     def failed(self) -> bool:
         """Whether it did not end by itself; one that still runs has not failed."""
-        end = None if self.main is None else self.main.process.end
-        return self.ended.failed or bool(end and end.get("recovered"))
+        if self.ended.failed or self.main is None:
+            return self.ended.failed
+        end = self.main.process.end
+        return self.followed and self.main.from_rows if end is None else bool(end.get("recovered"))
 
     @cached_property
     def steps(self) -> Intervals:
@@ -77,11 +82,11 @@ class Attempt:
 
     @property
     def first_step(self) -> int | None:
-        return int(self.numbers[0]) if self.numbers.size else None
+        return int(self.numbers[0]) if self.numbers.size and self.numbered else None
 
     @property
     def last_step(self) -> int | None:
-        return int(self.numbers[-1]) if self.numbers.size else None
+        return int(self.numbers[-1]) if self.numbers.size and self.numbered else None
 
     def to_json(self) -> dict[str, Any]:
         ended = self.ended.to_json()
@@ -136,20 +141,26 @@ class Goodput:
         return self.productive_us / self.wall_us if self.wall_us else 0.0
 
     @property
-    def recomputed_steps(self) -> int:
+    def recomputed_steps(self) -> int | None:
+        """None: not known, because it is not known where an attempt went on."""
+        if not all(a.numbered for a in self.attempts):
+            return None
         return sum(int(again.sum()) for again in _again(self.attempts))
 
     @property
     def steps(self) -> int:
-        """Different steps that were finished."""
-        return sum(a.numbers.size for a in self.attempts) - self.recomputed_steps
+        """Different steps that were finished; all of them, where it is not known which are different."""
+        return sum(a.numbers.size for a in self.attempts) - (self.recomputed_steps or 0)
 
     def to_json(self) -> dict[str, Any]:
+        parts: dict[str, float | None] = {part: round(us / 1e6, 6) for part, us in self.parts_us.items()}
+        if self.recomputed_steps is None:
+            parts["recomputed"] = None
         return {
             "wall_s": round(self.wall_us / 1e6, 6),
             "productive_s": round(self.productive_us / 1e6, 6),
             "goodput": round(self.share, 6),
-            "parts": {part: round(us / 1e6, 6) for part, us in self.parts_us.items()},
+            "parts": parts,
             "attempts": [a.to_json() for a in self.attempts],
             "recomputed_steps": self.recomputed_steps,
         }
@@ -170,6 +181,7 @@ def goodput(
     found.sort(key=lambda a: a.start)
     for before, after in pairwise(found):
         before.end = min(before.end, after.start)
+        before.followed = True
     _number(found)
     again = _again(found)
     for attempt, repeated in zip(found, again, strict=True):
@@ -341,7 +353,24 @@ def _number(found: list[Attempt]) -> None:
             resumed = _resumed(attempt, found[:i])
             if resumed is not None:
                 labels = labels + (resumed - origin)
+            else:
+                attempt.numbered = not _went_on_somewhere(attempt, found[:i])
         attempt.numbers = labels
+
+
+def _went_on_somewhere(attempt: Attempt, earlier: list[Attempt]) -> bool:
+    """Whether it restored what an earlier one may have saved, and nothing tells which checkpoint that was.
+
+    Step rows and plain annotations have neither the path of a checkpoint nor a number that is in it.
+    """
+    before = attempt.steps[1][0]
+    loaded = [c for p in attempt.members for c in p.checkpoints if c.restored and c.start <= before]
+    saved = [c for each in earlier for p in each.members for c in p.checkpoints if not c.restored]
+    return any(_nameless(r) or _nameless(s) for r in loaded for s in saved)
+
+
+def _nameless(c: Checkpoint) -> bool:
+    return not c.failed and not c.path and c.counter is None
 
 
 def _resumed(attempt: Attempt, earlier: list[Attempt]) -> int | None:
@@ -395,10 +424,10 @@ def _again(found: list[Attempt]) -> list[np.ndarray]:
     out = []
     for attempt in found:
         again = np.zeros(attempt.numbers.size, bool)
-        for first, last in done:
+        for first, last in done if attempt.numbered else ():
             again |= (attempt.numbers >= first) & (attempt.numbers <= last)
         out.append(again)
-        if attempt.numbers.size:
+        if attempt.numbers.size and attempt.numbered:
             done.append((int(attempt.numbers[0]), int(attempt.numbers[-1])))
     return out
 

@@ -20,14 +20,36 @@ from dftracer import __version__
 from dftracer.analyze.analysis import Analysis, analyze
 from dftracer.analyze.device.summary import device_shares
 from dftracer.analyze.job import attempt_of
-from dftracer.format.files import ROWS_SUFFIX, NoTraces, find_files
+from dftracer.analyze.map.step_rows import process_of_rows
+from dftracer.format.files import (
+    ROWS_SUFFIX,
+    NoTraces,
+    find_files,
+    find_rows,
+    find_traces,
+    is_rows_name,
+    rows_of,
+)
 from dftracer.load.files import recover, recover_below
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
+from dftracer.load.rows import read_row_file
 from dftracer.load.runs import Run, find_runs, run_identity
 
 _CACHE = "runs.json"
 _CACHE_FORMAT = f"3/{__version__}"  # rows of another version may mean something else
-_HEAD = ("pid", "ppid", "rank", "world_size", "host", "start_us", "born_us", "facts", "command", "run")
+_HEAD = (
+    "pid",
+    "ppid",
+    "rank",
+    "world_size",
+    "host",
+    "start_us",
+    "born_us",
+    "end_us",
+    "facts",
+    "command",
+    "run",
+)
 _BESIDE = (
     "ended-*.json",
     "hang_*.json",
@@ -169,21 +191,45 @@ def _root(given: list[Path]) -> Path:
 def _find(given: list[Path], cache: _Cache) -> tuple[list[Run], dict[str, Any]]:
     # Every folder is looked at once: those that have not changed since need not be completed again.
     recover_below(_root(given))
-    recover([file for file in find_files(given) if not cache.knows(file)])
+    recover([file for file in _files(given) if not cache.knows(file)])
     heads: dict[str, Any] = {}
     processes = []
-    for file in find_files(given):
+    for file in _files(given):
         stamp = _stamp(file)
         known = cache.heads.get(str(file))
         if known is not None and known["stamp"] == stamp:
             info = ProcessInfo(file, **known["head"])
         else:
-            info = peek(file)
+            if is_rows_name(file):
+                rows = read_row_file(str(file))
+                if not len(rows.steps):  # all of it is damaged
+                    continue
+                info = process_of_rows(rows)
+            else:
+                info = peek(file)
             known = {"stamp": stamp, "head": {key: getattr(info, key) for key in _HEAD}}
         heads[str(file)] = known
         processes.append(info)
+    if not processes:
+        raise NoTraces(f"no step rows can be read under {', '.join(map(str, given))}")
     assign_ranks(processes)
-    return find_runs(processes), heads
+    runs = find_runs(processes)
+    for run in runs:  # of what is there in detail, the rows tell nothing more
+        detailed = [p for p in run.processes if not is_rows_name(p.file)]
+        run.processes = detailed or run.processes
+    return runs, heads
+
+
+def _files(given: list[Path]) -> list[Path]:
+    """The traces, and the step rows of those that are gone."""
+    traces = find_traces([path for path in given if not is_rows_name(path)])
+    there = {rows_of(file) for file in traces}
+    alone = [Path(file) for file in find_rows(given) if file not in there]
+    if not alone:
+        return find_files(given)
+    for missing in (path for path in given if not path.exists()):
+        find_files([missing])  # says so
+    return [*map(Path, traces), *alone]
 
 
 def _stamp(file: Path) -> str:
@@ -241,7 +287,7 @@ def _mind_remote_files(row: RunRow, files: list[Path]) -> None:
     if not any("dftracer-remote" in file.parts for file in files):
         return
     from dftracer.load.remote import origin  # noqa: PLC0415 - for those who read from elsewhere
-    from dftracer.load.rows import DEVICE, read_row_files  # noqa: PLC0415
+    from dftracer.load.rows import read_row_files  # noqa: PLC0415
 
     copies = [origin(file) for file in files]
     parts = [copy.url.partition("://") for copy in copies if copy is not None]
@@ -260,8 +306,7 @@ def _mind_remote_files(row: RunRow, files: list[Path]) -> None:
     row.step_s = round(float(np.median(wall)) / 1e6, 6)
     samples = sum(int(each.column("samples").sum()) for each in ranks)
     row.samples_per_s = round(samples * 1e6 / int(wall.sum()), 6) if samples and wall.sum() else None
-    if (slowest.column("flags") & DEVICE).any():
-        row.gpu_busy = round(min(1.0, int(slowest.column("device_busy_us").sum()) / int(wall.sum())), 6)
+    row.gpu_busy = slowest.device_busy
     judged = analyze([each.path for each in ranks], run=row.run)
     row.bound = None if judged.bound is None else judged.bound.part.id
     row.verdict = judged.verdict
@@ -285,6 +330,8 @@ def _judge(row: RunRow, a: Analysis) -> None:
     shares = device_shares(slowest)
     if shares is not None:
         row.gpu_busy = round(shares.account.busy_share, 6)
+    elif a.from_rows:
+        row.gpu_busy = slowest.main.device_busy
     else:
         used = [
             gpu["utilization"] for gpu in a.machine.get("gpu") or [] if gpu.get("utilization") is not None

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dftracer.format.files import ROWS_SUFFIX, SUFFIXES
-from dftracer.format.members import member_index
+from dftracer.format.files import ROWS_SUFFIX, SUFFIXES, rows_of
+from dftracer.format.members import member_index, row_blocks
 from dftracer.format.redaction import redact, redact_lines, redact_members, redact_rows
 from dftracer.live import LiveFile, look
 from dftracer.load.files import recover
@@ -34,6 +34,7 @@ __all__ = ["Shipper", "ship_alongside"]
 NOTE = ".dftracer-shipped.json"
 _PART = 16 << 20  # local bytes in an object
 _WORTH_SENDING = 4 << 20  # of a file that still grows
+_ROWS_WORTH_SENDING = 64 << 10
 _PATIENCE_S = 60.0  # until less is sent, too
 _LONGEST_MANIFEST = 1 << 28
 _LOOK_S = 2.0
@@ -117,8 +118,12 @@ class Shipper:
         self.open()
         self._ask_for_manifest()
         seen = {os.path.realpath(f.path): f for f in look([self.directory])}
-        for path in self._files():
-            self._send_file(path, seen.get(os.path.realpath(path)), ended)
+        for path, file in list(seen.items()):
+            rows = rows_of(path)  # of all parts of a trace
+            if rows not in seen or not _is_over(file):
+                seen[rows] = file
+        for each in self._files():
+            self._send_file(each, seen.get(os.path.realpath(each)), ended)
         if self._note["changed"]:
             self._put(self._note["manifest"], self._manifest())
             self._note["changed"] = False
@@ -147,18 +152,19 @@ class Shipper:
             return
         if kept is None or (kept["local"] is not None and kept["local"][0] != now[0]):
             kept = {"parts": [], "complete": False, "local": None}  # none yet, or another file of this name
-        if not path.name.endswith(SUFFIXES):
-            if path.name.endswith(ROWS_SUFFIX) and not ended:
-                return
+        rows = path.name.endswith(ROWS_SUFFIX)
+        if not rows and not path.name.endswith(SUFFIXES):
             self._send_whole(path, name, now)
             return
-        done = live is None or ended or (live.state in ("finished", "killed") and live.pid is None)
-        end = path.stat().st_size if done else live.final if live is not None else 0
         start = kept["parts"][-1]["end"] if kept["parts"] else 0
+        done = ended or (not rows if live is None else _is_over(live))
+        end = now[1] if done else _end_of_rows(path, start) if rows else live.final if live is not None else 0
         if start > end:  # it was cut: what was sent is not what is here
             kept, start = {"parts": [], "complete": False, "local": None}, 0
         waited = time.monotonic() - self._sent_at.setdefault(name, time.monotonic())
-        if not done and (end == start or (end - start < _WORTH_SENDING and waited < _PATIENCE_S)):
+        # Rows are few: without a limit, a long run would consist of one small object a minute.
+        little = end - start < (min(_ROWS_WORTH_SENDING, start // 16) if rows else 0)
+        if not done and (end <= start or little or (end - start < _WORTH_SENDING and waited < _PATIENCE_S)):
             return
         self._note["files"][name] = kept
         with path.open("rb") as file:
@@ -179,11 +185,8 @@ class Shipper:
 
     def _send_whole(self, path: Path, name: str, now: list[int]) -> None:
         """A small file that is replaced as a whole."""
-        data = path.read_bytes()
-        if path.name.endswith(ROWS_SUFFIX):
-            data = redact_rows(data)
-        else:
-            data = redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        data = redact(text).encode("utf-8", "surrogateescape")
         kept: dict[str, Any] = {"parts": [], "complete": False, "local": now}
         self._send_part(kept, name, 0, data)
         kept["parts"][-1]["end"] = now[1]
@@ -271,12 +274,30 @@ def _identity(path: Path) -> list[int]:
     return [s.st_ino, s.st_size, s.st_mtime_ns]
 
 
+def _is_over(file: LiveFile) -> bool:
+    """Whether its process has written everything."""
+    return file.state in ("finished", "killed") and file.pid is None
+
+
+def _end_of_rows(path: Path, start: int) -> int:
+    """How far a file of step rows that grows is whole, from where a block begins."""
+    with path.open("rb") as file:
+        file.seek(start)
+        return start + max(row_blocks(file.read()), default=0)
+
+
 def _clean(path: Path, data: bytes) -> bytes:
+    if path.name.endswith(ROWS_SUFFIX):
+        return redact_rows(data)
     return redact_members(data) if path.name.endswith(".gz") else redact_lines(data)
 
 
 def _parts(file: Any, name: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """From `start` to `end` in pieces of whole members or lines."""
+    """From `start` to `end` in pieces of whole members or lines; rows are never too many for one."""
+    if name.endswith(ROWS_SUFFIX):
+        if start < end:
+            yield start, end
+        return
     at = start
     while at < end:
         to = at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,13 @@ def open_side(args: argparse.Namespace, path: str) -> Side:
         if is_report(path):
             return read_report(path)
         with progress(args, f"reading {path}") as bar:
-            return side_of(path, comparable(analyze(path, progress=bar)))
+            analysis = analyze(path, progress=bar)
+        if analysis.from_rows and not args.quiet:
+            print(
+                f"dftracer {args.verb}: {path}: the traces are gone; what needs events is missing here",
+                file=sys.stderr,
+            )
+        return side_of(path, comparable(analysis))
     except (NoTraces, NotComparable) as e:
         raise CommandError(str(e)) from None
 

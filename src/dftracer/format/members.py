@@ -1,4 +1,8 @@
-"""Gzip members: the index that ours carry, writing text into one, and reading as much text as possible."""
+"""What trace files and files of step rows consist of.
+
+Gzip members: the index that ours carry, writing text into one, and reading as much text as possible.
+Blocks of step rows: where they end.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,9 @@ _HEADER_SIZE = 12 + 4 + INDEX_STRUCT.size
 _TRAILER_SIZE = 8
 _CHUNK = 1 << 18
 _LAST_TS = (1 << 64) - 1
+
+ROWS_MAGIC = b"\xdfRW"
+ROW_BLOCK = struct.Struct("<3scHHI")  # magic, kind, rows, size of the payload, its CRC-32
 
 
 class MemberIndex(NamedTuple):
@@ -226,3 +233,15 @@ def last_time(file: Path) -> int:
             at += index.member_size
             last = max(last, index.last_ts)
     return last or whole.st_mtime_ns // 1000
+
+
+def row_blocks(data: bytes) -> Iterator[int]:
+    """Where each intact block of step rows ends, up to the first that is not."""
+    at = 0
+    while at + ROW_BLOCK.size <= len(data):
+        magic, _, _, size, crc = ROW_BLOCK.unpack_from(data, at)
+        payload = data[at + ROW_BLOCK.size : at + ROW_BLOCK.size + size]
+        if magic != ROWS_MAGIC or len(payload) != size or zlib.crc32(payload) != crc:
+            return
+        at += ROW_BLOCK.size + size
+        yield at

@@ -6,11 +6,10 @@ Traces stay as they are on the machine that wrote them. What leaves it goes thro
 from __future__ import annotations
 
 import re
-import struct
 import zlib
 from collections.abc import Iterator
 
-from dftracer.format.members import MAGIC, gzip_member, member_index
+from dftracer.format.members import MAGIC, ROW_BLOCK, ROWS_MAGIC, gzip_member, member_index
 
 __all__ = ["HIDDEN", "redact", "redact_lines", "redact_members", "redact_rows"]
 
@@ -53,8 +52,6 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )
 # The header of a block of step rows (native/format/step_row.hpp).
-_ROWS_MAGIC = b"\xdfRW"
-_BLOCK = struct.Struct("<3scHHI")
 # Only these records hold text about the program; in all others names and paths are the user's data.
 _TELLING = re.compile(rb'"name":"(?:SH|CM|PR|run|start|process_name)","cat":')
 
@@ -70,12 +67,12 @@ def redact_rows(data: bytes) -> bytes:
     """The same file of step rows; of its blocks only those with facts hold text."""
     out = []
     at = 0
-    while at + _BLOCK.size <= len(data):
-        magic, kind, rows, size, _ = _BLOCK.unpack_from(data, at)
-        end = at + _BLOCK.size + size
-        if magic != _ROWS_MAGIC:
+    while at + ROW_BLOCK.size <= len(data):
+        magic, kind, rows, size, _ = ROW_BLOCK.unpack_from(data, at)
+        end = at + ROW_BLOCK.size + size
+        if magic != ROWS_MAGIC:
             break
-        payload = data[at + _BLOCK.size : end]
+        payload = data[at + ROW_BLOCK.size : end]
         clean = payload
         if kind == b"H":
             text = payload.decode("utf-8", "surrogateescape")
@@ -83,7 +80,7 @@ def redact_rows(data: bytes) -> bytes:
         if clean == payload:
             out.append(data[at:end])
         else:
-            out.append(_BLOCK.pack(magic, kind, rows, len(clean), zlib.crc32(clean)) + clean)
+            out.append(ROW_BLOCK.pack(magic, kind, rows, len(clean), zlib.crc32(clean)) + clean)
         at = end
     return b"".join([*out, data[at:]])
 

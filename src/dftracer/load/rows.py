@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,6 +31,7 @@ __all__ = [
     "FORWARD_UNSEEN",
     "INFERENCE",
     "LEARNS",
+    "RESTORES",
     "STAGES",
     "RowFile",
     "pack_rows",
@@ -45,8 +46,8 @@ STAGES: Final = tuple(c.removesuffix("_us") for c in COLUMNS[4:-6])
 _AT: Final = {name: i for i, name in enumerate(COLUMNS)}
 
 # What `flags` says, see native/format/step_row.hpp.
-FORWARD_UNSEEN, INFERENCE, LEARNS, LOOP_BEGINS, AUTOMATIC, BETWEEN, BY_UPDATES, CUT, DEVICE = (
-    1 << i for i in range(9)
+FORWARD_UNSEEN, INFERENCE, LEARNS, LOOP_BEGINS, AUTOMATIC, BETWEEN, BY_UPDATES, CUT, DEVICE, RESTORES = (
+    1 << i for i in range(10)
 )
 _THREAD_SHIFT = 12
 
@@ -68,6 +69,19 @@ class RowFile:
     def stages(self) -> Ints:
         """Time by step and stage, in us."""
         return self.steps[:, 4 : 4 + len(STAGES)]
+
+    @property
+    def device_busy(self) -> float | None:
+        """The share of the steps in which the device was busy; None if it was not observed."""
+        wall = int(self.column("wall_us").sum())
+        if not wall or not (self.column("flags") & DEVICE).any():
+            return None
+        return round(min(1.0, int(self.column("device_busy_us").sum()) / wall), 6)
+
+    def since(self, time_us: int) -> RowFile:
+        """Only rows that begin then or later."""
+        steps, between = (t[t[:, _AT["start_us"]] >= time_us] for t in (self.steps, self.between))
+        return replace(self, steps=steps, between=between)
 
     @property
     def rank(self) -> int | None:

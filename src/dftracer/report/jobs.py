@@ -274,7 +274,13 @@ def goodput_sentence(g: Goodput) -> str:
     made = f"{seconds_text(g.productive_us / 1e6)} of {seconds_text(g.wall_us / 1e6)} made new steps"
     twice = f", {plural(g.recomputed_steps, 'step')} computed again" if g.recomputed_steps else ""
     what = f"{plural(g.steps, 'step')}, {plural(len(g.attempts), 'attempt')}{twice}"
-    return f"Goodput {100 * g.share:.1f} %: {made} ({what})."
+    if g.recomputed_steps is not None:
+        return f"Goodput {100 * g.share:.1f} %: {made} ({what})."
+    lost = ", ".join(str(i + 1) for i, a in enumerate(g.attempts) if not a.numbered)
+    return (
+        f"Goodput at most {100 * g.share:.1f} %: {made} ({what})."
+        f" Nothing tells with which step attempt {lost} went on: what it computed again counts as new."
+    )
 
 
 def part_texts(g: Goodput) -> list[list[str]]:

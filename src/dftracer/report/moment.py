@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dftracer.analyze import STAGES, Analysis, Rank, analyze
+from dftracer.analyze.analysis import analyze_rows
 from dftracer.analyze.device.summary import device_account, samples_per_step
+from dftracer.analyze.map.step_rows import process_of_rows, rows_of_run
 from dftracer.format.files import NoTraces
 from dftracer.live import LiveFile, Recent
 from dftracer.load.process import ProcessInfo
+from dftracer.load.rows import COLUMNS, ranks_of
 from dftracer.report.contents import shown_files
 from dftracer.report.machine import machine_rows
 
@@ -49,10 +52,10 @@ class Frame:
     samples_per_s: float | None
     read_bytes_per_s: float
     write_bytes_per_s: float
-    io_calls_per_s: float
-    files: list[dict[str, Any]]
-    events: int
-    dropped: int
+    io_calls_per_s: float | None  # None, here and below: only step rows are left
+    files: list[dict[str, Any]] | None
+    events: int | None
+    dropped: int | None
     refusing: list[str]  # traces whose disk rejects writes at the moment
     verdict: str
     machine: list[tuple[str, str]] = field(default_factory=list)  # what it does, in words
@@ -65,7 +68,7 @@ def take_frame(recent: Recent) -> Frame:
     """Look at the run now. Raises NoTraces if there is nothing to look at."""
     copies = recent.refresh()
     if not recent.files:
-        raise NoTraces("there are no traces, and none is being written")
+        return _frame_of_rows(recent)
     infos = recent.processes
     if all(
         f.pid is None and f.size and infos[f.path].pid < 0 and not recent.last_us(f) for f in recent.files
@@ -100,6 +103,55 @@ def take_frame(recent: Recent) -> Frame:
         refusing=sorted(str(p) for p, f in live.items() if f.refusing),
         verdict="" if analysis is None else analysis.verdict,
         machine=[] if analysis is None else machine_rows(analysis.machine, live=True),
+    )
+
+
+def _frame_of_rows(recent: Recent) -> Frame:
+    """The last seconds of a run whose traces are gone: what its step rows tell, and nothing else."""
+    everyone, _ = rows_of_run(recent.paths)
+    if not everyone:
+        raise NoTraces("there are no traces, and none is being written")
+    processes = [process_of_rows(file) for file in everyone]
+    now = max(p.end_us or 0 for p in processes)
+    since = now - int(recent.seconds * 1e6)
+    lately = [file for each in everyone if len((file := each.since(since)).steps)]
+    analysis = analyze_rows(lately) if lately else None
+    begun = min((int(file.column("start_us")[0]) for file in lately), default=since)
+    seconds = max((now - begun) / 1e6, 0.001)
+    states: dict[str, int] = {}
+    rows: dict[int, RankRow] = {}
+    ranks = {} if analysis is None else {rank.main.process.file: rank for rank in analysis.job.ranks}
+    for process, number in zip(processes, ranks_of(everyone), strict=True):
+        state = "unknown" if process.end is None else "finished"
+        states[state] = states.get(state, 0) + 1
+        rank, silent = ranks.get(process.file), round((now - (process.end_us or now)) / 1e6, 3)
+        if rank is None:
+            rows[number] = RankRow(number, process.pid, state, silent, 0, 0.0, None, None, None, None)
+        else:
+            rows[number] = _row(
+                rank, state, silent, rank.main.steps.per_second or len(rank.main.steps) / seconds
+            )
+    moved = [
+        sum(int(table[:, COLUMNS.index(c)].sum()) for f in lately for table in (f.steps, f.between)) / seconds
+        for c in ("read_bytes", "written_bytes")
+    ]
+    return Frame(
+        time_us=now,
+        seconds=round(seconds, 3),
+        run=everyone[0].run,
+        command=processes[0].command,
+        processes=states,
+        ranks=[rows[n] for n in sorted(rows)],
+        steps_per_s=round(sum(r.steps_per_s for r in rows.values()) / len(rows), 3),
+        samples_per_s=_samples_per_s(analysis, list(rows.values())),
+        read_bytes_per_s=round(moved[0], 1),
+        write_bytes_per_s=round(moved[1], 1),
+        io_calls_per_s=None,
+        files=None,
+        events=None,
+        dropped=None,
+        refusing=[],
+        verdict="" if analysis is None else analysis.verdict,
     )
 
 
@@ -158,7 +210,8 @@ def _ranks(
     seen: dict[int, RankRow] = {}
     for rank in [] if analysis is None else analysis.job.ranks:
         file = by_pid.get(rank.main.process.pid)
-        seen[rank.number] = _row(recent, rank, file, seconds)
+        state = "finished" if file is None else file.state
+        seen[rank.number] = _row(rank, state, _silent(recent, file), _rate(rank, file, seconds))
     for path, file in live.items():
         # A rank that has been silent for longer than the window is still listed.
         info = infos[path]
@@ -174,16 +227,16 @@ def _silent(recent: Recent, file: LiveFile | None) -> float:
     return 0.0 if file is None else round(max(0, recent.now_us - recent.last_us(file)) / 1e6, 3)
 
 
-def _rate(recent: Recent, rank: Rank, file: LiveFile | None, seconds: float) -> float:
+def _rate(rank: Rank, file: LiveFile | None, seconds: float) -> float:
     """Steps per second: of the steady steps, as everywhere; while it runs, also of the time without steps."""
     steps = rank.main.steps
     rate = steps.per_second
     if rate is None or (file is not None and file.state == "running"):
         rate = len(steps) / seconds
-    return round(rate, 3)
+    return rate
 
 
-def _row(recent: Recent, rank: Rank, file: LiveFile | None, seconds: float) -> RankRow:
+def _row(rank: Rank, state: str, silent_s: float, steps_per_s: float) -> RankRow:
     steps = rank.main.steps
     n = len(steps)
     last = slice(max(0, n - _LAST_STEPS), n)
@@ -194,18 +247,21 @@ def _row(recent: Recent, rank: Rank, file: LiveFile | None, seconds: float) -> R
         if share > 0:
             shares[stage] = round(share, 4)
     device = device_account(rank)
+    busy = rank.main.device_busy
+    if device and device.observed_s:
+        busy = round(device.busy_s / device.observed_s, 4)
     label = int(steps.step[-1]) if n and int(steps.step[-1]) >= 0 else None
     return RankRow(
         rank=rank.number,
         pid=rank.main.process.pid,
-        state="finished" if file is None else file.state,
-        silent_s=_silent(recent, file),
+        state=state,
+        silent_s=silent_s,
         steps=n,
-        steps_per_s=_rate(recent, rank, file, seconds),
+        steps_per_s=round(steps_per_s, 3),
         step_s=round(steps.usual_us / 1e6, 6) if n else None,
         last_step=label,
         loader_wait=shares.get("fetch_wait", 0.0) if n else None,
-        device_busy=round(device.busy_s / device.observed_s, 4) if device and device.observed_s else None,
+        device_busy=busy,
         stages=shares,
     )
 

@@ -67,6 +67,8 @@ def print_frame(frame: Frame, con: Console | None = None, hint: str = "") -> Non
         line = text(f"{what}  ", style="dim")
         line.append(words, style="not dim")
         con.print(line, no_wrap=True, overflow="ellipsis", soft_wrap=False)
+    if frame.events is None:
+        con.print(text("the traces are gone; this is from the step rows", style="dim"))
     if frame.dropped or frame.refusing:
         con.print(text(_losses(frame), style="bold red"))
     if frame.ranks:
@@ -105,17 +107,19 @@ def _rates(frame: Frame) -> str:
     samples = (
         "samples/s not annotated" if frame.samples_per_s is None else f"{frame.samples_per_s:.1f} samples/s"
     )
-    return "  ·  ".join(
-        [
-            f"{frame.steps_per_s:.2f} steps/s",
-            samples,
-            f"read {bytes_text(frame.read_bytes_per_s)}/s",
-            f"written {bytes_text(frame.write_bytes_per_s)}/s",
-            f"{frame.io_calls_per_s:.0f} calls/s",
-            counted(frame.events, "event"),
-            f"{plural(frame.dropped, 'event')} dropped",
-        ]
-    )
+    told = [
+        f"{frame.steps_per_s:.2f} steps/s",
+        samples,
+        f"read {bytes_text(frame.read_bytes_per_s)}/s",
+        f"written {bytes_text(frame.write_bytes_per_s)}/s",
+    ]
+    if frame.io_calls_per_s is not None:
+        told.append(f"{frame.io_calls_per_s:.0f} calls/s")
+    if frame.events is not None:
+        told.append(counted(frame.events, "event"))
+    if frame.dropped is not None:
+        told.append(f"{plural(frame.dropped, 'event')} dropped")
+    return "  ·  ".join(told)
 
 
 def _losses(frame: Frame) -> str:

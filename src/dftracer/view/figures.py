@@ -310,7 +310,7 @@ def live_strip(frame: Frame, last_us: int) -> dict[str, Any]:
         "read_per_s": frame.read_bytes_per_s,
         "written_per_s": frame.write_bytes_per_s,
         "hottest": hottest and {"path": hottest["path"], "ns": round(hottest["time_s"] * 1e9)},
-        "events_per_s": frame.events / frame.seconds,
+        "events_per_s": (frame.events or 0) / frame.seconds,
         "end_us": last_us,
         "running": frame.processes.get("running", 0),
         "dropped": frame.dropped,

@@ -213,6 +213,8 @@ class FollowedSource(Source):
             frame = take_frame(self._recent)
         except NoTraces:
             return {}
+        if not self._recent.files:  # only step rows are left of what was looked at
+            return {}
         return live_strip(frame, max(self._recent.last_us(file) for file in self._recent.files))
 
     def close(self) -> None:

@@ -283,7 +283,7 @@ def accelerator_utilisation(job: Job) -> float | None:
 
 def samples_per_step(rank: Rank) -> float | None:
     """None if items or batches are not annotated."""
-    items = sum(int(p.items.size) for p in rank.members)
+    items = sum(int(p.items.size) for p in rank.members) or rank.main.samples_made
     return items / rank.main.batches if items and rank.main.batches else None
 
 

@@ -106,6 +106,8 @@ class Partial:
     covered_us: int = 0
     phases: Phases = field(default_factory=Phases)
     batches: int = 0  # loop bodies, including those of evaluations
+    samples_made: int = 0  # in its steps, where only their rows are left
+    device_busy: float | None = None  # the share of its steps, where only their rows are left
     auto: bool = False  # its steps were marked by automatic tracing
     from_rows: bool = False  # only its step rows are left: nothing is known of workers and devices
     unnamed_compute: bool = False  # compute is annotated, but none of its parts: it counts as forward

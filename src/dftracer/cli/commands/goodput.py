@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         print_table(PART_COLUMNS, part_texts(found))
         print()
         print_table(ATTEMPT_COLUMNS, [attempt_texts(i + 1, a) for i, a in enumerate(found.attempts)])
+    if any(a.main is not None and a.main.from_rows for a in found.attempts) and not args.quiet:
+        print("dftracer goodput: where traces are gone, this is from the step rows", file=sys.stderr)
     if found.left_out and not args.quiet and args.name is None:
         others = f"{plural(len(found.left_out), 'other run')} in the same place"
         told = "is no attempt of this job" if len(found.left_out) == 1 else "are no attempts of this job"
