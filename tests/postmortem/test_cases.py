@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dftracer.cli.main import main
-from postmortem.jobs import PROGRAM, RANKS, Job, line_of
+from postmortem.jobs import ANNOTATED, PROGRAM, RANKS, Job, line_of
 from support.process import clean_environment
 
 pytest.importorskip("torch")
@@ -163,6 +163,63 @@ def test_no_alarm_in_a_job_that_is_well(tmp_path: Path) -> None:
     assert list((tmp_path / "traces").glob("hang_*")) == []
     code = main(["postmortem", str(tmp_path / "traces"), "-q"])
     assert code == 0
+
+
+def test_a_rank_that_is_annotated_by_hand_stops(begin: Begin) -> None:
+    job = begin("hangs", hang_s=3, program=ANNOTATED)
+    job.wait(lambda: job.hang_files() == {0, 1}, "nobody noticed")
+    code, answer = job.judged()
+    assert code == 1
+    assert (answer["class"], answer["rank"]) == ("missing_rank", 1), answer["sentence"]
+    late, waits = answer["ranks"][1], answer["ranks"][0]
+    assert f":{line_of('hangs', ANNOTATED)} load_shard" in late["where"]
+    assert (late["step"], waits["step"], waits["collective"]["op"]) == (40, 40, "all_reduce")
+
+
+@pytest.mark.thorough
+def test_no_alarm_where_annotations_say_less_than_is_going_on(begin: Begin) -> None:
+    job = begin("well", hang_s=4, program=ANNOTATED)
+    job.wait(lambda: job.over, "it does not end")
+    assert "nothing has moved" not in job.log
+    assert list(job.traces.glob("hang_*")) == []
+    assert "modules: False False" in job.log  # nothing else of torch is observed
+    assert job.judged()[0] == 0
+
+
+@pytest.mark.parametrize(("hang_s", "watches"), [("60", 1), ("0", 0)])
+def test_a_hand_annotated_program_is_watched_once_it_has_a_group(
+    tmp_path: Path, hang_s: str, watches: int
+) -> None:
+    program = """
+import os, sys, time
+from dftracer.python import dftracer
+log = dftracer.initialize_log(None, None)
+def watches():
+    names = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
+    return names.count("dftracer-watch\\n")
+told = ["torch" in sys.modules, watches()]
+import torch.distributed as dist
+code = dist.init_process_group.__code__
+dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{os.getcwd()}/meet")
+until = time.monotonic() + 100
+while os.environ["DFTRACER_HANG_S"] != "0" and not watches() and time.monotonic() < until:
+    time.sleep(0.01)  # a thread gives itself its name
+told.append(watches())
+log.finalize()
+told.append(dist.init_process_group.__code__.co_filename.endswith("c10d_logger.py"))
+print(told)
+"""
+    env = clean_environment(DFTRACER_ENABLE="1", DFTRACER_HANG_S=hang_s)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    assert done.stdout == f"{[False, 0, watches, True]}\n", done.stderr
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
