@@ -38,7 +38,7 @@ $(VENV)/.torch: $(BIN)/python
 # The native tests need little, so they begin while Python's packages are being installed.
 test: $(VENV)/.cmake
 	@$(MAKE) --no-print-directory -j2 python-test native-test
-	$(BIN)/python -m pytest -m "alone and not thorough"
+	$(BIN)/python tests/twice.py -m "alone and not thorough"
 
 # And what takes too long for every change: all of clang-tidy, the site, damaged input and I/O for minutes on end.
 test-all: test build/native/.tested tidy docs fuzz
@@ -47,7 +47,7 @@ test-all: test build/native/.tested tidy docs fuzz
 
 # All but the tests that measure times: they stand the native tests beside them.
 python-test: $(VENV)/.installed $(VENV)/.system lint
-	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile -m "not alone and not mirror and not thorough"
+	$(BIN)/python tests/twice.py -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder -m "not alone and not mirror and not thorough"
 
 # What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for
 # the instruction budgets. Without the right to install them those tests say that they were skipped.

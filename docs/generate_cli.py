@@ -44,9 +44,9 @@ def page() -> str:
     parts = [_HEAD]
     for name in verb_names():
         verb = load_verb(name)
-        examples = "\n".join(f"    {line}" for line in verb.EXAMPLE.splitlines())
-        written = f"\n`-o` (default: {getattr(verb, 'OUTPUT', 'the terminal')}).\n"
-        parts.append(f"\n## {name}\n\n{verb.HELP}\n\n{examples}\n{written}")
+        examples = "\n".join(f"    {line}" for line in verb.example.splitlines())
+        written = f"\n`-o` (default: {verb.output}).\n"
+        parts.append(f"\n## {name}\n\n{verb.help}\n\n{examples}\n{written}")
         rows = [
             f"| {_what(a).replace('|', chr(92) + '|')} | {(a.help or '').replace(chr(37) * 2, chr(37))} |"
             for a in verbs.choices[name]._actions

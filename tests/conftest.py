@@ -12,6 +12,42 @@ import pytest
 from support import tracing_on  # noqa: F401 - before any test module imports the annotations
 from support.process import PRELUDE, Run, recover, run_program
 
+THOROUGH = tuple(
+    line
+    for line in Path(__file__).with_name("thorough.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+)
+
+
+# A file is run by one worker: those that take longest begin first, so that none is left over at the end.
+LONGEST = (
+    "tests/auto/test_stages.py",
+    "tests/report/test_whole_run.py",
+    "tests/bench_gate/",
+    "tests/auto/test_observed_only.py",
+    "tests/mirror/",
+    "tests/cli/test_transparent.py",
+    "tests/docs/",
+    "tests/dynamo/",
+    "tests/view/",
+    "tests/collect/",
+    "tests/top/",
+    "tests/integration/test_framework_loops.py",
+    "tests/integration/test_hang_watch.py",
+    "tests/torch/",
+    "tests/cli/",
+    "tests/intercept/",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of thorough.txt, and begin with what takes longest."""
+    for item in items:
+        if item.nodeid.startswith(THOROUGH):
+            item.add_marker(pytest.mark.thorough)
+    items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in LONGEST])
+
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Callable[..., Run]]:

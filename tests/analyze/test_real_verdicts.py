@@ -1,6 +1,7 @@
 """Real training runs with a cost in a known place: the report must name the place.
 
-The programs are in verdict_programs.py; they run three at a time, most of their time asleep.
+The programs are in verdict_programs.py; they run three at a time, most of their time asleep. Traces of one
+such run are in tests/data/verdicts: the analysis is judged in seconds, and `make test-all` runs the programs.
 """
 
 from __future__ import annotations
@@ -20,13 +21,20 @@ from dftracer.analyze import Analysis, analyze
 from dftracer.report import document, head
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.alone
 PROGRAMS = Path(__file__).with_name("verdict_programs.py")
 CASES = re.findall(r"^@case\([^)]*\)\ndef (\w+)", PROGRAMS.read_text(), re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+RECORDED = Path(__file__).parents[1] / "data" / "verdicts"
+
+
+@pytest.fixture(
+    scope="module",
+    params=["recorded", pytest.param("run", marks=[pytest.mark.alone, pytest.mark.thorough])],
+)
+def traces(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    if request.param == "recorded":
+        return RECORDED
     folder = tmp_path_factory.mktemp("runs")
     env = {k: v for k, v in os.environ.items() if not k.startswith(("DFTRACER_", "RANK", "WORLD_SIZE"))}
     command = [sys.executable, str(PROGRAMS), str(folder), *CASES]

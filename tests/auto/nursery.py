@@ -22,10 +22,10 @@ def _child(task: dict[str, Any], out: int, err: int) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
     from dftracer.python import dftracer
-    from dftracer.torch import comm, events
+    from dftracer.torch import collectives, events
 
     if task["both"]:  # what is said by hand and what is deduced, of one and the same run
-        for word in (*vars(events).values(), *comm._WORDS.values()):
+        for word in (*vars(events).values(), *collectives._WORDS.values()):
             if isinstance(word, events.Word):
                 word.twins = ()
     os.environ["DFTRACER_LOG_FILE"] = task["trace"]

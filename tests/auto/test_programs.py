@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import pytest
@@ -25,6 +26,19 @@ STEPS = {
     "zero-3-sub-groups": 6,
 }
 FAILS = ("exception",)
+# The rest runs in `make test-all`.
+USUAL = (
+    "plain",
+    "gan",
+    "evaluation",
+    "workers-fork",
+    "no_loader",
+    "compiled",
+    "ddp",
+    "huggingface",
+    "exception",
+)
+EVERY = [run if run in USUAL else pytest.param(run, marks=pytest.mark.thorough) for run in RUNS]
 
 
 def _shares(report: dict[str, Any]) -> dict[str, float]:
@@ -42,7 +56,7 @@ def _steps(report: dict[str, Any]) -> int:
     return counts.pop()
 
 
-@pytest.mark.parametrize("run", list(RUNS))
+@pytest.mark.parametrize("run", EVERY)
 def test_the_program_as_it_stands_has_its_steps(run: str, nursery: Nursery) -> None:
     found = nursery.outcome(run)
     assert (found.code != 0) == (run in FAILS), found.err
@@ -50,7 +64,7 @@ def test_the_program_as_it_stands_has_its_steps(run: str, nursery: Nursery) -> N
     assert _steps(found.report) == STEPS.get(run, 12)
 
 
-@pytest.mark.parametrize("run", list(RUNS))
+@pytest.mark.parametrize("run", EVERY)
 def test_what_is_deduced_is_what_is_said_by_hand(run: str, nursery: Nursery) -> None:
     twin = nursery.outcome(run, by_hand=True)
     assert (twin.code != 0) == (run in FAILS), twin.err
@@ -58,12 +72,14 @@ def test_what_is_deduced_is_what_is_said_by_hand(run: str, nursery: Nursery) -> 
     assert _steps(deduced) == _steps(said) == STEPS.get(run, 12)
     seen, known = _shares(deduced), _shares(said)
     off = {stage: (round(seen[stage], 2), round(known[stage], 2)) for stage in known}
-    assert all(abs(a - b) <= 1.0 for a, b in off.values()), off
+    # On a busy machine the program may lose its CPU between the two ways' looks at the clock.
+    points = 1.0 + 100 * (said["machine"]["waited_for_cpu_share"] or 0.0)
+    assert all(abs(a - b) <= points for a, b in off.values()), off
     verdicts = [(half["bound"] or {}).get("id") for half in (deduced, said)]
     assert verdicts[0] == verdicts[1]
 
 
-@pytest.mark.parametrize("run", list(RUNS))
+@pytest.mark.parametrize("run", EVERY)
 def test_the_program_is_none_the_wiser(run: str, nursery: Nursery) -> None:
     said = [
         [line for line in nursery.outcome(run, by_hand).out.splitlines() if line.startswith(("loss", "held"))]
@@ -72,7 +88,7 @@ def test_the_program_is_none_the_wiser(run: str, nursery: Nursery) -> None:
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize("run", list(RUNS))
+@pytest.mark.parametrize("run", EVERY)
 def test_everything_automatic_says_so(run: str, nursery: Nursery) -> None:
     words = ("compute", "dataloader", "data", "device", "pipeline", "checkpoint", "comm")
     # What gloo does below Python says that instead.
@@ -87,13 +103,20 @@ def test_collectives_of_ddp_are_a_part_of_backward(run: str, nursery: Nursery) -
     events = nursery.outcome(run).events
     calls = [e for e in events if e.cat == "comm" and "below_python" not in e.args]
     assert [(e.name, e.args["bytes"], e.args["ranks"]) for e in calls] == [("all_reduce", 4, 2)] * 2
-    waits = sorted(e.dur for e in events if (e.cat, e.name) == ("compute", "backward"))
-    # Backward takes 0.04 s; the faster rank waits in it for the other, whose batches take 0.1 s longer.
-    assert len(waits) == 24
-    assert waits[18] >= 90_000  # the median of that rank
+    # The faster rank waits in backward for the other, whose batches take longer.
+    medians = {
+        name: sorted(
+            statistics.median(e.dur for e in events if (e.cat, e.name, e.pid) == (*name, pid)) for pid in pids
+        )
+        for pids in [{e.pid for e in events if e.name == "backward"}]
+        for name in (("compute", "backward"), ("data", "item"))
+    }
+    assert len(medians["compute", "backward"]) == 2
+    waited, longer = (high - low for low, high in medians.values())
+    assert 0.7 * longer <= waited <= 1.3 * longer
 
 
-@pytest.mark.parametrize("run", list(RUNS))
+@pytest.mark.parametrize("run", EVERY)
 def test_the_rows_of_the_steps_are_the_ledger_of_the_report(run: str, nursery: Nursery) -> None:
     from dftracer.load.rows import STAGES, ranks_of, read_row_files
 

@@ -17,7 +17,7 @@ import pytest
 from dftracer._packages import advice, extras, install_name
 from dftracer._terminal import ascii_is_asked_for
 from dftracer._text import Column, fit
-from dftracer.cli.completing import _CATEGORIES
+from dftracer.cli.commands.completion import _CATEGORIES
 from dftracer.cli.main import build_parser, main, verb_names
 from dftracer.load.synthetic import Process, Run, training_run
 from dftracer.python import ProfileCategory
@@ -311,7 +311,7 @@ def test_a_missing_package_is_named_as_one_installs_it(
 
 
 def test_protobuf_is_not_called_google(tmp_path: Path) -> None:
-    code = "from dftracer.link.proto import messages; messages()"
+    code = "from dftracer.link.chakra import messages; messages()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=clean_environment(**_refusing("google", tmp_path)),

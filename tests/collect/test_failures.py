@@ -85,14 +85,14 @@ def test_failing_parts(run: Runner) -> None:
     )
     ets, broken, coverage = done.stdout.splitlines()
     assert (ets, coverage) == ("['torch_et_0.json.gz']", "1.0")
-    assert broken.startswith(("finishing is off from here on", "collection is off from here on"))
+    assert broken.startswith(("finishing is disabled", "collection is disabled"))
     warnings = done.manifest()["warnings"]
-    off = [w for w in warnings if w.startswith("et is off")]
-    assert off == ["et is off from here on: OSError: no observer today"]
+    off = [w for w in warnings if w.startswith("et is disabled")]
+    assert off == ["et is disabled: OSError: no observer today"]
     assert len([w for w in warnings if "plug-in bad" in w]) == 1
     assert any("no plug-in 'none'" in w for w in warnings)
     assert done.stderr.count("no observer today") == 1
-    assert "collection is off" in done.stderr
+    assert "collection is disabled" in done.stderr
     assert {"kineto_trace_0.json.gz", "kineto_trace_0_w1.json.gz", "mine_0.json.gz"} <= done.names
     assert done["mine_0.json.gz"]["seen"][:4] == [["start", 0, 0], ["step", 0], ["step", 1], ["end", 0, 1]]
     assert done.lines("lines_0.jsonl.gz") == [{"n": 0}, {"n": 1}, {"n": 2}]

@@ -12,14 +12,13 @@ from typing import Any
 from dftracer import _config, _config_file
 from dftracer.format.reader import read_trace, text_size
 from dftracer.format.writer import is_trace, maker_of
-from dftracer.link.comm_records import read_records as read_comms
+from dftracer.link.collectives import read_records as read_comms
 from dftracer.link.discover import NothingToLink, discover, read_manifest
 from dftracer.link.execution_trace import read_execution_trace
 from dftracer.link.kineto import read_kineto
 from dftracer.link.nsys import is_nsys, read_nsys
 from dftracer.load import Trace
-from dftracer.load.facts import file_facts
-from dftracer.load.heads import read_through
+from dftracer.load.process import file_facts, read_through
 from fuzz.commands import CORPUS
 from fuzz.mutate import mutated
 

@@ -11,9 +11,8 @@ import polars as pl
 import pytest
 
 from dftracer.link import link
-from dftracer.link.chakra import read_chakra
-from dftracer.link.proto import messages
-from dftracer.link.wire import attribute_columns, join, varints
+from dftracer.link._columns import join_rows
+from dftracer.link.chakra import attribute_columns, messages, read_chakra, varints
 from link.naive import Naive, attributes
 
 
@@ -149,7 +148,7 @@ def test_columns_of_numbers_are_what_the_library_writes() -> None:
     column = np.array(values, dtype=np.int64)
     m = messages()
     alone = [m["Node"](attr=[m["AttributeProto"](name="x", int64_val=v)]).SerializeToString() for v in values]
-    assert list(join(attribute_columns("x", "int64_val", column), np.arange(column.size))) == alone
+    assert list(join_rows(attribute_columns("x", "int64_val", column), np.arange(column.size))) == alone
     whole = m["Int64List"](values=values).SerializeToString()
     assert whole.endswith(varints(column).text)
 

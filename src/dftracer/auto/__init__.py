@@ -14,20 +14,19 @@ never recorded twice. Nothing here imports torch: hooks are installed when the p
 
 from __future__ import annotations
 
-from dftracer.auto._adapters import ADAPTERS, adapter
-from dftracer.auto._switch import install, installed, uninstall
+from dftracer.auto._switch import ADAPTERS, adapter, install, installed, uninstall
 
 __all__ = ["ADAPTERS", "adapter", "install", "installed", "modules", "uninstall"]
 
 # Every traced interpreter imports this before the program begins: slow imports happen on first use.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dftracer.torch.modules import modules
+    from dftracer.torch.rule import modules
 
 
 def __getattr__(name: str) -> object:
     if name == "modules":
-        from dftracer.torch.modules import modules  # noqa: PLC0415
+        from dftracer.torch.rule import modules  # noqa: PLC0415
 
         return modules
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

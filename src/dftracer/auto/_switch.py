@@ -1,4 +1,11 @@
-"""Turning automatic tracing on and off."""
+"""Turning automatic tracing on and off, for torch and for the frameworks that mark their own phases.
+
+An adapter of a framework is a module with `NAME` (as users call the framework) and `install(module,
+patches)`, where `patches` can undo every change; it is installed when the program imports the framework. It
+tells the step rule what it knows through `dftracer._core.training()`: the calls there (`step_begins`,
+`step_ends`, `evaluation_begins`, `forward_begins` ...) replace, for as long as they are made, what the rule
+would have inferred.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,6 @@ import sys
 
 from dftracer import _session
 from dftracer._before_finalize import before_finalize
-from dftracer.auto import _adapters
 from dftracer.torch import boundaries, imports
 from dftracer.torch.patches import Patches
 
@@ -17,10 +23,24 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-__all__ = ["install", "installed", "uninstall"]
+# Module whose import brings the framework -> module of ours.
+ADAPTERS: dict[str, str] = {
+    "accelerate.accelerator": "dftracer.auto.accelerate",
+    "deepspeed.runtime.engine": "dftracer.auto.deepspeed",
+    "keras.src.callbacks.callback_list": "dftracer.auto.keras",
+    "lightning.pytorch.trainer.trainer": "dftracer.auto.lightning",
+    "pytorch_lightning.trainer.trainer": "dftracer.auto.lightning",
+    "ray.train.torch.train_loop_utils": "dftracer.auto.ray",
+    "transformers.trainer": "dftracer.auto.huggingface",
+}
 
 _patches: Patches | None = None
 _registered = False
+
+
+def adapter(module: str, ours: str) -> None:
+    """Install `ours` when `module` is imported."""
+    ADAPTERS[module] = ours
 
 
 def installed() -> bool:
@@ -38,7 +58,7 @@ def install() -> bool:
 
 
 def watch() -> None:
-    """The same without beginning to record: subscribers of `boundaries` are told what happens."""
+    """The same without beginning to record: subscribers of `boundaries` learn what happens."""
     global _patches  # noqa: PLW0603 - one per process
     if _patches is not None:
         return
@@ -47,7 +67,7 @@ def watch() -> None:
     _patches = Patches()
     _patches.when_imported("torch", _torch_is_there)
     # Not after torch: a framework that imports it is in the middle of its own import then.
-    for name, ours in _adapters.ADAPTERS.items():
+    for name, ours in ADAPTERS.items():
         _patches.when_imported(name, _by_adapter(ours))
 
 
@@ -70,16 +90,15 @@ def _torch_is_there(torch: ModuleType, patches: Patches) -> None:
         _registered = True
         before_finalize(finish)
         os.register_at_fork(after_in_child=_forked)
-    announce: Any = importlib.import_module("dftracer.auto._announce")
-    announce.found("PyTorch")
-    patches.later(boundaries.subscribe("loader", announce.training_begins))
+    found("PyTorch")
+    patches.later(boundaries.subscribe("loader", _training_begins))
 
 
 def _by_adapter(ours: str) -> Any:
     def install(module: ModuleType, patches: Patches) -> None:
         adapter: Any = importlib.import_module(ours)
         adapter.install(module, patches)
-        importlib.import_module("dftracer.auto._announce").found(adapter.NAME)
+        found(adapter.NAME)
 
     return install
 
@@ -96,3 +115,41 @@ def _forked() -> None:
     rule: Any = sys.modules.get("dftracer.torch.rule")
     if rule is not None:
         rule.forget_all()
+
+
+# --- One line, once per run, that says what was found
+
+_MARK = "DFTRACER_AUTO_MARK"  # set by `dftracer run`: the file that the first to announce makes
+
+_names: list[str] = []
+_announced = False
+
+
+def found(name: str) -> None:
+    """Something whose steps are recorded has been imported."""
+    if name and name not in _names:
+        _names.append(name)
+
+
+def found_unless(name: str, other: str) -> None:
+    """The same, for a framework that another one is built on."""
+    if other not in _names:
+        found(name)
+
+
+def _training_begins(begins: bool, _: object) -> None:
+    """A loader begins: say so on stderr, unless another process of this run has, or no mark is set."""
+    global _announced  # noqa: PLW0603 - once per process
+    if begins or _announced:  # frameworks are imported by the time it has begun
+        return
+    _announced = True
+    mark = os.environ.get(_MARK)
+    if not mark or not _names:
+        return
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        names = sorted(_names, key=lambda name: name != "PyTorch")  # frameworks after what they are built on
+        sys.stderr.write(f"dftracer: {', '.join(names)}: steps are recorded\n")
+        sys.stderr.flush()
+    except OSError:
+        pass

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dftracer.auto import _announce
+from dftracer.auto import _switch
 from dftracer.torch.patches import Patches
 
 __all__ = ["NAME", "install"]
 
-NAME = ""  # said when an accelerator prepares something: other frameworks import it too
+NAME = ""  # announced when an accelerator prepares something: other frameworks import it too
 
 
 def install(module: ModuleType, patches: Patches) -> None:
@@ -19,7 +19,7 @@ def install(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def prepare(*args: Any, **kwargs: Any) -> Any:
-            _announce.found_unless("Accelerate", "Hugging Face Trainer")
+            _switch.found_unless("Accelerate", "Hugging Face Trainer")
             return original(*args, **kwargs)
 
         return prepare

@@ -11,13 +11,13 @@ from types import ModuleType
 from typing import Any
 
 from dftracer._core import training
-from dftracer.auto import _announce
+from dftracer.auto import _switch
 from dftracer.torch.patches import Patches, safely
 from dftracer.torch.rule import ALL_INSIDE
 
 __all__ = ["NAME", "install"]
 
-NAME = ""  # said when an engine is made: other frameworks import it without using it
+NAME = ""  # announced when an engine is made: other frameworks import it without using it
 
 
 def install(module: ModuleType, patches: Patches) -> None:
@@ -25,7 +25,7 @@ def install(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(*args: Any, **kwargs: Any) -> None:
-            safely(_announce.found, "DeepSpeed")
+            safely(_switch.found, "DeepSpeed")
             original(*args, **kwargs)
 
         return init

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dftracer import auto
-from dftracer.auto._required import required
+from dftracer._packages import need
 from dftracer.metrics import ask
 from dftracer.torch.patches import Patches, safely
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         """Stands in for the framework's own where types are checked."""
 
 else:
-    TrainerCallback = required("transformers.trainer_callback", "hf").TrainerCallback
+    TrainerCallback = need("transformers.trainer_callback", "hf").TrainerCallback
 
 __all__ = ["NAME", "DFTracerCallback", "install"]
 

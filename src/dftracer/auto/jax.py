@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from dftracer import _session
-from dftracer.auto._required import required
+from dftracer._packages import need
 from dftracer.python import ai
 
 __all__ = ["step"]
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 def step(fn: Callable[P, R], *, block: bool = False) -> Callable[P, R]:
     """`fn`, each of its calls an event with the step's number."""
-    wait: Callable[[Any], Any] | None = required("jax").block_until_ready if block else None
+    wait: Callable[[Any], Any] | None = need("jax").block_until_ready if block else None
     numbers = itertools.count()
     _session.arm()
 

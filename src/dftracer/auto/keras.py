@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dftracer import _core, _session, auto
-from dftracer.auto._required import required
+from dftracer._packages import need
 from dftracer.python import ai
 from dftracer.torch.events import BLOCK, EPOCH, EVALUATE, FETCH, TRAIN, Word
 from dftracer.torch.patches import Patches, safely
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 else:
     # Not by its public name: that is not there yet when the list of callbacks has just been imported.
-    Callback = required("keras.src.callbacks.callback").Callback
+    Callback = need("keras.src.callbacks.callback").Callback
 
 __all__ = ["NAME", "DFTracerCallback", "install"]
 

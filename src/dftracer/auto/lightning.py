@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dftracer import auto
-from dftracer.auto._required import required
+from dftracer._packages import need
 from dftracer.metrics import ask
 from dftracer.torch.patches import Patches, safely
 
@@ -42,8 +42,8 @@ else:
         or (importlib.util.find_spec("lightning") is None and importlib.util.find_spec("pytorch_lightning"))
         else "lightning.pytorch"
     )
-    Callback = required(f"{_PACKAGE}.callbacks", "lightning").Callback
-    Profiler = required(f"{_PACKAGE}.profilers", "lightning").Profiler
+    Callback = need(f"{_PACKAGE}.callbacks", "lightning").Callback
+    Profiler = need(f"{_PACKAGE}.profilers", "lightning").Profiler
 
 __all__ = ["NAME", "DFTracerCallback", "DFTracerProfiler", "install"]
 
@@ -74,7 +74,7 @@ def _tell(method: str, *args: Any) -> None:
     safely(tell)
 
 
-# Hook of a trainer's callbacks -> what the step rule is told. A batch that was only accumulated ends no step.
+# Hook of a trainer's callbacks -> the call of the step rule. A batch that was only accumulated ends no step.
 _MARKS = {
     "on_train_batch_end": "batch_ends",
     "on_validation_start": "evaluation_begins",

@@ -1,4 +1,4 @@
-"""The command `dftracer`: one verb per module in `dftracer.cli.commands`."""
+"""The command `dftracer`: its verbs are in `dftracer.cli.commands`."""
 
 from dftracer.cli.main import main
 

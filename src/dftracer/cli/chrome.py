@@ -1,28 +1,24 @@
 """Events as Chrome/Perfetto JSON: times from the first event, lanes without overlap, small ids.
 
-Viewers draw the spans of a lane nested and silently hide those that cross: a span that crosses another one of
-its thread (as asynchronous tasks do) goes to an extra lane of that thread. Viewers also truncate process and
-thread ids to 32 bits and drop events before time 0.
+A span that crosses another one of its thread (as asynchronous tasks do) goes to an extra lane of that thread.
+Times begin at the first event, because viewers drop what is before time 0.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dftracer._torch_files import EXPORTED
-from dftracer.cli.chrome_tracks import FEEDING, ProcessTracks, Tracks
 from dftracer.load.chunk import MISSING, Chunk
-from dftracer.load.lanes import assign_lanes
+from dftracer.load.perfetto import Row, TrackIds, arrow_phase, assign_lanes, process_names, thread_name
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Trace, scan_file
-
-__all__ = ["write_chrome"]
 
 _COLUMNS = ("level", "p_idx", "epoch", "step", "count", "size", "offset", "ret", "errno", "image_idx")
 
@@ -31,7 +27,7 @@ def write_chrome(trace: Trace, path: Path, *, packed: bool) -> int:
     """Write all events, compressed if requested; returns how many."""
     wanted = [p for p in trace.processes if trace.filter.wants(p)]
     base = min((low for low in (_first(trace, p) for p in wanted) if low is not None), default=0)
-    tracks = Tracks(trace.processes)
+    tracks = _Tracks(trace.processes)
     opener: Any = gzip.open if packed else open
     written = 0
     with opener(path, "wt", encoding="utf-8", errors="replace") as out:
@@ -83,7 +79,7 @@ def _survey(trace: Trace, parts: list[ProcessInfo]) -> dict[int, _Spans]:
         for scanner, chunk in scan_file(process, trace.filter, trace.threads, trace.chunk_text):
             if chunk.rows == 0:
                 continue
-            feeding = np.array([*(cat in FEEDING for cat in scanner.dictionary("cat")), False])
+            feeding = np.array([*(cat in _FEEDING for cat in scanner.dictionary("cat")), False])
             pids = chunk.ints("pid")
             for pid in np.unique(pids).tolist():
                 found.setdefault(pid, _Spans()).add(chunk, np.flatnonzero(pids == pid), feeding)
@@ -91,7 +87,7 @@ def _survey(trace: Trace, parts: list[ProcessInfo]) -> dict[int, _Spans]:
 
 
 def _placed(
-    trace: Trace, wanted: list[ProcessInfo], base: int, tracks: Tracks
+    trace: Trace, wanted: list[ProcessInfo], base: int, tracks: _Tracks
 ) -> Iterator[tuple[dict[str, Any], bool]]:
     """All rows as they are written (events, and the names of their tracks), whether the trace of a
     process is in one file, in parts, or in a merged file.
@@ -101,9 +97,9 @@ def _placed(
         files.setdefault(process.key, []).append(process)
     for parts in files.values():
         spans = _survey(trace, parts)
-        begun: dict[int, tuple[ProcessTracks, Iterator[int]]] = {}
+        begun: dict[int, tuple[_ProcessTracks, Iterator[int]]] = {}
         for process in parts:
-            for row in _rows(trace, process, base):
+            for row in _rows_of(trace, process, base):
                 pid = row["pid"]
                 if pid not in begun:
                     begun[pid] = tracks.begin(parts[-1], pid, spans[pid].feeds), spans[pid].lanes()
@@ -117,7 +113,7 @@ def _placed(
     yield from ((arrow, False) for arrow in tracks.meetings())
 
 
-def _rows(trace: Trace, process: ProcessInfo, base: int) -> Iterator[dict[str, Any]]:
+def _rows_of(trace: Trace, process: ProcessInfo, base: int) -> Iterator[dict[str, Any]]:
     sums: dict[tuple[str, str, int, int], dict[str, int]] = {}
     for scanner, chunk in scan_file(process, trace.filter, trace.threads, trace.chunk_text):
         if chunk.rows == 0:
@@ -185,3 +181,132 @@ def _object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {"args": text}
     return value if isinstance(value, dict) else {"args": text}
+
+
+# --- Tracks: ids that viewers can tell apart, familiar names, arrows
+
+# A child process with events of these categories reads samples: it is a data loader worker.
+_FEEDING = {"data", "dataloader", "POSIX", "STDIO"}
+_LANE = "lane."
+
+
+class _Tracks:
+    """The ids of all processes, and the arrows between them."""
+
+    def __init__(self, processes: Iterable[ProcessInfo]) -> None:
+        self._known = {p.key for p in processes}
+        self._pids = TrackIds()
+        self._tids = TrackIds()
+        self._workers: dict[Any, int] = {}
+        self._collectives: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
+        self._arrows = 0
+
+    def begin(self, holder: ProcessInfo, original_pid: int, feeds: bool) -> _ProcessTracks:
+        """The tracks of one process; `feeds`: it has events typical of a data loader."""
+        process = holder if holder.pid == original_pid else holder.others.get(original_pid)
+        key = process.key if process is not None else (holder.host, original_pid)
+        rank = holder.ranks().get(original_pid) if holder.others else holder.rank
+        self._known |= {p.key for p in holder.others.values()}
+        out = _ProcessTracks(self, process, key, self._pids.get(key, original_pid), rank)
+        out.heads = process_names(out.pid, self._who(process, original_pid, rank, feeds), rank)
+        return out
+
+    def tid(self, key: Any, original: int, lane: int) -> int:
+        return self._tids.get((key, original, lane), None if lane else original)
+
+    def meetings(self) -> Iterator[Row]:
+        """Arrows between the ranks' parts of one collective, in order of arrival."""
+        for parts in self._collectives.values():
+            ranks = {rank for rank, _ in parts}
+            if 1 < len(ranks) == len(parts):
+                yield from self.arrow("collective", sorted((r for _, r in parts), key=lambda r: r["ts"]))
+
+    def keep_collective(self, row: Row, rank: int | None) -> None:
+        args = row["args"]
+        if row["cat"] == "comm" and rank is not None and "seq" in args and "group" in args:
+            where = (args["group"], row["name"], args["seq"])
+            if row["name"] not in ("send", "receive"):  # each rank counts these separately
+                self._collectives.setdefault(where, []).append((rank, _end(row)))
+
+    def arrow(self, name: str, ends: list[Row]) -> Iterator[Row]:
+        self._arrows += 1
+        for i, row in enumerate(ends):
+            ph = arrow_phase(i, len(ends))
+            arrow = {"ph": ph, "id": self._arrows, "name": name, "cat": name}
+            more = {} if ph == "s" else {"bp": "e"}
+            yield {**arrow, "pid": row["pid"], "tid": row["tid"], "ts": row["ts"], **more}
+
+    def _who(self, process: ProcessInfo | None, pid: int, rank: int | None, feeds: bool) -> str:
+        parts = [f"rank {rank}"] if rank is not None else []
+        parent = (process.host, process.ppid) if process is not None and process.ppid is not None else None
+        if parent in self._known and feeds:
+            number = self._workers[parent] = self._workers.get(parent, -1) + 1
+            parts.append(f"loader worker {number}")
+        return " ".join([*parts, f"pid {pid}"])
+
+
+class _ProcessTracks:
+    """The tracks of one process, named as its rows are written."""
+
+    def __init__(
+        self, tracks: _Tracks, process: ProcessInfo | None, key: Any, pid: int, rank: int | None
+    ) -> None:
+        self.heads: list[Row] = []
+        self.pid = pid
+        self._tracks = tracks
+        self._process = process
+        self._key = key
+        self._rank = rank
+        self._named: set[int] = set()
+        self._devices = {t for t, text in _device_lanes(process).items() if "stream" in text}
+        self._launches: dict[int, Row] = {}
+        self._kernels: list[tuple[int, Row]] = []
+
+    def place(self, row: Row, lane: int) -> Iterator[Row]:
+        """Give the row its ids; yields the name of its track if it is the first one on it."""
+        original = row["tid"]
+        row["pid"] = self.pid
+        row["tid"] = self._tracks.tid(self._key, original, lane)
+        if row["ph"] != "X":
+            return
+        if row["tid"] not in self._named:
+            self._named.add(row["tid"])
+            text = _thread(self._process, original) + (f" ({lane + 1})" if lane else "")
+            yield thread_name(self.pid, row["tid"], text)
+        number = row["args"].get("correlation")
+        if isinstance(number, int) and row["cat"] == "PP":
+            if original in self._devices:
+                self._kernels.append((number, _end(row)))
+            else:
+                self._launches[number] = _end(row)
+        self._tracks.keep_collective(row, self._rank)
+
+    def arrows(self) -> Iterator[Row]:
+        """Arrows from launches to what they launched."""
+        for number, kernel in self._kernels:
+            if number in self._launches:
+                yield from self._tracks.arrow("launch", [self._launches[number], kernel])
+
+
+def _end(row: Row) -> Row:
+    """What an arrow needs to know about a row."""
+    return {k: row[k] for k in ("pid", "tid", "ts")}
+
+
+def _device_lanes(process: ProcessInfo | None) -> dict[int, str]:
+    """Lanes of device work: `GPU 0 stream 7`."""
+    found = {}
+    for key, text in process.user_metadata if process is not None else ():
+        if key.startswith(_LANE) and key[len(_LANE) :].isdigit():
+            found[int(key[len(_LANE) :])] = text
+    return found
+
+
+def _thread(process: ProcessInfo | None, tid: int) -> str:
+    if process is not None:
+        name = _device_lanes(process).get(tid) or process.threads.get(tid, "")
+        if name and not name.isdigit():
+            return name
+        if tid == process.pid:
+            return f"main thread {tid}"
+    return f"thread {tid}"

@@ -45,7 +45,7 @@ _PASS_THEIR_SIGNALS_ON = frozenset(
     ]
 )
 _LAUNCHER_SAW = "DFTRACER_IGNORED_SIGNALS"
-_SENT_BY_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which the whole group has got
+_SENT_BY_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which the whole group receives
 _TERMINAL_SIGNALS = frozenset(
     (
         signal.SIGINT,
@@ -130,9 +130,9 @@ def _flush() -> None:
 
 def _inherited_signals(env: dict[str, str]) -> frozenset[int]:
     """Which of the signals that Python ignores were ignored before; removes what the launcher left."""
-    told = env.pop(_LAUNCHER_SAW, None)
-    if told is not None:
-        return frozenset(number for number in _CHANGED_BY_PYTHON if str(int(number)) in told.split(","))
+    seen = env.pop(_LAUNCHER_SAW, None)
+    if seen is not None:
+        return frozenset(number for number in _CHANGED_BY_PYTHON if str(int(number)) in seen.split(","))
     return _ignored_by(os.getppid())  # `python -m dftracer.cli`
 
 
@@ -157,7 +157,7 @@ def _ignored_by(parent: int) -> frozenset[int]:
 def _started(
     command: list[str], env: dict[str, str], mask: set[int | signal.Signals], ignored: frozenset[int]
 ) -> int:
-    told, tell = os.pipe()  # closed by a successful exec
+    reading, writing = os.pipe()  # closed by a successful exec
     child = os.fork()
     if child == 0:
         try:
@@ -165,11 +165,11 @@ def _started(
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.execvpe(command[0], command, env)
         except OSError as error:
-            os.write(tell, str(error.errno).encode())
+            os.write(writing, str(error.errno).encode())
         finally:
             os._exit(127)
-    os.close(tell)
-    with open(told, "rb") as failed:
+    os.close(writing)
+    with open(reading, "rb") as failed:
         number = failed.read()
     if number:
         os.waitpid(child, 0)
@@ -210,7 +210,7 @@ def _follow(child: int, shadow: _Shadow, every: set[signal.Signals]) -> int:
             continue
         ours = sent.si_pid in (os.getpid(), shadow.pid)  # such as a write of our own to a closed pipe
         at_terminal = sent.si_code == _SENT_BY_KERNEL and sent.si_signo in _TERMINAL_SIGNALS
-        if not shadow.also_got(sent.si_signo) and not ours and not at_terminal:
+        if not shadow.group_received(sent.si_signo) and not ours and not at_terminal:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, sent.si_signo)
 
@@ -236,8 +236,8 @@ def _state(pid: int) -> str:
 class _Shadow:
     """A process of our group that sees what we cannot.
 
-    A signal that it has got as well was sent to the whole group, so the program has got it too. It passes on
-    that we were stopped, and that the program was continued meanwhile; and if we are killed, it kills the
+    A signal that it received as well was sent to the whole group, so the program received it too. It passes
+    on that we were stopped, and that the program was continued meanwhile; and if we are killed, it kills the
     program.
     """
 
@@ -256,8 +256,8 @@ class _Shadow:
         os.close(its[1])
         self._questions, self._answers = ours[1], its[0]
 
-    def also_got(self, number: int) -> bool:
-        """Whether the whole group has got this signal."""
+    def group_received(self, number: int) -> bool:
+        """Whether the whole group received this signal."""
         return self._ask(number) == b"1"
 
     def stops_with_program(self) -> None:
@@ -297,8 +297,8 @@ def _watch(parent: int, child: int, questions: int, answers: int) -> None:
                 os.write(answers, b"0")
                 return
             stopped_with_program = number == 0
-            got = number and signal.sigtimedwait([number], _MOMENT_S) is not None
-            os.write(answers, b"1" if got else b"0")
+            received = number and signal.sigtimedwait([number], _MOMENT_S) is not None
+            os.write(answers, b"1" if received else b"0")
         elif _state(parent) == "T" != _state(child):
             os.kill(*(parent, signal.SIGCONT) if stopped_with_program else (child, signal.SIGSTOP))
         elif _state(parent) != "T":

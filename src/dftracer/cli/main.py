@@ -1,4 +1,4 @@
-"""Finding the verbs, reading the command line, and turning errors into sentences and exit codes."""
+"""The command line: its verbs, its options, and how errors become sentences and exit codes."""
 
 from __future__ import annotations
 
@@ -10,39 +10,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 
 from dftracer import __version__
 from dftracer._terminal import fit_streams, shown_output
-from dftracer.cli import commands
 
-TYPE_CHECKING = False  # `typing` takes long to load, and `run` is not to keep its program waiting
+TYPE_CHECKING = False  # `typing` takes long to load, and `run` must not keep its program waiting
 if TYPE_CHECKING:
-    from typing import NoReturn, Protocol
-
-    class Verb(Protocol):
-        """The interface of a module in `dftracer.cli.commands`.
-
-        `OUTPUT`, if any, is the default of -o, and `OUTPUT_IS` what it is.
-        """
-
-        HELP: str
-        EXAMPLE: str
-
-        def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-        def run(self, args: argparse.Namespace) -> int: ...
-
-
-__all__ = [
-    "EXIT_BAD_INPUT",
-    "EXIT_MISSING_EXTRA",
-    "EXIT_OK",
-    "EXIT_OUT_OF_MEMORY",
-    "EXIT_PROBLEMS",
-    "CommandError",
-    "build_parser",
-    "main",
-]
+    from typing import NoReturn
 
 EXIT_OK = 0
 EXIT_PROBLEMS = 1  # the command worked; what it looked at has problems
@@ -52,13 +26,24 @@ EXIT_OUT_OF_MEMORY = 4
 _EXIT_BUG = 70
 _EXIT_INTERRUPTED = 130
 
+# The verbs by what they are for, each with its module in `dftracer.cli.commands`.
 _GROUPS = {
-    "record": ("run", "collect"),
-    "look": ("report", "view", "top", "compare", "check"),
-    "job": ("runs", "goodput", "fleet", "postmortem", "trigger", "ship"),
-    "files": ("info", "merge", "slice", "export", "repair", "validate", "query"),
-    "set up": ("doctor", "completion", "clean"),
+    "record": {"run": "run", "collect": "collect"},
+    "look": {"report": "look", "view": "look", "top": "look", "compare": "compare", "check": "compare"},
+    "job": dict.fromkeys(("runs", "goodput", "fleet", "postmortem", "trigger", "ship"), "job"),
+    "files": {
+        "info": "files",
+        "merge": "copies",
+        "slice": "copies",
+        "export": "export",
+        "repair": "copies",
+        "validate": "files",
+        "query": "files",
+        "link": "files",
+    },
+    "set up": {"doctor": "doctor", "completion": "completion", "clean": "clean"},
 }
+_MODULES = {verb: module for group in _GROUPS.values() for verb, module in group.items()}
 _EPILOG = """\
 exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a package is missing,
 4 out of memory, 70 a bug in dftracer, 130 interrupted;
@@ -66,7 +51,7 @@ exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a pa
 """
 
 
-# Arguments of verbs that name traces; and the verbs that need no events, only who wrote them.
+# The arguments that name traces, and the verbs that need only the head of each file.
 _INPUTS = ("paths", "run", "runs", "target", "directory")
 _READ_HEADS = frozenset({"info", "runs"})
 
@@ -77,21 +62,32 @@ class CommandError(Exception):
     """Something the user can fix; the text says how."""
 
 
+class Verb:
+    """One verb of the command line: `dftracer info` is the class `Info` in its module."""
+
+    help: str
+    example: str
+    output = "the terminal"  # the default of -o
+    output_is = "FILE"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the verb's own arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; returns the exit code."""
+        raise NotImplementedError
+
+
 def verb_names() -> list[str]:
-    """All verbs: any module in the package is a verb."""
-    import pkgutil
-
-    return sorted(m.name for m in pkgutil.iter_modules(commands.__path__) if not m.name.startswith("_"))
-
-
-def _is_verb(word: str) -> bool:
-    return word.isalpha() and any((Path(p) / f"{word}.py").is_file() for p in commands.__path__)
+    """All verbs."""
+    return sorted(_MODULES)
 
 
 def load_verb(name: str) -> Verb:
-    """The module of a verb."""
-    module: Verb = importlib.import_module(f"dftracer.cli.commands.{name}")
-    return module
+    """A verb by its name; only its own module is loaded."""
+    module = importlib.import_module(f"dftracer.cli.commands.{_MODULES[name]}")
+    verb: Verb = getattr(module, name.capitalize())()
+    return verb
 
 
 class _Parser(argparse.ArgumentParser):
@@ -104,8 +100,7 @@ def _common(verb: Verb) -> _Parser:
     """The options that mean the same everywhere."""
     p = _Parser(add_help=False)
     g = p.add_argument_group("common options")
-    kind, default = getattr(verb, "OUTPUT_IS", "FILE"), getattr(verb, "OUTPUT", "the terminal")
-    g.add_argument("-o", "--output", metavar=kind, help=f"where to write (default: {default})")
+    g.add_argument("-o", "--output", metavar=verb.output_is, help=f"where to write (default: {verb.output})")
     g.add_argument("-f", "--force", action="store_true", help="overwrite existing output")
     g.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
     g.add_argument("-v", "--verbose", action="store_true", help="say more")
@@ -126,33 +121,30 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, help=argparse.SUPPRESS)
     names = [only] if only else verb_names()
     if not only:
-        parser.description = f"{parser.description}\n\n{_grouped(names)}"
+        parser.description = f"{parser.description}\n\n{_grouped()}"
     for name in names:
         verb = load_verb(name)
         sub = verbs.add_parser(
             name,
             parents=[_common(verb)],
-            description=textwrap.fill(verb.HELP, shutil.get_terminal_size().columns - 2),
-            epilog=_examples(verb.EXAMPLE),
+            description=textwrap.fill(verb.help, shutil.get_terminal_size().columns - 2),
+            epilog=_examples(verb.example),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         verb.add_arguments(sub)
-        _tell_defaults(sub)
+        _state_defaults(sub)
         sub.set_defaults(run_verb=verb.run, refuse=sub.error)
     return parser
 
 
-def _grouped(names: Sequence[str]) -> str:
+def _grouped() -> str:
     """The verbs by what they are for."""
-    placed = {name for group in _GROUPS.values() for name in group}
-    others = tuple(n for n in names if n not in placed)
     room = max(40, shutil.get_terminal_size().columns - 2)
     lines = []
     for title, group in _GROUPS.items():
-        members = [n for n in (*group, *(others if title == "files" else ())) if n in names]
         lines.append(f"{title}:")
-        for name in members:
-            text = textwrap.wrap(load_verb(name).HELP, room - 14)
+        for name in group:
+            text = textwrap.wrap(load_verb(name).help, room - 14)
             lines += [f"  {name:<12}{text[0]}", *(" " * 14 + more for more in text[1:])]
     return "\n".join(lines)
 
@@ -162,7 +154,7 @@ def _examples(text: str) -> str:
     return "\n".join([f"example: {first}", *(f"         {line}" for line in more)])
 
 
-def _tell_defaults(parser: argparse.ArgumentParser) -> None:
+def _state_defaults(parser: argparse.ArgumentParser) -> None:
     """Make every option state its default."""
     for action in parser._actions:
         if not action.option_strings or action.help is argparse.SUPPRESS or "default" in (action.help or ""):
@@ -179,13 +171,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     fit_streams()
     words = sys.argv[1:] if argv is None else argv
-    parser = build_parser(words[0] if words and _is_verb(words[0]) else None)
+    parser = build_parser(words[0] if words and words[0] in _MODULES else None)
     args, unknown = parser.parse_known_args(argv)
     args.words = words  # argparse drops the -- that separates two groups of runs
     if hasattr(args, "paths") and not any(word.startswith("-") for word in unknown):
         args.paths = [*args.paths, *unknown]  # argparse takes no more paths after an option that follows some
         unknown = []
-    if unknown:  # by the verb's own parser, whose usage and help are those that tell more
+    if unknown:  # refused by the verb's own parser, whose usage is the useful one
         getattr(args, "refuse", parser.error)(f"unrecognized arguments: {' '.join(unknown)}")
     if args.verb is None:
         parser.print_help()
@@ -196,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        _bring_here(args)
+        _fetch_inputs(args)
         code: int = args.run_verb(args)
         sys.stdout.flush()
         return code
@@ -209,10 +201,10 @@ def _run(args: argparse.Namespace) -> int:
         text, code = _explained(e)
         if args.verbose and code in (EXIT_MISSING_EXTRA, _EXIT_BUG):
             raise
-        return _say(args, text, code)
+        return _complain(args, text, code)
 
 
-def _bring_here(args: argparse.Namespace) -> None:
+def _fetch_inputs(args: argparse.Namespace) -> None:
     """Where a trace is named by a URL, copy what the verb needs of it."""
     if "://" in (getattr(args, "output", None) or "") and args.verb != "run":
         raise CommandError(f"-o {args.output}: write to this machine, then `dftracer ship DIR URL`")
@@ -244,8 +236,8 @@ def _explained(e: Exception) -> tuple[str, int]:
     if isinstance(e, OSError):
         where = f"{os.fsdecode(e.filename)}: " if isinstance(e.filename, (str, bytes)) else ""
         return f"{where}{e.strerror or e}", EXIT_BAD_INPUT
-    told = f"{type(e).__name__}: {e}"
-    return f"this is a bug in dftracer, please report it ({told}); -v shows where", _EXIT_BUG
+    error = f"{type(e).__name__}: {e}"
+    return f"this is a bug in dftracer, please report it ({error}); -v shows where", _EXIT_BUG
 
 
 def _import_explained(e: ImportError) -> str:
@@ -259,7 +251,7 @@ def _import_explained(e: ImportError) -> str:
     return f"a package cannot be loaded: {e}; `dftracer doctor` shows more"
 
 
-def _say(args: argparse.Namespace, text: str, code: int) -> int:
+def _complain(args: argparse.Namespace, text: str, code: int) -> int:
     one_line = " ".join(text.split())
     print(f"dftracer {args.verb}: {one_line}", file=sys.stderr)
     return code

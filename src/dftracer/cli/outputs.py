@@ -1,20 +1,101 @@
-"""Files that commands write: never an input, never half a file, never in place of an existing trace."""
+"""What a command shows on the terminal, and the files it writes."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterable, Iterator
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from dftracer._terminal import has_unicode, safe_console
+from dftracer._text import Column, fit
 from dftracer._torch_files import COPIES
 from dftracer.cli.main import CommandError
 from dftracer.format.files import SUFFIXES
 from dftracer.format.writer import is_trace, maker_of
 
-__all__ = ["OutputNames", "appearing", "check_folder", "check_output", "identity", "is_torch_name"]
+# --- On the terminal
+
+
+def print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=1, ensure_ascii=not has_unicode(sys.stdout), default=str)
+    sys.stdout.write("\n")
+
+
+def console() -> Any:
+    """The terminal; a pipe has no width, so tables keep their own."""
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return safe_console(width=wide)
+
+
+@contextlib.contextmanager
+def progress(
+    args: argparse.Namespace, what: str, *, counted: bool = False
+) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on stderr, if it is a terminal: of bytes, or of things that are counted."""
+    if args.quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as bars
+
+    amount = (bars.MofNCompleteColumn(),) if counted else (bars.DownloadColumn(), bars.TimeRemainingColumn())
+    columns = (bars.TextColumn(what), bars.BarColumn(), *amount)
+    with bars.Progress(*columns, console=safe_console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _width() -> int | None:
+    """The width to fit; a pipe has none, unless COLUMNS is set."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as their longest entry; if they do not fit, see `dftracer._text`."""
+    # A name may contain line breaks or escape sequences.
+    shown = [[_printable(text) for text in row] for row in rows]
+    table = fit(columns, shown, _width())
+    for row in (table.head, *table.rows):
+        for line in table.lines(row):
+            texts = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in line]
+            print("  ".join(texts).rstrip())
+    if table.dropped:
+        print(f"(no room for: {', '.join(table.dropped)})")
+
+
+def print_wrapped(text: str, indent: int = 0) -> None:
+    """A sentence in lines that fit; all lines after the first are indented."""
+    width = _width()
+    if width is None or len(text) <= width:
+        print(text)
+        return
+    for line in textwrap.wrap(
+        text,
+        max(width, indent + 20),
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    ):
+        print(line)
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+# --- Files: never an input, never half a file, never in place of an existing trace
 
 _TORCH = re.compile(r"(kineto_trace|torch_et)_\d+(_w\d+)?\.json(\.gz)?|.*\.pt\.trace\.json(\.gz)?")
 
@@ -46,6 +127,14 @@ def check_output(path: Path, inputs: Iterable[Path], *, force: bool) -> Path:
     if not path.parent.is_dir():
         raise CommandError(f"{path.parent} does not exist; create it first")
     return path
+
+
+def check_suffix(path: str | Path, suffixes: Sequence[str]) -> str:
+    """The suffix, which chooses the format; one that is not listed is an error."""
+    found = Path(path).suffix
+    if found not in suffixes:
+        raise CommandError(f"{path}: the name must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
+    return found
 
 
 def _is_recorded_trace(path: Path) -> bool:
@@ -122,6 +211,20 @@ def appearing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             place.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, errors: str = "backslashreplace") -> None:
+    """Write a whole text file; names in a trace need not be valid UTF-8."""
+    with appearing(path) as place:
+        place.write_text(text, encoding="utf-8", errors=errors)
+
+
+def write_page(args: argparse.Namespace, text: str, summary: str) -> None:
+    """Write the page that --html asks for, and say what is in it."""
+    path = Path(args.html)
+    write_text(path, text, errors="replace")
+    if not args.quiet:
+        print(f"{path}: {summary}", file=sys.stderr if args.json else sys.stdout)
 
 
 def _put(place: Path, real: Path, before: tuple[int, int] | None) -> None:

@@ -21,15 +21,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dftracer._text import bytes_text, plural
 from dftracer.format.files import ROWS_SUFFIX, SUFFIXES, rows_of
 from dftracer.format.members import member_index, row_blocks
 from dftracer.format.redaction import redact, redact_lines, redact_members, redact_rows
 from dftracer.live import LiveFile, look
 from dftracer.load.files import recover
-from dftracer.load.heads import processes_of
+from dftracer.load.process import processes_of
 from dftracer.load.remote import backing_off, store_of
-
-__all__ = ["Shipper", "ship_alongside"]
 
 NOTE = ".dftracer-shipped.json"
 _PART = 16 << 20  # local bytes in an object
@@ -239,7 +238,7 @@ class Shipper:
     def finish(self, keep: bool, patience_s: float = _LAST_TRIES_S) -> Exception | None:
         """Everything that is left, as far as no process writes it; what the store has is deleted here.
 
-        Returns what the store said if it did not take everything within the time given to it.
+        Returns the error of the store if it did not take everything within the time given to it.
         """
         recover(self.directory)
         until = time.monotonic() + patience_s
@@ -259,6 +258,23 @@ class Shipper:
         if not keep:
             self._delete()
         return None
+
+    def summary(self, problem: Exception | None) -> str:
+        """What is in the store now, and what is not."""
+        left = self.left
+        text = f"{plural(self.sent, 'file')} in {self.url}, {bytes_text(self.sent_bytes)} sent"
+        if self.failures:
+            text += f", {plural(self.failures, 'request')} failed"
+        if problem is not None:
+            text += f"; the store does not answer ({type(problem).__name__}: {problem})"
+        if left:
+            stay = "stays" if len(left) == 1 else "stay"
+            text += (
+                f"; {plural(len(left), 'file')} {stay} here: dftracer ship {self.directory} {self.url}"
+                if problem is not None
+                else f"; {plural(len(left), 'file')} {stay} here, because a process may be writing"
+            )
+        return text
 
     def _delete(self) -> None:
         for path in self._files():

@@ -1,4 +1,4 @@
-"""The trace that the arguments of a verb mean, and where its output goes."""
+"""Arguments that many verbs share: which trace, which of its events, and where the output goes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,6 @@ from dftracer.load.files import NoTraces, find_files, recover
 if TYPE_CHECKING:
     from dftracer.load.process import ProcessInfo
 
-__all__ = [
-    "add_filters",
-    "add_paths",
-    "filters",
-    "newest_folders",
-    "open_trace",
-    "output_path",
-    "refuse_empty_selection",
-    "refuse_filters",
-    "span",
-    "take_newest",
-    "time_range",
-]
-
-
 _FILTERS = ("ranks", "pids", "cat", "name", "steps", "epochs", "time")
 
 
@@ -42,6 +27,20 @@ def add_paths(
     if newest:
         what += " (default: the newest run under traces/ or in the current directory)"
     parser.add_argument("paths", nargs="*" if newest else "+", metavar="PATH", help=what)
+
+
+def add_places(parser: argparse.ArgumentParser, what: str = "where to look") -> None:
+    """Paths below which runs are looked for; `places` gives them."""
+    what += " (default: traces/, otherwise the current directory)"
+    parser.add_argument("paths", nargs="*", metavar="PATH", help=what)
+
+
+def places(args: argparse.Namespace) -> list[str]:
+    """Where to look for runs: the given paths, all of which must exist, or the usual place."""
+    for path in args.paths:
+        if "://" not in path and not Path(path).exists():
+            raise CommandError(f"{path} does not exist")
+    return args.paths or ["traces" if Path("traces").is_dir() else "."]
 
 
 def newest_folders() -> list[Path]:
@@ -69,6 +68,14 @@ def take_newest(args: argparse.Namespace) -> None:
     args.paths = [str(folders[0])]
     if not args.quiet:
         print(f"dftracer {args.verb}: the newest run, {folders[0]}", file=sys.stderr)
+
+
+def recording_now() -> Path:
+    """Where this user's programs are recording, otherwise the newest run."""
+    from dftracer.live import running_directories
+
+    found = running_directories()[:1] or newest_folders()[:1]
+    return found[0] if found else Path()
 
 
 def span(text: str) -> tuple[int, int]:
@@ -139,6 +146,17 @@ def open_trace(args: argparse.Namespace, **more: Any) -> Any:
     return trace
 
 
+def open_processes(args: argparse.Namespace) -> list[ProcessInfo]:
+    """The processes that wrote the files the arguments mean: for verbs that need no extra."""
+    from dftracer.load.process import processes_of
+
+    try:
+        recover(args.paths)
+        return processes_of(args.paths)
+    except NoTraces as e:
+        raise CommandError(str(e)) from None
+
+
 def refuse_filters(args: argparse.Namespace, why: str) -> None:
     """For what cannot be filtered."""
     given = [f"--{name}" for name in _FILTERS if getattr(args, name, None) is not None]
@@ -151,11 +169,11 @@ def refuse_empty_selection(args: argparse.Namespace, trace: Any = None) -> None:
     given = [f"--{name.replace('_', '-')}" for name in _FILTERS if getattr(args, name, None) is not None]
     if not given:
         return
-    told = f"no event matches {' and '.join(given)}"
+    problem = f"no event matches {' and '.join(given)}"
     known = sorted({p.rank for p in trace.processes if p.rank is not None}) if trace is not None else []
     if args.ranks is not None and known:
-        told += f"; ranks: {', '.join(map(str, known))}"
-    raise CommandError(f"{told}; `dftracer report` without filters shows what there is")
+        problem += f"; ranks: {', '.join(map(str, known))}"
+    raise CommandError(f"{problem}; `dftracer report` without filters shows what there is")
 
 
 def time_range(args: argparse.Namespace, processes: Iterable[ProcessInfo]) -> tuple[int, int] | None:

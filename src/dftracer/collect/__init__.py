@@ -20,7 +20,7 @@ from dftracer.collect._options import turn_tracing_on
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dftracer.collect._collector import Collector, CollectReport, collect
-    from dftracer.collect._plugin import Context, Plugin
+    from dftracer.collect._plugins import Context, Plugin
 
 __all__ = ["CollectReport", "Collector", "Context", "Plugin", "collect"]
 
@@ -28,8 +28,13 @@ __all__ = ["CollectReport", "Collector", "Context", "Plugin", "collect"]
 # files needs none of it.
 turn_tracing_on()
 
-_HOMES = {"Collector": "_collector", "collect": "_collector", "Context": "_plugin", "Plugin": "_plugin"}
-_HOMES["CollectReport"] = "_collector"
+_HOMES = {
+    "CollectReport": "_collector",
+    "Collector": "_collector",
+    "Context": "_plugins",
+    "Plugin": "_plugins",
+    "collect": "_collector",
+}
 
 
 def __getattr__(name: str) -> object:

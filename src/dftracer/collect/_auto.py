@@ -55,12 +55,12 @@ class _Driver:
         self._batches = 0
         for kind in ("loader", "optimizer made"):
             boundaries.subscribe(kind, self._training_begins)
-        kind, told = {
+        kind, subscriber = {
             "auto": ("step", self._step_is_over),
             "optimizer": ("optimizer", self._optimizer_stepped),
             "loader": ("batch", self._batch),
         }[options.steps]
-        boundaries.subscribe(kind, told)
+        boundaries.subscribe(kind, subscriber)
 
     def _training_begins(self, begins: bool, _: object) -> None:
         if not begins or self.collector is not None or self._failed or _is_worker():

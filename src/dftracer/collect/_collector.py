@@ -13,16 +13,13 @@ from typing import Any
 
 from dftracer._packages import require_torch
 from dftracer._text import plural
-from dftracer.collect import _card, _manifest
+from dftracer.collect import _card
+from dftracer.collect._collection import Collection, Costs, Health, Recording
 from dftracer.collect._comms import Comms
-from dftracer.collect._entries import Entries
-from dftracer.collect._health import Costs, Health
+from dftracer.collect._manifest import Entries, RankManifest, merge_at_end
 from dftracer.collect._names import Names
 from dftracer.collect._options import Options
-from dftracer.collect._plugin import Context
-from dftracer.collect._plugins import Plugins
-from dftracer.collect._rank_manifest import RankManifest
-from dftracer.collect._recording import Recording
+from dftracer.collect._plugins import Context, Plugins
 from dftracer.collect._windows import Place, Schedule, Windows, guard_forks, protect, unprotect
 
 # What is left behind ------------------------------------------------------------------------------
@@ -189,7 +186,7 @@ class Collector:
             self._health.fail("collection", error)
 
     def _begin(self) -> None:
-        torch, options, health, costs = self._torch, self.options, self._health, self._costs
+        torch, options, health = self._torch, self.options, self._health
         directory = os.path.abspath(options.directory)
         os.makedirs(directory, exist_ok=True)
         self._names = names = Names(directory, options.compress)
@@ -198,9 +195,10 @@ class Collector:
             recording.begin()
         context = Context(directory, torch, recording.time_ns, health.warn, options.compress)
         self._plugins = plugins = Plugins(options.plugins, context, health)
-        self._entries = entries = Entries(options, health, names, recording, plugins, costs)
-        self._windows = Windows(torch, options, directory, health, recording, plugins, costs, entries)
-        self._manifest = RankManifest(torch, options, health, names, recording, costs, entries)
+        collection = Collection(torch, options, health, self._costs, names, recording, plugins)
+        self._entries = entries = Entries(collection)
+        self._windows = Windows(collection, entries)
+        self._manifest = RankManifest(collection, entries)
         entries.changed = self._manifest.write
         guard_forks()
         self._termination = Termination(self.close)
@@ -257,7 +255,7 @@ class Collector:
         self._manifest.complete = True
         self._manifest.write()
         with self._health.guard("manifest"), self._recording.hidden():
-            _manifest.merge_at_end(self._names.directory, self._names.rank, self._names.world_size)
+            merge_at_end(self._names.directory, self._names.rank, self._names.world_size)
 
     def _write_card(self) -> None:
         if self._names.rank == 0:

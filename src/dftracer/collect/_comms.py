@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dftracer import _core
-from dftracer.collect._plugin import Context, Plugin
+from dftracer.collect._plugins import Context, Plugin
 from dftracer.torch import collectives
 from dftracer.torch.collectives import (
     ALWAYS_ASYNC,

@@ -7,17 +7,18 @@ the rank turns out to be another, its files are renamed.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
 import re
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from dftracer import _config, _core
 from dftracer._torch_files import EARLIER, mark
-from dftracer.collect import _manifest
 from dftracer.torch.collectives import distributed
 
 # Which rank this is -------------------------------------------------------------------------------
@@ -33,8 +34,8 @@ def place() -> tuple[int | None, int | None, str]:
             return int(module.get_rank()), int(module.get_world_size()), "torch.distributed"
         except Exception:  # a group that is being destroyed
             pass
-    told = _config.rank_info()
-    return told.rank, told.world_size, told.source or "nobody"
+    known = _config.rank_info()
+    return known.rank, known.world_size, known.source or "nobody"
 
 
 # Earlier files ------------------------------------------------------------------------------------
@@ -100,6 +101,30 @@ def _folder_for(directory: str, names: list[str], run: str) -> str:
     raise AssertionError("unreachable")
 
 
+# A directory that ranks share ----------------------------------------------------------------------
+
+
+def write_json(path: str, content: dict[str, Any]) -> None:
+    """Replace a file in one step."""
+    part = f"{path}.{os.getpid()}.part"
+    with open(part, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1, default=str)
+        file.write("\n")
+    os.replace(part, path)
+
+
+@contextlib.contextmanager
+def alone(directory: str) -> Iterator[None]:
+    """One rank of this host at a time; a file system without locks goes without."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 # Names --------------------------------------------------------------------------------------------
 
 _LABEL = re.compile(r"^(torch_et|kineto_trace)_(p?\d+)(?=[_.])")
@@ -116,7 +141,7 @@ class Names:
         self.rank, self.world_size, self.source = 0, 1, "nobody"
         self.run = _core.run_id() or _core.identify_run(os.path.join(directory, "trace"))
         rank, world_size, source = place()
-        with _manifest.alone(directory):
+        with alone(directory):
             if rank is None:
                 self.label = f"p{os.getpid()}" if self._taken(0) else "0"
             else:
@@ -148,7 +173,7 @@ class Names:
     def _claim(self) -> None:
         mine = {"run": self.run, "pid": os.getpid(), "host": socket.gethostname(), "complete": False}
         empty = {"rank": self.rank, "world_size": self.world_size, "windows": [], "warnings": []}
-        _manifest.write(self.manifest(), {**mine, **empty})
+        write_json(self.manifest(), {**mine, **empty})
 
     def _taken(self, rank: int) -> bool:
         """Whether another process, which still runs, calls itself this rank."""
@@ -199,7 +224,7 @@ class Names:
         return _LABEL.sub(lambda found: f"{found[1]}_{self.label}", name)
 
     def _rename(self, label: str, force: bool = False) -> bool:
-        with _manifest.alone(self.directory):
+        with alone(self.directory):
             if self._taken(int(label)) and not force:
                 return False
             move_aside(self.directory, label)

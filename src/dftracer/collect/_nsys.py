@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from dftracer.collect._health import Health
+from dftracer.collect._collection import Health
 
 __all__ = ["Range", "command", "find"]
 

@@ -19,7 +19,7 @@ _STEPS = ("auto", "optimizer", "loader")
 
 @dataclass(frozen=True)
 class Options:
-    """Everything a collection is told; the defaults are those of the documentation."""
+    """The options of a collection; the defaults are those of the documentation."""
 
     directory: str
     wait: int = 1

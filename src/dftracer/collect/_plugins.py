@@ -1,17 +1,73 @@
-"""The plug-ins of a collection: those that sample, and all of them, each one's failures kept to itself."""
+"""Plug-ins: each adds a metric file of its own to a collection, and its failures stay its own."""
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import json
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dftracer.collect._comms import Comms
-from dftracer.collect._health import Health
+from dftracer.collect._collection import Health
 from dftracer.collect._names import Names
-from dftracer.collect._plugin import Context, Plugin, write_output
+
+# The protocol --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Context:
+    """What a plug-in may know of the collection it belongs to."""
+
+    directory: str
+    torch: Any
+    time_ns: Callable[[], int]
+    warn: Callable[[str], None]
+    compress: bool
+
+
+class Plugin:
+    """Override what you need. A method that raises switches this plug-in off; training goes on.
+
+    `finish` gives what is written: a mapping or list becomes `<name>_<rank>.json[.gz]`, any other iterable
+    `<name>_<rank>.jsonl[.gz]` with one record a line, None writes nothing.
+    """
+
+    name = "plugin"
+
+    def start(self, context: Context) -> None:
+        """The collection begins."""
+
+    def window_start(self, index: int, step: int) -> None:
+        """A window begins with this step."""
+
+    def window_end(self, index: int, step: int) -> None:
+        """A window has ended with this step."""
+
+    def step(self, step: int) -> None:
+        """A step has ended."""
+
+    def finish(self) -> Mapping[str, Any] | list[Any] | Iterable[Any] | None:
+        """The collection ends: what to write."""
+        return None
+
+
+def write_output(stem: str, content: Any, compress: bool) -> str:
+    """Write what `finish` gave; the path of the file."""
+    whole = isinstance(content, (Mapping, list, tuple, str, int, float))
+    path = stem + (".json" if whole else ".jsonl") + (".gz" if compress else "")
+    part = path + ".part"
+    with open(part, "wb") as raw:
+        packed = gzip.GzipFile("", "wb", 5, raw) if compress else raw
+        for record in [content] if whole else content:
+            packed.write(json.dumps(record, default=str).encode() + b"\n")
+        if packed is not raw:
+            packed.close()
+    os.replace(part, path)
+    return path
+
 
 # Samples of memory and of NVML's counters ---------------------------------------------------------
 
@@ -152,8 +208,13 @@ class Nvml(_Sampler):
 
 # All of them --------------------------------------------------------------------------------------
 
-_BUILT_IN = {"comms": Comms, "memory": Memory, "nvml": Nvml}
 _T = TypeVar("_T")
+
+
+def _built_in() -> dict[str, Callable[[], Plugin]]:
+    from dftracer.collect._comms import Comms  # noqa: PLC0415 - a plug-in itself
+
+    return {"comms": Comms, "memory": Memory, "nvml": Nvml}
 
 
 class Plugins:
@@ -163,11 +224,12 @@ class Plugins:
         self._health = health
         self._compress = context.compress
         self._all: list[Any] = []
+        built_in = _built_in()
         for each in wanted:
-            if isinstance(each, str) and each not in _BUILT_IN:
-                health.warn(f"there is no plug-in {each!r}; there are {', '.join(_BUILT_IN)}")
+            if isinstance(each, str) and each not in built_in:
+                health.warn(f"there is no plug-in {each!r}; there are {', '.join(built_in)}")
                 continue
-            plugin = _BUILT_IN[each]() if isinstance(each, str) else each
+            plugin = built_in[each]() if isinstance(each, str) else each
             self._all.append(plugin)
             self._call(plugin, "start", context)
 

@@ -36,7 +36,7 @@ _GOOD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
 class EtText:
-    """Reads lines; gives the header, then each node as (text that is JSON, the node), and counts repairs."""
+    """The header, then each node as (text that is JSON, the node), read from lines; counts repairs."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -162,7 +162,7 @@ def as_kineto_writes(name: str) -> str:
 
 
 class KinetoText:
-    """Gives the text before the events, each event as (text, object), and the text after them."""
+    """The text before the events, each event as (text, object), and the text after them."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -313,12 +313,12 @@ def _finish_kineto(
             rf_id = args.get("Record function id", 0) if isinstance(args, dict) else 0
             if rf_id and names is not None and rf_id in names and event.get("cat") in _HOST:
                 matched += 1
-                told = names.pop(rf_id)
-                if name != told and name == as_kineto_writes(told):
-                    event["name"] = name = told
+                full_name = names.pop(rf_id)
+                if name != full_name and name == as_kineto_writes(full_name):
+                    event["name"] = name = full_name
                     body = json.dumps(event)
                     renamed += 1
-                joined += plain_name(name) == plain_name(told)
+                joined += plain_name(name) == plain_name(full_name)
             if event.get("ph") == "X":
                 events += 1
                 first_us = min(first_us, event["ts"])

@@ -21,11 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dftracer.collect import _nsys
-from dftracer.collect._entries import Entries
-from dftracer.collect._health import Costs, Health
+from dftracer.collect._collection import Collection, Health
+from dftracer.collect._manifest import Entries
 from dftracer.collect._options import Options
-from dftracer.collect._plugins import Plugins
-from dftracer.collect._recording import Recording
 from dftracer.torch.patches import Patches
 
 # When ---------------------------------------------------------------------------------------------
@@ -517,30 +515,19 @@ def _all_threads_config(profiler: Any) -> Any:
 class Windows:
     """The one that is open, if any."""
 
-    def __init__(
-        self,
-        torch: Any,
-        options: Options,
-        directory: str,
-        health: Health,
-        recording: Recording,
-        plugins: Plugins,
-        costs: Costs,
-        entries: Entries,
-    ) -> None:
-        self._torch = torch
-        self._options = options
-        self._health = health
-        self._recording = recording
-        self._plugins = plugins
-        self._costs = costs
+    def __init__(self, collection: Collection, entries: Entries) -> None:
+        self._collection = collection
         self._entries = entries
         self._pid = os.getpid()
         # Ranks of several hosts may share a directory.
-        self._prefix = os.path.join(directory, f".collect-{self._pid}-{os.urandom(3).hex()}-w")
-        self._nsys = _nsys.Range(torch, health) if "nsys" in options.traces else None
-        self._foreign = Foreign(torch, self._give_way)
-        with health.guard("profilers of the program"):
+        self._prefix = os.path.join(
+            collection.names.directory, f".collect-{self._pid}-{os.urandom(3).hex()}-w"
+        )
+        self._nsys = (
+            _nsys.Range(collection.torch, collection.health) if "nsys" in collection.options.traces else None
+        )
+        self._foreign = Foreign(collection.torch, self._give_way)
+        with collection.health.guard("profilers of the program"):
             self._foreign.watch()
         self._open: Window | None = None
         self._step = 0
@@ -583,7 +570,7 @@ class Windows:
     def _give_way(self, reason: str) -> None:
         """A profiler of the program begins: our window ends here."""
         if self._open is not None and os.getpid() == self._pid:
-            self._health.warn(f"window {self._open.index} ended early: {reason}")
+            self._collection.health.warn(f"window {self._open.index} ended early: {reason}")
             self._leave(reason)
 
     def _leave(self, reason: str) -> None:
@@ -598,38 +585,39 @@ class Windows:
     def _make(self, index: int) -> None:
         other = self._foreign.present()
         if other is not None:
-            self._health.warn(f"window {index} is left out: {other}")
+            self._collection.health.warn(f"window {index} is left out: {other}")
             return
-        self._open = Window(self._torch, self._options, self._health, index, f"{self._prefix}{index}")
+        parts = self._collection
+        self._open = Window(parts.torch, parts.options, parts.health, index, f"{self._prefix}{index}")
 
     def _start(self, window: Window) -> None:
         began = time.perf_counter()
         entry = self._entries.begin(window.index, self._step)
-        self._plugins.window_start(window.index, self._step)
-        with self._foreign, self._recording.hidden():
+        self._collection.plugins.window_start(window.index, self._step)
+        with self._foreign, self._collection.recording.hidden():
             window.start(self._step)
         if self._nsys is not None:
             self._nsys.start()
-        entry["start_us"] = self._recording.time_ns() / 1000
-        self._costs.add("start_s", time.perf_counter() - began)
+        entry["start_us"] = self._collection.recording.time_ns() / 1000
+        self._collection.costs.add("start_s", time.perf_counter() - began)
 
     def _end(self, reason: str) -> None:
         window, self._open = self._open, None
         if window is None:
             return
         entry = self._entries.all[-1]
-        entry["end_us"] = self._recording.time_ns() / 1000
+        entry["end_us"] = self._collection.recording.time_ns() / 1000
         entry["steps"][1] = self._step
         entry["ended_by"] = reason
         began = time.perf_counter()
         if self._nsys is not None:
             self._nsys.stop()
-        with self._foreign, self._recording.hidden():
+        with self._foreign, self._collection.recording.hidden():
             window.stop()
             stopped = time.perf_counter()
             window.export()
-        self._costs.add("stop_s", stopped - began)
-        self._costs.add("export_s", time.perf_counter() - stopped)
-        self._plugins.window_end(window.index, self._step)
-        self._recording.window(window.index, int(entry["start_us"]), int(entry["end_us"]))
+        self._collection.costs.add("stop_s", stopped - began)
+        self._collection.costs.add("export_s", time.perf_counter() - stopped)
+        self._collection.plugins.window_end(window.index, self._step)
+        self._collection.recording.window(window.index, int(entry["start_us"]), int(entry["end_us"]))
         self._entries.finish(window, f"{self._prefix}{window.index}")

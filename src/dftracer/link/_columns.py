@@ -10,20 +10,6 @@ import numpy.typing as npt
 
 from dftracer.link._text import join_columns
 
-__all__ = [
-    "ByteColumn",
-    "Codes",
-    "Flags",
-    "Interner",
-    "Ints",
-    "contains",
-    "distinct",
-    "int32s",
-    "int64s",
-    "integer",
-    "integers",
-]
-
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Codes: TypeAlias = "npt.NDArray[np.int32]"
 Flags: TypeAlias = "npt.NDArray[np.bool_]"
@@ -119,6 +105,20 @@ class ByteColumn:
         return (self[row] for row in range(len(self)))
 
 
+Columns: TypeAlias = "list[Any]"  # what `join_columns` takes
+
+
+def coded(codes: Any, pieces: list[bytes]) -> tuple[str, Any, list[bytes]]:
+    """One of a few pieces for each row."""
+    return ("codes", np.ascontiguousarray(codes, dtype=np.int32), pieces)
+
+
+def join_rows(columns: Columns, rows: Ints) -> ByteColumn:
+    """The columns side by side."""
+    text, ends = join_columns(columns, np.ascontiguousarray(rows, dtype=np.int64))
+    return ByteColumn(text, int64s(ends))
+
+
 def int64s(buffer: Any) -> Ints:
     """Native memory as an array."""
     return np.frombuffer(buffer, dtype=np.int64)
@@ -127,3 +127,34 @@ def int64s(buffer: Any) -> Ints:
 def int32s(buffer: Any) -> Codes:
     """Native memory as an array."""
     return np.frombuffer(buffer, dtype=np.int32)
+
+
+def last_before(
+    key: Ints,
+    time: Ints,
+    wanted_key: Ints,
+    wanted_time: Ints,
+    place: Ints | None = None,
+    wanted_place: Ints | None = None,
+) -> Ints:
+    """For each wanted key and time, the index of the last entry of `key` not after it, -1 if there is none.
+
+    Among equal times the smaller place comes first, and at the same place the wanted one before the others.
+    """
+    n, m = key.size, wanted_key.size
+    out = np.full(m, -1, dtype=np.int64)
+    if not n or not m:
+        return out
+    is_wanted = np.concatenate([np.zeros(n, dtype=np.int8), np.ones(m, dtype=np.int8)])
+    keys = np.concatenate([key, wanted_key])
+    columns = [np.concatenate([time, wanted_time]), keys]
+    if place is not None and wanted_place is not None:
+        columns.insert(0, np.concatenate([place, wanted_place]))
+    order = np.lexsort((-is_wanted, *columns))
+    found = np.where(is_wanted[order] == 0, np.arange(n + m), -1)
+    found = np.maximum.accumulate(found)
+    at = np.flatnonzero(is_wanted[order] == 1)
+    source = found[at]
+    ok = (source >= 0) & (keys[order[np.maximum(source, 0)]] == keys[order[at]])
+    out[order[at[ok]] - n] = order[source[ok]]
+    return out

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dftracer.link import wire
-from dftracer.link._columns import ByteColumn, Codes, Ints, distinct
+from dftracer._packages import need
+from dftracer.link._columns import ByteColumn, Codes, Columns, Flags, Ints, coded, distinct, join_rows
 from dftracer.link.activity import ActivityTable
 from dftracer.link.collectives import BARRIER, COLLECTIVE_TYPES, RECV, SEND, Collective
 from dftracer.link.edges import EDGE_TYPES, Edges, begun_inside
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph
-from dftracer.link.proto import messages
 from dftracer.link.regions import NOTHING, Labels
 
 __all__ = ["VERSION", "Facts", "read_chakra", "write_chakra"]
@@ -26,7 +26,7 @@ _METADATA, _COMP, _SEND, _RECV, _COLL = 1, 4, 5, 6, 7
 _BATCH = 1 << 13
 _CALL = EDGE_TYPES.index("call")
 _ORDER = EDGE_TYPES.index("order")
-_TOLD = ("pg_name", "comm_size", "comm_type", "comm_group", "comm_seq", "comm_dtype")
+_SEPARATE = ("pg_name", "comm_size", "comm_type", "comm_group", "comm_seq", "comm_dtype")
 _GROUPS = "process_group:init"
 # Numbers as Chakra's converter types them, whatever the execution trace calls them.
 _KNOWN_REST = {"scope": "int64_val", "tid": "int64_val", "fw_tid": "int64_val", "op_schema": "string_val"}
@@ -59,7 +59,7 @@ def write_chakra(
     order = np.argsort(graph.place)
     with path.open("wb") as out:
         first = ByteColumn.of([_global_metadata(facts)])
-        out.write(wire.join(wire.delimited(b"", first), np.zeros(1, dtype=np.int64)).text)
+        out.write(join_rows(delimited(b"", first), np.zeros(1, dtype=np.int64)).text)
         for low in range(0, order.size, _BATCH):
             out.write(kinds.frames(order[low : low + _BATCH]))
     return int(order.size)
@@ -114,29 +114,29 @@ class _Kinds:
         start = np.where(timed, (graph.start + offset_ns) // 1000, 0)
         micros = np.where(timed, (graph.own + 500) // 1000, 0)
         common = [
-            *wire.number_field("id", graph.id),
-            wire.coded(graph.name, [node(name=t).SerializeToString() for t in graph.names]),
-            wire.coded(kinds, [node(type=k).SerializeToString() for k in range(_COLL + 1)]),
+            *number_field("id", graph.id),
+            coded(graph.name, [node(name=t).SerializeToString() for t in graph.names]),
+            coded(kinds, [node(type=k).SerializeToString() for k in range(_COLL + 1)]),
             *_dependencies(graph, edges, n),
-            *wire.number_field("start_time_micros", start),
-            *wire.number_field("duration_micros", micros),
+            *number_field("start_time_micros", start),
+            *number_field("duration_micros", micros),
         ]
         last = [
-            *wire.attribute_columns("inclusive_ns", "int64_val", graph.dur, timed),
-            *wire.attribute_columns("exclusive_ns", "int64_val", graph.exclusive, timed),
-            *wire.attribute_columns("duration_ns", "int64_val", graph.own, timed),
+            *attribute_columns("inclusive_ns", "int64_val", graph.dur, timed),
+            *attribute_columns("exclusive_ns", "int64_val", graph.exclusive, timed),
+            *attribute_columns("duration_ns", "int64_val", graph.own, timed),
             _label_column(labels),
-            wire.coded(which, special),
+            coded(which, special),
         ]
         # Simulators reject communication on the host, whoever carried it out.
-        cpu = wire.coded(carrier, [wire.attribute("is_cpu_op", bool_val=v) for v in (True, False)])
+        cpu = coded(carrier, [attribute("is_cpu_op", bool_val=v) for v in (True, False)])
         own = [*_values("inputs", _input_values(et), et.input_kinds, et.kinds)] if n_et else []
         own += [*_values("outputs", et.output_values, et.output_kinds, et.kinds)] if n_et else []
         own += [
-            *wire.attribute_columns("rf_id", "int64_val", np.maximum(et.rf, 0)),
-            *wire.attribute_columns("fw_parent", "int64_val", np.maximum(et.fw_parent, 0)),
-            *wire.attribute_columns("seq_id", "int64_val", et.seq),
-            wire.coded(*_rest_columns(et, which)),
+            *attribute_columns("rf_id", "int64_val", np.maximum(et.rf, 0)),
+            *attribute_columns("fw_parent", "int64_val", np.maximum(et.fw_parent, 0)),
+            *attribute_columns("seq_id", "int64_val", et.seq),
+            coded(*_rest_columns(et, which)),
         ]
         self._columns = (
             [*common, *own, cpu, *last],
@@ -150,31 +150,31 @@ class _Kinds:
         for kind, columns in enumerate(self._columns):
             mine = np.flatnonzero(self._kind[rows] == kind)
             if mine.size:
-                parts.append(wire.join(columns, rows[mine]))
+                parts.append(join_rows(columns, rows[mine]))
                 where.append(mine)
         bodies = ByteColumn.joined(parts)
         back = np.argsort(np.concatenate(where))
-        return wire.join(wire.delimited(b"", bodies), back).text
+        return join_rows(delimited(b"", bodies), back).text
 
 
 def _collective_attributes(c: Collective, rank: int) -> bytes:
-    pieces = [wire.attribute("comm_size", int64_val=c.bytes or 0)]
+    pieces = [attribute("comm_size", int64_val=c.bytes or 0)]
     if c.type == BARRIER:
         # It moves no data, and ASTRA-sim has no such collective: it is replayed, not simulated.
-        pieces.append(wire.attribute("collective", string_val=c.type))
+        pieces.append(attribute("collective", string_val=c.type))
     elif c.type in COLLECTIVE_TYPES:
-        pieces.append(wire.attribute("comm_type", int64_val=COLLECTIVE_TYPES[c.type]))
+        pieces.append(attribute("comm_type", int64_val=COLLECTIVE_TYPES[c.type]))
     elif c.peer is not None:
         ends = (rank, c.peer) if c.type == SEND else (c.peer, rank)
         for name, value in zip(("comm_src", "comm_dst", "comm_tag"), (*ends, c.tag), strict=True):
-            pieces.append(wire.attribute(name, int32_val=value))
-    pieces.append(wire.attribute("pg_name", string_val=c.group))
+            pieces.append(attribute(name, int32_val=value))
+    pieces.append(attribute("pg_name", string_val=c.group))
     if c.ranks:
-        pieces.append(wire.attribute("comm_group", int64_list=messages()["Int64List"](values=c.ranks)))
+        pieces.append(attribute("comm_group", int64_list=messages()["Int64List"](values=c.ranks)))
     if c.seq is not None:
-        pieces.append(wire.attribute("comm_seq", int64_val=c.seq))
+        pieces.append(attribute("comm_seq", int64_val=c.seq))
     if c.dtype:
-        pieces.append(wire.attribute("comm_dtype", string_val=c.dtype))
+        pieces.append(attribute("comm_dtype", string_val=c.dtype))
     return b"".join(pieces)
 
 
@@ -182,11 +182,11 @@ def _rest_columns(et: ExecutionTrace, which: Codes) -> tuple[Codes, list[bytes]]
     """The other attributes from the execution trace; for a collective, without those already written."""
     of_collective = which[: len(et)] > 0
     texts = [_rest_attributes(r) for r in et.rests]
-    again = [_rest_attributes({k: v for k, v in r.items() if k not in _TOLD}) for r in et.rests]
+    again = [_rest_attributes({k: v for k, v in r.items() if k not in _SEPARATE}) for r in et.rests]
     return et.rest + np.where(of_collective, len(texts), 0).astype(np.int32), texts + again
 
 
-def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
+def _dependencies(graph: Graph, edges: Edges, n: int) -> Columns:
     """The caller is a control dependency, everything else a data dependency.
 
     Readers may look only at data dependencies: a node that follows nothing else on its thread also names its
@@ -206,17 +206,17 @@ def _dependencies(graph: Graph, edges: Edges, n: int) -> wire.Columns:
             np.concatenate([data[0], before]),
             np.concatenate([data[1], np.full(before.size, edges.target[row])]),
         )
-    out: wire.Columns = []
+    out: Columns = []
     for field, (source, target) in (("ctrl_deps", control), ("data_deps", data)):
         pairs = distinct(target * n + source) if n else np.zeros(0, dtype=np.int64)
-        out += wire.packed_field(field, pairs // max(n, 1), graph.id[pairs % max(n, 1)], n)
+        out += packed_field(field, pairs // max(n, 1), graph.id[pairs % max(n, 1)], n)
     return out
 
 
-def _device_attributes(graph: Graph, activity: ActivityTable) -> wire.Columns:
+def _device_attributes(graph: Graph, activity: ActivityTable) -> Columns:
     there = graph.on_device
     at = np.maximum(graph.activity, 0)
-    out: wire.Columns = [wire.attribute("is_cpu_op", bool_val=False)]
+    out: Columns = [attribute("is_cpu_op", bool_val=False)]
     if not len(activity):
         return out
     for name, column in (
@@ -225,7 +225,7 @@ def _device_attributes(graph: Graph, activity: ActivityTable) -> wire.Columns:
         ("correlation", activity.correlation),
     ):
         values = column[at]
-        out += wire.attribute_columns(name, "int64_val", values, there & (values >= 0))
+        out += attribute_columns(name, "int64_val", values, there & (values >= 0))
     return out
 
 
@@ -245,7 +245,7 @@ def _input_values(et: ExecutionTrace) -> ByteColumn:
     return ByteColumn.joined([*parts, et.input_values.take(np.arange(low, len(et.input_values)))])
 
 
-def _values(field: str, values: ByteColumn, codes: Codes, kinds: list[tuple[bytes, bytes]]) -> wire.Columns:
+def _values(field: str, values: ByteColumn, codes: Codes, kinds: list[tuple[bytes, bytes]]) -> Columns:
     """Inputs or outputs of the nodes of the execution trace."""
     info = messages()["IOInfo"]
     tails = [
@@ -255,10 +255,8 @@ def _values(field: str, values: ByteColumn, codes: Codes, kinds: list[tuple[byte
         for shapes, types in kinds
     ]
     rows = np.arange(len(values))
-    inside = wire.join(
-        [*wire.delimited(wire.tag_of("IOInfo", values="x"), values), wire.coded(codes, tails)], rows
-    )
-    return wire.delimited(wire.tag_of("Node", **{field: info(values="x")}), inside)
+    inside = join_rows([*delimited(tag_of("IOInfo", values="x"), values), coded(codes, tails)], rows)
+    return delimited(tag_of("Node", **{field: info(values="x")}), inside)
 
 
 def _rest_attributes(rest: dict[str, Any]) -> bytes:
@@ -270,10 +268,10 @@ def _rest_attributes(rest: dict[str, Any]) -> bytes:
                 continue
             field = "string_val" if isinstance(value, str) else "int64_val"
         if field == "string_val":
-            pieces.append(wire.attribute(name, string_val=str(value)))
+            pieces.append(attribute(name, string_val=str(value)))
         else:
             number = int(value) if isinstance(value, int) and abs(value) < 1 << 63 else 0
-            pieces.append(wire.attribute(name, **{field: number}))
+            pieces.append(attribute(name, **{field: number}))
     return b"".join(pieces)
 
 
@@ -284,11 +282,11 @@ def _label_column(labels: Labels) -> Any:
         parts = []
         for name, column in (("step", labels.step), ("epoch", labels.epoch)):
             if column[row] != NOTHING:
-                parts.append(wire.attribute(name, int64_val=int(column[row])))
+                parts.append(attribute(name, int64_val=int(column[row])))
         if labels.phase[row] >= 0:
-            parts.append(wire.attribute("phase", string_val=labels.phases[labels.phase[row]]))
+            parts.append(attribute("phase", string_val=labels.phases[labels.phase[row]]))
         pieces.append(b"".join(parts))
-    return wire.coded(labels.code, pieces)
+    return coded(labels.code, pieces)
 
 
 def read_chakra(path: Path) -> tuple[Any, list[Any]]:
@@ -309,3 +307,117 @@ def read_chakra(path: Path) -> tuple[Any, list[Any]]:
         found.append(m["Node" if found else "GlobalMetadata"].FromString(text[at : at + size]))
         at += size
     return found[0], found[1:]
+
+
+# --- The wire format: protobuf messages for whole columns of nodes
+#
+# A message is its fields one after the other, so fields that many messages share are made once, and the
+# numbers of a column are made together: the library writes them as one packed list, which is cut at the known
+# widths. Every byte comes from the protobuf library; only the joining is ours.
+
+# What protoc makes of chakra.proto (`make chakra-descriptor`); a test compares the two. Unlike a generated
+# Python module it is not tied to one version of the protobuf library.
+_COMPILED = Path(__file__).with_name("chakra.desc")
+
+
+@cache
+def messages() -> dict[str, Any]:
+    """All message classes of the schema by name."""
+    descriptor = need("google.protobuf.descriptor_pb2", "link")
+    pools = need("google.protobuf.descriptor_pool", "link")
+    factory = need("google.protobuf.message_factory", "link")
+    (file,) = descriptor.FileDescriptorSet.FromString(_COMPILED.read_bytes()).file
+    pool = pools.DescriptorPool()
+    pool.Add(file)
+    return {
+        m.name: factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{m.name}"))
+        for m in file.message_type
+    }
+
+
+_STEPS = tuple(1 << (7 * k) for k in range(1, 9))
+_NEGATIVE_WIDTH = 10
+
+
+def _widths(values: Ints) -> Ints:
+    """The bytes of each number as a varint."""
+    width = np.ones(values.size, dtype=np.int64)
+    largest = int(values.max()) if values.size else 0
+    for step in _STEPS:
+        if step > largest:
+            break
+        width += values >= step
+    width[values < 0] = _NEGATIVE_WIDTH
+    return width
+
+
+def _payload(values: Ints) -> bytes:
+    """All numbers as varints in a row."""
+    if not values.size:
+        return b""
+    packed: bytes = messages()["Int64List"](values=values.tolist()).SerializeToString()
+    return packed[len(packed) - int(_widths(values).sum()) :]
+
+
+def varints(values: Ints, present: Flags | None = None) -> ByteColumn:
+    """Each number as a varint; nothing if it is not present. Negative ones as in `int64` fields."""
+    width = _widths(values)
+    if present is not None:
+        width = np.where(present, width, 0)
+        values = values[present]
+    return ByteColumn(_payload(values), np.cumsum(width))
+
+
+def tag_of(message: str, **field: Any) -> bytes:
+    """The tag of a field, from a message with only this field; its number must fit one byte."""
+    text: bytes = messages()[message](**field).SerializeToString()
+    return text[:1]
+
+
+def delimited(tag: bytes, column: ByteColumn) -> Columns:
+    """Texts or messages as a field: tag, length, content."""
+    lengths = np.diff(column.ends, prepend=0)
+    return [tag, varints(lengths).slices, column.slices]
+
+
+def number_field(name: str, values: Ints) -> Columns:
+    """A number of the node; as the library does, nothing for 0."""
+    present = values != 0
+    tag = tag_of("Node", **{name: 1})
+    return [coded(present, [b"", tag]), varints(values, present).slices]
+
+
+def packed_field(name: str, targets: Ints, values: Ints, n: int) -> Columns:
+    """For each of `n` nodes its list of numbers; `targets` are sorted."""
+    width = np.bincount(targets, weights=_widths(values), minlength=n).astype(np.int64)
+    tag = tag_of("Node", **{name: [1]})
+    lengths, codes = np.unique(width, return_inverse=True)
+    sizes = varints(lengths)
+    pieces = [tag + size if length else b"" for length, size in zip(lengths.tolist(), sizes, strict=True)]
+    return [coded(codes, pieces), ByteColumn(_payload(values), np.cumsum(width)).slices]
+
+
+def attribute(name: str, **value: Any) -> bytes:
+    """An attribute of a node, with its tag."""
+    m = messages()
+    clean = {k: _text(v) if isinstance(v, str) else v for k, v in value.items()}
+    piece: bytes = m["Node"](attr=[m["AttributeProto"](name=_text(name), **clean)]).SerializeToString()
+    return piece
+
+
+def _text(text: str) -> str:
+    """Text that can be written: damaged files contain partial characters."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def attribute_columns(name: str, field: str, values: Ints, present: Flags | None = None) -> Columns:
+    """An attribute that differs from node to node."""
+    column = varints(values, present)
+    width = np.diff(column.ends, prepend=0)
+    heads = [b""] * (_NEGATIVE_WIDTH + 1)
+    there, first = np.unique(width, return_index=True)
+    for size, row in zip(there.tolist(), first.tolist(), strict=True):
+        if size:
+            whole = attribute(name, **{field: int(values[row])})
+            heads[size] = whole[: len(whole) - size]
+    return [coded(width, heads), column.slices]

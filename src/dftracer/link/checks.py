@@ -10,7 +10,7 @@ from dftracer._text import plural
 from dftracer.link.activity import ActivityTable
 from dftracer.link.discover import Found, RankFiles, Source, discover, read_manifest
 from dftracer.link.execution_trace import ExecutionTrace, read_execution_trace
-from dftracer.link.join import Join, join
+from dftracer.link.graph import Join, join
 from dftracer.link.kineto import read_kineto
 from dftracer.link.nsys import read_nsys
 

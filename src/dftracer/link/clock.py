@@ -121,9 +121,9 @@ def _check_counts(group: str, parts: list[Member], warnings: list[str]) -> None:
     for p in parts:
         counts[p.rank] += 1
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"rank {r}: {n}" for r, n in sorted(counts.items())[:8])
+        listed = ", ".join(f"rank {r}: {n}" for r, n in sorted(counts.items())[:8])
         warnings.append(
-            f"group {group or '(unnamed)'}: the ranks have different numbers of collectives ({told});"
+            f"group {group or '(unnamed)'}: the ranks have different numbers of collectives ({listed});"
             " they are matched by position from the start of the window"
         )
 

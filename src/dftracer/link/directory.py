@@ -16,9 +16,6 @@ from typing import Any, BinaryIO
 from dftracer.link.clock import Clock, Member, align, arrivals, match
 from dftracer.link.discover import Found, RankFiles, discover
 
-__all__ = ["LinkError", "LinkReport", "link"]
-
-
 _WORTH_A_PROCESS = 24 << 20  # bytes of JSON: less than this is read faster than another process starts
 _PACKED = 20  # the compression ratio of JSON traces
 
@@ -99,10 +96,10 @@ def _link_ranks(
         if not good:
             raise LinkError("; ".join(failed.values()) or "nothing could be linked")
         members = [m for s in good.values() for m in s.members]
-        told: list[str] = []
-        matched = match(members, told)
+        remarks: list[str] = []
+        matched = match(members, remarks)
         hosts = [{"rank": r, "host": s.host, "error_ns": s.error_ns} for r, s in good.items()]
-        clocks = align(hosts, matched, told)
+        clocks = align(hosts, matched, remarks)
         arrivals(matched, clocks)
         starts = [s.start_ns + clocks[r].offset_ns for r, s in good.items() if s.start_ns is not None]
         base = min(starts, default=0)
@@ -128,7 +125,7 @@ def _link_ranks(
             }
         )
     reasons = {r: s.reasons for r, s in good.items()}
-    return LinkReport(folder, ranks, warnings + told, reasons, clocks, members)
+    return LinkReport(folder, ranks, warnings + remarks, reasons, clocks, members)
 
 
 def _lanes(files: Sequence[RankFiles], workers: int | None) -> list[list[RankFiles]]:
@@ -166,7 +163,7 @@ def _warm_workers(directory: Path, workers: int | None) -> list[subprocess.Popen
 
 def _start() -> subprocess.Popen[bytes]:
     # Not multiprocessing: that would run the caller's main module again.
-    command = [sys.executable, "-m", "dftracer.link._worker"]
+    command = [sys.executable, "-c", "from dftracer.link.directory import serve; serve()"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment())
 
 
@@ -185,7 +182,7 @@ def _stop(worker: subprocess.Popen[bytes]) -> None:
 def _join_timeline(folder: Path, ranks: list[int], base: int, clocks: dict[int, Clock]) -> None:
     from dftracer.link.timeline import join_fragments  # noqa: PLC0415 - what needs numpy is imported when it is used
 
-    told = {
+    facts = {
         str(r): {
             "offset_ns": c.offset_ns,
             "error_ns": c.error_ns,
@@ -194,16 +191,16 @@ def _join_timeline(folder: Path, ranks: list[int], base: int, clocks: dict[int, 
         }
         for r, c in clocks.items()
     }
-    join_fragments(folder / "timeline.json.gz", [folder / f".timeline_{r}.part" for r in ranks], base, told)
+    join_fragments(folder / "timeline.json.gz", [folder / f".timeline_{r}.part" for r in ranks], base, facts)
 
 
 def _write_collectives(folder: Path, members: list[Member], clocks: dict[int, Clock]) -> None:
-    from dftracer.link.collective_table import write_collectives  # noqa: PLC0415
+    from dftracer.link.tables import write_collectives  # noqa: PLC0415
 
     write_collectives(folder / "collectives.parquet", members, clocks)
 
 
-class Lane:
+class _Lane:
     """The ranks of one process: if there are several, each is kept on disk between the two halves.
 
     In a file without a name: pickled objects that someone else could replace would be their code.
@@ -263,12 +260,12 @@ class _Team:
         self, lanes: list[list[RankFiles]], folder: Path, warm: list[subprocess.Popen[bytes]]
     ) -> None:
         self._lanes = lanes
-        self._own = Lane(lanes[0], folder)
+        self._own = _Lane(lanes[0], folder)
         self._others: list[subprocess.Popen[bytes]] = []
         for lane in lanes[1:]:
             worker = warm.pop() if warm else _start()
             self._others.append(worker)
-            send(worker.stdin, (lane, folder))
+            _send(worker.stdin, (lane, folder))
 
     def prepare(self) -> dict[int, Any]:
         return self._each(self._own.prepare, lambda lane: None)
@@ -283,10 +280,10 @@ class _Team:
         self, own: Callable[[], dict[int, Any]], order: Callable[[list[RankFiles]], Any]
     ) -> dict[int, Any]:
         for worker, lane in zip(self._others, self._lanes[1:], strict=True):
-            send(worker.stdin, order(lane))
+            _send(worker.stdin, order(lane))
         out = own()
         for worker, lane in zip(self._others, self._lanes[1:], strict=True):
-            answer = receive(worker.stdout)
+            answer = _receive(worker.stdout)
             if answer is None:
                 ranks = ", ".join(str(f.rank) for f in lane)
                 raise LinkError(f"the process that linked rank {ranks} ended: out of memory?")
@@ -308,17 +305,44 @@ def _environment() -> dict[str, str]:
     return env
 
 
-def send(pipe: BinaryIO | Any, value: Any) -> None:
+def _send(pipe: BinaryIO | Any, value: Any) -> None:
     """One pickled value with its length before it."""
     data = pickle.dumps(value, protocol=5)
     pipe.write(struct.pack("<Q", len(data)) + data)
     pipe.flush()
 
 
-def receive(pipe: BinaryIO | Any) -> Any:
+def _receive(pipe: BinaryIO | Any) -> Any:
     """One value; None at the end of the pipe."""
     head = pipe.read(8)
     if len(head) < 8:
         return None
     data = pipe.read(struct.unpack("<Q", head)[0])
     return pickle.loads(data)
+
+
+def serve() -> None:
+    """The other end of `_Team`, one lane of ranks in a separate process: requests come from stdin, answers go
+    to the original stdout.
+    """
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # printed text must not get between the answers
+    import dftracer.link.rank  # noqa: F401, PLC0415 - while the other side looks at the directory
+
+    task = _receive(sys.stdin.buffer)
+    if task is None:
+        return
+    lane = _Lane(*task)
+    try:
+        for step in (lambda _: lane.prepare(), lane.write):
+            order = _receive(sys.stdin.buffer)
+            if order is None and step == lane.write:
+                break
+            answer: Any
+            try:
+                answer = step(order)
+            except Exception as e:
+                answer = e
+            _send(answers, answer)
+    finally:
+        lane.clean()

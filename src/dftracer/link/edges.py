@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from dftracer.link._columns import Flags, Ints, distinct
-from dftracer.link.activity import OP, RUNTIME, SYNC, ActivityTable
-from dftracer.link.data_edges import data_edges
-from dftracer.link.execution_trace import ExecutionTrace
+from dftracer.link._columns import Flags, Ints, contains, distinct, last_before
+from dftracer.link.activity import ANNOTATION, OP, RUNTIME, SYNC, ActivityTable
+from dftracer.link.execution_trace import ExecutionTrace, Tensors
 from dftracer.link.graph import Graph
-from dftracer.link.handovers import handovers, own_times, returned, waiting
-from dftracer.link.last_before import last_before
-
-__all__ = ["EDGE_TYPES", "Edges", "begun_inside", "find_edges"]
 
 # New types go at the end: the numbers are stored in files.
 EDGE_TYPES = ("call", "order", "launch", "stream", "sync", "forward_backward", "data", "thread", "comm")
@@ -52,10 +48,10 @@ def find_edges(
     """
     host = graph.timed & ~graph.on_device
     chain = _chains(graph, host)
-    handed = handovers(graph, host, chain, carriers)
-    waited, waits = waiting(graph, handed, issued)
+    handed = _handovers(graph, host, chain, carriers)
+    waited, waits = _waiting(graph, handed, issued)
     graph.take_out_waiting(waited)
-    graph.own = own_times(graph, host, chain, handed, waits)
+    graph.own = _own_times(graph, host, chain, handed, waits)
     found: dict[str, Pairs] = {
         "call": _call(graph),
         "order": _order(graph, chain),
@@ -63,9 +59,9 @@ def find_edges(
         "stream": _stream(graph, activity),
         "sync": _sync(graph, activity, chain),
         "forward_backward": _forward_backward(graph, et, activity),
-        "data": data_edges(graph, et),
+        "data": _data(graph, et),
         "thread": (handed.source, handed.target),
-        "comm": _joined(issued, returned(graph, chain, issued)),
+        "comm": _joined(issued, _returned(graph, chain, issued)),
     }
     sources, targets, types, against = [], [], [], {}
     for number, name in enumerate(EDGE_TYPES):
@@ -287,3 +283,303 @@ def _forward_backward(graph: Graph, et: ExecutionTrace, activity: ActivityTable)
         graph.place[backward],
     )
     return forward[at[at >= 0]], backward[at >= 0]
+
+
+# --- Data: from the node that made a tensor to the nodes that read it
+#
+# Torch reuses the ids of tensors and storages, so a tensor is identified by its ids, its length and its item
+# size together, and lives from the last node that returned it. If nested nodes return the same tensor, the
+# innermost one made it. In-place changes through a view are found through the storage.
+
+
+def _identities(*tables: Tensors) -> list[Ints]:
+    """One number for each distinct tensor, over all tables."""
+    joined = [
+        np.concatenate(c)
+        for c in zip(*((t.tensor, t.storage, t.elements, t.item) for t in tables), strict=True)
+    ]
+    total = joined[0].size
+    order = np.lexsort(joined)
+    fresh = np.zeros(total, dtype=bool)
+    for column in joined:
+        sorted_column = column[order]
+        fresh[1:] |= sorted_column[1:] != sorted_column[:-1]
+    number = np.empty(total, dtype=np.int64)
+    number[order] = np.cumsum(fresh)
+    ends = np.cumsum([t.node.size for t in tables])
+    return np.split(number, ends[:-1])
+
+
+def _ends(graph: Graph, et: ExecutionTrace) -> Ints:
+    """When nodes ended; without a clock, after the last node below them began."""
+    end = graph.end[: len(et)].copy()
+    if not graph.timed.any() and len(et):
+        last = np.arange(len(et), dtype=np.int64)
+        for row in range(len(et) - 1, -1, -1):
+            up = int(graph.parent[row])
+            if up >= 0 and last[up] < last[row]:
+                last[up] = last[row]
+        end = 2 * last + 1
+    return end
+
+
+def _data(graph: Graph, et: ExecutionTrace) -> tuple[Ints, Ints]:
+    """Pairs of rows, maker and reader."""
+    none = np.zeros(0, dtype=np.int64)
+    if not et.outputs.node.size or not et.inputs.node.size:
+        return none, none
+    read, given = _identities(et.inputs, et.outputs)
+    start, end, place = graph.start, _ends(graph, et), graph.place
+    read_node, read_key, read_storage = _once(et.inputs.node, read, et.inputs.storage)
+    node, key, storage = _once(et.outputs.node, given, et.outputs.storage)
+    # Innermost: the next node that returns the same tensor is not inside it.
+    order = np.lexsort((place[node], key))
+    node, key, storage = node[order], key[order], storage[order]
+    inside = (
+        (key[1:] == key[:-1]) & (start[node[1:]] < end[node[:-1]]) & (et.tid[node[1:]] == et.tid[node[:-1]])
+    )
+    makes = np.append(~inside, True)
+    node, key, storage = node[makes], key[makes], storage[makes]
+    at = last_before(key, end[node], read_key, start[read_node], place[node], place[read_node])
+    source = [node[at[at >= 0]]]
+    target = [read_node[at >= 0]]
+    # In place: a node that returns its input has changed the storage, for all views of it.
+    width = int(max(read_key.max(), key.max())) + 1
+    changes = contains(read_node * width + read_key, node * width + key)
+    changer, changed = node[changes], storage[changes]
+    via = last_before(changed, end[changer], read_storage, start[read_node], place[changer], place[read_node])
+    made = np.where(at >= 0, place[node[np.maximum(at, 0)]], -1)
+    later = (via >= 0) & (place[changer[np.maximum(via, 0)]] > made) if changer.size else via >= 0
+    source.append(changer[via[later]] if changer.size else none)
+    target.append(read_node[later] if changer.size else none)
+    a, b = np.concatenate(source), np.concatenate(target)
+    return a[a != b], b[a != b]
+
+
+def _once(node: Ints, key: Ints, storage: Ints) -> tuple[Ints, Ints, Ints]:
+    """Each tensor of a node once."""
+    order = np.lexsort((key, node))
+    node, key, storage = node[order], key[order], storage[order]
+    first = np.append(True, (node[1:] != node[:-1]) | (key[1:] != key[:-1]))
+    return node[first], key[first], storage[first]
+
+
+# --- Handovers: threads that wait for each other, which one continued when another was done, and how long it
+# waited
+
+_Waits = dict[int, list[tuple[int, int]]]  # by thread, from when to when
+
+
+@dataclass
+class _Handovers:
+    """Edges `source` to `target`, and the pause of the thread that continued around each."""
+
+    source: Ints  # the last node inside of the work that was done
+    target: Ints  # what began then
+    done: Ints  # the work itself, as a position in `work`
+    since: Ints  # when the target's thread had last worked
+    previous: Ints  # what it had worked on, -1 if nothing
+    work: Ints  # rows that are work, thread after thread, in order
+    region: Flags  # rows that are not work: regions around it
+
+
+def _handovers(graph: Graph, host: Flags, chain: Ints, carriers: Ints) -> _Handovers:
+    """Handover between threads: one had stopped when the other, idle until then, began.
+
+    A region around other nodes is not work: a thread inside one may be waiting. What moved the data of a
+    collective is work, even if it is a region around its copies.
+    """
+    children = np.zeros(len(graph), dtype=bool)
+    inside = graph.parent[host & (graph.parent >= 0)]
+    children[inside] = True
+    region = host & (graph.kind == ANNOTATION) & children
+    region[carriers] = False
+    top = graph.parent < 0
+    held = np.maximum(graph.parent, 0)
+    top |= graph.structural[held]
+    open_region = region & top
+    while True:
+        more = region & ~open_region & open_region[held] & ~top
+        if not more.any():
+            break
+        open_region |= more
+    work = host & ~region & (top | open_region[held])
+    rows = chain[work[chain]]
+    if rows.size < 2:
+        none = np.zeros(0, dtype=np.int64)
+        return _Handovers(none, none, none, none, none, rows, open_region)
+    last = _last_inside(chain, work | open_region, rows)
+    # A thread's work in sequence: when it was last busy, and when it will be busy again.
+    same = graph.tid[rows[1:]] == graph.tid[rows[:-1]]
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    idle_since = np.concatenate([[low], np.where(same, graph.end[rows[:-1]], low)])
+    busy_again = np.concatenate([np.where(same, graph.start[rows[1:]], high), [high]])
+    by_end = np.argsort(graph.end[rows], kind="stable")
+    at = np.searchsorted(graph.end[rows][by_end], graph.start[rows], side="right") - 1
+    before = by_end[np.maximum(at, 0)]
+    ok = (
+        (at >= 0)
+        & (graph.tid[rows[before]] != graph.tid[rows])
+        & (graph.end[rows[before]] > idle_since)
+        & (busy_again[before] > graph.start[rows])
+    )
+    at = np.flatnonzero(ok)
+    previous = np.where(at > 0, rows[at - 1], -1)
+    previous = np.where((previous >= 0) & (graph.tid[previous] == graph.tid[rows[at]]), previous, -1)
+    done = before[ok]
+    target = _entered(graph, rows[ok], graph.end[rows[done]])
+    return _Handovers(last[done], target, done, idle_since[ok], previous, rows, open_region)
+
+
+def _entered(graph: Graph, rows: Ints, since: Ints) -> Ints:
+    """The outermost region around each node that was entered not before a moment; else the node itself."""
+    out = rows.copy()
+    while True:
+        up = graph.parent[out]
+        held = np.maximum(up, 0)
+        outer = (up >= 0) & graph.timed[held] & (graph.tid[held] == graph.tid[out])
+        outer &= graph.start[held] >= since
+        if not outer.any():
+            return out
+        out = np.where(outer, up, out)
+
+
+def _last_inside(chain: Ints, border: Flags, rows: Ints) -> Ints:
+    """For nodes of the chain the last node below them: the one before the next border."""
+    at = np.flatnonzero(border[chain])
+    position = np.empty(int(chain.max()) + 1, dtype=np.int64)
+    position[chain] = np.arange(chain.size)
+    following = np.searchsorted(at, position[rows], side="right")
+    until = np.append(at, chain.size)[following]
+    last: Ints = chain[until - 1]
+    return last
+
+
+def _waiting(graph: Graph, handed: _Handovers, issued: Pairs) -> tuple[Ints, _Waits]:
+    """How much of each node's exclusive time its thread spent waiting for another thread, and when.
+
+    A pause counts as far as the other thread was working in it; the call of a collective, as far as
+    another thread carried it out before the call returned.
+    """
+    out = np.zeros(len(graph), dtype=np.int64)
+    waits: _Waits = {}
+    start, end = graph.start, graph.end
+    for i, target in enumerate(handed.target.tolist()):
+        since = int(handed.since[i])
+        owners = [*_owners(graph, int(handed.previous[i]), target)]
+        at = int(handed.done[i])
+        thread = graph.tid[handed.work[at]]
+        while at >= 0 and graph.tid[handed.work[at]] == thread and end[handed.work[at]] > since:
+            low, high = max(int(start[handed.work[at]]), since), int(end[handed.work[at]])
+            waits.setdefault(int(graph.tid[target]), []).append((low, high))
+            for node, begin, until in owners:
+                out[node] += max(0, min(high, until) - max(low, begin))
+            at -= 1
+    for call, carrier in zip(*(a.tolist() for a in issued), strict=True):
+        if _waited_for(graph, call, carrier):
+            out[call] += int(min(end[carrier], end[call]) - max(start[carrier], start[call]))
+    return np.minimum(out, np.where(graph.timed, graph.exclusive, 0)), waits
+
+
+def _own_times(graph: Graph, host: Flags, chain: Ints, handed: _Handovers, waits: _Waits) -> Ints:
+    """For each node the time before the end of its own part: how long it takes in a replay.
+
+    Regions around work take no time of their own. Their time is between the nodes inside them, and belongs
+    to the node that follows: the thread reached it that much later. Whatever waits for a node then waits
+    neither for what its thread did afterwards, nor twice for what another thread did meanwhile.
+    """
+    own = np.where(handed.region, 0, graph.exclusive)
+    top = host & ((graph.parent < 0) | ~graph.timed[np.maximum(graph.parent, 0)])
+    for thread in distinct(graph.tid[chain]).tolist():
+        rows = chain[graph.tid[chain] == thread]
+        base = int(graph.start[rows[0]])
+        begins = graph.start[rows] - base
+        outer, inner = rows[top[rows]], handed.work[graph.tid[handed.work] == thread]
+        there = _covered(graph.start[outer] - base, graph.end[outer] - base)
+        busy = _covered(graph.start[inner] - base, graph.end[inner] - base)
+        paused = np.array(sorted(waits.get(thread, [])), dtype=np.int64).reshape(-1, 2) - base
+        waited = _covered(paused[:, 0], paused[:, 1])
+        # Until a node begins, and at the end of the thread.
+        moments = np.append(begins, graph.end[rows].max() - base)
+        passed = np.diff(there(moments) - busy(moments) - waited(moments), prepend=0)
+        own[rows] += np.maximum(passed[:-1], 0)
+        others = handed.work[graph.tid[handed.work] != thread]
+        own[rows[-1]] += max(int(passed[-1]) - _union(graph, others, base + begins[-1]), 0)
+    return own
+
+
+def _union(graph: Graph, rows: Ints, since: int) -> int:
+    """How long any of these was working after a moment."""
+    order = rows[np.argsort(graph.start[rows], kind="stable")]
+    low = np.maximum(graph.start[order], since)
+    reached = np.maximum.accumulate(np.append(since, graph.end[order]))
+    return int(np.maximum(graph.end[order] - np.maximum(low, reached[:-1]), 0).sum())
+
+
+def _covered(starts: Ints, ends: Ints) -> Callable[[Ints], Ints]:
+    """How much time up to a moment lies in these spans, which do not overlap."""
+    if not starts.size:
+        return lambda moments: np.zeros(moments.size, dtype=np.int64)
+    at = np.stack([starts, ends], axis=1).reshape(-1)
+    sums = np.cumsum(np.diff(at, prepend=at[0]) * (np.arange(at.size) % 2))
+    return lambda moments: np.interp(moments, at, sums).astype(np.int64)
+
+
+def _owners(graph: Graph, previous: int, target: int) -> Iterator[tuple[int, int, int]]:
+    """Whose exclusive time a pause is: the regions left in it, the one around it, those entered in it."""
+    begin, until = int(graph.end[previous]) if previous >= 0 else 0, int(graph.start[target])
+    around = []
+    node = int(graph.parent[target])
+    while node >= 0 and graph.activity[node] >= 0 and graph.tid[node] == graph.tid[target]:
+        around.append(node)
+        node = int(graph.parent[node])
+    left = int(graph.parent[previous]) if previous >= 0 else -1
+    while left >= 0 and left not in around and graph.activity[left] >= 0:
+        yield left, begin, int(graph.end[left])
+        begin = int(graph.end[left])
+        left = int(graph.parent[left])
+    for inner in around:
+        entered = int(graph.start[inner])
+        yield inner, max(begin, entered), until
+        until = min(until, entered)
+        if until <= begin:
+            return
+
+
+def _waited_for(graph: Graph, call: int, carrier: int) -> bool:
+    """Whether a call returned only when another thread had done its work."""
+    return bool(
+        graph.activity[call] >= 0
+        and graph.activity[carrier] >= 0
+        and graph.tid[call] != graph.tid[carrier]
+        and graph.start[carrier] >= graph.start[call]
+        and graph.end[carrier] <= graph.end[call]
+    )
+
+
+def _returned(graph: Graph, chain: Ints, issued: Pairs) -> Pairs:
+    """From the last of what carried out a collective to what the thread that had waited for it did next."""
+    position = np.full(len(graph), -1, dtype=np.int64)
+    position[chain] = np.arange(chain.size)
+    sources, targets = [], []
+    for call, carrier in zip(*(a.tolist() for a in issued), strict=True):
+        if not _waited_for(graph, call, carrier):
+            continue
+        at = int(position[call]) + 1
+        while at < chain.size and graph.tid[chain[at]] == graph.tid[call]:
+            if graph.start[chain[at]] >= graph.end[call]:
+                sources.append(_last_of(graph, chain, int(position[carrier])))
+                targets.append(int(chain[at]))
+                break
+            at += 1
+    return np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64)
+
+
+def _last_of(graph: Graph, chain: Ints, at: int) -> int:
+    """The last node of the chain inside the one at a place, or that one."""
+    last, head = at, chain[at]
+    while last + 1 < chain.size and graph.tid[chain[last + 1]] == graph.tid[head]:
+        if graph.start[chain[last + 1]] >= graph.end[head]:
+            break
+        last += 1
+    return int(chain[last])

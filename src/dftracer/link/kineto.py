@@ -148,9 +148,9 @@ class _Builder:
         )
         for column, values in columns.items():
             self._parts.setdefault(column, []).append(values)
-        told = np.array([_COLLECTIVE.search(n) is not None for n in self._names], dtype=bool)
+        is_collective = np.array([_COLLECTIVE.search(n) is not None for n in self._names], dtype=bool)
         begin, end = int64s(found["args_begin"])[keep], int64s(found["args_end"])[keep]
-        wanted = (told[name] | np.isin(kind[keep], (MEMCPY, MEMSET, SYNC))) & (end > begin)
+        wanted = (is_collective[name] | np.isin(kind[keep], (MEMCPY, MEMSET, SYNC))) & (end > begin)
         for row in np.flatnonzero(wanted).tolist():
             self._add_details(row, text[int(begin[row]) : int(end[row])])
         for tid, first, last in zip(

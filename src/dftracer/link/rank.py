@@ -16,13 +16,11 @@ from dftracer.link._columns import Ints
 from dftracer.link.activity import ANNOTATION, ActivityTable, empty_activity
 from dftracer.link.chakra import Facts, write_chakra
 from dftracer.link.clock import Clock, Member
-from dftracer.link.collectives import RECV, SEND, Collective, find_collectives
-from dftracer.link.comm_records import apply_records, read_records
+from dftracer.link.collectives import RECV, SEND, Collective, apply_records, find_collectives, read_records
 from dftracer.link.discover import RankFiles, Source
 from dftracer.link.edges import find_edges
 from dftracer.link.execution_trace import empty_execution_trace, read_execution_trace
-from dftracer.link.graph import Graph, build_graph
-from dftracer.link.join import Join, join
+from dftracer.link.graph import Graph, Join, build_graph, join
 from dftracer.link.kineto import read_kineto
 from dftracer.link.nsys import read_nsys
 from dftracer.link.regions import label, read_spans
@@ -194,9 +192,9 @@ def _window(
     carriers = np.array([call.carrier for call in calls], dtype=np.int64)
     edges = find_edges(graph, et, activity, carriers, issued)
     if edges.against:
-        told = ", ".join(f"{n} {t}" for t, n in edges.against.items())
+        counts = ", ".join(f"{n} {t}" for t, n in edges.against.items())
         summary.warnings.append(
-            f"rank {files.rank} window {window}: edges left out because the clock contradicts them: {told}"
+            f"rank {files.rank} window {window}: edges left out because the clock contradicts them: {counts}"
         )
     spans = read_spans(files.traces, activity.span) if len(activity) else read_spans([], (0, 0))
     labels = label(

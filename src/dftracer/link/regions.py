@@ -173,14 +173,14 @@ def label(
     epochs = np.where(found, epoch[at] if len(spans) else NOTHING, NOTHING)
     coded = np.where(found, phase[at] if len(spans) else -1, -1).astype(np.int32)
     begin, end, number = profiler_steps
-    told = np.zeros(n, dtype=np.int64)
+    step_of = np.zeros(n, dtype=np.int64)
     if begin.size:
         open_rows = np.flatnonzero(steps == NOTHING)
         at = np.searchsorted(begin, start[open_rows], side="right") - 1
         inside = (at >= 0) & (start[open_rows] < end[np.maximum(at, 0)])
         steps[open_rows[inside]] = number[at[inside]]
-        told[open_rows[inside]] = at[inside] + 1
-    code, rows = _codes_of((row + 1) * (begin.size + 1) + told)
+        step_of[open_rows[inside]] = at[inside] + 1
+    code, rows = _codes_of((row + 1) * (begin.size + 1) + step_of)
     return Labels(steps, epochs, coded, list(phases), code, rows)
 
 

@@ -1,8 +1,8 @@
-"""The linked tables as Parquet."""
+"""The linked tables as Parquet: nodes and edges of each rank, and the collectives of all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,16 @@ import numpy as np
 from dftracer._packages import need
 from dftracer.link._columns import Flags, Interner, Ints
 from dftracer.link.activity import KIND_NAMES, ActivityTable
-from dftracer.link.arrow_columns import booleans, dictionary, numbers
-from dftracer.link.clock import Member
+from dftracer.link.clock import Clock, Member
 from dftracer.link.collectives import Collective
 from dftracer.link.edges import EDGE_TYPES, Edges
 from dftracer.link.execution_trace import ExecutionTrace
-from dftracer.link.graph import Graph
-from dftracer.link.join import BY_ORDER, BY_RF, Join
+from dftracer.link.graph import BY_ORDER, BY_RF, Graph, Join
 from dftracer.link.regions import NOTHING, Labels, Spans
-
-__all__ = ["COLUMNS", "TablePart", "write_tables"]
 
 _REGION, _IO = len(KIND_NAMES), len(KIND_NAMES) + 1
 _KINDS = (*KIND_NAMES, "region", "io")
 _HOW = {0: "", BY_RF: "rf_id", BY_ORDER: "order"}
-
 # Name, type, meaning: docs/linked-tables.md is checked against this.
 COLUMNS = (
     ("rank", "int32", "rank of the process"),
@@ -301,3 +296,80 @@ def _edge_table(pa: Any, part: TablePart) -> Any:
             "type": dictionary(e.type, list(EDGE_TYPES)),
         }
     )
+
+
+# --- All ranks' collectives in one table
+
+
+def write_collectives(path: Path, members: list[Member], clocks: dict[int, Clock]) -> None:
+    """One row for each rank's part of each collective, on the common clock."""
+    pa, parquet = need("pyarrow"), need("pyarrow.parquet")
+    offsets = [clocks.get(m.rank, Clock()) for m in members]
+
+    def whole(values: Iterable[int | None], kind: type = np.int64) -> Any:
+        listed = list(values)
+        null = np.array([v is None for v in listed], dtype=bool)
+        return numbers(np.array([v or 0 for v in listed], dtype=kind), null)
+
+    table = {
+        "key": texts([m.key for m in members]),
+        "type": texts([m.type for m in members]),
+        "group": texts([m.group for m in members]),
+        "rank": whole((m.rank for m in members), np.int32),
+        "window": whole((m.window for m in members), np.int32),
+        "number": whole(m.number for m in members),
+        "seq": whole(m.seq for m in members),
+        "bytes": whole(m.bytes for m in members),
+        "start_ns": whole(
+            m.start + c.offset_ns if m.timed else None for m, c in zip(members, offsets, strict=True)
+        ),
+        "end_ns": whole(
+            m.end + c.offset_ns if m.timed else None for m, c in zip(members, offsets, strict=True)
+        ),
+        "ranks_matched": whole((m.matched for m in members), np.int32),
+        "arrival_ns": whole(m.arrival_ns for m in members),
+        "skew_ns": whole(m.skew_ns for m in members),
+        "clock_error_ns": whole(c.error_ns for c in offsets),
+    }
+    parquet.write_table(pa.table(table), path)
+
+
+# --- Arrow columns straight from NumPy memory: `pyarrow.array` would import pandas if it is installed, which
+# takes longer than linking a window
+
+
+def _bits(flags: Any) -> Any:
+    return need("pyarrow").py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def _validity(null: Any) -> Any:
+    return None if null is None or not null.any() else _bits(~null)
+
+
+def numbers(values: Any, null: Any = None) -> Any:
+    """Whole numbers of 32 or 64 bits."""
+    pa = need("pyarrow")
+    values = np.ascontiguousarray(values)
+    kind = pa.int32() if values.dtype == np.int32 else pa.int64()
+    return pa.Array.from_buffers(kind, values.size, [_validity(null), pa.py_buffer(values)])
+
+
+def booleans(flags: Any) -> Any:
+    pa = need("pyarrow")
+    return pa.Array.from_buffers(pa.bool_(), flags.size, [None, _bits(flags)])
+
+
+def texts(values: Sequence[str]) -> Any:
+    pa = need("pyarrow")
+    encoded = [v.encode("utf-8", "replace") for v in values]
+    ends = np.cumsum([0, *(len(e) for e in encoded)]).astype(np.int32)
+    return pa.Array.from_buffers(
+        pa.string(), len(encoded), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    )
+
+
+def dictionary(codes: Any, listed: Sequence[str]) -> Any:
+    """Texts from codes; -1 is null."""
+    pa = need("pyarrow")
+    indices = np.ascontiguousarray(codes, dtype=np.int32)
+    return pa.DictionaryArray.from_arrays(numbers(indices, indices < 0), texts(listed))

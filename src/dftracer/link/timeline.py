@@ -12,20 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link import wire
-from dftracer.link._columns import Ints, distinct
+from dftracer.link._columns import Ints, coded, distinct, join_rows
 from dftracer.link.activity import KIND_NAMES
 from dftracer.link.graph import nesting
 from dftracer.link.regions import NOTHING, Labels
 from dftracer.link.tables import TablePart
-from dftracer.load.lanes import assign_lanes
-
-__all__ = ["join_fragments", "write_fragment"]
+from dftracer.load.perfetto import TrackIds, arrow_phase, assign_lanes, process_names, thread_name
 
 # Temporary lane numbers: streams and extra lanes come after every thread.
 _FURTHER = 1 << 40
 _STREAMS = 1 << 32
-# Viewers truncate process and thread ids to 32 bits, so the file uses small unique ones.
+# Ranks write their parts in parallel, so each has its own range of ids.
 _PROCESSES, _THREADS = 100, 10_000
 _BATCH = 1 << 13
 
@@ -39,34 +36,29 @@ class _Tracks:
     """The lane groups of a rank and their lanes: small ids, each named once."""
 
     def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self._numbers: dict[tuple[int, int], int] = {}
+        self._ids = TrackIds(rank * _THREADS + 1)
         self._named: set[tuple[int, int]] = set()
 
     def numbers(self, pid: Ints, lane: Ints) -> Ints:
         """The number in the file of each (group, lane)."""
         pairs, at = np.unique(np.stack([pid, lane]), axis=1, return_inverse=True)
-        known = [self.number(*pair) for pair in pairs.T.tolist()]
+        known = [self._ids.get(tuple(pair)) for pair in pairs.T.tolist()]
         found: Ints = np.array(known, dtype=np.int64)[at.reshape(-1)]
         return found
-
-    def number(self, pid: int, lane: int) -> int:
-        return self._numbers.setdefault((pid, lane), self._rank * _THREADS + len(self._numbers) + 1)
 
     def name_process(self, out: list[str], pid: int, text: str) -> None:
         if (pid, -1) not in self._named:
             self._named.add((pid, -1))
-            out.append(_metadata("process_name", pid, 0, {"name": text}))
-            out.append(_metadata("process_sort_index", pid, 0, {"sort_index": pid}))
+            out += map(_line, process_names(pid, text, sort_index=pid))
 
     def name_lane(self, out: list[str], pid: int, lane: int, text: str) -> None:
         if (pid, lane) not in self._named:
             self._named.add((pid, lane))
-            out.append(_metadata("thread_name", pid, self.number(pid, lane), {"name": text}))
+            out.append(_line(thread_name(pid, self._ids.get((pid, lane)), text)))
 
 
-def _metadata(kind: str, pid: int, tid: int, args: dict[str, Any]) -> str:
-    return json.dumps({"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}, separators=(",", ":"))
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":"))
 
 
 class _Writer:
@@ -137,9 +129,9 @@ def _nodes(out: _Writer, tracks: _Tracks, rank: int, part: TablePart, shift: int
     start, dur = g.start[rows] + shift, g.dur[rows]
     columns = [
         b'{"ph":"X","name":',
-        wire.coded(g.name[rows], [json.dumps(n).encode() for n in g.names]),
+        coded(g.name[rows], [json.dumps(n).encode() for n in g.names]),
         b',"cat":"',
-        wire.coded(g.kind[rows], [k.encode() for k in KIND_NAMES]),
+        coded(g.kind[rows], [k.encode() for k in KIND_NAMES]),
         b'","pid":',
         ("numbers", np.ascontiguousarray(pid)),
         b',"tid":',
@@ -154,12 +146,12 @@ def _nodes(out: _Writer, tracks: _Tracks, rank: int, part: TablePart, shift: int
         ("three", dur % 1000),
         b',"args":{"node":',
         ("numbers", g.id[rows]),
-        wire.coded(part.labels.code[rows], _label_texts(part.labels)),
+        coded(part.labels.code[rows], _label_texts(part.labels)),
         b"}},\n",
     ]
     every = np.arange(rows.size)
     for low in range(0, rows.size, _BATCH):
-        out.write_bytes(wire.join(columns, every[low : low + _BATCH]).text)
+        out.write_bytes(join_rows(columns, every[low : low + _BATCH]).text)
     place = np.full(len(g), -1, dtype=np.int64)
     place[rows] = np.arange(rows.size)
     out.write(_launches(part, place, pid, lane, shift))
@@ -205,7 +197,7 @@ def _meetings(part: TablePart, place: Ints, pid: Ints, lane: Ints, shift: int) -
         i = int(place[call.row])
         if member.turn is None or i < 0:
             continue
-        ph = "s" if member.turn == 0 else "f" if member.turn == member.turns - 1 else "t"
+        ph = arrow_phase(member.turn, member.turns)
         ts = int(part.graph.start[call.row]) + shift
         lines.append(_arrow(ph, "collective", member.meeting, pid[i], lane[i], ts))
     return lines

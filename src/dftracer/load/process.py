@@ -1,21 +1,28 @@
-"""Who wrote a trace file, and what the process says about itself."""
+"""Who wrote a trace file, what the process says about itself, and the state of the file.
+
+Without NumPy: some commands work without any extra.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dftracer.format.files import of_one_process
+from dftracer._text import plural
+from dftracer.format.files import Paths, of_one_process
 from dftracer.format.records import INTEGER_ARGS, MOST_RANKS, TIME_UNITS
 from dftracer.format.writer import DAMAGED, MADE_BY
-from dftracer.load._scan import MISSING, Scanner
-
-__all__ = ["MetaRow", "ProcessInfo", "as_integer", "assign_ranks", "peek", "take_first_pid"]
+from dftracer.load._scan import MISSING, Scanner, extent
+from dftracer.load.files import find_files
 
 _LARGEST = (1 << 63) - 1
+_CLOCKS_AGREE_S = 5.0
 _MOST_METADATA = 100_000  # if a process repeats the same thing millions of times, the first are enough
 
 MetaRow = tuple[str, str, str, str, int, int, int]
@@ -99,8 +106,8 @@ class ProcessInfo:
             elif kind == "thread_name":
                 self.threads[tid] = key
             elif kind == "run" and key == "run" and self.run is None:
-                said = _object(rest)
-                self.run = {"id": value, **{k: v for k, v in said.items() if k not in {"hhash", "id"}}}
+                about = _object(rest)
+                self.run = {"id": value, **{k: v for k, v in about.items() if k not in {"hhash", "id"}}}
             elif kind == "start":
                 args = _object(rest)
                 self.start_us = ts if self.start_us is None else min(self.start_us, ts)
@@ -147,8 +154,8 @@ def _counts(key: str) -> bool:
     return key in INTEGER_ARGS or key.startswith("dropped")
 
 
-def as_integer(value: Any, default: int | None) -> int | None:
-    """A number from a trace; None if it does not fit a column."""
+def as_integer(value: Any, default: int | None = None) -> int | None:
+    """A number from a trace, if it fits a column."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -165,6 +172,17 @@ def peek(file: Path) -> ProcessInfo:
         take_first_pid(info, raw)
         if raw["rows"] or info.start_us is not None:
             break
+    return info
+
+
+def read_through(file: Path) -> ProcessInfo:
+    """Everything the records of one file say about its process, with counts of what was found."""
+    info = ProcessInfo(file)
+    scanner = Scanner(file, 1, 1 << 20)
+    for raw in scanner:
+        info.take(raw["meta"])
+        take_first_pid(info, raw)
+    info.counts = scanner.counts()
     return info
 
 
@@ -185,3 +203,128 @@ def assign_ranks(processes: list[ProcessInfo]) -> None:
             at = by_key.get((at.host, at.ppid)) if at.ppid is not None else None
         if process.rank is None and at is not None and at.rank is not None:
             process.rank = at.rank
+
+
+def processes_of(paths: Paths) -> list[ProcessInfo]:
+    """The processes of all files in `paths`, from the head of each file."""
+    processes = [peek(f) for f in find_files(paths)]
+    assign_ranks(processes)
+    return processes
+
+
+# --- Whether a file is still being written
+
+
+def is_live(process: ProcessInfo) -> bool:
+    """Whether the file is known to be in use: its lock is held, or its process runs on this host."""
+    if process.end is not None:
+        return False
+    return _is_locked(process.file) or (process.host == os.uname().nodename and _is_running(process))
+
+
+def _is_locked(file: Path) -> bool:
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks says nothing
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+def _is_running(process: ProcessInfo) -> bool:
+    """Whether the process of the trace is running, and not a later one with the same pid."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        born = time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return False
+    return process.start_us is None or born <= process.start_us / 1e6 + _CLOCKS_AGREE_S
+
+
+# --- The state of a file: how much is in it, and what is wrong with it
+
+
+def file_facts(process: ProcessInfo) -> dict[str, Any]:
+    """Read a whole file and report what was found; of a remote one only its first and last member."""
+    copy = _part_of_remote(process)
+    first: int | None = None
+    last: int | None = None
+    dangling = 0
+    scanner = Scanner(process.file, 2, 16 << 20)
+    for raw in scanner:
+        process.take(raw["meta"])
+        if raw["rows"] == 0:
+            continue
+        low, high, backwards = extent(raw["ts"], raw["dur"])
+        multiply, divide = process.time_unit
+        low, high = low * multiply // divide, high * multiply // divide
+        first = low if first is None else min(first, low)
+        last = high if last is None else max(last, high)
+        dangling += backwards
+    process.counts = scanner.counts()
+    c = process.counts
+    end = process.end
+    problems = []
+    if c["members_cut"]:
+        problems.append(f"{plural(c['members_cut'], 'gzip member')} truncated or damaged")
+    if c["cut_lines"]:
+        problems.append("the last line is incomplete")
+    if c["bad_lines"]:
+        problems.append(plural(c["bad_lines"], "line is not a record", "lines are not records"))
+    problems += [f"the file it was copied from had {words}" for words in process.copied_with_damage]
+    if dangling:
+        problems.append(plural(dangling, "event ends before it begins", "events end before they begin"))
+    if end is None:
+        problems.append("no end record: killed, or still running")
+    elif end.get("recovered"):
+        problems.append("completed after the process had died")
+    dropped = as_integer(end.get("dropped"), 0) or 0 if end else 0
+    if dropped:
+        problems.append(f"{plural(dropped, 'event')} dropped by the tracer")
+    facts = {
+        "file": str(process.file),
+        "rank": process.rank,
+        "pid": process.pid,
+        "ppid": process.ppid,
+        "host": process.host,
+        "command": process.command,
+        "events": c["events"],
+        "records": c["events"] + c["meta"],
+        "bytes": c["file_bytes"],
+        "text_bytes": c["text_bytes"],
+        "members": c["members"],
+        "span_s": None if first is None or last is None else (last - first) / 1e6,
+        "closed": c["closed"],
+        "dropped": dropped,
+        "end": end,
+        "problems": problems,
+    }
+    return facts if copy is None else _from_end_record(facts, copy)
+
+
+def _part_of_remote(process: ProcessInfo) -> Any:
+    """What this file is a copy of, if it is one."""
+    if "dftracer-remote" not in process.file.parts:
+        return None
+    from dftracer.load.remote import origin  # noqa: PLC0415
+
+    return origin(process.file)
+
+
+def _from_end_record(facts: dict[str, Any], copy: Any) -> dict[str, Any]:
+    """The figures of a remote file; those of which only the ends were read are what its `end` record says."""
+    facts["file"], facts["bytes"] = copy.url, copy.size
+    if not copy.whole:
+        end = facts["end"] or {}
+        facts["records"] = as_integer(end.get("num_events"), None)
+        facts["members"] = as_integer(end.get("members"), None)
+        facts["events"] = facts["text_bytes"] = None
+    return facts

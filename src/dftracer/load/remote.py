@@ -203,12 +203,12 @@ def _piece(fs: Any, path: str, info: dict[str, Any]) -> _Piece:
 def _of_manifest(fs: Any, path: str) -> dict[str, list[_Piece]]:
     """The files that a manifest of `dftracer ship` lists."""
     base = path.rpartition("/")[0]
-    told = json.loads(fs.cat_file(path))
+    manifest = json.loads(fs.cat_file(path))
     return {
         each["name"]: [
             _Piece(f"{base}/{p['object']}", p["size"], str(p["crc32"]), p["crc32"]) for p in each["parts"]
         ]
-        for each in told["files"]
+        for each in manifest["files"]
         if not Path(each["name"]).is_absolute() and ".." not in Path(each["name"]).parts
     }
 

@@ -112,11 +112,11 @@ def parse_rows(data: bytes, path: str = "") -> RowFile:
     out = RowFile(path, damaged=damaged)
     for text in texts:
         try:
-            said = json.loads(text)
+            more = json.loads(text)
         except ValueError:
             continue
-        if isinstance(said, dict):
-            out.facts |= said
+        if isinstance(more, dict):
+            out.facts |= more
     table = int64s(raw).reshape(-1, len(COLUMNS))
     flags = table[:, _AT["flags"]]
     thread = flags >> _THREAD_SHIFT

@@ -29,8 +29,8 @@ class Run:
     @property
     def start_us(self) -> int:
         """When it began, from its record, otherwise from its first process."""
-        said = [p.run["start"] for p in self.processes if p.run and isinstance(p.run.get("start"), int)]
-        return min(said or [p.start_us for p in self.processes if p.start_us is not None], default=0)
+        starts = [p.run["start"] for p in self.processes if p.run and isinstance(p.run.get("start"), int)]
+        return min(starts or [p.start_us for p in self.processes if p.start_us is not None], default=0)
 
     @property
     def end_us(self) -> int:

@@ -1,4 +1,4 @@
-"""PyTorch profiler files among the given paths: Kineto traces, and tables linked from them."""
+"""Files about the same run from elsewhere: PyTorch's Kineto traces, and tables that `link` made of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from pathlib import Path
 
 from dftracer._torch_files import EXPORTED, is_set_aside
 
-__all__ = ["find_torch_files", "is_kineto"]
-
 _KINETO = re.compile(r"kineto_trace_\d+(_w\d+)?\.json(\.gz)?$|.*\.pt\.trace\.json(\.gz)?$")
 _LINKED = re.compile(r"linked_\d+\.parquet$")
 _HEAD = 1 << 16
+_TABLES = ("linked", "edges", "collectives")
 
 
 def is_kineto(path: Path) -> bool:
@@ -54,3 +53,15 @@ def find_torch_files(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Path
         elif _LINKED.match(path.name) and path.is_file():
             linked[path] = None
     return [*kineto], [*linked]
+
+
+def linked_files(files: Iterable[Path]) -> dict[str, list[Path]]:
+    """The Parquet files of each linked table, in the folders of the trace files or in `linked` below them."""
+    folders = dict.fromkeys(f.parent for f in files)
+    out: dict[str, list[Path]] = {}
+    for folder in folders:
+        for place in (folder, folder / "linked"):
+            for table in _TABLES:
+                pattern = f"{table}.parquet" if table == "collectives" else f"{table}_*.parquet"
+                out.setdefault(table, []).extend(sorted(filter(Path.is_file, place.glob(pattern))))
+    return {table: found for table, found in out.items() if found}

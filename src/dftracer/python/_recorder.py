@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dftracer import _core, _session
+from dftracer import _config, _core, _session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,9 +46,11 @@ class dftracer:  # noqa: N801 - the name users import
 
     def get_config(self, key: str) -> str:
         """The value of a setting by the name of its variable (`DFTRACER_LOG_FILE`); "" if there is none."""
-        from dftracer.compat.settings import setting_text  # noqa: PLC0415 - rarely used
-
-        return setting_text(_session.SETTINGS, key)
+        for setting in _config.SETTINGS:
+            if setting.env == key:
+                value = getattr(_session.SETTINGS, setting.name)
+                return str(int(value)) if isinstance(value, bool) else str(value)
+        return ""
 
     def enter_event(self) -> None:
         """Open an event; the next `log_event` gives it its name, `exit_event` closes it."""

@@ -1,4 +1,4 @@
-"""What a training program does, told to whoever wants to know.
+"""What a training program does, for whoever wants to know.
 
 ::
 
@@ -14,11 +14,11 @@ A subscriber is called with `begins` and `what`, in the thread that crosses the 
 - `optimizer made`, `optimizer`: what is the optimizer;
 - `step`: a step is over, where it ends; what is its number;
 - `transfer`: a copy between devices was made; what is the number of bytes;
-- `collective`: a call of `torch.distributed`; what is its name (`collectives.listen` tells more);
+- `collective`: a call of `torch.distributed`; what is its name (`collectives.listen` gives more);
 - `checkpoint`: saving or loading.
 
-The step rule (`rule`) is no subscriber: the boundaries call it directly, because most of the cost of a traced
-step is there. What it decides is told natively, and nothing is called where nobody listens.
+The step rule (`rule`) is not a subscriber: the boundaries call it directly, because most of the cost of a
+traced step is there. What it decides is announced natively, and nothing is called where nobody subscribed.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, TypeAlias
 
-    Told: TypeAlias = Callable[[bool, Any], None]
+    Subscriber: TypeAlias = Callable[[bool, Any], None]
 
 _NATIVE = ("batch", "model", "backward", "optimizer", "step")  # in the order of native/module/boundary.hpp
 KINDS = (*_NATIVE, "loader", "optimizer made", "transfer", "collective", "checkpoint")
 
-_subscribers: dict[str, tuple[Told, ...]] = dict.fromkeys(KINDS, ())
+_subscribers: dict[str, tuple[Subscriber, ...]] = dict.fromkeys(KINDS, ())
 
 
-def subscribe(kind: str, told: Told) -> Callable[[], None]:
-    """Call `told(begins, what)` at every boundary of this kind; returns what ends that."""
-    _set(kind, (*_subscribers[kind], told))
+def subscribe(kind: str, subscriber: Subscriber) -> Callable[[], None]:
+    """Call `subscriber(begins, what)` at every boundary of this kind; returns what ends that."""
+    _set(kind, (*_subscribers[kind], subscriber))
 
     def leave() -> None:
-        _set(kind, tuple(each for each in _subscribers[kind] if each is not told))
+        _set(kind, tuple(each for each in _subscribers[kind] if each is not subscriber))
 
     return leave
 
 
-def _set(kind: str, subscribers: tuple[Told, ...]) -> None:
+def _set(kind: str, subscribers: tuple[Subscriber, ...]) -> None:
     _subscribers[kind] = subscribers
     if kind in _NATIVE:
         _core.subscribe(_NATIVE.index(kind), functools.partial(tell, kind) if subscribers else None)
@@ -61,32 +61,32 @@ def _set(kind: str, subscribers: tuple[Told, ...]) -> None:
 
 def tell(kind: str, begins: bool, what: Any = None) -> None:
     """A boundary is crossed; an error of one subscriber is not another's, nor the program's."""
-    for told in _subscribers[kind]:
-        safely(told, begins, what)
+    for subscriber in _subscribers[kind]:
+        safely(subscriber, begins, what)
 
 
 def watch(torch: ModuleType, patches: Patches, modules: bool) -> None:
     """Observe torch from now on, with the forward pass of every module if `modules`."""
     # Only now load what a program without torch never needs.
-    checkpoint, comm, compute, hang, loader, rule, transfer, worker = (
+    checkpoint, collectives, compute, hang, loader, rule, tensors, worker = (
         importlib.import_module(f"dftracer.torch.{name}")
-        for name in ("checkpoint", "comm", "compute", "hang", "loader", "rule", "transfer", "worker")
+        for name in ("checkpoint", "collectives", "compute", "hang", "loader", "rule", "tensors", "worker")
     )
     when: list[tuple[str, Callable[[ModuleType, Patches], None]]] = [
         ("torch", rule.install),
         ("torch._dynamo.eval_frame", rule.install_compiled),
-        ("torch", transfer.install),
-        ("torch", comm.install),
+        ("torch", tensors.install_transfers),
+        ("torch", collectives.install),
         ("torch", hang.install),
         ("torch.utils.data.dataloader", loader.install),
-        ("torch.utils.data._utils.pin_memory", transfer.install_pinning),
+        ("torch.utils.data._utils.pin_memory", tensors.install_pinning),
         ("torch.autograd", compute.install_autograd),
         ("torch.optim.optimizer", compute.install_optimizers),
         ("torch.amp.grad_scaler", compute.install_scaler),
         ("torch._dynamo.callback", compute.install_compiler),
     ]
     if modules:
-        when.append(("torch", importlib.import_module("dftracer.torch.modules").install))
+        when.append(("torch", rule.install_modules))
     when += [(name, checkpoint.install) for name in checkpoint.CALLS]
     when += [(name, worker.install_transforms) for name in worker.TRANSFORMS]
     for name, install in when:

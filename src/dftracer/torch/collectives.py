@@ -1,4 +1,8 @@
-"""Calls to torch.distributed, as the program makes them: one set of hooks for all listeners."""
+"""Collectives that the program calls: one set of hooks for all listeners; one of them writes the events.
+
+What DDP and FSDP issue below Python is not a call: it is recorded where gloo or NCCL runs it
+(native/intercept), and so is a call of gloo that does not wait.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,17 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Protocol
 
-from dftracer import _core
+from dftracer import _core, _messages
+from dftracer._core import training
+from dftracer.python import ai
 from dftracer.torch.boundaries import tell
+from dftracer.torch.events import Word
 from dftracer.torch.hang import BARRIER, COLLECTIVE
 from dftracer.torch.patches import Patches
-
-__all__ = [
-    "ALWAYS_ASYNC",
-    "CALLS",
-    "EVENT",
-    "Groups",
-    "Listener",
-    "counts_messages",
-    "distributed",
-    "issued_by",
-    "listen",
-    "others_than",
-    "unlisten",
-]
+from dftracer.torch.tensors import size_of
 
 # Function -> (type, tensors sent, tensors received); the names are those of the parameters.
 CALLS: dict[str, tuple[str, str | None, str | None]] = {
@@ -53,7 +48,7 @@ ALWAYS_ASYNC = ("isend", "irecv")
 
 
 class Listener(Protocol):
-    """Is told about calls."""
+    """Wants to know about calls."""
 
     below_python: bool  # it also records what is issued below Python, and calls that do not wait
 
@@ -91,7 +86,7 @@ def listen(torch: Any, listener: Listener) -> None:
         _patches.around(module, "_new_process_group_helper", _named)
     for name in CALLS:
         if hasattr(module, name):
-            _patches.around(module, name, _told(name, torch.compiler.is_compiling))
+            _patches.around(module, name, _observed(name, torch.compiler.is_compiling))
 
 
 def others_than(listener: Listener) -> bool:
@@ -126,7 +121,7 @@ def _named(original: Callable[..., Any]) -> Callable[..., Any]:
     return create
 
 
-def _told(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _observed(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         function = getattr(sys.modules["torch"].distributed.distributed_c10d, name)
         kind = BARRIER if name == "barrier" else COLLECTIVE
@@ -221,3 +216,73 @@ def issued_by(group: Any) -> int | None:
 def counts_messages(group: dict[str, Any]) -> bool:
     """Whether the group's own count includes sends and receives; torch's flight recorder's never does."""
     return "gloo" in group["backend"]
+
+
+# --- Each call as an event, with bytes, group and sequence number
+
+_WORDS = {
+    name: Word(name, "comm", (getattr(ai.comm, name),))
+    for name in (
+        "send",
+        "receive",
+        "barrier",
+        "bcast",
+        "reduce",
+        "all_reduce",
+        "gather",
+        "all_gather",
+        "scatter",
+        "reduce_scatter",
+        "all_to_all",
+    )
+}
+
+
+class _EventWriter:
+    """Writes each call as an event, unless a collection does."""
+
+    below_python = False
+
+    def __init__(self) -> None:
+        self._groups = Groups()
+        self._failed = False
+
+    def called(self, name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> None:
+        """One call has returned."""
+        kind, sent, received = CALLS[name]
+        group = None if self._failed or others_than(self) else self._groups.of(get("group"))
+        if group is None:
+            return
+        sent_bytes, dtype = size_of(get(sent) if sent else None)
+        received_bytes, other = size_of(get(received) if received else None)
+        waits = not (name in ALWAYS_ASYNC or (bool(get("async_op")) and work is not None))
+        counted = self._groups.sequence(group, kind)
+        seen = _core.collective_ends()
+        if seen and bool(get("async_op")):
+            return
+        training().write(
+            _WORDS[EVENT.get(kind, kind)],
+            start_ns,
+            end_ns,
+            bytes=sent_bytes or received_bytes,
+            dtype=dtype or other or "",
+            group=group["name"],
+            ranks=len(group["ranks"]),
+            seq=seen or counted,
+            **({} if waits else {"async": True}),
+            **({"followed": 1} if seen else {}),
+        )
+
+    def call_failed(self, error: Exception) -> None:
+        """After a call that cannot be described, calls are no longer recorded."""
+        self._failed = True
+        _messages.always(f"auto: collectives are no longer recorded: {type(error).__name__}: {error}")
+
+
+def install(torch: ModuleType, patches: Patches) -> None:
+    """Watch the calls of torch.distributed."""
+    module = getattr(torch, "distributed", None)
+    if module is not None and module.is_available():
+        listener = _EventWriter()
+        listen(torch, listener)
+        patches.later(lambda: unlisten(listener))

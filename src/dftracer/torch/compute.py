@@ -112,11 +112,11 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
 
 def _optimizer_made() -> None:
     """One that is made after steps begins another training. By then torch knows which rank this is."""
-    told = {"auto": 1, "imported_us": _IMPORTED_US}
+    facts = {"auto": 1, "imported_us": _IMPORTED_US}
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        told |= {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
-    _core.log_event("optimizer", "dftracer", now(), 0, told)
+        facts |= {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    _core.log_event("optimizer", "dftracer", now(), 0, facts)
 
 
 def install_scaler(module: ModuleType, patches: Patches) -> None:
@@ -168,5 +168,5 @@ def install_compiler(module: ModuleType, patches: Patches) -> None:
 
 def _compiled(start: int, args: tuple[Any, ...]) -> None:
     trigger = getattr(args[0], "callback_trigger", None) if args else None
-    told = {"auto": 1} if trigger is None else {"auto": 1, "trigger": trigger.name.lower()}
-    _core.log_event("compile", "dynamo", start, now() - start, told)
+    facts = {"auto": 1} if trigger is None else {"auto": 1, "trigger": trigger.name.lower()}
+    _core.log_event("compile", "dynamo", start, now() - start, facts)

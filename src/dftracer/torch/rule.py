@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from dftracer import _core, metrics
@@ -91,6 +91,32 @@ def watch_models(torch: ModuleType, patches: Patches) -> None:
 def _take_away(owner: Any, name: str, function: Any) -> None:
     if getattr(vars(owner).get(name), "__func__", None) is function:
         delattr(owner, name)
+
+
+# Detail inside the model, on request: `compute/forward.<class>` for every module that is called. The calls
+# are seen where those of models are (native/module/model_calls.hpp). A hook of torch would switch off its
+# fastest path and change compiled graphs, which are left alone.
+
+
+def install_modules(torch: ModuleType, patches: Patches) -> None:
+    """Watch every module's forward."""
+    watch_models(torch, patches)
+    _core.record_modules(True)
+    patches.later(functools.partial(_core.record_modules, False))
+
+
+class modules:  # noqa: N801 - used as a word: `with modules():`
+    """Watch modules for the time of a block."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+
+    def __enter__(self) -> modules:
+        install_modules(sys.modules["torch"], self._patches)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._patches.take_back()
 
 
 def install_compiled(module: ModuleType, patches: Patches) -> None:

@@ -1,4 +1,4 @@
-"""Looking at a batch without touching it.
+"""Looking at the tensors of a batch without touching them, and at their copies between devices.
 
 Only what torch and Python themselves define is asked: plain tensors and parameters, and exact dicts, lists
 and tuples around them. A subclass of any of these is the program's own: its properties and methods may do
@@ -9,8 +9,16 @@ are closed meanwhile.
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any
+
+from dftracer._core import training
+from dftracer.torch.boundaries import tell
+from dftracer.torch.events import TRANSFER, now
+from dftracer.torch.patches import Patches, failed, out_of_sight, safely
 
 _DEPTH = 3
 
@@ -62,3 +70,55 @@ def size_of(value: Any) -> tuple[int, str | None]:
     with unseen():
         size = sum(each.numel() * each.element_size() for each in tensors)
         return int(size), str(tensors[0].dtype).removeprefix("torch.")
+
+
+# --- Copies between devices, and pinning: `device/transfer` with the bytes moved
+
+
+def install_transfers(torch: ModuleType, patches: Patches) -> None:
+    """Watch `Tensor.to` and `Tensor.cuda`; a call that gives another dtype only is passed on at once."""
+    for ours in (_after, _copied):
+        safely(out_of_sight, ours)
+    for name in ("to", "cuda"):
+        patches.after_method(torch.Tensor, name, _after, plain_types(), torch.dtype)
+
+
+def _after(source: Any, result: Any, start: int) -> None:
+    end = now()
+    try:
+        with unseen():
+            _copied(source, result, start, end)
+    except Exception as error:
+        failed("transfer", error)
+
+
+def _copied(source: Any, result: Any, start: int, end: int) -> None:
+    if source.device != result.device:
+        moved = source.numel() * source.element_size()
+        kind = f"{source.device.type} to {result.device.type}"
+        training().write(TRANSFER, start, end, bytes=moved, kind=kind)
+        tell("transfer", False, moved)
+
+
+_pinning = threading.local()
+
+
+def install_pinning(module: ModuleType, patches: Patches) -> None:
+    """Watch the loader's pinning of batches, on its own thread or in the main one."""
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def pin_memory(*args: Any, **kwargs: Any) -> Any:
+            if getattr(_pinning, "inside", False):  # it goes through a batch by calling itself
+                return original(*args, **kwargs)
+            _pinning.inside = True
+            start = now()
+            try:
+                pinned = original(*args, **kwargs)
+            finally:
+                _pinning.inside = False
+            safely(lambda: TRANSFER.write(start, now(), {"bytes": size_of(pinned)[0], "kind": "pin"}))
+            return pinned
+
+        return pin_memory
+
+    patches.around(module, "pin_memory", around)

@@ -1,1 +1,1 @@
-"""Each module here is a verb of the `dftracer` command."""
+"""The verbs of the `dftracer` command; `dftracer.cli.main` says which module has which."""

@@ -12,48 +12,83 @@ from typing import Any
 
 from dftracer._text import plural
 from dftracer.cli.launching import accompany, become, end_like
-from dftracer.cli.main import CommandError
-from dftracer.cli.program import add_io, add_program, command_of, output_directory, preload_library
-from dftracer.cli.program import environment as recorder_environment
+from dftracer.cli.main import CommandError, Verb
+from dftracer.cli.program import (
+    add_io,
+    add_program,
+    command_of,
+    output_directory,
+    preload_library,
+)
+from dftracer.cli.program import (
+    environment as recorder_environment,
+)
 
-HELP = "Run a training program and collect its execution trace, Kineto trace, our trace and metrics per rank."
-EXAMPLE = """\
+
+class Collect(Verb):
+    help = (
+        "Run a training program and collect its execution trace, Kineto trace, our trace and metrics per"
+        " rank."
+    )
+    example = """\
 dftracer collect -o out train.py --epochs 3
 dftracer collect -o out -- torchrun --nproc-per-node 2 train.py
 torchrun --nproc-per-node 2 -m dftracer.cli collect -o out train.py"""
-OUTPUT = "collected/"
-OUTPUT_IS = "DIR"
+    output = "collected/"
+    output_is = "DIR"
 
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        g = parser.add_argument_group("when")
+        for name, what in (
+            ("wait", "steps of each cycle that are not recorded (default: 1)"),
+            ("warmup", "steps to warm up the profiler (default: 1)"),
+            ("active", "steps to record (default: 2)"),
+            ("repeat", "number of windows; 0: until the end (default: 1)"),
+            ("skip-first", "steps before the first cycle (default: 0)"),
+            ("et-windows", "windows with an execution trace; later ones have Kineto only (default: all)"),
+        ):
+            g.add_argument(f"--{name}", type=int, metavar="N", help=what)
+        g.add_argument(
+            "--steps",
+            choices=("auto", "optimizer", "loader"),
+            help="whose calls count as steps (default: auto)",
+        )
+        g = parser.add_argument_group("what")
+        g.add_argument("--traces", metavar="LIST", help="some of pfw,et,kineto,nsys (default: pfw,et,kineto)")
+        g.add_argument("--plugins", metavar="LIST", help="some of comms,memory,nvml (default: all)")
+        g.add_argument("--no-compress", action="store_true", help="write .json instead of .json.gz")
+        g.add_argument(
+            "--threads",
+            choices=("all", "main"),
+            help="threads whose operators Kineto records (default: all of Python's)",
+        )
+        g.add_argument(
+            "--memory", action="store_true", help="record memory events with Kineto (implies --threads main)"
+        )
+        g.add_argument("--stack", action="store_true", help="record Python stacks with Kineto")
+        add_io(g)
+        add_program(parser)
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    g = parser.add_argument_group("when")
-    for name, what in (
-        ("wait", "steps of each cycle that are not recorded (default: 1)"),
-        ("warmup", "steps to warm up the profiler (default: 1)"),
-        ("active", "steps to record (default: 2)"),
-        ("repeat", "number of windows; 0: until the end (default: 1)"),
-        ("skip-first", "steps before the first cycle (default: 0)"),
-        ("et-windows", "windows with an execution trace; later ones have Kineto only (default: all)"),
-    ):
-        g.add_argument(f"--{name}", type=int, metavar="N", help=what)
-    g.add_argument(
-        "--steps", choices=("auto", "optimizer", "loader"), help="whose calls count as steps (default: auto)"
-    )
-    g = parser.add_argument_group("what")
-    g.add_argument("--traces", metavar="LIST", help="some of pfw,et,kineto,nsys (default: pfw,et,kineto)")
-    g.add_argument("--plugins", metavar="LIST", help="some of comms,memory,nvml (default: all)")
-    g.add_argument("--no-compress", action="store_true", help="write .json instead of .json.gz")
-    g.add_argument(
-        "--threads",
-        choices=("all", "main"),
-        help="threads whose operators Kineto records (default: all of Python's)",
-    )
-    g.add_argument(
-        "--memory", action="store_true", help="record memory events with Kineto (implies --threads main)"
-    )
-    g.add_argument("--stack", action="store_true", help="record Python stacks with Kineto")
-    add_io(g)
-    add_program(parser)
+    def run(self, args: argparse.Namespace) -> int:
+        from dftracer.collect._options import from_environment
+
+        command = command_of(args)
+        directory = output_directory(args.output, Path("collected"))
+        directory.mkdir(parents=True, exist_ok=True)
+        traces = _words(args.traces) or ("pfw", "et", "kineto")
+        env = environment(args, directory, traces)
+        try:
+            from_environment(env)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
+        if "nsys" in traces:
+            command = _under_nsys(command, directory, args.repeat)
+        if not args.json and (args.quiet or "RANK" in os.environ):
+            become(command, env)
+        before = _manifests(directory)
+        code = accompany(command, env)
+        _print_result(args, directory, before)
+        return end_like(code)
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:
@@ -111,33 +146,11 @@ def _under_nsys(command: list[str], directory: Path, repeat: int | None) -> list
     return words
 
 
-def run(args: argparse.Namespace) -> int:
-    from dftracer.collect._options import from_environment
-
-    command = command_of(args)
-    directory = output_directory(args.output, Path("collected"))
-    directory.mkdir(parents=True, exist_ok=True)
-    traces = _words(args.traces) or ("pfw", "et", "kineto")
-    env = environment(args, directory, traces)
-    try:
-        from_environment(env)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
-    if "nsys" in traces:
-        command = _under_nsys(command, directory, args.repeat)
-    if not args.json and (args.quiet or "RANK" in os.environ):
-        become(command, env)
-    before = _manifests(directory)
-    code = accompany(command, env)
-    _tell(args, directory, before)
-    return end_like(code)
-
-
 def _manifests(directory: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in directory.glob("manifest_*.json")}
 
 
-def _tell(args: argparse.Namespace, directory: Path, before: dict[Path, int]) -> None:
+def _print_result(args: argparse.Namespace, directory: Path, before: dict[Path, int]) -> None:
     """What this run produced, in a few lines or as the manifests."""
     found = []
     for path, changed in sorted(_manifests(directory).items()):
@@ -157,7 +170,7 @@ def _tell(args: argparse.Namespace, directory: Path, before: dict[Path, int]) ->
         windows = rank["windows"]
         nodes = sum(w["et_nodes"] or 0 for w in windows)
         joined = sum(w["joined"] or 0 for w in windows)
-        told = f"rank {rank['rank']}: {plural(len(windows), 'window')} in {plural(rank['steps'], 'step')}"
+        line = f"rank {rank['rank']}: {plural(len(windows), 'window')} in {plural(rank['steps'], 'step')}"
         if nodes:
-            told += f", {joined} of {plural(nodes, 'operator')} joined"
-        print(f"dftracer collect: {told}", file=sys.stderr)
+            line += f", {joined} of {plural(nodes, 'operator')} joined"
+        print(f"dftracer collect: {line}", file=sys.stderr)

@@ -6,35 +6,72 @@ import argparse
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dftracer import __version__
-from dftracer.cli.extras import look_at_extras
-from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS
-from dftracer.cli.showing import print_json
-from dftracer.cli.table import print_wrapped
-
-HELP = "Show what is installed and what works on this machine."
-EXAMPLE = "dftracer doctor --directory /scratch/traces"
+from dftracer._packages import Requirement, extras, module_of
+from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, Verb
+from dftracer.cli.outputs import print_json, print_wrapped
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="only check whether the packages of the extras are installed, without loading them",
-    )
-    parser.add_argument(
-        "--directory",
-        default=".",
-        metavar="DIR",
-        help="where traces will be written (default: the current directory)",
-    )
+class Doctor(Verb):
+    help = "Show what is installed and what works on this machine."
+    example = "dftracer doctor --directory /scratch/traces"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--quick",
+            action="store_true",
+            help="only check whether the packages of the extras are installed, without loading them",
+        )
+        parser.add_argument(
+            "--directory",
+            default=".",
+            metavar="DIR",
+            help="where traces will be written (default: the current directory)",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        checks: list[dict[str, Any]] = []
+
+        def check(name: str, result: tuple[bool, str], needed: bool = True) -> None:
+            ok, text = result
+            checks.append({"check": name, "ok": ok, "needed": needed, "text": text})
+            if not args.json:
+                mark = "ok  " if ok else "FAIL" if needed else "no  "
+                print_wrapped(f"{mark} {name:<16} {text}", 22)
+                sys.stdout.flush()  # the extras take a while
+
+        check(
+            "python",
+            (sys.version_info >= (3, 11), f"Python {platform.python_version()}, dftracer {__version__}"),
+        )
+        check("recorder", _recorder())
+        check("reader", _reader())
+        check("other packages", _other_packages())
+        check("clock", _clock())
+        check("interception", _interception(), needed=False)
+        check("trace directory", _disk(args.directory))
+        check("shared memory", _shared_memory(), needed=False)
+        check("left over", _left_over(args.directory), needed=False)
+        on = {k: v for k, v in sorted(os.environ.items()) if k.startswith("DFTRACER_")}
+        check(
+            "settings",
+            (True, ", ".join(f"{k}={v}" for k, v in on.items()) or "no DFTRACER_ variable is set"),
+            needed=False,
+        )
+        for extra in _check_extras(load=not args.quick):
+            check(f"extra {extra.name}", (extra.ok, extra.text), needed=False)
+            checks[-1]["packages"] = extra.packages
+        bad = [c for c in checks if c["needed"] and not c["ok"]]
+        if args.json:
+            print_json({"ok": not bad, "checks": checks})
+        return EXIT_PROBLEMS if bad else EXIT_OK
 
 
 def _recorder() -> tuple[bool, str]:
@@ -116,6 +153,8 @@ def _listed(names: list[str]) -> str:
 
 
 def _disk(directory: str) -> tuple[bool, str]:
+    import tempfile
+
     try:
         free = shutil.disk_usage(directory).free
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".dftracer-doctor-") as f:
@@ -142,45 +181,120 @@ def _shared_memory() -> tuple[bool, str]:
 
 
 def _left_over(directory: str) -> tuple[bool, str]:
-    from dftracer.cli.leftovers import find_leftovers, summary
+    from dftracer.cli.commands.clean import find_leftovers, summary
 
     traces = os.path.join(directory, "traces")
     found = find_leftovers([traces] if os.path.isdir(traces) else [], everywhere=True)
     return True, f"{summary(found)}; `dftracer clean` shows more" if found else "nothing left over"
 
 
-def run(args: argparse.Namespace) -> int:
-    checks: list[dict[str, Any]] = []
+# --- The state of each extra's packages: missing, too old, broken (cannot be loaded) or working
 
-    def check(name: str, result: tuple[bool, str], needed: bool = True) -> None:
-        ok, text = result
-        checks.append({"check": name, "ok": ok, "needed": needed, "text": text})
-        if not args.json:
-            mark = "ok  " if ok else "FAIL" if needed else "no  "
-            print_wrapped(f"{mark} {name:<16} {text}", 22)
-            sys.stdout.flush()  # the extras take a while
+_PATIENCE_S = 300.0  # all of them, on a slow file system
+_MARK = "dftracer-doctor:"
+_LOAD = f"""
+import importlib, os, sys
+out = os.fdopen(os.dup(1), "w")
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+os.dup2(1, 2)
+for module in sys.argv[1:]:
+    why = ""
+    try:
+        importlib.import_module(module)
+    except BaseException as error:
+        why = " ".join(f"{{type(error).__name__}}: {{error}}".split())
+    out.write("{_MARK}" + why + "\\n")
+    out.flush()
+os._exit(0)
+"""
 
-    check(
-        "python", (sys.version_info >= (3, 11), f"Python {platform.python_version()}, dftracer {__version__}")
+
+class _Extra(NamedTuple):
+    """An extra, and the state of its packages."""
+
+    name: str
+    ok: bool
+    text: str
+    packages: dict[str, dict[str, str | None]]
+
+
+def _check_extras(load: bool = True) -> list[_Extra]:
+    """All extras of this installation; if requested, every package is loaded once in another process."""
+    wanted = extras()
+    packages = list(dict.fromkeys(r for needs in wanted.values() for r in needs))
+    found = {r: _installed(r) for r in packages}
+    loadable = {module_of(r.name): r for r, look in found.items() if look["state"] == "ok"}
+    for module, why in _not_loading(list(loadable) if load else []).items():
+        found[loadable[module]] |= {"state": "broken", "why": why}
+    return [_describe(name, needs, found) for name, needs in wanted.items()]
+
+
+def _installed(needed: Requirement) -> dict[str, str | None]:
+    from importlib import metadata
+
+    try:
+        version = metadata.version(needed.name)
+    except metadata.PackageNotFoundError:
+        return {"state": "missing", "version": None, "why": None}
+    if needed.least is not None and _numbers(version) < _numbers(needed.least):
+        return {"state": "too old", "version": version, "why": f"needs {needed.least} or newer"}
+    return {"state": "ok", "version": version, "why": None}
+
+
+def _not_loading(modules: list[str]) -> dict[str, str]:
+    """The modules that cannot be imported, each with the reason; one that crashes does not stop the rest."""
+    import subprocess
+    from threading import Timer
+
+    out: dict[str, str] = {}
+    quiet = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    left = list(modules)
+    while left:
+        command = [sys.executable, "-c", _LOAD, *left]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace", env=quiet)
+        timer = Timer(_PATIENCE_S, child.kill)
+        timer.start()
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith(_MARK):
+                why = line.removeprefix(_MARK).strip()
+                module = left.pop(0)
+                if why:
+                    out[module] = why
+        code = child.wait()
+        timer.cancel()
+        if left:
+            ending = f"signal {-code}" if code < 0 else f"exit code {code}"
+            out[left.pop(0)] = f"importing it ends with {ending}"
+    return out
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", re.split(r"[+a-zA-Z]", version, maxsplit=1)[0])[:4])
+
+
+def _describe(name: str, needs: list[Requirement], found: dict[Requirement, dict[str, str | None]]) -> _Extra:
+    parts, missing = [], []
+    ok = True
+    for need in needs:
+        look = found[need]
+        ok = ok and look["state"] == "ok"
+        if look["state"] == "missing":
+            missing.append(need.name)
+        elif look["state"] == "ok":
+            parts.append(f"{need.name} {look['version']}")
+        elif look["state"] == "too old":
+            parts.append(f"{need.name} {look['version']} is too old ({look['why']})")
+        else:
+            parts.append(
+                f"{need.name} {look['version']} is installed but broken ({look['why']}):"
+                f" pip install --force-reinstall {need.name}"
+            )
+    if missing:
+        parts.append(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing:"
+            f" pip install 'pydftracer[{name}]'"
+        )
+    return _Extra(
+        name, ok, "; ".join(parts) if not ok else ", ".join(parts), {n.name: found[n] for n in needs}
     )
-    check("recorder", _recorder())
-    check("reader", _reader())
-    check("other packages", _other_packages())
-    check("clock", _clock())
-    check("interception", _interception(), needed=False)
-    check("trace directory", _disk(args.directory))
-    check("shared memory", _shared_memory(), needed=False)
-    check("left over", _left_over(args.directory), needed=False)
-    on = {k: v for k, v in sorted(os.environ.items()) if k.startswith("DFTRACER_")}
-    check(
-        "settings",
-        (True, ", ".join(f"{k}={v}" for k, v in on.items()) or "no DFTRACER_ variable is set"),
-        needed=False,
-    )
-    for extra in look_at_extras(load=not args.quick):
-        check(f"extra {extra.name}", (extra.ok, extra.text), needed=False)
-        checks[-1]["packages"] = extra.packages
-    bad = [c for c in checks if c["needed"] and not c["ok"]]
-    if args.json:
-        print_json({"ok": not bad, "checks": checks})
-    return EXIT_PROBLEMS if bad else EXIT_OK

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from pathlib import Path
 
 from dftracer.cli.launching import accompany, become, end_like
+from dftracer.cli.main import Verb
 from dftracer.cli.program import (
     add_io,
     add_program,
@@ -26,91 +28,97 @@ TYPE_CHECKING = False  # `typing` takes long to load, and the program waits
 if TYPE_CHECKING:
     from typing import Any
 
-HELP = "Run a program under the tracer, with all its children; its exit code is passed through."
-EXAMPLE = """\
+
+class Run(Verb):
+    help = "Run a program under the tracer, with all its children; its exit code is passed through."
+    example = """\
 dftracer run -- python train.py --epochs 3
 dftracer run -o traces --report train.py
 dftracer run --blackbox -- python train.py
 dftracer run --name resnet50 --tag lr=0.1 --tag data=v2 -- python train.py
 dftracer run -- torchrun --nproc-per-node 2 train.py
 dftracer run -o s3://bucket/job -- python train.py"""
-OUTPUT = "traces/RUN/"
-OUTPUT_IS = "DIR|URL"
+    output = "traces/RUN/"
+    output_is = "DIR|URL"
 
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_io(parser)
+        parser.add_argument(
+            "--report", action="store_true", help="print the full report when the program ends"
+        )
+        parser.add_argument("--html", metavar="FILE", help="write the HTML report when the program ends")
+        parser.add_argument(
+            "--no-auto", action="store_true", help="record only the training steps you annotate yourself"
+        )
+        parser.add_argument(
+            "--keep", action="store_true", help="with -o URL: keep the local files once the store has them"
+        )
+        parser.add_argument(
+            "--modules", action="store_true", help="also record the forward pass of every module"
+        )
+        parser.add_argument(
+            "--blackbox",
+            action="store_true",
+            help="keep one row per step, and of the detail a bounded amount: the latest, and what surrounds"
+            " troubles",
+        )
+        parser.add_argument(
+            "--name", metavar="NAME", help="what the run is called in `dftracer runs` and `dftracer goodput`"
+        )
+        parser.add_argument(
+            "--tag",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="a tag of the run, may be repeated",
+        )
+        add_program(parser)
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_io(parser)
-    parser.add_argument("--report", action="store_true", help="print the full report when the program ends")
-    parser.add_argument("--html", metavar="FILE", help="write the HTML report when the program ends")
-    parser.add_argument(
-        "--no-auto", action="store_true", help="record only the training steps you annotate yourself"
-    )
-    parser.add_argument(
-        "--keep", action="store_true", help="with -o URL: keep the local files once the store has them"
-    )
-    parser.add_argument("--modules", action="store_true", help="also record the forward pass of every module")
-    parser.add_argument(
-        "--blackbox",
-        action="store_true",
-        help="keep one row per step, and of the detail a bounded amount: the latest, and what surrounds"
-        " troubles",
-    )
-    parser.add_argument(
-        "--name", metavar="NAME", help="what the run is called in `dftracer runs` and `dftracer goodput`"
-    )
-    parser.add_argument(
-        "--tag", action="append", default=[], metavar="KEY=VALUE", help="a tag of the run, may be repeated"
-    )
-    add_program(parser)
+    def run(self, args: argparse.Namespace) -> int:
+        command = command_of(args)
+        url = args.output if args.output and "://" in args.output else None
+        usual = Path("traces", "{run}") if url is None else Path(spool(url), "{run}")
+        pattern = output_directory(None if url else args.output, usual)
+        run_id = run_of(str(pattern.absolute() / "trace"))
+        directory = pattern if args.output and not url else Path(str(pattern).replace("{run}", run_id))
+        library = None if args.no_io else preload_library()
+        alone = args.quiet and not args.report and not args.html and url is None
+        args.naming = naming(args.name, args.tag, ask_git=not alone)
+        if alone:
+            become(command, _environment(args, directory, library, run_id, None))
+        made = [each for each in (directory, *directory.parents) if not each.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        with notes() as note:
+            shipping = None if url is None else _Shipping(directory, url, run_id)
+            code = accompany(command, _environment(args, directory, library, run_id, note), shipping)
+            written = _traces_of_run(run_id, directory, note)
+        if code and written:
+            from dftracer.format.files import note_failure
 
-
-def run(args: argparse.Namespace) -> int:
-    command = command_of(args)
-    url = args.output if args.output and "://" in args.output else None
-    usual = Path("traces", "{run}") if url is None else Path(spool(url), "{run}")
-    pattern = output_directory(None if url else args.output, usual)
-    run_id = run_of(str(pattern.absolute() / "trace"))
-    directory = pattern if args.output and not url else Path(str(pattern).replace("{run}", run_id))
-    library = None if args.no_io else preload_library()
-    alone = args.quiet and not args.report and not args.html and url is None
-    args.naming = naming(args.name, args.tag, ask_git=not alone)
-    if alone:
-        become(command, _environment(args, directory, library, run_id, None))
-    made = [each for each in (directory, *directory.parents) if not each.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    with notes() as note:
-        shipping = None if url is None else _Shipping(directory, url, run_id)
-        code = accompany(command, _environment(args, directory, library, run_id, note), shipping)
-        from dftracer.cli.run_files import stems_in, traces_of_run  # not before the program starts
-
-        written = traces_of_run(run_id, directory, stems_in(note))
-    if code and written:
-        from dftracer.format.files import note_failure
-
-        note_failure(written[0].parent, run_id, code if code > 0 else 128 - code)
-    with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
-        for each in made:
-            each.rmdir()
-    if not args.quiet:
-        told = _where(written)
-        if not written:
-            told = "nothing was recorded: no process had an annotation (from dftracer.python import ai)"
-            if args.no_io:
-                told += ", and --no-io left out the I/O"
-            elif library is None:
-                told += ", and this build does not intercept I/O"
-        if written and not args.report:
-            _say_head(written)
-        if not written or url is None:
-            print(f"dftracer run: {told}", file=sys.stderr)
-        if written and url is None:
-            where = written[0].parent
-            print(f"next: dftracer report {where}  ·  dftracer view {where}", file=sys.stderr)
-    if written and (args.report or args.html):
-        _report(args, written)
-    if shipping is not None:
-        shipping.end(args)
-    return end_like(code)
+            note_failure(written[0].parent, run_id, code if code > 0 else 128 - code)
+        with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
+            for each in made:
+                each.rmdir()
+        if not args.quiet:
+            result = _where(written)
+            if not written:
+                result = "nothing was recorded: no process had an annotation (from dftracer.python import ai)"
+                if args.no_io:
+                    result += ", and --no-io left out the I/O"
+                elif library is None:
+                    result += ", and this build does not intercept I/O"
+            if written and not args.report:
+                _print_verdict(written)
+            if not written or url is None:
+                print(f"dftracer run: {result}", file=sys.stderr)
+            if written and url is None:
+                where = written[0].parent
+                print(f"next: dftracer report {where}  ·  dftracer view {where}", file=sys.stderr)
+        if written and (args.report or args.html):
+            _report(args, written)
+        if shipping is not None:
+            shipping.end(args)
+        return end_like(code)
 
 
 class _Shipping:
@@ -134,14 +142,12 @@ class _Shipping:
 
     def end(self, args: argparse.Namespace) -> None:
         """Never in the way of the program's exit code."""
-        from dftracer.cli.commands.ship import told
-
         try:
             if self._shipper is None:
                 return
             self._thread.stop()
             problem = self._shipper.finish(args.keep)
-            line = told(self._shipper, problem)
+            line = self._shipper.summary(problem)
         except Exception as error:
             line, problem = f"not shipped: {type(error).__name__}: {error}", error
         if not problem:
@@ -168,6 +174,34 @@ def _environment(
     return env
 
 
+# --- When the program has ended
+
+_SUFFIXES = (".pfw", ".pfw.gz")
+
+
+def _traces_of_run(run: str, directory: Path, note: Path) -> list[Path]:
+    """The files of the run: in its directory, and wherever its processes noted that they write."""
+    from dftracer import _core
+    from dftracer.format.files import run_of_file
+
+    stems = [Path(os.fsdecode(line)) for line in dict.fromkeys(note.read_bytes().splitlines())]
+    found = {p for p in directory.rglob("*") if p.name.endswith(_SUFFIXES)}
+    for folder in {stem.parent for stem in stems} | {directory}:
+        if folder.is_dir():
+            _core.recover(str(folder))  # what a killed process could not write
+    for stem in stems:
+        if stem.parent.is_dir():
+            beside = (p for p in stem.parent.iterdir() if p.name.startswith(stem.name))
+            found |= {p for p in beside if p.name.endswith(_SUFFIXES)}
+    return sorted(_relative(p) for p in found if run_of_file(p) == run)
+
+
+def _relative(path: Path) -> Path:
+    """The path from the working directory, if it lies below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path
+
+
 def _where(written: list[Path]) -> str:
     folders = sorted({f.parent for f in written})
     if len(written) == 1:
@@ -179,17 +213,29 @@ def _where(written: list[Path]) -> str:
     return ", ".join(parts)
 
 
-def _say_head(files: list[Path]) -> None:
+def _print_verdict(files: list[Path]) -> None:
     try:
-        from dftracer.cli.ending import three_lines
-
-        lines = three_lines(files)
+        lines = _verdict_lines(files)
     except ImportError:
         lines = ["for a verdict: pip install 'pydftracer[analysis]'"]
     except Exception as error:  # the program's own exit code is what counts
         lines = [f"dftracer run: no verdict: {type(error).__name__}: {error}"]
     for line in lines:
         print(line, file=sys.stderr)
+
+
+def _verdict_lines(files: list[Path]) -> list[str]:
+    """How the program ended, the verdict, why, and what to try next; or why the files cannot be analysed."""
+    from dftracer.analyze import analyze
+    from dftracer.load.files import NoTraces
+
+    try:
+        analysis = analyze([str(f) for f in files])
+    except NoTraces as problem:
+        return [str(problem)]
+    from dftracer.report.contents import ended_words, head
+
+    return [line for line in (ended_words(analysis), *head(analysis)) if line]
 
 
 def _report(args: argparse.Namespace, files: list[Path]) -> None:

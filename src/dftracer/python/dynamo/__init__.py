@@ -18,7 +18,7 @@ from dftracer.python._tree import DFTracerAI
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dftracer.compat.graphs import CallStackRecord, create_detailed_op_name
+    from dftracer.python.dynamo._description import CallStackRecord, create_detailed_op_name
 
 __all__ = [
     "CAT_DYNAMO",
@@ -288,7 +288,7 @@ backend = dftracer_dynamo_backend = dynamo.backend
 
 def __getattr__(name: str) -> Any:
     if name in ("CallStackRecord", "create_detailed_op_name"):
-        from dftracer.compat import graphs  # noqa: PLC0415 - for programs that know these names from elsewhere
+        from dftracer.python.dynamo import _description  # noqa: PLC0415 - for programs that know these names
 
-        return getattr(graphs, name)
+        return getattr(_description, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["GradRegions", "describe", "event_name", "forward_names", "is_operation"]
 
 _KINDS = {"call_function": "function", "call_module": "module", "call_method": "method"}
 _SELF = re.compile(r"^L\['self'\]\.?|^L__self___?|^self\.")
@@ -143,3 +142,22 @@ def _tensors(values: list[Any]) -> tuple[str, str]:
 def _source_line(trace: Any) -> str:
     found = _SOURCE_LINE.findall(trace) if isinstance(trace, str) else []
     return f"{found[-1][0]}:{found[-1][1]}" if found else ""
+
+
+# --- For programs that know these names from other bindings
+
+
+@dataclass
+class CallStackRecord:
+    """One operation of a compiled graph, as a program may keep it."""
+
+    op_name: str
+    op_type: str
+    target: str
+    timestamp_us: int
+    grad_enabled: bool
+
+
+def create_detailed_op_name(node: Any, gm: Any) -> str:
+    """The event name of a graph's node; for inputs and outputs, which have no event, their own name."""
+    return event_name(node) if is_operation(node) else str(node.name)
