@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dftracer.analyze.say.advice import TABLE
-from dftracer.analyze.say.catalog import KINDS
+from dftracer.analyze.say.catalog import KINDS, ADVICE_TABLE
 from dftracer.analyze.thresholds import FINDING_SHARE, HIGH_PERCENT, LOW_PERCENT, MEDIUM_PERCENT
 
 PAGE = Path(__file__).resolve().parent / "findings.md"
@@ -48,7 +47,7 @@ def page() -> str:
             f"## `{kind.id}`\n{kind.means}\n\n"
             f"- Reported when: {kind.made_when}.\n- Evidence: {kind.evidence}.\n- Try: {kind.advice}\n"
         )
-    rows = [f"| `{row.kind}` | {row.case} | {row.advice} |" for row in TABLE]
+    rows = [f"| `{row.kind}` | {row.case} | {row.advice} |" for row in ADVICE_TABLE]
     return "\n".join([*parts, ADVICE + "\n".join(rows) + "\n"])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.analyze.say.advice import TABLE, Case, advise
+from dftracer.analyze.say.catalog import ADVICE_TABLE, Case, advise
 from dftracer.load.synthetic import Process
 from dftracer.report import document
 
@@ -74,8 +74,8 @@ def test_advice_fits_the_case(kind: str, case: Case, says: str, never: str) -> N
 
 
 def test_every_row_of_the_table_has_a_case() -> None:
-    used = {next(r for r in TABLE if r.kind == kind and r.applies(case)) for kind, case, _, _ in CASES}
-    assert [row for row in TABLE if row not in used] == []
+    used = {next(r for r in ADVICE_TABLE if r.kind == kind and r.applies(case)) for kind, case, _, _ in CASES}
+    assert [row for row in ADVICE_TABLE if row not in used] == []
 
 
 def _words(a: Analysis) -> str:

@@ -1,4 +1,4 @@
-"""Twenty ways for a job to go wrong, each with a known culprit, class and line."""
+"""Twenty-two ways for a job to go wrong, each with a known culprit, class and line."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ CASES = {
     "startup": Expected("startup", 1),
     "at_exit": Expected("lock", 1, others=0),
     "all_stopped": Expected("stopped", None),
+    "crash": Expected("signal", 1, hangs=False),
+    "network": Expected("same_collective", None),
 }
 QUICK = ("read", "exception")
 

@@ -30,7 +30,7 @@ from dftracer.analyze.map.partial import Partial, analyze_files, analyze_torch, 
 from dftracer.analyze.map.step_rows import partial_of_rows, rows_of_run
 from dftracer.analyze.map.threads import Explanation, Lanes, LaneStore, Question, explain
 from dftracer.analyze.peers import scores
-from dftracer.analyze.rules import loading, machine_limits, step_times, trust, whole_run
+from dftracer.analyze.rules import loading, machine_limits, training, trust
 from dftracer.analyze.rules.bound import Bound, find_bound, view_of
 from dftracer.analyze.rules.finding import Context, Findings, ordered
 from dftracer.analyze.say.verdict import Head, head
@@ -47,8 +47,7 @@ SPAN_BYTES = 32 << 20
 
 _RULES = (
     *loading.RULES,
-    *step_times.RULES,
-    *whole_run.RULES,
+    *training.RULES,
     *machine_limits.RULES,
 )
 
@@ -234,7 +233,7 @@ def analyze(
         others = trace.runs[1:]
         trace = trace.newest_run()
     units = units_of(trace)
-    files, alone = trace_files_of_torch(trace)
+    files, alone = _trace_files_of_torch(trace)
     if not units and not alone:
         seen = sorted({p.rank for p in trace.processes if p.rank is not None})
         raise NoTraces(f"no process has the requested ranks or pids; ranks in this trace: {seen or 'none'}")
@@ -303,7 +302,7 @@ def _latest(parts: list[tuple[int, ProcessInfo]]) -> list[ProcessInfo]:
     return [process for _, process in parts[first:]]
 
 
-def trace_files_of_torch(trace: Trace) -> tuple[dict[int, DeviceRows], list[TorchProcess]]:
+def _trace_files_of_torch(trace: Trace) -> tuple[dict[int, DeviceRows], list[TorchProcess]]:
     """What profiler files next to the trace say about its processes, and processes that only they know."""
     if not any(trace.torch_files):
         return {}, []
@@ -367,7 +366,7 @@ def analyze_on_cluster(
         for unit, local in zip(units, given, strict=True)
         for r, p in zip(unit, local, strict=True)
     }
-    files, alone = trace_files_of_torch(trace)
+    files, alone = _trace_files_of_torch(trace)
     with connect(dask) as client:
         read = [_submit(client, unit, trace, span_bytes, files) for unit in units]
         read += [client.submit(_read_torch, process, pure=False) for process in alone]

@@ -20,11 +20,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.intervals import Floats
 from dftracer.format.files import NoTraces, Paths, find_rows
 from dftracer.load.files import here
 from dftracer.load.rows import STAGES, RowFile, read_row_file
 
-Floats = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float32]
 
 # In these a rank waits for others. DDP waits inside backward.

@@ -1,7 +1,8 @@
 """Sets of time as sorted, disjoint intervals: union, intersection, difference, and shares of windows.
 
 An interval set is a pair of int64 arrays (start, end). Everything is a sort and a sweep, so a million
-intervals take a fraction of a second, and nothing is ever counted twice.
+intervals take a fraction of a second, and nothing is ever counted twice. Intervals may have a key each, such
+as the stage in the timeline of a thread.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from dftracer.load._scan import nest
 from dftracer.load.chunk import Ints, int64s
 
+Floats: TypeAlias = npt.NDArray[np.float64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 Intervals: TypeAlias = tuple[Ints, Ints]
 EMPTY: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -116,6 +119,15 @@ def account(
         mine = key == k
         out[:, k] = measure((start[mine], end[mine]), window_start, window_end)
     return out
+
+
+def key_at(start: Ints, end: Ints, key: npt.NDArray[np.integer[Any]], times: Ints, otherwise: int) -> Ints:
+    """For disjoint keyed intervals: the key of the one around each time."""
+    if start.size == 0:
+        return np.full(times.size, otherwise, np.int64)
+    i = np.searchsorted(start, times, side="right") - 1
+    inside = (i >= 0) & (times < end[np.maximum(i, 0)])
+    return np.where(inside, key[np.maximum(i, 0)], otherwise).astype(np.int64)
 
 
 def innermost(start: npt.NDArray[Any], end: npt.NDArray[Any], times: npt.NDArray[Any]) -> Ints:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.analyze.intervals import Floats
 from dftracer.load.chunk import Chunk, Ints
 
 if TYPE_CHECKING:
     from dftracer.analyze.job import Job, Rank
     from dftracer.analyze.map.partial import Partial
 
-Floats = npt.NDArray[np.float64]
-Row = tuple[str, int, dict[str, int]]  # name, time in us, values
+CounterRow = tuple[str, int, dict[str, int]]  # name, time in us, values
 
 # NVML's reasons for lower clocks: slowed down by the hardware, the temperature or the power brake; and, if
 # the clocks are low because of it, the power limit. An idle GPU, or one told to be slower, is not throttled.
@@ -41,10 +41,10 @@ _MISSING_WORDS = {
 }
 
 
-def read_counters(chunk: Chunk, rows: npt.NDArray[np.intp], names: list[str]) -> list[Row]:
+def read_counters(chunk: Chunk, rows: npt.NDArray[np.intp], names: list[str]) -> list[CounterRow]:
     """The samples in some rows of a chunk; `names` are those of the rows."""
     ts = chunk.ints("ts")
-    out: list[Row] = []
+    out: list[CounterRow] = []
     for row, name in zip(rows.tolist(), names, strict=True):
         try:
             values = json.loads(chunk.args_text(row) or "{}")
@@ -100,15 +100,15 @@ class Series:
 Counters = dict[str, Series]
 
 
-def join_counters(rows: list[Row]) -> Counters:
+def join_counters(rows: list[CounterRow]) -> Counters:
     """All samples of a process, by counter."""
-    by_name: dict[str, list[Row]] = {}
+    by_name: dict[str, list[CounterRow]] = {}
     for row in rows:
         by_name.setdefault(row[0], []).append(row)
     return {name: _series(sorted(some, key=lambda r: r[1])) for name, some in by_name.items()}
 
 
-def _series(rows: list[Row]) -> Series:
+def _series(rows: list[CounterRow]) -> Series:
     keys = dict.fromkeys(key for _, _, values in rows for key in values)
     columns: dict[str, Ints] = {}
     for key in keys:
@@ -125,7 +125,7 @@ def merged(parts: list[Series]) -> Series:
     """Samples that several processes took of the same thing, one after the other."""
     if len(parts) == 1:
         return parts[0]
-    rows: list[Row] = [
+    rows: list[CounterRow] = [
         ("", int(ts), {key: int(column[i]) for key, column in part.values.items()})
         for part in parts
         for i, ts in enumerate(part.ts.tolist())

@@ -1,11 +1,13 @@
-"""What ranks lose by waiting for each other.
+"""Where ranks meet, and what they lose by waiting for each other.
 
 Ranks that synchronise finish each step together, so who is late cannot be read off their step times. The one
 that comes last waits least.
 
-Where collectives were followed inside gloo, each is matched over the ranks by its group and number: a rank
-waits for the last one to come as far as it stands still meanwhile, and the last one's work since they last
-met says what made it late. Where they are visible as calls only, a rank's waiting is how much longer it took
+Where collectives were followed inside gloo, a process knows which it came to, when, and how long it stood
+still for them; between two of them lies the work by which ranks differ, by stage, kept so that a late arrival
+can be explained without the events. Each is matched over the ranks by its group and number: a rank waits for
+the last one to come as far as it stands still meanwhile, and the last one's work since they last met says
+what made it late. Where collectives are visible as calls only, a rank's waiting is how much longer it took
 for each than the last rank: all leave a collective together, whatever their clocks say. Where they are hidden
 in the backward pass, it is, in each step, its backward and communication time beyond the least that any rank
 spent there.
@@ -13,28 +15,183 @@ spent there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.analyze.intervals import EMPTY, account
-from dftracer.analyze.map.meetings import CAUSES, Meetings
+from dftracer.analyze.intervals import EMPTY, Bools, Floats, Intervals, account, intersection, key_at, measure
 from dftracer.analyze.stages import NONE, STAGE_INDEX, STAGES
 from dftracer.analyze.thresholds import CHRONIC_SHARE, FEW_STEPS, LATE_STEP, MAJORITY, ONE_SIDED
-from dftracer.load.chunk import Ints
+from dftracer.load._scan import arg_numbers, arg_texts
+from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
 
 if TYPE_CHECKING:
     from dftracer.analyze.job import Rank
 
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+
+# What a rank can be late by: the stages, and evaluation, which is no part of a step.
+CAUSES: Final = (*STAGES, "evaluation")
+_EVALUATION = CAUSES.index("evaluation")
+
+# All ranks leave these together; of the others, some do not wait for all.
+_FOR_ALL: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+_WAIT: Final = -1  # instead of a group: a wait, of whichever collective
 
 _MEETING = ("comm", "backward")  # where ranks meet; waiting is taken from the first as far as it goes
 _TOGETHER = 0.05  # step times of ranks that synchronise differ by less
 _NEVER = np.iinfo(np.int64).min // 4  # before every moment
 _ALIGNED, _MOST_PARTS = 64, 256  # collectives that clocks are compared over, and how often at most
+
+
+@dataclass
+class MeetingRows:
+    """Collectives and waits of a part of a trace."""
+
+    names: list[str] = field(default_factory=list)  # of groups
+    rows: Ints = field(
+        default_factory=lambda: np.empty((7, 0), np.int64)
+    )  # tid, ts, dur, see meetings_of_chunk
+    _parts: list[MeetingRows] = field(default_factory=list)
+
+    def add(self, more: MeetingRows | None) -> None:
+        if more is not None:
+            self._parts.append(more)
+
+    def joined(self) -> MeetingRows:
+        """All that was added, in order."""
+        numbers: dict[str, int] = {}
+        tables = []
+        for part in self._parts:
+            number = np.array([*(numbers.setdefault(n, len(numbers)) for n in part.names), _WAIT], np.int64)
+            table = part.rows.copy()
+            table[3] = number[table[3]]
+            tables.append(table)
+        return MeetingRows([*numbers], np.concatenate(tables, axis=1)) if tables else MeetingRows()
+
+
+def is_meeting(cat: str) -> bool:
+    """Whether an event may be a collective or a wait for one."""
+    return cat == "comm"
+
+
+def meetings_of_chunk(
+    chunk: Chunk, place: npt.NDArray[np.intp], names: list[str], times: tuple[Ints, Ints, Ints]
+) -> MeetingRows | None:
+    """Of the events of communication at `place`, those that were followed inside gloo."""
+    ends, text = chunk.args_of(place)
+    ends = ends.astype(np.int64)
+    queued, followed = (int64s(arg_numbers(ends, text, k)) for k in (b'"queued_us":', b'"followed":'))
+    below, seq = (int64s(arg_numbers(ends, text, k)) for k in (b'"below_python":', b'"seq":'))
+    waits = (below == 1) & np.array([n == "wait" for n in names], bool)
+    raw, groups = arg_texts(ends, text, b'"group":"')
+    group = np.where(waits, _WAIT, int64s(raw))
+    keep = np.flatnonzero((((queued != MISSING) | (followed == 1)) & (group != _WAIT)) | waits)
+    if not keep.size:
+        return None
+    together = np.array([n in _FOR_ALL for n in names], np.int64)
+    waited = np.where(queued == MISSING, _WAIT, queued)  # of a call, which waits on its own thread
+    rows = np.stack([*times, group, seq, waited, together])
+    return MeetingRows(groups, rows[:, keep])
+
+
+@dataclass
+class Meetings:
+    """Of one process: collectives in the order in which it came to them, and when it stood still."""
+
+    groups: list[str] = field(default_factory=list)
+    group: Ints = field(default_factory=lambda: EMPTY[0])
+    seq: Ints = field(default_factory=lambda: EMPTY[0])
+    arrived: Ints = field(default_factory=lambda: EMPTY[0])
+    ended: Ints = field(default_factory=lambda: EMPTY[0])
+    together: Bools = field(default_factory=lambda: np.empty(0, bool))
+    blocked: Intervals = EMPTY
+    blocked_in: Ints = field(default_factory=lambda: EMPTY[0])  # the stage that each blocked time lies in
+    # By cause, since tracing began: its work up to its arrival at each.
+    worked: Ints = field(default_factory=lambda: np.empty((0, len(CAUSES)), np.int64))
+
+    def __len__(self) -> int:
+        return int(self.arrived.size)
+
+    @property
+    def stops(self) -> Bools:
+        """Whether it stood still between its arrival at each and that at the next."""
+        until = np.append(self.arrived[1:], np.iinfo(np.int64).max)
+        stood: Bools = measure(self.blocked, self.arrived, until) > 0
+        return stood
+
+
+def find_meetings(
+    found: MeetingRows, tid: int, timeline: tuple[Ints, Ints, Ints], aside: Intervals, rest: int
+) -> Meetings:
+    """`timeline`: of the thread that trains; `rest`: the stage of time that nothing covers."""
+    thread, ts, dur, group, seq, queued, together = found.rows
+    is_wait = group == _WAIT
+    calls = ~is_wait
+    order = np.flatnonzero(calls)
+    arrived = ts - np.maximum(queued, 0)
+    order = order[np.argsort(arrived[order], kind="stable")]
+    if not order.size:
+        return Meetings()
+    stands = np.flatnonzero((thread == tid) & (is_wait | (queued == _WAIT)))
+    blocked = _disjoint(ts[stands], (ts + dur)[stands])
+    blocked_in = _stage_at(timeline, blocked[0], rest)
+    at = arrived[order]
+    return Meetings(
+        found.names,
+        group[order],
+        seq[order],
+        at,
+        (ts + dur)[order],
+        together[order].astype(bool),
+        blocked,
+        blocked_in,
+        _worked(timeline, at, (*blocked, blocked_in), aside, rest),
+    )
+
+
+def _disjoint(start: Ints, end: Ints) -> Intervals:
+    """Disjoint: what lies inside another is part of it."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    reached = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], end[:-1])))
+    start = np.maximum(start, reached) if start.size else start
+    keep = end > start
+    return start[keep], end[keep]
+
+
+def _stage_at(timeline: tuple[Ints, Ints, Ints], at: Ints, rest: int) -> Ints:
+    stage = key_at(*timeline, at, NONE)
+    return np.where(stage == NONE, rest, stage)
+
+
+def _worked(
+    timeline: tuple[Ints, Ints, Ints],
+    arrived: Ints,
+    blocked: tuple[Ints, Ints, Ints],
+    aside: Intervals,
+    rest: int,
+) -> Ints:
+    first, last = np.concatenate((arrived[:1], arrived[:-1])), arrived
+    out = np.zeros((arrived.size, len(CAUSES)), np.int64)
+    out[:, : len(STAGES)] = account(*timeline, len(STAGES), first, last)
+    out[:, NONE] = 0
+    out[:, rest] += last - first - out.sum(axis=1)
+    still = account(*blocked, len(STAGES), first, last)
+    out[:, : len(STAGES)] -= np.minimum(still, out[:, : len(STAGES)])
+    inner = intersection((first, last), aside) if aside[0].size else EMPTY
+    if inner[0].size:
+        window = np.searchsorted(first, inner[0], side="right") - 1
+        inside = account(*timeline, len(STAGES), *inner)
+        inside[:, NONE] = 0
+        inside[:, rest] += inner[1] - inner[0] - inside.sum(axis=1)
+        taken = np.zeros((arrived.size, len(STAGES)), np.int64)
+        np.add.at(taken, window, inside)
+        taken = np.minimum(taken, out[:, : len(STAGES)])
+        out[:, : len(STAGES)] -= taken
+        out[:, _EVALUATION] = taken.sum(axis=1)
+    return np.cumsum(out, axis=0)
 
 
 def _with_steps(ranks: list[Rank]) -> list[Rank]:
@@ -110,7 +267,7 @@ class _Matched:
     rows: Ints  # [rank, column]: which of the rank's meetings it is; -1: it is no member
     arrived: Ints  # [rank, column], on the clock of the first rank
     ended: Ints
-    together: Flags
+    together: Bools
 
 
 def _match(ranks: list[Rank]) -> bool:
@@ -187,7 +344,7 @@ def _on_one_clock(ranks: list[Rank], meetings: list[Meetings], rows: Ints) -> _M
     return _Matched(rows, arrived, ended, together)
 
 
-def _wait_of(i: int, ranks: list[Rank], found: _Matched, stopped: Flags) -> None:
+def _wait_of(i: int, ranks: list[Rank], found: _Matched, stopped: Bools) -> None:
     """Book the waiting of one rank on its own steps, and on those of the ranks that caused it."""
     mine = np.flatnonzero(found.rows[i] >= 0)
     own = ranks[i].main.meetings
@@ -219,7 +376,7 @@ def _wait_of(i: int, ranks: list[Rank], found: _Matched, stopped: Flags) -> None
         _book_cause(ranks, (i, j), found.rows, (column[his], before[his]), amount[his])
 
 
-def _last_stop(rows: Ints, mine: Ints, stopped: Flags) -> Ints:
+def _last_stop(rows: Ints, mine: Ints, stopped: Bools) -> Ints:
     """By column: the one before it, in the rank's own order, after which some rank stood still; -1: none."""
     order = mine[np.argsort(rows[mine], kind="stable")]
     latest = np.maximum.accumulate(np.where(stopped[order], np.arange(order.size), -1))
@@ -402,7 +559,7 @@ def _last_to_come(ranks: list[Rank]) -> Straggler | None:
     )
 
 
-def _lost_waiting(waiting: Floats, i: int, late: Flags, steady: Flags) -> tuple[float, float] | None:
+def _lost_waiting(waiting: Floats, i: int, late: Bools, steady: Bools) -> tuple[float, float] | None:
     """What the others waited for rank `i` when it was late: the median of them, and all together.
 
     None where it waits for them about as much.
@@ -414,7 +571,7 @@ def _lost_waiting(waiting: Floats, i: int, late: Flags, steady: Flags) -> tuple[
     return float(np.median(lost_by)), float(lost_by.sum())
 
 
-def _lost_apart(work: Floats, i: int, late: Flags, steady: Flags) -> tuple[float, float] | None:
+def _lost_apart(work: Floats, i: int, late: Bools, steady: Bools) -> tuple[float, float] | None:
     """The same by their work alone, for ranks that run apart."""
     others = np.delete(work, i, axis=0)
     lost = float((work[i] - np.median(others, axis=0))[late].sum())
@@ -424,7 +581,7 @@ def _lost_apart(work: Floats, i: int, late: Flags, steady: Flags) -> tuple[float
     return lost, lost * len(others)
 
 
-def _stage_behind(accounts: Floats, away: Floats, i: int, late: Flags) -> tuple[int, float, float]:
+def _stage_behind(accounts: Floats, away: Floats, i: int, late: Bools) -> tuple[int, float, float]:
     """The stage in which rank `i` spends most more than the median rank when it is late, with both times."""
     backward, comm = STAGE_INDEX["backward"], STAGE_INDEX["comm"]
     # Waiting beyond what communication accounts for is hidden in backward.

@@ -24,7 +24,6 @@ LOW_PERCENT: Final = 5.0  # below this, a finding is for information only
 MAJORITY: Final = 0.5  # "mostly" needs it
 
 # Steps
-RESTART_FACTOR: Final = 1.0  # a restart: the first step of an epoch takes this many usual steps longer
 SLOW_STEP_FACTOR: Final = 3.0  # times the median step
 SLOW_STEP_MOST: Final = 0.25  # of the steps; if there are more, they are not exceptions
 DRIFT_STEPS: Final = 24

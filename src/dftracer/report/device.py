@@ -16,7 +16,7 @@ from dftracer._text import (
     seconds_text,
 )
 from dftracer.analyze import Analysis
-from dftracer.analyze.device.from_events import IDLE_CLASSES, DeviceAccount
+from dftracer.analyze.device.busy_time import IDLE_CLASSES, DeviceAccount
 from dftracer.analyze.device.summary import device_account, device_document
 from dftracer.analyze.say.wording import host_whereabouts
 

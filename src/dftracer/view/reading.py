@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dftracer.analyze.device.profiler_rows import HOST, KERNEL, LAUNCH, MEMCPY, MEMSET, MODULE, TorchProcess
 from dftracer.analyze.intervals import Intervals, difference, union
-from dftracer.analyze.machine import Row, join_counters, read_counters
+from dftracer.analyze.machine import CounterRow, join_counters, read_counters
 from dftracer.analyze.map.digest import IO_NOT, Pairs, by_process, bytes_moved
 from dftracer.analyze.map.threads import AWAITED, MADE, Lane, overlay, read_lineage
 from dftracer.analyze.stages import CLASSES, NONE, RULES, STAGE_INDEX, STAGES, class_of
@@ -73,7 +73,7 @@ class _Reader:
         self.devices: set[int] = set()
         self.auto = False  # its steps were recorded automatically
         self.lineage: dict[str, list[Ints]] = {"wait": [], "collate": []}
-        self.counters: list[Row] = []
+        self.counters: list[CounterRow] = []
 
     def pair(self, cat: str, name: str, profiler_type: str) -> int:
         number = self._pair_number.setdefault((cat, name, profiler_type), len(self.pairs))

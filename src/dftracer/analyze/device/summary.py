@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dftracer.analyze.device.from_events import DeviceAccount
+from dftracer.analyze.device.busy_time import DeviceAccount
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.stages import COMPUTE
 from dftracer.load.chunk import MISSING

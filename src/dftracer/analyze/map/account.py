@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from dftracer.analyze.intervals import (
     EMPTY,
+    Bools,
+    Floats,
     Intervals,
     account,
     difference,
@@ -27,11 +28,9 @@ from dftracer.analyze.intervals import (
     pieces,
     union,
 )
-from dftracer.analyze.map.steps import Bools, StepTable
+from dftracer.analyze.map.steps import StepTable
 from dftracer.analyze.stages import COMPUTE, COMPUTE_STAGES, INPUT_STAGES, NONE, STAGE_INDEX, STAGES
 from dftracer.load.chunk import Ints
-
-Floats = npt.NDArray[np.float64]
 
 LINES: Final = (
     "input",

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from dftracer.analyze.device.gather import DeviceParts, device_parts
+from dftracer.analyze.device.busy_time import DeviceParts, device_parts
 from dftracer.analyze.device.profiler_rows import HOST, TorchProcess
-from dftracer.analyze.machine import Row, read_counters
-from dftracer.analyze.map.meetings import MeetingRows, is_meeting, rows_of_chunk
+from dftracer.analyze.machine import CounterRow, read_counters
 from dftracer.analyze.map.own_code import LONG_US, NEITHER, Samples, kind_of, samples_of_chunk
 from dftracer.analyze.map.steps import MARKS, Checkpoint, read_checkpoints
 from dftracer.analyze.map.threads import read_lineage
+from dftracer.analyze.peers import MeetingRows, is_meeting, meetings_of_chunk
 from dftracer.analyze.stages import is_io
 from dftracer.format.io_calls import is_close, is_open, is_read, is_write
 from dftracer.format.records import COUNTER, interval_us
@@ -120,7 +120,7 @@ class Digest:
     auto: bool = False  # some of the steps were marked by automatic tracing
     lineage: dict[str, Ints] = field(default_factory=dict)  # waits and collations with their batches
     devices: DeviceParts | None = None  # profiler and device events
-    counters: list[Row] = field(default_factory=list)  # samples of the machine
+    counters: list[CounterRow] = field(default_factory=list)  # samples of the machine
     work: Ints | None = None  # long functions and I/O, as own_code.WorkRows has them
     left: dict[int, int] = field(default_factory=dict)  # children that were waited for: pid to wait status
     training_facts: dict[str, int] = field(default_factory=dict)  # when torch was imported, the rank
@@ -244,7 +244,7 @@ class Digester:
         if at.size:
             names = [keys[p][1] for p in out.pair[at].tolist()]
             times = (out.tid[at], out.ts[at], out.dur[at])
-            out.meetings = rows_of_chunk(chunk, at if isinstance(rows, slice) else rows[at], names, times)
+            out.meetings = meetings_of_chunk(chunk, at if isinstance(rows, slice) else rows[at], names, times)
 
     def _children(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """How children ended: a process that is killed cannot say so itself."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from dftracer.analyze.device.gather import DeviceParts, DeviceSides
+from dftracer.analyze.device.busy_time import DeviceParts, DeviceSides
 from dftracer.analyze.device.profiler_rows import DeviceRows, TorchProcess
 from dftracer.analyze.intervals import (
     EMPTY,
@@ -25,7 +25,7 @@ from dftracer.analyze.intervals import (
     total,
     union,
 )
-from dftracer.analyze.machine import Counters, Row, join_counters
+from dftracer.analyze.machine import CounterRow, Counters, join_counters
 from dftracer.analyze.map.account import Backlog, Spent, backlog_of_copies, spent
 from dftracer.analyze.map.digest import (
     IO_READ,
@@ -37,7 +37,6 @@ from dftracer.analyze.map.digest import (
     by_process,
     digest_of,
 )
-from dftracer.analyze.map.meetings import MeetingRows, Meetings, find_meetings
 from dftracer.analyze.map.memory import Rows, Sums
 from dftracer.analyze.map.own_code import HostWork, Samples, WorkRows
 from dftracer.analyze.map.steps import (
@@ -53,6 +52,7 @@ from dftracer.analyze.map.steps import (
     phase_marks,
 )
 from dftracer.analyze.map.threads import AWAITED, Batches, Lane, Lanes, by_stage, overlay, profile, strip
+from dftracer.analyze.peers import MeetingRows, Meetings, find_meetings
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
@@ -130,32 +130,87 @@ class Partial:
         return len(self.steps) + int(self.updated_us is not None)
 
 
-def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
-    """Which stages the events show, and whether the parts of compute are named."""
-    present = np.zeros(len(CLASSES), dtype=bool)
-    present[cls] = True
-    shown = np.flatnonzero(present).tolist()
-    named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
-    out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
-    out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
+def analyze_files(
+    parts: list[ProcessInfo],
+    where: Filter,
+    threads: int,
+    chunk_text: int,
+    progress: Callable[[int], None] | None = None,
+    files: dict[int, DeviceRows] | None = None,
+) -> list[tuple[Partial, Lanes]]:
+    """Read the files of one trace (its parts, in order) and analyse the process, or processes, in them.
+
+    `progress` receives the number of bytes read; `files`: rows of profiler files, by pid.
+    """
+    whole = parts[0]
+    unit = _Unit(whole)
+    before = 0
+    for part in parts:
+        digester = Digester()
+        for scanner, chunk in scan_file(part, where, threads, chunk_text):
+            if part is not whole:
+                whole.take(chunk.meta)
+            for pid, rows in by_process(chunk):
+                unit.of(pid).absorb(digester.digest(scanner, rows))
+            if progress is not None:
+                progress(before + scanner.position())
+        before += part.counts["file_bytes"]
+        if part is not whole:
+            _add_counts(whole.counts, part.counts)
+    return unit.finish(where, files)
 
 
-def _lane_row(lane: Lane, name: str, items: Ints) -> dict[str, Any]:
-    """What a report says about one thread; `items` are the marks of the samples it made."""
-    busy = lane.busy()
-    return {
-        "tid": lane.tid,
-        "name": name,
-        "events": lane.events,
-        "first_us": int(lane.start[0]) if lane.start.size else None,
-        "last_us": int(lane.end[-1]) if lane.end.size else None,
-        "busy_us": total(busy),
-        "stages": by_stage(lane),
-        "profile": profile(busy),
-        "strip": strip(lane),
-        "items": int(items.shape[1]),
-        "item_us": np.sort(items[2]),
-    }
+def join_spans(
+    whole: ProcessInfo, spans: list[SpanDigest], where: Filter, files: dict[int, DeviceRows] | None = None
+) -> list[tuple[Partial, Lanes]]:
+    """The same from the digests of all sections of its files, in order."""
+    unit = _Unit(whole)
+    whole.counts = {}
+    for span in spans:
+        whole.take(span.meta)
+        for pid, digest in span.digests:
+            unit.of(pid).absorb(digest)
+        _add_counts(whole.counts, span.counts)
+    return unit.finish(where, files)
+
+
+def analyze_torch(process: TorchProcess) -> tuple[Partial, Lanes]:
+    """The same for a process that only the profiler recorded."""
+    analyzer = _Analyzer(process.info)
+    analyzer.absorb(digest_of(process))
+    return analyzer.finish()
+
+
+def _add_counts(into: dict[str, Any], more: dict[str, Any]) -> None:
+    for key, value in more.items():
+        into[key] = value if isinstance(value, bool) else into.get(key, 0) + value
+
+
+class _Unit:
+    """The analyzers of one trace: of its process, or of all processes in a merged file."""
+
+    def __init__(self, whole: ProcessInfo) -> None:
+        self.whole = whole
+        self.analyzers = {whole.pid: _Analyzer(whole)}
+
+    def of(self, pid: int) -> _Analyzer:
+        if pid not in self.analyzers:
+            process = self.whole.others.setdefault(pid, ProcessInfo(self.whole.file, pid))
+            self.analyzers[pid] = _Analyzer(process)
+        return self.analyzers[pid]
+
+    def finish(self, where: Filter, files: dict[int, DeviceRows] | None) -> list[tuple[Partial, Lanes]]:
+        self.whole.ranks()
+        for a in self.analyzers.values():
+            a.devices.add_files((files or {}).get(a.process.pid))
+        for other in self.whole.others.values():
+            other.paths = {**self.whole.paths, **other.paths}
+            other.host = other.host or self.whole.host
+        wanted = [a for a in self.analyzers.values() if where.takes(a.process)] or [*self.analyzers.values()]
+        wanted[0].process.counts = self.whole.counts  # for the whole file, so they are reported once
+        for a in wanted:
+            a.whole = where.time is None and where.steps is None and where.epochs is None
+        return [a.finish() for a in wanted]
 
 
 class _Analyzer:
@@ -188,7 +243,7 @@ class _Analyzer:
         self.by_time = Rows("tid", "ts", "dur", "pair")
         self.devices = DeviceParts()
         self.work = WorkRows()
-        self.counters: list[Row] = []
+        self.counters: list[CounterRow] = []
         self.samples = Samples()
         self.meetings = MeetingRows()
         self.first: int | None = None
@@ -511,6 +566,34 @@ class _Analyzer:
         return named
 
 
+def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
+    """Which stages the events show, and whether the parts of compute are named."""
+    present = np.zeros(len(CLASSES), dtype=bool)
+    present[cls] = True
+    shown = np.flatnonzero(present).tolist()
+    named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
+    out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
+    out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
+
+
+def _lane_row(lane: Lane, name: str, items: Ints) -> dict[str, Any]:
+    """What a report says about one thread; `items` are the marks of the samples it made."""
+    busy = lane.busy()
+    return {
+        "tid": lane.tid,
+        "name": name,
+        "events": lane.events,
+        "first_us": int(lane.start[0]) if lane.start.size else None,
+        "last_us": int(lane.end[-1]) if lane.end.size else None,
+        "busy_us": total(busy),
+        "stages": by_stage(lane),
+        "profile": profile(busy),
+        "strip": strip(lane),
+        "items": int(items.shape[1]),
+        "item_us": np.sort(items[2]),
+    }
+
+
 def _are_read(paths: list[str], files: pl.DataFrame | None) -> npt.NDArray[np.bool_]:
     """Which of the paths something was read from."""
     if files is None:
@@ -556,86 +639,3 @@ def _mapped(table: list[int], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.in
         return codes
     result: npt.NDArray[np.int32] = np.array([*table, -1], dtype=np.int32)[codes]
     return result
-
-
-class _Unit:
-    """The analyzers of one trace: of its process, or of all processes in a merged file."""
-
-    def __init__(self, whole: ProcessInfo) -> None:
-        self.whole = whole
-        self.analyzers = {whole.pid: _Analyzer(whole)}
-
-    def of(self, pid: int) -> _Analyzer:
-        if pid not in self.analyzers:
-            process = self.whole.others.setdefault(pid, ProcessInfo(self.whole.file, pid))
-            self.analyzers[pid] = _Analyzer(process)
-        return self.analyzers[pid]
-
-    def finish(self, where: Filter, files: dict[int, DeviceRows] | None) -> list[tuple[Partial, Lanes]]:
-        self.whole.ranks()
-        for a in self.analyzers.values():
-            a.devices.add_files((files or {}).get(a.process.pid))
-        for other in self.whole.others.values():
-            other.paths = {**self.whole.paths, **other.paths}
-            other.host = other.host or self.whole.host
-        wanted = [a for a in self.analyzers.values() if where.takes(a.process)] or [*self.analyzers.values()]
-        wanted[0].process.counts = self.whole.counts  # for the whole file, so they are reported once
-        for a in wanted:
-            a.whole = where.time is None and where.steps is None and where.epochs is None
-        return [a.finish() for a in wanted]
-
-
-def analyze_files(
-    parts: list[ProcessInfo],
-    where: Filter,
-    threads: int,
-    chunk_text: int,
-    progress: Callable[[int], None] | None = None,
-    files: dict[int, DeviceRows] | None = None,
-) -> list[tuple[Partial, Lanes]]:
-    """Read the files of one trace (its parts, in order) and analyse the process, or processes, in them.
-
-    `progress` receives the number of bytes read; `files`: rows of profiler files, by pid.
-    """
-    whole = parts[0]
-    unit = _Unit(whole)
-    before = 0
-    for part in parts:
-        digester = Digester()
-        for scanner, chunk in scan_file(part, where, threads, chunk_text):
-            if part is not whole:
-                whole.take(chunk.meta)
-            for pid, rows in by_process(chunk):
-                unit.of(pid).absorb(digester.digest(scanner, rows))
-            if progress is not None:
-                progress(before + scanner.position())
-        before += part.counts["file_bytes"]
-        if part is not whole:
-            _add_counts(whole.counts, part.counts)
-    return unit.finish(where, files)
-
-
-def analyze_torch(process: TorchProcess) -> tuple[Partial, Lanes]:
-    """The same for a process that only the profiler recorded."""
-    analyzer = _Analyzer(process.info)
-    analyzer.absorb(digest_of(process))
-    return analyzer.finish()
-
-
-def join_spans(
-    whole: ProcessInfo, spans: list[SpanDigest], where: Filter, files: dict[int, DeviceRows] | None = None
-) -> list[tuple[Partial, Lanes]]:
-    """The same from the digests of all sections of its files, in order."""
-    unit = _Unit(whole)
-    whole.counts = {}
-    for span in spans:
-        whole.take(span.meta)
-        for pid, digest in span.digests:
-            unit.of(pid).absorb(digest)
-        _add_counts(whole.counts, span.counts)
-    return unit.finish(where, files)
-
-
-def _add_counts(into: dict[str, Any], more: dict[str, Any]) -> None:
-    for key, value in more.items():
-        into[key] = value if isinstance(value, bool) else into.get(key, 0) + value

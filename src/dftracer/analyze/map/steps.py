@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from dftracer.analyze.intervals import (
     EMPTY,
+    Bools,
     Intervals,
     difference,
     intersection,
@@ -36,8 +36,6 @@ from dftracer.analyze.thresholds import (
     WARM_UP_STEPS,
 )
 from dftracer.load.chunk import MISSING, Chunk, Ints
-
-Bools = npt.NDArray[np.bool_]
 
 # The rows of a table of marks; `flags` is what automatic tracing says about a step, as in its row.
 MARKS = ("tid", "ts", "dur", "step", "epoch", "count", "flags")

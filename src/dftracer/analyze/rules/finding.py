@@ -121,7 +121,7 @@ class Findings(list[Finding]):
         return findings_fragment(self) or "<p>No findings.</p>"
 
 
-def severity_of(percent: float) -> str:
+def _severity_of(percent: float) -> str:
     """The severity, from the share of the run."""
     for name, least in (("high", HIGH_PERCENT), ("medium", MEDIUM_PERCENT), ("low", LOW_PERCENT)):
         if percent >= least:
@@ -145,7 +145,7 @@ class Context:
 
     def finding(self, ident: str, title: str, seconds: float, confidence: float, **more: Any) -> Finding:
         percent = self.percent(seconds)
-        severity = more.pop("severity", None) or severity_of(percent)
+        severity = more.pop("severity", None) or _severity_of(percent)
         if self.device_alone and severity != "info" and _LINES.get(ident) in _HOST_LINES:
             severity = "info"  # beside a device that takes nearly all of the time
         return Finding(ident, title, seconds, percent, severity, confidence, **more)
@@ -185,7 +185,7 @@ def _rounded(seconds: float) -> float:
     return float(f"{seconds:.1e}")
 
 
-def one_per_cause(found: list[Finding]) -> list[Finding]:
+def _one_per_cause(found: list[Finding]) -> list[Finding]:
     """Findings about the same line of the account as one, the others being its symptoms.
 
     The one is a specific cause that explains most of the line's time, otherwise what says how much it takes.
@@ -218,7 +218,7 @@ def ordered(found: list[Finding]) -> list[Finding]:
 
     A specific finding that explains most of a general one comes before it.
     """
-    shown = one_per_cause([f for f in found if f.seconds == 0 or f.percent >= 100 * FINDING_SHARE])
+    shown = _one_per_cause([f for f in found if f.seconds == 0 or f.percent >= 100 * FINDING_SHARE])
     shown.sort(key=lambda f: (f.severity == "info", -_rounded(f.seconds), specificity(f.id)))
     for general in [f for f in shown if _KIND[f.id].general and f.severity != "info"]:
         at = shown.index(general)

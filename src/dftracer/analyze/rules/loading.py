@@ -12,7 +12,7 @@ from dftracer._text import plural
 from dftracer.analyze.frames import opens_by_rank
 from dftracer.analyze.rules.bound import input_seconds
 from dftracer.analyze.rules.finding import Context, Finding, confidence
-from dftracer.analyze.say.advice import advise, case_of, input_kind
+from dftracer.analyze.say.catalog import advise, case_of, input_kind
 from dftracer.analyze.say.wording import input_words, short
 from dftracer.analyze.stages import INPUT_STAGES
 from dftracer.analyze.thresholds import (

@@ -110,7 +110,7 @@ def evidence_findings(c: Context, facts: dict[str, Any]) -> list[Finding]:
         out.append(Finding("incomplete_trace", title, 0.0, 0.0, severity, 1.0, evidence))
     rank = c.rank
     n = 0 if rank is None else len(rank.main.steps)
-    if n < FEW_STEPS and c.bound is None and (n or looks_like_training(c)):
+    if n < FEW_STEPS and c.bound is None and (n or _looks_like_training(c)):
         seen = f"Only {plural(n, 'step was', 'steps were')} recorded: too few to judge the run."
         title = seen if n else "No training step can be seen in this trace."
         evidence = {"steps": n, "events": facts["events"]}
@@ -119,7 +119,7 @@ def evidence_findings(c: Context, facts: dict[str, Any]) -> list[Finding]:
     return out
 
 
-def looks_like_training(c: Context) -> bool:
+def _looks_like_training(c: Context) -> bool:
     """Whether anything in the run may be training: an annotation, or a framework that was loaded."""
     if c.names.filter(~pl.col("cat").str.to_lowercase().is_in([*IO_CATEGORIES, "dftracer"])).height:
         return True

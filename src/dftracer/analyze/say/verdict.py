@@ -19,7 +19,7 @@ from dftracer.analyze.rules.bound import (
     user_words,
 )
 from dftracer.analyze.rules.finding import Context, Finding
-from dftracer.analyze.say.advice import Case, advise, case_of, input_kind
+from dftracer.analyze.say.catalog import Case, advise, case_of, input_kind
 from dftracer.analyze.say.wording import (
     host_whereabouts,
     input_words,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dftracer.analyze.device.from_events import DeviceAccount
+from dftracer.analyze.device.busy_time import DeviceAccount
 from dftracer.analyze.thresholds import MAJORITY
 
 STAGE_WORDS = {
