@@ -20,8 +20,8 @@ from dftracer.format.files import find_files
 from dftracer.format.reader import read_trace
 from dftracer.format.writer import maker_of
 from dftracer.link.discover import discover
+from dftracer.load.files import find_torch_files
 from dftracer.load.synthetic import Process
-from dftracer.load.torch_files import find_torch_files
 from support.process import clean_environment
 
 

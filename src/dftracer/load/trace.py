@@ -17,10 +17,9 @@ from dftracer.load import sidecar
 from dftracer.load._scan import Scanner
 from dftracer.load.arrow import BatchMaker, schema
 from dftracer.load.chunk import Chunk
-from dftracer.load.files import NoTraces, find_files, here
+from dftracer.load.files import NoTraces, find_files, find_torch_files, here, linked_files
 from dftracer.load.process import ProcessInfo, assign_ranks, peek
 from dftracer.load.runs import Run, find_runs
-from dftracer.load.torch_files import find_torch_files, linked_files
 
 if TYPE_CHECKING:
     import duckdb

@@ -1,6 +1,231 @@
-"""TOP: the last seconds of a run, live on a terminal or as one frame."""
+"""TOP: the last seconds of a run on a terminal, printed once, or renewed every second until a key ends it."""
 
-from dftracer.report.moment import Frame, RankRow, take_frame
-from dftracer.top.screen import frame_text, print_frame
+from __future__ import annotations
 
-__all__ = ["Frame", "RankRow", "frame_text", "print_frame", "take_frame"]
+import contextlib
+import io
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from dftracer._packages import need
+from dftracer._terminal import safe_console
+from dftracer._text import Column, bytes_text, counted, plural, print_table, seconds_text, shortened
+from dftracer.report.contents import COLOURS
+from dftracer.report.moment import Frame, RankRow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# --- A frame on a terminal
+
+
+_RANKS = (
+    Column("rank", right=True),
+    Column("pid", right=True, drop=1),
+    Column("state", whole=True),
+    Column("step", right=True, drop=2),
+    Column("steps/s", right=True),
+    Column("median", right=True),
+    Column("wait", right=True),
+    Column("device", right=True, drop=3),
+    Column("last steps", whole=True, drop=4),
+)
+_FILES = (
+    Column("hottest files", lead=True, tail=True),
+    Column("calls", right=True, drop=1),
+    Column("read", right=True),
+    Column("written", right=True),
+    Column("time", right=True),
+)
+_MOST_RANKS = 32
+_SILENT_S = 5.0
+_BAR = 24
+
+
+def print_frame(frame: Frame, con: Console | None = None, hint: str = "") -> None:
+    """The whole frame, as wide as the console."""
+    con = con or safe_console()
+    text = need("rich.text").Text
+    states = ", ".join(f"{n} {state}" for state, n in sorted(frame.processes.items()))
+    title = text("dftracer top", style="bold")
+    title.append(f"  {_moment(frame.time_us)}  ·  last {frame.seconds:.0f} s  ·  ", style="not bold")
+    title.append(f"{plural(sum(frame.processes.values()), 'process', 'processes')}: {states}")
+    con.print(title)
+    if hint:  # at the top: a small terminal cuts off what is below
+        con.print(text(hint, style="dim"))
+    if frame.command:
+        con.print(text(shortened(frame.command, con.width - 1), style="dim"))
+    con.print(text(_rates(frame)))
+    for what, words in frame.machine:
+        line = text(f"{what}  ", style="dim")
+        line.append(words, style="not dim")
+        con.print(line, no_wrap=True, overflow="ellipsis", soft_wrap=False)
+    if frame.events is None:
+        con.print(text("the traces are gone; this is from the step rows", style="dim"))
+    if frame.dropped or frame.refusing:
+        con.print(text(_losses(frame), style="bold red"))
+    if frame.ranks:
+        rows = [_rank(row, min(_BAR, con.width - 42)) for row in frame.ranks[:_MOST_RANKS]]
+        kept = [i for i, c in enumerate(_RANKS) if not _is_empty(c.name, [row[i] for row in rows])]
+        columns = [_RANKS[i] for i in kept]
+        print_table(con, plural(len(frame.ranks), "rank"), columns, [[row[i] for i in kept] for row in rows])
+        con.print(_legend(frame, text))
+    else:
+        con.print(text("no rank has completed a step in this time", style="dim"))
+    if frame.files:
+        print_table(con, "Input and output", _FILES, [_file(row) for row in frame.files])
+    if frame.verdict:
+        con.print()
+        con.print(text(frame.verdict, style="bold"))
+
+
+def frame_text(frame: Frame, width: int, colour: bool = True, hint: str = "") -> Any:
+    """The frame as one rich Text, for a live display."""
+    out = io.StringIO()
+    con = safe_console(
+        file=out, width=width, force_terminal=colour, color_system="truecolor" if colour else None
+    )
+    print_frame(frame, con, hint)
+    return need("rich.text").Text.from_ansi(out.getvalue())
+
+
+def _moment(us: int) -> str:
+    try:
+        return datetime.fromtimestamp(us / 1e6).astimezone().strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # a damaged record: no calendar goes that far
+        return "?"
+
+
+def _rates(frame: Frame) -> str:
+    samples = (
+        "samples/s not annotated" if frame.samples_per_s is None else f"{frame.samples_per_s:.1f} samples/s"
+    )
+    told = [
+        f"{frame.steps_per_s:.2f} steps/s",
+        samples,
+        f"read {bytes_text(frame.read_bytes_per_s)}/s",
+        f"written {bytes_text(frame.write_bytes_per_s)}/s",
+    ]
+    if frame.io_calls_per_s is not None:
+        told.append(f"{frame.io_calls_per_s:.0f} calls/s")
+    if frame.events is not None:
+        told.append(counted(frame.events, "event"))
+    if frame.dropped is not None:
+        told.append(f"{plural(frame.dropped, 'event')} dropped")
+    return "  ·  ".join(told)
+
+
+def _losses(frame: Frame) -> str:
+    losses = []
+    if frame.dropped:
+        losses.append(f"{plural(frame.dropped, 'event')} dropped so far: this trace has gaps")
+    if frame.refusing:
+        losses.append(f"the disk rejects writes to {', '.join(frame.refusing)}")
+    return "; ".join(losses)
+
+
+def _is_empty(name: str, cells: list[Any]) -> bool:
+    """A column without data: the program does not number its steps, or has no device."""
+    return name in ("step", "device") and all(cell == "-" for cell in cells)
+
+
+def _rank(row: RankRow, room: int) -> list[Any]:
+    text = need("rich.text").Text
+    bar = text()
+    for stage, share in row.stages.items():
+        bar.append("█" * round(room * share), style=COLOURS[stage])
+    state = row.state
+    if row.silent_s >= _SILENT_S and row.state == "running":
+        state += f", silent {seconds_text(row.silent_s)}"
+    return [
+        str(row.rank),
+        str(row.pid),
+        state,
+        "-" if row.last_step is None else str(row.last_step),
+        f"{row.steps_per_s:.2f}",
+        "-" if row.step_s is None else seconds_text(row.step_s),
+        "-" if row.loader_wait is None else f"{100 * row.loader_wait:.0f} %",
+        "-" if row.device_busy is None else f"{100 * row.device_busy:.0f} %",
+        bar,
+    ]
+
+
+def _legend(frame: Frame, text: Any) -> Any:
+    """Which colour means which stage, with its share of the slowest rank's last steps."""
+    line = text()
+    most = max(frame.ranks, key=lambda r: r.step_s or 0.0)
+    for stage, share in most.stages.items():
+        if share >= 0.005:
+            line.append("█ ", style=COLOURS[stage])
+            line.append(f"{stage.replace('_', ' ')} {100 * share:.0f} %   ")
+    return line
+
+
+def _file(row: dict[str, Any]) -> list[str]:
+    return [
+        row["path"],
+        str(row["ops"]),
+        bytes_text(row["read_bytes"]),
+        bytes_text(row["write_bytes"]),
+        seconds_text(row["time_s"]),
+    ]
+
+
+# --- The live screen: one frame per second, and a few keys
+
+
+_HINT = "q quits, p pauses"
+_PAUSED = "paused: p resumes, q quits"
+
+
+def run_screen(take: Callable[[], Frame], interval: float) -> None:
+    """Show frames until `q` or Ctrl-C."""
+    with contextlib.suppress(OSError):
+        os.nice(19)  # the job comes first
+    console = safe_console()
+    live = need("rich.live")
+    paused = False
+    with _keys() as key, live.Live(console=console, screen=True, auto_refresh=False) as screen:
+        frame = take()
+        while True:
+            hint = _PAUSED if paused else _HINT
+            screen.update(frame_text(frame, console.width, hint=hint), refresh=True)
+            pressed = key(interval)
+            if pressed in ("q", "\x03", "\x1b"):
+                return
+            if pressed == "p":
+                paused = not paused
+            elif not paused:
+                frame = take()
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """A function that waits for a key up to a timeout; '' if none was pressed."""
+    if not sys.stdin.isatty():
+
+        def sleep(seconds: float) -> str:
+            time.sleep(seconds)
+            return ""
+
+        yield sleep
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def wait(seconds: float) -> str:
+        ready, _, _ = select.select([descriptor], [], [], seconds)
+        return os.read(descriptor, 1).decode(errors="replace") if ready else ""
+
+    try:
+        tty.setcbreak(descriptor)
+        yield wait
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -296,7 +296,8 @@ dftracer top traces/ --once --json"""
     def run(self, args: argparse.Namespace) -> int:
         paths = _folders_of(args.target)
         from dftracer.live import Recent
-        from dftracer.top import print_frame, take_frame
+        from dftracer.report.moment import take_frame
+        from dftracer.top import print_frame, run_screen
 
         with Recent(paths, args.last) as recent:
             try:
@@ -307,8 +308,6 @@ dftracer top traces/ --once --json"""
                     else:
                         print_frame(frame, console())
                     return EXIT_OK
-                from dftracer.top.screen import run_screen
-
                 run_screen(lambda: take_frame(recent), args.interval)
             except NoTraces as problem:
                 raise CommandError(f"{', '.join(map(str, paths))}: {problem}") from None
