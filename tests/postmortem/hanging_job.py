@@ -24,6 +24,7 @@ CULPRIT = 1
 AT = 40  # the step it happens in
 STEPS = 60
 FOREVER = 10_000
+HELD = []
 
 
 class Data(Dataset):
@@ -140,6 +141,9 @@ def go_wrong(step, model, optimizer):  # noqa: PLR0912, PLR0915 - a branch for e
     elif CASE == "memory" and me:
         resource.setrlimit(resource.RLIMIT_AS, (64 << 30,) * 2)
         torch.ones(1 << 35)  # here memory
+    elif CASE == "cgroup" and me:
+        while True:
+            HELD.append(bytearray(os.urandom(1 << 20)) * 64)
     elif CASE == "barrier":
         if me:
             time.sleep(FOREVER)  # here barrier

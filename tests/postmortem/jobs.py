@@ -36,7 +36,14 @@ class Job:
     Or a program that is annotated by hand, with two ranks, without `dftracer run`.
     """
 
-    def __init__(self, folder: Path, case: str, hang_s: int = 5, program: Path = PROGRAM) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        case: str,
+        hang_s: int = 5,
+        program: Path = PROGRAM,
+        cgroup: Path | None = None,
+    ) -> None:
         self.folder, self.traces, self.program = folder, folder / "traces", program
         by_hand = program != PROGRAM
         recorder = [sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(self.traces), "--"]
@@ -61,6 +68,8 @@ class Job:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        if cgroup is not None:  # before it has started anything
+            (cgroup / "cgroup.procs").write_text(str(self.process.pid))
 
     @property
     def log(self) -> str:

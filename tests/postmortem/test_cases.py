@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,6 +167,45 @@ def test_no_alarm_in_a_job_that_is_well(tmp_path: Path) -> None:
     assert list((tmp_path / "traces").glob("hang_*")) == []
     code = main(["postmortem", str(tmp_path / "traces"), "-q"])
     assert code == 0
+
+
+@pytest.fixture
+def little_memory() -> Iterator[Path]:
+    """A control group that may have 3 GiB, where this user may make one."""
+    first = Path("/sys/fs/cgroup/memory")
+    limits = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+    if not first.is_dir():
+        first, limits = Path("/sys/fs/cgroup"), ("memory.max", "memory.swap.max")
+    place = first / f"dftracer-test-{os.getpid()}"
+    try:
+        place.mkdir()
+    except OSError:
+        pytest.skip("no control group can be made here")
+    try:
+        try:
+            (place / limits[0]).write_text(str(3 << 30))
+            with contextlib.suppress(OSError):  # a kernel that does not count swap
+                (place / limits[1]).write_text("0" if limits[1] == "memory.swap.max" else str(3 << 30))
+        except OSError:
+            pytest.skip("no limit can be set here")
+        yield place
+    finally:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                place.rmdir()
+                break
+            except OSError:  # its processes are ending
+                time.sleep(0.1)
+
+
+@pytest.mark.thorough
+def test_the_kernel_kills_for_want_of_memory(little_memory: Path, begin: Begin) -> None:
+    job = begin("cgroup", cgroup=little_memory)
+    job.wait(lambda: job.over, "it is not killed")
+    code, answer = job.judged()
+    assert code == 1
+    assert (answer["class"], answer["rank"]) == ("memory", 1), answer["sentence"]
 
 
 def test_a_rank_that_is_annotated_by_hand_stops(begin: Begin) -> None:
