@@ -247,7 +247,7 @@ Seen look() {
   return out;
 }
 
-// Of a program without automatic tracing, which has no training threads; looked for only once it is late.
+// Of a program without automatic tracing, which has no training threads.
 void look_at_annotations(Seen& seen) {
   seen.annotated = true;
   seen.tid = getpid();
