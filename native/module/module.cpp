@@ -32,7 +32,6 @@ PyMethodDef g_functions[] = {
     {"exchange_code", exchange_code, METH_VARARGS, nullptr},
     {"watch_method", watch_method, METH_VARARGS, nullptr},
     {"unwatch_method", unwatch_method, METH_O, nullptr},
-    {"items", reinterpret_cast<PyCFunction>(items), METH_FASTCALL, nullptr},
     {},
 };
 

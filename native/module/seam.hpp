@@ -16,6 +16,11 @@ class KeepError {
   ~KeepError() { PyErr_Restore(type_, value_, trace_); }
   KeepError(const KeepError&) = delete;
   KeepError& operator=(const KeepError&) = delete;
+  bool matches(PyObject* type) const { return type_ && PyErr_GivenExceptionMatches(type_, type); }
+  // The name of its class; empty without one.
+  std::string_view name() const {
+    return type_ && PyType_Check(type_) ? reinterpret_cast<PyTypeObject*>(type_)->tp_name : std::string_view();
+  }
 
  private:
   PyObject *type_, *value_, *trace_;

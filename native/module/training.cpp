@@ -8,6 +8,7 @@
 
 #include "module/hang_watch.hpp"
 #include "module/model_calls.hpp"
+#include "module/torch_calls.hpp"
 #include "module/word.hpp"
 #include "session/session.hpp"
 
@@ -19,8 +20,10 @@ namespace {
 
 Word* g_words[kStages];
 PyObject* g_grad_enabled = nullptr;  // torch.is_grad_enabled
-PyObject* g_make = nullptr;          // makes the training of a thread, or finds whom it works for
-uint32_t g_installation = 1;         // trainings of an earlier one, or of the parent process, do not count
+PyObject* g_compiler = nullptr;      // the names of torch.compiler
+PyObject* g_compiling_key = nullptr;
+PyObject* g_make = nullptr;   // makes the training of a thread, or finds whom it works for
+uint32_t g_installation = 1;  // trainings of an earlier one, or of the parent process, do not count
 
 // One pointer of the small static TLS reserve each.
 thread_local Training* tls_training = nullptr;
@@ -98,15 +101,15 @@ bool refers_to(PyObject* reference, PyObject* object) {
 
 std::string_view error_name(PyObject* error) { return absent(error) ? std::string_view() : Py_TYPE(error)->tp_name; }
 
-// The rule allocates little, and seldom; without memory an event is lost, not the program.
+// The rule allocates little, and seldom; without memory an event is lost, not the program. False, with an exception, if
+// something came from outside meanwhile.
 template <typename F>
-PyObject* told(PyObject* self, F f) {
-  Training* t = training_of(self);
+bool told(Training* t, F f) {
   if (!t->muted) recording([&] { f(*t->rule); });
   tell_steps(t);
-  if (raise_kept()) return nullptr;
-  Py_RETURN_NONE;
+  return !raise_kept();
 }
+PyObject* none_if(bool fine) { return fine ? new_ref(Py_None) : nullptr; }
 
 bool times(PyObject* const* values, Py_ssize_t n, std::initializer_list<int64_t*> out) {
   if (n != Py_ssize_t(out.size())) {
@@ -122,25 +125,7 @@ bool times(PyObject* const* values, Py_ssize_t n, std::initializer_list<int64_t*
 
 // Loader --------------------------------------------------------------------------------------------------------------
 
-// fetch_begins(iterator): a batch is requested; returns when.
-PyObject* fetch_begins(PyObject* self, PyObject* iterator) {
-  Training* t = training_of(self);
-  int64_t at = rule_clock();
-  if (!t->muted) {
-    LoaderPass* of = pass_of(t->latest);
-    t->rule->fetch_begins(at, of && refers_to(of->iterator, iterator) ? of->pass->get() : nullptr);
-    if (t->rule->over() != t->over) {
-      tell_ended_steps(t);
-      at = rule_clock();
-    }
-    tell(Boundary::kBatch, true);
-    if (raise_kept()) return nullptr;
-  }
-  return PyLong_FromLongLong(at);
-}
-
-void batch_came(Training* t, PyObject* pass, int64_t start) {
-  LoaderPass* of = pass_of(pass);
+void batch_came(Training* t, LoaderPass* of, int64_t start) {
   int64_t end = rule_clock();
   t->rule->fetching(false);
   g_events.ends(Stage::kFetch);
@@ -162,86 +147,25 @@ void batch_came(Training* t, PyObject* pass, int64_t start) {
   tell(Boundary::kBatch, false);
 }
 
-// got(iterator, start): a batch has come. False, and nothing has happened, if the pass it belongs to is not the one of
-// the batch before: fetched() is told which.
-PyObject* got(PyObject* self, PyObject* const* values, Py_ssize_t n) {
-  Training* t = training_of(self);
-  if (n != 2) {
-    PyErr_SetString(PyExc_TypeError, "got() takes an iterator and a time");
-    return nullptr;
-  }
-  if (t->muted) Py_RETURN_TRUE;
-  LoaderPass* of = pass_of(t->latest);
-  if (!of || !refers_to(of->iterator, values[0])) Py_RETURN_FALSE;
-  int64_t start = PyLong_AsLongLong(values[1]);
-  if (start == -1 && PyErr_Occurred()) return nullptr;
-  batch_came(t, t->latest, start);
-  if (raise_kept()) return nullptr;
-  Py_RETURN_TRUE;
-}
-
-// fetched(pass, start): a batch of this pass has come.
-PyObject* fetched(PyObject* self, PyObject* args) {
-  PyObject* pass;
-  long long start;
-  if (!PyArg_ParseTuple(args, "O!L", &g_pass_type, &pass, &start)) return nullptr;
-  Training* t = training_of(self);
-  if (t->muted) Py_RETURN_NONE;
-  set(t->latest, new_ref(pass));
-  batch_came(t, pass, start);
-  if (raise_kept()) return nullptr;
-  Py_RETURN_NONE;
-}
-
-// loader_ended(pass, start): it has no more batches.
-PyObject* loader_ended(PyObject* self, PyObject* args) {
-  PyObject* pass;
-  long long start;
-  if (!PyArg_ParseTuple(args, "O!L", &g_pass_type, &pass, &start)) return nullptr;
-  g_events.ends(Stage::kFetch);
-  return told(self, [&](StepRule& rule) {
-    rule.loader_ended(*pass_of(pass)->pass, start, rule_clock());
-    tell(Boundary::kBatch, false);
-  });
-}
-
-PyObject* fetch_failed(PyObject* self, PyObject* args) {
-  PyObject *pass, *error;
-  long long start;
-  if (!PyArg_ParseTuple(args, "O!LO", &g_pass_type, &pass, &start, &error)) return nullptr;
-  return told(self, [&](StepRule& rule) {
-    rule.fetch_failed(*pass_of(pass)->pass, start, rule_clock(), error_name(error));
-    tell(Boundary::kBatch, false);
-  });
-}
-
 // Compute -------------------------------------------------------------------------------------------------------------
 
-PyObject* backward_begins(PyObject* self, PyObject*) {
-  return told(self, [](StepRule& rule) {
-    if (rule.backward_begins(rule_clock())) tell(Boundary::kBackward, true);
-  });
-}
+PyObject* py_backward_begins(PyObject* self, PyObject*) { return none_if(backward_begins(training_of(self))); }
 
 // backward_ends(error=None)
-PyObject* backward_ends(PyObject* self, PyObject* const* values, Py_ssize_t n) {
-  PyObject* error = n ? values[0] : Py_None;
-  return told(self, [&](StepRule& rule) {
-    rule.backward_ends(rule_clock(), error_name(error));
-    if (!rule.in_backward()) tell(Boundary::kBackward, false);
-  });
+PyObject* py_backward_ends(PyObject* self, PyObject* const* values, Py_ssize_t n) {
+  return none_if(backward_ends(training_of(self), error_name(n ? values[0] : Py_None)));
 }
 
 PyObject* took_gradients(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   int64_t start, end;
   if (!times(values, n, {&start, &end})) return nullptr;
-  return told(self, [&](StepRule& rule) { rule.took_gradients(start, end); });
+  return none_if(told(training_of(self), [&](StepRule& rule) { rule.took_gradients(start, end); }));
 }
 
 PyObject* optimizer_made(PyObject* self, PyObject*) {
   StepRule::optimizer_seen = true;
   ++StepRule::optimizers_made;
-  return told(self, [](StepRule& rule) { rule.optimizer_made(rule_clock()); });
+  return none_if(told(training_of(self), [](StepRule& rule) { rule.optimizer_made(rule_clock()); }));
 }
 
 uintptr_t key_of(PyObject* object) { return reinterpret_cast<uintptr_t>(object); }
@@ -249,48 +173,36 @@ bool is_a_part(const Training* t, PyObject* optimizer) {
   return t->scaling == -1 || (t->scaling && t->scaling == int64_t(key_of(optimizer)));
 }
 
-PyObject* optimizer_begins(PyObject* self, PyObject* optimizer) {
-  if (is_a_part(training_of(self), optimizer)) Py_RETURN_NONE;
-  return told(self, [&](StepRule& rule) {
-    rule.optimizer_begins(key_of(optimizer), rule_clock());
-    tell(Boundary::kOptimizer, true, optimizer);
-  });
+PyObject* py_optimizer_begins(PyObject* self, PyObject* optimizer) {
+  return none_if(optimizer_begins(training_of(self), optimizer));
 }
 
 // optimizer_ends(optimizer, skipped=False)
-PyObject* optimizer_ends(PyObject* self, PyObject* const* values, Py_ssize_t n) {
+PyObject* py_optimizer_ends(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   if (n < 1 || n > 2) {
     PyErr_SetString(PyExc_TypeError, "optimizer_ends() takes an optimizer and whether it was skipped");
     return nullptr;
   }
-  if (is_a_part(training_of(self), values[0])) {
-    training_of(self)->scaled = true;
-    Py_RETURN_NONE;
-  }
-  bool skipped = n == 2 && values[1] == Py_True;
-  return told(self, [&](StepRule& rule) {
-    rule.optimizer_ends(key_of(values[0]), rule_clock(), skipped);
-    tell(Boundary::kOptimizer, false, values[0]);
-  });
+  return none_if(optimizer_ends(training_of(self), values[0], n == 2 && values[1] == Py_True));
 }
 
 PyObject* interrupt(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   int64_t start, end;
   if (!times(values, n, {&start, &end})) return nullptr;
-  return told(self, [&](StepRule& rule) { rule.interrupt(start, end); });
+  return none_if(told(training_of(self), [&](StepRule& rule) { rule.interrupt(start, end); }));
 }
 
 // Frameworks ----------------------------------------------------------------------------------------------------------
 
 template <void (StepRule::*mark)(int64_t)>
 PyObject* marked(PyObject* self, PyObject*) {
-  return told(self, [](StepRule& rule) { (rule.*mark)(rule_clock()); });
+  return none_if(told(training_of(self), [](StepRule& rule) { (rule.*mark)(rule_clock()); }));
 }
 
 PyObject* resume(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   int64_t number, epoch;
   if (!times(values, n, {&number, &epoch})) return nullptr;
-  return told(self, [&](StepRule& rule) { rule.resume(number, epoch); });
+  return none_if(told(training_of(self), [&](StepRule& rule) { rule.resume(number, epoch); }));
 }
 
 // The end, and other events -------------------------------------------------------------------------------------------
@@ -299,7 +211,7 @@ PyObject* resume(PyObject* self, PyObject* const* values, Py_ssize_t n) {
 PyObject* finish(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   std::string_view error = n && values[0] != Py_None ? view_of(values[0]) : std::string_view();
   training_of(self)->muted = false;
-  return told(self, [&](StepRule& rule) { rule.finish(rule_clock(), error); });
+  return none_if(told(training_of(self), [&](StepRule& rule) { rule.finish(rule_clock(), error); }));
 }
 
 // write(word, start, end, **args): another event of this thread, with the number of its step.
@@ -326,17 +238,12 @@ PyObject* in_backward(PyObject* self, void*) { return PyBool_FromLong(training_o
 PyObject* backwards(PyObject* self, void*) { return PyLong_FromLongLong(training_of(self)->rule->backwards()); }
 
 PyMethodDef g_training_methods[] = {
-    {"fetch_begins", fetch_begins, METH_O, nullptr},
-    {"got", reinterpret_cast<PyCFunction>(got), METH_FASTCALL, nullptr},
-    {"fetched", fetched, METH_VARARGS, nullptr},
-    {"loader_ended", loader_ended, METH_VARARGS, nullptr},
-    {"fetch_failed", fetch_failed, METH_VARARGS, nullptr},
-    {"backward_begins", backward_begins, METH_NOARGS, nullptr},
-    {"backward_ends", reinterpret_cast<PyCFunction>(backward_ends), METH_FASTCALL, nullptr},
+    {"backward_begins", py_backward_begins, METH_NOARGS, nullptr},
+    {"backward_ends", reinterpret_cast<PyCFunction>(py_backward_ends), METH_FASTCALL, nullptr},
     {"took_gradients", reinterpret_cast<PyCFunction>(took_gradients), METH_FASTCALL, nullptr},
     {"optimizer_made", optimizer_made, METH_NOARGS, nullptr},
-    {"optimizer_begins", optimizer_begins, METH_O, nullptr},
-    {"optimizer_ends", reinterpret_cast<PyCFunction>(optimizer_ends), METH_FASTCALL, nullptr},
+    {"optimizer_begins", py_optimizer_begins, METH_O, nullptr},
+    {"optimizer_ends", reinterpret_cast<PyCFunction>(py_optimizer_ends), METH_FASTCALL, nullptr},
     {"interrupt", reinterpret_cast<PyCFunction>(interrupt), METH_FASTCALL, nullptr},
     {"forward_begins", marked<&StepRule::forward_begins>, METH_NOARGS, nullptr},
     {"forward_ends", marked<&StepRule::forward_ends>, METH_NOARGS, nullptr},
@@ -444,11 +351,12 @@ PyObject* py_training(PyObject*, PyObject*) {
   return nullptr;
 }
 
-// step_rule(words, is_grad_enabled, make): the kinds of events it writes in the order of `Stage`, what says whether
-// torch's gradients are on, and what makes the training of a thread.
+// step_rule(words, is_grad_enabled, make, compiler): the kinds of events it writes in the order of `Stage`, what says
+// whether torch's gradients are on, what makes the training of a thread, and the dict of `torch.compiler`.
 PyObject* step_rule(PyObject*, PyObject* args) {
-  PyObject *words, *grad_enabled, *make;
-  if (!PyArg_ParseTuple(args, "O!OO", &PyTuple_Type, &words, &grad_enabled, &make)) return nullptr;
+  PyObject *words, *grad_enabled, *make, *compiler = nullptr;
+  if (!PyArg_ParseTuple(args, "O!OO|O!", &PyTuple_Type, &words, &grad_enabled, &make, &PyDict_Type, &compiler))
+    return nullptr;
   if (PyTuple_GET_SIZE(words) != Py_ssize_t(kStages)) {
     PyErr_SetString(PyExc_ValueError, "a word for every stage");
     return nullptr;
@@ -464,6 +372,7 @@ PyObject* step_rule(PyObject*, PyObject* args) {
   }
   set(g_grad_enabled, grad_enabled == Py_None ? nullptr : new_ref(grad_enabled));
   set(g_make, new_ref(make));
+  set(g_compiler, Py_XNewRef(compiler));
   Py_RETURN_NONE;
 }
 
@@ -497,6 +406,88 @@ PyMethodDef g_rule_functions[] = {
 };
 
 }  // namespace
+
+bool torch_compiles() {
+  if (!g_compiler) return false;
+  PyObject* flag = PyDict_GetItemWithError(g_compiler, g_compiling_key);
+  if (DFT_UNLIKELY(!flag && PyErr_Occurred())) PyErr_Clear();
+  return flag && flag != Py_False;
+}
+
+bool is_pass(PyObject* object) { return pass_of(object) != nullptr; }
+
+bool is_latest_pass(Training* t, PyObject* iterator) {
+  if (t->muted) return true;
+  LoaderPass* of = pass_of(t->latest);
+  return of && refers_to(of->iterator, iterator);
+}
+
+bool fetch_begins(Training* t, PyObject* iterator, int64_t* at) {
+  *at = rule_clock();
+  if (t->muted) return true;
+  LoaderPass* of = pass_of(t->latest);
+  t->rule->fetch_begins(*at, of && refers_to(of->iterator, iterator) ? of->pass->get() : nullptr);
+  if (t->rule->over() != t->over) {
+    tell_ended_steps(t);
+    *at = rule_clock();
+  }
+  tell(Boundary::kBatch, true);
+  return !raise_kept();
+}
+
+bool fetched(Training* t, PyObject* pass, int64_t start) {
+  if (t->muted) return true;
+  if (t->latest != pass) set(t->latest, new_ref(pass));
+  batch_came(t, pass_of(pass), start);
+  return !raise_kept();
+}
+
+bool loader_ended(Training* t, PyObject* pass, int64_t start) {
+  g_events.ends(Stage::kFetch);
+  return told(t, [&](StepRule& rule) {
+    rule.loader_ended(*pass_of(pass)->pass, start, rule_clock());
+    tell(Boundary::kBatch, false);
+  });
+}
+
+bool fetch_failed(Training* t, PyObject* pass, int64_t start, std::string_view error) {
+  return told(t, [&](StepRule& rule) {
+    rule.fetch_failed(*pass_of(pass)->pass, start, rule_clock(), error);
+    tell(Boundary::kBatch, false);
+  });
+}
+
+bool backward_begins(Training* t) {
+  return told(t, [](StepRule& rule) {
+    if (rule.backward_begins(rule_clock())) tell(Boundary::kBackward, true);
+  });
+}
+
+bool backward_ends(Training* t, std::string_view error) {
+  return told(t, [&](StepRule& rule) {
+    rule.backward_ends(rule_clock(), error);
+    if (!rule.in_backward()) tell(Boundary::kBackward, false);
+  });
+}
+
+bool optimizer_begins(Training* t, PyObject* optimizer) {
+  if (is_a_part(t, optimizer)) return true;
+  return told(t, [&](StepRule& rule) {
+    rule.optimizer_begins(key_of(optimizer), rule_clock());
+    tell(Boundary::kOptimizer, true, optimizer);
+  });
+}
+
+bool optimizer_ends(Training* t, PyObject* optimizer, bool skipped) {
+  if (is_a_part(t, optimizer)) {
+    t->scaled = true;
+    return true;
+  }
+  return told(t, [&](StepRule& rule) {
+    rule.optimizer_ends(key_of(optimizer), rule_clock(), skipped);
+    tell(Boundary::kOptimizer, false, optimizer);
+  });
+}
 
 void tell_ended_steps(Training* t) {
   while (t->over < t->rule->over()) {
@@ -538,6 +529,7 @@ bool gradients_on() {
 }
 
 bool init_training(PyObject* module) {
+  g_compiling_key = PyUnicode_InternFromString("_is_compiling_flag");
   PyTypeObject& t = g_training_type;
   t.tp_flags = Py_TPFLAGS_DEFAULT;
   t.tp_new = training_new;
@@ -554,7 +546,8 @@ bool init_training(PyObject* module) {
   p.tp_getset = g_pass_properties;
   return PyType_Ready(&t) == 0 && PyType_Ready(&p) == 0 && add_type(module, "Training", &t) &&
          add_type(module, "LoaderPass", &p) && PyModule_AddFunctions(module, g_rule_functions) == 0 &&
-         init_model_calls(module) && init_own_code(module) && init_hang_watch(module);
+         g_compiling_key && init_torch_calls(module) && init_model_calls(module) && init_own_code(module) &&
+         init_hang_watch(module);
 }
 
 }  // namespace dft::py

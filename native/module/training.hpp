@@ -1,6 +1,8 @@
 // The step rule as Python's boundaries see it: `Training` is a thread's rule, `LoaderPass` one pass over a loader.
 #pragma once
 
+#include <string_view>
+
 #include "module/boundary.hpp"
 #include "module/own_code.hpp"
 #include "module/seam.hpp"
@@ -32,6 +34,22 @@ inline void tell_steps(Training* t) {
 // This thread's, or of the thread whose backward it works for; null, without an exception, where there can be none.
 // A new reference.
 Training* training_here();
+
+// Whether torch exports or compiles what runs now, by calling it: `torch.compiler._is_compiling_flag`.
+bool torch_compiles();
+
+// Where a program crosses a boundary. All return false, with an exception set, if something came from outside
+// meanwhile. A batch is asked for, and there; `pass` is a LoaderPass.
+bool fetch_begins(Training* t, PyObject* iterator, int64_t* at);
+bool is_pass(PyObject* object);
+bool is_latest_pass(Training* t, PyObject* iterator);
+bool fetched(Training* t, PyObject* pass, int64_t start);
+bool loader_ended(Training* t, PyObject* pass, int64_t start);
+bool fetch_failed(Training* t, PyObject* pass, int64_t start, std::string_view error);
+bool backward_begins(Training* t);
+bool backward_ends(Training* t, std::string_view error);
+bool optimizer_begins(Training* t, PyObject* optimizer);
+bool optimizer_ends(Training* t, PyObject* optimizer, bool skipped);
 
 // Whether automatic tracing is on.
 bool follows_training();

@@ -24,7 +24,11 @@ bool ask_twins(Word* w) {
 }
 
 void emit(Word* w, uint64_t start, uint64_t end, std::string_view args) {
-  emit(view_of(w->name), view_of(w->cat), start, end, args);
+  ThreadState* t = g_tracing ? thread_in_context() : nullptr;
+  if (!t) return;
+  Frame f = frame_for_event(t, false);
+  f.start = start;
+  emit_span(t, w->name_id, f, end < start ? start : end, args, "", "", kAbsoluteTime);
 }
 
 void emit(std::string_view name, std::string_view cat, uint64_t start, uint64_t end, std::string_view args) {
@@ -132,10 +136,11 @@ PyObject* word_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     PyErr_SetString(PyExc_ValueError, "no such phase");
     return nullptr;
   }
+  uint32_t name_id;
+  if (!possible([&] { name_id = intern(view_of(name), view_of(cat)); })) return nullptr;
   auto* w = reinterpret_cast<Word*>(type->tp_alloc(type, 0));
   if (!w) return nullptr;
-  w->name = new_ref(name);
-  w->cat = new_ref(cat);
+  w->name_id = name_id;
   w->twins = new_ref(twins);
   w->phase = Phase(phase);
   return reinterpret_cast<PyObject*>(w);
@@ -143,8 +148,6 @@ PyObject* word_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 
 void word_dealloc(PyObject* self) {
   Word* w = word_of(self);
-  Py_XDECREF(w->name);
-  Py_XDECREF(w->cat);
   Py_XDECREF(w->twins);
   Py_TYPE(self)->tp_free(self);
 }
@@ -164,44 +167,7 @@ PyGetSetDef g_word_properties[] = {
     {},
 };
 
-// The args of an item's event: its index if that is a number, and the worker's current task.
-void emit_item(Word* w, uint64_t start, uint64_t end, PyObject* index, PyObject* batch, PyObject* pass) {
-  recording([&] {
-    Pairs pairs;
-    if (PyLong_Check(index)) pairs.add("image_idx", index);
-    if (batch != Py_None) {
-      pairs.add("batch", batch);
-      if (PyObject_IsTrue(pass) == 1) pairs.add("pass", pass);
-    }
-    emit(w, start, end, pairs.text());
-  });
-  PyErr_Clear();
-}
-
 }  // namespace
-
-PyObject* items(PyObject*, PyObject* const* values, Py_ssize_t n) {
-  if (n != 5 || Py_TYPE(values[0]) != &g_word_type) {
-    PyErr_SetString(PyExc_TypeError, "items() takes a word, a data set, indices, a batch and a pass");
-    return nullptr;
-  }
-  Word* w = word_of(values[0]);
-  Ref indices(PyObject_GetIter(values[2]));
-  Ref found(PyList_New(0));
-  if (!indices || !found) return nullptr;
-  uint64_t start = now_epoch_ns();
-  while (Ref index{PyIter_Next(indices.get())}) {
-    Ref item(PyObject_GetItem(values[1], index.get()));
-    if (!item || PyList_Append(found.get(), item.get()) < 0) return nullptr;
-    uint64_t end = now_epoch_ns();
-    if (!ask_twins(w)) {
-      emit_item(w, start, end, index.get(), values[3], values[4]);
-      if (raise_kept()) return nullptr;
-    }
-    start = end;
-  }
-  return PyErr_Occurred() ? nullptr : found.release();
-}
 
 bool init_words(PyObject* module) {
   PyTypeObject& t = g_word_type;

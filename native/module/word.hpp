@@ -14,10 +14,9 @@ namespace dft::py {
 
 struct Word {
   PyObject_HEAD
-  PyObject* name;
-  PyObject* cat;
-  PyObject* twins;  // a tuple of nodes
-  uint64_t seen;    // how often they had been entered when this was last checked
+  uint32_t name_id;  // of name and category
+  PyObject* twins;   // a tuple of nodes
+  uint64_t seen;     // how often they had been entered when this was last checked
   Phase phase;
   bool silent;
 };
@@ -91,8 +90,5 @@ inline void word_ends(Word* w) {
 }
 
 bool init_words(PyObject* module);
-
-// items(word, data set, indices, batch, pass): a list of the data set's items, an event for each.
-PyObject* items(PyObject*, PyObject* const* values, Py_ssize_t n);
 
 }  // namespace dft::py

@@ -213,23 +213,23 @@ DFT_API void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f
 
 inline uint16_t record_level(const Frame& f) { return f.level < 0xffff ? uint16_t(f.level) : 0xffff; }
 
-// A finished span. `args`, `more` and `tail` are JSON fragments.
+// A finished span. `args`, `more` and `tail` are JSON fragments. Times are epoch ns when flags say so.
 inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end, std::string_view args,
-                      std::string_view more = "", std::string_view tail = "") {
+                      std::string_view more = "", std::string_view tail = "", uint8_t flags = 0) {
   size_t all = args.size() + more.size() + tail.size();
   uint32_t payload = uint32_t(all);
   uint32_t size = round8(sizeof(Record) + payload);
   Writing writing(t);
   if (!writing.live()) return;
   if (DFT_UNLIKELY(all > (t->mask >> 2))) {
-    emit_large(t, Kind::kSpan, 0, f, end, name, args, more, tail);
+    emit_large(t, Kind::kSpan, flags, f, end, name, args, more, tail);
     return;
   }
   Record* r = reserve(t, size);
   if (DFT_UNLIKELY(!r)) return;
   r->size = size;
   r->kind = Kind::kSpan;
-  r->flags = 0;
+  r->flags = flags;
   r->level = record_level(f);
   r->id = f.id;
   r->parent = f.parent;

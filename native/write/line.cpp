@@ -70,7 +70,9 @@ char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, 
   p = put_uint(p, r.id);
   p = put(p, prefix(r.name).text);
   p = put_int(p, tid);
-  p = write_times(p, clock.to_epoch_ns(r.start), clock.to_epoch_ns(r.end), line);
+  bool absolute = r.flags & kAbsoluteTime;
+  p = write_times(p, absolute ? r.start : clock.to_epoch_ns(r.start), absolute ? r.end : clock.to_epoch_ns(r.end),
+                  line);
   if (!inc_metadata_) return put(p, envelope::kEventWithoutArgs);
   p = put(p, args_head_);
   p = put_int(p, r.parent);

@@ -219,50 +219,106 @@ inline void LineDeflate::match(uint32_t length, uint32_t distance) {
   pending_length_ += length;
 }
 
+namespace {
+
+size_t slot_of(uint64_t bytes, unsigned bits) { return size_t((bytes * 0x9e3779b97f4a7c15u) >> (64 - bits)); }
+
+// What a match saves, in bits: a literal takes about four, a distance grows with its digits.
+int gain_of(uint32_t length, uint32_t distance) { return 4 * int(length) - int(std::bit_width(distance)); }
+
+// The place in a reference line that `a` has in its own line: behind the same key, or as far inside it. The end where
+// the reference lacks the key.
+const uint8_t* same_key(const uint8_t* line, const uint8_t* a, const uint8_t* a_end, const uint8_t* from,
+                        const uint8_t* end, bool* inside_key) {
+  const uint8_t* key = a - 1;
+  while (key > line && !(key[0] == ',' && key[1] == '"')) --key;
+  auto* quote = static_cast<const uint8_t*>(memchr(key + 2, '"', size_t(std::max<ptrdiff_t>(a_end - key - 2, 0))));
+  *inside_key = false;
+  if (!quote) return end;
+  size_t size = size_t(quote - key);
+  auto* found = static_cast<const uint8_t*>(memmem(from, size_t(end - from), key, size));
+  if (!found) return end;
+  *inside_key = a < quote + 2;
+  return std::min(end, found + (*inside_key ? a - key : ptrdiff_t(size) + 2));
+}
+
+}  // namespace
+
+// If the string before `a` is that of a recent line, not that of the reference: the bytes that are matched from its
+// beginning on, 0 otherwise. Most lines about a file follow another about the same.
+uint32_t LineDeflate::match_string(const uint8_t* text, const uint8_t* a, const uint8_t* a_end) {
+  constexpr uint32_t kShortest = 3, kSearched = 16;
+  if (pending_length_ <= kShortest) return 0;
+  const uint8_t* string = a;
+  const uint8_t* lowest = a - std::min(pending_length_ - kShortest, kSearched);
+  while (string > lowest && !ends_value(string[-1])) --string;
+  if (string - text < 8 || string[-1] != '"' || string[-2] != ':') return 0;
+  uint32_t here = uint32_t(string - text), past = uint32_t(a - string);
+  uint32_t& seen = strings_[slot_of(load8(string - 8), kSeenBits)];
+  uint32_t back = here - seen;
+  bool known = seen && back && back < kWindow;
+  seen = here;
+  uint32_t length = known ? agreement(string, string - back, uint32_t(a_end - string)) : 0;
+  if (length < past + kMinWorthwhile) return 0;
+  pending_length_ -= past;
+  match(length, back);
+  return length - past;
+}
+
 void LineDeflate::diff(const uint8_t* text, const Line& line, const Line& reference) {
-  const uint8_t* a = text + line.begin;
+  const uint8_t* const a_begin = text + line.begin;
+  const uint8_t* const b_begin = text + reference.begin;
+  const uint8_t* a = a_begin;
   const uint8_t* const a_end = text + line.end;
-  const uint8_t* b = text + reference.begin;
+  const uint8_t* b = b_begin;
   const uint8_t* const b_end = text + reference.end;
+  auto continues = [&](uint32_t distance) { return pending_length_ && pending_distance_ == distance; };
   while (a < a_end) {
     uint32_t n = agreement(a, b, uint32_t(std::min(a_end - a, b_end - b)));
-    const uint8_t* number_end = a + n;
-    while (number_end < a_end && is_digit(*number_end)) ++number_end;
-    uint32_t distance = uint32_t(a - b);
-    uint32_t taken = n;
-    if (a_end - a >= 8) {
-      // The same key in any nearer line costs fewer bits, and may agree in more digits of the value.
-      uint32_t& seen = seen_[((load8(a) << 8) * 0x9e3779b97f4a7c15u) >> (64 - kSeenBits)];
+    uint32_t taken = n, distance = uint32_t(a - b);
+    if (a_end - a >= 12) {
+      // The same key in any other line, nearer or with the same value, may cost fewer bits or go on for longer.
       uint32_t here = uint32_t(a - text);
-      uint32_t back = here - seen;
-      if (seen && back && back < distance && !(pending_length_ && pending_distance_ == distance)) {
-        uint32_t nearer = agreement(a, a - back, uint32_t(number_end - a));
-        int gain = (int(nearer) - int(n)) * 4 + int(std::bit_width(distance)) - int(std::bit_width(back));
-        if (nearer >= n && nearer >= kMinWorthwhile && gain > 0) taken = nearer, distance = back;
-      }
-      seen = here;
+      int best = gain_of(n, distance) + (continues(distance) ? 16 : 0);
+      auto consider = [&](uint32_t& seen) {
+        uint32_t back = here - seen;
+        if (seen && back && back < kWindow && back != distance) {
+          uint32_t length = agreement(a, a - back, uint32_t(a_end - a));
+          int gain = gain_of(length, back) + (continues(back) ? 16 : 0);
+          if (length >= kMinWorthwhile && gain > best) best = gain, taken = length, distance = back;
+        }
+        seen = here;
+      };
+      uint64_t key = load8(a) << 8;
+      consider(keys_[slot_of(key, kSeenBits)]);
+      consider(keys_and_values_[slot_of(key ^ std::rotl(load8(a + 4), 29), kSeenBits)]);
     }
-    if (taken >= kMinWorthwhile || (taken && pending_length_ && pending_distance_ == distance))
+    if (taken >= kMinWorthwhile || (taken && continues(distance)))
       match(taken, distance);
     else
       literals(a, a + taken);
     a += taken;
-    b += n;
     if (a == a_end) return;
+    b += std::min(n, taken);
+    uint32_t more = match_string(text, a, a_end);
+    a += more;
+    if (a == a_end) return;
+    if (more || taken > n) {
+      bool inside_key;
+      b = same_key(a_begin, a, a_end, b - std::min<ptrdiff_t>(b - b_begin, 40), b_end, &inside_key);
+      if (inside_key) continue;
+    }
     // A value that differs: numbers first, then anything else, up to its end.
     const uint8_t* from = a;
     while (a < a_end && is_digit(*a)) ++a;
     while (b < b_end && is_digit(*b)) ++b;
-    if (a < a_end && b < b_end && *a != *b) {
+    auto differ = [&] { return a < a_end && (b == b_end || *a != *b); };
+    if (differ()) {
       while (a < a_end && !ends_value(*a)) ++a;
       while (b < b_end && !ends_value(*b)) ++b;
-      if (a < a_end && b < b_end && *a != *b) ++a, ++b;
+      if (differ()) ++a, b += b < b_end;
     }
     literals(from, a);
-    if (b >= b_end) {
-      literals(a, a_end);
-      return;
-    }
   }
 }
 
@@ -271,7 +327,9 @@ void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out) {
   uint32_t size = uint32_t(view.size());
   Line last{0, 0, 0};
   for (Line& r : recent_) r = last;
-  memset(seen_, 0, sizeof seen_);
+  memset(keys_, 0, sizeof keys_);
+  memset(keys_and_values_, 0, sizeof keys_and_values_);
+  memset(strings_, 0, sizeof strings_);
   for (uint32_t begin = 0; begin < size;) {
     const void* newline = memchr(text + begin, '\n', size - begin);
     uint32_t end = newline ? uint32_t(static_cast<const uint8_t*>(newline) - text) + 1 : size;

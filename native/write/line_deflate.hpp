@@ -1,5 +1,5 @@
-// Deflate for text whose lines resemble each other: every line is matched field by field against the last
-// line of the same name, so nothing is searched for. Output is ordinary deflate.
+// Deflate for text whose lines resemble each other: every line is matched field by field against the last line of the
+// same name and the last one with the same key, so nothing is searched for. Output is ordinary deflate.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,7 @@ class LineDeflate {
   };
   void tokenize(std::string_view text, std::vector<uint8_t>& out);
   void diff(const uint8_t* text, const Line& line, const Line& reference);
+  uint32_t match_string(const uint8_t* text, const uint8_t* a, const uint8_t* a_end);
   void literals(const uint8_t* from, const uint8_t* to);
   void match(uint32_t length, uint32_t distance);
   void flush_match();
@@ -37,7 +38,9 @@ class LineDeflate {
   static constexpr size_t kRecent = 256;
   Line recent_[kRecent];
   static constexpr unsigned kSeenBits = 10;
-  uint32_t seen_[1 << kSeenBits];  // where a key was last
+  // Where a key was last where a match had to begin, where with the same first bytes of its value, and where a string
+  // was that differed from the reference's.
+  uint32_t keys_[1 << kSeenBits], keys_and_values_[1 << kSeenBits], strings_[1 << kSeenBits];
 };
 
 }  // namespace dft

@@ -197,14 +197,6 @@ class Training:
     in_backward: bool
     backwards: int
     def __new__(cls, main_thread: bool, /) -> Self: ...
-    def fetch_begins(self, iterator: Any, /) -> int:
-        """A batch is asked for; returns when."""
-    def got(self, iterator: Any, start_ns: int, /) -> bool:
-        """A batch has come; False if it is not known which pass it belongs to, and nothing has happened."""
-    def fetched(self, of: LoaderPass, start_ns: int, /) -> None:
-        """A batch of this pass has come."""
-    def loader_ended(self, of: LoaderPass, start_ns: int, /) -> None: ...
-    def fetch_failed(self, of: LoaderPass, start_ns: int, error: BaseException, /) -> None: ...
     def backward_begins(self) -> None: ...
     def backward_ends(self, error: BaseException | None = None, /) -> None: ...
     def took_gradients(self, start_ns: int, end_ns: int, /) -> None:
@@ -232,10 +224,48 @@ def training() -> Training:
     """This thread's, or of the thread whose backward it works for."""
 
 def step_rule(
-    words: tuple[Word, ...], gradients_on: Callable[[], bool], make: Callable[[], Training], /
+    words: tuple[Word, ...],
+    gradients_on: Callable[[], bool],
+    make: Callable[[], Training],
+    compiler: dict[str, Any] = ...,
+    /,
 ) -> None:
-    """The kinds of events of the rule in the order of `Stage`, and what makes the training of a thread."""
+    """The kinds of events of the rule in the order of `Stage`, and what makes the training of a thread.
 
+    `compiler` is the dict of `torch.compiler`: what torch exports is not a part of training.
+    """
+
+class ObservedCall:
+    """A function of torch with what is recorded around it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+def around_backward(original: Callable[..., Any], /) -> ObservedCall:
+    """Of `torch.autograd.backward`."""
+
+def around_next(original: Callable[..., Any], pass_of: Callable[[Any], LoaderPass | None], /) -> ObservedCall:
+    """Of `__next__` of loaders' iterators; `pass_of` is asked where another one than before has a batch."""
+
+def around_fetch(
+    original: Callable[..., Any],
+    owner: type,
+    together: Callable[[Any, Any], Any],
+    item: Word,
+    collate: Word,
+    /,
+) -> ObservedCall:
+    """Of `fetch` of torch's fetcher of map-style data sets, whose type is `owner`.
+
+    `together(dataset, dataset.__getitems__)` stands in for a data set that makes items together.
+    """
+
+def set_task(batch: int | None, restarts: int, /) -> None:
+    """The batch this worker makes, and how often its loader had begun again."""
+
+def optimizer_step_begins(optimizer: Any, /) -> None:
+    """Unless torch exports what runs, the optimizer of this thread's training begins a step."""
+
+def optimizer_step_ends(optimizer: Any, /) -> None: ...
 def forget_trainings() -> None:
     """Those made until now are no longer anyone's."""
 
@@ -284,9 +314,6 @@ def stacks_of(pid: int, /) -> str:
 
 def own_code_samples() -> int:
     """How many samples there have been."""
-
-def items(word: Word, dataset: Any, indices: Iterable[Any], batch: int | None, restarts: int, /) -> list[Any]:
-    """`[dataset[i] for i in indices]`, with an event for each item."""
 
 def subscribe(boundary: int, told: Callable[[bool, Any], None] | None, /) -> None:
     """Who is told when such a boundary is crossed (native/module/boundary.hpp); one callable each."""

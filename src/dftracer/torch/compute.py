@@ -13,7 +13,7 @@ from dftracer.torch.boundaries import tell
 from dftracer.torch.events import now
 from dftracer.torch.hang import COMPILE
 from dftracer.torch.imports import half_made
-from dftracer.torch.patches import Patches, failed, out_of_sight, safely
+from dftracer.torch.patches import Patches, out_of_sight, safely
 from dftracer.torch.rule import ALL_INSIDE
 
 _CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
@@ -26,28 +26,6 @@ _IMPORTED_US = now() // 1000  # this module is loaded once torch is
 def install_autograd(module: ModuleType, patches: Patches) -> None:
     """Watch `torch.autograd.backward`, which `Tensor.backward` calls, and `torch.autograd.grad`."""
     compiling = sys.modules["torch"].compiler.is_compiling
-
-    def around_backward(original: Callable[..., Any]) -> Callable[..., Any]:
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if compiling():  # compilers see the original function, which they know
-                return original(*args, **kwargs)
-            here = training()
-            try:
-                here.backward_begins()
-            except Exception as error:
-                failed("backward_begins", error)
-            try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
-                safely(here.backward_ends, error)
-                raise
-            try:
-                here.backward_ends()
-            except Exception as error:
-                failed("backward_ends", error)
-            return result
-
-        return backward
 
     def around_grad(original: Callable[..., Any]) -> Callable[..., Any]:
         def grad(*args: Any, **kwargs: Any) -> Any:
@@ -62,7 +40,7 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
 
         return grad
 
-    patches.around(module, "backward", around_backward)
+    patches.around(module, "backward", _core.around_backward)
     patches.around(module, "grad", around_grad)
 
 
@@ -70,21 +48,17 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
     """Watch every optimizer by torch's own hooks."""
     compiling = sys.modules["torch"].compiler.is_compiling
 
+    # Compilers know this to be true, and do not see the call after it; the rest is asked natively.
+    traced = sys.modules["torch"].compiler.is_dynamo_compiling
+    begins, ends = _core.optimizer_step_begins, _core.optimizer_step_ends
+
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if compiling():
-            return
-        try:
-            training().optimizer_begins(optimizer)
-        except Exception as error:
-            failed("optimizer_begins", error)
+        if not traced():
+            begins(optimizer)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if compiling():
-            return
-        try:
-            training().optimizer_ends(optimizer)
-        except Exception as error:
-            failed("optimizer_ends", error)
+        if not traced():
+            ends(optimizer)
 
     safely(out_of_sight, before)
     safely(out_of_sight, after)

@@ -5,12 +5,13 @@ What is known about an iterator is in a separate table, and a batch is identifie
 
 from __future__ import annotations
 
-import sys
+import functools
 import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from dftracer import _core
 from dftracer._core import training
 from dftracer.torch import worker
 from dftracer.torch.boundaries import tell
@@ -46,40 +47,10 @@ def install(module: ModuleType, patches: Patches) -> None:
         return loader_iter
 
     patches.around(module.DataLoader, "__iter__", around)
-    _watch_next(module, patches)
+    pass_of = functools.partial(safely, _pass_of)
+    patches.around(module._BaseDataLoaderIter, "__next__", lambda next_: _core.around_next(next_, pass_of))
     _watch_order(module, patches)
     worker.install(module, patches)
-
-
-def _watch_next(module: ModuleType, patches: Patches) -> None:
-    compiling = sys.modules["torch"].compiler.is_compiling
-
-    def around(original: Callable[..., Any]) -> Callable[..., Any]:
-        def iterator_next(self: Any) -> Any:
-            if compiling():  # compilers see the original function, which they know
-                return original(self)
-            here = training()
-            if here.fetching:  # a data set that loads through a loader of its own
-                return original(self)
-            start = here.fetch_begins(self)
-            try:
-                batch = original(self)
-            except StopIteration:
-                safely(here.loader_ended, _pass_of(self), start)
-                raise
-            except BaseException as error:
-                safely(here.fetch_failed, _pass_of(self), start, error)
-                raise
-            try:
-                if not here.got(self, start):
-                    here.fetched(_pass_of(self), start)
-            except Exception as error:
-                failed("fetched", error)
-            return batch
-
-        return iterator_next
-
-    patches.around(module._BaseDataLoaderIter, "__next__", around)
 
 
 def _began(loader: Any, iterator: Any, began: int) -> None:

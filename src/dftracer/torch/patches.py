@@ -46,11 +46,14 @@ class Observed:
             _core.exchange_code(function, self.own_code, self.own_closure)
             self._ours = self.own_code
             return
-        call = self._original()
+        call = compiled = self._original()
         for around in self.layers:
-            call = around(call)
+            below, call = call, around(call)
+            if isinstance(call, _core.ObservedCall):
+                continue  # compilers cannot look into it
+            compiled = call if compiled is below else around(compiled)
             safely(out_of_sight, call)
-        door = _door(self.own_code, call)
+        door = _door(self.own_code, call, compiled)
         safely(out_of_sight, door)
         _core.exchange_code(function, door.__code__, door.__closure__)
         self._ours = function.__code__
@@ -165,8 +168,8 @@ def _function(owner: Any, name: str) -> FunctionType:
     return function  # type: ignore[no-any-return]
 
 
-def _door(code: CodeType, call: Callable[..., Any]) -> FunctionType:
-    """A function with the parameters of `code`, all of which it hands to `call`.
+def _door(code: CodeType, call: Callable[..., Any], compiled: Callable[..., Any]) -> FunctionType:
+    """A function with the parameters of `code`, all of which it hands to `call`; in a graph, to `compiled`.
 
     It claims to be where `code` is: for tracebacks, `inspect.getsource`, compilers that decide by the file.
     """
@@ -185,17 +188,21 @@ def _door(code: CodeType, call: Callable[..., Any]) -> FunctionType:
     if named_rest:
         parameters.append(named_rest)
         arguments.append(named_rest)
-    ours = "call"
-    while ours in names:
-        ours += "_"
+    prefix = "_"
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
+    ours = f"{prefix}call"
+    if call is not compiled:  # compilers know the answer to be true, and look into that branch only
+        ours = f"({prefix}compiled if {prefix}compiling() else {ours})"
     source = (
-        f"def outer({ours}):\n"
+        f"def outer({prefix}call, {prefix}compiled, {prefix}compiling):\n"
         f" def door({', '.join(parameters)}): return {ours}({', '.join(arguments)})\n"
         f" return door"
     )
     made: dict[str, Any] = {}
     exec(compile(source, code.co_filename, "exec", dont_inherit=True), made)  # noqa: S102
-    door: FunctionType = made["outer"](call)
+    compiling = None if call is compiled else sys.modules["torch"].compiler.is_dynamo_compiling
+    door: FunctionType = made["outer"](call, compiled, compiling)
     door.__code__ = door.__code__.replace(
         co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno
     )

@@ -65,7 +65,7 @@ def install(torch: ModuleType, patches: Patches) -> None:
         events.EPOCH,
         events.EVALUATE,
     )
-    _core.step_rule(words, torch.is_grad_enabled, _make)
+    _core.step_rule(words, torch.is_grad_enabled, _make, vars(torch.compiler))
     _core.sample_own_code(_not_the_programs())
     safely(out_of_sight, _make)
     _core.mute_models(False)

@@ -9,15 +9,17 @@ the main process identifies the batch.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dftracer._core import items, mute_models, training
+from dftracer._core import around_fetch, mute_models, set_task, training
 from dftracer.torch.events import COLLATE, ITEM, PREPROCESS, Word, now
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
+
+if TYPE_CHECKING:
+    from dftracer.torch.patches import Around
 
 __all__ = ["TRANSFORMS", "in_worker", "install", "install_transforms"]
 
@@ -79,19 +81,29 @@ class _Tasks:
             _task.batch = task[0]
         elif task is not None:
             _task.restarts += 1
+        set_task(_task.batch, _task.restarts)
         return task
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
 
-class _OneItem:
-    """A single item of the data set."""
+class _ItemsTogether:
+    """A data set that makes items together, for the time torch's fetcher makes one batch of it.
 
-    __slots__ = ("dataset",)
+    Any other is `_core.Items` meanwhile.
+    """
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    __slots__ = ("_first", "dataset")
+
+    def __init__(self, dataset: Any, first: Any) -> None:
+        self.dataset, self._first = dataset, first
+
+    @property
+    def __getitems__(self) -> Any:
+        """The data set is asked for it as often as torch would ask it; once it has been."""
+        many, self._first = self._first, _ABSENT
+        return _Many(self.dataset.__getitems__ if many is _ABSENT else many)
 
     def __getitem__(self, index: Any) -> Any:
         start = now()
@@ -101,37 +113,6 @@ class _OneItem:
         else:
             _log(ITEM, start)
         return item
-
-
-class _Items(_OneItem):
-    """The data set, for the time torch's fetcher makes one batch of it item by item."""
-
-    __slots__ = ("__getitems__",)
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-        self.__getitems__ = functools.partial(_one_by_one, dataset)  # torch asks for it three times a batch
-
-
-def _one_by_one(dataset: Any, indices: Any) -> Any:
-    """What torch does with a data set that has no `__getitems__`."""
-    return items(ITEM, dataset, indices, _task.batch, _task.restarts)
-
-
-class _ItemsTogether(_OneItem):
-    """The same of a data set that makes the items of a batch together."""
-
-    __slots__ = ("_first",)
-
-    def __init__(self, dataset: Any, first: Any) -> None:
-        super().__init__(dataset)
-        self._first = first
-
-    @property
-    def __getitems__(self) -> Any:
-        """The data set is asked for it as often as torch would ask it; once it has been."""
-        many, self._first = self._first, _ABSENT
-        return _Many(self.dataset.__getitems__ if many is _ABSENT else many)
 
 
 class _Many:
@@ -173,34 +154,10 @@ class _Stream:
         return item
 
 
-class _MapFetcher:
-    """Takes the place of torch's fetcher inside one call of its `fetch`."""
+class _IterableFetcher:
+    """Takes the place of torch's fetcher of an iterable data set inside one call of its `fetch`."""
 
-    __slots__ = ("_collate", "auto_collation", "dataset")
-
-    def __init__(self, fetcher: Any) -> None:
-        self.auto_collation = together = fetcher.auto_collation
-        dataset = fetcher.dataset
-        many = getattr(dataset, "__getitems__", _ABSENT) if together else _ABSENT
-        self.dataset: Any = _Items(dataset) if many is _ABSENT else _ItemsTogether(dataset, many)
-        self._collate = fetcher.collate_fn
-
-    def collate_fn(self, items: Any) -> Any:
-        start = now()
-        batch = self._collate(items)
-        if type(items) is not list:
-            _log(COLLATE, start)
-        elif _task.batch is None:
-            COLLATE.log(start, 0, "items", len(items))
-        else:
-            _log(COLLATE, start, "items", len(items))
-        return batch
-
-
-class _IterableFetcher(_MapFetcher):
-    """The same of an iterable data set: torch notes in its fetcher that there is no more."""
-
-    __slots__ = ("_fetcher", "dataset_iter", "drop_last")
+    __slots__ = ("_collate", "_fetcher", "auto_collation", "dataset_iter", "drop_last")
 
     def __init__(self, fetcher: Any) -> None:
         self._fetcher = fetcher
@@ -208,34 +165,55 @@ class _IterableFetcher(_MapFetcher):
         self.dataset_iter = _Stream(fetcher.dataset_iter)
         self._collate = fetcher.collate_fn
 
+    def collate_fn(self, items: Any) -> Any:
+        start = now()
+        batch = self._collate(items)
+        if type(items) is list:
+            _log(COLLATE, start, "items", len(items))
+        else:
+            _log(COLLATE, start)
+        return batch
+
     @property
     def ended(self) -> bool:
         return bool(self._fetcher.ended)
 
     @ended.setter
     def ended(self, value: bool) -> None:
+        """Torch notes here that there is no more."""
         self._fetcher.ended = value
 
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch the fetchers of `torch.utils.data`, and the workers' loop."""
     for ours in (
-        _OneItem.__getitem__,
-        _one_by_one,
+        _ItemsTogether.__getitem__,
         _Many.__call__,
         _Stream.__next__,
-        _MapFetcher.collate_fn,
+        _IterableFetcher.collate_fn,
         _log,
     ):
         safely(out_of_sight, ours)
     fetchers: Any = module._utils.fetch
-    _watch_fetch(fetchers._MapDatasetFetcher, _MapFetcher, patches)
-    _watch_fetch(fetchers._IterableDatasetFetcher, _IterableFetcher, patches)
+    of_map, of_iterable = fetchers._MapDatasetFetcher, fetchers._IterableDatasetFetcher
+
+    def around_iterable(original: Callable[..., Any]) -> Callable[..., Any]:
+        def fetch(self: Any, index: Any) -> Any:
+            # A subclass may expect itself.
+            return original(_IterableFetcher(self) if type(self) is of_iterable else self, index)
+
+        return fetch
+
+    _watch_fetch(
+        of_map, patches, lambda original: around_fetch(original, of_map, _ItemsTogether, ITEM, COLLATE)
+    )
+    _watch_fetch(of_iterable, patches, around_iterable)
 
     # Spawned workers find it by its name: their own, or torch's where nothing is watched.
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def worker_loop(dataset_kind: Any, dataset: Any, index_queue: Any, *args: Any, **kwargs: Any) -> Any:
             _task.worker, _task.batch, _task.restarts = True, None, 0
+            set_task(None, 0)
             mute_models(True)
             return original(dataset_kind, dataset, _Tasks(index_queue), *args, **kwargs)
 
@@ -244,18 +222,10 @@ def install(module: ModuleType, patches: Patches) -> None:
     patches.around(sys.modules["torch.utils.data._utils.worker"], "_worker_loop", around)
 
 
-def _watch_fetch(owner: Any, stand_in: type[_MapFetcher], patches: Patches) -> None:
-    if not _KNOWN.issuperset(owner.fetch.__code__.co_names):
-        return  # a torch whose fetcher needs more than ours has: its batches are not looked into
-
-    def around(original: Callable[..., Any]) -> Callable[..., Any]:
-        def fetch(self: Any, index: Any) -> Any:
-            # A subclass may expect itself.
-            return original(stand_in(self) if type(self) is owner else self, index)
-
-        return fetch
-
-    patches.around(owner, "fetch", around)
+def _watch_fetch(owner: Any, patches: Patches, around: Around) -> None:
+    # In a torch whose fetcher needs more than ours has, batches are not looked into.
+    if _KNOWN.issuperset(owner.fetch.__code__.co_names):
+        patches.around(owner, "fetch", around)
 
 
 def install_transforms(module: ModuleType, patches: Patches) -> None:
