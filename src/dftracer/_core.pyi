@@ -1,4 +1,4 @@
-"""The one seam to the native recorder."""
+"""The native recorder, as Python sees it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, TracebackType
