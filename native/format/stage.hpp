@@ -63,7 +63,7 @@ struct EventKind {
   Mark mark = Mark::kNone;
   int8_t moves = 0;  // bytes: 1 read, -1 written
 };
-EventKind kind_of_event(std::string_view category, std::string_view name);
+DFT_API EventKind kind_of_event(std::string_view category, std::string_view name);
 
 // [class * kRowStageCount + stage around it] -> stage
 const uint8_t* stage_rules();

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 #include "record/engine.hpp"
 
 namespace dft::py {

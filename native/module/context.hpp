@@ -1,7 +1,7 @@
 // Open events per contextvars.Context, so that tasks interleaving on one thread keep their own nesting.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 #include "record/engine.hpp"
 
 namespace dft::py {

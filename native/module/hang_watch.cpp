@@ -17,12 +17,15 @@
 
 #include "format/arguments.hpp"
 #include "format/json.hpp"
+#include "format/stage.hpp"
 #include "intercept/collectives.hpp"
 #include "intercept/intercept.hpp"
+#include "module/node_use.hpp"
 #include "module/own_code.hpp"
 #include "module/process_stacks.hpp"
 #include "module/stack_reader.hpp"
 #include "record/descriptors.hpp"
+#include "record/names.hpp"
 #include "record/progress.hpp"
 #include "record/quiet_writes.hpp"
 #include "session/session.hpp"
@@ -173,7 +176,51 @@ struct Seen {
   int64_t moved = 0, longest = 0, steps = 0, step = -1, tid = 0;
   Doing doing = Doing::kNothing;
   bool trains = false, stepped = false;
+  bool annotated = false, saving = false;  // saving: a checkpoint that is annotated
 };
+
+// The node of an open event: its key is a node, a use of one, or where a loop keeps one.
+bool node_of(const void* key, Node* out) {
+  Memory memory;
+  PyObject head;
+  const void* at = key;
+  if (!memory.copy(&head, at, sizeof head)) return false;
+  if (Py_TYPE(&head) == &g_use_type) {
+    Use use;
+    return memory.copy(static_cast<void*>(&use), at, offsetof(Use, args)) &&
+           memory.copy(static_cast<void*>(out), use.node, sizeof(Node)) && Py_TYPE(out) == &g_node_type;
+  }
+  if (Py_TYPE(&head) != &g_node_type && !memory.copy(&at, key, sizeof at)) return false;
+  return memory.copy(static_cast<void*>(out), at, sizeof(Node)) && Py_TYPE(out) == &g_node_type;
+}
+
+// What an annotated program is in the middle of: the innermost of its open events that says so.
+Doing annotated_doing(bool* saving) {
+  constexpr uint32_t kDeepest = 64;
+  Stack stack;
+  *saving = false;
+  if (!open_events(getpid(), &stack)) return Doing::kOwnCode;
+  for (uint32_t i = stack.size; i-- > 0 && stack.size - i <= kDeepest;) {
+    Frame frame;
+    alignas(Node) char place[sizeof(Node)];
+    Node* node = reinterpret_cast<Node*>(place);
+    if (!Memory{}.copy(&frame, stack.frames + i, sizeof frame) || !node_of(frame.key, node)) continue;
+    auto [name, category] = dft::name_of(node->name_id);
+    EventKind kind = kind_of_event(category, name);
+    switch (kind.mark) {
+      case Mark::kWait: return Doing::kFetch;
+      case Mark::kForward: return Doing::kForward;
+      case Mark::kLearn: return Doing::kBackward;
+      case Mark::kUpdate: return Doing::kOptimizer;
+      case Mark::kEvaluate: return Doing::kEvaluate;
+      case Mark::kBody: return Doing::kOwnCode;
+      default: break;
+    }
+    *saving |= kind.cls == EventClass::kCheckpoint;
+    if (*saving) break;
+  }
+  return Doing::kOwnCode;
+}
 
 bool busy(Busy what) { return g_progress.since[int(what)].load(std::memory_order_acquire) != 0; }
 
@@ -200,8 +247,19 @@ Seen look() {
   return out;
 }
 
+// Of a program without automatic tracing, which has no training threads.
+void look_at_annotations(Seen& seen) {
+  seen.annotated = true;
+  seen.tid = getpid();
+  seen.steps = g_progress.steps.load(std::memory_order_relaxed);
+  seen.step = g_progress.step.load(std::memory_order_relaxed) + 1;
+  seen.trains = seen.steps > 0;
+  seen.doing = annotated_doing(&seen.saving);
+  if (!seen.trains && seen.doing == Doing::kOwnCode) seen.doing = Doing::kNothing;
+}
+
 const char* stage_of(const Seen& seen) {
-  if (busy(Busy::kCheckpoint)) return "checkpoint";
+  if (busy(Busy::kCheckpoint) || seen.saving) return "checkpoint";
   if (busy(Busy::kCompile)) return "compilation";
   if (busy(Busy::kGroup)) return "startup";
   return name_of(seen.doing);
@@ -267,12 +325,17 @@ bool Watch::program_has_ended() {
 }
 
 bool Watch::is_watched(const Seen& seen, int64_t idle, bool* patient) {
-  bool special = busy(Busy::kCheckpoint) || busy(Busy::kCompile) || busy(Busy::kBarrier) || busy(Busy::kGroup);
+  OpenCollective open;
+  bool meeting = seen.annotated && open_collectives(&open, 1);
+  bool special = busy(Busy::kCheckpoint) || busy(Busy::kCompile) || busy(Busy::kBarrier) || busy(Busy::kGroup) ||
+                 seen.saving || (meeting && !strcmp(open.operation, "barrier"));
   *patient = special || seen.doing == Doing::kEvaluate || seen.doing == Doing::kBetween ||
              seen.doing == Doing::kNothing || seen.steps < kFirstSteps || known_ < kFewPauses;
   if (seen.doing == Doing::kInfer && !busy(Busy::kCollective)) return false;
   bool blocked = (processor_time() - used_then_) * kIdleShare < idle;
   if (!seen.trains) return (g_in_group || busy(Busy::kGroup)) && blocked;  // what else it may be doing is its affair
+  // What is annotated is no more than the author thought of: an evaluation may look like own code.
+  if (seen.annotated) return g_in_group && (blocked || meeting || seen.doing != Doing::kOwnCode);
   if (g_in_group || special) return true;
   if (seen.doing == Doing::kBetween) return false;
   if (seen.doing == Doing::kOwnCode && seen.stepped)  // maybe after the last step
@@ -294,6 +357,7 @@ void Watch::look_once() {
     used_then_ = processor_time();
   }
   int64_t idle = now - std::max({seen.moved, began_, resumed_});
+  if (g_progress.by_records.load(std::memory_order_relaxed)) look_at_annotations(seen);
   if (hung_since_ && seen.moved > hung_since_) went_on(seen.moved - hung_since_);
   bool patient = false;
   unwatched = !is_watched(seen, idle, &patient);
@@ -525,12 +589,14 @@ void* watch(void*) {
 
 // Python --------------------------------------------------------------------------------------------------------------
 
-// watch_hangs(seconds, describe, at_once): 0 ends it. `describe` asks torch about open collectives.
+// watch_hangs(seconds, describe, at_once, by_records): 0 ends it. `describe` asks torch about open collectives;
+// `by_records`: the program is annotated by hand.
 PyObject* watch_hangs(PyObject*, PyObject* args) {
   long long seconds;
   PyObject* describe;
-  int at_once;
-  if (!PyArg_ParseTuple(args, "LOp", &seconds, &describe, &at_once)) return nullptr;
+  int at_once, by_records = 0;
+  if (!PyArg_ParseTuple(args, "LOp|p", &seconds, &describe, &at_once, &by_records)) return nullptr;
+  g_progress.by_records = by_records;
   Py_XINCREF(describe);  // those before are kept: one may be running
   g_describe = describe;
   g_leaving = false;

@@ -10,7 +10,7 @@
 // there until its first step. Alone, a program may do for as long as it likes what comes after its steps.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

@@ -1,7 +1,7 @@
 // An awaitable that is already done: `async with` on spans never waits.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

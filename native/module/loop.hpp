@@ -1,7 +1,7 @@
 // loop(): an iterator that times the wait for each item and the body that uses it.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

@@ -2,7 +2,7 @@
 // calls. No hook, no attribute, no method is another; compilers, pickle and copy see the type as it was.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

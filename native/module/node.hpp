@@ -8,7 +8,7 @@
 
 #include "module/boundary.hpp"
 #include "module/context.hpp"
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 #include "module/values.hpp"
 
 namespace dft::py {

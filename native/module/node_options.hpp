@@ -1,7 +1,7 @@
 // The keywords that all uses and updates of a node share: epoch, step, image_idx, image_size, args, enable.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 #include "module/values.hpp"
 
 namespace dft::py {

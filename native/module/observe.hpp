@@ -3,7 +3,7 @@
 // names and signatures follow from that.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

@@ -2,7 +2,7 @@
 // rule says that none of the stages is running.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 #include "module/step_rule.hpp"
 
 namespace dft::py {

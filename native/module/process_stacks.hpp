@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "module/cpython_util.hpp"
 #include "module/profiler_table.hpp"
-#include "module/seam.hpp"
 
 namespace dft::py {
 

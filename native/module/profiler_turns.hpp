@@ -6,7 +6,7 @@
 
 #include <exception>
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 #include "record/clock.hpp"
 
 namespace dft::py {

@@ -1,7 +1,7 @@
 // A profiler window becomes events, in one call: only the getters of its activities need the interpreter lock.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 #include "record/engine.hpp"
 
 namespace dft::py {

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

@@ -2,7 +2,7 @@
 // because Python functions around them would cost more than everything that is recorded there.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "module/boundary.hpp"
+#include "module/cpython_util.hpp"
 #include "module/own_code.hpp"
-#include "module/seam.hpp"
 #include "module/step_rule.hpp"
 
 namespace dft::py {

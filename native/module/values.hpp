@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

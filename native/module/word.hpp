@@ -7,7 +7,7 @@
 
 #include "format/json.hpp"
 #include "module/boundary.hpp"
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 #include "module/values.hpp"
 
 namespace dft::py {

@@ -1,7 +1,7 @@
 // Wrapped: a traced plain function that passes for the function it wraps.
 #pragma once
 
-#include "module/seam.hpp"
+#include "module/cpython_util.hpp"
 
 namespace dft::py {
 

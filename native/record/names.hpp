@@ -7,11 +7,13 @@
 #include <string_view>
 #include <utility>
 
+#include "api.hpp"
+
 namespace dft {
 
 struct FileHeader;
 
-std::pair<std::string, std::string> name_of(uint32_t number);
+DFT_API std::pair<std::string, std::string> name_of(uint32_t number);
 // Copies all names into the ring file of a session, and from then on every new one.
 void publish_names(FileHeader* header);
 void unpublish_names();

@@ -16,6 +16,9 @@ struct Progress {
   std::atomic<int64_t> since[int(Busy::kCount)]{};  // ns of the trace's clock, 0: not in it
   std::atomic<int64_t> moved{0};                    // when one of them last ended
   std::atomic<int64_t> longest{0};                  // between two of them, since somebody set this to 0
+  // Of a program that is annotated by hand nothing else tells: what its records say, from the writer's thread.
+  std::atomic<bool> by_records{false};
+  std::atomic<int64_t> steps{0}, step{-1};  // how many have ended, and the number of the last
 };
 extern DFT_API Progress g_progress;
 
@@ -32,6 +35,11 @@ inline void program_moved(int64_t t) {
 inline void busy_ends(Busy what, int64_t t) {
   g_progress.since[int(what)].store(0, std::memory_order_release);
   program_moved(t);
+}
+
+// The same, from records; those of several threads come in any order.
+inline void record_moved(int64_t t) {
+  if (t > g_progress.moved.load(std::memory_order_relaxed)) program_moved(t);
 }
 
 }  // namespace dft

@@ -173,9 +173,13 @@ void Counters::read_process(uint64_t now, std::vector<Counter>* out) {
   next_ns_ = now + pause_ns(thread_cpu_ns() - before, kProcessShare);
 }
 
-void Counters::read_host(uint64_t now, std::vector<Counter>* out) {
+void Counters::read_host(uint64_t now, std::vector<Counter>* out, bool last) {
   bool host = chosen(&host_, now), group = in_cgroup_ && chosen(&cgroup_, now);  // kept while this process pauses
-  if (now < next_host_ns_) return;
+  if (now < next_host_ns_) {
+    // What the kernel killed for want of memory is known only now.
+    if (last && group) machine_.cgroup().sample(out);
+    return;
+  }
   uint64_t before = thread_cpu_ns();
   if (host) machine_.sample_host(out);
   if (group) machine_.cgroup().sample(out);
@@ -211,7 +215,7 @@ std::vector<Counters::Sample> Counters::take(uint64_t now, GpuThread& gpus, bool
   }
   Sample sample{now, {}};
   read_process(now, &sample.counters);
-  read_host(now, &sample.counters);
+  read_host(now, &sample.counters, last);
   read_devices(now, gpus, &sample.counters);
   g_missing.store(machine_.missing(), std::memory_order_relaxed);
   (first ? first_ : out).push_back(std::move(sample));

@@ -52,7 +52,7 @@ class Counters {
   void begin();
   bool chosen(Lease* lease, uint64_t now_ns) const;
   void read_process(uint64_t now_ns, std::vector<Counter>* out);
-  void read_host(uint64_t now_ns, std::vector<Counter>* out);
+  void read_host(uint64_t now_ns, std::vector<Counter>* out, bool last);
   void read_devices(uint64_t now_ns, GpuThread& gpus, std::vector<Counter>* out);
   uint64_t pause_ns(uint64_t cost_ns, uint64_t share) const;
   uint64_t slack_ns() const;

@@ -273,6 +273,19 @@ bool session_facts(SessionFacts* out) {
   return true;
 }
 
+bool open_events(int64_t tid, Stack* out) {
+  State& g = state();
+  std::unique_lock lock(g.mutex, std::try_to_lock);  // the program may hang where it holds it
+  Session* s = lock.owns_lock() ? g.session.load() : nullptr;
+  if (!s || s->pid != getpid()) return false;
+  for (const ThreadState* t = s->threads; t; t = t->next)
+    if (t->tid == tid && t->stack) {
+      *out = *t->stack;
+      return true;
+    }
+  return false;
+}
+
 void rename_session(const std::string& path) {
   State& g = state();
   std::lock_guard lock(g.mutex);

@@ -37,6 +37,8 @@ struct SessionFacts {
   std::vector<std::string> events;  // the latest, as they are in the trace
 };
 DFT_API bool session_facts(SessionFacts* out);
+// The open events of a thread as they were a moment ago: where they are in memory, which may change at any time.
+DFT_API bool open_events(int64_t tid, Stack* out);
 // The latest step, and the sums of all; nothing before the first.
 DFT_API std::optional<RowSums> session_rows();
 // Gives the armed session another file; renames the one in use if it has begun.

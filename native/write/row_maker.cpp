@@ -8,6 +8,7 @@
 #include <new>
 
 #include "format/io_calls.hpp"
+#include "record/progress.hpp"
 #include "write/line.hpp"
 
 namespace dft {
@@ -43,6 +44,12 @@ int64_t number_in(std::string_view args, std::string_view key, int64_t otherwise
   for (; at < args.size() && args[at] >= '0' && args[at] <= '9' && digits < 18; ++at, ++digits)
     out = out * 10 + (args[at] - '0');
   return digits == 0 ? otherwise : negative ? -out : out;
+}
+
+// What a training program does again and again, as opposed to what its other threads may do.
+bool is_movement(EventKind kind) {
+  return (kind.mark != Mark::kNone && kind.mark != Mark::kOptimizer) || kind.cls == EventClass::kComm ||
+         kind.cls == EventClass::kCheckpoint;
 }
 
 bool has(std::string_view args, std::string_view text) { return args.find(text) != args.npos; }
@@ -210,6 +217,7 @@ void RowMaker::note(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_u
     if (rank >= 0 && size > 0) told_ += ",\"world_size\":" + std::to_string(size);
   }
   if (kind.cls == EventClass::kSkip || (r.flags & kOtherLane)) return;
+  if (g_progress.by_records.load(std::memory_order_relaxed) && is_movement(kind)) record_moved(1000 * end);
   Thread& t = thread(tid);
   int64_t bytes = 0;
   if (r.kind == Kind::kIo) {
@@ -511,6 +519,8 @@ void RowMaker::finish(int64_t now_us) {
 }
 
 void RowMaker::publish(const StepRow& row) {
+  int64_t number = g_progress.steps.fetch_add(1, std::memory_order_relaxed);
+  g_progress.step.store(row.step >= 0 ? row.step : number, std::memory_order_relaxed);
   {
     std::lock_guard lock(known_mutex_);
     known_.last = row;

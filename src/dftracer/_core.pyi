@@ -1,4 +1,4 @@
-"""The one seam to the native recorder."""
+"""The native recorder, as Python sees it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, TracebackType
@@ -294,8 +294,13 @@ def watch_compiled(set_eval_frame: Callable[[Any], Any], /) -> Callable[[Any], A
 def sample_own_code(prefixes: tuple[str, ...], /) -> None:
     """Sample what training threads do in their own code; files below the prefixes are not the program's."""
 
-def watch_hangs(seconds: int, describe: Callable[[], tuple[str, str]], at_once: bool, /) -> None:
-    """Watch whether the program still moves, from its first step on or at once; 0 seconds: no longer."""
+def watch_hangs(
+    seconds: int, describe: Callable[[], tuple[str, str]], at_once: bool, by_records: bool = False, /
+) -> None:
+    """Watch whether the program still moves, from its first step on or at once; 0 seconds: no longer.
+
+    `by_records`: only its annotations tell.
+    """
 
 def leave_hangs() -> None:
     """The interpreter is about to end: `describe` is not called any more."""

@@ -79,6 +79,7 @@ def _join() -> None:
     _inherited.announce_run(_core.run_id())
     if _joined:
         _watch_device()
+        _watch_for_hangs()
 
 
 def _name_device() -> None:
@@ -93,6 +94,20 @@ def _watch_device() -> None:
         from dftracer.torch import device  # noqa: PLC0415 - only where something is recorded
 
         device.watch()
+
+
+def _watch_for_hangs() -> None:
+    """Ranks that may wait for each other are watched; automatic tracing sees to that itself."""
+    if SETTINGS.hang_s and SETTINGS.auto == "OFF":
+        from dftracer.torch import imports  # noqa: PLC0415 - only where something is recorded
+
+        imports.when_imported("torch.distributed.distributed_c10d", _watch_ranks)
+
+
+def _watch_ranks(groups: ModuleType) -> None:
+    from dftracer.torch import hang  # noqa: PLC0415 - only where torch is in use
+
+    hang.install_by_hand(groups)
 
 
 def arm() -> None:
@@ -137,6 +152,7 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
     if name is not None and stem is not None:
         _inherited.report_stem(stem)
     _watch_device()
+    _watch_for_hangs()
     if SETTINGS.metrics and SETTINGS.auto == "OFF":  # otherwise automatic tracing knows who trains
         from dftracer import metrics  # noqa: PLC0415 - for those who ask for it
 

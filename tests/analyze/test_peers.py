@@ -222,6 +222,9 @@ def test_others_wait_while_one_rank_saves(tmp_path: Path) -> None:
     check_late(told, 0, {"checkpoint"})
     found = told.finding("straggler_rank")
     assert found is not None
-    assert "checkpointing" in found["title"]
+    assert "Rank 0 is checkpointing while the others wait" in found["title"]
+    # One cause is one finding: that training stops for it belongs to it.
+    assert [s["id"] for s in found["symptoms"]] == ["checkpoint_stall"]
+    assert "checkpoint_stall" not in {f["id"] for f in told.json["findings"]}
     waited = [r["waiting_for_peers_s"] for i, r in told.ranks.items() if i]
     assert waited == pytest.approx([told.injected[0]] * len(waited), rel=0.05)

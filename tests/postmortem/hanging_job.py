@@ -7,6 +7,8 @@ import ctypes
 import os
 import resource
 import signal
+import socket
+import struct
 import sys
 import threading
 import time
@@ -22,6 +24,7 @@ CULPRIT = 1
 AT = 40  # the step it happens in
 STEPS = 60
 FOREVER = 10_000
+HELD = []
 
 
 class Data(Dataset):
@@ -63,6 +66,26 @@ def take_both():
         second.acquire()  # here deadlock
 
 
+def drop_packets():
+    """From now on nothing that other ranks send arrives here."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as s:
+                ports = {s.getsockname()[1], s.getpeername()[1]}
+                if (
+                    s.family not in (socket.AF_INET, socket.AF_INET6)
+                    or int(os.environ["MASTER_PORT"]) in ports
+                ):
+                    continue
+                nothing = ctypes.create_string_buffer(
+                    struct.pack("HBBI", 0x06, 0, 0, 0)
+                )  # BPF: return 0 bytes
+                program = struct.pack("HxxxxxxP", 1, ctypes.addressof(nothing))
+                s.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+        except (OSError, IndexError):
+            continue
+
+
 class Forever:
     def __reduce__(self):
         time.sleep(FOREVER)  # here checkpoint
@@ -73,7 +96,7 @@ def never_ends():
     time.sleep(FOREVER)  # here exit
 
 
-def go_wrong(step, model, optimizer):  # noqa: PLR0912 - a branch for each way
+def go_wrong(step, model, optimizer):  # noqa: PLR0912, PLR0915 - a branch for each way
     if CASE == "skipped" and step % 10 == 0:
         if RANK == CULPRIT and step == AT:
             time.sleep(FOREVER)  # here skipped
@@ -95,6 +118,10 @@ def go_wrong(step, model, optimizer):  # noqa: PLR0912 - a branch for each way
         os.kill(os.getpid(), signal.SIGSTOP)
     elif CASE == "sigkill" and me:
         os.kill(os.getpid(), signal.SIGKILL)  # here sigkill
+    elif CASE == "crash" and me:
+        ctypes.string_at(0)
+    elif CASE == "network" and me:
+        drop_packets()
     elif CASE == "read" and me:
         read_shard()
     elif CASE == "deadlock" and me:
@@ -114,6 +141,9 @@ def go_wrong(step, model, optimizer):  # noqa: PLR0912 - a branch for each way
     elif CASE == "memory" and me:
         resource.setrlimit(resource.RLIMIT_AS, (64 << 30,) * 2)
         torch.ones(1 << 35)  # here memory
+    elif CASE == "cgroup" and me:
+        while True:
+            HELD.append(bytearray(os.urandom(1 << 20)) * 64)
     elif CASE == "barrier":
         if me:
             time.sleep(FOREVER)  # here barrier

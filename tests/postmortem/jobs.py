@@ -19,20 +19,35 @@ PROGRAM = Path(__file__).with_name("hanging_job.py")
 RANKS = 3
 PATIENCE_S = 240  # for a busy machine
 
-__all__ = ["PROGRAM", "Job", "line_of"]
+ANNOTATED = Path(__file__).with_name("annotated_job.py")
+
+__all__ = ["ANNOTATED", "PROGRAM", "Job", "line_of"]
 
 
-def line_of(case: str) -> int | None:
+def line_of(case: str, program: Path = PROGRAM) -> int | None:
     """The line that is to blame."""
-    lines = PROGRAM.read_text().splitlines()
+    lines = program.read_text().splitlines()
     return next((n for n, text in enumerate(lines, 1) if text.endswith(f"# here {case}")), None)
 
 
 class Job:
-    """`dftracer run -- torchrun ... hanging_job.py CASE`, in a folder of its own."""
+    """`dftracer run -- torchrun ... hanging_job.py CASE`, in a folder of its own.
 
-    def __init__(self, folder: Path, case: str, hang_s: int = 5) -> None:
-        self.folder, self.traces = folder, folder / "traces"
+    Or a program that is annotated by hand, with two ranks, without `dftracer run`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        case: str,
+        hang_s: int = 5,
+        program: Path = PROGRAM,
+        cgroup: Path | None = None,
+    ) -> None:
+        self.folder, self.traces, self.program = folder, folder / "traces", program
+        by_hand = program != PROGRAM
+        recorder = [sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(self.traces), "--"]
+        recording = {"DFTRACER_ENABLE": "1", "DFTRACER_LOG_FILE": str(self.traces / "t")}
         os.mkfifo(folder / "pipe")
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
@@ -40,16 +55,21 @@ class Job:
         self._log = (folder / "log").open("w")
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(self.traces), "--"),
-                *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)),
-                *("--master-port", str(port), "--log-dir", str(folder / "elastic"), str(PROGRAM), case),
+                *(() if by_hand else recorder),
+                *(sys.executable, "-m", "torch.distributed.run"),
+                *("--nproc-per-node", str(2 if by_hand else RANKS)),
+                *("--master-port", str(port), "--log-dir", str(folder / "elastic"), str(program), case),
             ],
             cwd=folder,
-            env=clean_environment(OMP_NUM_THREADS="1", DFTRACER_HANG_S=str(hang_s)),
+            env=clean_environment(
+                OMP_NUM_THREADS="1", DFTRACER_HANG_S=str(hang_s), **(recording if by_hand else {})
+            ),
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        if cgroup is not None:  # before it has started anything
+            (cgroup / "cgroup.procs").write_text(str(self.process.pid))
 
     @property
     def log(self) -> str:
@@ -81,7 +101,7 @@ class Job:
                     continue
                 if (
                     cwd == str(self.folder)
-                    and b"hanging_job.py" in command
+                    and os.fsencode(self.program.name) in command
                     and b"torch.distributed" not in command
                 ):
                     found[int(entry.name)] = stat[0].decode()

@@ -1,11 +1,13 @@
-"""Twenty ways for a job to go wrong, each with a known culprit, class and line."""
+"""Twenty-two ways for a job to go wrong, each with a known culprit, class and line."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dftracer.cli.main import main
-from postmortem.jobs import PROGRAM, RANKS, Job, line_of
+from postmortem.jobs import ANNOTATED, PROGRAM, RANKS, Job, line_of
 from support.process import clean_environment
 
 pytest.importorskip("torch")
@@ -47,6 +49,8 @@ CASES = {
     "startup": Expected("startup", 1),
     "at_exit": Expected("lock", 1, others=0),
     "all_stopped": Expected("stopped", None),
+    "crash": Expected("signal", 1, hangs=False),
+    "network": Expected("same_collective", None),
 }
 QUICK = ("read", "exception")
 
@@ -163,6 +167,102 @@ def test_no_alarm_in_a_job_that_is_well(tmp_path: Path) -> None:
     assert list((tmp_path / "traces").glob("hang_*")) == []
     code = main(["postmortem", str(tmp_path / "traces"), "-q"])
     assert code == 0
+
+
+@pytest.fixture
+def little_memory() -> Iterator[Path]:
+    """A control group that may have 3 GiB, where this user may make one."""
+    first = Path("/sys/fs/cgroup/memory")
+    limits = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+    if not first.is_dir():
+        first, limits = Path("/sys/fs/cgroup"), ("memory.max", "memory.swap.max")
+    place = first / f"dftracer-test-{os.getpid()}"
+    try:
+        place.mkdir()
+    except OSError:
+        pytest.skip("no control group can be made here")
+    try:
+        try:
+            (place / limits[0]).write_text(str(3 << 30))
+            with contextlib.suppress(OSError):  # a kernel that does not count swap
+                (place / limits[1]).write_text("0" if limits[1] == "memory.swap.max" else str(3 << 30))
+        except OSError:
+            pytest.skip("no limit can be set here")
+        yield place
+    finally:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                place.rmdir()
+                break
+            except OSError:  # its processes are ending
+                time.sleep(0.1)
+
+
+@pytest.mark.thorough
+def test_the_kernel_kills_for_want_of_memory(little_memory: Path, begin: Begin) -> None:
+    job = begin("cgroup", cgroup=little_memory)
+    job.wait(lambda: job.over, "it is not killed")
+    code, answer = job.judged()
+    assert code == 1
+    assert (answer["class"], answer["rank"]) == ("memory", 1), answer["sentence"]
+
+
+def test_a_rank_that_is_annotated_by_hand_stops(begin: Begin) -> None:
+    job = begin("hangs", hang_s=3, program=ANNOTATED)
+    job.wait(lambda: job.hang_files() == {0, 1}, "nobody noticed")
+    code, answer = job.judged()
+    assert code == 1
+    assert (answer["class"], answer["rank"]) == ("missing_rank", 1), answer["sentence"]
+    late, waits = answer["ranks"][1], answer["ranks"][0]
+    assert f":{line_of('hangs', ANNOTATED)} load_shard" in late["where"]
+    assert (late["step"], waits["step"], waits["collective"]["op"]) == (40, 40, "all_reduce")
+
+
+@pytest.mark.thorough
+def test_no_alarm_where_annotations_say_less_than_is_going_on(begin: Begin) -> None:
+    job = begin("well", hang_s=4, program=ANNOTATED)
+    job.wait(lambda: job.over, "it does not end")
+    assert "nothing has moved" not in job.log
+    assert list(job.traces.glob("hang_*")) == []
+    assert "modules: False False" in job.log  # nothing else of torch is observed
+    assert job.judged()[0] == 0
+
+
+@pytest.mark.parametrize(("hang_s", "watches"), [("60", 1), ("0", 0)])
+def test_a_hand_annotated_program_is_watched_once_it_has_a_group(
+    tmp_path: Path, hang_s: str, watches: int
+) -> None:
+    program = """
+import os, sys, time
+from dftracer.python import dftracer
+log = dftracer.initialize_log(None, None)
+def watches():
+    names = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
+    return names.count("dftracer-watch\\n")
+told = ["torch" in sys.modules, watches()]
+import torch.distributed as dist
+code = dist.init_process_group.__code__
+dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{os.getcwd()}/meet")
+until = time.monotonic() + 100
+while os.environ["DFTRACER_HANG_S"] != "0" and not watches() and time.monotonic() < until:
+    time.sleep(0.01)  # a thread gives itself its name
+told.append(watches())
+log.finalize()
+told.append(dist.init_process_group.__code__.co_filename.endswith("c10d_logger.py"))
+print(told)
+"""
+    env = clean_environment(DFTRACER_ENABLE="1", DFTRACER_HANG_S=hang_s)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    assert done.stdout == f"{[False, 0, watches, True]}\n", done.stderr
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:

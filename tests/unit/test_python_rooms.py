@@ -45,6 +45,9 @@ DOORS = {
 BACKWARDS = {
     # The device is watched once a session records, by whichever way it began.
     ("_session.py", "dftracer.torch.device"),
+    # Ranks that are annotated by hand are watched for hangs.
+    ("_session.py", "dftracer.torch.imports"),
+    ("_session.py", "dftracer.torch.hang"),
     # `dftracer.start(auto=True)`.
     ("_session.py", "dftracer.auto"),
     # What is already decorated or looped over begins to record when tracing is switched on.

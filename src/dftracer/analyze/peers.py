@@ -1,16 +1,16 @@
 """Where ranks meet, and what they lose by waiting for each other.
 
-Ranks that synchronise finish each step together, so who is late cannot be read off their step times. The one
-that comes last waits least.
+Ranks that synchronise finish each step together, so step times do not show who is late. The rank that arrives
+last waits least.
 
-Where collectives were followed inside gloo, a process knows which it came to, when, and how long it stood
-still for them; between two of them lies the work by which ranks differ, by stage, kept so that a late arrival
-can be explained without the events. Each is matched over the ranks by its group and number: a rank waits for
-the last one to come as far as it stands still meanwhile, and the last one's work since they last met says
-what made it late. Where collectives are visible as calls only, a rank's waiting is how much longer it took
-for each than the last rank: all leave a collective together, whatever their clocks say. Where they are hidden
-in the backward pass, it is, in each step, its backward and communication time beyond the least that any rank
-spent there.
+Where collectives were followed inside gloo, a process knows which ones it reached, when, and how long it was
+blocked in them. Each is matched across the ranks by its group and number: a rank waits for the last one to
+arrive for as long as it is blocked, and what the last one did since they last met says why it was late. That
+work, by stage, is kept for each collective, so that a late arrival can be explained without the events.
+
+Where collectives are visible as calls only, a rank's waiting is how much longer it took for each than the
+last rank: all leave a collective together, whatever their clocks say. Where they are hidden in the backward
+pass, it is, in each step, its backward and communication time beyond the least that any rank spent there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EVALUATION = CAUSES.index("evaluation")
 
 # All ranks leave these together; of the others, some do not wait for all.
 _FOR_ALL: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-_WAIT: Final = -1  # instead of a group: a wait, of whichever collective
+_WAIT: Final = -1  # in place of a group: a wait, for any collective
 
 _MEETING = ("comm", "backward")  # where ranks meet; waiting is taken from the first as far as it goes
 _TOGETHER = 0.05  # step times of ranks that synchronise differ by less
@@ -98,7 +98,7 @@ def meetings_of_chunk(
 
 @dataclass
 class Meetings:
-    """Of one process: collectives in the order in which it came to them, and when it stood still."""
+    """The collectives of one process in the order in which it reached them, and when it was blocked."""
 
     groups: list[str] = field(default_factory=list)
     group: Ints = field(default_factory=lambda: EMPTY[0])
@@ -116,7 +116,7 @@ class Meetings:
 
     @property
     def stops(self) -> Bools:
-        """Whether it stood still between its arrival at each and that at the next."""
+        """Whether it was blocked between arriving at each and at the next."""
         until = np.append(self.arrived[1:], np.iinfo(np.int64).max)
         stood: Bools = measure(self.blocked, self.arrived, until) > 0
         return stood

@@ -1,4 +1,4 @@
-"""Every number that decides what is said about a run, in one place; source of docs/findings.md.
+"""Every number that decides what a report says about a run, in one place; source of docs/findings.md.
 
 Shares are of the time they are compared with: of the steady steps, or of the run where noted.
 """
@@ -10,7 +10,7 @@ from typing import Final
 # The verdict
 ALWAYS: Final = 0.95  # of the time: "always"
 COMPUTE_ALONE: Final = 0.85  # compute takes nearly all of the steady time: no bottleneck outside it
-OPTIMIZER_SHARE: Final = 0.40  # from here on, the training is bound by the optimizer
+OPTIMIZER_SHARE: Final = 0.40  # of the steady time: the training is bound by the optimizer
 MENTION_SHARE: Final = 0.10  # below this, a part is not mentioned in the head of a report
 SHORT_RUN: Final = 20  # steps; in a shorter run start-up can be the largest cost
 FEW_STEPS: Final = 3  # below this, nothing is judged

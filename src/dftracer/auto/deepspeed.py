@@ -15,8 +15,6 @@ from dftracer.auto import _switch
 from dftracer.torch.patches import Patches, safely
 from dftracer.torch.rule import ALL_INSIDE
 
-__all__ = ["NAME", "install"]
-
 NAME = ""  # announced when an engine is made: other frameworks import it without using it
 
 

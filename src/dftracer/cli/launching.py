@@ -14,8 +14,6 @@ import signal
 import sys
 from collections.abc import Callable
 
-__all__ = ["accompany", "become", "end_like"]
-
 # Python ignores these from its start on, whatever it has inherited.
 _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 # Programs that leave their children what they ignore. Others that ignore a signal, daemons and the runtimes

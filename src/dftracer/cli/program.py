@@ -17,20 +17,6 @@ from dftracer._terminal import original_environment
 from dftracer.cli.main import CommandError
 from dftracer.preload import library_path, settings_environment
 
-__all__ = [
-    "add_io",
-    "add_program",
-    "automatic",
-    "command_of",
-    "environment",
-    "naming",
-    "notes",
-    "output_directory",
-    "preload_library",
-    "run_of",
-    "spool",
-]
-
 
 def add_program(parser: argparse.ArgumentParser) -> None:
     """The program itself, as the last arguments."""
@@ -239,7 +225,7 @@ def notes() -> Iterator[Path]:
 
 
 def _mark(note: Path) -> Path:
-    return note.with_name(note.name + "-told")
+    return note.with_name(note.name + "-announced")
 
 
 def automatic(env: dict[str, str], on: bool, note: Path | None) -> None:

@@ -16,8 +16,6 @@ from dftracer import _messages
 from dftracer.collect._options import Options, from_environment
 from dftracer.torch import boundaries
 
-__all__ = ["collector", "install"]
-
 _driver: _Driver | None = None
 
 

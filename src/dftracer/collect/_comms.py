@@ -29,8 +29,6 @@ from dftracer.torch.collectives import (
 )
 from dftracer.torch.tensors import size_of
 
-__all__ = ["Comms"]
-
 _BELOW = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",

@@ -15,8 +15,6 @@ from typing import Any
 
 from dftracer.collect._collection import Health
 
-__all__ = ["Range", "command", "find"]
-
 
 def find() -> str | None:
     """The nsys of this machine."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from dftracer import _config
 
-__all__ = ["TRACES", "Options", "as_environment", "from_environment", "turn_tracing_on"]
-
 TRACES = ("pfw", "et", "kineto", "nsys")
 PREFIX = "DFTRACER_COLLECT"
 _STEPS = ("auto", "optimizer", "loader")

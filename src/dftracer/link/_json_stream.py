@@ -19,8 +19,6 @@ from typing import Any, BinaryIO
 from dftracer._text import plural
 from dftracer.format.members import MAGIC
 
-__all__ = ["ItemReader", "Repairs", "read_blocks"]
-
 BLOCK = 1 << 20
 _PACKED_BLOCK = 1 << 18
 _PLAIN = re.compile(rb'"(\w+)"\s*:\s*(-?(?:0|[1-9]\d{0,17})(?!\d)|"[^"\\]*")')

@@ -11,22 +11,6 @@ import numpy as np
 from dftracer.link._columns import Codes, Flags, Ints
 from dftracer.link._json_stream import Repairs
 
-__all__ = [
-    "ANNOTATION",
-    "COLUMNS",
-    "DEVICE_KINDS",
-    "HOST_KINDS",
-    "KERNEL",
-    "KIND_NAMES",
-    "MEMCPY",
-    "MEMSET",
-    "OP",
-    "RUNTIME",
-    "SYNC",
-    "ActivityTable",
-    "empty_activity",
-]
-
 OP, ANNOTATION, RUNTIME, KERNEL, MEMCPY, MEMSET, SYNC = range(7)
 KIND_NAMES = ("op", "annotation", "runtime", "kernel", "memcpy", "memset", "sync")
 HOST_KINDS = (OP, ANNOTATION, RUNTIME)

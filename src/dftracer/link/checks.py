@@ -14,8 +14,6 @@ from dftracer.link.graph import Join, join
 from dftracer.link.kineto import read_kineto
 from dftracer.link.nsys import read_nsys
 
-__all__ = ["Checked", "check_directory"]
-
 _LEAST = 0.99
 _ADVICE = {
     "on a thread that the profiler did not watch": (

@@ -14,8 +14,6 @@ from typing import Any
 
 from dftracer._text import plural
 
-__all__ = ["Clock", "Member", "align", "arrivals", "match"]
-
 # In these no rank can leave before all have arrived.
 _SYNCHRONISING = {
     "all_reduce",

@@ -15,16 +15,6 @@ from dftracer._torch_files import EXPORTED, is_set_aside
 from dftracer.format.records import MOST_RANKS
 from dftracer.link._json_stream import Repairs, read_blocks
 
-__all__ = [
-    "Found",
-    "NothingToLink",
-    "RankFiles",
-    "Source",
-    "discover",
-    "holds_torch_traces",
-    "read_manifest",
-]
-
 _NAMED = re.compile(r"(torch_et|kineto_trace|nsys)_(\d{1,9})(?:_w(\d{1,9}))?\.")
 _RANK = re.compile(r"(?:rank|tp)[-_ ]?(\d{1,9})", re.IGNORECASE)
 _HOST_PID = re.compile(

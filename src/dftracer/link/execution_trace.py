@@ -26,8 +26,6 @@ from dftracer.link._columns import (
 from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
 from dftracer.link._text import parse_nodes
 
-__all__ = ["ExecutionTrace", "Tensors", "empty_execution_trace", "read_execution_trace"]
-
 # Nodes that represent the process and its threads, and groups made before the window: nothing ran.
 _TENSOR = re.compile(rb'\0|\[(\d+),\s*(\d+),\s*\d+,\s*(\d+),\s*(\d+),\s*"')
 # The six attributes every node of the current schema begins with; three of them differ from node to node, the

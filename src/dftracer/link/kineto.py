@@ -26,8 +26,6 @@ from dftracer.link.activity import (
     ActivityTable,
 )
 
-__all__ = ["read_kineto"]
-
 # Spellings of torch 1.8 to 2.13 in lower case with blanks as underscores.
 _KINDS = {
     "cpu_op": OP,

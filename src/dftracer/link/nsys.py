@@ -26,8 +26,6 @@ from dftracer.link.activity import (
     empty_activity,
 )
 
-__all__ = ["is_nsys", "read_nsys"]
-
 _PUSH_POP, _START_END = 59, 60
 _COPIES = {
     1: "Memcpy HtoD", 2: "Memcpy DtoH", 3: "Memcpy HtoA", 4: "Memcpy AtoH", 5: "Memcpy AtoA",

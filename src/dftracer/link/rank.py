@@ -27,8 +27,6 @@ from dftracer.link.regions import label, read_spans
 from dftracer.link.tables import TablePart, write_tables
 from dftracer.link.timeline import write_fragment
 
-__all__ = ["RankLink", "Summary", "prepare"]
-
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 
 

@@ -14,8 +14,6 @@ from dftracer.link.graph import nesting
 from dftracer.load.chunk import MISSING, Chunk
 from dftracer.load.trace import Trace, scan_file
 
-__all__ = ["AI_CATEGORIES", "NOTHING", "Labels", "Spans", "label", "read_spans"]
-
 AI_CATEGORIES = (
     "ai_root",
     "compute",

@@ -15,8 +15,6 @@ from dftracer.load.process import ProcessInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SCHEMA_VERSION", "BatchMaker", "schema"]
-
 SCHEMA_VERSION = 2
 _INTS = ("id", "pid", "tid", "ts", "dur", "p_idx", "level", "epoch", "step", "image_idx")
 _zero_buffer: Any = None

@@ -24,8 +24,6 @@ from dftracer._packages import need
 from dftracer.format.files import ROWS_SUFFIX, SUFFIXES, NoTraces
 from dftracer.format.members import MAGIC, member_index
 
-__all__ = ["Origin", "backing_off", "is_url", "local", "origin", "store_of"]
-
 MANIFEST = re.compile(r"dftracer-manifest-[\w.-]+\.json")
 # What is copied of a directory: traces, step rows, and what is written beside them.
 _WANTED = (*SUFFIXES, ROWS_SUFFIX, ".json")

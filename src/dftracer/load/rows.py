@@ -22,25 +22,6 @@ from dftracer.load.files import here
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = [
-    "AUTOMATIC",
-    "BETWEEN",
-    "COLUMNS",
-    "CUT",
-    "DEVICE",
-    "FORWARD_UNSEEN",
-    "INFERENCE",
-    "LEARNS",
-    "RESTORES",
-    "STAGES",
-    "RowFile",
-    "pack_rows",
-    "parse_rows",
-    "read_row_file",
-    "read_row_files",
-    "read_rows",
-]
-
 COLUMNS: Final = step_row_columns()
 STAGES: Final = tuple(c.removesuffix("_us") for c in COLUMNS[4:-6])
 _AT: Final = {name: i for i, name in enumerate(COLUMNS)}

@@ -10,8 +10,6 @@ from typing import Any
 from dftracer.format.members import last_time
 from dftracer.load.process import ProcessInfo
 
-__all__ = ["RUN_KEYS", "Run", "find_runs", "run_identity"]
-
 RUN_KEYS = ("id", "start", "command", "host", "launcher", "world_size", "attempt", "version", "python")
 
 

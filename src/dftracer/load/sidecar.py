@@ -21,8 +21,6 @@ from dftracer.load.process import ProcessInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["find", "fingerprint", "read_info", "write"]
-
 _ROW_GROUP = 1 << 17
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-__all__ = ["Filter", "Trace", "scan_file"]
-
 Range = tuple[int, int]
 _SHOWN = 20  # files in a notebook
 Progress = Callable[[int, int], None]

@@ -110,7 +110,7 @@ class Exporter:
 
 
 class _Writer:
-    """Writes to one target until it is told to stop, then once more."""
+    """Writes to one target until it is stopped, then one last time."""
 
     def __init__(self, name: str, target: Target, interval_s: float) -> None:
         self._name = name

@@ -46,8 +46,8 @@ class _Curve:
         recent = figures.since(self._before)
         return scalars(recent) if recent.steps > 0 else {}
 
-    def told(self, figures: Figures) -> None:
-        """These have arrived."""
+    def arrived(self, figures: Figures) -> None:
+        """The next point begins after these."""
         self._before = figures
 
 
@@ -71,7 +71,7 @@ class TensorBoard:
             self._open(event)
         value = [{"tag": tag, "simple_value": number} for tag, number in point.items()]
         self._put(event.Event(wall_time=time.time(), step=figures.step, summary={"value": value}))
-        self._curve.told(figures)
+        self._curve.arrived(figures)
 
     def _open(self, event: Any) -> None:
         os.makedirs(self._directory, exist_ok=True)
@@ -206,7 +206,7 @@ class WandB:
             run.define_metric("dftracer/*", step_metric="dftracer/step")
             self._defined = run
         run.log({**point, "dftracer/step": figures.step}, commit=False)
-        self._curve.told(figures)
+        self._curve.arrived(figures)
 
     def close(self) -> None:
         """The run is the program's."""
@@ -229,7 +229,7 @@ class MLflow:
         now = int(time.time() * 1000)
         metrics = [entities.Metric(name, value, now, figures.step) for name, value in point.items()]
         mlflow.MlflowClient().log_batch(run, metrics=metrics)
-        self._curve.told(figures)
+        self._curve.arrived(figures)
 
     def close(self) -> None:
         """The run is the program's."""

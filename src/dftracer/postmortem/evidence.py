@@ -26,8 +26,6 @@ from dftracer.live.look import LiveFile, look
 from dftracer.postmortem.foreign import elastic_errors, flight_recorder_dumps
 from dftracer.postmortem.stacks import Process, seen_process
 
-__all__ = ["Evidence", "RankEvidence", "gather"]
-
 _HEAD_BYTES = 1 << 16
 _TAIL_TEXT = 96 << 10  # of text at the end of a file
 _TAIL_OF_LAUNCHER = 2 << 20
@@ -150,8 +148,8 @@ def gather(directory: Path) -> Evidence:
     for rank in evidence.ranks:
         if rank.alive:
             _look_now(rank)
-    for number, told in elastic_errors(directory).items():
-        _take_error(evidence, number, told)
+    for number, error in elastic_errors(directory).items():
+        _take_error(evidence, number, error)
     for number, dump in flight_recorder_dumps(directory).items():
         _take_dump(evidence, number, dump)
     killed = [n for f in files for n in f.oom_kills]
@@ -341,14 +339,14 @@ def _ranks(files: list[_File], hangs: list[dict[str, Any]], attempt: int) -> lis
         tops = [f for f in mine if by_pid.get((f.host, f.ppid)) not in mine]
         main = max(tops or mine, key=lambda f: (f.steps, f.step or -1, -f.start_us))
         found[number] = _rank(number, main, left)
-    for told in hangs:
-        number = told["rank"] if told["rank"] is not None else 0
+    for hang in hangs:
+        number = hang["rank"] if hang["rank"] is not None else 0
         rank = found.get(number)
         if rank is None:
-            rank = found[number] = RankEvidence(number, told["pid"] or -1, str(told.get("host") or ""))
-            rank.last_us = rank.moved_us = told["moved_us"] or 0
+            rank = found[number] = RankEvidence(number, hang["pid"] or -1, str(hang.get("host") or ""))
+            rank.last_us = rank.moved_us = hang["moved_us"] or 0
             rank.alive = _runs(rank.pid, rank.host)
-        _take_hang(rank, told)
+        _take_hang(rank, hang)
     return sorted(found.values(), key=lambda r: r.rank)
 
 
@@ -387,29 +385,29 @@ def _rank(number: int, f: _File, left: dict[tuple[str, int], tuple[int, int]]) -
     return out
 
 
-def _take_hang(rank: RankEvidence, told: dict[str, Any]) -> None:
-    if rank.pid not in (told["pid"], -1):
+def _take_hang(rank: RankEvidence, hang: dict[str, Any]) -> None:
+    if rank.pid not in (hang["pid"], -1):
         return
-    went_on = told.get("went_on_after_s") is not None
-    if went_on or (told["moved_us"] or 0) + 1_000_000 < min(rank.moved_us, told["written_us"] or 0):
+    went_on = hang.get("went_on_after_s") is not None
+    if went_on or (hang["moved_us"] or 0) + 1_000_000 < min(rank.moved_us, hang["written_us"] or 0):
         return
-    rank.hang = told
+    rank.hang = hang
     if not rank.alive:
-        rank.gone_us = max(rank.gone_us or 0, told["written_us"] or 0) or None
+        rank.gone_us = max(rank.gone_us or 0, hang["written_us"] or 0) or None
     rank.sources.append("hang file")
-    rank.step = told["step"] if told["step"] is not None else rank.step
-    rank.stage = told.get("stage") or rank.stage
-    rank.moved_us = told["moved_us"] or rank.moved_us
-    rank.collective = told["collective"]
+    rank.step = hang["step"] if hang["step"] is not None else rank.step
+    rank.stage = hang.get("stage") or rank.stage
+    rank.moved_us = hang["moved_us"] or rank.moved_us
+    rank.collective = hang["collective"]
     rank.groups = {
         str(g.get("group")): (_integer(g.get("enqueued")), _integer(g.get("completed")))
-        for g in told["groups"]
+        for g in hang["groups"]
     }
-    rank.open_file = told.get("open_file")
+    rank.open_file = hang.get("open_file")
     if rank.exception is None:
-        rank.where = told.get("where") or rank.where
-    rank.process = seen_process(told)
-    rank.workers = [seen_process(w) for w in told["workers"]]
+        rank.where = hang.get("where") or rank.where
+    rank.process = seen_process(hang)
+    rank.workers = [seen_process(w) for w in hang["workers"]]
 
 
 def _look_now(rank: RankEvidence) -> None:
@@ -455,15 +453,15 @@ def _children(pid: int) -> Iterable[int]:
     return sorted(found)
 
 
-def _take_error(evidence: Evidence, number: int, told: dict[str, Any]) -> None:
+def _take_error(evidence: Evidence, number: int, error: dict[str, Any]) -> None:
     rank = next((r for r in evidence.ranks if r.rank == number), None)
     if rank is None:
         return
     rank.sources.append("TorchElastic")
-    rank.exception_text = rank.exception_text or told["text"]
-    rank.exception = rank.exception or told["exception"]
-    if rank.exception_us is None and told["time_us"]:
-        rank.exception_us = rank.gone_us = told["time_us"]
+    rank.exception_text = rank.exception_text or error["text"]
+    rank.exception = rank.exception or error["exception"]
+    if rank.exception_us is None and error["time_us"]:
+        rank.exception_us = rank.gone_us = error["time_us"]
 
 
 def _take_dump(evidence: Evidence, number: int, dump: dict[str, Any]) -> None:

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["elastic_errors", "flight_recorder_dumps"]
-
 _LARGEST = 256 << 20
 # <log dir>/<run>/attempt_<n>/<local rank>/error.json
 _ERROR = re.compile(r"(?:attempt_(\d+)/)?(\d+)/error\.json$")
@@ -29,10 +27,10 @@ def elastic_errors(directory: Path) -> dict[int, dict[str, Any]]:
         if match is None:
             continue
         attempt, rank = int(match[1] or 0), int(match[2])
-        told = _error(path)
-        if told is not None and attempt >= found.get(rank, (-1,))[0]:
-            found[rank] = attempt, told
-    return {rank: told for rank, (_, told) in found.items()}
+        error = _error(path)
+        if error is not None and attempt >= found.get(rank, (-1,))[0]:
+            found[rank] = attempt, error
+    return {rank: error for rank, (_, error) in found.items()}
 
 
 def _error(path: Path) -> dict[str, Any] | None:

@@ -9,8 +9,6 @@ from typing import Any
 
 from dftracer.postmortem.verdict import Verdict, since_text, tree_of
 
-__all__ = ["html_page", "lines"]
-
 _MOST_ROWS = 16
 _MOST_LINES = 60
 _COLUMNS = ("rank", "state", "step", "stage", "since", "where", "what")
@@ -19,12 +17,12 @@ _COLUMNS = ("rank", "state", "step", "stage", "since", "where", "what")
 def _rows(verdict: Verdict, most: int | None) -> tuple[list[list[str]], int]:
     """The ranks as a table, those first that the verdict is about; and how many are left out."""
     evidence = verdict.evidence
-    told = {row["rank"]: row for row in verdict.to_json()["ranks"]}
+    by_rank = {row["rank"]: row for row in verdict.to_json()["ranks"]}
     ranks = sorted(evidence.ranks, key=lambda r: (r.rank != verdict.rank, r.collective is not None, r.rank))
     shown = ranks if most is None else ranks[:most]
     rows = []
     for r in shown:
-        row = told[r.rank]
+        row = by_rank[r.rank]
         rows.append(
             [
                 str(r.rank),

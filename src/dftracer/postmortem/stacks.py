@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Process", "Thread", "Tree", "is_the_users", "rank_set", "seen_process", "shown_frames"]
-
 _FRAME = re.compile(r"(.*):(\d+) (.*)$", re.DOTALL)
 _LIBRARIES = tuple(
     f"{each}/" for each in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")} if each
@@ -117,10 +115,10 @@ def place_of(frame: tuple[str, int, str]) -> str:
     return f"{os.path.basename(frame[0])}:{frame[1]} {frame[2]}"
 
 
-def seen_process(told: dict[str, Any]) -> Process:
+def seen_process(record: dict[str, Any]) -> Process:
     """From the JSON of a hang file, of one of its workers, or of `_core.stacks_of`."""
     threads = []
-    for each in told.get("threads") or ():
+    for each in record.get("threads") or ():
         frames = [(m[1], int(m[2]), m[3]) for m in map(_FRAME.match, each.get("frames") or ()) if m]
         threads.append(
             Thread(
@@ -132,11 +130,11 @@ def seen_process(told: dict[str, Any]) -> Process:
                 frames,
             )
         )
-    main = next((t for t in threads if t.tid == told.get("pid")), None)
-    state = str(told.get("state") or "?")
+    main = next((t for t in threads if t.tid == record.get("pid")), None)
+    state = str(record.get("state") or "?")
     if len(state) > 1:  # of a hang file: in words
         state = main.state if main is not None else "?"
-    return Process(int(told.get("pid") or -1), str(told.get("name") or ""), state, threads)
+    return Process(int(record.get("pid") or -1), str(record.get("name") or ""), state, threads)
 
 
 def shown_frames(frames: list[tuple[str, int, str]]) -> list[str]:

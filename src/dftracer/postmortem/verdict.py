@@ -12,8 +12,6 @@ from dftracer._text import bytes_text, plural, seconds_text
 from dftracer.postmortem.evidence import Evidence, RankEvidence
 from dftracer.postmortem.stacks import Process, Tree, rank_set, shown_frames
 
-__all__ = ["FINE", "Verdict", "judge"]
-
 FINE = ("running", "ended")
 
 _MOVING_S = 30.0  # without a hang file: so long a rank may be silent before it is taken to stand still
@@ -192,10 +190,10 @@ def _is_hang(evidence: Evidence) -> bool:
             continue
         if _ended_well(r) and all(x.collective is None for x in hung):  # nobody waits for it
             continue
-        told = r.exit_code is not None or r.signal or r.exception
+        ended = r.exit_code is not None or r.signal or r.exception
         noticed = max(x.hang["written_us"] or 0 for x in hung if x.hang is not None)
         # It went before the others noticed: they wait for a rank that is no more.
-        if r.hang is None and told and not _is_consequence(r) and r.gone_us <= noticed:
+        if r.hang is None and ended and not _is_consequence(r) and r.gone_us <= noticed:
             return False
         if r.gone_us < since:
             return False
@@ -453,11 +451,11 @@ def _early_exit(evidence: Evidence, gone: list[RankEvidence], bad: list[RankEvid
 
 
 def _kind_left(r: RankEvidence, evidence: Evidence) -> str:
-    said = f"{r.exception or ''} {r.exception_text}"
+    text = f"{r.exception or ''} {r.exception_text}"
     if r.exception is not None and r.signal is None:
-        if _MEMORY.search(said):
+        if _MEMORY.search(text):
             return "memory"
-        return "worker" if _WORKER.search(said) else "exception"
+        return "worker" if _WORKER.search(text) else "exception"
     if r.signal is not None:
         if r.signal == "SIGKILL" and evidence.out_of_memory:
             return "memory"
@@ -525,7 +523,7 @@ def _what_the_others_did(others: list[RankEvidence]) -> str:
 
 
 def _standing(evidence: Evidence) -> Verdict | None:
-    """Ranks that have been silent for long, without a watch that would have said so."""
+    """Ranks that have been silent for long, without a watch that would have reported it."""
     still = [r for r in evidence.alive if _standing_still(r, evidence)]
     if not still or len(still) < len(evidence.alive):
         return None

@@ -164,7 +164,7 @@ def notes(a: Analysis) -> list[str]:
 
 
 def ended_words(a: Analysis) -> str | None:
-    """How the run ended, if that needs to be said."""
+    """How the run ended, where that is worth a line."""
     return a.ended.words(len(a.job.ranks))
 
 

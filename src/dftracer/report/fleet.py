@@ -16,8 +16,6 @@ from dftracer._text import Column, plural, seconds_text
 from dftracer.analyze.fleet import Fleet, SlowGroup
 from dftracer.report.jobs import page
 
-__all__ = ["GROUP_COLUMNS", "RANK_COLUMNS", "STEP_COLUMNS", "fleet_lines", "fleet_page", "short_ranks"]
-
 # Cells of the heat map in the page: more ranks or steps share one, which shows the worst of them.
 _MOST_ROWS, _MOST_COLUMNS = 2500, 1600
 _ZERO: Final = 55  # the value of a cell at the median; one step is 1 % of a step's time, 0: no such step
@@ -178,14 +176,14 @@ def fleet_page(fleet: Fleet, title: str) -> str:
         "step_s": [round(s / 1e6, 6) for s in fleet.step_us.tolist()],
     }
     first, *more = fleet_lines(fleet)
-    said = "".join(f"<p>{escape(line)}</p>" for line in more)
+    rest = "".join(f"<p>{escape(line)}</p>" for line in more)
     cell = (
         f"One cell is {plural(data['rank_block'], 'rank')} and {plural(data['step_block'], 'step')}"
         if data["rank_block"] * data["step_block"] > 1
         else "One cell is one rank in one step"
     )
     body = (
-        f"<section><h2>{escape(first)}</h2>{said}</section>\n"
+        f"<section><h2>{escape(first)}</h2>{rest}</section>\n"
         "<section><h2>Ranks and steps</h2>"
         f'<p class="note">{cell}: how far its time, without waiting for others, was from the median rank.'
         " Orange to red is slower, blue is faster; of cells that share a pixel the slowest is shown."

@@ -17,8 +17,6 @@ from dftracer.torch.hang import CHECKPOINT
 from dftracer.torch.patches import Patches, out_of_sight, safely
 from dftracer.torch.worker import in_worker
 
-__all__ = ["CALLS", "install"]
-
 # Module -> function -> (event, position and name of the parameter that says where).
 CALLS: dict[str, dict[str, tuple[Word, int, str]]] = {
     "torch": {"save": (CAPTURE, 1, "f"), "load": (RESTART, 0, "f")},

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["CATEGORY", "PHASES", "DeviceEvents", "name_devices", "watch"]
-
 CATEGORY = "device_time"
 # In the order of native/module/boundary.hpp; a boundary's code is twice this, plus one at the end of a phase.
 PHASES = ("", "fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")

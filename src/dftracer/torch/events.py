@@ -5,27 +5,6 @@ from __future__ import annotations
 from dftracer import _core
 from dftracer.python import ai
 
-__all__ = [
-    "AHEAD",
-    "BACKWARD",
-    "BLOCK",
-    "CAPTURE",
-    "COLLATE",
-    "EPOCH",
-    "EVALUATE",
-    "FETCH",
-    "FORWARD",
-    "ITEM",
-    "PREPROCESS",
-    "RESTART",
-    "STEP",
-    "TRAIN",
-    "TRANSFER",
-    "Word",
-    "begin_anew",
-    "now",
-]
-
 now = _core.time_ns
 Word = _core.Word
 

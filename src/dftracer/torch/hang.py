@@ -31,6 +31,7 @@ _SIZES = {
     "ComplexDouble": 16,
 }
 _registered = False
+_by_hand: Patches | None = None
 
 
 def install(torch: ModuleType, patches: Patches) -> None:
@@ -47,6 +48,32 @@ def install(torch: ModuleType, patches: Patches) -> None:
     distributed: Any = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available():
         patches.around(distributed.distributed_c10d, "init_process_group", _joining)
+
+
+def install_by_hand(groups: ModuleType) -> None:
+    """Watch a program that is annotated by hand, from the moment it joins a group.
+
+    `groups` is torch.distributed.distributed_c10d. Nothing else of torch is observed: whether the program
+    moves is seen from what it records.
+    """
+    global _by_hand  # noqa: PLW0603 - one per process
+    if _by_hand is not None or _is_interactive():
+        return
+    _by_hand = Patches()
+    _core.watch_hangs(_session.SETTINGS.hang_s, describe, False, True)
+    _by_hand.later(lambda: _core.watch_hangs(0, describe, False))
+    _by_hand.around(groups, "init_process_group", _joining)
+    before_finalize(_leave)
+    if groups.is_initialized():
+        _joined()
+
+
+def _leave() -> None:
+    global _by_hand  # noqa: PLW0603
+    _core.leave_hangs()
+    if _by_hand is not None:
+        _by_hand.take_back()
+        _by_hand = None
 
 
 def _joining(original: Callable[..., Any]) -> Callable[..., Any]:

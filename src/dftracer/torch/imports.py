@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     Met: TypeAlias = Callable[[ModuleType], None]
 
-__all__ = ["forget", "half_made", "when_imported"]
-
 _awaited: dict[str, list[Met]] = {}
 
 

@@ -57,8 +57,8 @@ _LINE_OF: Final = {
 }
 LINE_OF_STAGE: Final = {s: _LINE_OF[s] for s in STAGES}
 
-# Where the device's backlog decides: while the host launches, waits for data, copies or saves, or does what
-# nobody can say. The program's own code stays its own, even if the device works meanwhile.
+# Where the device's backlog decides: while the host launches, waits for data, copies or saves, or does
+# something unknown. The program's own code stays its own, even if the device works meanwhile.
 _DECIDED: Final = frozenset(
     STAGE_INDEX[s] for s in (*INPUT_STAGES, *COMPUTE_STAGES, "transfer", "checkpoint", "unexplained")
 )

@@ -288,7 +288,7 @@ class MarkTables:
     def count_done(self, steps: StepTable, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
         """The same checkpoints, with how many steps had been finished before each.
 
-        A step that has been updated is done, even if its loop has not come round yet.
+        A step is done once its update was made, even if its loop has not fetched the next batch.
         """
         updates = self.spans("compute_step")
         ends = np.sort(updates[1] if updates[1].size else self.spans("learn")[1])

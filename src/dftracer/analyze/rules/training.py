@@ -495,11 +495,20 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
         return
     share = late.late / max(1, late.steps)
     how = "chronically" if late.chronic else "occasionally"
-    yield c.finding(
-        "straggler_rank",
+    title = (
         f"Rank {late.rank.number} spends {short(late.own_s)} in {stage_words(late.stage)}, the median rank"
         f" {short(late.median_s)}, {how} (in {100 * share:.0f} % of the steps); the others lose"
-        f" {short(late.all_lost_s)} waiting for it.",
+        f" {short(late.all_lost_s)} waiting for it."
+    )
+    alone = late.stage == "checkpoint" and late.median_s < late.own_s / 10
+    if alone:
+        title = (
+            f"Rank {late.rank.number} is checkpointing while the others wait: {short(late.own_s)} at a time,"
+            f" in {100 * share:.0f} % of the steps; the others lose {short(late.all_lost_s)} waiting for it."
+        )
+    found = c.finding(
+        "straggler_rank",
+        title,
         late.lost_s,
         confidence(late.steps) * (0.9 if late.chronic or late.late >= 3 else 0.7),
         evidence={
@@ -516,6 +525,9 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
         },
         advice=advise(straggler_kind(late.stage), case_of(c.job, late.rank)),
     )
+    if alone:  # the time of its checkpoints and the waiting for them are one thing
+        found.line = "checkpoint"
+    yield found
 
 
 def ranks_in_turn(c: Context) -> Iterator[Finding]:
