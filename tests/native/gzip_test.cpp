@@ -49,25 +49,24 @@ std::string event(std::mt19937& draw, unsigned id) {
 
 // What a program does with one file: the same path in every line, the names in turns.
 std::string calls(std::mt19937& draw, unsigned id) {
-  static constexpr const char* kLines[] = {
-      "\"name\":\"open\"|\"flags\":524288,\"mode\":0,\"ret\":%u",
-      "\"name\":\"fstat\"|\"ret\":0",
-      "\"name\":\"lseek\"|\"offset\":0,\"whence\":1,\"ret\":0",
-      "\"name\":\"read\"|\"count\":4096,\"ret\":%u",
-      "\"name\":\"close\"|\"ret\":0",
+  char hash[17];
+  snprintf(hash, sizeof hash, "%08x%08x", unsigned(draw()), unsigned(draw()));
+  std::string size = std::to_string(draw() % 500);
+  const std::string names_and_args[][2] = {
+      {"open", "\"flags\":524288,\"mode\":0,\"ret\":" + size},
+      {"fstat", "\"ret\":0"},
+      {"lseek", "\"offset\":0,\"whence\":1,\"ret\":0"},
+      {"read", "\"count\":4096,\"ret\":" + size},
+      {"close", "\"ret\":0"},
   };
   std::string text;
-  unsigned long long file = (static_cast<unsigned long long>(draw()) << 32) | draw();
-  unsigned size = unsigned(draw() % 500);
-  for (const char* each : kLines) {
-    char args[128], line[320];
-    std::string_view parts = each;
-    size_t bar = parts.find('|');
-    snprintf(args, sizeof args, each + bar + 1, size);
-    snprintf(line, sizeof line,
-             "{\"id\":%u,%.*s,\"cat\":\"POSIX\",\"pid\":77,\"tid\":77,\"ts\":17531232%08u,\"dur\":%u,\"ph\":\"X\","
-             "\"args\":{\"hhash\":\"2a702c695247d487\",\"p_idx\":-1,\"fhash\":\"%016llx\",%s,\"level\":1}}\n",
-             id, int(bar), each, id * 23 + unsigned(draw() % 9), unsigned(draw() % 4), file, args);
+  for (const auto& [name, args] : names_and_args) {
+    char line[320];
+    snprintf(
+        line, sizeof line,
+        "{\"id\":%u,\"name\":\"%s\",\"cat\":\"POSIX\",\"pid\":77,\"tid\":77,\"ts\":17531232%08u,\"dur\":%u,\"ph\":\"X\","
+        "\"args\":{\"hhash\":\"2a702c695247d487\",\"p_idx\":-1,\"fhash\":\"%s\",%s,\"level\":1}}\n",
+        id, name.c_str(), id * 23 + unsigned(draw() % 9), unsigned(draw() % 4), hash, args.c_str());
     text += line;
     ++id;
   }
