@@ -183,10 +183,33 @@ class RuleParser {
     return double(field == "ts" ? e.ts_us : e.dur_us);
   }
   static std::optional<double> to_number(const std::string& text) {
+    // By hand: the C++ library's way needs libm, and C's the program's locale.
+    std::string_view left = text;
+    bool negative = left.starts_with('-');
+    if (negative) left.remove_prefix(1);
+    int exponent = 0;
+    if (size_t e = left.find_first_of("eE"); e != left.npos) {
+      const char* stop = left.data() + left.size();
+      auto [end, problem] = std::from_chars(left.data() + e + 1, stop, exponent);
+      if (problem != std::errc() || end != stop || exponent < -300 || exponent > 300) return {};
+      left = left.substr(0, e);
+    }
     double v = 0;
-    auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), v);
-    if (problem != std::errc() || end != text.data() + text.size()) return {};
-    return v;
+    bool any = false, fraction = false;
+    for (char c : left) {
+      if (c == '.' && !fraction) {
+        fraction = true;
+        continue;
+      }
+      if (c < '0' || c > '9') return {};
+      any = true;
+      v = 10 * v + (c - '0');
+      exponent -= fraction;
+    }
+    if (!any) return {};
+    for (; exponent > 0; --exponent) v *= 10;
+    for (; exponent < 0; ++exponent) v /= 10;
+    return negative ? -v : v;
   }
 
   std::string_view left_;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdio>
 
 #include "record/descriptors.hpp"
@@ -41,7 +40,9 @@ bool StepWatch::slower_than_before(size_t recent) const {
       wins += now > then ? 1.0 : now == then ? 0.5 : 0.0;
     }
   double n = double(recent), m = double(before);
-  if (wins / (n * m) - 0.5 < kSurprise * std::sqrt((n + m + 1) / (12 * n * m))) return false;
+  // Squares instead of a root: short processes pay for every library, and nothing else here needs libm.
+  double excess = wins / (n * m) - 0.5;
+  if (excess < 0 || excess * excess < kSurprise * kSurprise * (n + m + 1) / (12 * n * m)) return false;
   int64_t now[kBefore], then[kBefore];
   for (size_t i = 0; i < recent; ++i) now[i] = at(i);
   for (size_t j = 0; j < before; ++j) then[j] = at(recent + j);

@@ -363,11 +363,13 @@ def test_everything_observed_is_what_it_was(tmp_path: Path) -> None:
     program = textwrap.dedent(WALK) + textwrap.dedent("""
         from dftracer import auto, collect, hooks
         from dftracer.collect._windows import Foreign
+        from dftracer.torch import hang
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         foreign = Foreign(torch, lambda reason: None)
 
         def on():
+            hang.install_by_hand(torch.distributed.distributed_c10d)  # until finalize()
             assert auto.install()
             hooks.install()
             foreign.watch()
@@ -378,6 +380,7 @@ def test_everything_observed_is_what_it_was(tmp_path: Path) -> None:
             foreign.unwatch()
             hooks.uninstall()
             auto.uninstall()
+            hang._leave()
 
         on()
         things = found()

@@ -102,6 +102,7 @@ def test_a_killed_process_loses_no_call(traced: Callable[..., Run]) -> None:
     [
         ("inclusion:\n  - \"cat == 'posix'\"\nexclusion:\n  - \"name LIKE '%read'\"\n", "close", "pread"),
         ("inclusion:\n- name IN {pread, close} AND NOT dur > 100000000\n", "pread", "stat"),
+        ("inclusion:\n- name IN {pread, close} AND NOT dur > 1e8 AND dur > -0.5\n", "pread", "stat"),
         (
             "# all that is short\ninclusion:\n  - \"(dur < 0 OR name == 'forward')\"\nexclusion: []\n",
             "forward",
@@ -129,6 +130,7 @@ def test_rules_choose(
         (None, "it cannot be read"),
         ('inclusion:\n  - "size > 3"\n', "line 2: 'size' is none of cat, name, ts, dur"),
         ('inclusion:\n  - "dur < many"\n', "line 2: 'many' is not a number"),
+        ('inclusion:\n  - "dur < 1.2.3"\n', "line 2: '1.2.3' is not a number"),
         ("rules: 3\n", "line 1: neither a list"),
         ("exclusion:\n  - dur > 3\n", "it includes nothing"),
     ],

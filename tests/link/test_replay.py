@@ -71,12 +71,16 @@ def gathering(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("gather") / "out", "--layers", "1", "--gather", "300000")
 
 
-@pytest.mark.parametrize("which", ["h200", "recorded", "overlapping", "gathering"])
+# On a busy machine a rank loses its CPU between two operators, which no node accounts for.
+ALONE = [pytest.param(which, marks=pytest.mark.alone) for which in ("recorded", "overlapping", "gathering")]
+
+
+@pytest.mark.parametrize("which", ["h200", *ALONE])
 def test_replay(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """No path is longer than the run was, and the replay within 5 % of it."""
     for nodes in linked(request.getfixturevalue(which), tmp_path):
         wall = wall_us(nodes)
-        assert longest_us(nodes) <= wall
+        assert longest_us(nodes) <= wall + len(nodes) / 2  # nodes have whole microseconds
         assert 0.95 * wall <= replayed_us(nodes) <= 1.05 * wall
 
 
