@@ -37,7 +37,7 @@ $(VENV)/.torch: $(BIN)/python
 
 # The native tests need little, so they begin while Python's packages are being installed.
 test: $(VENV)/.cmake
-	@$(MAKE) --no-print-directory -j2 python-test native-test
+	@$(MAKE) --no-print-directory -j3 python-test native-test lint
 	$(BIN)/python tests/twice.py -m "alone and not thorough"
 
 # And what takes too long for every change: all of clang-tidy, the site, damaged input and I/O for minutes on end.
@@ -46,7 +46,7 @@ test-all: test build/native/.tested tidy docs fuzz
 	$(BIN)/python -m bench.io.soak --minutes $(MINUTES)
 
 # All but the tests that measure times: they stand the native tests beside them.
-python-test: $(VENV)/.installed $(VENV)/.system lint
+python-test: $(VENV)/.installed $(VENV)/.system
 	$(BIN)/python tests/twice.py -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder -m "not alone and not mirror and not thorough"
 
 # What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for

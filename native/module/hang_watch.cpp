@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,6 +27,7 @@
 #include "record/names.hpp"
 #include "record/progress.hpp"
 #include "record/quiet_writes.hpp"
+#include "session/quiet_thread.hpp"
 #include "session/session.hpp"
 #include "write/black_box.hpp"
 
@@ -56,19 +56,7 @@ int64_t processor_time() {
 }
 
 bool start_thread(void* (*run)(void*), void* with, size_t stack) {
-  // Signals of the program are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_attr_setstacksize(&attributes, stack);
-  pthread_t thread;
-  bool started = pthread_create(&thread, &attributes, run, with) == 0;
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  return start_quiet_thread(run, with, Joined::kNever, nullptr, stack) == 0;
 }
 
 // Asking torch --------------------------------------------------------------------------------------------------------

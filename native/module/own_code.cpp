@@ -1,7 +1,5 @@
 #include "module/own_code.hpp"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,6 +10,7 @@
 #include "format/json.hpp"
 #include "module/stack_reader.hpp"
 #include "record/engine.hpp"
+#include "session/quiet_thread.hpp"
 #include "session/session.hpp"
 
 namespace dft::py {
@@ -108,17 +107,7 @@ void* sample(void*) {
 void begin_sampling() {
   pid_t me = getpid();
   if (g_sampler_of.exchange(me) == me) return;
-  // Signals of the program are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  if (pthread_create(&thread, &attributes, sample, nullptr) != 0) g_sampler_of = 0;
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (start_quiet_thread(sample, nullptr, Joined::kNever) != 0) g_sampler_of = 0;
 }
 
 // sample_own_code(prefixes): files below these are not the program's own.

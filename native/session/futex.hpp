@@ -1,8 +1,7 @@
-// Sleeping on a word of memory and waking sleepers, and waiting for a thread to end.
+// Sleeping on a word of memory, and waking sleepers.
 #pragma once
 
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,15 +22,6 @@ inline void futex_wake(std::atomic<uint32_t>* word, uint32_t sleepers) { futex(w
 inline void futex_wait(std::atomic<uint32_t>* word, uint32_t value, uint64_t timeout_ms) {
   timespec t{time_t(timeout_ms / 1000), long(timeout_ms % 1000) * 1000000};
   futex(word, FUTEX_WAIT, value, timeout_ms ? &t : nullptr);
-}
-
-inline bool join_within(pthread_t thread, uint64_t ms) {
-  timespec deadline;
-  syscall(SYS_clock_gettime, CLOCK_REALTIME, &deadline);  // the kernel's, whatever the program is told
-  uint64_t ns = uint64_t(deadline.tv_nsec) + ms % 1000 * 1000000;
-  deadline.tv_sec += time_t(ms / 1000 + ns / 1000000000);
-  deadline.tv_nsec = long(ns % 1000000000);
-  return pthread_timedjoin_np(thread, nullptr, &deadline) == 0;
 }
 
 }  // namespace dft

@@ -1,6 +1,5 @@
 #include "session/gpu_thread.hpp"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <new>
@@ -8,6 +7,7 @@
 #include "intercept/io_record.hpp"
 #include "record/clock.hpp"
 #include "session/futex.hpp"
+#include "session/quiet_thread.hpp"
 
 namespace dft {
 namespace {
@@ -55,11 +55,7 @@ void GpuThread::start() {
   if (running_) return;
   if (!shared_) shared_ = new Shared;
   shared_->stop.store(0);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  running_ = pthread_create(&thread_, nullptr, run, shared_) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  running_ = start_quiet_thread(run, shared_, Joined::kLater, &thread_) == 0;
 }
 
 void GpuThread::stop() {

@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/membarrier.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,6 +9,7 @@
 #include "intercept/io_record.hpp"
 #include "record/descriptors.hpp"
 #include "record/sanitizer.hpp"
+#include "session/quiet_thread.hpp"
 
 namespace dft {
 namespace {
@@ -34,19 +33,7 @@ bool one_thread() {
   return stat("/proc/self/task", &st) == 0 && st.st_nlink == 3;  // itself, its parent, and one thread
 }
 
-bool prepare_aside() {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attr;
-  pthread_attr_init(&attr);
-  pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  bool begun = pthread_create(&thread, &attr, prepare, nullptr) == 0;
-  pthread_attr_destroy(&attr);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return begun;
-}
+bool prepare_aside() { return start_quiet_thread(prepare, nullptr, Joined::kNever) == 0; }
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 #include "session/writer_thread.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "record/descriptors.hpp"
 #include "record/sanitizer.hpp"
 #include "session/futex.hpp"
+#include "session/quiet_thread.hpp"
 #include "session/threads.hpp"
 
 namespace dft {
@@ -312,16 +312,8 @@ bool start_writer_thread(Session* s) {
   // shell rearranges its low descriptors, and briefly occupy one of them.
   if (s->begun_for_io && !can_have_own_descriptors()) s->writer.ensure_open();
   s->rings.reserve_rest();
-  // No signal of the program is ever delivered to our thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attr;
-  pthread_attr_init(&attr);
-  pthread_attr_setstacksize(&attr, 512 * 1024);
-  int rc = pthread_create(&s->thread, &attr, writer_main, s);
-  pthread_attr_destroy(&attr);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  constexpr size_t kStack = 512 * 1024;
+  int rc = start_quiet_thread(writer_main, s, Joined::kLater, &s->thread, kStack);
   if (rc != 0) {
     warn_once("cannot start the writer thread; events are kept in memory while they fit");
     s->thread_due_ns.store(monotonic_ns() + kAloneNs);

@@ -1,0 +1,43 @@
+// Threads of ours in the program: no signal of the program is ever delivered to one.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+
+namespace dft {
+
+enum class Joined { kNever, kLater };
+
+// The error of pthread_create(). A stack of 0 has the usual size; `thread` may be null if it is never joined.
+inline int start_quiet_thread(void* (*run)(void*), void* with, Joined joined, pthread_t* thread = nullptr,
+                              size_t stack = 0) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  if (joined == Joined::kNever) pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  if (stack) pthread_attr_setstacksize(&attributes, stack);
+  pthread_t own;
+  int error = pthread_create(thread ? thread : &own, &attributes, run, with);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return error;
+}
+
+inline bool join_within(pthread_t thread, uint64_t ms) {
+  timespec deadline;
+  syscall(SYS_clock_gettime, CLOCK_REALTIME, &deadline);  // the kernel's, whatever the program is told
+  uint64_t ns = uint64_t(deadline.tv_nsec) + ms % 1000 * 1000000;
+  deadline.tv_sec += time_t(ms / 1000 + ns / 1000000000);
+  deadline.tv_nsec = long(ns % 1000000000);
+  return pthread_timedjoin_np(thread, nullptr, &deadline) == 0;
+}
+
+}  // namespace dft
