@@ -361,7 +361,8 @@ def test_torch_to_everything(tmp_path: Path) -> None:
     with _collector() as (port, received):
         targets = f"textfile:{tmp_path}/d/,tensorboard:{tmp_path}/tb,otlp:http://127.0.0.1:{port}"
         done = _run(tmp_path, TORCH, targets, DFTRACER_AUTO="torch", DFTRACER_RUN_NAME="numbers")
-    assert done.stderr == ""
+    # requests hides this warning of urllib3's, unless another thread restores its filters at that moment.
+    assert [line for line in done.stderr.splitlines() if "Dependency" not in line and "warn(" not in line] == []
     (file,) = (tmp_path / "d").iterdir()
     values = _values(file.read_text())
     _check_figures(values, 10)

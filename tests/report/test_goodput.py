@@ -243,7 +243,7 @@ for _ in ai.dataloader.fetch.iter(range(step, 40)):
     with ai.data.item:
         pass
     with ai.compute.forward:
-        time.sleep(0.004)
+        time.sleep(0.02)  # so that it records for longer than a process without a thread of ours
     step += 1
     if step == 10:
         with ai.checkpoint.capture:
