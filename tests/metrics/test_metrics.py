@@ -362,7 +362,9 @@ def test_torch_to_everything(tmp_path: Path) -> None:
         targets = f"textfile:{tmp_path}/d/,tensorboard:{tmp_path}/tb,otlp:http://127.0.0.1:{port}"
         done = _run(tmp_path, TORCH, targets, DFTRACER_AUTO="torch", DFTRACER_RUN_NAME="numbers")
     # requests hides this warning of urllib3's, unless another thread restores its filters at that moment.
-    assert [line for line in done.stderr.splitlines() if "Dependency" not in line and "warn(" not in line] == []
+    assert [
+        line for line in done.stderr.splitlines() if "Dependency" not in line and "warn(" not in line
+    ] == []
     (file,) = (tmp_path / "d").iterdir()
     values = _values(file.read_text())
     _check_figures(values, 10)
