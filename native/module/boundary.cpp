@@ -1,22 +1,24 @@
 #include "module/boundary.hpp"
 
-#include <limits>
-
 namespace dft::py {
 
 namespace {
 
-constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 PyObject* g_hook = nullptr;
 
 }  // namespace
 
-int64_t g_boundaries_unsaid = kAll;
-PyObject* g_subscribers[kBoundaries];
+Relaxed<int64_t> g_boundaries_unsaid = kNobodyIsTold;
+Relaxed<PyObject*> g_subscribers[kBoundaries];
 
 void tell_subscriber(Boundary boundary, bool begins, PyObject* what) {
   KeepError keep;
-  Ref told(new_ref(g_subscribers[size_t(boundary)]));
+  Ref told;
+  {
+    Section section(module_state());
+    told = Ref(Py_XNewRef(g_subscribers[size_t(boundary)]));
+  }
+  if (!told) return;
   Ref done(PyObject_CallFunctionObjArgs(told.get(), begins ? Py_True : Py_False, what, nullptr));
   if (!done) PyErr_WriteUnraisable(told.get());  // they handle their own errors
 }
@@ -29,9 +31,9 @@ PyObject* subscribe(PyObject*, PyObject* args) {
     PyErr_SetString(PyExc_ValueError, "no such boundary");
     return nullptr;
   }
-  PyObject* old = g_subscribers[what];
+  Section section(module_state());
+  Ref old(g_subscribers[what]);
   g_subscribers[what] = told == Py_None ? nullptr : new_ref(told);
-  Py_XDECREF(old);
   Py_RETURN_NONE;
 }
 
@@ -49,15 +51,16 @@ Phase phase_of(std::string_view cat, std::string_view name) {
 }
 
 void tell_boundary(Phase phase, bool begins) {
-  g_boundaries_unsaid = g_hook ? 0 : kAll;
-  if (!g_hook || phase == kNoPhase) return;
   KeepError keep;
-  Ref hook(new_ref(g_hook));
+  Ref hook = shared(g_hook);
+  g_boundaries_unsaid = hook ? 0 : kNobodyIsTold;
+  if (!hook || phase == kNoPhase) return;
   Ref code(PyLong_FromLong(2 * long(phase) + (begins ? 0 : 1)));
   Ref done(code ? PyObject_CallOneArg(hook.get(), code.get()) : nullptr);
   if (done) return;
   // The hook handles its own errors; anything that still gets here must not reach the program repeatedly.
   PyErr_WriteUnraisable(hook.get());
+  Section section(module_state());
   Py_CLEAR(g_hook);
 }
 
@@ -65,10 +68,10 @@ PyObject* set_boundary_hook(PyObject*, PyObject* args) {
   PyObject* callable;
   unsigned unsaid = 0;
   if (!PyArg_ParseTuple(args, "O|I", &callable, &unsaid)) return nullptr;
-  PyObject* old = g_hook;
+  Section section(module_state());
+  Ref old(g_hook);
   g_hook = callable == Py_None ? nullptr : new_ref(callable);
-  g_boundaries_unsaid = g_hook ? unsaid : kAll;
-  Py_XDECREF(old);
+  g_boundaries_unsaid = g_hook ? unsaid : kNobodyIsTold;
   Py_RETURN_NONE;
 }
 

@@ -15,6 +15,7 @@ std::string_view view_of(PyObject* text) {
 }
 
 bool ask_twins(Word* w) {
+  Section section(reinterpret_cast<PyObject*>(w));
   uint64_t begun = 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(w->twins); ++i)
     begun += reinterpret_cast<Node*>(PyTuple_GET_ITEM(w->twins, i))->uses;
@@ -112,7 +113,10 @@ bool all_nodes(PyObject* twins) {
   return true;
 }
 
-PyObject* word_twins(PyObject* self, void*) { return new_ref(word_of(self)->twins); }
+PyObject* word_twins(PyObject* self, void*) {
+  Section section(self);
+  return new_ref(word_of(self)->twins);
+}
 
 int word_set_twins(PyObject* self, PyObject* twins, void*) {
   if (!twins || !PyTuple_Check(twins)) {
@@ -120,6 +124,7 @@ int word_set_twins(PyObject* self, PyObject* twins, void*) {
     return -1;
   }
   if (!all_nodes(twins)) return -1;
+  Section section(self);
   Py_SETREF(word_of(self)->twins, new_ref(twins));
   return 0;
 }

@@ -18,7 +18,7 @@ struct Word {
   PyObject* twins;   // a tuple of nodes
   uint64_t seen;     // how often they had been entered when this was last checked
   Phase phase;
-  bool silent;
+  Relaxed<bool> silent;
 };
 
 extern PyTypeObject g_word_type;
