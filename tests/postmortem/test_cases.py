@@ -152,7 +152,7 @@ HEALTHY_S = os.environ.get("DFTRACER_TEST_HEALTHY_S", "3600")
 @pytest.mark.thorough
 @pytest.mark.timeout(int(HEALTHY_S) + 600)
 def test_no_alarm_in_a_job_that_is_well(tmp_path: Path) -> None:
-    """An hour of steps, evaluations, checkpoints and compilations, or as DFTRACER_TEST_HEALTHY_S says, in s."""
+    """An hour (DFTRACER_TEST_HEALTHY_S) of steps, evaluations, checkpoints and compilations."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(tmp_path / "traces"), "--"),
