@@ -145,8 +145,8 @@ def test_a_file_that_was_renamed_is_not_sent_again(tmp_path: Path, monkeypatch: 
     assert Shipper(here, "memory://bucket/job").sweep(ended=True)
     for file in (whole, half):
         file.rename(file.with_name(f"aside-{file.name}"))
-    with half.with_name(f"aside-{half.name}").open("r+b") as file:
-        file.write(all_of_it)
+    with half.with_name(f"aside-{half.name}").open("r+b") as grown:
+        grown.write(all_of_it)
     training_run(tmp_path / "other", events=3000)
     for file, other in zip((whole, half), find_files([tmp_path / "other"]), strict=False):
         file.write_bytes(other.read_bytes())
