@@ -37,9 +37,8 @@ from dftracer.analyze.say.verdict import Head, head
 from dftracer.format.files import find_rows, find_traces, is_rows_name, part_of
 from dftracer.format.members import member_spans
 from dftracer.load.files import NoTraces, here, recover
-from dftracer.load.process import ProcessInfo
+from dftracer.load.process import ProcessInfo, Run, run_identity
 from dftracer.load.rows import RowFile
-from dftracer.load.runs import Run, run_identity
 from dftracer.load.trace import Filter, Trace
 
 # Files at least twice this size are read by several tasks: about 2 M events, or a second of work, each.

@@ -87,8 +87,7 @@ dftracer compare a1 a2 a3 -- b1 b2 b3              # the spread between equal ru
 
 def _two_newest(args: argparse.Namespace) -> list[str]:
     """The newest run, and the one before it that ran the same command."""
-    from dftracer.load.process import processes_of
-    from dftracer.load.runs import find_runs
+    from dftracer.load.process import find_runs, processes_of
 
     folders = newest_folders()
     commands: dict[Path, object] = {}
@@ -133,7 +132,7 @@ def _open_side(args: argparse.Namespace, path: str) -> Side:
     """One run; a trace is analysed, a saved report is read."""
     from dftracer.analyze import analyze
     from dftracer.compare import NotComparable, is_report, read_report, side_of
-    from dftracer.report.document import comparable
+    from dftracer.report.contents import comparable
 
     try:
         if is_report(path):
