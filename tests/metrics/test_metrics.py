@@ -23,7 +23,7 @@ import pytest
 
 from dftracer.metrics._exporter import wanted
 from dftracer.metrics._figures import Figures, labels
-from dftracer.metrics._prometheus import address, exposition
+from dftracer.metrics._targets import address, exposition
 from support.process import clean_environment
 from support.trace import read_directory
 

@@ -38,9 +38,8 @@ from dftracer.analyze.say.verdict import Head, head
 from dftracer.format.files import Paths, find_traces, is_rows_name, part_of
 from dftracer.format.members import member_spans
 from dftracer.load.files import NoTraces, here, recover
-from dftracer.load.process import ProcessInfo, processes_of
+from dftracer.load.process import ProcessInfo, Run, find_runs, processes_of, run_identity
 from dftracer.load.rows import RowFile, read_row_files, rows_alone
-from dftracer.load.runs import Run, find_runs, run_identity
 from dftracer.load.trace import Filter, Trace
 
 # Files at least twice this size are read by several tasks: about 2 M events, or a second of work, each.

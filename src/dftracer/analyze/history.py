@@ -29,9 +29,8 @@ from dftracer.format.files import (
     is_rows_name,
 )
 from dftracer.load.files import recover, recover_below
-from dftracer.load.process import ProcessInfo, assign_ranks, peek
+from dftracer.load.process import ProcessInfo, Run, assign_ranks, find_runs, peek, run_identity
 from dftracer.load.rows import read_row_file, rows_alone
-from dftracer.load.runs import Run, find_runs, run_identity
 
 _CACHE = "runs.json"
 _CACHE_FORMAT = f"3/{__version__}"  # rows of another version may mean something else

@@ -12,7 +12,9 @@ import numpy as np
 
 from dftracer._packages import need
 from dftracer._torch_files import STRUCTURAL
-from dftracer.link._columns import (
+from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
+from dftracer.link._text import parse_nodes
+from dftracer.link.columns import (
     ByteColumn,
     Codes,
     Interner,
@@ -23,8 +25,6 @@ from dftracer.link._columns import (
     integer,
     integers,
 )
-from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
-from dftracer.link._text import parse_nodes
 
 # Nodes that represent the process and its threads, and groups made before the window: nothing ran.
 _TENSOR = re.compile(rb'\0|\[(\d+),\s*(\d+),\s*\d+,\s*(\d+),\s*(\d+),\s*"')

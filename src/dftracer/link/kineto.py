@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from dftracer._packages import need
-from dftracer.link._columns import Interner, Ints, int32s, int64s, integer, integers
 from dftracer.link._json_stream import ItemReader
 from dftracer.link._text import parse_events
-from dftracer.link.activity import (
+from dftracer.link.columns import (
     ANNOTATION,
     COLUMNS,
     KERNEL,
@@ -24,6 +23,12 @@ from dftracer.link.activity import (
     RUNTIME,
     SYNC,
     ActivityTable,
+    Interner,
+    Ints,
+    int32s,
+    int64s,
+    integer,
+    integers,
 )
 
 # Spellings of torch 1.8 to 2.13 in lower case with blanks as underscores.

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from dftracer import _core, _messages
 from dftracer.metrics import _figures
-from dftracer.metrics._prometheus import Server, TextFile
-from dftracer.metrics._trackers import Missing, MLflow, Otlp, TensorBoard, WandB
+from dftracer.metrics._targets import Missing, MLflow, Otlp, Server, TensorBoard, TextFile, WandB
 
 _FIRST_STEP_S = 0.25  # how often to look for it
 _LONGEST_PAUSE_S = 60.0  # between two attempts to reach a target that does not answer

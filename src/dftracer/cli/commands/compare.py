@@ -132,7 +132,7 @@ def _open_side(args: argparse.Namespace, path: str) -> Side:
     """One run; a trace is analysed, a saved report is read."""
     from dftracer.analyze import analyze
     from dftracer.compare import NotComparable, is_report, read_report, side_of
-    from dftracer.report.document import comparable
+    from dftracer.report.contents import comparable
 
     try:
         if is_report(path):
