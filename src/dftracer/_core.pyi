@@ -419,6 +419,9 @@ def collective_ends() -> int:
 def leave_collectives(leave: bool, /) -> None:
     """Whether somebody else records what is issued below Python."""
 
+def wait_until_gloo_lets_go() -> None:
+    """Wait, 50 ms at most, until no thread of gloo holds a collective that is over."""
+
 def name_groups(name: str, /) -> None:
     """The name of the groups of gloo that this thread has just created."""
 

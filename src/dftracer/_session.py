@@ -210,6 +210,7 @@ def switch_on() -> None:
     _config.turn_on()
     SETTINGS = _config.load_settings(enable=True)
     before_finalize(note_exception)
+    before_finalize(_core.wait_until_gloo_lets_go)
     _configure()
     from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
 
@@ -373,6 +374,7 @@ def _users_line(traceback: TracebackType | None) -> str:
 
 if SETTINGS.enable:
     before_finalize(note_exception)
+    before_finalize(_core.wait_until_gloo_lets_go)
     _join()
 else:
     _core.configure({"enable": False})
