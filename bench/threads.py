@@ -1,8 +1,8 @@
 """How annotating grows with threads on a Python without the interpreter lock: `python -m bench.threads`.
 
-Two threads record bursts of spans at the same time, then one does; each burst fits into an eighth of the thread's ring,
-so that the writer sleeps meanwhile. A context manager written in Python, one object for each thread, shows what the
-interpreter and the machine allow. With the interpreter lock (any other Python) the numbers are near 1.
+Two threads record bursts of spans at the same time, then one does; each burst fits into an eighth of the
+thread's ring, so that the writer sleeps meanwhile. A context manager written in Python, one object for each
+thread, shows what the interpreter and the machine allow. With the interpreter lock the numbers are near 1.
 """
 
 from __future__ import annotations

@@ -13,27 +13,27 @@ Relaxed<PyObject*> g_subscribers[kBoundaries];
 
 void tell_subscriber(Boundary boundary, bool begins, PyObject* what) {
   KeepError keep;
-  Ref told;
+  Ref subscriber;
   {
     Section section(module_state());
-    told = Ref(Py_XNewRef(g_subscribers[size_t(boundary)]));
+    subscriber = Ref(Py_XNewRef(g_subscribers[size_t(boundary)]));
   }
-  if (!told) return;
-  Ref done(PyObject_CallFunctionObjArgs(told.get(), begins ? Py_True : Py_False, what, nullptr));
-  if (!done) PyErr_WriteUnraisable(told.get());  // they handle their own errors
+  if (!subscriber) return;
+  Ref done(PyObject_CallFunctionObjArgs(subscriber.get(), begins ? Py_True : Py_False, what, nullptr));
+  if (!done) PyErr_WriteUnraisable(subscriber.get());  // they handle their own errors
 }
 
 PyObject* subscribe(PyObject*, PyObject* args) {
   unsigned what;
-  PyObject* told;
-  if (!PyArg_ParseTuple(args, "IO", &what, &told)) return nullptr;
+  PyObject* subscriber;
+  if (!PyArg_ParseTuple(args, "IO", &what, &subscriber)) return nullptr;
   if (what >= kBoundaries) {
     PyErr_SetString(PyExc_ValueError, "no such boundary");
     return nullptr;
   }
   Section section(module_state());
   Ref old(g_subscribers[what]);
-  g_subscribers[what] = told == Py_None ? nullptr : new_ref(told);
+  g_subscribers[what] = subscriber == Py_None ? nullptr : new_ref(subscriber);
   Py_RETURN_NONE;
 }
 

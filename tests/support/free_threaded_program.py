@@ -42,9 +42,8 @@ def main(directory: Path) -> None:
     def work(me: int) -> None:
         barrier.wait()
         for turn in range(TURNS):
-            with ai.data.item:
-                with ai.compute.step(args={"me": me, "turn": turn}):
-                    pass
+            with ai.data.item, ai.compute.step(args={"me": me, "turn": turn}):
+                pass
             with shared_use:
                 pass
             logged(me, step=turn)
@@ -78,9 +77,8 @@ def main(directory: Path) -> None:
 def check(directory: Path) -> None:
     records = []
     for file in directory.glob("trace*.pfw.gz"):
-        for line in gzip.open(file, "rt"):
-            if line.startswith("{"):
-                records.append(json.loads(line))
+        with gzip.open(file, "rt") as lines:
+            records += [json.loads(line) for line in lines if line.startswith("{")]
     ids = [record["id"] for record in records]
     assert len(set(ids)) == len(ids), "two records have the same id"
     events = [record for record in records if record["ph"] == "X"]

@@ -1,6 +1,6 @@
 """A Python without the interpreter lock: nothing switches it on again, and threads record at the same time.
 
-Such a Python has to have the package installed: `DFTRACER_TEST_FREE_THREADED` names it, or it runs these tests.
+Such a Python has to have the package installed: `DFTRACER_TEST_FREE_THREADED` names it, or it runs the tests.
 """
 
 from __future__ import annotations
