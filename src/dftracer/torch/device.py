@@ -29,7 +29,7 @@ _STEP_ENDS = 2 * _STEP + 1
 _PAUSE = -1  # instead of a code: whatever was open stays unknown
 # The share of the run's time that recording here may take: a step that was recorded is followed by as many
 # that are not as it takes to pay for it.
-MOST_OF_TIME = 0.002
+MOST_OF_TIME = 0.001
 _FIRST_STEPS = 8  # recorded in any case
 _MOST_LEFT_OUT = 16  # steps, by chance
 _LANE = 1 << 30
