@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from dftracer.analyze import analyze
 from dftracer.compare import Side, compare, side_of
-from dftracer.report.document import comparable
+from dftracer.report.contents import comparable
 from support.noisy_runs import KINDS, noisy_run
 
 STEPS = (20, 30, 60, 100, 300, 1000)

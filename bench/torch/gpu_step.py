@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from dftracer._before_finalize import run_before_finalize
+from dftracer._session import run_before_finalize
 from dftracer.python import ai, dftracer, dynamo
 from dftracer.python.torch import trace_handler
 

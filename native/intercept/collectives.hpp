@@ -30,6 +30,11 @@ DFT_API size_t open_collectives(OpenCollective* out, size_t most);
 // Ticks at the end of the last one; 0: there was none.
 DFT_API uint64_t last_collective_end();
 
+// Wait, 50 ms at most, until no thread of gloo holds a collective that is over; without the GIL. A tensor that such a
+// thread lets go of last takes the GIL: while the interpreter ends that ends the thread inside a destructor, and so
+// aborts the process. Torch has this race on its own, and a busier machine loses it more often.
+DFT_API void wait_until_gloo_lets_go();
+
 // A call of torch.distributed begins on this thread. `recorded`: it has a record of its own, so that what gloo does for
 // it needs none.
 DFT_API void python_collective_begins(bool recorded);

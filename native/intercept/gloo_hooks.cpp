@@ -7,6 +7,7 @@
 // torch's stable C interface.
 #include <dlfcn.h>
 #include <pthread.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cstring>
@@ -98,6 +99,9 @@ Work g_works[kWorks];
 std::atomic<uint32_t> g_group_count{0}, g_queued{0};
 std::atomic<uint64_t> g_last_end{0};
 std::atomic<bool> g_left_to_others{false};
+// Threads of gloo that have said that a collective is over and still hold it.
+std::atomic<int> g_letting_go{0};
+__attribute__((tls_model("initial-exec"))) __thread bool tls_letting_go;
 std::atomic_flag g_claiming = ATOMIC_FLAG_INIT;  // held for a few stores; never over a call
 
 struct PythonCall {
@@ -266,7 +270,21 @@ void hook_enqueue(void* self, void* const* work) {
   original<void(void*, void* const*)>(kEnqueue)(self, work);
 }
 
+void let_go_begins() {
+  if (tls_letting_go) return;
+  tls_letting_go = true;
+  g_letting_go.fetch_add(1, std::memory_order_relaxed);
+}
+
+// The thread takes the next collective or waits for one: it holds none.
+void let_go_ended() {
+  if (DFT_LIKELY(!tls_letting_go)) return;
+  tls_letting_go = false;
+  g_letting_go.fetch_sub(1, std::memory_order_release);
+}
+
 void hook_execute(void* const* work) {
+  let_go_ended();
   if (g_queued.load(std::memory_order_relaxed))
     if (Work* w = find_work(*work)) {
       w->queued_ns = monotonic_ns() - w->queued_ns;
@@ -319,11 +337,13 @@ void ended(const void* self, bool failed) {
 
 void hook_finish(void* self) {
   ended(self, false);
+  let_go_begins();
   original<void(void*)>(kFinish)(self);
 }
 
 void hook_fail(void* self, const void* error) {
   ended(self, true);
+  let_go_begins();
   original<void(void*, const void*)>(kFail)(self, error);
 }
 
@@ -335,6 +355,7 @@ bool this_thread_is_met() {
 }
 
 void hook_wait(void* self, void* lock) {
+  let_go_ended();
   auto* wait = original<void(void*, void*)>(kWait);
   bool counts =
       g_queued.load(std::memory_order_relaxed) && io_active() && !tls_python_call.inside && this_thread_is_met();
@@ -352,6 +373,8 @@ void forget_works() {
     w.self.store(nullptr, std::memory_order_relaxed);
   }
   g_queued.store(0, std::memory_order_relaxed);
+  g_letting_go.store(0, std::memory_order_relaxed);
+  tls_letting_go = false;
   g_claiming.clear();
 }
 
@@ -396,6 +419,11 @@ size_t open_collectives(OpenCollective* out, size_t most) {
   }
   std::sort(out, out + n, [](const OpenCollective& a, const OpenCollective& b) { return a.since < b.since; });
   return n;
+}
+
+void wait_until_gloo_lets_go() {
+  timespec pause{0, 200'000};
+  for (int i = 0; i < 250 && g_letting_go.load(std::memory_order_acquire) > 0; ++i) nanosleep(&pause, nullptr);
 }
 
 uint64_t last_collective_end() { return g_last_end.load(std::memory_order_relaxed); }

@@ -18,21 +18,21 @@ PyObject* g_subscribers[kBoundaries];
 
 void tell_subscriber(Boundary boundary, bool begins, PyObject* what) {
   KeepError keep;
-  Ref told(new_ref(g_subscribers[size_t(boundary)]));
-  Ref done(PyObject_CallFunctionObjArgs(told.get(), begins ? Py_True : Py_False, what, nullptr));
-  if (!done) PyErr_WriteUnraisable(told.get());  // they handle their own errors
+  Ref subscriber(new_ref(g_subscribers[size_t(boundary)]));
+  Ref done(PyObject_CallFunctionObjArgs(subscriber.get(), begins ? Py_True : Py_False, what, nullptr));
+  if (!done) PyErr_WriteUnraisable(subscriber.get());  // they handle their own errors
 }
 
 PyObject* subscribe(PyObject*, PyObject* args) {
   unsigned what;
-  PyObject* told;
-  if (!PyArg_ParseTuple(args, "IO", &what, &told)) return nullptr;
+  PyObject* subscriber;
+  if (!PyArg_ParseTuple(args, "IO", &what, &subscriber)) return nullptr;
   if (what >= kBoundaries) {
     PyErr_SetString(PyExc_ValueError, "no such boundary");
     return nullptr;
   }
   PyObject* old = g_subscribers[what];
-  g_subscribers[what] = told == Py_None ? nullptr : new_ref(told);
+  g_subscribers[what] = subscriber == Py_None ? nullptr : new_ref(subscriber);
   Py_XDECREF(old);
   Py_RETURN_NONE;
 }

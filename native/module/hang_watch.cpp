@@ -67,9 +67,9 @@ struct Answer {
 };
 
 // Two JSON texts: the open collective, and further members of the file's object.
-void take_answer(PyObject* told, Answer& answer) {
+void take_answer(PyObject* found, Answer& answer) {
   const char *collective, *more;
-  if (PyTuple_Check(told) && PyArg_ParseTuple(told, "ss", &collective, &more)) {
+  if (PyTuple_Check(found) && PyArg_ParseTuple(found, "ss", &collective, &more)) {
     answer.collective = collective;
     answer.more = more;
   }
@@ -84,8 +84,8 @@ void* ask(void* p) {
     Answer& answer = **shared;
     answer.have_lock = true;
     if (!answer.late && g_describe) {
-      Ref told(PyObject_CallNoArgs(g_describe));
-      if (told) take_answer(told.get(), answer);
+      Ref found(PyObject_CallNoArgs(g_describe));
+      if (found) take_answer(found.get(), answer);
       if (PyErr_Occurred()) PyErr_Clear();
     }
     answer.done = true;

@@ -3,8 +3,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "module/auto_event.hpp"
 #include "module/training.hpp"
-#include "module/word.hpp"
 
 namespace dft::py {
 namespace {

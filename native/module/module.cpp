@@ -1,4 +1,5 @@
 #include "module/activity.hpp"
+#include "module/auto_event.hpp"
 #include "module/context.hpp"
 #include "module/immediate.hpp"
 #include "module/loop.hpp"
@@ -8,7 +9,6 @@
 #include "module/profiler_window.hpp"
 #include "module/session_api.hpp"
 #include "module/training.hpp"
-#include "module/word.hpp"
 #include "module/wrapped.hpp"
 
 namespace dft::py {
@@ -48,7 +48,7 @@ PyMODINIT_FUNC PyInit__core() {
   bool ok = PyModule_AddFunctions(module, g_session_functions) == 0 &&
             PyModule_AddFunctions(module, g_profiler_functions) == 0 && init_contexts() && init_immediate() &&
             init_nodes(module) && init_uses(module) && init_activities(module) && init_wrapped(module) &&
-            init_loops(module) && init_words(module) && init_training(module);
+            init_loops(module) && init_auto_events(module) && init_training(module);
   if (!ok) {
     Py_DECREF(module);
     return nullptr;

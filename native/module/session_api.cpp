@@ -421,6 +421,13 @@ PyObject* py_leave_collectives(PyObject*, PyObject* leave) {
   Py_RETURN_NONE;
 }
 
+PyObject* py_wait_until_gloo_lets_go(PyObject*, PyObject*) {
+  Py_BEGIN_ALLOW_THREADS;
+  wait_until_gloo_lets_go();
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
 PyObject* py_name_groups(PyObject*, PyObject* name) {
   Py_ssize_t n = 0;
   const char* text = PyUnicode_AsUTF8AndSize(name, &n);
@@ -485,6 +492,7 @@ PyMethodDef g_session_functions[] = {
     {"collective_begins", py_collective_begins, METH_O, nullptr},
     {"collective_ends", py_collective_ends, METH_NOARGS, nullptr},
     {"leave_collectives", py_leave_collectives, METH_O, nullptr},
+    {"wait_until_gloo_lets_go", py_wait_until_gloo_lets_go, METH_NOARGS, nullptr},
     {"name_groups", py_name_groups, METH_O, nullptr},
     {"open_collectives", py_open_collectives, METH_NOARGS, nullptr},
     {},

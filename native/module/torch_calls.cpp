@@ -4,8 +4,8 @@
 
 #include <cstddef>
 
+#include "module/auto_event.hpp"
 #include "module/training.hpp"
-#include "module/word.hpp"
 #include "session/session.hpp"
 
 namespace dft::py {
@@ -120,7 +120,7 @@ PyObject* optimizer_step_ends(PyObject*, PyObject* optimizer) {
 
 // Making a batch ------------------------------------------------------------------------------------------------------
 
-Word *g_item = nullptr, *g_collate = nullptr;
+AutoEvent *g_item = nullptr, *g_collate = nullptr;
 PyObject* g_batch = nullptr;  // the number of the task of this worker; None elsewhere
 int64_t g_restarts = 0;       // how often its loader had begun again
 PyObject *g_dataset_name = nullptr, *g_auto_collation_name = nullptr, *g_collate_name = nullptr, *g_many_name = nullptr;
@@ -133,13 +133,13 @@ void add_task(Pairs& pairs) {
 
 // An event from `start` on, with the task it belongs to. False with what came from outside meanwhile.
 template <typename Add>
-bool write(Word* word, uint64_t start, uint64_t end, Add add) {
-  if (ask_twins(word)) return true;
+bool write(AutoEvent* event, uint64_t start, uint64_t end, Add add) {
+  if (annotated_by_hand(event)) return true;
   recording([&] {
     Pairs pairs;
     add(pairs);
     add_task(pairs);
-    emit(word, start, end, pairs.text());
+    emit(event, start, end, pairs.text());
   });
   if (DFT_UNLIKELY(PyErr_Occurred() != nullptr)) PyErr_Clear();
   return !raise_kept();
@@ -284,18 +284,18 @@ PyObject* fetch(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* 
   return PyObject_Vectorcall(original, ours + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
-// around_fetch(original, owner, together, item, collate): the last two are the words of the events.
+// around_fetch(original, owner, together, item, collate): the last two are the kinds of events it writes.
 PyObject* around_fetch(PyObject*, PyObject* args) {
   PyObject *original, *owner, *together, *item, *collate;
-  if (!PyArg_ParseTuple(args, "OO!OO!O!", &original, &PyType_Type, &owner, &together, &g_word_type, &item, &g_word_type,
-                        &collate))
+  if (!PyArg_ParseTuple(args, "OO!OO!O!", &original, &PyType_Type, &owner, &together, &g_auto_event_type, &item,
+                        &g_auto_event_type, &collate))
     return nullptr;
   Ref with(PyTuple_Pack(2, owner, together));
   if (!with) return nullptr;
   Py_INCREF(item);  // once per process
   Py_INCREF(collate);
-  g_item = reinterpret_cast<Word*>(item);
-  g_collate = reinterpret_cast<Word*>(collate);
+  g_item = reinterpret_cast<AutoEvent*>(item);
+  g_collate = reinterpret_cast<AutoEvent*>(collate);
   return make_call(fetch, original, with.get());
 }
 

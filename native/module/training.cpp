@@ -6,10 +6,10 @@
 #include <memory>
 #include <string>
 
+#include "module/auto_event.hpp"
 #include "module/hang_watch.hpp"
 #include "module/model_calls.hpp"
 #include "module/torch_calls.hpp"
-#include "module/word.hpp"
 #include "session/session.hpp"
 
 namespace dft::py {
@@ -18,7 +18,7 @@ int64_t rule_clock() { return int64_t(now_epoch_ns()); }
 
 namespace {
 
-Word* g_words[kStages];
+AutoEvent* g_auto_events[kStages];
 PyObject* g_grad_enabled = nullptr;  // torch.is_grad_enabled
 PyObject* g_compiler = nullptr;      // the names of torch.compiler
 PyObject* g_compiling_key = nullptr;
@@ -29,40 +29,40 @@ uint32_t g_installation = 1;  // trainings of an earlier one, or of the parent p
 thread_local Training* tls_training = nullptr;
 thread_local uint32_t tls_installation = 0;
 
-class WordEvents final : public StageEvents {
+class AutoEvents final : public StageEvents {
  public:
   void write(Stage stage, int64_t start, int64_t end, std::string_view args) override {
-    Word* w = word(stage);
-    if (!w || ask_twins(w)) return;
+    AutoEvent* e = event_of(stage);
+    if (!e || annotated_by_hand(e)) return;
     recording([&] {
       constexpr std::string_view kAuto = ",\"auto\":1";
       char buffer[512];
       if (DFT_LIKELY(args.size() + kAuto.size() <= sizeof buffer)) {
         char* at = put(put(buffer, args), kAuto);
-        emit(w, uint64_t(start), uint64_t(end), {buffer, size_t(at - buffer)});
+        emit(e, uint64_t(start), uint64_t(end), {buffer, size_t(at - buffer)});
       } else {
-        emit(w, uint64_t(start), uint64_t(end), std::string(args).append(kAuto));
+        emit(e, uint64_t(start), uint64_t(end), std::string(args).append(kAuto));
       }
     });
     if (DFT_UNLIKELY(PyErr_Occurred() != nullptr)) PyErr_Clear();
   }
   void begins(Stage stage) override {
-    if (Word* w = word(stage)) word_begins(w);
+    if (AutoEvent* e = event_of(stage)) event_begins(e);
   }
   void ends(Stage stage) override {
-    if (Word* w = word(stage)) word_ends(w);
+    if (AutoEvent* e = event_of(stage)) event_ends(e);
   }
   bool by_hand(Stage stage) override {
-    Word* w = word(stage);
-    return w && ask_twins(w);
+    AutoEvent* e = event_of(stage);
+    return e && annotated_by_hand(e);
   }
   void forward_unseen() override { look_for_models_again(); }
 
  private:
-  static Word* word(Stage stage) { return g_words[size_t(stage)]; }
+  static AutoEvent* event_of(Stage stage) { return g_auto_events[size_t(stage)]; }
 };
 
-WordEvents g_events;
+AutoEvents g_events;
 Now g_unshown;  // of threads beyond those that can be shown; nobody reads it
 
 struct LoaderPass {
@@ -104,7 +104,7 @@ std::string_view error_name(PyObject* error) { return absent(error) ? std::strin
 // The rule allocates little, and seldom; without memory an event is lost, not the program. False, with an exception, if
 // something came from outside meanwhile.
 template <typename F>
-bool told(Training* t, F f) {
+bool tell_rule(Training* t, F f) {
   if (!t->muted) recording([&] { f(*t->rule); });
   tell_steps(t);
   return !raise_kept();
@@ -159,13 +159,13 @@ PyObject* py_backward_ends(PyObject* self, PyObject* const* values, Py_ssize_t n
 PyObject* took_gradients(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   int64_t start, end;
   if (!times(values, n, {&start, &end})) return nullptr;
-  return none_if(told(training_of(self), [&](StepRule& rule) { rule.took_gradients(start, end); }));
+  return none_if(tell_rule(training_of(self), [&](StepRule& rule) { rule.took_gradients(start, end); }));
 }
 
 PyObject* optimizer_made(PyObject* self, PyObject*) {
   StepRule::optimizer_seen = true;
   ++StepRule::optimizers_made;
-  return none_if(told(training_of(self), [](StepRule& rule) { rule.optimizer_made(rule_clock()); }));
+  return none_if(tell_rule(training_of(self), [](StepRule& rule) { rule.optimizer_made(rule_clock()); }));
 }
 
 uintptr_t key_of(PyObject* object) { return reinterpret_cast<uintptr_t>(object); }
@@ -189,20 +189,20 @@ PyObject* py_optimizer_ends(PyObject* self, PyObject* const* values, Py_ssize_t 
 PyObject* interrupt(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   int64_t start, end;
   if (!times(values, n, {&start, &end})) return nullptr;
-  return none_if(told(training_of(self), [&](StepRule& rule) { rule.interrupt(start, end); }));
+  return none_if(tell_rule(training_of(self), [&](StepRule& rule) { rule.interrupt(start, end); }));
 }
 
 // Frameworks ----------------------------------------------------------------------------------------------------------
 
 template <void (StepRule::*mark)(int64_t)>
 PyObject* marked(PyObject* self, PyObject*) {
-  return none_if(told(training_of(self), [](StepRule& rule) { (rule.*mark)(rule_clock()); }));
+  return none_if(tell_rule(training_of(self), [](StepRule& rule) { (rule.*mark)(rule_clock()); }));
 }
 
 PyObject* resume(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   int64_t number, epoch;
   if (!times(values, n, {&number, &epoch})) return nullptr;
-  return none_if(told(training_of(self), [&](StepRule& rule) { rule.resume(number, epoch); }));
+  return none_if(tell_rule(training_of(self), [&](StepRule& rule) { rule.resume(number, epoch); }));
 }
 
 // The end, and other events -------------------------------------------------------------------------------------------
@@ -211,22 +211,22 @@ PyObject* resume(PyObject* self, PyObject* const* values, Py_ssize_t n) {
 PyObject* finish(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   std::string_view error = n && values[0] != Py_None ? view_of(values[0]) : std::string_view();
   training_of(self)->muted = false;
-  return none_if(told(training_of(self), [&](StepRule& rule) { rule.finish(rule_clock(), error); }));
+  return none_if(tell_rule(training_of(self), [&](StepRule& rule) { rule.finish(rule_clock(), error); }));
 }
 
-// write(word, start, end, **args): another event of this thread, with the number of its step.
+// write(event, start, end, **args): another event of this thread, with the number of its step.
 PyObject* write_event(PyObject* self, PyObject* args, PyObject* kwargs) {
-  Word* w;
+  AutoEvent* e;
   long long start, end;
-  if (!PyArg_ParseTuple(args, "O!LL", &g_word_type, &w, &start, &end)) return nullptr;
+  if (!PyArg_ParseTuple(args, "O!LL", &g_auto_event_type, &e, &start, &end)) return nullptr;
   Training* t = training_of(self);
   if (t->muted) Py_RETURN_NONE;
   t->rule->saw(end);
-  if (ask_twins(w)) Py_RETURN_NONE;
+  if (annotated_by_hand(e)) Py_RETURN_NONE;
   recording([&] {
     py::Args pairs;
     if (kwargs) pairs.set_all(kwargs);
-    emit(w, uint64_t(start), uint64_t(end), std::string(pairs.text()) + t->rule->numbers() + ",\"auto\":1");
+    emit(e, uint64_t(start), uint64_t(end), std::string(pairs.text()) + t->rule->numbers() + ",\"auto\":1");
   });
   PyErr_Clear();
   if (raise_kept()) return nullptr;
@@ -351,24 +351,24 @@ PyObject* py_training(PyObject*, PyObject*) {
   return nullptr;
 }
 
-// step_rule(words, is_grad_enabled, make, compiler): the kinds of events it writes in the order of `Stage`, what says
+// step_rule(events, is_grad_enabled, make, compiler): the kinds of events it writes in the order of `Stage`, what says
 // whether torch's gradients are on, what makes the training of a thread, and the dict of `torch.compiler`.
 PyObject* step_rule(PyObject*, PyObject* args) {
-  PyObject *words, *grad_enabled, *make, *compiler = nullptr;
-  if (!PyArg_ParseTuple(args, "O!OO|O!", &PyTuple_Type, &words, &grad_enabled, &make, &PyDict_Type, &compiler))
+  PyObject *events, *grad_enabled, *make, *compiler = nullptr;
+  if (!PyArg_ParseTuple(args, "O!OO|O!", &PyTuple_Type, &events, &grad_enabled, &make, &PyDict_Type, &compiler))
     return nullptr;
-  if (PyTuple_GET_SIZE(words) != Py_ssize_t(kStages)) {
-    PyErr_SetString(PyExc_ValueError, "a word for every stage");
+  if (PyTuple_GET_SIZE(events) != Py_ssize_t(kStages)) {
+    PyErr_SetString(PyExc_ValueError, "an event for every stage");
     return nullptr;
   }
   for (size_t i = 0; i < kStages; ++i) {
-    PyObject* each = PyTuple_GET_ITEM(words, Py_ssize_t(i));
-    if (!PyObject_TypeCheck(each, &g_word_type)) {
-      PyErr_SetString(PyExc_TypeError, "words only");
+    PyObject* each = PyTuple_GET_ITEM(events, Py_ssize_t(i));
+    if (!PyObject_TypeCheck(each, &g_auto_event_type)) {
+      PyErr_SetString(PyExc_TypeError, "automatic events only");
       return nullptr;
     }
     Py_INCREF(each);  // once per process; those before are kept
-    g_words[i] = reinterpret_cast<Word*>(each);
+    g_auto_events[i] = reinterpret_cast<AutoEvent*>(each);
   }
   set(g_grad_enabled, grad_enabled == Py_None ? nullptr : new_ref(grad_enabled));
   set(g_make, new_ref(make));
@@ -444,27 +444,27 @@ bool fetched(Training* t, PyObject* pass, int64_t start) {
 
 bool loader_ended(Training* t, PyObject* pass, int64_t start) {
   g_events.ends(Stage::kFetch);
-  return told(t, [&](StepRule& rule) {
+  return tell_rule(t, [&](StepRule& rule) {
     rule.loader_ended(*pass_of(pass)->pass, start, rule_clock());
     tell(Boundary::kBatch, false);
   });
 }
 
 bool fetch_failed(Training* t, PyObject* pass, int64_t start, std::string_view error) {
-  return told(t, [&](StepRule& rule) {
+  return tell_rule(t, [&](StepRule& rule) {
     rule.fetch_failed(*pass_of(pass)->pass, start, rule_clock(), error);
     tell(Boundary::kBatch, false);
   });
 }
 
 bool backward_begins(Training* t) {
-  return told(t, [](StepRule& rule) {
+  return tell_rule(t, [](StepRule& rule) {
     if (rule.backward_begins(rule_clock())) tell(Boundary::kBackward, true);
   });
 }
 
 bool backward_ends(Training* t, std::string_view error) {
-  return told(t, [&](StepRule& rule) {
+  return tell_rule(t, [&](StepRule& rule) {
     rule.backward_ends(rule_clock(), error);
     if (!rule.in_backward()) tell(Boundary::kBackward, false);
   });
@@ -472,7 +472,7 @@ bool backward_ends(Training* t, std::string_view error) {
 
 bool optimizer_begins(Training* t, PyObject* optimizer) {
   if (is_a_part(t, optimizer)) return true;
-  return told(t, [&](StepRule& rule) {
+  return tell_rule(t, [&](StepRule& rule) {
     rule.optimizer_begins(key_of(optimizer), rule_clock());
     tell(Boundary::kOptimizer, true, optimizer);
   });
@@ -483,7 +483,7 @@ bool optimizer_ends(Training* t, PyObject* optimizer, bool skipped) {
     t->scaled = true;
     return true;
   }
-  return told(t, [&](StepRule& rule) {
+  return tell_rule(t, [&](StepRule& rule) {
     rule.optimizer_ends(key_of(optimizer), rule_clock(), skipped);
     tell(Boundary::kOptimizer, false, optimizer);
   });

@@ -43,8 +43,8 @@ std::string unique_hex(const std::string& host) {
 // Call with the state's mutex held.
 const Run& own_run(const std::string& stem) {
   Run& run = state().run;
-  bool told = getenv(kRunVariable) != nullptr;
-  if (run.id.empty() || told) run = identify_run(stem);
+  bool is_given = getenv(kRunVariable) != nullptr;
+  if (run.id.empty() || is_given) run = identify_run(stem);
   return run;
 }
 

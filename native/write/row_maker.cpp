@@ -211,10 +211,10 @@ void RowMaker::note(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_u
   if (kind.mark == Mark::kDevicePhase) {
     device_us_ += int64_t(dur_us);
     device_seen_ = true;
-  } else if (kind.mark == Mark::kOptimizer && told_.empty()) {
+  } else if (kind.mark == Mark::kOptimizer && late_rank_.empty()) {
     int64_t rank = number_in(args(), "\"rank\":", -1), size = number_in(args(), "\"world_size\":", -1);
-    if (rank >= 0) told_ = ",\"rank\":" + std::to_string(rank);
-    if (rank >= 0 && size > 0) told_ += ",\"world_size\":" + std::to_string(size);
+    if (rank >= 0) late_rank_ = ",\"rank\":" + std::to_string(rank);
+    if (rank >= 0 && size > 0) late_rank_ += ",\"world_size\":" + std::to_string(size);
   }
   if (kind.cls == EventClass::kSkip || (r.flags & kOtherLane)) return;
   if (g_progress.by_records.load(std::memory_order_relaxed) && is_movement(kind)) record_moved(1000 * end);
@@ -536,7 +536,7 @@ void RowMaker::publish(const StepRow& row) {
     sums.flags |= row.flags;
   }
   for (auto& slot : g_listeners)
-    if (RowListener told = slot.load()) told(row);
+    if (RowListener listener = slot.load()) listener(row);
 }
 
 std::optional<RowSums> RowMaker::known() const {

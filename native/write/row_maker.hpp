@@ -48,7 +48,7 @@ class RowMaker {
   // The rows since the last call; between steps there may be rows of their own.
   std::vector<StepRow> take() { return std::exchange(rows_, {}); }
   // The rank and the size of the job, if an event told them later than the environment: JSON, `,"rank":1`.
-  std::string take_told() { return std::exchange(told_, {}); }
+  std::string take_late_rank() { return std::exchange(late_rank_, {}); }
   std::optional<RowSums> known() const;
 
  private:
@@ -124,7 +124,7 @@ class RowMaker {
   bool parts_named_ = false;                 // forward or backward are annotated
   int64_t updating_us_ = 0, bodies_us_ = 0;  // how much of the bodies `compute.step` covers
   std::vector<StepRow> rows_;
-  std::string told_;
+  std::string late_rank_;
   mutable std::mutex known_mutex_;
   RowSums known_;
 };

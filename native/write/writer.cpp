@@ -110,9 +110,9 @@ void Writer::write_rows() {
   rows_.settle();
   std::vector<StepRow> rows = rows_.take();
   watch_for_trouble(rows);
-  std::string told = rows_.take_told();
-  if (!told.empty() && row_facts_.find("\"rank\":") == row_facts_.npos) {
-    row_facts_ += told;
+  std::string rank = rows_.take_late_rank();
+  if (!rank.empty() && row_facts_.find("\"rank\":") == row_facts_.npos) {
+    row_facts_ += rank;
     if (row_file_size_) append_fact_block(unwritten_rows_, row_facts_ + '}');
   }
   if (unwritten_rows_.size() < kMostUnwritten) append_row_blocks(unwritten_rows_, rows);

@@ -151,20 +151,20 @@ def loop(
 ) -> LoopIterator[_T]: ...
 
 @final
-class Word:
-    """One kind of automatic event, and the nodes that say the same by hand: they silence it."""
+class AutoEvent:
+    """One kind of automatic event, and the nodes whose manual annotations replace it."""
 
-    twins: tuple[Node, ...]
-    def __new__(cls, name: str, cat: str, twins: tuple[Node, ...], phase: int = 0) -> Self:
+    manual_nodes: tuple[Node, ...]
+    def __new__(cls, name: str, cat: str, manual_nodes: tuple[Node, ...], phase: int = 0) -> Self:
         """`phase`: as native/module/boundary.hpp numbers them; 0: no phase of a device."""
     def begins(self) -> None:
         """It begins now: devices are asked how far they are."""
     def ends(self) -> None:
         """It ends now."""
     def by_hand(self) -> bool:
-        """Whether the program has said it itself since this was last asked."""
+        """Whether the program has annotated it by hand since this was last checked."""
     def begin_anew(self) -> None:
-        """What was said by hand until now does not count."""
+        """Manual annotations made until now do not count."""
     def log(self, start_ns: int, end_ns: int, /, *pairs: Any) -> int:
         """One event with these keys and values in turns, unless the program writes its own.
 
@@ -217,14 +217,14 @@ class Training:
         """A training that goes on with this step in this epoch."""
     def finish(self, error: str | None = None, /) -> None:
         """Close what is open, and mark it where a failure is the reason."""
-    def write(self, word: Word, start_ns: int, end_ns: int, /, **args: Any) -> None:
+    def write(self, event: AutoEvent, start_ns: int, end_ns: int, /, **args: Any) -> None:
         """Another event of this thread, with the number of its step."""
 
 def training() -> Training:
     """This thread's, or of the thread whose backward it works for."""
 
 def step_rule(
-    words: tuple[Word, ...],
+    events: tuple[AutoEvent, ...],
     gradients_on: Callable[[], bool],
     make: Callable[[], Training],
     compiler: dict[str, Any] = ...,
@@ -250,8 +250,8 @@ def around_fetch(
     original: Callable[..., Any],
     owner: type,
     together: Callable[[Any, Any], Any],
-    item: Word,
-    collate: Word,
+    item: AutoEvent,
+    collate: AutoEvent,
     /,
 ) -> ObservedCall:
     """Of `fetch` of torch's fetcher of map-style data sets, whose type is `owner`.
@@ -320,8 +320,8 @@ def stacks_of(pid: int, /) -> str:
 def own_code_samples() -> int:
     """How many samples there have been."""
 
-def subscribe(boundary: int, told: Callable[[bool, Any], None] | None, /) -> None:
-    """Who is told when such a boundary is crossed (native/module/boundary.hpp); one callable each."""
+def subscribe(boundary: int, subscriber: Callable[[bool, Any], None] | None, /) -> None:
+    """What is called when such a boundary is crossed (native/module/boundary.hpp); one callable each."""
 
 def set_boundary_hook(hook: Callable[[int], None] | None, unsaid: int = 0, /) -> None:
     """Call `hook` where a phase of training begins or ends (native/module/boundary.hpp has the codes).
@@ -421,6 +421,9 @@ def collective_ends() -> int:
 
 def leave_collectives(leave: bool, /) -> None:
     """Whether somebody else records what is issued below Python."""
+
+def wait_until_gloo_lets_go() -> None:
+    """Wait, 50 ms at most, until no thread of gloo holds a collective that is over."""
 
 def name_groups(name: str, /) -> None:
     """The name of the groups of gloo that this thread has just created."""

@@ -60,6 +60,19 @@ def test_a_single_forward_at_the_end_of_a_whole_run_is_an_evaluation(tmp_path: P
     assert told["evaluation"]["seconds"] == pytest.approx(0.01)
 
 
+def test_a_process_belongs_to_one_of_several_trainings(tmp_path: Path) -> None:
+    for pid in (10, 20):
+        p = Process(pid)
+        _train(p, 20)
+        p.write(tmp_path)
+    helper = Process(30, rank=0)  # by its variables; it trains nothing
+    helper.io("read", 0, 5 * MS, "/data/a", count=1)
+    helper.write(tmp_path)
+    a = analyze(tmp_path)
+    members = [p.process.pid for job in (a.job, *a.job.others) for r in job.ranks for p in r.members]
+    assert sorted(members) == [10, 20, 30]
+
+
 def test_a_step_that_raised_is_not_time_between_steps(tmp_path: Path) -> None:
     p = Process(10, rank=0)
     t = _train(p, 20)

@@ -22,12 +22,11 @@ def _child(task: dict[str, Any], out: int, err: int) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
     from dftracer.python import dftracer
-    from dftracer.torch import collectives, events
+    from dftracer.torch import collectives, rule
 
-    if task["both"]:  # what is said by hand and what is deduced, of one and the same run
-        for word in (*vars(events).values(), *collectives._WORDS.values()):
-            if isinstance(word, events.Word):
-                word.twins = ()
+    if task["both"]:  # what is annotated by hand and what is deduced, of one and the same run
+        for event in (*rule.EVENTS, *collectives._EVENTS.values()):
+            event.manual_nodes = ()
     os.environ["DFTRACER_LOG_FILE"] = task["trace"]
     dftracer.get_instance().finalize()  # the nursery's session; this one is named anew, for its children too
     dftracer.initialize_log(task["trace"] + ".pfw")

@@ -12,7 +12,7 @@ import pytest
 
 from dftracer.analyze import analyze
 from dftracer.compare import Side, compare, side_of
-from dftracer.report.document import comparable
+from dftracer.report.contents import comparable
 from support.noisy_runs import PROGRAM
 from support.process import clean_environment
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from dftracer.testing import read
+from support.process import clean_environment
 
 pytest.importorskip("torch")
 
@@ -163,3 +165,61 @@ def test_nothing_is_recorded_where_interception_is_off(tmp_path: Path) -> None:
         subprocess.run([sys.executable, str(program)], cwd=folder, env=env, check=True, timeout=300)
         found[disabled] = sum(e.cat == "comm" and "below_python" in e.args for e in read(folder).events)
     assert found["1"] == 0 < found["0"], json.dumps(found)
+
+
+# A thread of gloo that is the last to hold a collective asks for the GIL, to let go of its tensors, once the
+# interpreter has begun to end, or after 20 ms. The program ends when a thread has come to that.
+LATE_THREAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+void PyEval_AcquireThread(void* state) {
+  void (*acquire)(void*) = (void (*)(void*))dlsym(RTLD_NEXT, "PyEval_AcquireThread");
+  int (*ending)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
+  if (!ending) ending = (int (*)(void))dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+  char name[16] = "";
+  prctl(PR_GET_NAME, name);
+  if (!strcmp(name, "pt_gloo_runloop")) {
+    setenv("GLOO_ASKED", "1", 1);
+    if (write(1, "asked\\n", 6) != 6) abort();
+    for (int i = 0; i < 20 && !ending(); ++i) usleep(1000);
+  }
+  acquire(state);
+}
+"""
+ENDS_AT_ONCE = """
+import ctypes
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+get = ctypes.CDLL(None).getenv
+get.restype = ctypes.c_void_p
+while not get(b"GLOO_ASKED"):  # unless the program was the last to hold it
+    dist.all_reduce(torch.ones(4), async_op=True)
+    time.sleep(0.001)
+"""
+
+
+def test_a_thread_of_gloo_lets_go_before_the_interpreter_ends(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if not compiler:
+        pytest.skip("needs a C compiler")
+    (tmp_path / "late.c").write_text(LATE_THREAD)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", "late.so", "late.c"], cwd=tmp_path, check=True)
+    (tmp_path / "train.py").write_text(ENDS_AT_ONCE)
+    ran = subprocess.run(
+        [sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", "traces", "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={**clean_environment(), "LD_PRELOAD": str(tmp_path / "late.so")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "asked\n", "")

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from dftracer.link import link
-from dftracer.link._columns import join_rows
 from dftracer.link.chakra import attribute_columns, messages, read_chakra, varints
+from dftracer.link.columns import join_rows
 from link.naive import Naive, attributes
 
 

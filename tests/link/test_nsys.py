@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from dftracer.link import link
-from dftracer.link.activity import KERNEL, MEMCPY, OP, RUNTIME
+from dftracer.link.columns import KERNEL, MEMCPY, OP, RUNTIME
 from dftracer.link.nsys import is_nsys, read_nsys
 
 PID, TID = 4242, 4243

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import pytest
 
 from dftracer.metrics._exporter import wanted
 from dftracer.metrics._figures import Figures, labels
-from dftracer.metrics._prometheus import address, exposition
+from dftracer.metrics._targets import address, exposition
 from support.process import clean_environment
 from support.trace import read_directory
 
@@ -150,9 +151,10 @@ def _free_port() -> int:
 
 def _get(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request(method, path)
-    answer = connection.getresponse()
-    return answer.status, answer.read().decode()
+    with contextlib.closing(connection):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
 
 
 def _metrics_of_rank(port: int) -> dict[str, float]:
@@ -277,6 +279,11 @@ def test_addresses(where: str, meant: tuple[str, int]) -> None:
     assert address(where) == meant
 
 
+def test_what_data_and_checkpoints_take_is_no_progress() -> None:
+    stages = {"forward": 1.0, "preprocess": 0.5, "fetch_wait": 0.5, "checkpoint": 0.5}
+    assert Figures(7, 56, 2.5, stages, None, 6, 1.7e9, 5.0, 0).goodput == pytest.approx(0.2)
+
+
 def test_promtool_finds_nothing_wrong() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -317,6 +324,175 @@ def test_the_dashboard_asks_for_what_is_exported(tmp_path: Path) -> None:
     words = [promtool, "check", "rules", str(tmp_path / "rules.yml")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+THREE_RANKS = """\
+import os, time
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+class Numbers(Dataset):
+    def __len__(self): return 1_000_000
+    def __getitem__(self, i):
+        time.sleep(0.06 if rank == 1 else 0.035)
+        return torch.full((4,), float(i))
+
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for batch in DataLoader(Numbers(), batch_size=2):
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+    go_on = torch.tensor([float(not os.path.exists("enough"))])
+    dist.broadcast(go_on, 0)
+    if not go_on.item():
+        break
+while not os.path.exists("end"):
+    time.sleep(0.1)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+class _Prometheus:
+    """A server that scrapes these ports every second and evaluates the alert rules."""
+
+    def __init__(self, folder: Path, ports: list[int], rules: Path) -> None:
+        self._port = _free_port()
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "scrape_configs": [
+                {
+                    "job_name": "training",
+                    "honor_labels": True,
+                    "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}],
+                }
+            ],
+            "rule_files": [str(rules)],
+        }
+        (folder / "prometheus.yml").write_text(json.dumps(config))
+        self.process = subprocess.Popen(
+            [
+                *("prometheus", f"--config.file={folder}/prometheus.yml", "--log.level=error"),
+                *(f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{self._port}"),
+            ]
+        )
+
+    def api(self, path: str, **query: str) -> Any:
+        """What it answers."""
+        status, text = _get(self._port, f"/api/v1/{path}?{urllib.parse.urlencode(query)}")
+        assert status == 200, text
+        return json.loads(text)["data"]
+
+    def values(self, expression: str) -> dict[tuple[str, ...], float]:
+        """Of an expression, now; by rank or stage where there are any."""
+        return {
+            tuple(each["metric"][label] for label in ("rank", "stage") if label in each["metric"]): float(
+                each["value"][1]
+            )
+            for each in self.api("query", query=expression)["result"]
+        }
+
+    def until(self, expression: str, true: Callable[[dict[tuple[str, ...], float]], bool]) -> None:
+        deadline = time.monotonic() + 240
+        found: object = None
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError, AssertionError):  # it starts
+                if true(found := self.values(expression)):
+                    return
+            time.sleep(0.5)
+        raise AssertionError(f"{expression}: {found}")
+
+
+@pytest.mark.thorough
+def test_a_real_prometheus_answers_the_dashboard_and_the_alerts(tmp_path: Path) -> None:
+    """Three ranks, the second slow to make its batches; every expression of the documentation is asked."""
+    pytest.importorskip("torch")
+    if shutil.which("prometheus") is None:
+        pytest.skip("prometheus is not installed")
+    (tmp_path / "train.py").write_text(THREE_RANKS)
+    folder = Path(__file__).parents[2] / "docs" / "assets" / "metrics"
+    first = _free_port()
+    ports = [first, first + 1, first + 2]
+    with contextlib.ExitStack() as stack:
+        job = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(tmp_path / "traces")),
+                *("--name", "numbers", "--", sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                *("--nproc-per-node", "3", "train.py"),
+            ],
+            cwd=tmp_path,
+            env=clean_environment(OMP_NUM_THREADS="1", DFTRACER_METRICS=f"prometheus:{first}"),
+        )
+        stack.callback(job.wait)
+        stack.callback(job.terminate)
+        server = _Prometheus(tmp_path, ports, folder / "alerts.yml")
+        stack.callback(server.process.wait)
+        stack.callback(server.process.kill)
+
+        server.until(
+            "count_over_time(dftracer_steps_total[5m]) > 5 and dftracer_steps_total > 20",
+            lambda found: set(found) == {("0",), ("1",), ("2",)},
+        )
+        (tmp_path / "enough").touch()
+        server.until("max_over_time(deriv(dftracer_steps_total[5s])[5s:1s])", lambda found: len(found) == 3)
+        server.until("changes(dftracer_steps_total[6s])", lambda found: set(found.values()) == {0})
+        _check_dashboard(server, json.loads((folder / "grafana.json").read_text()))
+        _check_alerts(server)
+        scraped = [_values(_get(port)[1])["dftracer_steps_total"] for port in ports]
+        assert list(server.values("dftracer_steps_total").values()) == scraped
+        (tmp_path / "end").touch()
+        assert job.wait(240) == 0
+        server.until("up", lambda found: set(found.values()) == {0})
+
+
+def _check_dashboard(server: _Prometheus, board: dict[str, Any]) -> None:
+    """As Grafana would ask: first for the values of its variables, then with them."""
+    chosen: dict[str, str] = {}
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            asked = re.fullmatch(r"label_values\((.*), (\w+)\)", _filled(variable["query"]["query"], chosen))
+            assert asked is not None
+            values = server.api(f"label/{asked[2]}/values", **{"match[]": asked[1]})
+            assert values
+            chosen[variable["name"]] = f"({'|'.join(values)})"
+    assert chosen["job"] == "(numbers)"
+    assert chosen["rank"] == "(0|1|2)"
+    found = {
+        panel["title"]: server.values(_filled(target["expr"], chosen))
+        for panel in board["panels"]
+        for target in panel["targets"]
+    }
+    assert [title for title, values in found.items() if not values] == ["Device busy"]  # there is none here
+    # Each rate is extrapolated on its own to the edges of its window.
+    assert sum(found["Where the time of a step goes"].values()) == pytest.approx(1, rel=0.05)
+    own = next(values for title, values in found.items() if title.startswith("Own work by rank"))
+    assert max(own, key=lambda rank: own[rank]) == ("1",)
+    assert found["Dropped events"] == {(): 0}
+
+
+def _check_alerts(server: _Prometheus) -> None:
+    rules = {rule["name"]: rule for group in server.api("rules")["groups"] for rule in group["rules"]}
+    assert len(rules) == 6
+    assert {(rule["health"], rule.get("lastError")) for rule in rules.values()} == {("ok", None)}
+    # Without the minutes that they wait, and the ten that a job may stand still.
+    assert list(server.values(rules["TrainingStraggler"]["query"])) == [("1",)]
+    assert len(server.values(rules["TrainingInputBound"]["query"])) == 1
+    assert server.values(rules["TrainingStuck"]["query"]) == {}
+    still = rules["TrainingStuck"]["query"].replace("> 600", "> 1")
+    assert set(server.values(still)) == {("0",), ("1",), ("2",)}
+    assert server.values(rules["TraceDropsEvents"]["query"]) == {}
+
+
+def _filled(expression: str, chosen: dict[str, str]) -> str:
+    for name, value in chosen.items():
+        expression = expression.replace(f"${name}", value)
+    assert "$" not in expression
+    return expression
 
 
 # What a training without a line of code exports ---------------------------------------------------
@@ -361,10 +537,7 @@ def test_torch_to_everything(tmp_path: Path) -> None:
     with _collector() as (port, received):
         targets = f"textfile:{tmp_path}/d/,tensorboard:{tmp_path}/tb,otlp:http://127.0.0.1:{port}"
         done = _run(tmp_path, TORCH, targets, DFTRACER_AUTO="torch", DFTRACER_RUN_NAME="numbers")
-    # requests hides this warning of urllib3's, unless another thread restores its filters at that moment.
-    assert [
-        line for line in done.stderr.splitlines() if "Dependency" not in line and "warn(" not in line
-    ] == []
+    assert done.stderr == ""
     (file,) = (tmp_path / "d").iterdir()
     values = _values(file.read_text())
     _check_figures(values, 10)
@@ -410,6 +583,29 @@ def test_dead_endpoints_cost_one_line_each(tmp_path: Path) -> None:
     done = _run(tmp_path, ANNOTATED + program, targets)
     assert sorted(line.split(":")[2].strip() for line in done.stderr.splitlines()) == ["otlp", "textfile"]
     assert _values((tmp_path / "m.prom").read_text())["dftracer_steps_total"] == 100
+
+
+def test_warnings_of_packages_do_not_reach_the_program(tmp_path: Path) -> None:
+    """Those that a target imports warn on its thread; the program's own warnings are shown as ever."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    # urllib3 imports this if it is there.
+    (tmp_path / "socks.py").write_text("import warnings\nwarnings.warn('of a package')\nraise ImportError")
+    program = ANNOTATED + (
+        "import warnings\nwarnings.simplefilter('always')\n"
+        "before = warnings._showwarnmsg.__code__\nsteps(20)\n"
+        "while 'requests' not in sys.modules: time.sleep(0.01)\n"
+        "warnings.warn('of the program')\n"
+        "if os.fork() == 0:\n"
+        "    print(warnings._showwarnmsg.__code__ is before, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\nlog.finalize()\nprint(warnings._showwarnmsg.__code__ is before)"
+    )
+    with _collector() as (port, received):
+        done = _run(tmp_path, program, f"otlp:http://127.0.0.1:{port}")
+    assert received
+    assert "of a package" not in done.stderr
+    assert done.stderr.count("of the program") >= 1
+    assert done.stdout == "True\nTrue\n"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from dftracer.cli.main import main
 from dftracer.format.hang_file import read_hang_file
 from dftracer.postmortem import gather, judge
-from dftracer.postmortem.foreign import elastic_errors, flight_recorder_dumps
+from dftracer.postmortem.evidence import elastic_errors, flight_recorder_dumps
 from dftracer.postmortem.stacks import Tree, rank_set
 from support.process import clean_environment
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dftracer.compare import Side, side_of
-from dftracer.report.document import SCHEMA
+from dftracer.report.contents import SCHEMA
 
 STAGES_MS = {
     "fetch_wait": 5.0,

@@ -46,7 +46,7 @@ BACKWARDS = {
     # The device is watched once a session records, by whichever way it began.
     ("_session.py", "dftracer.torch.device"),
     # Ranks that are annotated by hand are watched for hangs.
-    ("_session.py", "dftracer.torch.imports"),
+    ("_session.py", "dftracer.torch.patches"),
     ("_session.py", "dftracer.torch.hang"),
     # `dftracer.start(auto=True)`.
     ("_session.py", "dftracer.auto"),

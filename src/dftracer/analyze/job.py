@@ -224,7 +224,10 @@ def build_job(partials: list[Partial]) -> Job:
 
 
 def _rank(number: int, i: int, partials: list[Partial], parents: list[list[int]], taken: set[int]) -> Rank:
-    """A rank with its processes; those that train by themselves, and those of other attempts, are not its."""
+    """A rank with its processes, which are `taken` from now on.
+
+    Those that train by themselves, and those of another training or another attempt, are not its.
+    """
     found = Rank(number, partials[i])
     attempt = attempt_of(partials[i])
     for j, p in enumerate(partials):
@@ -233,6 +236,7 @@ def _rank(number: int, i: int, partials: list[Partial], parents: list[list[int]]
         if j == i or i in parents[j] or (p.process.rank == number and not parents[j]):
             p.process.rank = number
             found.members.append(p)
+            taken.add(j)
     _find_workers(found)
     return found
 

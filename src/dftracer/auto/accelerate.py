@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dftracer.auto import _switch
+from dftracer import auto
 from dftracer.torch.patches import Patches
 
 __all__ = ["NAME", "install"]
@@ -19,7 +19,7 @@ def install(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def prepare(*args: Any, **kwargs: Any) -> Any:
-            _switch.found_unless("Accelerate", "Hugging Face Trainer")
+            auto.found_unless("Accelerate", "Hugging Face Trainer")
             return original(*args, **kwargs)
 
         return prepare

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from dftracer import auto
 from dftracer._core import training
-from dftracer.auto import _switch
 from dftracer.torch.patches import Patches, safely
 from dftracer.torch.rule import ALL_INSIDE
 
@@ -23,7 +23,7 @@ def install(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(*args: Any, **kwargs: Any) -> None:
-            safely(_switch.found, "DeepSpeed")
+            safely(auto.found, "DeepSpeed")
             original(*args, **kwargs)
 
         return init

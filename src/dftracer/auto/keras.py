@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from dftracer import _core, _session, auto
 from dftracer._packages import need
 from dftracer.python import ai
-from dftracer.torch.events import BLOCK, EPOCH, EVALUATE, FETCH, TRAIN, Word
 from dftracer.torch.patches import Patches, safely
+from dftracer.torch.rule import BLOCK, EPOCH, EVALUATE, FETCH, TRAIN
 
 if TYPE_CHECKING:
 
@@ -36,7 +36,7 @@ __all__ = ["NAME", "DFTracerCallback", "install"]
 
 NAME = "Keras"
 
-_COMPUTE = Word("compute", "compute", (ai.compute,))
+_COMPUTE = _core.AutoEvent("compute", "compute", (ai.compute,))
 
 
 class DFTracerCallback(Callback):
@@ -86,9 +86,9 @@ class DFTracerCallback(Callback):
         self._train = 0
         _quiet(False)
 
-    def _write(self, word: Word, start: int, end: int, **numbers: int) -> None:
+    def _write(self, event: _core.AutoEvent, start: int, end: int, **numbers: int) -> None:
         if start:
-            safely(word.write, start, end, dict(numbers))
+            safely(event.write, start, end, dict(numbers))
 
 
 def _quiet(on: bool) -> None:

@@ -30,10 +30,10 @@ def install() -> None:
         _messages.always(f"collect: {error}")
         return
     if options is not None:
-        from dftracer.auto import _switch  # noqa: PLC0415 - the settings are complete only now
+        from dftracer import auto  # noqa: PLC0415 - the settings are complete only now
 
         _driver = _Driver(options)
-        _switch.watch()
+        auto.watch()
 
 
 def collector() -> Any:
@@ -73,9 +73,9 @@ class _Driver:
             self._fail(error)
 
     def _end(self) -> None:
-        from dftracer.auto import _switch  # noqa: PLC0415
+        from dftracer import auto  # noqa: PLC0415
 
-        _switch.finish()  # the last step may be known to be over only now
+        auto.finish()  # the last step may be known to be over only now
         self.collector.close()
 
     def _step_is_over(self, begins: bool, number: int) -> None:

@@ -44,25 +44,27 @@ def read_hang_file(path: Path) -> dict[str, Any] | None:
     try:
         if path.stat().st_size > _LARGEST:
             return None
-        told = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(told, dict) or not isinstance(told.get("threads"), list):
+    if not isinstance(found, dict) or not isinstance(found.get("threads"), list):
         return None
     for key, kind in (("workers", list), ("events", list), ("groups", list), ("collectives", list)):
-        told[key] = [e for e in told[key] if isinstance(e, dict)] if isinstance(told.get(key), kind) else []
-    told["threads"] = [_thread(t) for t in told["threads"] if isinstance(t, dict)]
-    for worker in told["workers"]:
+        found[key] = (
+            [e for e in found[key] if isinstance(e, dict)] if isinstance(found.get(key), kind) else []
+        )
+    found["threads"] = [_thread(t) for t in found["threads"] if isinstance(t, dict)]
+    for worker in found["workers"]:
         threads = worker.get("threads")
         worker["threads"] = [_thread(t) for t in threads or () if isinstance(t, dict)]
     for key in ("rank", "pid", "attempt", "moved_us", "written_us", "step"):
-        if type(told.get(key)) is not int:
-            told[key] = None
-    if not isinstance(told.get("collective"), dict):
-        told["collective"] = None
-    return told
+        if type(found.get(key)) is not int:
+            found[key] = None
+    if not isinstance(found.get("collective"), dict):
+        found["collective"] = None
+    return found
 
 
-def _thread(told: dict[str, Any]) -> dict[str, Any]:
-    frames = told.get("frames")
-    return {**told, "frames": [str(f) for f in frames] if isinstance(frames, list) else []}
+def _thread(thread: dict[str, Any]) -> dict[str, Any]:
+    frames = thread.get("frames")
+    return {**thread, "frames": [str(f) for f in frames] if isinstance(frames, list) else []}

@@ -152,8 +152,8 @@ AGGREGATION_INTERVAL_US = 1_000_000  # of aggregated records that do not say it
 def interval_us(record: Mapping[str, Any]) -> int:
     """The time that an aggregated record stands for, from its `ts` on."""
     args = record.get("args")
-    said = args.get("interval_us") if isinstance(args, dict) else None
-    return said if type(said) is int and said > 0 else AGGREGATION_INTERVAL_US
+    interval = args.get("interval_us") if isinstance(args, dict) else None
+    return interval if type(interval) is int and interval > 0 else AGGREGATION_INTERVAL_US
 
 
 def is_metadata(record: Mapping[str, Any]) -> bool:

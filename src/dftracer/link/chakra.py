@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 
 from dftracer._packages import need
-from dftracer.link._columns import ByteColumn, Codes, Columns, Flags, Ints, coded, distinct, join_rows
-from dftracer.link.activity import ActivityTable
 from dftracer.link.collectives import BARRIER, COLLECTIVE_TYPES, RECV, SEND, Collective
+from dftracer.link.columns import (
+    ActivityTable,
+    ByteColumn,
+    Codes,
+    Columns,
+    Flags,
+    Ints,
+    coded,
+    distinct,
+    join_rows,
+)
 from dftracer.link.edges import EDGE_TYPES, Edges, begun_inside
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph

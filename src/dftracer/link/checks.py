@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._text import plural
-from dftracer.link.activity import ActivityTable
+from dftracer.link.columns import ActivityTable
 from dftracer.link.discover import Found, RankFiles, Source, discover, read_manifest
 from dftracer.link.execution_trace import ExecutionTrace, read_execution_trace
 from dftracer.link.graph import Join, join

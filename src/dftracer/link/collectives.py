@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from dftracer.format.reader import parse_line, split_lines
-from dftracer.link._columns import Ints, integer
 from dftracer.link._json_stream import Repairs, read_blocks
-from dftracer.link.activity import KERNEL, ActivityTable
+from dftracer.link.columns import KERNEL, ActivityTable, Ints, integer
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph
 

@@ -8,8 +8,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dftracer.link._columns import Flags, Ints, contains, distinct, last_before
-from dftracer.link.activity import ANNOTATION, OP, RUNTIME, SYNC, ActivityTable
+from dftracer.link.columns import (
+    ANNOTATION,
+    OP,
+    RUNTIME,
+    SYNC,
+    ActivityTable,
+    Flags,
+    Ints,
+    contains,
+    distinct,
+    last_before,
+)
 from dftracer.link.execution_trace import ExecutionTrace, Tensors
 from dftracer.link.graph import Graph
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from dftracer._packages import need
-from dftracer._torch_files import STRUCTURAL
-from dftracer.link._columns import (
+from dftracer.format.torch_files import NODE_NAME, STRUCTURAL
+from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
+from dftracer.link._text import parse_nodes
+from dftracer.link.columns import (
     ByteColumn,
     Codes,
     Interner,
@@ -23,8 +25,6 @@ from dftracer.link._columns import (
     integer,
     integers,
 )
-from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
-from dftracer.link._text import parse_nodes
 
 # Nodes that represent the process and its threads, and groups made before the window: nothing ran.
 _TENSOR = re.compile(rb'\0|\[(\d+),\s*(\d+),\s*\d+,\s*(\d+),\s*(\d+),\s*"')
@@ -152,7 +152,7 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
     """Read a file; what is wrong with it is in `repairs`, never an exception."""
     is_flat = _is_flat(path)
     kind = _flat_node if is_flat else _node
-    reader = ItemReader(path, "nodes", _BEGINS, kind, ("ctrl_deps", "parent", "id"))
+    reader = ItemReader(path, "nodes", _BEGINS, kind, NODE_NAME)
     builder = _Builder()
     for text in reader.texts():
         if is_flat or not builder.take_text(text):

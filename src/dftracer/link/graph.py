@@ -10,9 +10,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dftracer._torch_files import plain_name
-from dftracer.link._columns import Codes, Flags, Interner, Ints, contains, distinct
-from dftracer.link.activity import ANNOTATION, DEVICE_KINDS, HOST_KINDS, OP, RUNTIME, ActivityTable
+from dftracer.format.torch_files import plain_name
+from dftracer.link.columns import (
+    ANNOTATION,
+    DEVICE_KINDS,
+    HOST_KINDS,
+    OP,
+    RUNTIME,
+    ActivityTable,
+    Codes,
+    Flags,
+    Interner,
+    Ints,
+    contains,
+    distinct,
+)
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.load._scan import nest
 from dftracer.load.chunk import int64s

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dftracer.link._columns import Interner, integer, integers
 from dftracer.link._json_stream import Repairs
-from dftracer.link.activity import (
+from dftracer.link.columns import (
     ANNOTATION,
     COLUMNS,
     KERNEL,
@@ -23,7 +22,10 @@ from dftracer.link.activity import (
     RUNTIME,
     SYNC,
     ActivityTable,
+    Interner,
     empty_activity,
+    integer,
+    integers,
 )
 
 _PUSH_POP, _START_END = 59, 60

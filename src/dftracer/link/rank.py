@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link._columns import Ints
-from dftracer.link.activity import ANNOTATION, ActivityTable, empty_activity
 from dftracer.link.chakra import Facts, write_chakra
 from dftracer.link.clock import Clock, Member
 from dftracer.link.collectives import RECV, SEND, Collective, apply_records, find_collectives, read_records
+from dftracer.link.columns import ANNOTATION, ActivityTable, Ints, empty_activity
 from dftracer.link.discover import RankFiles, Source
 from dftracer.link.edges import find_edges
 from dftracer.link.execution_trace import empty_execution_trace, read_execution_trace

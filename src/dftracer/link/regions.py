@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link._columns import Codes, Flags, Interner, Ints, distinct
+from dftracer.link.columns import Codes, Flags, Interner, Ints, distinct
 from dftracer.link.graph import nesting
 from dftracer.load.chunk import MISSING, Chunk
 from dftracer.load.trace import Trace, scan_file

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from dftracer._packages import need
-from dftracer.link._columns import Flags, Interner, Ints
-from dftracer.link.activity import KIND_NAMES, ActivityTable
 from dftracer.link.clock import Clock, Member
 from dftracer.link.collectives import Collective
+from dftracer.link.columns import KIND_NAMES, ActivityTable, Flags, Interner, Ints
 from dftracer.link.edges import EDGE_TYPES, Edges
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import BY_ORDER, BY_RF, Graph, Join

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer.link._columns import Ints, coded, distinct, join_rows
-from dftracer.link.activity import KIND_NAMES
+from dftracer.link.columns import KIND_NAMES, Ints, coded, distinct, join_rows
 from dftracer.link.graph import nesting
 from dftracer.link.regions import NOTHING, Labels
 from dftracer.link.tables import TablePart

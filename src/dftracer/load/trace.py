@@ -13,13 +13,11 @@ import numpy as np
 
 from dftracer._packages import need
 from dftracer._text import bytes_text, plural
-from dftracer.load import sidecar
 from dftracer.load._scan import Scanner
-from dftracer.load.arrow import BatchMaker, schema
+from dftracer.load.arrow import BatchMaker, find_sidecar, schema, write_sidecar
 from dftracer.load.chunk import Chunk
 from dftracer.load.files import NoTraces, find_files, find_torch_files, here, linked_files
-from dftracer.load.process import ProcessInfo, assign_ranks, peek
-from dftracer.load.runs import Run, find_runs
+from dftracer.load.process import ProcessInfo, Run, assign_ranks, find_runs, peek
 
 if TYPE_CHECKING:
     import duckdb
@@ -330,11 +328,11 @@ class Trace:
 
     def _sidecars(self, make: bool) -> list[Path] | None:
         """The sidecars of all files; None if one is missing and may not or could not be made."""
-        found = {file: sidecar.find(file) for file in self.files}
+        found = {file: find_sidecar(file) for file in self.files}
         if make and None in found.values():
             for process in self.processes:
                 if found[process.file] is None:
-                    found[process.file] = sidecar.write(process.file, self._whole(process), process)
+                    found[process.file] = write_sidecar(process.file, self._whole(process), process)
         ready = [place for place in found.values() if place is not None]
         return ready if len(ready) == len(found) else None
 

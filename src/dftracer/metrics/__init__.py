@@ -12,7 +12,7 @@ import os
 import sys
 
 from dftracer import _session
-from dftracer._before_finalize import before_finalize
+from dftracer._session import before_finalize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def training_ends() -> None:
 
 def _makes_batches() -> bool:
     """Whether this is a worker of a loader."""
-    worker: Any = sys.modules.get("dftracer.torch.worker")
-    return worker is not None and worker.in_worker()
+    loader: Any = sys.modules.get("dftracer.torch.loader")
+    return loader is not None and loader.in_worker()
 
 
 def _forked() -> None:

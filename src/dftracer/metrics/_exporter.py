@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import _thread
 import threading
+import warnings
 from collections.abc import Callable
+from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 from dftracer import _core, _messages
 from dftracer.metrics import _figures
-from dftracer.metrics._prometheus import Server, TextFile
-from dftracer.metrics._trackers import Missing, MLflow, Otlp, TensorBoard, WandB
+from dftracer.metrics._targets import Missing, MLflow, Otlp, Server, TensorBoard, TextFile, WandB
 
 _FIRST_STEP_S = 0.25  # how often to look for it
 _LONGEST_PAUSE_S = 60.0  # between two attempts to reach a target that does not answer
@@ -89,6 +90,8 @@ class Exporter:
                 self._servers.append(target)
                 _thread.start_new_thread(_out_of_trace, (target.serve, _figures.read))
             else:
+                if not isinstance(target, TextFile):  # which needs no package
+                    _unheard.begin()
                 self._writers.append(_Writer(name, target, self._interval_s))
 
     def stop(self) -> None:
@@ -102,11 +105,56 @@ class Exporter:
             writer.stopping.set()
         for writer in self._writers:
             writer.wait()
+        if not _unheard.threads:
+            _unheard.end()
 
     def let_go(self) -> None:
         """In a forked child."""
         for server in self._servers:
             server.let_go()
+        _unheard.threads.clear()  # another thread may get the number of one that is not here
+        _unheard.end()
+
+
+class _Unheard:
+    """Keeps warnings of the packages that targets use from the program, which has nothing to do with them.
+
+    The filters of `warnings` are those of all threads: to change them for one of ours would change them for
+    the program. So the function that shows a warning gets other code while there are targets, and stays the
+    object it is.
+    """
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+        self._shows: FunctionType | None = None
+        self._own_code: CodeType | None = None
+        self._ours: CodeType | None = None
+
+    def begin(self) -> None:
+        """Drop the warnings of `threads` from now on."""
+        shows: Any = getattr(warnings, "_showwarnmsg", None)
+        if self._shows is not None or not isinstance(shows, FunctionType) or shows.__closure__ is not None:
+            return
+        original = FunctionType(shows.__code__, shows.__globals__, shows.__name__)
+
+        def show(message: Any) -> None:
+            if _thread.get_ident() not in self.threads:
+                original(message)
+
+        def _showwarnmsg(msg: Any) -> None:
+            show(msg)
+
+        self._shows, self._own_code, self._ours = shows, shows.__code__, _showwarnmsg.__code__
+        _core.exchange_code(shows, _showwarnmsg.__code__, _showwarnmsg.__closure__)
+
+    def end(self) -> None:
+        """Leave `warnings` as it was."""
+        shows, self._shows = self._shows, None
+        if shows is not None and self._own_code is not None and shows.__code__ is self._ours:
+            _core.exchange_code(shows, self._own_code, None)
+
+
+_unheard = _Unheard()
 
 
 class _Writer:
@@ -128,6 +176,7 @@ class _Writer:
         self._done.acquire(timeout=0.0 if self._failing else _LAST_WORD_S)
 
     def _run(self) -> None:
+        _unheard.threads.add(_thread.get_ident())
         try:
             pause = self._interval_s
             while not self.stopping.wait(pause):
@@ -141,6 +190,7 @@ class _Writer:
             self._write(last=True)
             self._target.close()
         finally:
+            _unheard.threads.discard(_thread.get_ident())
             self._done.release()
 
     def _write(self, last: bool) -> bool:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from dftracer import _config, _core
 
-# Of a step's time, what is not progress: waiting for a batch, saving.
-_NOT_PRODUCTIVE = ("fetch_wait", "checkpoint")
+# Of a step's time, what is not progress: waiting for a batch or making it, saving.
+_NOT_PRODUCTIVE = ("fetch_wait", "read", "preprocess", "collate", "checkpoint")
 _NOT_STAGES = ("wall_us", "device_busy_us", "evaluation_us")
 _DEVICE_SEEN = 256  # a flag of step rows (native/format/step_row.hpp)
 

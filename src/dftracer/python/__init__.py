@@ -41,16 +41,18 @@ from dftracer.python._tree import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dftracer._version import __version__
-    from dftracer.compat.entities import EntityID, EntityRelation, EntityRole, EntityStore
-    from dftracer.compat.env import (
+    from dftracer.compat import (
         DFTRACER_ENABLE_ENV,
         DFTRACER_INIT_ENV,
         DFTRACER_LOG_LEVEL_ENV,
         DFTRACER_TIME_METRIC_ENV,
+        NoOpProfiler,
+        ProfilerProtocol,
+        get_time_scale,
         setup_logger,
         setup_stream_logger,
     )
-    from dftracer.compat.profiler import NoOpProfiler, ProfilerProtocol, get_time_scale
+    from dftracer.compat.entities import EntityID, EntityRelation, EntityRole, EntityStore
     from dftracer.python._enums import (
         CheckpointEvent,
         CommunicationEvent,
@@ -150,15 +152,10 @@ _LATER = {
     ),
     "dftracer.python.dynamo": ("Dynamo", "create_backend", "dftracer_dynamo_backend", "dynamo"),
     "dftracer.compat.entities": ("EntityID", "EntityRelation", "EntityRole", "EntityStore"),
-    "dftracer.compat.env": (
-        "DFTRACER_ENABLE_ENV",
-        "DFTRACER_INIT_ENV",
-        "DFTRACER_LOG_LEVEL_ENV",
-        "DFTRACER_TIME_METRIC_ENV",
-        "setup_logger",
-        "setup_stream_logger",
+    "dftracer.compat": (
+        *("DFTRACER_ENABLE_ENV", "DFTRACER_INIT_ENV", "DFTRACER_LOG_LEVEL_ENV", "DFTRACER_TIME_METRIC_ENV"),
+        *("NoOpProfiler", "ProfilerProtocol", "get_time_scale", "setup_logger", "setup_stream_logger"),
     ),
-    "dftracer.compat.profiler": ("NoOpProfiler", "ProfilerProtocol", "get_time_scale"),
     "dftracer": ("__version__",),
 }
 
@@ -213,7 +210,7 @@ sys.modules.update(
             "ai": "python.common",
             "ai_common": "python.common",
             "ai_init": "python.common",
-            "env": "compat.env",
+            "env": "compat",
             # There is only one build: DFTRACER_LOG_LEVEL=DEBUG enables the messages of a debug build.
             "dbg": "python.common",
             "dbg.ai": "python.common",

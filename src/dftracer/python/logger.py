@@ -1,6 +1,6 @@
 """The core names, where older clients import them."""
 
-from dftracer.compat.env import setup_stream_logger
+from dftracer.compat import setup_stream_logger
 from dftracer.python.common import *  # noqa: F403
 
 logger = setup_stream_logger()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dftracer import _core
-from dftracer._before_finalize import before_finalize
+from dftracer._session import before_finalize
 from dftracer.python import TagDType, TagType, TagValue, dftracer, get_time_scale  # noqa: F401 - see the end
 
 __all__ = ["count_flops", "trace_handler"]

@@ -1,7 +1,6 @@
 """SHOW: an analysis as JSON, on the terminal, as one HTML file, and as Markdown."""
 
-from dftracer.report.contents import head
-from dftracer.report.document import SCHEMA, document
+from dftracer.report.contents import SCHEMA, document, head
 from dftracer.report.html import html_page
 from dftracer.report.terminal import markdown, print_report
 

@@ -1,4 +1,6 @@
-"""What every form of the report shows: its first lines, the account, notes, evidence, files, colours."""
+"""What every form of the report shows: its first lines, the account, notes, evidence, files, colours; and
+all of it as one JSON document.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ import numpy as np
 import polars as pl
 
 from dftracer._text import bytes_text, count_text, plural, seconds_text
-from dftracer.analyze import STAGES, Analysis, Rank
-from dftracer.analyze.device.summary import uses_device
-from dftracer.analyze.ledger import unseen_stages
+from dftracer.analyze import STAGES, Analysis, Rank, frames
+from dftracer.analyze.device.summary import device_document, uses_device
+from dftracer.analyze.ledger import steady_steps, unseen_stages
+from dftracer.analyze.map.account import Account
 from dftracer.analyze.rules.bound import line_of_part
 from dftracer.analyze.say.wording import short, stage_words
 from dftracer.analyze.stages import INPUT_STAGES, STAGE_INDEX
@@ -367,3 +370,102 @@ def shown_files(table: pl.DataFrame) -> pl.DataFrame:
     one = rest.select(**sums).select(table.columns)
     shown: pl.DataFrame = pl.concat([table.filter(used), one])
     return shown.sort("time_s", "path", descending=[True, False])
+
+
+# --- The report as one JSON document; docs/report.md describes every key
+
+SCHEMA = "dftracer.report/2"
+_MOST_FILES = 1000
+_PIECES = ("steady", "startup", "compilation", "evaluation", "outside", "profiled")
+
+
+def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+
+
+_IO_SUMS = (
+    "ops",
+    "opens",
+    "reads",
+    "writes",
+    "read_bytes",
+    "write_bytes",
+    "time_s",
+    "read_s",
+    "write_s",
+    "small_reads",
+)
+
+
+def _io(analysis: Analysis) -> dict[str, Any] | None:
+    """All files together; None if no I/O was traced."""
+    files = analysis.file_table
+    if files is None:
+        return None
+    sums = {k: files[k].sum() for k in _IO_SUMS}
+    return {"files": files.height, **_rounded([sums])[0]}
+
+
+def comparable(analysis: Analysis) -> dict[str, Any]:
+    """The part of the document used to compare runs."""
+    return {
+        "schema": SCHEMA,
+        "verdict": analysis.verdict,
+        "bound": None if analysis.bound is None else analysis.bound.to_json(),
+        "account": Account().to_json() if analysis.account is None else analysis.account.to_json(),
+        "account_s": 0.0 if analysis.account is None else round(analysis.account.whole_s, 6),
+        "run": analysis.run,
+        "run_s": round(analysis.run_s, 6),
+        "ended": analysis.ended.to_json(),
+        **{k: analysis.phases.get(k, {"seconds": 0.0, "share": 0.0}) for k in _PIECES},
+        "au": analysis.au,
+        "samples_per_s": analysis.samples_per_s,
+        "steady_steps": steady_steps(analysis.job),
+        "io": _io(analysis),
+        "findings": [f.to_json() for f in analysis.findings],
+        "model": analysis.model,
+        "device": device_document(analysis.job),
+        "machine": analysis.machine,
+    }
+
+
+def _training(a: Analysis) -> dict[str, Any]:
+    """One of several trainings of a run."""
+    main = a.job.ranks[0].main
+    return {
+        "pid": main.process.pid,
+        "command": main.process.command or None,
+        "steps": len(main.steps),
+        "run_s": round(a.run_s, 6),
+        "verdict": a.verdict,
+        "bound": None if a.bound is None else a.bound.to_json(),
+        "ended": a.ended.to_json(),
+    }
+
+
+def document(analysis: Analysis) -> dict[str, Any]:
+    """Everything in the report, for programs; keys are added over time, never renamed."""
+    files = analysis.file_table
+    rest = comparable(analysis)
+    return {
+        "schema": SCHEMA,
+        "trace": analysis.trace_facts,
+        "verdict": rest.pop("verdict"),
+        "head": list(analysis.head),
+        "bound": rest.pop("bound"),
+        "account": rest.pop("account"),
+        "account_s": rest.pop("account_s"),
+        "run": rest.pop("run"),
+        "run_s": rest.pop("run_s"),
+        **rest,
+        "own_code": analysis.own_code,
+        "attempts": [each.to_json() for each in analysis.attempts],
+        "trainings": [_training(each) for each in analysis.trainings],
+        "ranks": analysis.ranks,
+        "ledger": analysis.ledger,
+        "overlap": analysis.overlap,
+        "names": _rounded(analysis.name_table.to_dicts()),
+        "files": [] if files is None else _rounded(files.head(_MOST_FILES).to_dicts()),
+        "files_total": 0 if files is None else files.height,
+        "workers": _rounded(frames.workers(analysis.job).to_dicts()),
+    }

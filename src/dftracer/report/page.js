@@ -312,8 +312,8 @@
     });
     g.fillStyle = css("--soft");
     g.textAlign = "center";
-    const marks = w < 700 ? 2 : 6, said = times(Array.from({ length: marks + 1 }, (_, i) => from + (to - from) * i / marks));
-    said.forEach((text, i) => {
+    const marks = w < 700 ? 2 : 6, labels = times(Array.from({ length: marks + 1 }, (_, i) => from + (to - from) * i / marks));
+    labels.forEach((text, i) => {
       g.textAlign = i === 0 ? "left" : i === marks ? "right" : "center";
       g.fillText(text, TL + (w - TL) * i / marks, h - 6);
     });

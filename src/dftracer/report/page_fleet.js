@@ -152,8 +152,8 @@
     tip.hidden = x < 0 || x >= 1 || y < 0 || y >= 1;
     if (tip.hidden) return;
     const row = view.r0 + Math.floor(y * nr), column = view.c0 + Math.floor(x * nc), q = cells[row * columns + column];
-    const share = q - zero, told = q ? `${share >= 0 ? "+" : ""}${share} % of a step, beyond the median rank` : "no such step";
-    tip.textContent = `${range(...ranksOf(row), "rank")}\n${range(...stepsOf(column), "step")}\n${told}`;
+    const share = q - zero, text = q ? `${share >= 0 ? "+" : ""}${share} % of a step, beyond the median rank` : "no such step";
+    tip.textContent = `${range(...ranksOf(row), "rank")}\n${range(...stepsOf(column), "step")}\n${text}`;
     tip.style.left = Math.max(4, Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 4)) + "px";
     tip.style.top = event.clientY + 14 + "px";
   });

@@ -4,7 +4,7 @@ const drawMachine = (M, draws) => {
   const { $, el, sec, size, css, hover, canvas, at, axis, times, sizes, distinct, LEFT } = Tools;
   const COLOURS = ["#3e63dd", "#e5484d", "#30a46c"], HEIGHT = 120;
   const share = (v) => Math.round(100 * v) + " %";
-  const said = { share, bytes: size, "bytes/s": (v) => size(v) + "/s", W: (v) => Math.round(v) + " W" };
+  const texts = { share, bytes: size, "bytes/s": (v) => size(v) + "/s", W: (v) => Math.round(v) + " W" };
   const marks = {
     share: (values) => values.map(share),
     bytes: (values) => sizes(values, ""),
@@ -59,7 +59,7 @@ const drawMachine = (M, draws) => {
       const w = picture.clientWidth, t = first + (last - first) * (at(picture.id, e)[0] - LEFT) / Math.max(w - LEFT - 2, 1);
       if (t < first) return "";
       const near = (line) => line.v[line.t.reduce((best, v, k) => Math.abs(v - t) < Math.abs(line.t[best] - t) ? k : best, 0)];
-      return plot.title + " at " + sec(t) + "\n" + plot.lines.map((l) => l.label + " " + said[plot.unit](near(l))).join("\n");
+      return plot.title + " at " + sec(t) + "\n" + plot.lines.map((l) => l.label + " " + texts[plot.unit](near(l))).join("\n");
     });
   });
 };

@@ -88,11 +88,11 @@ const Tools = (() => {
     g.fillStyle = css("--soft");
     g.strokeStyle = css("--line");
     g.textAlign = "right";
-    const said = texts([0, 1, 2, 3].map((i) => most * i / 3));
+    const labels = texts([0, 1, 2, 3].map((i) => most * i / 3));
     for (let i = 0; i <= 3; i++) {
       const y = h - 18 - (h - 28) * i / 3;
       g.beginPath(); g.moveTo(left, y + .5); g.lineTo(w, y + .5); g.stroke();
-      g.fillText(said[i], left - 6, y + 4);
+      g.fillText(labels[i], left - 6, y + 4);
     }
   };
 

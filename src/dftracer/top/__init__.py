@@ -107,19 +107,19 @@ def _rates(frame: Frame) -> str:
     samples = (
         "samples/s not annotated" if frame.samples_per_s is None else f"{frame.samples_per_s:.1f} samples/s"
     )
-    told = [
+    parts = [
         f"{frame.steps_per_s:.2f} steps/s",
         samples,
         f"read {bytes_text(frame.read_bytes_per_s)}/s",
         f"written {bytes_text(frame.write_bytes_per_s)}/s",
     ]
     if frame.io_calls_per_s is not None:
-        told.append(f"{frame.io_calls_per_s:.0f} calls/s")
+        parts.append(f"{frame.io_calls_per_s:.0f} calls/s")
     if frame.events is not None:
-        told.append(counted(frame.events, "event"))
+        parts.append(counted(frame.events, "event"))
     if frame.dropped is not None:
-        told.append(f"{plural(frame.dropped, 'event')} dropped")
-    return "  ·  ".join(told)
+        parts.append(f"{plural(frame.dropped, 'event')} dropped")
+    return "  ·  ".join(parts)
 
 
 def _losses(frame: Frame) -> str:

@@ -68,9 +68,9 @@ def tell(kind: str, begins: bool, what: Any = None) -> None:
 def watch(torch: ModuleType, patches: Patches, modules: bool) -> None:
     """Observe torch from now on, with the forward pass of every module if `modules`."""
     # Only now load what a program without torch never needs.
-    checkpoint, collectives, compute, hang, loader, rule, tensors, worker = (
+    checkpoint, collectives, compute, hang, loader, rule, tensors = (
         importlib.import_module(f"dftracer.torch.{name}")
-        for name in ("checkpoint", "collectives", "compute", "hang", "loader", "rule", "tensors", "worker")
+        for name in ("checkpoint", "collectives", "compute", "hang", "loader", "rule", "tensors")
     )
     when: list[tuple[str, Callable[[ModuleType, Patches], None]]] = [
         ("torch", rule.install),
@@ -88,6 +88,6 @@ def watch(torch: ModuleType, patches: Patches, modules: bool) -> None:
     if modules:
         when.append(("torch", rule.install_modules))
     when += [(name, checkpoint.install) for name in checkpoint.CALLS]
-    when += [(name, worker.install_transforms) for name in worker.TRANSFORMS]
+    when += [(name, loader.install_transforms) for name in loader.TRANSFORMS]
     for name, install in when:
         patches.when_imported(name, install)

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dftracer._core import busy_begins, busy_ends, training
+from dftracer._core import AutoEvent, busy_begins, busy_ends, training
 from dftracer.torch.boundaries import tell
-from dftracer.torch.events import CAPTURE, RESTART, Word, now
 from dftracer.torch.hang import CHECKPOINT
+from dftracer.torch.loader import in_worker
 from dftracer.torch.patches import Patches, out_of_sight, safely
-from dftracer.torch.worker import in_worker
+from dftracer.torch.rule import CAPTURE, RESTART, now
 
 # Module -> function -> (event, position and name of the parameter that says where).
-CALLS: dict[str, dict[str, tuple[Word, int, str]]] = {
+CALLS: dict[str, dict[str, tuple[AutoEvent, int, str]]] = {
     "torch": {"save": (CAPTURE, 1, "f"), "load": (RESTART, 0, "f")},
     "torch.distributed.checkpoint": {
         "save": (CAPTURE, 99, "checkpoint_id"),
@@ -48,12 +48,12 @@ def install(module: ModuleType, patches: Patches) -> None:
     """Watch the functions of one module."""
     for ours in (safely, _done, _counter):  # the compiler would look at what has tensors among its arguments
         safely(out_of_sight, ours)
-    for name, (word, at, parameter) in CALLS[module.__name__].items():
+    for name, (event, at, parameter) in CALLS[module.__name__].items():
         if hasattr(module, name):
-            patches.around(module, name, _timed(word, at, parameter))
+            patches.around(module, name, _timed(event, at, parameter))
 
 
-def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _timed(event: AutoEvent, at: int, parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             # Inside a batch it reads samples; inside another of these it is a part of that.
@@ -75,7 +75,7 @@ def _timed(word: Word, at: int, parameter: str) -> Callable[[Callable[..., Any]]
                 busy_ends(CHECKPOINT)
                 where = args[at] if len(args) > at else kwargs.get(parameter)
                 states = (result, *args[:1], *kwargs.values())
-                safely(_done, word, start, where, error, states)
+                safely(_done, event, start, where, error, states)
                 tell("checkpoint", False)
 
         return timed
@@ -94,7 +94,7 @@ def _counter(states: tuple[Any, ...]) -> int | None:
     return None
 
 
-def _done(word: Word, start: int, where: Any, error: str | None, states: tuple[Any, ...]) -> None:
+def _done(event: AutoEvent, start: int, where: Any, error: str | None, states: tuple[Any, ...]) -> None:
     end = now()
     facts: dict[str, Any] = {} if error is None else {"error": error}
     if type(where) in _PATHS:
@@ -105,5 +105,5 @@ def _done(word: Word, start: int, where: Any, error: str | None, states: tuple[A
     if counter is not None:
         facts["counter"] = counter
     here = training()
-    here.write(word, start, end, **facts)
+    here.write(event, start, end, **facts)
     here.interrupt(start, end)

@@ -14,10 +14,9 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from dftracer import _core, _messages
-from dftracer._core import training
+from dftracer._core import AutoEvent, training
 from dftracer.python import ai
 from dftracer.torch.boundaries import tell
-from dftracer.torch.events import Word
 from dftracer.torch.hang import BARRIER, COLLECTIVE
 from dftracer.torch.patches import Patches
 from dftracer.torch.tensors import size_of
@@ -42,7 +41,7 @@ CALLS: dict[str, tuple[str, str | None, str | None]] = {
     "recv": ("recv", None, "tensor"),
     "irecv": ("recv", None, "tensor"),
 }
-# The words of `ai.comm`, which reports count as communication.
+# The names in `ai.comm`, which reports count as communication.
 EVENT = {"broadcast": "bcast", "recv": "receive"}
 ALWAYS_ASYNC = ("isend", "irecv")
 
@@ -220,8 +219,8 @@ def counts_messages(group: dict[str, Any]) -> bool:
 
 # --- Each call as an event, with bytes, group and sequence number
 
-_WORDS = {
-    name: Word(name, "comm", (getattr(ai.comm, name),))
+_EVENTS = {
+    name: AutoEvent(name, "comm", (getattr(ai.comm, name),))
     for name in (
         "send",
         "receive",
@@ -261,7 +260,7 @@ class _EventWriter:
         if seen and bool(get("async_op")):
             return
         training().write(
-            _WORDS[EVENT.get(kind, kind)],
+            _EVENTS[EVENT.get(kind, kind)],
             start_ns,
             end_ns,
             bytes=sent_bytes or received_bytes,

@@ -10,11 +10,9 @@ from typing import Any
 from dftracer import _core
 from dftracer._core import training
 from dftracer.torch.boundaries import tell
-from dftracer.torch.events import now
 from dftracer.torch.hang import COMPILE
-from dftracer.torch.imports import half_made
-from dftracer.torch.patches import Patches, out_of_sight, safely
-from dftracer.torch.rule import ALL_INSIDE
+from dftracer.torch.patches import Patches, half_made, out_of_sight, safely
+from dftracer.torch.rule import ALL_INSIDE, now
 
 _CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
 

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 
 from dftracer import _core
-from dftracer._before_finalize import before_finalize
+from dftracer._session import before_finalize
 from dftracer.torch.patches import Patches
 
 TYPE_CHECKING = False

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from dftracer import _config, _core, _session
-from dftracer._before_finalize import before_finalize
+from dftracer._session import before_finalize
 from dftracer.torch.patches import Patches, safely
 
 __all__ = ["BARRIER", "CHECKPOINT", "COLLECTIVE", "COMPILE", "describe", "install"]

@@ -1,4 +1,5 @@
-"""The step rule as the boundaries see it: a `Training` for each thread, a `Pass` for each loop over a loader.
+"""The step rule as the boundaries see it: the events it writes, a `Training` for each thread, a `Pass` for
+each loop over a loader.
 
 The rule itself is native (native/module/step_rule.hpp says what a step is), so that steps are known while the
 program runs, without the interpreter's lock.
@@ -19,11 +20,50 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from dftracer import _core, metrics
-from dftracer._core import Training, training
-from dftracer.torch import events
+from dftracer._core import AutoEvent, Training, training
+from dftracer.python import ai
 from dftracer.torch.patches import Patches, out_of_sight, safely
 
 ALL_INSIDE = -1  # `Training.scaling`, instead of one optimizer: all that step now are parts of one step
+
+# --- The kinds of automatic events: a manual annotation suppresses the matching automatic event
+
+now = _core.time_ns
+
+
+_fetch, _pipeline = ai.dataloader.fetch, ai.pipeline
+
+FETCH = AutoEvent("fetch.iter", "dataloader", (_fetch._named("fetch.iter"), _fetch.derive("iter")), phase=1)
+AHEAD = AutoEvent("fetch", "dataloader", (_fetch,))
+BLOCK = AutoEvent(
+    "fetch.block", "dataloader", (_fetch._named("fetch.block"), _fetch.derive("block")), phase=2
+)
+ITEM = AutoEvent("item", "data", (ai.data.item,))
+COLLATE = AutoEvent("collate", "data", (ai.data.derive("collate"), ai.data.preprocess.derive("collate")))
+PREPROCESS = AutoEvent("preprocess", "data", (ai.data.preprocess,))
+TRANSFER = AutoEvent("transfer", "device", (ai.device.transfer,))
+FORWARD = AutoEvent("forward", "compute", (ai.compute.forward,), phase=4)
+BACKWARD = AutoEvent("backward", "compute", (ai.compute.backward,), phase=5)
+STEP = AutoEvent("step", "compute", (ai.compute.step,), phase=6)
+CAPTURE = AutoEvent("capture", "checkpoint", (ai.checkpoint.capture,))
+RESTART = AutoEvent("restart", "checkpoint", (ai.checkpoint.restart,))
+TRAIN = AutoEvent("train", "pipeline", (_pipeline.train,))
+EPOCH = AutoEvent(
+    "epoch",
+    "pipeline",
+    (_pipeline.epoch, _pipeline.epoch._named("epoch.block"), _pipeline.epoch.derive("block")),
+)
+EVALUATE = AutoEvent("evaluate", "pipeline", (_pipeline.evaluate, _pipeline.test))
+EVENTS = [each for each in globals().values() if isinstance(each, AutoEvent)]
+
+
+def begin_anew() -> None:
+    """Ignore manual annotations made until now."""
+    for event in EVENTS:
+        event.begin_anew()
+
+
+# --- The rule
 
 _local = threading.local()
 _all: list[Training] = []
@@ -54,18 +94,18 @@ class Pass(_core.LoaderPass):
 
 def install(torch: ModuleType, patches: Patches) -> None:
     """Set the rule up, and watch the calls of models."""
-    words = (
-        events.FETCH,
-        events.AHEAD,
-        events.BLOCK,
-        events.FORWARD,
-        events.BACKWARD,
-        events.STEP,
-        events.TRAIN,
-        events.EPOCH,
-        events.EVALUATE,
+    events = (
+        FETCH,
+        AHEAD,
+        BLOCK,
+        FORWARD,
+        BACKWARD,
+        STEP,
+        TRAIN,
+        EPOCH,
+        EVALUATE,
     )
-    _core.step_rule(words, torch.is_grad_enabled, _make, vars(torch.compiler))
+    _core.step_rule(events, torch.is_grad_enabled, _make, vars(torch.compiler))
     _core.sample_own_code(_not_the_programs())
     safely(out_of_sight, _make)
     _core.mute_models(False)

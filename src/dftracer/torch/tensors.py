@@ -17,8 +17,8 @@ from typing import Any
 
 from dftracer._core import training
 from dftracer.torch.boundaries import tell
-from dftracer.torch.events import TRANSFER, now
 from dftracer.torch.patches import Patches, failed, out_of_sight, safely
+from dftracer.torch.rule import TRANSFER, now
 
 _DEPTH = 3
 

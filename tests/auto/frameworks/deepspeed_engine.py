@@ -50,7 +50,7 @@ for at, (x, y) in enumerate(loader):
         engine.step()
 print(f"loss {loss.item():.17g} after {engine.global_steps}, {engine.skipped_steps} skipped")
 
-if "dftracer.auto._switch" in sys.modules:
+if "dftracer.auto" in sys.modules:
     from dftracer import auto
 
     observed = pieces()

@@ -23,7 +23,7 @@ from dftracer.load.chunk import Chunk, Ints, int64s
 from dftracer.load.process import ProcessInfo
 
 if TYPE_CHECKING:
-    from dftracer.link.activity import ActivityTable
+    from dftracer.link.columns import ActivityTable
 
 
 HOST, LAUNCH, KERNEL, MEMCPY, MEMSET, MODULE, FUNCTION = range(7)
@@ -290,7 +290,7 @@ def _of_kineto(path: Path) -> TorchProcess | None:
 
 def _rows_of_activities(table: ActivityTable) -> DeviceRows:
     """The events of a Kineto file."""
-    from dftracer.link import activity as a  # noqa: PLC0415 - only where there are such files
+    from dftracer.link import columns as a  # noqa: PLC0415 - only where there are such files
 
     kinds = np.full(
         max(a.OP, a.ANNOTATION, a.RUNTIME, a.KERNEL, a.MEMCPY, a.MEMSET, a.SYNC) + 1, -1, np.int64

@@ -123,12 +123,12 @@ def environment(args: argparse.Namespace, directory: Path, traces: tuple[str, ..
 
 
 def _under_nsys(command: list[str], directory: Path, repeat: int | None) -> list[str]:
-    from dftracer.collect import _nsys
+    from dftracer.collect._windows import find_nsys, nsys_command
 
     rank = os.environ.get("RANK", "0")
-    nsys = _nsys.find()
+    nsys = find_nsys()
     windows = 1 if repeat is None else repeat
-    words = _nsys.command(nsys or "nsys", str(directory.resolve()), rank, command, windows)
+    words = nsys_command(nsys or "nsys", str(directory.resolve()), rank, command, windows)
     if nsys is None:
         print(
             "dftracer collect: nsys is not on the PATH, so there is no nsys trace; the command would be: "

@@ -87,14 +87,13 @@ dftracer compare a1 a2 a3 -- b1 b2 b3              # the spread between equal ru
 
 def _two_newest(args: argparse.Namespace) -> list[str]:
     """The newest run, and the one before it that ran the same command."""
-    from dftracer.load.process import processes_of
-    from dftracer.load.runs import find_runs
+    from dftracer.analyze.history import runs_below
 
-    folders = newest_folders()
+    folders = newest_folders(rows=True)
     commands: dict[Path, object] = {}
     for folder in folders:
         with contextlib.suppress(NoTraces):
-            commands[folder] = find_runs(processes_of([str(folder)]))[0].identity()["command"]
+            commands[folder] = runs_below([folder])[0].identity()["command"]
         if len(commands) > 1 and commands[folder] == next(iter(commands.values())):
             before, after = str(folder), str(next(iter(commands)))
             if not args.quiet:
@@ -133,7 +132,7 @@ def _open_side(args: argparse.Namespace, path: str) -> Side:
     """One run; a trace is analysed, a saved report is read."""
     from dftracer.analyze import analyze
     from dftracer.compare import NotComparable, is_report, read_report, side_of
-    from dftracer.report.document import comparable
+    from dftracer.report.contents import comparable
 
     try:
         if is_report(path):
@@ -203,7 +202,7 @@ dftracer check traces/ --limits limits.toml --markdown summary.md --junit check.
         from dftracer.compare.checks import BadLimit
 
         args.paths = [args.run] if args.run else []
-        take_newest(args)
+        take_newest(args, rows=True)
         args.run = args.paths[0]
         try:
             return _check(args)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dftracer import _core
-from dftracer._before_finalize import before_finalize
+from dftracer._session import before_finalize
 
 __all__ = ["compile_events"]
 

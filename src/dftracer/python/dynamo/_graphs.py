@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from dftracer import _core
-from dftracer._before_finalize import before_finalize
+from dftracer._session import before_finalize
 from dftracer.python.dynamo._compile_events import compile_events
 from dftracer.python.dynamo._description import (
     GradRegions,

@@ -279,8 +279,8 @@ function head() {
   const title = at("title");
   if (several()) title.replaceChildren(about.map((a, i) => `${"AB"[i]}: ${time(a.length)}`).join(", "));  // each pane has its name
   else {
-    const {command} = about[0].identity, said = command ? `, ${command.replaceAll(";", " ").slice(0, 120)}` : "";
-    title.replaceChildren(about[0].title, " ", element("span", {class: "soft", text: `${plural(about[0].events, "event")} in ${time(about[0].length)}${said}`}));
+    const {command} = about[0].identity, shown = command ? `, ${command.replaceAll(";", " ").slice(0, 120)}` : "";
+    title.replaceChildren(about[0].title, " ", element("span", {class: "soft", text: `${plural(about[0].events, "event")} in ${time(about[0].length)}${shown}`}));
   }
   title.title = about.map((a) => (a.steps?.head ?? [a.title]).join("\n")).join("\n\n");
   document.title = `${about.map((a) => a.title).join(" and ")}: dftracer view`;

@@ -99,9 +99,9 @@ export function showRange(f, run, several) {
   const whole = Math.max(1, f.end - f.start);
   const first = element("div", {}, element("h2", {text: `${several ? `${"AB"[run]}: ` : ""}${time(whole)} from ${time(f.start)}, ${plural(f.events, "event")}`}));
   for (const row of f.ledger) {
-    const told = f.stages.map((s, i) => [s, row.ns[i]]).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1]);
+    const longest = f.stages.map((s, i) => [s, row.ns[i]]).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1]);
     first.append(element("h3", {text: `Where the time of ${row.label} went`}), stageBar(f.stages, row.ns, whole),
-      facts(told.map(([s, v]) => [s.replace("_", " "), `${time(v)}, ${percent(v / whole)}`])));
+      facts(longest.map(([s, v]) => [s.replace("_", " "), `${time(v)}, ${percent(v / whole)}`])));
   }
   const second = element("div", {}, element("h3", {text: f.names_total > f.names.length ? `Events (${count(f.names.length)} of ${count(f.names_total)} names)` : "Events"}),
     table([["name", "long l"], ["category", "l"], ["count"], ["time"], ["median"], ["p99"], ["longest"]],
@@ -145,9 +145,9 @@ export function showFlame(trees, several) {
     const levels = [];
     const place = (node, left, depth) => {
       levels[depth] ??= element("div", {class: "level"});
-      const part = node.seconds / root.seconds, said = `${node.name}\n${time(node.seconds * 1e9)}, ${percent(node.seconds / tree.seconds)}`;
+      const part = node.seconds / root.seconds, title = `${node.name}\n${time(node.seconds * 1e9)}, ${percent(node.seconds / tree.seconds)}`;
       const go = () => node !== root ? draw(tree, graph, node, [...above, root]) : above.length && draw(tree, graph, above.at(-1), above.slice(0, -1));
-      const frame = element("button", {type: "button", text: depth || above.length ? node.name : "in view", title: said, colour: depth ? shade(node.name) : undefined, on: {click: go}});
+      const frame = element("button", {type: "button", text: depth || above.length ? node.name : "in view", title, colour: depth ? shade(node.name) : undefined, on: {click: go}});
       frame.style.left = `${100 * left / root.seconds}%`;
       frame.style.width = `${Math.max(0.15, 100 * part)}%`;
       levels[depth].append(frame);

@@ -12,7 +12,7 @@ function size(n) {
   return `${i ? n.toFixed(1) : Math.round(n)} ${UNITS[i]}`;
 }
 
-const SAID = {share: (v) => `${Math.round(100 * v)} %`, bytes: size, "bytes/s": (v) => `${size(v)}/s`, W: (v) => `${Math.round(v)} W`};
+const TEXT_OF = {share: (v) => `${Math.round(100 * v)} %`, bytes: size, "bytes/s": (v) => `${size(v)}/s`, W: (v) => `${Math.round(v)} W`};
 
 export class Tracks {
   constructor(box, view, hooks) {
@@ -32,7 +32,7 @@ export class Tracks {
       const most = plot.most ?? Math.max(...plot.lines.flatMap((l) => l.v), 1);
       const canvas = element("canvas", {role: "img", "aria-label": `${plot.title} over time`});
       const label = element("span", {class: "track-name", text: plot.title,
-        title: `${plot.title}: ${plot.lines.map((l) => l.label).join(", ")}; up to ${SAID[plot.unit](most)}`});
+        title: `${plot.title}: ${plot.lines.map((l) => l.label).join(", ")}; up to ${TEXT_OF[plot.unit](most)}`});
       const track = {plot, most, canvas};
       canvas.addEventListener("pointermove", (e) => this.tell(track, e));
       canvas.addEventListener("pointerleave", () => this.hooks.tip(""));
@@ -45,8 +45,8 @@ export class Tracks {
   tell(track, e) {
     const t = (this.view.t0 + this.view.span * e.offsetX / Math.max(track.canvas.clientWidth, 1)) / 1e9;
     const near = (line) => line.v[line.t.reduce((best, v, k) => Math.abs(v - t) < Math.abs(line.t[best] - t) ? k : best, 0)];
-    const said = track.plot.lines.map((l) => `${l.label} ${SAID[track.plot.unit](near(l))}`);
-    this.hooks.tip(`${track.plot.title} at ${time(t * 1e9)}\n${said.join("\n")}`, e.clientX, e.clientY);
+    const values = track.plot.lines.map((l) => `${l.label} ${TEXT_OF[track.plot.unit](near(l))}`);
+    this.hooks.tip(`${track.plot.title} at ${time(t * 1e9)}\n${values.join("\n")}`, e.clientX, e.clientY);
   }
 
   draw() {

@@ -1,4 +1,4 @@
-// Word: one kind of automatic event, and the nodes whose manual annotations replace it.
+// AutoEvent: one kind of automatic event, and the nodes whose manual annotations replace it.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace dft::py {
 
-struct Word {
+struct AutoEvent {
   PyObject_HEAD
-  uint32_t name_id;  // of name and category
-  PyObject* twins;   // a tuple of nodes
-  uint64_t seen;     // how often they had been entered when this was last checked
+  uint32_t name_id;        // of name and category
+  PyObject* manual_nodes;  // a tuple of nodes
+  uint64_t seen;           // how often they had been entered when this was last checked
   Phase phase;
   bool silent;
 };
 
-extern PyTypeObject g_word_type;
+extern PyTypeObject g_auto_event_type;
 
 std::string_view view_of(PyObject* text);
 
@@ -78,17 +78,17 @@ class Pairs {
 };
 
 // Whether the program has annotated it itself since this was last checked.
-bool ask_twins(Word* w);
-void emit(Word* w, uint64_t start, uint64_t end, std::string_view args);
+bool annotated_by_hand(AutoEvent* e);
+void emit(AutoEvent* e, uint64_t start, uint64_t end, std::string_view args);
 void emit(std::string_view name, std::string_view cat, uint64_t start, uint64_t end, std::string_view args);
 
-inline void word_begins(Word* w) {
-  if (w->phase != kNoPhase && !w->silent) boundary(w->phase, true);
+inline void event_begins(AutoEvent* e) {
+  if (e->phase != kNoPhase && !e->silent) boundary(e->phase, true);
 }
-inline void word_ends(Word* w) {
-  if (w->phase != kNoPhase && !w->silent) boundary(w->phase, false);
+inline void event_ends(AutoEvent* e) {
+  if (e->phase != kNoPhase && !e->silent) boundary(e->phase, false);
 }
 
-bool init_words(PyObject* module);
+bool init_auto_events(PyObject* module);
 
 }  // namespace dft::py
