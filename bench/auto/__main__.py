@@ -16,11 +16,11 @@ asks and leave the caches as a real model does; they are not in the compared tim
 they differ by more than tracing costs. Where other programs use the same caches, that is not enough;
 `--bare` leaves them out.
 
-On a GPU (`--device cuda --ms 10 --steps 10 --rounds 400`) the model is as large as `--ms` asks, a step ends with a
-synchronisation of the program's own, and the whole step is compared, on the clock. The step waits for the host, which
-launches small layers; with `--width 2048 --repeat 256` it waits for the device, which multiplies large matrices.
-Neighbours of a virtual machine change the speed of its cores by a third for some tenths of a second: blocks must be
-shorter than that, and `--pin` keeps the training's two threads on one core.
+On a GPU (`--device cuda --ms 10 --steps 10 --rounds 400`) the model is as large as `--ms` asks, a step ends
+with a synchronisation of the program's own, and the whole step is compared, on the clock. The step waits for
+the host, which launches small layers; with `--width 2048 --repeat 256` it waits for the device, which
+multiplies large matrices. Neighbours of a virtual machine change the speed of its cores by a third for some
+tenths of a second: blocks must be shorter than that, and `--pin` keeps the training's threads on one core.
 `python -m bench.auto.instructions` counts instructions instead.
 """
 
@@ -203,7 +203,9 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--repeat", type=int, default=1, help="on a GPU: copies of each batch there")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--pin", action="store_true", help="the training to one core, everything else to others")
+    parser.add_argument(
+        "--pin", action="store_true", help="the training to one core, everything else to others"
+    )
     parser.add_argument("--bare", action="store_true", help="on a CPU: no matrix products, warm caches")
     parser.add_argument("--alone", action="store_true", help="without the rivals")
     args = parser.parse_args()

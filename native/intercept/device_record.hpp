@@ -57,8 +57,8 @@ inline DeviceFacts of_bytes(int64_t bytes, int kind = -1) {
   return facts;
 }
 
-// Of the calls that were too short for a record. The first thread that counts on a line owns it, and counts without locked
-// instructions, which would take as long as all the rest; others that meet it there use its second pair.
+// Of the calls that were too short for a record. The first thread that counts on a line owns it, and counts without
+// locked instructions, which would take as long as all the rest; others that meet it there use its second pair.
 struct alignas(64) ShortCalls {
   std::atomic<const void*> owner{nullptr};  // by an address of its own; a later thread at the same address inherits it
   std::atomic<uint64_t> calls{0}, ticks{0};

@@ -352,3 +352,22 @@ log.finalize()
     # Half of them would be two positions, were all alike; what follows at once would be four.
     assert sum(recorded[:4]) < 0.65 * sum(recorded), recorded
     assert sum(count > 0 for count in recorded) >= 8, recorded
+
+
+def test_pauses_end_where_looking_at_the_device_is_dear(traced: Callable[..., Run]) -> None:
+    """Half of what a step of 10 ms may cost, only to see whether it may be recorded."""
+    run = traced(
+        LOOP
+        + """
+class Dear(Pool):
+    def may_touch(self):
+        device.host(8_000)
+        return super().may_touch()
+events = DeviceEvents(Dear(device), device.time_ns)
+_core.set_boundary_hook(events.boundary)
+train(2000, 2 * MS, 2 * MS, MS // 10)
+print(events._steps)
+log.finalize()
+"""
+    )
+    assert 8 + 60 <= int(run.stdout) <= 8 + 400

@@ -32,6 +32,7 @@ _PAUSE = -1  # instead of a code: whatever was open stays unknown
 MOST_OF_TIME = 0.001
 _FIRST_STEPS = 8  # recorded in any case
 _MOST_LEFT_OUT = 16  # steps, by chance
+_LOOK_EVERY = 4  # steps of a pause
 _LANE = 1 << 30
 _SHARED_NS = 20_000  # boundaries closer than this count as one: at most a few launches lie between them
 _MOST_WAITING = 4096
@@ -193,13 +194,17 @@ class DeviceEvents:
         self._spent = 0
         self._pausing = False
         self._left_out = 0  # steps of this pause,
-        self._wanted: int | None = None  # and how many there will be, once that is known
+        self._looks_at = 0  # after how many of them the clock is looked at,
+        self._paid = False  # or, if they have paid, after how many the pause ends
         self._dice = 1
 
     def boundary(self, code: int) -> None:
         """A phase begins or ends here."""
-        if self._pausing and code != _STEP_ENDS:
-            return
+        if self._pausing:
+            # Looking at the clock at every step would cost as much as is saved here.
+            self._left_out += code == _STEP_ENDS
+            if code != _STEP_ENDS or self._left_out < self._looks_at:
+                return
         if self._failed or _this_thread() != self._thread or not _active():
             return
         pool = self._pool
@@ -214,7 +219,8 @@ class DeviceEvents:
                 return
             self._passed(code, pool)
             if code == _STEP_ENDS and self._too_dear(begin):
-                self._pausing, self._left_out, self._wanted = True, 0, None
+                self._pausing, self._paid = True, False
+                self._left_out, self._looks_at = 0, 1
                 _core.tell_boundaries(1 << _STEP_ENDS)
                 self._waiting.append((None, _PAUSE, begin, pool.device()))
         except Exception as error:
@@ -238,14 +244,16 @@ class DeviceEvents:
         a reason of its own, a checkpoint, pays for many, and always the same ones would follow it. For the
         same reason what it leaves over is not kept.
         """
-        self._left_out += 1
-        if self._wanted is None:
+        if not self._paid:
+            self._looks_at = self._left_out + _LOOK_EVERY
             if self._too_dear(now):
                 return False
+            self._paid = True
             self._dice = (self._dice * 1103515245 + 12345) & 0x7FFFFFFF
-            self._wanted = self._left_out + (self._dice >> 8) % (min(self._left_out, _MOST_LEFT_OUT) + 1)
-        if self._left_out < self._wanted:
-            return False
+            more = (self._dice >> 8) % (min(self._left_out, _MOST_LEFT_OUT) + 1)
+            self._looks_at = self._left_out + more
+            if more:
+                return False
         self._pausing = False
         self._since, self._spent = now, 0
         _core.tell_boundaries(_ALL_BOUNDARIES)
