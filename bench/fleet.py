@@ -13,6 +13,7 @@ step and a slow rack (32 ranks on neighbouring nodes); DIR/truth.json says where
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -118,12 +120,11 @@ def measure(directory: Path, dask: str | None) -> bytes:
 
 def on_a_cluster(directory: Path) -> None:
     """Time it here and on two workers; the answers must be the same to the byte."""
-    from distributed import Client, LocalCluster  # noqa: PLC0415 - an extra
-
+    distributed: Any = importlib.import_module("distributed")  # an extra
     alone = measure(directory, None)
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
     ):
         before, began = client.run(time.process_time), time.process_time()
         shared = measure(directory, cluster.scheduler_address)
