@@ -25,6 +25,7 @@ from dftracer.compare.statistics import (
     change_of,
     mean_of,
     median_of,
+    of_one_run,
     of_runs,
 )
 
@@ -598,7 +599,7 @@ def _change(
 def _joined(sides: list[list[Center]]) -> tuple[Center, Center]:
     """One center a side; the spread between runs, relative to their size, is taken from both sides."""
     if all(len(s) == 1 for s in sides):
-        return sides[0][0], sides[1][0]
+        return of_one_run(sides[0][0]), of_one_run(sides[1][0])
     freedom = sum(len(s) - 1 for s in sides)
     squares = 0.0
     for centers in sides:
