@@ -19,6 +19,7 @@ from dftracer.cli import shipping
 from dftracer.cli.main import main
 from dftracer.cli.shipping import NOTE, Shipper
 from dftracer.format.files import find_files, find_rows
+from dftracer.format.members import member_index
 from dftracer.load import Trace
 from dftracer.load.files import here as brought_here
 from dftracer.load.rows import parse_rows, read_row_files
@@ -122,6 +123,56 @@ def test_a_lost_note_forgets_nothing(tmp_path: Path) -> None:
     later = {f"more/{name}": data for name, data in _local_bytes(here / "more").items()}
     assert main(["ship", str(here), "memory://bucket/job"]) == 0
     assert _read_back("memory://bucket/job") == before | later
+
+
+def _end_of_a_member(data: bytes, number: int) -> int:
+    at = 0
+    for _ in range(number):
+        index = member_index(data[at : at + 64])
+        assert index is not None
+        at += index.member_size
+    return at
+
+
+def test_a_file_that_was_renamed_is_not_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was sent whole, and one of which a part was sent; another file has their names since."""
+    monkeypatch.setattr(shipping, "_PART", 1 << 13)
+    here = tmp_path / "traces"
+    training_run(here, events=8000, member_text=1 << 14)
+    whole, half = find_files([here])[:2]
+    all_of_it = half.read_bytes()
+    half.write_bytes(all_of_it[: _end_of_a_member(all_of_it, 3)])
+    assert Shipper(here, "memory://bucket/job").sweep(ended=True)
+    for file in (whole, half):
+        file.rename(file.with_name(f"aside-{file.name}"))
+    with half.with_name(f"aside-{half.name}").open("r+b") as grown:
+        grown.write(all_of_it)
+    training_run(tmp_path / "other", events=3000)
+    for file, other in zip((whole, half), find_files([tmp_path / "other"]), strict=False):
+        file.write_bytes(other.read_bytes())
+    before = _local_bytes(here)
+    shipper = Shipper(here, "memory://bucket/job")
+    assert shipper.sweep(ended=True)
+    assert _read_back("memory://bucket/job") == before
+    sent = [name for name, kept in shipper._note["files"].items() if "aside" in name]
+    assert len(sent) == 2
+    parts = [part for name in sent for part in shipper._note["files"][name]["parts"]]
+    cut = _end_of_a_member(all_of_it, 3)
+    assert {("aside" in part["object"], part["start"] >= cut) for part in parts} == {
+        (False, False),
+        (True, True),
+    }
+
+
+def test_a_new_file_of_a_name_that_was_sent_and_deleted_replaces_nothing(tmp_path: Path) -> None:
+    here = tmp_path / "traces"
+    expected: list[bytes] = []
+    for events in (8000, 2000, 5000):  # shorter than the one before, and longer
+        training_run(here, events=events)
+        expected += _local_bytes(here).values()
+        assert main(["ship", str(here), "memory://bucket/job"]) == 0
+        assert not find_traces(here)
+    assert sorted(_read_back("memory://bucket/job").values()) == sorted(expected)
 
 
 def test_parts_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -281,6 +283,35 @@ def test_a_report_of_a_run_whose_trace_is_gone(tmp_path: Path) -> None:
     )
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_the_newest_run_may_have_only_rows_left(tmp_path: Path) -> None:
+    """Beside the trace of an older one, which nobody asked for."""
+    older = run_program(tmp_path, ANNOTATED)
+    (kept,) = older.trace_dir.glob("*.pfw.gz")
+    run_program(tmp_path, ANNOTATED)
+    (gone,) = (file for file in older.trace_dir.glob("*.pfw.gz") if file != kept)
+    newest, before = (read_row_files(str(file))[0].run for file in (gone, kept))
+    gone.unlink()
+
+    def answer(*words: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-m", "dftracer", *words, "--json"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+            env=clean_environment(),
+        )
+        return json.loads(done.stdout)
+
+    assert newest != before
+    told = answer("report")
+    assert (told["run"]["id"], told["trace"]["events"]) == (newest, 0)
+    assert [other["id"] for other in told["run"]["others"]] == [before]
+    assert answer("report", "traces", "--run", str(before))["trace"]["events"] > 0
+    assert answer("top", "traces", "--once", "--last", "600")["run"] == newest
+    assert [side["id"] for side in answer("compare", str(kept), "traces")["runs"]] == [before, newest]
 
 
 def test_a_step_of_too_many_events_is_marked(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -27,18 +28,18 @@ from dftracer.analyze.machine import machine_document
 from dftracer.analyze.map.account import Account
 from dftracer.analyze.map.digest import SpanDigest, digest_span
 from dftracer.analyze.map.partial import Partial, analyze_files, analyze_torch, join_spans
-from dftracer.analyze.map.step_rows import partial_of_rows, rows_of_run
+from dftracer.analyze.map.step_rows import partial_of_rows, process_of_rows, rows_of_run
 from dftracer.analyze.map.threads import Explanation, Lanes, LaneStore, Question, explain
 from dftracer.analyze.peers import scores
 from dftracer.analyze.rules import loading, machine_limits, training, trust
 from dftracer.analyze.rules.bound import Bound, find_bound, view_of
 from dftracer.analyze.rules.finding import Context, Findings, ordered
 from dftracer.analyze.say.verdict import Head, head
-from dftracer.format.files import find_rows, find_traces, is_rows_name, part_of
+from dftracer.format.files import Paths, find_traces, is_rows_name, part_of
 from dftracer.format.members import member_spans
 from dftracer.load.files import NoTraces, here, recover
-from dftracer.load.process import ProcessInfo, Run, run_identity
-from dftracer.load.rows import RowFile
+from dftracer.load.process import ProcessInfo, Run, find_runs, processes_of, run_identity
+from dftracer.load.rows import RowFile, read_row_files, rows_alone
 from dftracer.load.trace import Filter, Trace
 
 # Files at least twice this size are read by several tasks: about 2 M events, or a second of work, each.
@@ -216,16 +217,17 @@ def analyze(
     """Analyse one run: the newest of those in `trace`, the one with the id `run`, or `all` files as one.
 
     Given paths instead of a `Trace`, it first completes the traces of killed processes, as `recover` does.
-    `dask` is a scheduler address, "local", or a `distributed.Client`. Where there are no traces but step
-    rows, the analysis is made from those.
+    `dask` is a scheduler address, "local", or a `distributed.Client`. A run of which only step rows are left
+    is analysed from those.
     """
     if not isinstance(trace, Trace):
         trace = [trace] if isinstance(trace, str | os.PathLike) else [*trace]
         recover(trace)
-        if only_rows(trace):
-            return _analyze_rows(trace, run)
+        rows, others = rows_left(trace, run)
+        if rows:
+            return analyze_rows(rows, others)
         trace = Trace(trace, torch=True)
-    others: list[Run] = []
+    others = []
     if run is not None:
         trace = trace.of_run(run)
     elif len(trace.runs) > 1:
@@ -260,25 +262,35 @@ def analyze(
     return _checked(Analysis(job, others))
 
 
-def only_rows(paths: list[str | os.PathLike[str]]) -> bool:
-    """Whether step rows are all that is left under some paths."""
-    local: Any = here(paths)
-    return bool(find_rows(local)) and not find_traces([p for p in local if not is_rows_name(p)])
+def rows_left(paths: Paths, run: str | None = None) -> tuple[list[RowFile], list[Run]]:
+    """The step rows of the run that is meant, if nothing else is left of it, and the other runs."""
+    local = here(paths)
+    given = [local] if isinstance(local, str | os.PathLike) else list(local)
+    alone = rows_alone(given)
+    if not alone:
+        return [], []
+    traces = find_traces([p for p in given if not is_rows_name(p)])
+    if not traces:
+        files, ids = rows_of_run(alone, run)
+        if not files:
+            raise NoTraces(f"no step rows{f' of run {run}' if run else ''}; runs: {', '.join(ids) or 'none'}")
+        return files, []
+    if run == "all":
+        return [], []
+    rows = {Path(file.path): file for file in read_row_files(alone) if len(file.steps)}
+    runs = find_runs([*processes_of(traces), *map(process_of_rows, rows.values())])
+    meant = next((each for each in runs if run in (None, each.id)), None)
+    if meant is None or not rows.keys() >= set(meant.files):
+        return [], []
+    return [rows[file] for file in meant.files], [each for each in runs if each is not meant]
 
 
-def _analyze_rows(paths: list[str | os.PathLike[str]], run: str | None) -> Analysis:
-    files, others = rows_of_run(paths, run)
-    if not files:
-        raise NoTraces(f"no step rows{f' of run {run}' if run else ''}; runs: {', '.join(others) or 'none'}")
-    return analyze_rows(files)
-
-
-def analyze_rows(files: list[RowFile]) -> Analysis:
+def analyze_rows(files: list[RowFile], other_runs: list[Run] | None = None) -> Analysis:
     """What the step rows of a run's processes tell."""
     job = build_job([partial_of_rows(file) for file in files])
     for rank, i, member in _members(job):
         rank.explanations[i] = explain(Lanes(), rank.question(member))
-    return Analysis(job, from_rows=True)
+    return Analysis(job, other_runs, from_rows=True)
 
 
 def units_of(trace: Trace, gaps: bool = False) -> list[list[ProcessInfo]]:

@@ -25,14 +25,12 @@ from dftracer.format.files import (
     ROWS_SUFFIX,
     NoTraces,
     find_files,
-    find_rows,
     find_traces,
     is_rows_name,
-    rows_of,
 )
 from dftracer.load.files import recover, recover_below
 from dftracer.load.process import ProcessInfo, Run, assign_ranks, find_runs, peek, run_identity
-from dftracer.load.rows import read_row_file
+from dftracer.load.rows import read_row_file, rows_alone
 
 _CACHE = "runs.json"
 _CACHE_FORMAT = f"3/{__version__}"  # rows of another version may mean something else
@@ -221,11 +219,10 @@ def _find(given: list[Path], cache: _Cache) -> tuple[list[Run], dict[str, Any]]:
 
 def _files(given: list[Path]) -> list[Path]:
     """The traces, and the step rows of those that are gone."""
-    traces = find_traces([path for path in given if not is_rows_name(path)])
-    there = {rows_of(file) for file in traces}
-    alone = [Path(file) for file in find_rows(given) if file not in there]
+    alone = [Path(file) for file in rows_alone(given)]
     if not alone:
         return find_files(given)
+    traces = find_traces([path for path in given if not is_rows_name(path)])
     for missing in (path for path in given if not path.exists()):
         find_files([missing])  # says so
     return [*map(Path, traces), *alone]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -52,6 +53,7 @@ class Shipper:
         self._store: Any = None
         self._root = ""
         self._sent_at: dict[str, float] = {}
+        self._recognised: dict[str, int] = {}  # the inodes of files whose note is known to be theirs
         self._note = self._noted(name)
 
     # What is where ---------------------------------------------------------------------------------
@@ -121,7 +123,9 @@ class Shipper:
             rows = rows_of(path)  # of all parts of a trace
             if rows not in seen or not _is_over(file):
                 seen[rows] = file
-        for each in self._files():
+        files = self._files()
+        self._recognise([path for path in files if path.name.endswith((*SUFFIXES, ROWS_SUFFIX))])
+        for each in files:
             self._send_file(each, seen.get(os.path.realpath(each)), ended)
         if self._note["changed"]:
             self._put(self._note["manifest"], self._manifest())
@@ -143,14 +147,61 @@ class Shipper:
         self._note["known"] = True
         self._write_note()
 
+    def _recognise(self, files: list[Path]) -> None:
+        """Find the note of each file under its present name.
+
+        A trace that was renamed (one goes aside when its name is needed) is not sent again, and what was sent
+        of another file that had this name, and is gone, stays in the store under a name of its own.
+        """
+        noted = self._note["files"]
+        by_number = {kept["local"][0]: name for name, kept in noted.items() if kept["local"] is not None}
+        for path in files:
+            name, number = self._name(path), _identity(path)[0]
+            mine = noted.get(name)
+            if mine is not None and (self._recognised.get(name) == number or _is_of(path, mine)):
+                self._recognised[name] = number
+                continue
+            before = by_number.get(number)
+            if before == name or before not in noted or not _is_of(path, noted[before]):
+                before = None
+            if mine is None and before is None:
+                continue
+            if mine is not None:
+                noted[self._aside(name)] = noted.pop(name)
+            if before is not None:
+                noted[name] = noted.pop(before)
+                self._recognised[name] = number
+            self._note["changed"] = True
+            self._write_note()
+
+    def _aside(self, name: str) -> str:
+        """A name that no file has."""
+        suffix = next(each for each in (*SUFFIXES, ROWS_SUFFIX) if name.endswith(each))
+        stem = name.removesuffix(suffix)
+        names = (f"{stem}-{n}{suffix}" for n in itertools.count(1))
+        return next(
+            each for each in names if each not in self._note["files"] and not (self.directory / each).exists()
+        )
+
+    def _object(self, name: str, wanted: str) -> str:
+        """The name in the store for a part of a file: as wanted, unless it is a part of another file."""
+        taken = {
+            part["object"]
+            for other, kept in self._note["files"].items()
+            if other != name
+            for part in kept["parts"]
+        }
+        names = itertools.chain([wanted], (f"{wanted}-{n}" for n in itertools.count(1)))
+        return next(each for each in names if each not in taken)
+
     def _send_file(self, path: Path, live: LiveFile | None, ended: bool) -> None:
         name = self._name(path)
         now = _identity(path)
         kept = self._note["files"].get(name)
         if kept is not None and kept["complete"] and kept["local"] == now:
             return
-        if kept is None or (kept["local"] is not None and kept["local"][0] != now[0]):
-            kept = {"parts": [], "complete": False, "local": None}  # none yet, or another file of this name
+        if kept is None:
+            kept = {"parts": [], "complete": False, "local": None}
         rows = path.name.endswith(ROWS_SUFFIX)
         if not rows and not path.name.endswith(SUFFIXES):
             self._send_whole(path, name, now)
@@ -170,10 +221,12 @@ class Shipper:
             for at, to in _parts(file, path.name, start, end):
                 whole = at == 0 and to == end and done
                 file.seek(at)
+                data = file.read(to - at)
                 self._send_part(
-                    kept, name if whole else f"{name}.{at:012d}", at, _clean(path, file.read(to - at))
+                    kept, self._object(name, name if whole else f"{name}.{at:012d}"), at, _clean(path, data)
                 )
-                kept["parts"][-1]["end"] = to
+                kept["parts"][-1] |= {"end": to, "local_crc32": zlib.crc32(data)}
+                self._recognised[name] = now[0]
                 self._sent_at[name] = time.monotonic()
                 kept["local"] = now
                 self._write_note()
@@ -288,6 +341,25 @@ class Shipper:
 def _identity(path: Path) -> list[int]:
     s = path.stat()
     return [s.st_ino, s.st_size, s.st_mtime_ns]
+
+
+def _is_of(path: Path, kept: dict[str, Any]) -> bool:
+    """Whether a note is about this file: numbers of inodes are used again, so what was sent is compared."""
+    number, size, changed = _identity(path)
+    if kept["local"] == [number, size, changed]:
+        return True
+    if kept["local"] is not None and kept["local"][0] != number:
+        return False
+    parts = [part for part in kept["parts"] if part["end"] <= size]
+    if not parts:  # nothing of it was sent, or it is shorter than what was sent first
+        return not kept["parts"]
+    with path.open("rb") as file:
+        for part in (parts[0], parts[-1]):
+            file.seek(part["start"])
+            data = file.read(part["end"] - part["start"])
+            if part.get("local_crc32", zlib.crc32(data)) != zlib.crc32(data):
+                return False
+    return True
 
 
 def _is_over(file: LiveFile) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import check_output
-from dftracer.format.files import find_traces, is_trace_name
+from dftracer.format.files import find_rows, find_traces, is_rows_name, is_trace_name
 from dftracer.load.files import NoTraces, find_files, recover
 
 if TYPE_CHECKING:
@@ -43,23 +43,28 @@ def places(args: argparse.Namespace) -> list[str]:
     return args.paths or ["traces" if Path("traces").is_dir() else "."]
 
 
-def newest_folders() -> list[Path]:
-    """The directories with traces under traces/, otherwise in and right below this one, the newest first."""
+def newest_folders(rows: bool = False) -> list[Path]:
+    """The directories with traces under traces/, otherwise in and right below this one, the newest first.
+
+    With `rows`, for verbs that make do with them, also directories in which only step rows are left.
+    """
     here = Path("traces")
     found = find_traces([here]) if here.is_dir() else []
+    found += find_rows([here]) if rows and here.is_dir() else []
     if not found:
-        found = [str(p) for pattern in ("*", "*/*") for p in Path().glob(pattern) if is_trace_name(p.name)]
+        near = [p for pattern in ("*", "*/*") for p in Path().glob(pattern)]
+        found = [str(p) for p in near if is_trace_name(p.name) or (rows and is_rows_name(p))]
     times: dict[Path, float] = {}
     for path in map(Path, found):
         times[path.parent] = max(times.get(path.parent, 0.0), path.stat().st_mtime)
     return sorted(times, key=lambda folder: (-times[folder], folder))
 
 
-def take_newest(args: argparse.Namespace) -> None:
-    """Fill in the newest run if no path is given, and say which it is."""
+def take_newest(args: argparse.Namespace, rows: bool = False) -> None:
+    """Fill in the newest run if no path is given, and say which it is; `rows` as for `newest_folders`."""
     if args.paths:
         return
-    folders = newest_folders()
+    folders = newest_folders(rows)
     if not folders:
         raise CommandError(
             "no path given, and no trace is under traces/ or in the current directory;"
@@ -70,11 +75,11 @@ def take_newest(args: argparse.Namespace) -> None:
         print(f"dftracer {args.verb}: the newest run, {folders[0]}", file=sys.stderr)
 
 
-def recording_now() -> Path:
-    """Where this user's programs are recording, otherwise the newest run."""
+def recording_now(rows: bool = False) -> Path:
+    """Where this user's programs are recording, otherwise the newest run; `rows` as for `newest_folders`."""
     from dftracer.live import running_directories
 
-    found = running_directories()[:1] or newest_folders()[:1]
+    found = running_directories()[:1] or newest_folders(rows)[:1]
     return found[0] if found else Path()
 
 

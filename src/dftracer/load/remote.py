@@ -175,6 +175,7 @@ def _files_at(fs: Any, root: str) -> dict[str, list[_Piece]]:
     if root.endswith(SUFFIXES):
         return {root.rpartition("/")[2]: [_piece(fs, root, fs.info(root))]}
     found: dict[str, list[_Piece]] = {}
+    parts: set[str] = set()  # of files that manifests list, maybe under other names
     listed = fs.find(root, detail=True)
     if not listed and not fs.exists(root):
         raise FileNotFoundError(root)
@@ -186,9 +187,14 @@ def _files_at(fs: Any, root: str) -> dict[str, list[_Piece]]:
             folder = name.rpartition("/")[0]
             for inner, pieces in _of_manifest(fs, path).items():
                 found[f"{folder}/{inner}" if folder else inner] = pieces
+                parts |= {piece.path for piece in pieces}
         elif name.endswith(_WANTED):
             found.setdefault(name, [_piece(fs, path, info)])
-    return found
+    return {
+        name: pieces
+        for name, pieces in found.items()
+        if pieces[0].crc32 is not None or pieces[0].path not in parts
+    }
 
 
 def _piece(fs: Any, path: str, info: dict[str, Any]) -> _Piece:

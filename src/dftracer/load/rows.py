@@ -7,6 +7,7 @@ What they contain is described in docs/format.md.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.format.files import NoTraces, Paths, find_rows
+from dftracer.format.files import NoTraces, Paths, find_rows, find_traces, is_rows_name, rows_of
 from dftracer.load._scan import pack_step_rows, step_row_columns, step_rows
 from dftracer.load.chunk import Ints, int64s
 from dftracer.load.files import here
@@ -152,6 +153,14 @@ def pack_rows(table: Ints, facts: dict[str, Any]) -> bytes:
 def read_row_file(path: str) -> RowFile:
     with open(path, "rb") as file:
         return parse_rows(file.read(), path)
+
+
+def rows_alone(paths: Paths) -> list[str]:
+    """The files of rows under `paths` whose traces are gone."""
+    local = here(paths)
+    given = [local] if isinstance(local, str | os.PathLike) else list(local)
+    there = {rows_of(file) for file in find_traces([path for path in given if not is_rows_name(path)])}
+    return [file for file in find_rows(given) if file not in there]
 
 
 def read_row_files(paths: Paths) -> list[RowFile]:

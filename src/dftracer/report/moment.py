@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dftracer.analyze import STAGES, Analysis, Rank, analyze
-from dftracer.analyze.analysis import analyze_rows
+from dftracer.analyze.analysis import analyze_rows, rows_left
 from dftracer.analyze.device.summary import device_account, samples_per_step
-from dftracer.analyze.map.step_rows import process_of_rows, rows_of_run
+from dftracer.analyze.map.step_rows import process_of_rows
 from dftracer.format.files import NoTraces
 from dftracer.live import LiveFile, Recent
 from dftracer.load.process import ProcessInfo
-from dftracer.load.rows import COLUMNS, ranks_of
+from dftracer.load.rows import COLUMNS, RowFile, ranks_of
 from dftracer.report.contents import shown_files
 from dftracer.report.machine import machine_rows
 
@@ -67,8 +67,10 @@ class Frame:
 def take_frame(recent: Recent) -> Frame:
     """Look at the run now. Raises NoTraces if there is nothing to look at."""
     copies = recent.refresh()
-    if not recent.files:
-        return _frame_of_rows(recent)
+    if not any(file.state == "running" for file in recent.files):
+        rows, _ = rows_left(recent.paths)
+        if rows or not recent.files:
+            return _frame_of_rows(recent, rows)
     infos = recent.processes
     if all(
         f.pid is None and f.size and infos[f.path].pid < 0 and not recent.last_us(f) for f in recent.files
@@ -106,9 +108,8 @@ def take_frame(recent: Recent) -> Frame:
     )
 
 
-def _frame_of_rows(recent: Recent) -> Frame:
+def _frame_of_rows(recent: Recent, everyone: list[RowFile]) -> Frame:
     """The last seconds of a run whose traces are gone: what its step rows tell, and nothing else."""
-    everyone, _ = rows_of_run(recent.paths)
     if not everyone:
         raise NoTraces("there are no traces, and none is being written")
     processes = [process_of_rows(file) for file in everyone]

@@ -87,13 +87,13 @@ dftracer compare a1 a2 a3 -- b1 b2 b3              # the spread between equal ru
 
 def _two_newest(args: argparse.Namespace) -> list[str]:
     """The newest run, and the one before it that ran the same command."""
-    from dftracer.load.process import find_runs, processes_of
+    from dftracer.analyze.history import runs_below
 
-    folders = newest_folders()
+    folders = newest_folders(rows=True)
     commands: dict[Path, object] = {}
     for folder in folders:
         with contextlib.suppress(NoTraces):
-            commands[folder] = find_runs(processes_of([str(folder)]))[0].identity()["command"]
+            commands[folder] = runs_below([folder])[0].identity()["command"]
         if len(commands) > 1 and commands[folder] == next(iter(commands.values())):
             before, after = str(folder), str(next(iter(commands)))
             if not args.quiet:
@@ -202,7 +202,7 @@ dftracer check traces/ --limits limits.toml --markdown summary.md --junit check.
         from dftracer.compare.checks import BadLimit
 
         args.paths = [args.run] if args.run else []
-        take_newest(args)
+        take_newest(args, rows=True)
         args.run = args.paths[0]
         try:
             return _check(args)

@@ -73,17 +73,24 @@ dftracer report traces/ --ranks 0,1 --json"""
         add_filters(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        take_newest(args)
+        take_newest(args, rows=True)
         _choose_format(args)
         _check_page(args)
         from dftracer.analyze import analyze
-        from dftracer.analyze.analysis import only_rows
+        from dftracer.analyze.analysis import analyze_rows, rows_left
 
         shown = args.paths[0]
         recover(args.paths)
-        if only_rows(args.paths):
-            refuse_filters(args, "only step rows are left here, which cannot be filtered")
-            analysis = _analyze_rows(args)
+        try:
+            rows, others = rows_left(args.paths, args.run)
+        except NoTraces as e:
+            raise CommandError(str(e)) from None
+        if rows:
+            refuse_filters(args, "only step rows are left of this run, which cannot be filtered")
+            if not args.quiet:
+                said = "the traces are gone; what follows is from the step rows"
+                print(f"dftracer report: {said}", file=sys.stderr)
+            analysis = analyze_rows(rows, others)
         else:
             with contextlib.ExitStack() as stack:
                 _take_steps(args, stack)
@@ -102,17 +109,6 @@ dftracer report traces/ --ranks 0,1 --json"""
                 where = sys.stderr if args.json or args.md else sys.stdout
                 print(f"HTML report: {Path(args.html).resolve()}", file=where)
         return EXIT_OK
-
-
-def _analyze_rows(args: argparse.Namespace) -> Analysis:
-    from dftracer.analyze import analyze
-
-    if not args.quiet:
-        print("dftracer report: the traces are gone; what follows is from the step rows", file=sys.stderr)
-    try:
-        return analyze(args.paths, run=args.run)
-    except NoTraces as e:
-        raise CommandError(str(e)) from None
 
 
 def _take_steps(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
@@ -327,7 +323,7 @@ def _seconds(text: str) -> float:
 def _folders_of(target: str | None) -> list[Path]:
     """The directories of traces that a directory, a process id or nothing stands for."""
     if target is None:
-        return [recording_now()]
+        return [recording_now(rows=True)]
     if Path(target).exists():
         return [Path(target)]
     if target.isdigit():
