@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dftracer._torch_files import EXPORTED
+from dftracer.format.torch_files import EXPORTED
 from dftracer.load.chunk import MISSING, Chunk
 from dftracer.load.perfetto import Row, TrackIds, arrow_phase, assign_lanes, process_names, thread_name
 from dftracer.load.process import ProcessInfo

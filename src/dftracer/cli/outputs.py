@@ -17,9 +17,9 @@ from typing import Any
 
 from dftracer._terminal import has_unicode, safe_console
 from dftracer._text import Column, fit
-from dftracer._torch_files import COPIES
 from dftracer.cli.main import CommandError
 from dftracer.format.files import SUFFIXES
+from dftracer.format.torch_files import COPIES
 from dftracer.format.writer import is_trace, maker_of
 
 # --- On the terminal

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dftracer import _config, _core
-from dftracer._torch_files import EARLIER, mark
+from dftracer.format.torch_files import EARLIER, mark
 from dftracer.torch.collectives import distributed
 
 # Which rank this is -------------------------------------------------------------------------------

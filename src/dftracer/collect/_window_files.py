@@ -17,22 +17,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
 from dftracer._text import plural
-from dftracer._torch_files import STRUCTURAL, plain_name
+from dftracer.format.torch_files import EVENT_NAME, NODE_NAME, STRUCTURAL, plain_name, repaired_item
 
 # The text of an execution trace -------------------------------------------------------------------
 #
-# The execution trace as torch writes it, node by node, with invalid JSON repaired. torch does not
-# escape names and string values. Its layout is fixed, one field group a line, so that a node is found
-# by its first and last line and its name by what stands around it.
+# The execution trace as torch writes it, node by node, with invalid JSON repaired. Its layout is fixed,
+# so that a node is found by its first and last line.
 
 
 _NODE_BEGIN, _NODE_END = "      {", ("      }", "      },")
-_HEAD = re.compile(r'^\s*"id": (\d+), "name": "(.*)", "ctrl_deps": (\d+),$', re.S)
-_FIELD = re.compile(r'^        "(\w+)": (.*?),?$', re.S)
 _ARRAY_END = "  ],"
-# A quote ends a string where JSON may go on after it, else it belongs to the string.
-_STRING = re.compile(r'"((?:[^"\\]|\\.|"(?!\s*(?:[,:\]}]|$)))*)"(?=\s*(?:[,:\]}]|$))', re.S)
-_GOOD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
 class EtText:
@@ -90,59 +84,12 @@ class EtText:
             return text, node
         except ValueError:
             pass
-        repaired = _repaired(lines)
+        repaired = repaired_item(text, NODE_NAME, as_observed=True)
         if repaired is None:
             self.dropped += 1
             return None
         self.repaired += 1
         return json.dumps(repaired), repaired
-
-
-def _groups(lines: list[str]) -> list[str]:
-    """Lines joined to fields: a newline inside a string does not begin a field of the node."""
-    starts = ('        "id": ', '        "inputs": ', '        "outputs": ', '        "attrs": ')
-    out: list[str] = []
-    for line in lines:
-        if line.startswith(starts) or not out:
-            out.append(line)
-        else:
-            out[-1] += "\n" + line
-    return out
-
-
-def _repaired(lines: list[str]) -> dict[str, Any] | None:
-    node: dict[str, Any] = {}
-    for group in _groups(lines):
-        head = _HEAD.match(group)
-        if head:
-            node["id"], node["name"], node["ctrl_deps"] = int(head[1]), head[2], int(head[3])
-            continue
-        field = _FIELD.match(group)
-        if field is None:
-            return None
-        value = _value(field[2])
-        # The place of a value that cannot be read is kept: readers look for the key.
-        node[field[1]] = value if value is not None else ([] if field[1] == "attrs" else dict(_NO_VALUES))
-    return node if "id" in node else None
-
-
-_NO_VALUES: dict[str, list[Any]] = {"values": [], "shapes": [], "types": [], "strides": []}
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text, strict=False)
-    except ValueError:
-        pass
-    try:
-        return json.loads(_STRING.sub(_escaped, text), strict=False)
-    except ValueError:
-        return None
-
-
-def _escaped(match: re.Match[str]) -> str:
-    inner = _GOOD_ESCAPE.sub(r"\\\\", match[1])
-    return '"' + re.sub(r'(?<!\\)"', r"\"", inner) + '"'
 
 
 # The text of Kineto's trace -----------------------------------------------------------------------
@@ -151,7 +98,6 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 _EVENT_BEGIN, _EVENT_END = "  {", ("  }", "  },")
-_NAME = re.compile(r'^    "name": "(.*)",$')
 _BASE = re.compile(r'"baseTimeNanoseconds": (\d+)')
 
 
@@ -200,11 +146,8 @@ class KinetoText:
             return whole, json.loads(whole)
         except ValueError:
             pass
-        repaired = [_NAME.sub(lambda m: f'    "name": {json.dumps(m[1])},', line) for line in lines]
-        whole = "{" + "\n".join(repaired) + "}"
-        try:
-            event = json.loads(whole, strict=False)
-        except ValueError:
+        event = repaired_item(whole, EVENT_NAME)
+        if event is None:
             self.dropped += 1
             return None
         self.repaired += 1

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from dftracer._text import plural
 from dftracer.format.members import MAGIC
+from dftracer.format.torch_files import repaired_item
 
 BLOCK = 1 << 20
 _PACKED_BLOCK = 1 << 18
@@ -99,7 +100,7 @@ class ItemReader:
     """
 
     def __init__(
-        self, path: Path, key: str, begins: bytes, item: Callable[[], Any], name_ends: tuple[str, ...]
+        self, path: Path, key: str, begins: bytes, item: Callable[[], Any], name: re.Pattern[str]
     ) -> None:
         self.path = path
         self.repairs = Repairs()
@@ -107,13 +108,9 @@ class ItemReader:
         self.found = False
         self._make_item = item
         self._decoders: tuple[Any, Any, type[Exception]] | None = None
-        ends = "|".join(re.escape(k) for k in name_ends).encode()
+        self._name = name
         self._open = re.compile(rb'"' + key.encode() + rb'"\s*:\s*\[\s*')
         self._cut = re.compile(rb"\}\s*,\s*(?=\{\s*(?:" + begins + rb"))")
-        # A name that is not escaped ends where the key that torch writes after it begins.
-        self._name = re.compile(
-            rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:' + ends + rb')"\s*:|"\s*\}\s*$)', re.DOTALL
-        )
 
     def texts(self) -> Iterator[bytes]:
         """The items as text, many at a time, with the commas between them."""
@@ -234,20 +231,11 @@ class ItemReader:
             return one.decode(text)
         except (error, UnicodeDecodeError, RecursionError):
             pass
-        clean = text.decode("utf-8", "replace")
-        fixed = self._name.sub(_escaped, text, count=1).decode("utf-8", "replace")
-        for candidate in (clean, fixed):
-            try:
-                value = json.loads(candidate, strict=False)
-                # A second trip through JSON: raw pieces of an item must be text again.
-                item = one.decode(json.dumps(value, allow_nan=False).encode())
-            except (ValueError, RecursionError, error):
-                continue
-            self.repairs.repaired += 1
-            return item
-        return None
-
-
-def _escaped(found: re.Match[bytes]) -> bytes:
-    inside = found.group(2).decode("utf-8", "replace")
-    return found.group(1) + json.dumps(inside)[1:-1].encode() + found.group(3)
+        value = repaired_item(text.decode("utf-8", "replace"), self._name)
+        try:
+            # A second trip through JSON: raw pieces of an item must be text again.
+            item = one.decode(json.dumps(value, allow_nan=False).encode())
+        except (ValueError, RecursionError, error):
+            return None
+        self.repairs.repaired += 1
+        return item

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._text import plural
-from dftracer._torch_files import EXPORTED, is_set_aside
 from dftracer.format.records import MOST_RANKS
+from dftracer.format.torch_files import EXPORTED, is_set_aside
 from dftracer.link._json_stream import Repairs, read_blocks
 
 _NAMED = re.compile(r"(torch_et|kineto_trace|nsys)_(\d{1,9})(?:_w(\d{1,9}))?\.")

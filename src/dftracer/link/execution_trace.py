@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dftracer._packages import need
-from dftracer._torch_files import STRUCTURAL
+from dftracer.format.torch_files import NODE_NAME, STRUCTURAL
 from dftracer.link._json_stream import ItemReader, Repairs, read_blocks
 from dftracer.link._text import parse_nodes
 from dftracer.link.columns import (
@@ -152,7 +152,7 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
     """Read a file; what is wrong with it is in `repairs`, never an exception."""
     is_flat = _is_flat(path)
     kind = _flat_node if is_flat else _node
-    reader = ItemReader(path, "nodes", _BEGINS, kind, ("ctrl_deps", "parent", "id"))
+    reader = ItemReader(path, "nodes", _BEGINS, kind, NODE_NAME)
     builder = _Builder()
     for text in reader.texts():
         if is_flat or not builder.take_text(text):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dftracer._torch_files import plain_name
+from dftracer.format.torch_files import plain_name
 from dftracer.link.columns import (
     ANNOTATION,
     DEVICE_KINDS,

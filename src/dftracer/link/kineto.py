@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dftracer._packages import need
+from dftracer.format.torch_files import EVENT_NAME
 from dftracer.link._json_stream import ItemReader
 from dftracer.link._text import parse_events
 from dftracer.link.columns import (
@@ -48,7 +49,6 @@ _KINDS = {
 }
 _RUNTIME_ENDING = ("_runtime", "_driver")
 _COLLECTIVE = re.compile(r"nccl|record_param_comms|gloo:|ucc:|mpi:|c10d", re.IGNORECASE)
-_NAME_ENDS = ("pid", "ts", "cat", "ph", "tid", "s", "id", "dur", "args", "bp")
 # Key of the detail, key in the trace.
 _DETAILS = {
     "collective_name": "Collective name",
@@ -113,7 +113,7 @@ def _kind(category: str) -> int:
 def read_kineto(path: Path) -> ActivityTable:
     """Read a file; what is wrong with it is in `repairs`, never an exception."""
     begins = rb'"(?:ph|name|cat|pid|ts)"\s*:'
-    reader = ItemReader(path, "traceEvents", begins, _event_type, _NAME_ENDS)
+    reader = ItemReader(path, "traceEvents", begins, _event_type, EVENT_NAME)
     builder = _Builder()
     for text in reader.texts():
         if not builder.take_text(text):

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dftracer._text import plural
-from dftracer._torch_files import EXPORTED, is_set_aside
 from dftracer.format import files
 from dftracer.format.files import SUFFIXES, NoTraces, Paths, find_traces
+from dftracer.format.torch_files import EXPORTED, is_set_aside
 
 __all__ = [
     "NoTraces",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._text import plural
-from dftracer._torch_files import COPIES, mark
 from dftracer.cli.main import EXIT_OK, CommandError, Verb
 from dftracer.cli.outputs import appearing, check_folder, is_torch_name, print_json
 from dftracer.cli.trace_arguments import (
@@ -21,6 +20,7 @@ from dftracer.cli.trace_arguments import (
     take_newest,
 )
 from dftracer.format.files import NoTraces, is_trace_name
+from dftracer.format.torch_files import COPIES, mark
 
 _SUFFIXES = {"chrome": ".json", "perfetto": ".json", "parquet": ".parquet", "csv": ".csv", "arrow": ".arrow"}
 
