@@ -371,3 +371,31 @@ log.finalize()
 """
     )
     assert 8 + 60 <= int(run.stdout) <= 8 + 400
+
+
+def test_without_a_loader_steps_are_left_out_too(traced: Callable[..., Run]) -> None:
+    """A list of batches: nothing says where a step ends, except its optimizer."""
+    run = traced(
+        LOOP
+        + """
+class Dear(Pool):
+    def record(self, of):
+        device.host(MS // 20)
+        return super().record(of)
+events = DeviceEvents(Dear(device), device.time_ns)
+_core.set_boundary_hook(events.boundary)
+began = device.now
+for _ in range(1000):
+    for phase in (ai.compute.forward, ai.compute.backward, ai.compute.step):
+        with phase:
+            device.host(3 * MS)
+            device.launch(MS // 10)
+print((device.now - began) / MS)
+events.drain()
+log.finalize()
+"""
+    )
+    assert float(run.stdout) < 9000 * 1.002
+    recorded = phases(run, "forward")
+    assert 30 <= len(recorded) <= 300
+    assert all(e.dur < 4_000 for name in ("forward", "backward", "optimizer") for e in phases(run, name))

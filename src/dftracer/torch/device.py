@@ -26,6 +26,8 @@ CATEGORY = "device_time"
 PHASES = ("", "fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
 _FETCH, _STEP = 1, 2
 _STEP_ENDS = 2 * _STEP + 1
+_OPTIMIZER_ENDS = 2 * 6 + 1
+_WITHOUT_STEPS = 16  # optimizers that ended, and no step: where nothing loads batches, an optimizer ends it
 _PAUSE = -1  # instead of a code: whatever was open stays unknown
 # The share of the run's time that recording here may take: a step that was recorded is followed by as many
 # that are not as it takes to pay for it.
@@ -187,6 +189,7 @@ class DeviceEvents:
         self._last: tuple[int, int, int] | None = None
         self._last_host = 0
         self._steps = 0
+        self._optimized = 0  # optimizers since a step ended
         self._failed = False
         # Since the latest pause: ns, and how many of them in here. The first steps have set up the device's
         # side once, and do not count.
@@ -200,10 +203,15 @@ class DeviceEvents:
 
     def boundary(self, code: int) -> None:
         """A phase begins or ends here."""
+        if code == _STEP_ENDS:
+            self._optimized = 0
+        elif code == _OPTIMIZER_ENDS:
+            self._optimized += 1
+        ends = code == (_OPTIMIZER_ENDS if self._optimized > _WITHOUT_STEPS else _STEP_ENDS)
         if self._pausing:
             # Looking at the clock at every step would cost as much as is saved here.
-            self._left_out += code == _STEP_ENDS
-            if code != _STEP_ENDS or self._left_out < self._looks_at:
+            self._left_out += ends
+            if not ends or self._left_out < self._looks_at:
                 return
         if self._failed or _this_thread() != self._thread or not _active():
             return
@@ -217,11 +225,11 @@ class DeviceEvents:
             if self._pausing and not self._resumes(begin):
                 self._read(min(len(self._waiting) - 1, _MOST_AT_ONCE))
                 return
-            self._passed(code, pool)
-            if code == _STEP_ENDS and self._too_dear(begin):
+            self._passed(code, pool, ends)
+            if ends and self._too_dear(begin):
                 self._pausing, self._paid = True, False
                 self._left_out, self._looks_at = 0, 1
-                _core.tell_boundaries(1 << _STEP_ENDS)
+                _core.tell_boundaries(1 << _STEP_ENDS | 1 << _OPTIMIZER_ENDS)
                 self._waiting.append((None, _PAUSE, begin, pool.device()))
         except Exception as error:
             self._give_up(error)
@@ -231,7 +239,7 @@ class DeviceEvents:
 
     def _too_dear(self, now: int) -> bool:
         """At the end of a step: whether it has not been paid for yet."""
-        if self._steps < _FIRST_STEPS:
+        if max(self._steps, self._optimized) < _FIRST_STEPS:
             return False
         if self._since is None:
             self._since, self._spent = now, 0
@@ -259,7 +267,7 @@ class DeviceEvents:
         _core.tell_boundaries(_ALL_BOUNDARIES)
         return True
 
-    def _passed(self, code: int, pool: Any) -> None:
+    def _passed(self, code: int, pool: Any, ends: bool) -> None:
         waiting = self._waiting
         now = self._now()
         device = pool.device()
@@ -272,7 +280,7 @@ class DeviceEvents:
         # One after the other they take a third of the time that they take at every boundary, where nothing of
         # this is in the caches. Not the newest: the device needs some us to pass it, and the next beginning
         # may share it.
-        if code == _STEP_ENDS or len(waiting) % _READ_EVERY == 0:
+        if ends or len(waiting) % _READ_EVERY == 0:
             self._read(min(len(waiting) - 1, _MOST_AT_ONCE))
 
     def drain(self) -> None:
