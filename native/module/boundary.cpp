@@ -7,7 +7,9 @@ namespace dft::py {
 namespace {
 
 constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+constexpr uint32_t kEvery = ~uint32_t(0);
 PyObject* g_hook = nullptr;
+uint32_t g_told = kEvery;  // a bit for each boundary that the hook wants to know of
 
 }  // namespace
 
@@ -50,10 +52,11 @@ Phase phase_of(std::string_view cat, std::string_view name) {
 
 void tell_boundary(Phase phase, bool begins) {
   g_boundaries_unsaid = g_hook ? 0 : kAll;
-  if (!g_hook || phase == kNoPhase) return;
+  unsigned number = 2 * unsigned(phase) + (begins ? 0 : 1);
+  if (!g_hook || phase == kNoPhase || !(g_told >> number & 1)) return;
   KeepError keep;
   Ref hook(new_ref(g_hook));
-  Ref code(PyLong_FromLong(2 * long(phase) + (begins ? 0 : 1)));
+  Ref code(PyLong_FromUnsignedLong(number));
   Ref done(code ? PyObject_CallOneArg(hook.get(), code.get()) : nullptr);
   if (done) return;
   // The hook handles its own errors; anything that still gets here must not reach the program repeatedly.
@@ -68,7 +71,15 @@ PyObject* set_boundary_hook(PyObject*, PyObject* args) {
   PyObject* old = g_hook;
   g_hook = callable == Py_None ? nullptr : new_ref(callable);
   g_boundaries_unsaid = g_hook ? unsaid : kAll;
+  g_told = kEvery;
   Py_XDECREF(old);
+  Py_RETURN_NONE;
+}
+
+PyObject* tell_boundaries(PyObject*, PyObject* codes) {
+  unsigned long wanted = PyLong_AsUnsignedLongMask(codes);
+  if (PyErr_Occurred()) return nullptr;
+  g_told = uint32_t(wanted);
   Py_RETURN_NONE;
 }
 

@@ -329,6 +329,9 @@ def set_boundary_hook(hook: Callable[[int], None] | None, unsaid: int = 0, /) ->
     The next `unsaid` boundaries pass without a call.
     """
 
+def tell_boundaries(codes: int, /) -> None:
+    """Call the hook only for these, a bit each; setting a hook wants them all again."""
+
 def keep_forever(it: object, /) -> None:
     """Never destroy it, not even when the interpreter ends."""
 
