@@ -20,22 +20,6 @@ if TYPE_CHECKING:
 
     Names: TypeAlias = tuple[str, ...]
 
-__all__ = [
-    "LAUNCHERS",
-    "SETTINGS",
-    "BadValue",
-    "RankInfo",
-    "Setting",
-    "Settings",
-    "load_settings",
-    "rank_info",
-    "set_data_dir",
-    "switched_on_since",
-    "tracing_refused",
-    "turn_back",
-    "turn_on",
-]
-
 _INT64_MAX = (1 << 63) - 1
 _HUGE = 1 << 64  # out of every range
 

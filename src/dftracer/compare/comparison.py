@@ -639,7 +639,7 @@ def _outside(side: Side, *, tail: bool = True) -> dict[str, float] | None:
     """
     each = []
     for member in side.members:
-        seconds = {p: (member.report.get(p) or {}).get("seconds") for p in ("steady", *PARTS)}
+        seconds: dict[str, Any] = {p: (member.report.get(p) or {}).get("seconds") for p in ("steady", *PARTS)}
         if not member.all_steps or any(v is None for v in seconds.values()):
             return None
         if not tail:

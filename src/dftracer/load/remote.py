@@ -142,7 +142,7 @@ def _copied(url: str, heads: bool) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     index = _read_json(place / _INDEX) or {"url": url, "files": {}}
     for name in sorted(set(index["files"]) - set(files)):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # an old copy that stays is not in the index
             (place / name).unlink()
         del index["files"][name]
     for name, pieces in files.items():
@@ -159,7 +159,7 @@ def _copied(url: str, heads: bool) -> Path:
             _copy_head(fs, pieces, beside) if part else _copy_whole(fs, pieces, beside)
             beside.replace(target)
         finally:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # gone already, unless the copy failed
                 beside.unlink()
         where = fs.unstrip_protocol(f"{root}/{name}") if root not in _paths(pieces) else url
         index["files"][name] = {"url": where, "size": size, "whole": not part, "pieces": marks}
