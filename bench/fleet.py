@@ -2,6 +2,9 @@
 
     python -m bench.fleet make DIR --ranks 10000 --steps 1000
     python -m bench.fleet time DIR [--dask ADDRESS]
+    python -m bench.fleet cluster DIR
+
+`cluster` starts a Dask cluster of two worker processes here and compares the bytes of both answers.
 
 The ranks train together: whoever is done waits for the slowest in `comm`. Injected are a slow rank, a slow
 step and a slow rack (32 ranks on neighbouring nodes); DIR/truth.json says where.
@@ -10,6 +13,7 @@ step and a slow rack (32 ranks on neighbouring nodes); DIR/truth.json says where
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -17,6 +21,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -90,24 +95,47 @@ def _stages(rank: int, steps: int, told: dict[str, object]) -> dict[str, np.ndar
     return out
 
 
-def measure(directory: Path, dask: str | None) -> None:
+def measure(directory: Path, dask: str | None) -> bytes:
     command = [sys.executable, "-m", "dftracer", "fleet", str(directory), "--json", "-q"]
     command += ["--dask", dask] if dask else []
-    began = time.monotonic()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, check=True)
-    wall = time.monotonic() - began
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    wall, used = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak = used.ru_maxrss
+    cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     size = sum(f.stat().st_size for f in directory.glob("*.rows"))
     found = json.loads(done.stdout)
     rows = found["ranks"] * found["steps"]
     size_text = f"{size / 1e6:.0f} MB ({size / rows:.1f} bytes a step)"
     print(f"{found['ranks']} ranks x {found['steps']} steps, {size_text}")
-    print(f"{wall:.1f} s, {peak / 1024:.0f} MB, {len(os.sched_getaffinity(0))} cores")
+    cores = len(os.sched_getaffinity(0))
+    print(f"{wall:.1f} s, {cpu:.1f} s of CPU, {peak / 1024:.0f} MB, {cores} cores")
     for key in ("slow_ranks", "slow_steps", "slow_groups"):
         print(
             key,
             [{**each, "ranks": _short(each["ranks"])} if "ranks" in each else each for each in found[key]],
         )
+    return done.stdout
+
+
+def on_a_cluster(directory: Path) -> None:
+    """Time it here and on two workers; the answers must be the same to the byte."""
+    distributed: Any = importlib.import_module("distributed")  # an extra
+    alone = measure(directory, None)
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        before, began = client.run(time.process_time), time.process_time()
+        shared = measure(directory, cluster.scheduler_address)
+        scheduler_s = time.process_time() - began
+        used = client.run(time.process_time)
+        peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    workers = [f"{used[w] - before[w]:.1f} s of CPU, {peaks[w]} MB" for w in peaks]
+    print(f"workers: {'; '.join(workers)}; scheduler: {scheduler_s:.1f} s of CPU")
+    print("the same bytes" if shared == alone else "NOT the same bytes")
+    if shared != alone:
+        sys.exit(1)
 
 
 def _short(ranks: list[int]) -> str:
@@ -118,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["make", "time"])
+    parser.add_argument("what", choices=["make", "time", "cluster"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--ranks", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=1_000)
@@ -126,6 +154,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "make":
         make(args.directory, args.ranks, args.steps)
+    elif args.what == "cluster":
+        on_a_cluster(args.directory)
     else:
         measure(args.directory, args.dask)
 

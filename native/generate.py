@@ -10,13 +10,13 @@ import json
 import sys
 from pathlib import Path
 
-from dftracer import _config, _rank
+from dftracer import _config
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE / "session" / "tables.hpp"
 
 HEAD = """\
-// Made by native/generate.py from src/dftracer/_config.py and src/dftracer/_rank.py; do not edit.
+// Made by native/generate.py from src/dftracer/_config.py; do not edit.
 // clang-format off
 #pragma once
 
@@ -75,7 +75,7 @@ def text() -> str:
         )
     aliases = "".join(f"    {{{_text(a)}, {_text(b)}}},\n" for a, b in _config.CHOICE_ALIASES.items())
     out += LAUNCHERS_HEAD % aliases
-    for name, rank, local, size, job in _rank.LAUNCHERS:
+    for name, rank, local, size, job in _config.LAUNCHERS:
         jobs = "{" + ", ".join(_list(group) for group in job) + "}"
         out += f"    {{{_text(name)}, {_list(rank)}, {_list(local)}, {_list(size)}, {jobs}}},\n"
     return out + "};\n\n}  // namespace dft\n"

@@ -16,9 +16,11 @@ asks and leave the caches as a real model does; they are not in the compared tim
 they differ by more than tracing costs. Where other programs use the same caches, that is not enough;
 `--bare` leaves them out.
 
-On a GPU (`--device cuda --ms 10`) the model is as large as `--ms` asks, a step ends with a synchronisation of
-the program's own, and the whole step is compared, on the clock. The step waits for the host, which launches
-small layers; with `--width 2048 --repeat 256` it waits for the device, which multiplies large matrices.
+On a GPU (`--device cuda --ms 10 --steps 10 --rounds 400`) the model is as large as `--ms` asks, a step ends
+with a synchronisation of the program's own, and the whole step is compared, on the clock. The step waits for
+the host, which launches small layers; with `--width 2048 --repeat 256` it waits for the device, which
+multiplies large matrices. Neighbours of a virtual machine change the speed of its cores by a third for some
+tenths of a second: blocks must be shorter than that, and `--pin` keeps the training's threads on one core.
 `python -m bench.auto.instructions` counts instructions instead.
 """
 
@@ -44,11 +46,12 @@ os.environ["DFTRACER_LOG_FILE"] = os.path.join(_PLACE, "trace")
 import torch  # noqa: E402 - the switch is read first
 
 from bench.auto.step import Step  # noqa: E402
-from dftracer import auto  # noqa: E402
+from dftracer import _core, auto  # noqa: E402
+from dftracer.torch import device  # noqa: E402
 
 BUDGET = 1.0  # percent of a step
 OURS = "automatic tracing"
-_UNCOUNTED = 20  # the interpreter finds its short cuts anew after a switch
+_UNCOUNTED = {"cpu": 20, "cuda": 4}  # the interpreter finds its short cuts anew after a switch
 _RIVALS_EVERY = 10  # rounds
 
 
@@ -58,7 +61,8 @@ class Block:
     def __init__(self, args: argparse.Namespace, size: int) -> None:
         self.on_cpu = args.device == "cpu"
         self.step = Step(args.device, args.width, 2 if self.on_cpu else size, args.repeat)
-        self.loader = self.step.loader(args.steps + _UNCOUNTED, args.batch)
+        self.uncounted = _UNCOUNTED[args.device]
+        self.loader = self.step.loader(args.steps + self.uncounted, args.batch)
         self.size = 0 if args.bare else size
         self.factor = torch.randn(args.width, args.width)
 
@@ -83,17 +87,26 @@ class Block:
             end = clock()
             whole.append(end - begin)
             begin = end
-        return sorted(times[_UNCOUNTED:]), statistics.median(whole[_UNCOUNTED:])
+        return sorted(times[self.uncounted :]), statistics.median(whole[self.uncounted :])
+
+
+_left_at = 0
 
 
 @contextlib.contextmanager
 def automatic() -> Iterator[None]:
     """Ours."""
+    global _left_at  # noqa: PLW0603 - of the block before
     auto.install()
+    recorder = device._recorder
+    if recorder is not None and recorder._since is not None:
+        # Device events take a share of the run's time, of which the untraced blocks are no part.
+        recorder._since += _core.time_ns() - _left_at
     try:
         yield
     finally:
         auto.uninstall()
+        _left_at = _core.time_ns()
 
 
 @contextlib.contextmanager
@@ -141,6 +154,19 @@ def sized(args: argparse.Namespace) -> Block:
         size = max(size + 1, min(4 * size, int(size * args.ms / took)))
 
 
+def sized_on_one_core(args: argparse.Namespace) -> Block:
+    """The training's threads stay on a core of their own, ours on the others."""
+    cores = os.sched_getaffinity(0)
+    one = {max(cores)}
+    os.sched_setaffinity(0, one)
+    block = sized(args)  # torch starts the thread of its backward here
+    os.sched_setaffinity(0, cores - one)
+    with automatic():
+        block()
+    os.sched_setaffinity(0, one)
+    return block
+
+
 def measured(block: Block, rounds: int) -> tuple[dict[str, list[float]], dict[str, float], float]:
     """In s: by side, how much longer a traced step took than an untraced one, by round and undisturbed.
 
@@ -177,6 +203,9 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--repeat", type=int, default=1, help="on a GPU: copies of each batch there")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--pin", action="store_true", help="the training to one core, everything else to others"
+    )
     parser.add_argument("--bare", action="store_true", help="on a CPU: no matrix products, warm caches")
     parser.add_argument("--alone", action="store_true", help="without the rivals")
     args = parser.parse_args()
@@ -184,7 +213,8 @@ def main() -> int:
         for name in [name for name in SIDES if name != OURS]:
             del SIDES[name]
     torch.set_num_threads(1)
-    longer, quiet, step = measured(sized(args), args.rounds)
+    block = (sized_on_one_core if args.pin else sized)(args)
+    longer, quiet, step = measured(block, args.rounds)
     if args.bare and args.device == "cpu":
         step = args.ms / 1000
     found: dict[str, Any] = {

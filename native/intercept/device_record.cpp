@@ -48,8 +48,8 @@ bool know_limits() {
 
 void forget_short_calls() {
   for (ShortCalls& line : g_short_calls) {
-    line.calls.store(0, std::memory_order_relaxed);
-    line.ticks.store(0, std::memory_order_relaxed);
+    for (auto* each : {&line.calls, &line.ticks, &line.shared_calls, &line.shared_ticks})
+      each->store(0, std::memory_order_relaxed);
   }
 }
 
@@ -94,6 +94,16 @@ bool calls_device(std::string_view path) {
   return true;
 }
 
+__attribute__((noinline, cold)) void count_on_a_shared_line(ShortCalls& line, uint64_t ticks) {
+  const void* nobody = nullptr;
+  if (line.owner.compare_exchange_strong(nobody, &tls_io_off, std::memory_order_relaxed)) {
+    count_short_call(ticks);
+    return;
+  }
+  line.shared_calls.fetch_add(1, std::memory_order_relaxed);
+  line.shared_ticks.fetch_add(ticks, std::memory_order_relaxed);
+}
+
 __attribute__((noinline, cold)) void record_device_call(DeviceSymbol symbol, Limit limit, uint64_t start, uint64_t end,
                                                         int ret, const DeviceFacts& facts) {
   int saved = errno;
@@ -125,8 +135,8 @@ __attribute__((noinline, cold)) void record_device_call(DeviceSymbol symbol, Lim
 void append_short_calls(std::string* args) {
   uint64_t calls = 0, spent = 0;
   for (const ShortCalls& line : g_short_calls) {
-    calls += line.calls.load(std::memory_order_relaxed);
-    spent += line.ticks.load(std::memory_order_relaxed);
+    calls += line.calls.load(std::memory_order_relaxed) + line.shared_calls.load(std::memory_order_relaxed);
+    spent += line.ticks.load(std::memory_order_relaxed) + line.shared_ticks.load(std::memory_order_relaxed);
   }
   append_arg(*args, "cuda_short_calls", int64_t(calls));
   uint64_t limit = g_device_limits[int(Limit::kBlocking)];

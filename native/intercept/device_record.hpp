@@ -57,20 +57,31 @@ inline DeviceFacts of_bytes(int64_t bytes, int kind = -1) {
   return facts;
 }
 
-// Of the calls that were too short for a record. Threads share few of these lines, so that none of them waits.
+// Of the calls that were too short for a record. The first thread that counts on a line owns it, and counts without
+// locked instructions, which would take as long as all the rest; others that meet it there use its second pair.
 struct alignas(64) ShortCalls {
+  std::atomic<const void*> owner{nullptr};  // by an address of its own; a later thread at the same address inherits it
   std::atomic<uint64_t> calls{0}, ticks{0};
+  std::atomic<uint64_t> shared_calls{0}, shared_ticks{0};
 };
-inline constexpr int kShortLines = 16;
+inline constexpr int kShortLines = 64;
 extern ShortCalls g_short_calls[kShortLines];
+void count_on_a_shared_line(ShortCalls& line, uint64_t ticks);
 
 inline void count_short_call(uint64_t ticks) {
   // The blocks of two threads' variables are megabytes apart.
-  uint64_t mixed = reinterpret_cast<uintptr_t>(&tls_io_off) * 0x9e3779b97f4a7c15u;
-  ShortCalls& line = g_short_calls[mixed >> 60];
-  line.calls.fetch_add(1, std::memory_order_relaxed);
-  line.ticks.fetch_add(ticks, std::memory_order_relaxed);
+  const void* me = &tls_io_off;
+  ShortCalls& line = g_short_calls[reinterpret_cast<uintptr_t>(me) * 0x9e3779b97f4a7c15u >> 58];
+  if (DFT_UNLIKELY(line.owner.load(std::memory_order_relaxed) != me)) {
+    count_on_a_shared_line(line, ticks);
+    return;
+  }
+  constexpr auto kPlain = std::memory_order_relaxed;
+  line.calls.store(line.calls.load(kPlain) + 1, kPlain);
+  line.ticks.store(line.ticks.load(kPlain) + ticks, kPlain);
 }
+
+static_assert(kShortLines == 1 << (64 - 58), "as many as the bits that choose one");
 
 void record_device_call(DeviceSymbol symbol, Limit limit, uint64_t start, uint64_t end, int ret,
                         const DeviceFacts& facts);

@@ -4,7 +4,9 @@ namespace dft::py {
 
 namespace {
 
+constexpr uint32_t kEvery = ~uint32_t(0);
 PyObject* g_hook = nullptr;
+Relaxed<uint32_t> g_told = kEvery;  // a bit for each boundary that the hook wants to know of
 
 }  // namespace
 
@@ -51,11 +53,16 @@ Phase phase_of(std::string_view cat, std::string_view name) {
 }
 
 void tell_boundary(Phase phase, bool begins) {
+  unsigned number = 2 * unsigned(phase) + (begins ? 0 : 1);
+  if (phase == kNoPhase || !(g_told >> number & 1)) {
+    g_boundaries_unsaid = 0;
+    return;
+  }
   KeepError keep;
   Ref hook = shared(g_hook);
   g_boundaries_unsaid = hook ? 0 : kNobodyIsTold;
-  if (!hook || phase == kNoPhase) return;
-  Ref code(PyLong_FromLong(2 * long(phase) + (begins ? 0 : 1)));
+  if (!hook) return;
+  Ref code(PyLong_FromUnsignedLong(number));
   Ref done(code ? PyObject_CallOneArg(hook.get(), code.get()) : nullptr);
   if (done) return;
   // The hook handles its own errors; anything that still gets here must not reach the program repeatedly.
@@ -72,6 +79,14 @@ PyObject* set_boundary_hook(PyObject*, PyObject* args) {
   Ref old(g_hook);
   g_hook = callable == Py_None ? nullptr : new_ref(callable);
   g_boundaries_unsaid = g_hook ? unsaid : kNobodyIsTold;
+  g_told = kEvery;
+  Py_RETURN_NONE;
+}
+
+PyObject* tell_boundaries(PyObject*, PyObject* codes) {
+  unsigned long wanted = PyLong_AsUnsignedLongMask(codes);
+  if (PyErr_Occurred()) return nullptr;
+  g_told = uint32_t(wanted);
   Py_RETURN_NONE;
 }
 

@@ -46,6 +46,8 @@ inline void boundary(Phase phase, bool begins) {
 }
 
 PyObject* set_boundary_hook(PyObject*, PyObject* args);
+// tell_boundaries(codes): from now on the hook is called only for these, a bit each.
+PyObject* tell_boundaries(PyObject*, PyObject* codes);
 
 // The object is never destroyed, not even when the interpreter ends.
 PyObject* keep_forever(PyObject*, PyObject* object);

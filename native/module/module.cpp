@@ -29,6 +29,7 @@ PyMethodDef g_functions[] = {
     {"disguise", disguise, METH_VARARGS, nullptr},
     {"loop", loop, METH_VARARGS, nullptr},
     {"set_boundary_hook", set_boundary_hook, METH_VARARGS, nullptr},
+    {"tell_boundaries", tell_boundaries, METH_O, nullptr},
     {"keep_forever", keep_forever, METH_O, nullptr},
     {"subscribe", subscribe, METH_VARARGS, nullptr},
     {"exchange_code", exchange_code, METH_VARARGS, nullptr},

@@ -171,18 +171,43 @@ PyObject* py_given_names(PyObject*, PyObject* path) {
   return PyUnicode_FromStringAndSize(names.data(), Py_ssize_t(names.size()));
 }
 
-// The settings and the rank as a preloaded program reads them.
-PyObject* py_environment(PyObject*, PyObject*) {
-  Ref values(PyDict_New()), facts(PyDict_New());
-  for (const auto& [name, value] : settings_in_environment()) {
-    Ref v(value.is_text ? PyUnicode_DecodeFSDefault(value.text.c_str()) : PyLong_FromLongLong(value.number));
-    if (!v || PyDict_SetItemString(values.get(), name.c_str(), v.get()) < 0) return nullptr;
+// read_setting(name, raw, is_number): the value that a text stands for; ValueError says what is wrong with it.
+PyObject* py_read_setting(PyObject*, PyObject* args) {
+  const char *name, *raw;
+  Py_ssize_t size;
+  int is_number;
+  if (!PyArg_ParseTuple(args, "sy#p", &name, &raw, &size, &is_number)) return nullptr;
+  const SettingRow* row = find_setting(name);
+  if (!row) {
+    PyErr_Format(PyExc_KeyError, "%s", name);
+    return nullptr;
   }
-  for (const auto& [name, value] : rank_facts(rank_in_environment())) {
-    Ref v(PyUnicode_DecodeFSDefault(value.c_str()));
-    if (!v || PyDict_SetItemString(facts.get(), name.c_str(), v.get()) < 0) return nullptr;
+  SettingReading found = read_setting(*row, std::string(raw, size_t(size)), is_number != 0);
+  if (!found.value) {
+    PyErr_SetString(PyExc_ValueError, found.problem.c_str());
+    return nullptr;
   }
-  return Py_BuildValue("(OO)", values.get(), facts.get());
+  const SettingValue& value = *found.value;
+  if (value.is_text) return PyUnicode_DecodeFSDefaultAndSize(value.text.data(), Py_ssize_t(value.text.size()));
+  return row->kind == std::string_view("bool") ? PyBool_FromLong(value.number != 0) : PyLong_FromLongLong(value.number);
+}
+
+// rank(environ): rank, local rank and world size as a launcher left them in a dict, or, without one, in the
+// environment; and its name.
+PyObject* py_rank(PyObject*, PyObject* environ) {
+  Rank rank = environ == Py_None ? rank_in_environment() : rank_among([&](const char* name) {
+    Ref key(PyUnicode_FromString(name));
+    PyObject* value = key ? PyDict_GetItemWithError(environ, key.get()) : nullptr;
+    Py_ssize_t size = 0;
+    const char* text = value ? PyUnicode_AsUTF8AndSize(value, &size) : nullptr;
+    PyErr_Clear();  // what is no text is no number either
+    return text ? std::string(text, size_t(size)) : std::string();
+  });
+  auto number = [](const std::string& text) {
+    return text.empty() ? new_ref(Py_None) : PyLong_FromString(text.c_str(), nullptr, 10);
+  };
+  return Py_BuildValue("(NNNs)", number(rank.rank), number(rank.local_rank), number(rank.world_size),
+                       rank.row ? rank.launcher.c_str() : nullptr);
 }
 
 PyObject* py_stats(PyObject*, PyObject*) {
@@ -471,7 +496,8 @@ PyMethodDef g_session_functions[] = {
     {"identify_run", py_identify_run, METH_O, nullptr},
     {"given_names", py_given_names, METH_O, nullptr},
     {"spool_path", py_spool_path, METH_O, nullptr},
-    {"environment", py_environment, METH_NOARGS, nullptr},
+    {"read_setting", py_read_setting, METH_VARARGS, nullptr},
+    {"rank", py_rank, METH_O, nullptr},
     {"stats", py_stats, METH_NOARGS, nullptr},
     {"last_row", py_last_row, METH_NOARGS, nullptr},
     {"row_sums", py_row_sums, METH_NOARGS, nullptr},

@@ -11,11 +11,13 @@
 namespace dft {
 namespace {
 
+// What Python's int() ignores around a number, and what its strip() takes away.
+constexpr const char* kSpaces = " \t\n\r\v\f";
 constexpr const char* kBlanks = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
 
-std::string stripped(const std::string& text) {
-  size_t from = text.find_first_not_of(kBlanks);
-  return from == text.npos ? "" : text.substr(from, text.find_last_not_of(kBlanks) - from + 1);
+std::string stripped(const std::string& text, const char* blanks = kBlanks) {
+  size_t from = text.find_first_not_of(blanks);
+  return from == text.npos ? "" : text.substr(from, text.find_last_not_of(blanks) - from + 1);
 }
 
 std::string changed(std::string text, int (*change)(int)) {
@@ -37,9 +39,16 @@ std::optional<int64_t> read_bool(const std::string& raw) {
   return {};
 }
 
+// A number that was read; too large for one of ours, it is out of every range.
+struct Number {
+  int64_t value = 0;
+  bool too_large = false;
+};
+constexpr Number kTooLarge{0, true};
+
 // As Python's int() does: a sign, and single underscores between digits.
-std::optional<int64_t> read_int(const std::string& raw) {
-  std::string text = stripped(raw), digits;
+std::optional<Number> read_int(const std::string& raw) {
+  std::string text = stripped(raw, kSpaces), digits;
   size_t at = !text.empty() && (text[0] == '+' || text[0] == '-');
   bool digit_before = false;
   for (size_t i = at; i < text.size(); ++i) {
@@ -51,8 +60,8 @@ std::optional<int64_t> read_int(const std::string& raw) {
   if (!digit_before) return {};
   errno = 0;
   int64_t value = strtoll(digits.c_str(), nullptr, 10);
-  if (errno) return {};
-  return at && text[0] == '-' ? -value : value;
+  if (errno) return kTooLarge;
+  return Number{at && text[0] == '-' ? -value : value};
 }
 
 // The whole part of 0.<fraction> * 2^bits, exactly.
@@ -70,13 +79,16 @@ uint64_t scaled(std::string fraction, int bits) {
   return out;
 }
 
-std::optional<int64_t> read_size(const std::string& raw) {
+std::optional<Number> read_size(const std::string& raw) {
   std::string text = changed(stripped(raw), toupper);
   size_t end = text.find_last_not_of("KMGTIB ");
   std::string digits = end == text.npos ? "" : text.substr(0, end + 1);
   std::string unit = stripped(text.substr(digits.size()));
-  if (unit.size() == 3 && unit.ends_with("IB")) unit = unit.substr(0, 1);
-  if (unit.size() <= 2 && unit.ends_with("B")) unit.pop_back();
+  if (unit.size() == 3 && unit.ends_with("IB")) {
+    unit = unit.substr(0, 1);
+  } else if (unit.size() <= 2 && unit.ends_with("B")) {
+    unit.pop_back();
+  }
   size_t power = unit.empty() ? 0 : std::string("KMGT").find(unit);
   if (unit.size() > 1 || power == std::string::npos || digits.empty() || digits.size() > 30) return {};
   int bits = unit.empty() ? 0 : 10 * (int(power) + 1);
@@ -86,8 +98,8 @@ std::optional<int64_t> read_size(const std::string& raw) {
   if (!all_digits(whole) || (point != digits.npos && (!all_digits(fraction) || unit.empty()))) return {};
   errno = 0;
   uint64_t n = strtoull(whole.c_str(), nullptr, 10);
-  if (errno || n > uint64_t(INT64_MAX) >> bits) return {};
-  return int64_t((n << bits) + scaled(fraction, bits));
+  if (errno || n > uint64_t(INT64_MAX) >> bits) return kTooLarge;
+  return Number{int64_t((n << bits) + scaled(fraction, bits))};
 }
 
 std::optional<std::string> read_choice(const SettingRow& row, const std::string& raw) {
@@ -99,10 +111,9 @@ std::optional<std::string> read_choice(const SettingRow& row, const std::string&
   return {};
 }
 
-std::string first_number(const char* const* names, size_t count) {
+std::string first_number(const Variables& variables, const char* const* names, size_t count) {
   for (size_t i = 0; i < count && names[i]; ++i) {
-    const char* raw = getenv(names[i]);
-    std::string text = raw ? stripped(raw) : "";
+    std::string text = stripped(variables(names[i]));
     // Any program may have its own idea of a variable called RANK.
     if (all_digits(text) && text.size() <= 10) return std::to_string(strtoull(text.c_str(), nullptr, 10));
   }
@@ -110,40 +121,60 @@ std::string first_number(const char* const* names, size_t count) {
 }
 
 template <size_t N>
-std::string first_number(const char* const (&names)[N]) {
-  return first_number(names, N);
+std::string first_number(const Variables& variables, const char* const (&names)[N]) {
+  return first_number(variables, names, N);
+}
+
+std::string in_environment(const char* name) {
+  const char* found = getenv(name);
+  return found ? found : "";
+}
+
+std::string listed(const SettingRow& row) {
+  std::string out;
+  for (const char* choice : row.choices)
+    if (choice) out.append(out.empty() ? "" : ", ").append(choice);
+  return out;
+}
+
+SettingReading wrong(std::string problem) { return {{}, std::move(problem)}; }
+
+SettingReading read_number(const SettingRow& row, const std::string& raw, bool in_bytes) {
+  std::optional<Number> found = in_bytes ? read_size(raw) : read_int(raw);
+  if (!found) return wrong(in_bytes ? "is not a size" : "is not a whole number");
+  int64_t n = found->value;
+  if (found->too_large || n < row.low || n > row.high)
+    return wrong("is out of range " + std::to_string(row.low) + ".." + std::to_string(row.high));
+  if (row.power_of_two && (n & (n - 1))) return wrong("is not a power of two");
+  return {SettingValue{false, n, ""}, ""};
 }
 
 }  // namespace
 
-std::optional<SettingValue> read_setting(const SettingRow& row, const std::string& raw) {
-  SettingValue value;
-  std::string kind = row.kind;
-  std::optional<int64_t> number;
+const SettingRow* find_setting(std::string_view name) {
+  auto row = std::find_if(std::begin(kSettings), std::end(kSettings), [&](auto& each) { return name == each.name; });
+  return row == std::end(kSettings) ? nullptr : row;
+}
+
+SettingReading read_setting(const SettingRow& row, const std::string& raw, bool is_number) {
+  std::string_view kind = row.kind;
   if (kind == "bool") {
-    number = read_bool(raw);
-  } else if (kind == "int" || kind == "size") {
-    number = kind == "int" ? read_int(raw) : read_size(raw);
-    if (number && (*number < row.low || *number > row.high)) return {};
-    if (number && row.power_of_two && (*number & (*number - 1))) return {};
-  } else {
-    value.is_text = true;
-    std::optional<std::string> text = row.choices[0] ? read_choice(row, raw) : kind == "text" ? stripped(raw) : raw;
-    if (!text) return {};
-    value.text = *text;
-    return value;
+    auto on = read_bool(raw);
+    return on ? SettingReading{SettingValue{false, *on, ""}, ""}
+              : wrong("is not a switch (1/0, true/false, on/off, yes/no)");
   }
-  if (!number) return {};
-  value.number = *number;
-  return value;
+  if (kind == "int" || kind == "size") return read_number(row, raw, kind == "size" && !is_number);
+  if (!row.choices[0]) return {SettingValue{true, 0, kind == "text" ? stripped(raw) : raw}, ""};
+  auto choice = read_choice(row, raw);
+  return choice ? SettingReading{SettingValue{true, 0, *choice}, ""} : wrong("is not one of " + listed(row));
 }
 
 SettingValues settings_in_environment() {
   SettingValues out;
   for (const SettingRow& row : kSettings) {
     const char* raw = getenv(row.variable);
-    auto given = raw && *raw ? read_setting(row, raw) : std::nullopt;
-    out[row.name] = given ? *given : read_setting(row, row.fallback).value_or(SettingValue{});
+    auto given = raw && *raw ? read_setting(row, raw).value : std::nullopt;
+    out[row.name] = given ? *given : read_setting(row, row.fallback).value.value_or(SettingValue{});
   }
   return out;
 }
@@ -235,13 +266,16 @@ std::string spool_path(const std::string& name) {
   return (is_ours ? own : "dftracer-spool") + "/" + below;
 }
 
-Rank rank_in_environment() {
+Rank rank_among(const Variables& variables) {
   for (const LauncherRow& row : kLaunchers) {
-    std::string rank = first_number(row.rank);
-    if (!rank.empty()) return {rank, first_number(row.local_rank), first_number(row.world_size), row.name, &row};
+    std::string rank = first_number(variables, row.rank);
+    if (!rank.empty())
+      return {rank, first_number(variables, row.local_rank), first_number(variables, row.world_size), row.name, &row};
   }
   return {};
 }
+
+Rank rank_in_environment() { return rank_among(in_environment); }
 
 std::vector<std::pair<std::string, std::string>> rank_facts(const Rank& rank) {
   std::vector<std::pair<std::string, std::string>> out;

@@ -1,10 +1,13 @@
-// The settings and the rank from the environment, read the same way as in src/dftracer/_config.py and _rank.py.
+// The settings and the rank from the environment, for preloaded programs and for Python. The tables of both are in
+// src/dftracer/_config.py.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "record/settings.hpp"
@@ -19,8 +22,14 @@ struct SettingValue {
 };
 using SettingValues = std::map<std::string, SettingValue>;
 
-// The value of `raw`; nothing if it is invalid.
-std::optional<SettingValue> read_setting(const SettingRow& row, const std::string& raw);
+// A value, or what is wrong with it as the end of a sentence that begins with the setting.
+struct SettingReading {
+  std::optional<SettingValue> value;
+  std::string problem;
+};
+DFT_API const SettingRow* find_setting(std::string_view name);
+// `is_number`: it was given as a number, which has no unit.
+DFT_API SettingReading read_setting(const SettingRow& row, const std::string& raw, bool is_number = false);
 // Every setting: from the environment, or its default if it is not set there or invalid.
 DFT_API SettingValues settings_in_environment();
 DFT_API Settings settings_from(const SettingValues& values);
@@ -33,6 +42,9 @@ struct Rank {
   std::string launcher;
   const LauncherRow* row = nullptr;
 };
+// The value of a variable; empty if it is not set.
+using Variables = std::function<std::string(const char*)>;
+DFT_API Rank rank_among(const Variables& variables);
 DFT_API Rank rank_in_environment();
 // As PR records state them.
 DFT_API std::vector<std::pair<std::string, std::string>> rank_facts(const Rank& rank);

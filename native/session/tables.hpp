@@ -1,4 +1,4 @@
-// Made by native/generate.py from src/dftracer/_config.py and src/dftracer/_rank.py; do not edit.
+// Made by native/generate.py from src/dftracer/_config.py; do not edit.
 // clang-format off
 #pragma once
 

@@ -16,28 +16,12 @@ from dftracer import _messages
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import NoReturn
+    from typing import NoReturn, TypeAlias
 
-    from dftracer._rank import RankInfo
+    Names: TypeAlias = tuple[str, ...]
 
-__all__ = [
-    "SETTINGS",
-    "BadValue",
-    "Setting",
-    "Settings",
-    "load_settings",
-    "rank_info",
-    "set_data_dir",
-    "switched_on_since",
-    "tracing_refused",
-    "turn_back",
-    "turn_on",
-]
-
-_TRUE = ("1", "true", "on", "yes", "y", "t")
-_FALSE = ("0", "false", "off", "no", "n", "f")
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _INT64_MAX = (1 << 63) - 1
+_HUGE = 1 << 64  # out of every range
 
 
 class BadValue(ValueError):
@@ -83,27 +67,19 @@ class Setting:
         self.choices = choices
 
     def read(self, raw: object) -> bool | int | str:
-        """The value that `raw` (text, or a typed value of a file or a call) stands for, or BadValue."""
-        value = _READERS[self.kind](raw)
-        if self.kind in ("int", "size"):
-            return self._checked(int(value))
-        if self.choices:
-            return self._choice(str(value))
-        return value
+        """The value that `raw` (text, or a typed value of a file or a call) stands for, or BadValue.
 
-    def _checked(self, value: int) -> int:
-        if not self.low <= value <= self.high:
-            raise BadValue(f"is out of range {self.low}..{self.high}")
-        if self.power_of_two and value & (value - 1):
-            raise BadValue("is not a power of two")
-        return value
+        Texts are read natively (native/session/environment.cpp): the preloaded library begins before Python.
+        """
+        from dftracer import _core  # noqa: PLC0415 - not where all settings have their defaults
 
-    def _choice(self, value: str) -> str:
-        name = value.upper()
-        name = CHOICE_ALIASES.get(name, name)
-        if name not in self.choices:
-            raise BadValue(f"is not one of {', '.join(self.choices)}")
-        return name
+        text = _AS_TEXT[self.kind](raw)
+        if self.kind in _PATHS:
+            return text
+        try:
+            return _core.read_setting(self.name, os.fsencode(text), isinstance(raw, int))
+        except ValueError as problem:
+            raise BadValue(str(problem)) from None
 
 
 CHOICE_ALIASES = {
@@ -113,55 +89,34 @@ CHOICE_ALIASES = {
 }
 
 
-def _read_bool(raw: object) -> bool:
-    if isinstance(raw, bool):
-        return raw
-    text = str(raw).strip().lower()
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise BadValue("is not a switch (1/0, true/false, on/off, yes/no)")
+def _switch_text(raw: object) -> str:
+    return str(int(raw)) if isinstance(raw, bool) else str(raw)
 
 
-def _read_int(raw: object) -> int:
+def _number_text(raw: object) -> str:
     if isinstance(raw, bool) or not isinstance(raw, (int, str)):
         raise BadValue("is not a whole number")
-    try:
-        return int(raw) if isinstance(raw, int) or raw.isascii() else int("")
-    except ValueError:
-        raise BadValue("is not a whole number") from None
+    return _of_number(raw)
 
 
-def _read_size(raw: object) -> int:
+def _size_text(raw: object) -> str:
     """Bytes: 4096, "64K", "1.5 MiB", "2GB"; a unit is a power of 1024 in every spelling."""
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        return raw
-    if not isinstance(raw, str):
+    if isinstance(raw, bool) or not isinstance(raw, (int, str)):
         raise BadValue("is not a size")
-    text = raw.strip().upper()
-    digits = text.rstrip("KMGTIB ")
-    unit = text[len(digits) :].strip()
-    if unit.endswith("IB") and len(unit) == 3:
-        unit = unit[0]
-    elif unit.endswith("B") and len(unit) <= 2:
-        unit = unit[:-1]
-    if unit not in _UNITS or not digits or not digits.isascii() or digits.count(".") > 1:
-        raise BadValue("is not a size")
-    whole, _, fraction = digits.partition(".")
-    if not whole.isdigit() or ("." in digits and not (fraction.isdigit() and unit)) or len(digits) > 30:
-        raise BadValue("is not a size")
-    scale: int = 10 ** len(fraction)
-    return int(whole + fraction) * _UNITS[unit] // scale
+    return _of_number(raw)
 
 
-def _read_text(raw: object) -> str:
+def _of_number(raw: int | str) -> str:
+    return raw if isinstance(raw, str) else str(max(-_HUGE, min(raw, _HUGE)))
+
+
+def _single_text(raw: object) -> str:
     if isinstance(raw, (dict, list, tuple, set)):
         raise BadValue("is not a single value")
-    return str(raw).strip()
+    return str(raw)
 
 
-def _read_path(raw: object) -> str:
+def _path_text(raw: object) -> str:
     # Paths may begin or end with blanks, and come as pathlib.Path from a call.
     if isinstance(raw, os.PathLike):
         raw = os.fspath(raw)
@@ -172,28 +127,30 @@ def _read_path(raw: object) -> str:
     return raw
 
 
-def _read_dirs(raw: object) -> str:
+def _dirs_text(raw: object) -> str:
     if isinstance(raw, (list, tuple)):
-        return ":".join(_read_path(each) for each in raw)
-    return _read_path(raw)
+        return ":".join(_path_text(each) for each in raw)
+    return _path_text(raw)
 
 
-def _read_list(raw: object) -> str:
+def _list_text(raw: object) -> str:
     if isinstance(raw, (list, tuple)):
-        return ",".join(_read_path(each) for each in raw)
-    return _read_path(raw)
+        return ",".join(_path_text(each) for each in raw)
+    return _path_text(raw)
 
 
-_READERS: dict[str, Callable[[object], bool | int | str]] = {
-    "bool": _read_bool,
-    "int": _read_int,
-    "size": _read_size,
-    "choice": _read_text,
-    "text": _read_text,
-    "path": _read_path,
-    "dirs": _read_dirs,
-    "list": _read_list,
+# What a value is as text, by the kind of a setting.
+_AS_TEXT: dict[str, Callable[[object], str]] = {
+    "bool": _switch_text,
+    "int": _number_text,
+    "size": _size_text,
+    "choice": _single_text,
+    "text": _single_text,
+    "path": _path_text,
+    "dirs": _dirs_text,
+    "list": _list_text,
 }
+_PATHS = ("path", "dirs", "list")  # taken as they are
 
 # The order is that of the documentation. The preloaded library has the same table: after a change run
 # `python native/generate.py` and `python docs/generate.py`.
@@ -520,11 +477,101 @@ def load_settings(environ: Mapping[str, str] | None = None, **explicit: object) 
     return settings
 
 
-def rank_info(environ: Mapping[str, str] | None = None) -> RankInfo:
-    """This process's rank according to its launcher."""
-    from dftracer import _rank  # noqa: PLC0415 - needed with tracing on only
+# --- Which rank of a distributed job this process is, from what launchers leave in the environment
 
-    return _rank.detect(os.environ if environ is None else environ)
+
+# (launcher, rank, local rank, world size, job); the first whose rank is set wins. Slurm comes last because
+# its variables are also set, all 0, in a batch script that starts the ranks by other means.
+# `job`: variables that identify one start of the launcher; the first group that is completely set is used.
+# Without one, the process that started the ranks identifies it.
+# The preloaded library has the same table: after a change run `python native/generate.py`.
+LAUNCHERS: tuple[tuple[str, Names, Names, Names, tuple[Names, ...]], ...] = (
+    ("torchrun", ("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",), (("TORCHELASTIC_RUN_ID",),)),
+    (
+        "openmpi",
+        ("OMPI_COMM_WORLD_RANK",),
+        ("OMPI_COMM_WORLD_LOCAL_RANK",),
+        ("OMPI_COMM_WORLD_SIZE",),
+        (("PMIX_NAMESPACE",), ("OMPI_MCA_ess_base_jobid",), ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+    ),
+    (
+        "pmix",
+        ("PMIX_RANK",),
+        ("PMIX_LOCAL_RANK", "SLURM_LOCALID"),
+        ("PMIX_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
+        (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",)),
+    ),
+    (
+        "pmi",
+        ("PMI_RANK",),
+        ("PMI_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID"),
+        ("PMI_SIZE",),
+        (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PALS_APID",), ("PMI_JOBID",)),
+    ),
+    (
+        "mvapich2",
+        ("MV2_COMM_WORLD_RANK",),
+        ("MV2_COMM_WORLD_LOCAL_RANK",),
+        ("MV2_COMM_WORLD_SIZE",),
+        (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("MPIRUN_ID",)),
+    ),
+    ("flux", ("FLUX_TASK_RANK",), ("FLUX_TASK_LOCAL_ID",), ("FLUX_JOB_SIZE",), (("FLUX_JOB_ID",),)),
+    (
+        "jsm",
+        ("JSM_NAMESPACE_RANK",),
+        ("JSM_NAMESPACE_LOCAL_RANK",),
+        ("JSM_NAMESPACE_SIZE",),
+        (("PMIX_NAMESPACE",), ("LSB_JOBID",)),
+    ),
+    ("pals", ("PALS_RANKID",), ("PALS_LOCAL_RANKID",), ("PALS_SIZE", "PMI_SIZE"), (("PALS_APID",),)),
+    (
+        "slurm",
+        ("SLURM_PROCID",),
+        ("SLURM_LOCALID",),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("SLURM_JOB_ID",)),
+    ),
+)
+
+
+class RankInfo:
+    """A process's place in its job; None if the launcher does not say."""
+
+    __slots__ = ("local_rank", "rank", "source", "world_size")
+
+    def __init__(
+        self, rank: int | None, local_rank: int | None, world_size: int | None, source: str | None
+    ) -> None:
+        self.rank = rank
+        self.local_rank = local_rank
+        self.world_size = world_size
+        self.source = source
+
+    def _key(self) -> tuple[int | None, int | None, int | None, str | None]:
+        return self.rank, self.local_rank, self.world_size, self.source
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RankInfo) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        rank, local_rank, world_size, source = self._key()
+        return f"RankInfo(rank={rank}, local_rank={local_rank}, world_size={world_size}, source={source!r})"
+
+
+def rank_info(environ: dict[str, str] | None = None) -> RankInfo:
+    """This process's rank according to its launcher, or that of a process with another environment.
+
+    It is of the first launcher in the list that set one, read natively as settings are.
+    """
+    from dftracer import _core  # noqa: PLC0415 - needed with tracing on only
+
+    return RankInfo(*_core.rank(environ))
+
+
+# --- Switching tracing on and off in the environment
 
 
 def turn_on() -> str | None:
@@ -570,14 +617,14 @@ def switched_on_since() -> bool:
     if not raw:
         return bool(os.environ.get("DFTRACER_CONFIGURATION")) and load_settings().enable
     try:
-        return _read_bool(raw)
+        return bool(_BY_NAME["enable"].read(raw))
     except BadValue:
         return False
 
 
 def _inverted(raw: object) -> object:
     try:
-        return not _read_bool(raw)
+        return not _BY_NAME["enable"].read(raw)
     except BadValue:
         return raw
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-__all__ = ["Key", "parse", "read"]
-
 _MAX_BYTES = 1 << 20
 
 # DFTracer's sections: path in the file -> (setting, whether the meaning is inverted).

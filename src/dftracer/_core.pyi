@@ -329,6 +329,9 @@ def set_boundary_hook(hook: Callable[[int], None] | None, unsaid: int = 0, /) ->
     The next `unsaid` boundaries pass without a call.
     """
 
+def tell_boundaries(codes: int, /) -> None:
+    """Call the hook only for these, a bit each; setting a hook wants them all again."""
+
 def keep_forever(it: object, /) -> None:
     """Never destroy it, not even when the interpreter ends."""
 
@@ -380,7 +383,12 @@ def given_names(path: str, /) -> str: ...
 def spool_path(name: str, /) -> str:
     """Where traces wait that are meant for a store (`s3://bucket/job`); other names stay as they are."""
 
-def environment() -> tuple[dict[str, int | str], dict[str, str]]: ...
+def read_setting(name: str, raw: bytes, is_number: bool, /) -> bool | int | str:
+    """The value that a text stands for; ValueError says what is wrong with it."""
+
+def rank(environ: dict[str, str] | None, /) -> tuple[int | None, int | None, int | None, str | None]:
+    """Rank, local rank and world size as a launcher left them there, and the launcher's name."""
+
 def stats() -> dict[str, int]: ...
 def last_row() -> dict[str, int] | None: ...
 def row_sums() -> dict[str, int] | None: ...

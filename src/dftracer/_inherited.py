@@ -4,16 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = [
-    "SESSION",
-    "announce_run",
-    "announce_session",
-    "announced_session",
-    "report_stem",
-    "run_environment",
-    "set_log_file",
-]
-
 # The run that this process and all it starts belong to, the names of files given in it, and, under
 # `dftracer run`, the file that takes down where traces go.
 _RUN = "DFTRACER_RUN"

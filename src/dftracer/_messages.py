@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["LEVELS", "always", "debug", "error", "info", "set_level", "warn"]
-
 LEVELS = ("ERROR", "WARN", "INFO", "DEBUG")
 
 # Messages with ever new values must not grow the traced program's memory without bound.

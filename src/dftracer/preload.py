@@ -34,7 +34,7 @@ def _linked(library: Path) -> Path:
     """The library by way of a link to its folder, in a place where nobody else can put one."""
     place = Path(f"/dev/shm/dftracer-{os.geteuid()}")
     link = place / f"library-{hashlib.sha256(os.fsencode(library)).hexdigest()[:16]}"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # without the link, the library's own path is used
         place.mkdir(mode=0o700, exist_ok=True)
         status = place.lstat()
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -309,6 +310,43 @@ def test_a_log_file_in_a_store_waits_in_the_spool(tmp_path: Path) -> None:
     assert len(find_files([folder])) == 1
     assert f"dftracer ship {folder} s3://bucket/../job" in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["sp"]
+
+
+@pytest.mark.thorough
+def test_google_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gcsfs itself, against an emulator; both are installed by hand: gcsfs, gcp-storage-emulator."""
+    pytest.importorskip("gcsfs")
+    emulator = pytest.importorskip("gcp_storage_emulator.server")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
+    server.start()
+    try:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        here = tmp_path / "traces"
+        training_run(here, events=4000)
+        before = _local_bytes(here)
+        assert main(["ship", str(here), "gs://bucket/job"]) == 0
+        assert not find_traces(here)
+        assert _read_back("gs://bucket/job") == before
+        assert main(["report", "gs://bucket/job", "-q", "-o", str(tmp_path / "report.json")]) == 0
+        assert main(["runs", "gs://bucket/"]) == 0
+    finally:
+        server.stop()
+
+
+def test_a_store_whose_client_is_missing_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow.fs")
+    code = main(["info", "hdfs://nowhere:1/x"])
+    said = capsys.readouterr().err
+    if code != 3:
+        pytest.skip("Hadoop's client is installed here")
+    assert "libhdfs" in said
+    assert "pydftracer[remote]" in said
+    assert len(said) < 400
+    assert len(said.splitlines()) == 1
 
 
 # Against a server --------------------------------------------------------------------------------

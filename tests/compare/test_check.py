@@ -233,6 +233,20 @@ def test_what_is_added_between_the_steps_is_a_regression() -> None:
     assert not compare(run("a", 3.0), run("b", 3.1)).difference
 
 
+def test_the_end_of_a_process_is_no_regression_unless_it_takes_seconds_longer() -> None:
+    """Workers and the interpreter end at different speeds: seen with equal programs on a busy machine."""
+    steps = {"forward": 0.03 * (1 + 0.01 * np.random.default_rng(1).normal(size=200))}
+
+    def run(between: float, after: float) -> Side:
+        outside = {"seconds": between + after, "between_s": between, "after_s": after}
+        rest = {"steady": {"seconds": 6.0}, "evaluation": {"seconds": 0.0}}
+        return side_of("run", told(steps, outside=outside, **rest))
+
+    assert compare(run(0.1, 0.8), run(0.1, 1.3)).answer == "same"
+    assert compare(run(0.1, 0.8), run(0.1, 4.0)).changed_parts == ["outside"]
+    assert compare(run(0.1, 0.8), run(0.7, 0.8)).changed_parts == ["outside"]
+
+
 def test_each_stage_can_have_a_limit() -> None:
     a, b = noisy_run(1, 300, "independent"), noisy_run(2, 300, "independent", {"read": 1.3})
     checks = against_baseline(compare(a, b), 0.10, 0.10)

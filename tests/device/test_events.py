@@ -136,21 +136,22 @@ def test_steps_left_out_are_not_part_of_the_account(traced: Callable[..., Run]) 
         + """
 def too_dear(i):
     events._spent = 10**18 if 9 <= i < 50 else 0
-train(60, 50 * MS, MS // 10, MS, too_dear)
+train(90, 50 * MS, MS // 10, MS, too_dear)
 device.host(MS * 99)
 events.drain()
 log.finalize()
 """
     )
-    assert 15 <= len(phases(run, "step")) <= 22
+    steps = len(phases(run, "step"))
+    assert 9 + 20 <= steps <= 9 + 41
     account = document(analyze(run.trace_dir))["device"]["ranks"]["0"]
     # A wait of 50 ms, then 4 ms of work.
     assert account["busy_share"] == pytest.approx(4 / 50.4, abs=0.02)
-    assert account["observed_s"] == pytest.approx(19 * 0.0504, abs=0.2)
+    assert account["observed_s"] == pytest.approx(steps * 0.0504, abs=0.2)
 
 
 def test_a_slow_first_event_does_not_cost_later_steps_theirs(traced: Callable[..., Run]) -> None:
-    """Steps of 54 ms, 40 us for an event: every other step. Creating the first one takes 50 ms once."""
+    """Steps of 54 ms, 40 us for an event: one in six or so. Creating the first one takes 50 ms once."""
     run = traced(
         LOOP
         + """
@@ -165,7 +166,7 @@ events.drain()
 log.finalize()
 """
     )
-    assert 40 <= len(phases(run, "step")) <= 80
+    assert 15 <= len(phases(run, "step")) <= 40
 
 
 def test_a_forked_child_destroys_no_event(traced: Callable[..., Run]) -> None:
@@ -323,3 +324,78 @@ log.finalize()
     # Nothing spans what was left out.
     for name in ("fetch", "step", "forward", "backward", "optimizer"):
         assert all(e.dur < 11_000 for e in phases(run, name)), name
+
+
+def test_recorded_steps_are_not_always_those_after_a_long_one(traced: Callable[..., Run]) -> None:
+    """Every tenth step saves for half a second, which alone would pay for many recorded steps."""
+    run = traced(
+        LOOP
+        + """
+class Dear(Pool):
+    def record(self, of):
+        device.host(MS // 20)
+        return super().record(of)
+events = DeviceEvents(Dear(device), device.time_ns)
+_core.set_boundary_hook(events.boundary)
+recorded = [0] * 10
+def save(i):
+    recorded[i % 10] += not events._pausing
+    if i % 10 == 9:
+        device.host(500 * MS)
+train(1000, MS, MS, MS // 10, save)
+print(*recorded)
+log.finalize()
+"""
+    )
+    recorded = [int(word) for word in run.stdout.split()]
+    assert sum(recorded) >= 60
+    # Half of them would be two positions, were all alike; what follows at once would be four.
+    assert sum(recorded[:4]) < 0.65 * sum(recorded), recorded
+    assert sum(count > 0 for count in recorded) >= 8, recorded
+
+
+def test_pauses_end_where_looking_at_the_device_is_dear(traced: Callable[..., Run]) -> None:
+    """Half of what a step of 10 ms may cost, only to see whether it may be recorded."""
+    run = traced(
+        LOOP
+        + """
+class Dear(Pool):
+    def may_touch(self):
+        device.host(8_000)
+        return super().may_touch()
+events = DeviceEvents(Dear(device), device.time_ns)
+_core.set_boundary_hook(events.boundary)
+train(2000, 2 * MS, 2 * MS, MS // 10)
+print(events._steps)
+log.finalize()
+"""
+    )
+    assert 8 + 60 <= int(run.stdout) <= 8 + 400
+
+
+def test_without_a_loader_steps_are_left_out_too(traced: Callable[..., Run]) -> None:
+    """A list of batches: nothing says where a step ends, except its optimizer."""
+    run = traced(
+        LOOP
+        + """
+class Dear(Pool):
+    def record(self, of):
+        device.host(MS // 20)
+        return super().record(of)
+events = DeviceEvents(Dear(device), device.time_ns)
+_core.set_boundary_hook(events.boundary)
+began = device.now
+for _ in range(1000):
+    for phase in (ai.compute.forward, ai.compute.backward, ai.compute.step):
+        with phase:
+            device.host(3 * MS)
+            device.launch(MS // 10)
+print((device.now - began) / MS)
+events.drain()
+log.finalize()
+"""
+    )
+    assert float(run.stdout) < 9000 * 1.002
+    recorded = phases(run, "forward")
+    assert 30 <= len(recorded) <= 300
+    assert all(e.dur < 4_000 for name in ("forward", "backward", "optimizer") for e in phases(run, name))

@@ -11,6 +11,7 @@ step. Both ways end in the same reduction, with the same result.
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -160,6 +161,11 @@ def _read(paths: list[str], chosen: tuple[int, int] | None) -> list[_Rank]:
     return [each for each in found if each.steps.size]
 
 
+def _read_packed(paths: list[str], chosen: tuple[int, int] | None) -> bytes:
+    """In one piece: Dask sends every array for itself, which takes longer than to read them."""
+    return pickle.dumps(_read(paths, chosen), protocol=5)
+
+
 def _read_all(
     paths: list[str],
     dask: Any,
@@ -177,8 +183,9 @@ def _read_all(
     from dftracer.analyze.analysis import connect  # noqa: PLC0415 - rows need none of the rest
 
     with connect(dask) as client:
-        for found in client.gather([client.submit(_read, chunk, chosen, pure=False) for chunk in chunks]):
-            yield from found
+        for future in [client.submit(_read_packed, chunk, chosen, pure=False) for chunk in chunks]:
+            yield from pickle.loads(future.result())
+            future.release()
 
 
 def read_fleet(

@@ -110,9 +110,9 @@ def end_like(code: int) -> int:
         return code
     _flush()
     number = -code
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError):  # then there are two
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left the core that counts
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError):  # of SIGKILL it cannot be set, and need not be
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     os.kill(os.getpid(), number)
@@ -122,7 +122,7 @@ def end_like(code: int) -> int:
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # closed by whoever started us
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):  # a broken pipe
                 stream.flush()
 
 
@@ -179,7 +179,7 @@ def _let_go_of_descriptors() -> None:
     """Close what is the program's alone: or the other end of a pipe never sees it closed."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # closed since it was listed
             if fd in (1, 2) or not os.get_inheritable(fd):  # for the verdict, or our own
                 continue
             if fd == 0:

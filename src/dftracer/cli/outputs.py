@@ -209,7 +209,7 @@ def appearing(path: Path) -> Iterator[Path]:
         if place.exists():
             _put(place, real, before)
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # what went wrong before matters more
             place.unlink(missing_ok=True)
 
 

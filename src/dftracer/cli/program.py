@@ -220,7 +220,7 @@ def notes() -> Iterator[Path]:
         yield path
     finally:
         for each in (path, _mark(path)):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # there is no mark unless steps were found
                 each.unlink()
 
 

@@ -59,7 +59,7 @@ class Shipper:
     # What is where ---------------------------------------------------------------------------------
 
     def _noted(self, name: str | None) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError):  # no note, or a damaged one
             note = json.loads((self.directory / NOTE).read_text(encoding="utf-8"))
             if note["url"] == self.url:
                 return dict(note)
@@ -333,7 +333,7 @@ class Shipper:
         for path in self._files():
             if self._complete(path):
                 path.unlink()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # not empty
             for folder in sorted((p for p in self.directory.rglob("*") if p.is_dir()), reverse=True):
                 folder.rmdir()
 
@@ -430,7 +430,7 @@ class ship_alongside:  # noqa: N801 - reads as what it does
         self._thread.join(_LAST_TRIES_S)
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # not every system lets it
             os.nice(10)
         pause = _LOOK_S
         while not self._stopping.wait(pause):

@@ -58,7 +58,7 @@ def move_aside(directory: str, label: str) -> None:
     run = _run_of(os.path.join(directory, names[0]), _manifest_of(directory, label))
     folder = _folder_for(directory, names, run)
     for name in names:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # another rank may have moved it
             os.rename(os.path.join(directory, name), os.path.join(folder, name))
 
 
@@ -118,7 +118,7 @@ def alone(directory: str) -> Iterator[None]:
     """One rank of this host at a time; a file system without locks goes without."""
     handle = os.open(directory, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # no locks here
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
@@ -215,7 +215,7 @@ class Names:
         """Name and size of each."""
         found = []
         for path in self._written:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # deleted since; it is not listed then
                 found.append({"name": os.path.basename(path), "bytes": os.path.getsize(path)})
         return found
 
@@ -238,7 +238,7 @@ class Names:
                 except OSError:
                     kept.append(path)
             self._written = kept
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # none was written yet
                 os.unlink(old)
             self._claim()
         return True

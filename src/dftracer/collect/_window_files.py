@@ -368,7 +368,7 @@ class Finisher:
             json.dump(job, file)
         child: subprocess.Popen[bytes] | None = None
         if self._process:
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):  # without a child the work is done here
                 child = self._start(job_path)
         self._running.append((child, job_path, done))
 
@@ -410,6 +410,6 @@ class Finisher:
             with open(path, encoding="utf-8") as file:
                 result = finish(json.load(file))  # no child, or one that died
         for leftover in (path, path + ".done", path + ".part"):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # what is left is only in the way
                 os.unlink(leftover)
         return result

@@ -105,7 +105,7 @@ def silence(path: str) -> None:
     """Discard what this process still has to write to an open file."""
     wanted = os.path.realpath(path)
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):  # closed since it was listed
             if os.path.realpath(f"/proc/self/fd/{name}") == wanted:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, int(name), inheritable=False)

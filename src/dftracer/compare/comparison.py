@@ -25,6 +25,7 @@ from dftracer.compare.statistics import (
     change_of,
     mean_of,
     median_of,
+    of_one_run,
     of_runs,
 )
 
@@ -399,6 +400,9 @@ _BURST = 2.0  # a mean this many times the median: the stage takes its time in o
 # A run has its evaluations and pauses once, so how much they vary is not known: only a clear change counts.
 _PART_MOVE = 0.05  # of the run without its start-up
 _PART_CHANGE = 0.25  # of the part itself
+_TAIL_MOVE_S = (
+    1.0  # workers and the interpreter end at different speeds: after the last step, less is no change
+)
 # What the run does outside its steps, as the report names it, and in words.
 PARTS: Mapping[str, str] = {"evaluation": "evaluation", "outside": "between steps"}
 # A stage that automatic tracing did not see in a run did not happen in it, if it cannot be overlooked.
@@ -595,7 +599,7 @@ def _change(
 def _joined(sides: list[list[Center]]) -> tuple[Center, Center]:
     """One center a side; the spread between runs, relative to their size, is taken from both sides."""
     if all(len(s) == 1 for s in sides):
-        return sides[0][0], sides[1][0]
+        return of_one_run(sides[0][0]), of_one_run(sides[1][0])
     freedom = sum(len(s) - 1 for s in sides)
     squares = 0.0
     for centers in sides:
@@ -615,25 +619,38 @@ def _whole_run(a: Side, b: Side) -> tuple[RunPart | None, dict[str, RunPart]]:
     if first is None or second is None:
         return None, {}
     wholes = [sum(s.values()) for s in (first, second)]
-    least = min(wholes)
+    tails = [sum(_tail(m) for m in side.members) / len(side.members) for side in (a, b)]
+    judged = first, second
+    if abs(tails[1] - tails[0]) < _TAIL_MOVE_S:
+        judged = _outside(a, tail=False) or first, _outside(b, tail=False) or second
     parts = {}
     for part in PARTS:
-        x, y = first[part], second[part]
-        moved = abs(y - x)
-        if x or y:
-            parts[part] = RunPart(x, y, moved >= _PART_MOVE * least and moved >= _PART_CHANGE * max(x, y))
+        if first[part] or second[part]:
+            x, y = (side[part] for side in judged)
+            moved = abs(y - x)
+            changed = moved >= _PART_MOVE * min(wholes) and moved >= _PART_CHANGE * max(x, y)
+            parts[part] = RunPart(first[part], second[part], changed)
     return RunPart(wholes[0], wholes[1], any(p.changed for p in parts.values())), parts
 
 
-def _outside(side: Side) -> dict[str, float] | None:
-    """Seconds per step of each part of the run but its start-up, averaged over the runs of a side."""
+def _outside(side: Side, *, tail: bool = True) -> dict[str, float] | None:
+    """Seconds per step of each part of the run but its start-up (and what follows the last step, if not
+    `tail`), averaged over the runs of a side.
+    """
     each = []
     for member in side.members:
-        seconds = {p: (member.report.get(p) or {}).get("seconds") for p in ("steady", *PARTS)}
+        seconds: dict[str, Any] = {p: (member.report.get(p) or {}).get("seconds") for p in ("steady", *PARTS)}
         if not member.all_steps or any(v is None for v in seconds.values()):
             return None
-        each.append({p: float(v) / member.all_steps for p, v in seconds.items() if v is not None})
+        if not tail:
+            seconds["outside"] -= _tail(member)
+        each.append({p: float(v) / member.all_steps for p, v in seconds.items()})
     return {p: sum(e[p] for e in each) / len(each) for p in each[0]} if each else None
+
+
+def _tail(run: Side) -> float:
+    """Seconds between the last step and the end of the process."""
+    return float((run.report.get("outside") or {}).get("after_s") or 0.0)
 
 
 def _device_busy(side: Side) -> Floats:

@@ -35,6 +35,10 @@ _MOST_CORRELATED_STRETCHES = 0.8
 # (3/2)^2 * 2 * 3 times the variance of the run's median without any drift.
 _DRIFT_BY_NOISE = 13.5
 _DRIFT_WEIGHT = 1 / 9
+# Equal runs, one after another on a quiet machine, differ by this much (a standard deviation) for reasons
+# that none of their steps shows: where memory lies, clocks, which core. Several runs a side show their own.
+BETWEEN_RUNS = 0.01
+_FARTHEST_RUN = 4.0
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,17 @@ def of_runs(centers: list[Center], spread: float, freedom: float) -> Center:
     n = len(centers)
     within = sum(c.variance for c in centers) / n
     return Center(sum(c.value for c in centers) / n, max(spread, within) / n, max(freedom, 1.0), float("inf"))
+
+
+def of_one_run(center: Center) -> Center:
+    """What is known of a program that ran once, rather than of that run."""
+    between = (BETWEEN_RUNS * center.value) ** 2
+    if between == 0:
+        return center
+    variance = center.variance + between
+    freedom = center.freedom * (variance / center.variance) ** 2 if center.variance > 0 else float("inf")
+    most = float(np.hypot(center.most, _FARTHEST_RUN * BETWEEN_RUNS * center.value))
+    return Center(center.value, variance, min(freedom, 1e6), most)
 
 
 def median_of(x: Floats) -> Center:

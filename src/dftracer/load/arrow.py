@@ -271,7 +271,7 @@ def write_sidecar(file: Path, batches: Iterable[pa.RecordBatch], process: Proces
             if begun:  # the disk is full, and the batches are used up
                 return None
         finally:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # what is left is only in the way
                 temporary.unlink(missing_ok=True)
     return None
 

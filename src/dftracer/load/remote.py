@@ -91,13 +91,19 @@ def store_of(url: str) -> tuple[Any, str]:
         raise need_error(f"{url.partition('://')[0]}://: {e}") from None
     except ValueError as e:
         raise NoTraces(f"{url}: {e}") from None
+    except OSError as e:
+        if not url.startswith(("hdfs://", "viewfs://")):
+            raise
+        # pyarrow's sentence names every place where it has looked for Java.
+        needs = "pyarrow, Java (JAVA_HOME) and Hadoop's libhdfs (HADOOP_HOME, CLASSPATH)"
+        raise need_error(f"{url.partition('://')[0]}:// needs {needs}: {str(e)[:60]}…") from None
     return fs, str(path).rstrip("/")
 
 
 def need_error(text: str) -> ImportError:
     from dftracer._packages import MissingExtra  # noqa: PLC0415
 
-    return MissingExtra(f"{text}; for S3: pip install 'pydftracer[remote]'")
+    return MissingExtra(f"{text}; for fsspec and S3: pip install 'pydftracer[remote]'")
 
 
 def backing_off(do: Callable[[], Any], tries: int = _TRIES, longest_s: float = 10.0) -> Any:
@@ -136,7 +142,7 @@ def _copied(url: str, heads: bool) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     index = _read_json(place / _INDEX) or {"url": url, "files": {}}
     for name in sorted(set(index["files"]) - set(files)):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # an old copy that stays is not in the index
             (place / name).unlink()
         del index["files"][name]
     for name, pieces in files.items():
@@ -153,7 +159,7 @@ def _copied(url: str, heads: bool) -> Path:
             _copy_head(fs, pieces, beside) if part else _copy_whole(fs, pieces, beside)
             beside.replace(target)
         finally:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # gone already, unless the copy failed
                 beside.unlink()
         where = fs.unstrip_protocol(f"{root}/{name}") if root not in _paths(pieces) else url
         index["files"][name] = {"url": where, "size": size, "whole": not part, "pieces": marks}

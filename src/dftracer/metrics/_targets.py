@@ -125,7 +125,7 @@ class Server:
 
     def close(self) -> None:
         """Free the port; wakes the thread that waits for scrapes."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it may not be connected any more
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 

@@ -187,7 +187,7 @@ _PAUSED = "paused: p resumes, q quits"
 
 def run_screen(take: Callable[[], Frame], interval: float) -> None:
     """Show frames until `q` or Ctrl-C."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # not every system lets it
         os.nice(19)  # the job comes first
     console = safe_console()
     live = need("rich.live")

@@ -16,8 +16,6 @@ from dftracer.torch.rule import ALL_INSIDE, now
 
 _CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
 
-__all__ = ["install_autograd", "install_compiler", "install_optimizers", "install_scaler"]
-
 _IMPORTED_US = now() // 1000  # this module is loaded once torch is
 
 

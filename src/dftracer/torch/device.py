@@ -1,8 +1,8 @@
 """Device time of each training phase: how long the device took, and how far it lags behind the host.
 
-At each phase boundary a pooled event goes into the current stream. Later boundaries query which of them
-the device has passed, without waiting. Nothing is recorded or queried while any thread captures a graph: in
-CUDA's global mode, querying an event in another thread breaks the capture.
+At each phase boundary of some steps a pooled event goes into the current stream. Where a step ends, they
+are queried for whether the device has passed them, without waiting. Nothing is recorded or queried while any
+thread captures a graph: in CUDA's global mode, querying an event in another thread breaks the capture.
 """
 
 from __future__ import annotations
@@ -26,15 +26,21 @@ CATEGORY = "device_time"
 PHASES = ("", "fetch", "step", "transfer", "forward", "backward", "optimizer", "checkpoint")
 _FETCH, _STEP = 1, 2
 _STEP_ENDS = 2 * _STEP + 1
+_OPTIMIZER_ENDS = 2 * 6 + 1
+_WITHOUT_STEPS = 16  # optimizers that ended, and no step: where nothing loads batches, an optimizer ends it
 _PAUSE = -1  # instead of a code: whatever was open stays unknown
-# The share of the run's time that recording here may take; beyond it, steps are skipped. On an H200 an event
-# delays the launches after it by as much again.
-MOST_OF_TIME = 0.002
+# The share of the run's time that recording here may take: a step that was recorded is followed by as many
+# that are not as it takes to pay for it.
+MOST_OF_TIME = 0.001
 _FIRST_STEPS = 8  # recorded in any case
+_MOST_LEFT_OUT = 16  # steps, by chance
+_LOOK_EVERY = 4  # steps of a pause
 _LANE = 1 << 30
 _SHARED_NS = 20_000  # boundaries closer than this count as one: at most a few launches lie between them
 _MOST_WAITING = 4096
-_MOST_AT_ONCE = 16
+_MOST_AT_ONCE = 64
+_READ_EVERY = 32  # events, where no step ends
+_ALL_BOUNDARIES = 0xFFFFFFFF
 _MOST_STREAMS = 256
 _GIVE_UP = 8  # failed attempts to find torch, each after twice as many boundaries as the one before
 _active, _log_event, _this_thread = _core.active, _core.log_event, threading.get_ident
@@ -183,15 +189,30 @@ class DeviceEvents:
         self._last: tuple[int, int, int] | None = None
         self._last_host = 0
         self._steps = 0
+        self._optimized = 0  # optimizers since a step ended
         self._failed = False
-        self._since: int | None = None  # the first steps have set up the device's side once, and do not count
-        self._spent = 0  # ns in here
+        # Since the latest pause: ns, and how many of them in here. The first steps have set up the device's
+        # side once, and do not count.
+        self._since: int | None = None
+        self._spent = 0
         self._pausing = False
+        self._left_out = 0  # steps of this pause,
+        self._looks_at = 0  # after how many of them the clock is looked at,
+        self._paid = False  # or, if they have paid, after how many the pause ends
+        self._dice = 1
 
     def boundary(self, code: int) -> None:
         """A phase begins or ends here."""
-        if self._pausing and code != _STEP_ENDS:
-            return
+        if code == _STEP_ENDS:
+            self._optimized = 0
+        elif code == _OPTIMIZER_ENDS:
+            self._optimized += 1
+        ends = code == (_OPTIMIZER_ENDS if self._optimized > _WITHOUT_STEPS else _STEP_ENDS)
+        if self._pausing:
+            # Looking at the clock at every step would cost as much as is saved here.
+            self._left_out += ends
+            if not ends or self._left_out < self._looks_at:
+                return
         if self._failed or _this_thread() != self._thread or not _active():
             return
         pool = self._pool
@@ -199,13 +220,17 @@ class DeviceEvents:
             return
         begin = self._now()
         try:
-            if self._pausing:
-                self._pausing = self._too_dear(begin)
-            if pool.may_touch() and not self._pausing:
-                self._passed(code, pool)
-                if code == _STEP_ENDS and self._too_dear(begin):
-                    self._pausing = True
-                    self._waiting.append((None, _PAUSE, begin, pool.device()))
+            if not pool.may_touch():
+                return
+            if self._pausing and not self._resumes(begin):
+                self._read(min(len(self._waiting) - 1, _MOST_AT_ONCE))
+                return
+            self._passed(code, pool, ends)
+            if ends and self._too_dear(begin):
+                self._pausing, self._paid = True, False
+                self._left_out, self._looks_at = 0, 1
+                _core.tell_boundaries(1 << _STEP_ENDS | 1 << _OPTIMIZER_ENDS)
+                self._waiting.append((None, _PAUSE, begin, pool.device()))
         except Exception as error:
             self._give_up(error)
         finally:
@@ -213,14 +238,36 @@ class DeviceEvents:
             self._spent += self._now() - begin
 
     def _too_dear(self, now: int) -> bool:
-        """At the end of a step: whether the next is left out, so that recording stays cheap."""
-        if self._steps < _FIRST_STEPS:
+        """At the end of a step: whether it has not been paid for yet."""
+        if max(self._steps, self._optimized) < _FIRST_STEPS:
             return False
         if self._since is None:
             self._since, self._spent = now, 0
         return self._spent > (now - self._since) * MOST_OF_TIME
 
-    def _passed(self, code: int, pool: Any) -> None:
+    def _resumes(self, now: int) -> bool:
+        """Whether the next step is recorded.
+
+        Once it may be, some more are left out, at most as many as before, by chance: a step that is long for
+        a reason of its own, a checkpoint, pays for many, and always the same ones would follow it. For the
+        same reason what it leaves over is not kept.
+        """
+        if not self._paid:
+            self._looks_at = self._left_out + _LOOK_EVERY
+            if self._too_dear(now):
+                return False
+            self._paid = True
+            self._dice = (self._dice * 1103515245 + 12345) & 0x7FFFFFFF
+            more = (self._dice >> 8) % (min(self._left_out, _MOST_LEFT_OUT) + 1)
+            self._looks_at = self._left_out + more
+            if more:
+                return False
+        self._pausing = False
+        self._since, self._spent = now, 0
+        _core.tell_boundaries(_ALL_BOUNDARIES)
+        return True
+
+    def _passed(self, code: int, pool: Any, ends: bool) -> None:
         waiting = self._waiting
         now = self._now()
         device = pool.device()
@@ -230,8 +277,11 @@ class DeviceEvents:
         if len(waiting) < _MOST_WAITING:
             waiting.append((pool.record(device), code, now, device))
             self._last_host = self._now()
-        # Not the newest: the device needs some us to pass it, and the next beginning may share it.
-        self._read(min(len(waiting) - 1, _MOST_AT_ONCE))
+        # One after the other they take a third of the time that they take at every boundary, where nothing of
+        # this is in the caches. Not the newest: the device needs some us to pass it, and the next beginning
+        # may share it.
+        if ends or len(waiting) % _READ_EVERY == 0:
+            self._read(min(len(waiting) - 1, _MOST_AT_ONCE))
 
     def drain(self) -> None:
         """Write everything the device has passed by now; the rest stays unknown."""

@@ -19,8 +19,6 @@ from dftracer import _config, _core, _session
 from dftracer._session import before_finalize
 from dftracer.torch.patches import Patches, safely
 
-__all__ = ["BARRIER", "CHECKPOINT", "COLLECTIVE", "COMPILE", "describe", "install"]
-
 # What `_core.busy_begins` and `_core.busy_ends` are told; the order is that of `Busy` in record/progress.hpp.
 COLLECTIVE, BARRIER, CHECKPOINT, COMPILE, _GROUP = range(5)
 

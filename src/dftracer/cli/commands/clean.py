@@ -199,10 +199,10 @@ def _in_use(place: Path) -> str:
     """All that running processes of this user have open in a place, or in their environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
             found.append(os.fsdecode((process / "environ").read_bytes()))
             for fd in (process / "fd").iterdir():
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # closed meanwhile
                     target = os.readlink(fd)
                     if target.startswith(str(place)):
                         found.append(target)
@@ -211,11 +211,11 @@ def _in_use(place: Path) -> str:
 
 def _size(path: Path) -> int:
     total = 0
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # gone meanwhile
         total = path.lstat().st_size if not path.is_dir() else 0
     for folder, _, names in os.walk(path):
         for name in names:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # gone meanwhile
                 total += os.lstat(os.path.join(folder, name)).st_size
     return total
 
@@ -256,7 +256,7 @@ def remove(found: list[Leftover]) -> None:
             shutil.rmtree(path, ignore_errors=True)
             each.deleted = not path.exists()
         else:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # whether it is gone is looked at next
                 path.unlink()
             each.deleted = not path.exists()
         if each.kind == "trace":

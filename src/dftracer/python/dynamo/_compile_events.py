@@ -18,8 +18,6 @@ import torch
 from dftracer import _core
 from dftracer._session import before_finalize
 
-__all__ = ["compile_events"]
-
 _CATEGORY = "dynamo"
 
 
