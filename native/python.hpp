@@ -107,16 +107,24 @@ template <typename T>
 class Relaxed {
  public:
   constexpr Relaxed(T value = T()) : value_(value) {}
+  // Of two threads that count at once, one may not be counted.
+  T operator++() { return *this = T(*this) + 1; }
+#ifdef Py_GIL_DISABLED
   operator T() const { return value_.load(std::memory_order_relaxed); }
   T operator=(T value) {
     value_.store(value, std::memory_order_relaxed);
     return value;
   }
-  // Of two threads that count at once, one may not be counted.
-  T operator++() { return *this = T(*this) + 1; }
 
  private:
   std::atomic<T> value_;
+#else
+  operator T() const { return value_; }
+  T operator=(T value) { return value_ = value; }
+
+ private:
+  T value_;
+#endif
 };
 
 // Says that the module needs no interpreter lock; an import would otherwise switch it on again.

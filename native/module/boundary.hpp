@@ -14,9 +14,9 @@ namespace dft::py {
 // The numbers are known to dftracer/torch/device.py.
 enum Phase : uint8_t { kNoPhase, kFetch, kStep, kTransfer, kForward, kBackward, kOptimizer, kCheckpoint };
 
-// The number of boundaries, of phases or not, before the hook is called; without a hook it is only read, since threads
-// that share nothing else would all write it. A hook that only waits for something to appear need not be called for
-// each.
+// The number of boundaries, of phases or not, before the hook is called; without a hook free threads only read it,
+// since those that share nothing else would all write it. A hook that only waits for something to appear need not be
+// called for each.
 extern Relaxed<int64_t> g_boundaries_unsaid;
 inline constexpr int64_t kNobodyIsTold = std::numeric_limits<int64_t>::max();
 
@@ -40,9 +40,9 @@ PyObject* subscribe(PyObject*, PyObject* args);
 // One callable is told when a phase begins or ends, recorded by hand or not; it is set only if a device is in use.
 inline void boundary(Phase phase, bool begins) {
   const int64_t unsaid = g_boundaries_unsaid;
-  if (DFT_LIKELY(unsaid == kNobodyIsTold)) return;
+  if (kFreeThreaded && DFT_LIKELY(unsaid == kNobodyIsTold)) return;
   g_boundaries_unsaid = unsaid - 1;
-  if (unsaid <= 0) tell_boundary(phase, begins);
+  if (DFT_UNLIKELY(unsaid <= 0)) tell_boundary(phase, begins);
 }
 
 PyObject* set_boundary_hook(PyObject*, PyObject* args);
