@@ -4,6 +4,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <exception>
@@ -71,6 +72,62 @@ PyObject* guarded(PyObject* self, PyObject* args) {
     raise_current();
     return nullptr;
   }
+}
+
+// Free-threaded builds of CPython have no interpreter lock: what it protected here needs locks of its own. With the
+// lock these classes do nothing.
+#ifdef Py_GIL_DISABLED
+inline constexpr bool kFreeThreaded = true;
+
+// Of one object. As the interpreter lock was, it is let go of while the thread waits for something else.
+class Section {
+ public:
+  explicit Section(PyObject* object) { PyCriticalSection_Begin(&section_, object); }
+  ~Section() { PyCriticalSection_End(&section_); }
+  Section(const Section&) = delete;
+  Section& operator=(const Section&) = delete;
+
+ private:
+  PyCriticalSection section_;
+};
+#else
+inline constexpr bool kFreeThreaded = false;
+
+class Section {
+ public:
+  explicit Section(PyObject*) {}
+  ~Section() {}
+  Section(const Section&) = delete;
+  Section& operator=(const Section&) = delete;
+};
+#endif
+
+// What several threads read and write, in no particular order: plain loads and stores that are never torn.
+template <typename T>
+class Relaxed {
+ public:
+  constexpr Relaxed(T value = T()) : value_(value) {}
+  operator T() const { return value_.load(std::memory_order_relaxed); }
+  T operator=(T value) {
+    value_.store(value, std::memory_order_relaxed);
+    return value;
+  }
+  // Of two threads that count at once, one may not be counted.
+  T operator++() { return *this = T(*this) + 1; }
+
+ private:
+  std::atomic<T> value_;
+};
+
+// Says that the module needs no interpreter lock; an import would otherwise switch it on again.
+inline PyObject* without_interpreter_lock(PyObject* module) {
+#ifdef Py_GIL_DISABLED
+  if (module && PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED) < 0) {
+    Py_DECREF(module);
+    return nullptr;
+  }
+#endif
+  return module;
 }
 
 // Releases the interpreter lock for the lifetime of the object, also if an exception ends it.

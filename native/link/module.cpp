@@ -111,4 +111,4 @@ PyModuleDef module_def = {
     PyModuleDef_HEAD_INIT, "dftracer.link._text", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
 }  // namespace
 
-PyMODINIT_FUNC PyInit__text() { return PyModule_Create(&module_def); }
+PyMODINIT_FUNC PyInit__text() { return dft::py::without_interpreter_lock(PyModule_Create(&module_def)); }

@@ -352,5 +352,5 @@ PyMODINIT_FUNC PyInit__scan() {
       !add_type(m.get(), "Scanner", &g_scanner_spec) || !add_type(m.get(), "SelfTime", &self_time_spec) ||
       PyModule_AddIntConstant(m.get(), "MISSING", kMissing) != 0)
     return nullptr;
-  return m.release();
+  return dft::py::without_interpreter_lock(m.release());
 }

@@ -28,6 +28,7 @@ void begin(ThreadState* t, Activity* a) {
 }
 
 PyObject* activity_resume(PyObject* self, PyObject*) {
+  Section section(self);
   auto* a = reinterpret_cast<Activity*>(self);
   ThreadState* t = a->on || recording_thread() ? thread_in_context() : nullptr;
   if (!t || a->done || a->running || (a->begun && a->generation != t->generation)) Py_RETURN_NONE;
@@ -53,6 +54,7 @@ void pause(Activity* a, uint64_t now) {
 }
 
 PyObject* activity_suspend(PyObject* self, PyObject*) {
+  Section section(self);
   pause(reinterpret_cast<Activity*>(self), ticks());
   Py_RETURN_NONE;
 }
@@ -61,6 +63,7 @@ PyObject* activity_finish(PyObject* self, PyObject* args) {
   PyObject* error = Py_None;
   if (!PyArg_ParseTuple(args, "|O", &error)) return nullptr;
   uint64_t end = ticks();
+  Section section(self);
   auto* a = reinterpret_cast<Activity*>(self);
   pause(a, end);
   ThreadState* t = thread_in_context();

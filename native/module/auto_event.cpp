@@ -15,6 +15,7 @@ std::string_view view_of(PyObject* text) {
 }
 
 bool annotated_by_hand(AutoEvent* e) {
+  Section section(reinterpret_cast<PyObject*>(e));
   uint64_t begun = 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(e->manual_nodes); ++i)
     begun += reinterpret_cast<Node*>(PyTuple_GET_ITEM(e->manual_nodes, i))->uses;
@@ -112,7 +113,10 @@ bool all_nodes(PyObject* manual_nodes) {
   return true;
 }
 
-PyObject* get_manual_nodes(PyObject* self, void*) { return new_ref(event_of(self)->manual_nodes); }
+PyObject* get_manual_nodes(PyObject* self, void*) {
+  Section section(self);
+  return new_ref(event_of(self)->manual_nodes);
+}
 
 int set_manual_nodes(PyObject* self, PyObject* manual_nodes, void*) {
   if (!manual_nodes || !PyTuple_Check(manual_nodes)) {
@@ -120,6 +124,7 @@ int set_manual_nodes(PyObject* self, PyObject* manual_nodes, void*) {
     return -1;
   }
   if (!all_nodes(manual_nodes)) return -1;
+  Section section(self);
   Py_SETREF(event_of(self)->manual_nodes, new_ref(manual_nodes));
   return 0;
 }

@@ -18,7 +18,7 @@ struct AutoEvent {
   PyObject* manual_nodes;  // a tuple of nodes
   uint64_t seen;           // how often they had been entered when this was last checked
   Phase phase;
-  bool silent;
+  Relaxed<bool> silent;
 };
 
 extern PyTypeObject g_auto_event_type;

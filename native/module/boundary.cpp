@@ -1,24 +1,26 @@
 #include "module/boundary.hpp"
 
-#include <limits>
-
 namespace dft::py {
 
 namespace {
 
-constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 constexpr uint32_t kEvery = ~uint32_t(0);
 PyObject* g_hook = nullptr;
-uint32_t g_told = kEvery;  // a bit for each boundary that the hook wants to know of
+Relaxed<uint32_t> g_told = kEvery;  // a bit for each boundary that the hook wants to know of
 
 }  // namespace
 
-int64_t g_boundaries_unsaid = kAll;
-PyObject* g_subscribers[kBoundaries];
+Relaxed<int64_t> g_boundaries_unsaid = kNobodyIsTold;
+Relaxed<PyObject*> g_subscribers[kBoundaries];
 
 void tell_subscriber(Boundary boundary, bool begins, PyObject* what) {
   KeepError keep;
-  Ref subscriber(new_ref(g_subscribers[size_t(boundary)]));
+  Ref subscriber;
+  {
+    Section section(module_state());
+    subscriber = Ref(Py_XNewRef(g_subscribers[size_t(boundary)]));
+  }
+  if (!subscriber) return;
   Ref done(PyObject_CallFunctionObjArgs(subscriber.get(), begins ? Py_True : Py_False, what, nullptr));
   if (!done) PyErr_WriteUnraisable(subscriber.get());  // they handle their own errors
 }
@@ -31,9 +33,9 @@ PyObject* subscribe(PyObject*, PyObject* args) {
     PyErr_SetString(PyExc_ValueError, "no such boundary");
     return nullptr;
   }
-  PyObject* old = g_subscribers[what];
+  Section section(module_state());
+  Ref old(g_subscribers[what]);
   g_subscribers[what] = subscriber == Py_None ? nullptr : new_ref(subscriber);
-  Py_XDECREF(old);
   Py_RETURN_NONE;
 }
 
@@ -51,16 +53,21 @@ Phase phase_of(std::string_view cat, std::string_view name) {
 }
 
 void tell_boundary(Phase phase, bool begins) {
-  g_boundaries_unsaid = g_hook ? 0 : kAll;
   unsigned number = 2 * unsigned(phase) + (begins ? 0 : 1);
-  if (!g_hook || phase == kNoPhase || !(g_told >> number & 1)) return;
+  if (phase == kNoPhase || !(g_told >> number & 1)) {
+    g_boundaries_unsaid = 0;
+    return;
+  }
   KeepError keep;
-  Ref hook(new_ref(g_hook));
+  Ref hook = shared(g_hook);
+  g_boundaries_unsaid = hook ? 0 : kNobodyIsTold;
+  if (!hook) return;
   Ref code(PyLong_FromUnsignedLong(number));
   Ref done(code ? PyObject_CallOneArg(hook.get(), code.get()) : nullptr);
   if (done) return;
   // The hook handles its own errors; anything that still gets here must not reach the program repeatedly.
   PyErr_WriteUnraisable(hook.get());
+  Section section(module_state());
   Py_CLEAR(g_hook);
 }
 
@@ -68,11 +75,11 @@ PyObject* set_boundary_hook(PyObject*, PyObject* args) {
   PyObject* callable;
   unsigned unsaid = 0;
   if (!PyArg_ParseTuple(args, "O|I", &callable, &unsaid)) return nullptr;
-  PyObject* old = g_hook;
+  Section section(module_state());
+  Ref old(g_hook);
   g_hook = callable == Py_None ? nullptr : new_ref(callable);
-  g_boundaries_unsaid = g_hook ? unsaid : kAll;
+  g_boundaries_unsaid = g_hook ? unsaid : kNobodyIsTold;
   g_told = kEvery;
-  Py_XDECREF(old);
   Py_RETURN_NONE;
 }
 

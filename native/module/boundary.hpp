@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "module/cpython_util.hpp"
@@ -13,9 +14,11 @@ namespace dft::py {
 // The numbers are known to dftracer/torch/device.py.
 enum Phase : uint8_t { kNoPhase, kFetch, kStep, kTransfer, kForward, kBackward, kOptimizer, kCheckpoint };
 
-// The number of boundaries, of phases or not, before the hook is called: without a hook, more than there will ever
-// be. A hook that only waits for something to appear need not be called for each.
-extern int64_t g_boundaries_unsaid;
+// The number of boundaries, of phases or not, before the hook is called; without a hook it is only read, since threads
+// that share nothing else would all write it. A hook that only waits for something to appear need not be called for
+// each.
+extern Relaxed<int64_t> g_boundaries_unsaid;
+inline constexpr int64_t kNobodyIsTold = std::numeric_limits<int64_t>::max();
 
 Phase phase_of(std::string_view cat, std::string_view name);
 void tell_boundary(Phase phase, bool begins);
@@ -24,7 +27,7 @@ void tell_boundary(Phase phase, bool begins);
 // the number of the step that is over.
 enum class Boundary : uint8_t { kBatch, kModel, kBackward, kOptimizer, kStep };
 inline constexpr size_t kBoundaries = 5;
-extern PyObject* g_subscribers[kBoundaries];
+extern Relaxed<PyObject*> g_subscribers[kBoundaries];
 void tell_subscriber(Boundary boundary, bool begins, PyObject* what);
 
 inline void tell(Boundary boundary, bool begins, PyObject* what = Py_None) {
@@ -36,8 +39,10 @@ PyObject* subscribe(PyObject*, PyObject* args);
 
 // One callable is told when a phase begins or ends, recorded by hand or not; it is set only if a device is in use.
 inline void boundary(Phase phase, bool begins) {
-  if (DFT_LIKELY(--g_boundaries_unsaid >= 0)) return;
-  tell_boundary(phase, begins);
+  const int64_t unsaid = g_boundaries_unsaid;
+  if (DFT_LIKELY(unsaid == kNobodyIsTold)) return;
+  g_boundaries_unsaid = unsaid - 1;
+  if (unsaid <= 0) tell_boundary(phase, begins);
 }
 
 PyObject* set_boundary_hook(PyObject*, PyObject* args);

@@ -68,6 +68,27 @@ inline bool possible(F f) {
   }
 }
 
+// Without the interpreter lock, counting the references of an object that several threads use makes them wait for each
+// other; that of an immortal one is not counted. Only for a new object that nobody else knows.
+inline void free_never([[maybe_unused]] PyObject* object) {
+#ifdef Py_GIL_DISABLED
+  if (PyObject_IS_GC(object) && PyObject_GC_IsTracked(object)) PyObject_GC_UnTrack(object);
+  object->ob_tid = 0;
+  object->ob_ref_local = _Py_IMMORTAL_REFCNT_LOCAL;
+  object->ob_ref_shared = 0;
+#endif
+}
+
+// What has no object of its own to be protected by: the state of the whole module.
+extern PyObject* g_module_state;
+inline PyObject* module_state() { return g_module_state; }
+
+// What a variable of the module refers to, while others may exchange it.
+inline Ref shared(PyObject* const& variable) {
+  Section section(module_state());
+  return Ref(Py_XNewRef(variable));
+}
+
 bool add_type(PyObject* module, const char* name, PyTypeObject* type);
 
 }  // namespace dft::py

@@ -107,7 +107,9 @@ PyTypeObject g_prebound_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._cor
 
 PyObject* make_prebound(bool is_enter) {
   Prebound* p = PyObject_New(Prebound, &g_prebound_type);
-  if (p) p->is_enter = is_enter;
+  if (!p) return nullptr;
+  p->is_enter = is_enter;
+  free_never(reinterpret_cast<PyObject*>(p));
   return reinterpret_cast<PyObject*>(p);
 }
 

@@ -43,9 +43,9 @@ constexpr int64_t kIdleShare = 50;  // blocked: it has used less than this part 
 std::atomic<int64_t> g_patience{0};  // ns; 0: nothing is watched
 std::atomic<pid_t> g_watch_of{0};    // the process that has a watch
 std::atomic<int64_t> g_rank{-1};
-std::atomic<bool> g_in_group{false};  // it has taken part in a process group
-std::atomic<bool> g_leaving{false};   // the interpreter is about to end
-PyObject* g_describe = nullptr;       // asks torch what it knows; needs the interpreter lock
+std::atomic<bool> g_in_group{false};      // it has taken part in a process group
+std::atomic<bool> g_leaving{false};       // the interpreter is about to end
+Relaxed<PyObject*> g_describe = nullptr;  // asks torch what it knows; needs the interpreter lock
 
 int64_t clock_now() { return int64_t(now_epoch_ns()); }
 

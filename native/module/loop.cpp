@@ -11,9 +11,9 @@ struct Loop {
   PyObject* iterator;
   Node* wait;  // null: not wanted
   Node* body;
-  Use* use;                       // with its own arguments; null: none
-  const bool *wait_on, *body_on;  // a loop of a use follows the switch of the use
-  std::string* count_key;         // ,"count":
+  Use* use;                               // with its own arguments; null: none
+  const Relaxed<bool>*wait_on, *body_on;  // a loop of a use follows the switch of the use
+  std::string* count_key;                 // ,"count":
   Frame wait_frame;
   uint64_t wait_end;
   uint64_t start_up;  // ticks that iter() took; part of the wait for the first item
@@ -47,6 +47,7 @@ inline __attribute__((always_inline)) void emit_part(ThreadState* t, Loop* l, No
   if (DFT_LIKELY(!l->use)) {
     emit_span(t, node->name_id, f, end, fragment_of(node), tail);
   } else {
+    Section section(reinterpret_cast<PyObject*>(l->use));
     emit_merged(t, node, f, end, &l->use->args, tail);
   }
 }
@@ -80,6 +81,7 @@ void resume_start_up(ThreadState* t, Loop* l) {
 }
 
 void begin_wait(Loop* l) {
+  Section section(reinterpret_cast<PyObject*>(l));  // two threads may take turns at one loop
   ThreadState* t = nullptr;
   if (DFT_LIKELY(l->in_body)) {
     t = end_item(l);
@@ -98,6 +100,7 @@ void begin_wait(Loop* l) {
 
 // `error`: the exception type that came instead of an item; the one that ends a loop is no event.
 void end_wait(Loop* l, bool got_item, PyObject* error) {
+  Section section(reinterpret_cast<PyObject*>(l));
   l->wait_end = ticks();
   ThreadState* t = wanted(l) || recording_thread() ? thread_in_context() : nullptr;
   if (!t) return;
@@ -252,7 +255,7 @@ Loop* make_loop(PyObject* iterator, PyObject* wait, PyObject* body, PyObject* us
   l->wait = node_or_null(wait);
   l->body = node_or_null(body);
   l->use = use && Py_TYPE(use) == &g_use_type ? reinterpret_cast<Use*>(new_ref(use)) : nullptr;
-  static const bool never = false;
+  static const Relaxed<bool> never = false;
   l->wait_on = !l->wait ? &never : l->use ? &l->use->on : &l->wait->on;
   l->body_on = !l->body ? &never : l->use ? &l->use->on : &l->body->on;
   l->count_key = nullptr;

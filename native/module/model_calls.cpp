@@ -22,11 +22,11 @@ struct Watched {
 PyTypeObject* g_module_type = nullptr;  // torch.nn.Module
 ternaryfunc g_call = nullptr;           // what calls an instance of a class written in Python
 std::unordered_map<PyTypeObject*, Watched> g_watched;
-uint64_t g_outermost_calls = 0;
+Relaxed<uint64_t> g_outermost_calls = 0;
 uint64_t g_unseen = 0;
-int g_watching = 0;  // how many wanted it
-int g_detail = 0;    // and how many want an event of every call
-bool g_muted = false;
+Relaxed<int> g_watching = 0;  // how many wanted it
+Relaxed<int> g_detail = 0;    // and how many want an event of every call
+Relaxed<bool> g_muted = false;
 PyObject* g_training_key = nullptr;  // "training"
 
 thread_local int tls_depth = 0;
@@ -39,6 +39,7 @@ void leave_alone(PyTypeObject* type) {
 }
 
 void watch(PyTypeObject* type) {
+  Section section(module_state());
   // Others than classes with Python's own dispatch are not ours to call.
   if (type->tp_call != g_call && type->tp_call != watched_call) return;
   try {
@@ -64,6 +65,7 @@ bool each_type(PyTypeObject* type, F visit) {
 
 void nested_call(PyTypeObject* type) {
   if (g_detail) return;
+  Section section(module_state());
   auto at = g_watched.find(type);
   if (at == g_watched.end() || at->second.outermost) return;
   Watched& w = at->second;
@@ -104,13 +106,17 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   }
   bool outermost = false;
   bool gradients = gradients_on(), evaluating = in_evaluation_mode(self);
-  recording([&] {
-    outermost = here->rule->model_begins(rule_clock(), gradients, reinterpret_cast<uintptr_t>(self), evaluating);
-  });
+  {
+    Section section(reinterpret_cast<PyObject*>(here));
+    recording([&] {
+      outermost = here->rule->model_begins(rule_clock(), gradients, reinterpret_cast<uintptr_t>(self), evaluating);
+    });
+  }
   if (outermost) {
     tell_steps(here);
     tell(Boundary::kModel, true);
     ++g_outermost_calls;
+    Section section(module_state());
     if (auto at = g_watched.find(Py_TYPE(self)); at != g_watched.end()) at->second.outermost = true;
   } else {
     nested_call(Py_TYPE(self));
@@ -119,7 +125,10 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* result = call(self, args, kwargs);
   --tls_depth;
   KeepError keep;
-  recording([&] { here->rule->model_ends(rule_clock()); });
+  {
+    Section section(reinterpret_cast<PyObject*>(here));
+    recording([&] { here->rule->model_ends(rule_clock()); });
+  }
   if (outermost) tell(Boundary::kModel, false);
   Py_DECREF(here);
   return result;
@@ -132,6 +141,7 @@ PyObject* watch_models(PyObject*, PyObject* type) {
     return nullptr;
   }
   auto* module = reinterpret_cast<PyTypeObject*>(type);
+  Section section(module_state());
   if (g_watching) {
     ++g_watching;
     Py_RETURN_NONE;
@@ -153,8 +163,9 @@ PyObject* watch_model_type(PyObject*, PyObject* type) {
 }
 
 PyObject* unwatch_models(PyObject*, PyObject*) {
+  Section section(module_state());
   if (g_watching > 1) {
-    --g_watching;
+    g_watching = g_watching - 1;
     Py_RETURN_NONE;
   }
   g_watching = 0;
@@ -166,7 +177,8 @@ PyObject* unwatch_models(PyObject*, PyObject*) {
 
 // record_modules(on): an event of every call of a module, not of models alone.
 PyObject* record_modules(PyObject*, PyObject* on) {
-  g_detail += on == Py_True ? 1 : -1;
+  Section section(module_state());
+  g_detail = g_detail + (on == Py_True ? 1 : -1);
   if (on == Py_True && g_watching && !each_type(g_module_type, watch)) return nullptr;
   Py_RETURN_NONE;
 }
@@ -188,7 +200,10 @@ PyObject* set_eval_frame(PyObject* original, PyObject* callback) {
       bool gradients = gradients_on();
       auto function = reinterpret_cast<uintptr_t>(callback);
       bool outermost = false;
-      recording([&] { outermost = here->rule->model_begins(rule_clock(), gradients, function, false); });
+      {
+        Section section(reinterpret_cast<PyObject*>(here));
+        recording([&] { outermost = here->rule->model_begins(rule_clock(), gradients, function, false); });
+      }
       tell_steps(here);
       if (outermost) tell(Boundary::kModel, true);
       tls_compiled = frame;
@@ -202,7 +217,10 @@ PyObject* set_eval_frame(PyObject* original, PyObject* callback) {
     --tls_depth;
     KeepError keep;
     if (Training* here = training_here()) {
-      recording([&] { here->rule->model_ends(rule_clock()); });
+      {
+        Section section(reinterpret_cast<PyObject*>(here));
+        recording([&] { here->rule->model_ends(rule_clock()); });
+      }
       tell(Boundary::kModel, false);
       Py_DECREF(here);
     }
@@ -230,6 +248,7 @@ PyMethodDef g_model_functions[] = {
 void look_for_models_again() {
   // A program whose models are no modules would be searched at every step.
   if (!g_watching) return;
+  Section section(module_state());
   ++g_unseen;
   if (g_unseen & (g_unseen - 1)) return;
   KeepError keep;

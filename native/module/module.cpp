@@ -13,6 +13,8 @@
 
 namespace dft::py {
 
+PyObject* g_module_state = nullptr;
+
 bool add_type(PyObject* module, const char* name, PyTypeObject* type) {
   return PyModule_AddObjectRef(module, name, reinterpret_cast<PyObject*>(type)) == 0;
 }
@@ -45,7 +47,9 @@ PyMODINIT_FUNC PyInit__core() {
   using namespace dft::py;
   PyObject* module = PyModule_Create(&g_module);
   if (!module) return nullptr;
-  bool ok = PyModule_AddFunctions(module, g_session_functions) == 0 &&
+  g_module_state = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
+  if (kFreeThreaded) dft::g_ids_at_once = 64;
+  bool ok = g_module_state && PyModule_AddFunctions(module, g_session_functions) == 0 &&
             PyModule_AddFunctions(module, g_profiler_functions) == 0 && init_contexts() && init_immediate() &&
             init_nodes(module) && init_uses(module) && init_activities(module) && init_wrapped(module) &&
             init_loops(module) && init_auto_events(module) && init_training(module);
@@ -53,5 +57,5 @@ PyMODINIT_FUNC PyInit__core() {
     Py_DECREF(module);
     return nullptr;
   }
-  return module;
+  return without_interpreter_lock(module);
 }

@@ -2,7 +2,11 @@
 
 #include <structmember.h>
 
+#include <array>
+#include <atomic>
 #include <charconv>
+#include <memory>
+#include <utility>
 
 #include "module/activity.hpp"
 #include "module/enter_exit.hpp"
@@ -13,18 +17,23 @@
 
 namespace dft::py {
 
-uint64_t g_args_version = 1;
-bool g_tracing = false;
+Relaxed<uint64_t> g_args_version = 1;
+Relaxed<bool> g_tracing = false;
 
 namespace {
 
 PyObject* g_decorator = nullptr;
 PyObject* g_waiting = nullptr;  // called for what is decorated while tracing is off
 uint64_t g_args_clock = 0;
+std::atomic<uint64_t> g_numbers{0};
+// As many nodes are never freed (see free_never): enough for a program's annotations, too few to matter.
+constexpr uint64_t kImmortals = 1024;
 
 // The use whose start() opened the frame, if it was one.
 Use* take_started(Node* n, const Frame& f) {
-  if (!n->started || !(f.flags & kStarted) || f.flags & kMuted) return nullptr;
+  if (!(f.flags & kStarted) || f.flags & kMuted) return nullptr;
+  Section section(reinterpret_cast<PyObject*>(n));
+  if (!n->started) return nullptr;
   auto& all = n->started->all;
   for (auto it = all.begin(); it != all.end(); ++it) {
     if (it->first != f.id) continue;
@@ -43,7 +52,10 @@ bool close_span(Node* n, uint32_t must_flags) {
   if (!t || !take_frame(t, n, must_flags, &f)) return false;
   Ref use(reinterpret_cast<PyObject*>(take_started(n, f)));
   if (f.flags & kMuted) return true;
-  emit_merged(t, n, f, end, use ? &reinterpret_cast<Use*>(use.get())->args : nullptr, {});
+  {
+    Section section(use ? use.get() : reinterpret_cast<PyObject*>(n));
+    emit_merged(t, n, f, end, use ? &reinterpret_cast<Use*>(use.get())->args : nullptr, {});
+  }
   boundary(n->phase, false);
   return true;
 }
@@ -61,11 +73,17 @@ PyObject* node_new(PyTypeObject* type, PyObject*, PyObject*) {
     return nullptr;
   }
   n->on = true;
+  n->number = ++g_numbers;
   n->enter = make_enter(n);
   n->exit = make_exit(n);
   if (!n->enter || !n->exit) {
     Py_DECREF(n);
     return nullptr;
+  }
+  if (n->number <= kImmortals) {
+    free_never(reinterpret_cast<PyObject*>(n->enter));
+    free_never(reinterpret_cast<PyObject*>(n->exit));
+    free_never(reinterpret_cast<PyObject*>(n));
   }
   return reinterpret_cast<PyObject*>(n);
 }
@@ -86,6 +104,7 @@ int node_init(PyObject* self, PyObject* args, PyObject* kwargs) {
         n->name_id = intern(name_text, cat_text);
       }))
     return -1;
+  Section section(self);
   PyObject* old_name = n->name;
   PyObject* old_cat = n->cat;
   n->name = PyUnicode_DecodeUTF8(name_text.data(), Py_ssize_t(name_text.size()), "replace");
@@ -95,10 +114,11 @@ int node_init(PyObject* self, PyObject* args, PyObject* kwargs) {
   n->phase = phase_of(cat_text, name_text);
   if (parent != Py_None && !n->parent) {
     auto* above = reinterpret_cast<Node*>(parent);
+    const TreeLock lock;
     if (!possible([&] { above->children->push_back(n); })) return -1;
     n->place = above->children->size() - 1;
     n->parent = reinterpret_cast<Node*>(new_ref(parent));
-    n->on = n->parent->on;
+    n->on = bool(n->parent->on);
   }
   return n->name && n->cat ? 0 : -1;
 }
@@ -115,11 +135,14 @@ void leave_parent(Node* n) {
   if (!n->parent) return;
   Node* p = n->parent;
   // The last one takes its place: exiting with a million derived nodes must not move the rest for each of them.
-  auto& siblings = *p->children;
-  siblings[n->place] = siblings.back();
-  siblings[n->place]->place = n->place;
-  siblings.pop_back();
-  n->parent = nullptr;
+  {
+    const TreeLock lock;
+    auto& siblings = *p->children;
+    siblings[n->place] = siblings.back();
+    siblings[n->place]->place = n->place;
+    siblings.pop_back();
+    n->parent = nullptr;
+  }
   Py_DECREF(reinterpret_cast<PyObject*>(p));
 }
 
@@ -152,6 +175,7 @@ void node_dealloc(PyObject* self) {
 
 void set_args(Node* n, const Args& args) {
   if (args.empty()) return;
+  const TreeLock lock;
   for (size_t i = 0; i < args.size(); ++i) {
     bool known = false;
     for (OwnArg& own : n->args->own) {
@@ -202,16 +226,18 @@ PyObject* node_set_args(PyObject* self, PyObject* mapping) {
 }
 
 PyObject* node_forget_args(PyObject* self, PyObject* names) {
-  Ref all(PySequence_Fast(names, "forget_args() takes a list of names"));
+  Ref given(PySequence_Fast(names, "forget_args() takes a list of names"));
+  Ref all(given ? PySequence_Tuple(given.get()) : nullptr);
   if (!all) return nullptr;
   auto& own = reinterpret_cast<Node*>(self)->args->own;
   formatting([&] {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all.get()); ++i) {
-      std::string key = key_text(PySequence_Fast_GET_ITEM(all.get(), i));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
+      std::string key = key_text(PyTuple_GET_ITEM(all.get(), i));
+      const TreeLock lock;
       std::erase_if(own, [&](const OwnArg& arg) { return arg.key == key; });
+      ++g_args_version;
     }
   });
-  ++g_args_version;
   if (raise_kept()) return nullptr;
   Py_RETURN_NONE;
 }
@@ -243,6 +269,7 @@ void set_enabled(Node* n, bool on) {
 PyObject* node_set_enabled(PyObject* self, PyObject* flag) {
   int on = PyObject_IsTrue(flag);
   if (on < 0) return nullptr;
+  const TreeLock lock;
   set_enabled(reinterpret_cast<Node*>(self), on);
   Py_RETURN_NONE;
 }
@@ -347,6 +374,7 @@ void start_span(Node* n, Use* use, bool on) {
   ++n->uses;
   Frame* f = push_frame(t, n, kStarted | muted_unless(on));
   if (!use || !on) return;
+  Section section(reinterpret_cast<PyObject*>(n));
   formatting([&] {
     if (!n->started) n->started = new StartedUses;
     n->started->all.push_back({f->id, use});
@@ -358,56 +386,104 @@ void stop_span(Node* n) {
   if (g_tracing) close_span(n, kStarted);
 }
 
-void rebuild_args(Node* n) {
-  // Among the settings of a key on the path to the root, the latest counts; outermost keys come first.
+namespace {
+
+// Among the settings of a key on the path to the root, the latest counts; outermost keys come first.
+Args merged_args(Node* n) {
   constexpr size_t kDeepest = 32;
   Node* path[kDeepest];
   size_t depth = 0;
   for (Node* p = n; p && depth < kDeepest; p = p->parent) path[depth++] = p;
-  formatting([&] {
-    Args merged;
-    for (size_t i = depth; i-- > 0;) {
-      for (const OwnArg& own : path[i]->args->own) {
-        const OwnArg* latest = &own;
-        for (size_t k = 0; k < depth; ++k)
-          for (const OwnArg& other : path[k]->args->own)
-            if (other.when > latest->when && other.key == own.key) latest = &other;
-        if (!merged.has(own.key)) merged.set_text(own.key, latest->value);
-      }
+  Args merged;
+  for (size_t i = depth; i-- > 0;) {
+    for (const OwnArg& own : path[i]->args->own) {
+      const OwnArg* latest = &own;
+      for (size_t k = 0; k < depth; ++k)
+        for (const OwnArg& other : path[k]->args->own)
+          if (other.when > latest->when && other.key == own.key) latest = &other;
+      if (!merged.has(own.key)) merged.set_text(own.key, latest->value);
     }
-    n->args->merged = std::move(merged);
+  }
+  return merged;
+}
+
+}  // namespace
+
+#ifdef Py_GIL_DISABLED
+std::mutex TreeLock::mutex;
+
+namespace {
+
+// The args of nodes as a thread last saw them: what is read for every event is not shared.
+struct ArgsCopy {
+  uint64_t number = 0;  // of the node
+  uint64_t version = 0;
+  Args merged;
+};
+constexpr size_t kArgsCopies = 256;
+thread_local std::unique_ptr<std::array<ArgsCopy, kArgsCopies>> t_args_copies;
+
+}  // namespace
+
+const Args& args_of(Node* n) {
+  static const Args none{};
+  if (DFT_UNLIKELY(!t_args_copies)) {
+    formatting([] { t_args_copies = std::make_unique<std::array<ArgsCopy, kArgsCopies>>(); });
+    if (!t_args_copies) return none;
+  }
+  ArgsCopy& copy = (*t_args_copies)[n->number % kArgsCopies];
+  if (DFT_LIKELY(copy.number == n->number && copy.version == g_args_version)) return copy.merged;
+  const TreeLock lock;
+  formatting([&] {
+    copy.merged = merged_args(n);
+    copy.number = n->number;
+    copy.version = g_args_version;
+  });
+  return copy.number == n->number ? copy.merged : none;
+}
+#else
+void rebuild_args(Node* n) {
+  formatting([&] {
+    n->args->merged = merged_args(n);
     n->args->version = g_args_version;
   });
 }
+#endif
 
 PyObject* set_decorator(PyObject*, PyObject* callable) {
-  PyObject* old = g_decorator;
-  g_decorator = new_ref(callable);
-  Py_XDECREF(old);
+  Section section(module_state());
+  Py_XSETREF(g_decorator, new_ref(callable));
   Py_RETURN_NONE;
 }
 
 PyObject* set_waiting(PyObject*, PyObject* callable) {
-  PyObject* old = g_waiting;
-  g_waiting = new_ref(callable);
-  Py_XDECREF(old);
+  Section section(module_state());
+  Py_XSETREF(g_waiting, new_ref(callable));
   Py_RETURN_NONE;
 }
 
 PyObject* decorate(PyObject* span, PyObject* target) {
   if (!g_tracing) {
-    if (g_waiting && !Ref(PyObject_CallFunctionObjArgs(g_waiting, span, target, nullptr))) PyErr_Clear();
+    Ref waiting = shared(g_waiting);
+    if (waiting && !Ref(PyObject_CallFunctionObjArgs(waiting.get(), span, target, nullptr))) PyErr_Clear();
     return new_ref(target);
   }
-  if (!g_decorator) {
+  Ref decorator = shared(g_decorator);
+  if (!decorator) {
     PyErr_SetString(PyExc_RuntimeError, "dftracer.python is not imported");
     return nullptr;
   }
-  return PyObject_CallFunctionObjArgs(g_decorator, span, target, nullptr);
+  return PyObject_CallFunctionObjArgs(decorator.get(), span, target, nullptr);
 }
 
 bool init_nodes(PyObject* module) {
   init_options();
+#ifdef Py_GIL_DISABLED
+  // A child of fork() must not find it held by a thread that it does not have.
+  auto lock = [] { TreeLock::mutex.lock(); };
+  auto unlock = [] { TreeLock::mutex.unlock(); };
+  if (pthread_atfork(lock, unlock, unlock) != 0) return PyErr_NoMemory() != nullptr;
+#endif
   PyTypeObject& t = g_node_type;
   t.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
   t.tp_doc = "A named span: context manager and decorator.";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,24 +52,45 @@ struct Node {
   Bound* exit;
   NodeArgs* args;
   PyObject* weakrefs;
-  StartedUses* started;  // uses of it whose start() waits for a stop(); null: none yet
-  uint64_t uses;         // how often it was entered, so that automatic tracing yields to manual annotations
+  StartedUses* started;    // uses of it whose start() waits for a stop(); null: none yet
+  Relaxed<uint64_t> uses;  // how often it was entered, so that automatic tracing yields to manual annotations
+  uint64_t number;         // its own, never given again
   uint32_t name_id;
   Phase phase;
-  bool on;
+  Relaxed<bool> on;
 };
 
 extern PyTypeObject g_node_type;
 // Counts every change of any node's args.
-extern uint64_t g_args_version;
+extern Relaxed<uint64_t> g_args_version;
 // False if tracing was off at import: annotations are then entirely different objects.
-extern bool g_tracing;
+extern Relaxed<bool> g_tracing;
 
+// Where there is no interpreter lock: of the tree (who is whose child) and of the args of its nodes. No code of
+// Python's runs while it is held.
+class TreeLock {
+ public:
+#ifdef Py_GIL_DISABLED
+  TreeLock() : lock_(mutex) {}
+  static std::mutex mutex;
+
+ private:
+  std::lock_guard<std::mutex> lock_;
+#else
+  TreeLock() {}
+#endif
+};
+
+#ifdef Py_GIL_DISABLED
+// The calling thread's own copy, valid until the thread asks for those of another node.
+const Args& args_of(Node* n);
+#else
 void rebuild_args(Node* n);
 inline const Args& args_of(Node* n) {
   if (DFT_UNLIKELY(n->args->version != g_args_version)) rebuild_args(n);
   return n->args->merged;
 }
+#endif
 inline std::string_view fragment_of(Node* n) { return args_of(n).text(); }
 
 // `,"error":"ValueError"` for an exception type, empty for None.

@@ -28,13 +28,16 @@ PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   const void* owner;
   ThreadState* t = g_tracing ? thread_in_context(&owner) : nullptr;
   Frame f;
-  if (t && take_own_frame(t, u, owner, &f) && !(f.flags & kMuted))
+  if (t && take_own_frame(t, u, owner, &f) && !(f.flags & kMuted)) {
+    Section section(self);
     emit_merged(t, u->node, f, end, &u->args, error_fragment(nargs ? args[0] : Py_None));
+  }
   if (t) boundary(u->node->phase, false);
   Py_RETURN_NONE;
 }
 
 // `use.__enter__` and `use.__exit__` of a `with` live for one call each: they come from a small free list.
+// Without the interpreter lock there is none: every thread has its own allocator.
 struct BoundUse {
   PyObject_HEAD
   vectorcallfunc call;
@@ -58,7 +61,7 @@ PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObje
 
 PyObject* make_bound_use(Use* use, vectorcallfunc call) {
   BoundUse* b;
-  if (g_stocked) {
+  if (!kFreeThreaded && g_stocked) {
     b = g_stock[--g_stocked];
     PyObject_Init(reinterpret_cast<PyObject*>(b), &g_bound_use_type);
   } else {
@@ -73,7 +76,7 @@ PyObject* make_bound_use(Use* use, vectorcallfunc call) {
 void bound_use_dealloc(PyObject* self) {
   auto* b = reinterpret_cast<BoundUse*>(self);
   Py_DECREF(reinterpret_cast<PyObject*>(b->use));
-  if (g_stocked < kStock) {
+  if (!kFreeThreaded && g_stocked < kStock) {
     g_stock[g_stocked++] = b;
   } else {
     PyObject_Free(self);
@@ -108,6 +111,7 @@ bool add_use_method(const char* name, vectorcallfunc call) {
   UseMethod* m = PyObject_New(UseMethod, &g_use_method_type);
   if (!m) return false;
   m->call = call;
+  free_never(reinterpret_cast<PyObject*>(m));
   Ref owned(reinterpret_cast<PyObject*>(m));
   return PyDict_SetItemString(g_use_type.tp_dict, name, owned.get()) == 0;
 }
@@ -129,6 +133,7 @@ PyObject* use_call(PyObject* self, PyObject* args, PyObject* kwargs) {
 
 PyObject* use_open(PyObject* self, PyObject*) {
   auto* u = reinterpret_cast<Use*>(self);
+  Section section(self);
   return make_activity(u->node, u->args, u->on);
 }
 
@@ -140,6 +145,7 @@ PyObject* node_object(PyObject* self) { return reinterpret_cast<PyObject*>(node_
 PyObject* use_update(PyObject* self, PyObject* args, PyObject* kwargs) {
   UseOptions options;
   if (!parse_update(args, kwargs, &options)) return nullptr;
+  Section section(self);
   Args& own = reinterpret_cast<Use*>(self)->args;
   formatting([&] {
     for (size_t i = 0; i < options.args.size(); ++i) own.set_text(options.args.key(i), options.args.value(i));
@@ -189,8 +195,9 @@ PyObject* use_of_child(PyObject* self, PyObject* child) {
   if (!made) return nullptr;
   auto* from = reinterpret_cast<Use*>(self);
   auto* to = reinterpret_cast<Use*>(made.get());
+  Section section(self);
   formatting([&] { to->args = from->args; });
-  to->on = from->on;
+  to->on = bool(from->on);
   return made.release();
 }
 
@@ -278,7 +285,7 @@ PyObject* make_use(Node* node, PyObject* kwargs) {
   if (!u) return nullptr;
   u->node = reinterpret_cast<Node*>(new_ref(reinterpret_cast<PyObject*>(node)));
   new (&u->args) Args(std::move(options.args));
-  u->on = options.enable < 0 ? node->on : options.enable != 0;
+  u->on = options.enable < 0 ? bool(node->on) : options.enable != 0;
   u->given = g_tracing || !kwargs ? nullptr : new_ref(kwargs);
   return reinterpret_cast<PyObject*>(u);
 }

@@ -9,7 +9,7 @@ struct Use {
   PyObject_HEAD
   Node* node;
   Args args;
-  bool on;
+  Relaxed<bool> on;
   PyObject* given;  // while tracing is off: the options as given, for when it is switched on
 };
 
@@ -26,7 +26,8 @@ struct Span {
   bool on;
 };
 bool span_of(PyObject* object, Span* out);
-// The node's current args with `extra` set over them, and what `tail` adds.
+// The node's current args with `extra` set over them, and what `tail` adds. If they are those of a use, its section
+// must be held: update() changes them.
 void emit_merged(ThreadState* t, Node* node, const Frame& f, uint64_t end, const Args* extra, std::string_view tail);
 
 }  // namespace dft::py

@@ -13,22 +13,28 @@ struct Watched {
   PyMethodDescrObject* descriptor;
   PyMethodDef* original;
   PyMethodDef ours;
-  PyObject* observer;
-  PyObject* plain;
-  PyTypeObject* uninteresting;
+  Relaxed<PyObject*> observer;
+  Relaxed<PyObject*> plain;  // kept, like the descriptor: a call may be looking at it
+  Relaxed<PyTypeObject*> uninteresting;
 };
 constexpr size_t kMost = 8;
 std::array<Watched, kMost> g_watched{};
 
 bool is_plain(const Watched& watched, PyObject* object) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(watched.plain); ++i)
-    if (PyTuple_GET_ITEM(watched.plain, i) == reinterpret_cast<PyObject*>(Py_TYPE(object))) return true;
+  PyObject* plain = watched.plain;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plain); ++i)
+    if (PyTuple_GET_ITEM(plain, i) == reinterpret_cast<PyObject*>(Py_TYPE(object))) return true;
   return false;
 }
 
 void tell(const Watched& watched, PyObject* self, PyObject* result, uint64_t start) {
   KeepError keep;
-  Ref observer(new_ref(watched.observer));
+  Ref observer;
+  {
+    Section section(module_state());
+    observer = Ref(Py_XNewRef(watched.observer));
+  }
+  if (!observer) return;
   Ref when(PyLong_FromUnsignedLongLong(start));
   Ref done(when ? PyObject_CallFunctionObjArgs(observer.get(), self, result, when.get(), nullptr) : nullptr);
   if (!done) PyErr_WriteUnraisable(observer.get());
@@ -80,6 +86,7 @@ PyObject* watch_method(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "O!OO!O!", &PyMethodDescr_Type, &object, &observer, &PyTuple_Type, &plain, &PyType_Type,
                         &uninteresting))
     return nullptr;
+  Section section(module_state());
   auto* descriptor = reinterpret_cast<PyMethodDescrObject*>(object);
   Watched* watched = place_of(descriptor);
   if (!watched) Py_RETURN_FALSE;
@@ -91,23 +98,21 @@ PyObject* watch_method(PyObject*, PyObject* args) {
     PyCFunctionWithKeywords ours = g_calls[size_t(watched - g_watched.data())];
     watched->ours.ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(ours));
   }
-  PyObject *old_observer = watched->observer, *old_plain = watched->plain;
-  watched->observer = new_ref(observer);
+  Ref old(watched->observer);
   watched->plain = new_ref(plain);
   watched->uninteresting = reinterpret_cast<PyTypeObject*>(new_ref(uninteresting));
+  watched->observer = new_ref(observer);
   descriptor->d_method = &watched->ours;
-  Py_XDECREF(old_observer);
-  Py_XDECREF(old_plain);
   Py_RETURN_TRUE;
 }
 
 PyObject* unwatch_method(PyObject*, PyObject* object) {
+  Section section(module_state());
   for (Watched& each : g_watched) {
     if (reinterpret_cast<PyObject*>(each.descriptor) != object || !object) continue;
     if (each.descriptor->d_method == &each.ours) each.descriptor->d_method = each.original;
-    PyObject* observer = each.observer;
+    Ref observer(each.observer);
     each.observer = nullptr;
-    Py_XDECREF(observer);
   }
   Py_RETURN_NONE;
 }

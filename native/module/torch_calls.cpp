@@ -120,15 +120,16 @@ PyObject* optimizer_step_ends(PyObject*, PyObject* optimizer) {
 
 // Making a batch ------------------------------------------------------------------------------------------------------
 
-AutoEvent *g_item = nullptr, *g_collate = nullptr;
-PyObject* g_batch = nullptr;  // the number of the task of this worker; None elsewhere
-int64_t g_restarts = 0;       // how often its loader had begun again
+Relaxed<AutoEvent*> g_item = nullptr, g_collate = nullptr;
+PyObject* g_batch = nullptr;      // the number of the task of this worker; None elsewhere
+Relaxed<int64_t> g_restarts = 0;  // how often its loader had begun again
 PyObject *g_dataset_name = nullptr, *g_auto_collation_name = nullptr, *g_collate_name = nullptr, *g_many_name = nullptr;
 
 void add_task(Pairs& pairs) {
-  if (!g_batch || g_batch == Py_None) return;
-  pairs.add("batch", g_batch);
-  if (g_restarts) pairs.add("pass", g_restarts);
+  Ref batch = shared(g_batch);
+  if (!batch || batch.get() == Py_None) return;
+  pairs.add("batch", batch.get());
+  if (int64_t restarts = g_restarts) pairs.add("pass", restarts);
 }
 
 // An event from `start` on, with the task it belongs to. False with what came from outside meanwhile.
@@ -304,6 +305,7 @@ PyObject* set_task(PyObject*, PyObject* args) {
   PyObject* batch;
   long long restarts;
   if (!PyArg_ParseTuple(args, "OL", &batch, &restarts)) return nullptr;
+  Section section(module_state());
   Py_XSETREF(g_batch, new_ref(batch));
   g_restarts = restarts;
   Py_RETURN_NONE;

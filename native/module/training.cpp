@@ -18,12 +18,13 @@ int64_t rule_clock() { return int64_t(now_epoch_ns()); }
 
 namespace {
 
-AutoEvent* g_auto_events[kStages];
-PyObject* g_grad_enabled = nullptr;  // torch.is_grad_enabled
-PyObject* g_compiler = nullptr;      // the names of torch.compiler
+// Those of earlier installations are kept: another thread may be using one.
+Relaxed<AutoEvent*> g_auto_events[kStages];
+Relaxed<PyObject*> g_grad_enabled = nullptr;  // torch.is_grad_enabled
+Relaxed<PyObject*> g_compiler = nullptr;      // the names of torch.compiler
 PyObject* g_compiling_key = nullptr;
-PyObject* g_make = nullptr;   // makes the training of a thread, or finds whom it works for
-uint32_t g_installation = 1;  // trainings of an earlier one, or of the parent process, do not count
+Relaxed<PyObject*> g_make = nullptr;   // makes the training of a thread, or finds whom it works for
+Relaxed<uint32_t> g_installation = 1;  // trainings of an earlier one, or of the parent process, do not count
 
 // One pointer of the small static TLS reserve each.
 thread_local Training* tls_training = nullptr;
@@ -105,6 +106,7 @@ std::string_view error_name(PyObject* error) { return absent(error) ? std::strin
 // something came from outside meanwhile.
 template <typename F>
 bool tell_rule(Training* t, F f) {
+  Section section(reinterpret_cast<PyObject*>(t));  // autograd's threads work for the one that called backward
   if (!t->muted) recording([&] { f(*t->rule); });
   tell_steps(t);
   return !raise_kept();
@@ -219,6 +221,7 @@ PyObject* write_event(PyObject* self, PyObject* args, PyObject* kwargs) {
   AutoEvent* e;
   long long start, end;
   if (!PyArg_ParseTuple(args, "O!LL", &g_auto_event_type, &e, &start, &end)) return nullptr;
+  Section section(self);
   Training* t = training_of(self);
   if (t->muted) Py_RETURN_NONE;
   t->rule->saw(end);
@@ -367,12 +370,12 @@ PyObject* step_rule(PyObject*, PyObject* args) {
       PyErr_SetString(PyExc_TypeError, "automatic events only");
       return nullptr;
     }
-    Py_INCREF(each);  // once per process; those before are kept
+    Py_INCREF(each);
     g_auto_events[i] = reinterpret_cast<AutoEvent*>(each);
   }
-  set(g_grad_enabled, grad_enabled == Py_None ? nullptr : new_ref(grad_enabled));
-  set(g_make, new_ref(make));
-  set(g_compiler, Py_XNewRef(compiler));
+  g_grad_enabled = grad_enabled == Py_None ? nullptr : new_ref(grad_enabled);
+  g_make = new_ref(make);
+  g_compiler = Py_XNewRef(compiler);
   Py_RETURN_NONE;
 }
 
@@ -417,12 +420,14 @@ bool torch_compiles() {
 bool is_pass(PyObject* object) { return pass_of(object) != nullptr; }
 
 bool is_latest_pass(Training* t, PyObject* iterator) {
+  Section section(reinterpret_cast<PyObject*>(t));
   if (t->muted) return true;
   LoaderPass* of = pass_of(t->latest);
   return of && refers_to(of->iterator, iterator);
 }
 
 bool fetch_begins(Training* t, PyObject* iterator, int64_t* at) {
+  Section section(reinterpret_cast<PyObject*>(t));
   *at = rule_clock();
   if (t->muted) return true;
   LoaderPass* of = pass_of(t->latest);
@@ -436,6 +441,7 @@ bool fetch_begins(Training* t, PyObject* iterator, int64_t* at) {
 }
 
 bool fetched(Training* t, PyObject* pass, int64_t start) {
+  Section section(reinterpret_cast<PyObject*>(t));
   if (t->muted) return true;
   if (t->latest != pass) set(t->latest, new_ref(pass));
   batch_came(t, pass_of(pass), start);
@@ -503,20 +509,24 @@ Training* training_here() {
     Py_INCREF(tls_training);
     return tls_training;
   }
-  PyObject* made = g_make ? PyObject_CallNoArgs(g_make) : nullptr;
+  PyObject* make = g_make;
+  PyObject* made = make ? PyObject_CallNoArgs(make) : nullptr;
   if (made && PyObject_TypeCheck(made, &g_training_type)) return training_of(made);
   Py_XDECREF(made);
   PyErr_Clear();
   return nullptr;
 }
 
-bool follows_training() { return g_make != nullptr; }
+bool follows_training() { return bool(g_make); }
 
 void program_counts(int64_t step, int64_t epoch) {
-  if (!g_make || (step < 0 && epoch < 0)) return;
+  if (!follows_training() || (step < 0 && epoch < 0)) return;
   Training* t = training_here();
   if (!t) return;
-  if (!t->muted) recording([&] { t->rule->numbered(step, epoch); });
+  {
+    Section section(reinterpret_cast<PyObject*>(t));
+    if (!t->muted) recording([&] { t->rule->numbered(step, epoch); });
+  }
   Py_DECREF(t);
 }
 

@@ -90,7 +90,8 @@ void append_double(std::string& out, double v) {
 }
 
 void append_sequence(std::string& out, PyObject* value, int depth) {
-  Ref fast(PySequence_Fast(value, "sequence"));
+  // Of a list that another thread may change, a copy.
+  Ref fast(kFreeThreaded ? PySequence_Tuple(value) : PySequence_Fast(value, "sequence"));
   if (!fast) {
     forgive();
     out += "null";
@@ -124,6 +125,7 @@ void append_dict(std::string& out, PyObject* value, int depth) {
   Py_ssize_t at = 0;
   bool first = true;
   std::unordered_set<std::string> seen;
+  Section section(value);
   while (PyDict_Next(value, &at, &key, &item)) {
     if (out.size() > kMaxArgsText) {
       count_cut_value();
@@ -220,6 +222,7 @@ void append_value(std::string& out, PyObject* value, int depth) {
   } else if (PyBytes_Check(value)) {
     append_bounded(out, {PyBytes_AS_STRING(value), size_t(PyBytes_GET_SIZE(value))});
   } else if (PyByteArray_Check(value)) {
+    Section section(value);
     append_bounded(out, {PyByteArray_AS_STRING(value), size_t(PyByteArray_GET_SIZE(value))});
   } else if (depth < kMaxDepth && (PyList_Check(value) || PyTuple_Check(value))) {
     append_sequence(out, value, depth);
@@ -335,6 +338,7 @@ void Args::set_all(PyObject* mapping) {
   PyObject *key, *item;
   Py_ssize_t at = 0;
   // Different str keys cannot collide in JSON, except those that key_text renames.
+  Section section(dict.get());
   bool distinct = empty() && PyDict_GET_SIZE(dict.get()) > 32;
   while (PyDict_Next(dict.get(), &at, &key, &item)) {
     if (text_.size() > kMaxArgsText) {

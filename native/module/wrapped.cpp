@@ -67,8 +67,9 @@ Args call_args(Wrapped* w, const Span& span, PyObject* const* args, Py_ssize_t n
         if (value && value != Py_None && !PyCallable_Check(value)) out.set(p.key, value);
       }
     }
-    if (span.extra)
-      for (size_t i = 0; i < span.extra->size(); ++i) out.set_text(span.extra->key(i), span.extra->value(i));
+    if (!span.extra) return;
+    Section section(w->span);
+    for (size_t i = 0; i < span.extra->size(); ++i) out.set_text(span.extra->key(i), span.extra->value(i));
   });
   return out;
 }
@@ -97,6 +98,7 @@ PyObject* wrapped_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   if (DFT_LIKELY(plain && result && !span.extra)) {
     emit_span(t, span.node->name_id, f, end, fragment_of(span.node));
   } else {
+    Section section(w->span);
     emit_merged(t, span.node, f, end, plain ? span.extra : &own,
                 result ? std::string() : error_fragment(PyErr_Occurred()));
   }

@@ -52,6 +52,7 @@ struct ThreadState {
   uint64_t limit;  // up to here there is room
   uint64_t mask;
   std::atomic<uint64_t>* next_id;  // of the process
+  uint64_t id_at, id_end;          // ids that this thread has taken from there; no end: it takes them one by one
   bool patient;                    // may wait a long time for room: not on the path of a traced call
   bool large_stalled;              // the same for payloads on the heap
   bool stalled;                    // gave up waiting for room; drop at once until there is plenty
@@ -95,8 +96,23 @@ inline bool recording_thread() {
   return tls_thread && tls_thread->generation == g_generation.load(std::memory_order_relaxed);
 }
 
-// Ids are consecutive within the process.
-inline uint64_t new_id(ThreadState* t) { return t->next_id->fetch_add(1, std::memory_order_relaxed); }
+// How many ids a thread takes at once. Threads that record at the same time would fight over one cache line at every
+// event; where only one runs at a time (Python's interpreter lock), it is 1 and ids have no gaps.
+extern DFT_API std::atomic<uint32_t> g_ids_at_once;
+DFT_API uint64_t take_ids(ThreadState* t);
+
+// Ids count up within the process.
+inline uint64_t new_id(ThreadState* t) {
+  if (DFT_LIKELY(!t->id_end)) return t->next_id->fetch_add(1, std::memory_order_relaxed);
+  uint64_t id = 1;
+  // One instruction, so that a signal handler that records does not get the same.
+#if defined(__x86_64__)
+  asm volatile("xaddq %0, %1" : "+r"(id), "+m"(t->id_at) : : "cc");
+#else
+  id = __atomic_fetch_add(&t->id_at, 1, __ATOMIC_RELAXED);
+#endif
+  return DFT_LIKELY(id < t->id_end) ? id : take_ids(t);
+}
 
 // How far the thread may write: the writer has emptied the ring up to its tail, and not all of a new ring has memory.
 inline void refresh_limit(ThreadState* t) {

@@ -20,6 +20,7 @@ namespace dft {
 
 std::atomic<uint32_t> g_generation{0};
 std::atomic<uint32_t> g_doze{0};
+std::atomic<uint32_t> g_ids_at_once{1};
 Progress g_progress;
 __thread ThreadState* tls_thread = nullptr;
 
@@ -188,6 +189,7 @@ ThreadState* attach_thread(bool for_io) {
   else
     use_ring(t, &s->blind, {nullptr, nullptr, s->header()->ring_capacity});
   t->next_id = &s->header()->next_id;
+  t->id_at = t->id_end = g_ids_at_once.load() > 1 ? 1 : 0;  // none yet
   t->previous = nullptr;
   t->next = s->threads;
   if (t->next) t->next->previous = t;
@@ -208,6 +210,18 @@ bool move_to_private_ring(Session* s, ThreadState* t) {
     if (before->map.header == t->ring) before->state.store(RingSlot::kRetired);
   use_ring(t, slot->map.header, slot->map);
   return true;
+}
+
+uint64_t take_ids(ThreadState* t) {
+  uint32_t count = g_ids_at_once.load(std::memory_order_relaxed);
+  uint64_t first = t->next_id->fetch_add(count, std::memory_order_relaxed);
+  // In this order a signal handler in between takes one by one.
+  t->id_end = 0;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  t->id_at = first + 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  t->id_end = first + count;
+  return first;
 }
 
 void grow_stack(Stack* s) {

@@ -37,7 +37,12 @@ class MetadataKind(NamedTuple):
 
 
 FIELDS: tuple[Field, ...] = (
-    Field("id", "int", "X M C A", "number of the record within its process, from 1"),
+    Field(
+        "id",
+        "int",
+        "X M C A",
+        "number of the record within its process, from 1; without gaps, except on a free-threaded Python",
+    ),
     Field("name", "str", "X M C A", "name of the event, kind of the metadata, name of the counter"),
     Field("cat", "str", "X M C A", "category; `dftracer` on the tracer's own records"),
     Field("pid", "int", "X M C A", "process id"),

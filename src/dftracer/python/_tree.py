@@ -83,7 +83,7 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
         child = self._derived.get(name)
         if child is None:
             child = self._child(f"{self.name}{CTX_SEPARATOR}{name}", _DERIVED + name)
-            self._derived[name] = child
+            child = self._derived.setdefault(name, child)  # another thread may have been first
         return child
 
     @property
@@ -142,8 +142,7 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
     def _named(self, name: str) -> DFTracerAI:
         node = self._derived.get("\0" + name)
         if node is None:
-            node = self._child(name, _LOOP + name)
-            self._derived["\0" + name] = node
+            node = self._derived.setdefault("\0" + name, self._child(name, _LOOP + name))
         return node
 
     def start(self, metadata: bool = False) -> None:
