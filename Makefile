@@ -41,7 +41,7 @@ test: $(VENV)/.cmake
 	$(BIN)/python tests/twice.py -m "alone and not thorough"
 
 # And what takes too long for every change: all of clang-tidy, the site, damaged input and I/O for minutes on end.
-test-all: test build/native/.tested tidy docs fuzz
+test-all: test $(VENV)/.system-all build/native/.tested tidy docs fuzz
 	$(BIN)/python -m pytest -m "mirror or thorough"
 	$(BIN)/python -m bench.io.soak --minutes $(MINUTES)
 
@@ -50,9 +50,10 @@ python-test: $(VENV)/.installed $(VENV)/.system
 	$(BIN)/python tests/twice.py -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder -m "not alone and not mirror and not thorough"
 
 # What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for
-# the instruction budgets. Without the right to install them those tests say that they were skipped.
-$(VENV)/.system: $(BIN)/python
-	@for tool in chromium strace valgrind; do \
+# the instruction budgets; for all of them also a Prometheus, which the dashboard and the alerts ask. Without the right
+# to install them those tests say that they were skipped.
+$(VENV)/.system $(VENV)/.system-all: $(BIN)/python
+	@for tool in chromium strace valgrind $(if $(findstring all,$@),prometheus); do \
 	  command -v $$tool > /dev/null && continue; \
 	  [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
 	    && apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $$tool > /dev/null \

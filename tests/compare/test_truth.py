@@ -96,6 +96,16 @@ def test_two_equal_runs_differ_a_little_and_that_is_no_difference() -> None:
     assert compare(before, after).step_changed
 
 
+def test_a_run_that_waited_for_a_cpu_proves_nothing() -> None:
+    def run(seed: int, milliseconds: float, waited: float) -> Side:
+        noise = 1 + 0.002 * np.random.default_rng(seed).normal(size=120)
+        document = told({"forward": milliseconds / 1000 * noise})
+        return side_of("run", {**document, "machine": {"waited_for_cpu_share": waited}})
+
+    assert compare(run(1, 40.0, 0.0), run(2, 46.0, 0.004)).answer == "different"
+    assert compare(run(1, 40.0, 0.0), run(2, 46.0, 0.3)).answer == "cannot_tell"
+
+
 def test_a_stage_that_was_not_there_before() -> None:
     steady = {"forward": np.full(50, 0.010), "checkpoint": np.zeros(50)}
     a = side_of("a", told(steady))

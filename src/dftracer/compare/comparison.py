@@ -158,6 +158,7 @@ _SHAPE: dict[str, Any] = {
     "run_s": "number",
     "au": "number",
     "samples_per_s": "number",
+    "machine": {"waited_for_cpu_share": "number"},
     "io": {"read_bytes!": "number!", "read_s!": "number!", "*": "number!"},
     "findings!": [{"id!": "text!", "title!": "text!", "percent!": "number!"}],
     "model": {
@@ -592,14 +593,19 @@ def _change(
         values = [float(np.median(series)) if series.size else 0.0 for _, series in (a, b)]
         return change_of(None, None, (values[0], values[1]), alpha)
     centers = [[center(p) for p in ps] for ps in parts]
-    x, y = _joined(centers)
+    x, y = _joined(centers, (_waited(a[0]), _waited(b[0])))
     return change_of(x, y, (x.value, y.value), alpha)
 
 
-def _joined(sides: list[list[Center]]) -> tuple[Center, Center]:
+def _waited(side: Side) -> float:
+    """The share of the run in which it waited for a CPU because the machine was busy; 0 if nobody looked."""
+    return float((side.report.get("machine") or {}).get("waited_for_cpu_share") or 0.0)
+
+
+def _joined(sides: list[list[Center]], waited: tuple[float, float]) -> tuple[Center, Center]:
     """One center a side; the spread between runs, relative to their size, is taken from both sides."""
     if all(len(s) == 1 for s in sides):
-        return of_one_run(sides[0][0]), of_one_run(sides[1][0])
+        return of_one_run(sides[0][0], waited[0]), of_one_run(sides[1][0], waited[1])
     freedom = sum(len(s) - 1 for s in sides)
     squares = 0.0
     for centers in sides:
@@ -620,6 +626,7 @@ def _whole_run(a: Side, b: Side) -> tuple[RunPart | None, dict[str, RunPart]]:
         return None, {}
     wholes = [sum(s.values()) for s in (first, second)]
     tails = [sum(_tail(m) for m in side.members) / len(side.members) for side in (a, b)]
+    busy = _waited(a) + _waited(b)
     judged = first, second
     if abs(tails[1] - tails[0]) < _TAIL_MOVE_S:
         judged = _outside(a, tail=False) or first, _outside(b, tail=False) or second
@@ -628,7 +635,7 @@ def _whole_run(a: Side, b: Side) -> tuple[RunPart | None, dict[str, RunPart]]:
         if first[part] or second[part]:
             x, y = (side[part] for side in judged)
             moved = abs(y - x)
-            changed = moved >= _PART_MOVE * min(wholes) and moved >= _PART_CHANGE * max(x, y)
+            changed = moved >= _PART_MOVE * min(wholes) and moved >= (_PART_CHANGE + busy) * max(x, y)
             parts[part] = RunPart(first[part], second[part], changed)
     return RunPart(wholes[0], wholes[1], any(p.changed for p in parts.values())), parts
 
