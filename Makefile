@@ -26,7 +26,7 @@ $(VENV)/.installed: $(BIN)/python $(SOURCES) | $(VENV)/.torch
 
 # Without the packages of tests and linters.
 $(VENV)/.demo: $(BIN)/python $(SOURCES)
-	@echo "3/4 building and installing pydftracer (about 40 s on two cores)"
+	@echo "3/4 building and installing pydftracer (about a minute on two cores)"
 	@$(BIN)/python -m pip install -q --progress-bar on ".[analysis]"
 	@touch $@
 

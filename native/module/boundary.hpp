@@ -39,10 +39,8 @@ PyObject* subscribe(PyObject*, PyObject* args);
 
 // One callable is told when a phase begins or ends, recorded by hand or not; it is set only if a device is in use.
 inline void boundary(Phase phase, bool begins) {
-  const int64_t unsaid = g_boundaries_unsaid;
-  if (kFreeThreaded && DFT_LIKELY(unsaid == kNobodyIsTold)) return;
-  g_boundaries_unsaid = unsaid - 1;
-  if (DFT_UNLIKELY(unsaid <= 0)) tell_boundary(phase, begins);
+  if (kFreeThreaded && DFT_LIKELY(g_boundaries_unsaid == kNobodyIsTold)) return;
+  if (DFT_UNLIKELY((g_boundaries_unsaid = g_boundaries_unsaid - 1) < 0)) tell_boundary(phase, begins);
 }
 
 PyObject* set_boundary_hook(PyObject*, PyObject* args);

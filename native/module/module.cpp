@@ -48,7 +48,6 @@ PyMODINIT_FUNC PyInit__core() {
   PyObject* module = PyModule_Create(&g_module);
   if (!module) return nullptr;
   g_module_state = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
-  if (kFreeThreaded) dft::g_ids_at_once = 64;
   bool ok = g_module_state && PyModule_AddFunctions(module, g_session_functions) == 0 &&
             PyModule_AddFunctions(module, g_profiler_functions) == 0 && init_contexts() && init_immediate() &&
             init_nodes(module) && init_uses(module) && init_activities(module) && init_wrapped(module) &&

@@ -97,13 +97,16 @@ inline bool recording_thread() {
 }
 
 // How many ids a thread takes at once. Threads that record at the same time would fight over one cache line at every
-// event; where only one runs at a time (Python's interpreter lock), it is 1 and ids have no gaps.
-extern DFT_API std::atomic<uint32_t> g_ids_at_once;
+// event, so a build for Python without the interpreter lock sets it; with the lock it is 1, and ids have no gaps.
+#ifndef DFTRACER_IDS_AT_ONCE
+#define DFTRACER_IDS_AT_ONCE 1
+#endif
+inline constexpr uint32_t kIdsAtOnce = DFTRACER_IDS_AT_ONCE;
 DFT_API uint64_t take_ids(ThreadState* t);
 
 // Ids count up within the process.
 inline uint64_t new_id(ThreadState* t) {
-  if (DFT_LIKELY(!t->id_end)) return t->next_id->fetch_add(1, std::memory_order_relaxed);
+  if (kIdsAtOnce == 1 || DFT_UNLIKELY(!t->id_end)) return t->next_id->fetch_add(1, std::memory_order_relaxed);
   uint64_t id = 1;
   // One instruction, so that a signal handler that records does not get the same.
 #if defined(__x86_64__)

@@ -20,7 +20,6 @@ namespace dft {
 
 std::atomic<uint32_t> g_generation{0};
 std::atomic<uint32_t> g_doze{0};
-std::atomic<uint32_t> g_ids_at_once{1};
 Progress g_progress;
 __thread ThreadState* tls_thread = nullptr;
 
@@ -189,7 +188,7 @@ ThreadState* attach_thread(bool for_io) {
   else
     use_ring(t, &s->blind, {nullptr, nullptr, s->header()->ring_capacity});
   t->next_id = &s->header()->next_id;
-  t->id_at = t->id_end = g_ids_at_once.load() > 1 ? 1 : 0;  // none yet
+  t->id_at = t->id_end = kIdsAtOnce > 1 ? 1 : 0;  // none yet
   t->previous = nullptr;
   t->next = s->threads;
   if (t->next) t->next->previous = t;
@@ -213,14 +212,13 @@ bool move_to_private_ring(Session* s, ThreadState* t) {
 }
 
 uint64_t take_ids(ThreadState* t) {
-  uint32_t count = g_ids_at_once.load(std::memory_order_relaxed);
-  uint64_t first = t->next_id->fetch_add(count, std::memory_order_relaxed);
+  uint64_t first = t->next_id->fetch_add(kIdsAtOnce, std::memory_order_relaxed);
   // In this order a signal handler in between takes one by one.
   t->id_end = 0;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   t->id_at = first + 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  t->id_end = first + count;
+  t->id_end = first + kIdsAtOnce;
   return first;
 }
 
