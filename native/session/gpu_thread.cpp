@@ -18,6 +18,7 @@ constexpr uint64_t kAnswerMs = 200, kStopMs = 1000;
 
 struct GpuThread::Shared {
   std::atomic<uint32_t> asked{0}, answered{0}, stop{0};
+  std::atomic<pid_t> thread_id{0};
   std::mutex mutex;
   Answer answer;
   Nvml nvml;
@@ -27,6 +28,7 @@ void* GpuThread::run(void* self) {
   auto* s = static_cast<Shared*>(self);
   pthread_setname_np(pthread_self(), "dftracer-gpu");
   tls_io_off = 1;
+  s->thread_id.store(pid_t(syscall(SYS_gettid)));
   while (!s->stop.load()) {
     uint32_t asked = s->asked.load();
     if (asked == s->answered.load()) {
@@ -63,7 +65,7 @@ void GpuThread::stop() {
   shared_->stop.store(1);
   shared_->asked.fetch_add(1);
   futex_wake(&shared_->asked, 1);
-  if (!join_within(thread_, kStopMs)) {
+  if (!join_within(thread_, kStopMs, &shared_->thread_id)) {
     pthread_detach(thread_);
     shared_ = nullptr;
   }

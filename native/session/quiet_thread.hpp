@@ -1,14 +1,20 @@
 // Threads of ours in the program: no signal of the program is ever delivered to one.
 #pragma once
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <ctime>
+
+#include "format/json.hpp"
 
 namespace dft {
 
@@ -31,13 +37,28 @@ inline int start_quiet_thread(void* (*run)(void*), void* with, Joined joined, pt
   return error;
 }
 
-inline bool join_within(pthread_t thread, uint64_t ms) {
+// The C library says that a thread is over before the kernel has taken it out of the process: it still closes the
+// thread's descriptors. Until then whoever counts threads (unshare(), Python before a fork) counts this one.
+inline void wait_until_gone(pid_t tid) {
+  constexpr int kTries = 2000;
+  char path[48] = "/proc/self/task/";
+  *put_int(path + strlen(path), tid) = 0;
+  struct stat status;
+  timespec moment{0, 20'000};
+  for (int i = 0; i < kTries && syscall(SYS_newfstatat, AT_FDCWD, path, &status, 0) == 0; ++i)
+    nanosleep(&moment, nullptr);
+}
+
+// `tid`: where the thread says its number in the kernel, if it has to be gone there as well.
+inline bool join_within(pthread_t thread, uint64_t ms, const std::atomic<pid_t>* tid = nullptr) {
   timespec deadline;
   syscall(SYS_clock_gettime, CLOCK_REALTIME, &deadline);  // the kernel's, whatever the program is told
   uint64_t ns = uint64_t(deadline.tv_nsec) + ms % 1000 * 1000000;
   deadline.tv_sec += time_t(ms / 1000 + ns / 1000000000);
   deadline.tv_nsec = long(ns % 1000000000);
-  return pthread_timedjoin_np(thread, nullptr, &deadline) == 0;
+  if (pthread_timedjoin_np(thread, nullptr, &deadline) != 0) return false;
+  if (tid) wait_until_gone(tid->load());
+  return true;
 }
 
 }  // namespace dft

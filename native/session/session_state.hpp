@@ -80,6 +80,7 @@ struct Session {
   bool abandoned = false;
 
   pthread_t thread{};
+  std::atomic<pid_t> thread_id{0};
   std::atomic<bool> thread_running{false};
   bool thread_leaving = false;  // told to, and not seen to have done so
   bool had_thread = false;

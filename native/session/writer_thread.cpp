@@ -189,6 +189,7 @@ void take_descriptors(Session* s) {
 void* writer_main(void* p) {
   auto* s = static_cast<Session*>(p);
   pthread_setname_np(pthread_self(), "dftracer");
+  s->thread_id.store(pid_t(syscall(SYS_gettid)));
   tls_io_off = 1;
   take_descriptors(s);
   calibrate(s, kCalibrationNs);
@@ -334,7 +335,7 @@ void pause_writer(Session* s, uint64_t for_ns) {
   s->stop.store(kPause);
   s->wake.fetch_add(1);
   futex_wake(&s->wake, 1);
-  s->thread_leaving = !join_writer(s, kPatienceMs);
+  s->thread_leaving = !join_within(s->thread, kPatienceMs, &s->thread_id);
   if (!s->thread_leaving) s->gpus.stop();
   s->thread_due_ns.store(monotonic_ns() + for_ns);
   g_doze.store(1);
