@@ -1,0 +1,22 @@
+"""python .ci/packages.py EXTRA...: prints the packages of pyproject.toml's extras, so that they are installed without
+building pydftracer itself, while it is being compiled.
+"""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def packages(extra: str) -> list[str]:
+    """Return the requirements of an extra, with those of the extras that it names."""
+    found: list[str] = []
+    for requirement in PROJECT["project"]["optional-dependencies"][extra]:
+        own = re.fullmatch(r"pydftracer\[(.*)\]", requirement)
+        found += [each for name in own[1].split(",") for each in packages(name)] if own else [requirement]
+    return found
+
+
+print(*dict.fromkeys(each for extra in sys.argv[1:] for each in packages(extra)))
