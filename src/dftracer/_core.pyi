@@ -177,7 +177,7 @@ class LoaderPass:
     """One pass over a loader, as the step rule knows it."""
 
     iterator: Any
-    workers: Any
+    has_workers: bool
     restarts: int
     def __new__(cls, loader: int, began: int, ready: int, restarts: int = 0) -> Self:
         """`began`, `ready`: when iter(loader) was called, and had returned."""
