@@ -186,13 +186,7 @@ void count_lost(Drop why) {
   if (s && s->recording) s->header()->dropped[int(why)].fetch_add(1, std::memory_order_relaxed);
 }
 
-void count_signal_drop() { count_lost(Drop::kInSignal); }
-
 std::atomic<uint64_t> g_cut_values{0};
 void count_cut_value() { g_cut_values.fetch_add(1, std::memory_order_relaxed); }
-
-void count_signal_drop_before_begin() {
-  if (Session* s = state().session) s->dropped_before_begin.fetch_add(1, std::memory_order_relaxed);
-}
 
 }  // namespace dft
