@@ -37,9 +37,9 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
 }
 
 // A thread that was about to take an id may be held up for any time: what it adds to stays memory, though nobody reads
-// it again. The last of many sessions are enough: a thread does not sleep through that many in the middle of a call.
+// it again. The last sessions are enough: a thread does not sleep through eight of them in the middle of a call.
 void keep_page(void* page) {
-  static std::atomic<void*> kept[64];
+  static std::atomic<void*> kept[8];
   static std::atomic<unsigned> next{0};
   if (void* oldest = kept[next.fetch_add(1) % std::size(kept)].exchange(page)) munmap(oldest, kPage);
 }
