@@ -112,8 +112,11 @@ def parse_rows(data: bytes, path: str = "") -> RowFile:
         by_updates = (flags & BY_UPDATES) != 0
         if (is_step & ~by_updates).any():
             table, flags, is_step = (each[~by_updates] for each in (table, flags, is_step))
-    out.between = table[~is_step]
-    out.steps = _without_evaluation(_without_inner(table[is_step]))
+    if is_step.all():
+        out.steps = table
+    else:
+        out.between, out.steps = table[~is_step], table[is_step]
+    out.steps = _without_evaluation(_without_inner(out.steps))
     return out
 
 
