@@ -1,6 +1,8 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
+# Dozens of processes import what is written here: each would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # Many tests wait for processes that they started: more of them at once than there are cores.
