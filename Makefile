@@ -91,8 +91,8 @@ TIDY = xargs -r -P 2 -n 4 sh -c '$(BIN)/clang-tidy --quiet --extra-arg=-std=c++2
 	--extra-arg=-Inative/third_party/libdeflate --extra-arg=-DDFTRACER_VERSION=\"tidy\" \
 	--extra-arg=-isystem$(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') "$$@" --' tidy
 lint: $(VENV)/.installed
-	$(BIN)/ruff check src tests bench examples
-	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/ruff check src tests bench examples .ci
+	$(BIN)/ruff format --check src tests bench examples .ci
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	@echo $(CHANGED_CXX) | $(TIDY)
 	$(BIN)/mypy

@@ -1,5 +1,6 @@
-"""python .ci/packages.py EXTRA...: prints the packages of pyproject.toml's extras, so that they are installed without
-building pydftracer itself, while it is being compiled.
+"""Print the packages of extras: `python .ci/packages.py EXTRA...`.
+
+They are installed without pydftracer itself, which is being compiled meanwhile.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Programs are run in processes of their own, as users run them; tests read the trace they leave.
 
-Importing torch is most of what such a process does. So each one is a fork of a process that has imported it, and
-nothing else: the program itself imports dftracer, with its environment, and ends as every program does.
+Importing torch is most of what such a process does. So each one is a fork of a process that has imported it,
+and nothing else: the program itself imports dftracer, with its environment, and ends as every program does.
 """
 
 from __future__ import annotations
