@@ -65,7 +65,7 @@ from dftracer.analyze.stages import (
     STAGES,
     class_of,
 )
-from dftracer.format.files import part_of
+from dftracer.format.trace_names import part_of
 from dftracer.format.writer import MADE_BY, SLICE
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
