@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer.analyze.intervals import Floats
-from dftracer.format.files import NoTraces, Paths, find_rows
-from dftracer.load.files import here
+from dftracer.format.trace_names import NoTraces, Paths, find_rows
+from dftracer.load.find import here
 from dftracer.load.rows import STAGES, RowFile, read_row_file
 
 Matrix = npt.NDArray[np.float32]

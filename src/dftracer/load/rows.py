@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.format.files import NoTraces, Paths, find_rows, find_traces, is_rows_name, rows_of
+from dftracer.format.trace_names import NoTraces, Paths, find_rows, find_traces, is_rows_name, rows_of
 from dftracer.load._scan import pack_step_rows, step_row_columns, step_rows
 from dftracer.load.chunk import Ints, int64s
-from dftracer.load.files import here
+from dftracer.load.find import here
 
 if TYPE_CHECKING:
     import polars as pl
