@@ -143,6 +143,7 @@ class Analysis:
                 "caused_waiting_s": round(sum(r.peers.caused_s.values()), 6),
                 "caused_by_stage_s": r.peers.caused_s,
                 "collectives_matched": r.peers.exact,
+                "waiting_at_least": r.peers.at_least,
                 "clock_offset_us": r.peers.offset_us,
                 "clock_error_us": r.peers.error_us,
                 **rated[r.number],
