@@ -308,7 +308,7 @@ STEPS = {
 }
 OTHERS = ("no_module", "compiled_function")
 # What comes before anything shows that a program trains, or after its last step, is in no step.
-ONE_STRETCH = {"generator_loader", "queue_of_a_thread", "memory_map", "before_the_model", "rollouts"}
+ONE_STRETCH = {"generator_loader", "queue_of_a_thread", "memory_map", "before_the_model"}
 AFTER_THE_LAST = {"list_and_logging", "lbfgs", "inference_over_a_list"}
 Ran: TypeAlias = dict[str, tuple[dict[str, float], dict[str, list[Event]]]]
 
