@@ -346,11 +346,6 @@ def _seconds(events: list[Event]) -> float:
     return sum(e.dur for e in events) / 1e6
 
 
-def _waited(events: dict[str, list[Event]]) -> float:
-    """Seconds that the program waited for a CPU: it may lose it between our look at the clock and its own."""
-    return max((e.args.get("waited_us", 0) for e in events["cpu"]), default=0) / 1e6
-
-
 def _covered(block: Event, events: dict[str, list[Event]]) -> int:
     """us of a step that a stage covers; stages do not overlap, except the loader's parts inside a wait."""
     stages = ("forward", "backward", "step", "evaluate", "fetch.iter")
@@ -375,8 +370,7 @@ def test_stages_are_what_the_program_measured(name: str, ran: Ran) -> None:
         stage: 100 * (_seconds(events[stage]) - spent.get(stage, 0.0)) / spent["all"]
         for stage in ("forward", "backward", "evaluate")
     }
-    points = 1.0 + 100 * _waited(events) / spent["all"]
-    assert all(abs(off) <= points for off in share.values()), (share, points)
+    assert all(abs(off) <= 1.0 for off in share.values()), share
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -387,7 +381,7 @@ def test_own_code_is_what_no_stage_covers(name: str, ran: Ran) -> None:
     known = spent.get("own", 0.0)
     if name in ONE_STRETCH | AFTER_THE_LAST:
         known *= (stretches - 1) / stretches
-    assert abs(free - known) <= 0.03 * spent["all"] + _waited(events), (free, known, spent)
+    assert abs(free - known) <= 0.01 * spent["all"], (free, known, spent)
 
 
 @pytest.mark.parametrize("name", ["list_and_logging", "data_loader", "inference_over_a_list"])
