@@ -30,8 +30,9 @@ CALLS: dict[str, dict[str, tuple[AutoEvent, int, str]]] = {
         "load": (RESTART, 99, "checkpoint_id"),
     },
     "torch.distributed.checkpoint.state_dict": {
-        name: (GATHER, 99, "")
-        for name in ("get_state_dict", "get_model_state_dict", "get_optimizer_state_dict")
+        "get_state_dict": (GATHER, 99, ""),
+        "get_model_state_dict": (GATHER, 99, ""),
+        "get_optimizer_state_dict": (GATHER, 99, ""),
     },
     "safetensors.torch": {
         "save_file": (CAPTURE, 1, "filename"),
