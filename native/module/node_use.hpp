@@ -1,11 +1,11 @@
-// Use: one use of a node with its own arguments; its on/off state is fixed when it is created.
+// NodeUse: one use of a node with its own arguments; its on/off state is fixed when it is created.
 #pragma once
 
 #include "module/node.hpp"
 
 namespace dft::py {
 
-struct Use {
+struct NodeUse {
   PyObject_HEAD
   Node* node;
   Args args;
@@ -18,7 +18,7 @@ extern PyTypeObject g_use_type;
 PyObject* make_use(Node* node, PyObject* kwargs);
 bool init_uses(PyObject* module);
 
-// What a span object (Node or Use) means when it is entered now.
+// What a span object (Node or NodeUse) means when it is entered now.
 struct Span {
   Node* node;
   const Args* extra;  // null: only the node's own

@@ -254,6 +254,33 @@ PROGRAMS = {
             print(len(exported.graph.nodes))
         print(sorted({str(each.message)[:60] for each in caught}))
         """,
+    # What a program lets go of is gone at once, with its processes' pipes and its memory.
+    "what is no longer referenced": """
+        import weakref
+        import torch
+
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, i): return torch.full((4,), float(i))
+
+        def train(left_early, **options):
+            data, model = Data(), torch.nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+            loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, **options)
+            iterator = iter(loader)
+            things = [data, model, optimizer, loader, iterator, *iterator._workers, *iterator._index_queues]
+            for x in iterator:
+                loss = model(x).mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if left_early: break
+            return [weakref.ref(thing) for thing in (*things, x, loss)]
+
+        for left_early in (False, True):
+            for options in ({}, {"persistent_workers": True}):
+                print(left_early, options, [known() is None for known in train(left_early, **options)])
+        """,
 }
 
 
@@ -282,7 +309,18 @@ def both(tmp_path: Path, text: str) -> tuple[str, str, Path]:
     return outputs[0], outputs[1], tmp_path / "trace"
 
 
-@pytest.mark.parametrize("what", PROGRAMS)
+# The rest runs in `make test-all`.
+USUAL = (
+    "a data set that looks at its transform",
+    "a data set with many items at once",
+    "modes of the program",
+    "what is no longer referenced",
+)
+
+
+@pytest.mark.parametrize(
+    "what", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in PROGRAMS]
+)
 def test_the_program_is_the_same(what: str, tmp_path: Path) -> None:
     plain, traced, _ = both(tmp_path, PROGRAMS[what])
     assert traced == plain
@@ -419,6 +457,7 @@ def test_everything_observed_is_what_it_was(tmp_path: Path) -> None:
         assert facts[1] == facts[0] == facts[2], name
 
 
+@pytest.mark.thorough
 def test_pickles_cross_from_traced_to_untraced_and_back(tmp_path: Path) -> None:
     program = """
         import pickle, sys, torch
