@@ -54,6 +54,7 @@ _MARKS = {
 _COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
 _PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}
 _CUDA = (("graphlaunch", "graph"), ("synchronize", "blocked"), ("memcpy", "copied"))
+_FLAG_ARGUMENTS = {"copied": b'"bytes":', "transfer": b'"bytes":', "graph": b'"graph":'}
 _TABLES = (
     _MARKS.values(),
     (kind for _, kind in _COMPUTE),
@@ -375,8 +376,9 @@ class Digester:
                     flags = _flags(chunk, place)
                 elif automatic:
                     out.lineage[kind] = read_lineage(kind, chunk, place, times)
-            if kind in {"copied", "transfer"}:
-                flags = _argument(chunk, at if isinstance(rows, slice) else rows[at], b'"bytes":')
+            key = _FLAG_ARGUMENTS.get(kind)
+            if key:
+                flags = _argument(chunk, at if isinstance(rows, slice) else rows[at], key)
             if kind == "sample":
                 place = at if isinstance(rows, slice) else rows[at]
                 out.samples = samples_of_chunk(chunk, place, out.ts[at], out.dur[at])

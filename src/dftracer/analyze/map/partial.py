@@ -26,7 +26,7 @@ from dftracer.analyze.intervals import (
     union,
 )
 from dftracer.analyze.machine import CounterRow, Counters, join_counters
-from dftracer.analyze.map.account import Backlog, Spent, backlog_of_copies, spent
+from dftracer.analyze.map.account import Backlog, Spent, backlog_of_calls, spent
 from dftracer.analyze.map.digest import (
     IO_READ,
     Digest,
@@ -497,12 +497,10 @@ class _Analyzer:
 
     def _backlog(self, out: Partial) -> Backlog:
         """When the device was behind; without figures of the device, as far as calls that blocked tell."""
-        if out.devices is not None and out.devices.backlog.source:
+        if out.devices is not None and out.devices.backlog.tells_of(out.steps):
             return out.devices.backlog
-        copies = self.marks.of("copied", out.steps.tid)
-        if not copies.shape[1]:
-            return Backlog()
-        return backlog_of_copies(copies[1], copies[2], copies[-1], out.steps)
+        copies, launches = (self.marks.of(kind, out.steps.tid) for kind in ("copied", "graph"))
+        return backlog_of_calls(copies, launches, out.steps)
 
     def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints) -> Ints:
         """Per step, time before the backward pass in which nobody saw where the forward pass began.
