@@ -5,16 +5,45 @@
 #include <numeric>
 
 namespace dft {
+namespace {
 
-Segments timeline(const int64_t* ts, const int64_t* dur, const uint8_t* cls, size_t n, const uint8_t* rule,
-                  size_t stages, uint8_t none) {
-  std::vector<uint32_t> order(n);
-  std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+constexpr size_t kMoves = 64;  // per event: where more are needed, sorting is faster
+
+// The events by their start, of those that start together the longest first. They come in the order in which they ended,
+// so each is inserted near the end, before those that it encloses.
+std::vector<uint32_t> outer_first(const int64_t* ts, const int64_t* dur, size_t n) {
+  const auto before = [&](uint32_t a, uint32_t b) {
     if (ts[a] != ts[b]) return ts[a] < ts[b];
     if (dur[a] != dur[b]) return dur[a] > dur[b];
     return a > b;  // parents are written after their children
-  });
+  };
+  std::vector<uint32_t> order(n);
+  size_t moved = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const auto event = uint32_t(i);
+    size_t high = i, step = 1;
+    for (; high >= step && before(event, order[high - step]); step *= 2) high -= step;
+    const size_t low = high >= step ? high - step + 1 : 0;
+    const auto begin = order.begin();
+    const auto place = std::lower_bound(begin + ptrdiff_t(low), begin + ptrdiff_t(high), event,
+                                        [&](uint32_t a, uint32_t b) { return !before(b, a); });
+    std::copy_backward(place, begin + ptrdiff_t(i), begin + ptrdiff_t(i) + 1);
+    moved += i - size_t(place - begin);
+    *place = event;
+    if (moved / kMoves > n) {
+      std::iota(order.begin(), order.end(), 0u);
+      std::sort(order.begin(), order.end(), before);
+      break;
+    }
+  }
+  return order;
+}
+
+}  // namespace
+
+Segments timeline(const int64_t* ts, const int64_t* dur, const uint8_t* cls, size_t n, const uint8_t* rule,
+                  size_t stages, uint8_t none) {
+  const std::vector<uint32_t> order = outer_first(ts, dur, n);
   Segments out;
   const auto emit = [&](int64_t from, int64_t to, uint8_t stage) {
     if (to <= from) return;

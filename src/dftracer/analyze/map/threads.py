@@ -28,6 +28,7 @@ from dftracer.analyze.intervals import (
     total,
     union,
     union_of,
+    union_of_keys,
 )
 from dftracer.analyze.stages import COMPUTE, NONE, STAGE_INDEX, STAGES
 from dftracer.load.chunk import MISSING, Chunk, Ints
@@ -59,8 +60,7 @@ class Lane:
         return self.start[mine], self.end[mine]
 
     def busy(self) -> Intervals:
-        mine = self.stage != NONE
-        return union(self.start[mine], self.end[mine])
+        return union_of_keys(self.start, self.end, self.stage, np.arange(len(STAGES)) != NONE)
 
 
 @dataclass
@@ -153,9 +153,8 @@ def overlay(main: Lane, others: list[Lane], auto: bool = False) -> tuple[Ints, I
 
 
 def by_stage(lane: Lane) -> dict[str, int]:
-    length = lane.end - lane.start
-    sums = np.bincount(lane.stage, weights=length, minlength=len(STAGES)).astype(np.int64)
-    return {STAGES[i]: int(v) for i, v in enumerate(sums) if v and i != NONE}
+    sums = account(lane.start, lane.end, lane.stage, len(STAGES), lane.start[:1], lane.end[-1:]).sum(axis=0)
+    return {STAGES[i]: v for i, v in enumerate(sums.tolist()) if v and i != NONE}
 
 
 def profile(busy: Intervals) -> tuple[Ints, Ints]:
