@@ -1,12 +1,14 @@
 #include "format/timeline.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
 namespace dft {
 namespace {
 
+constexpr size_t kNear = 16;
 constexpr size_t kMoves = 64;  // per event: where more are needed, sorting is faster
 
 // The events by their start, of those that start together the longest first. They come in the order in which they ended,
@@ -21,15 +23,15 @@ std::vector<uint32_t> outer_first(const int64_t* ts, const int64_t* dur, size_t 
   size_t moved = 0;
   for (size_t i = 0; i < n; ++i) {
     const auto event = uint32_t(i);
-    size_t high = i, step = 1;
-    for (; high >= step && before(event, order[high - step]); step *= 2) high -= step;
-    const size_t low = high >= step ? high - step + 1 : 0;
-    const auto begin = order.begin();
-    const auto place = std::lower_bound(begin + ptrdiff_t(low), begin + ptrdiff_t(high), event,
-                                        [&](uint32_t a, uint32_t b) { return !before(b, a); });
-    std::copy_backward(place, begin + ptrdiff_t(i), begin + ptrdiff_t(i) + 1);
-    moved += i - size_t(place - begin);
-    *place = event;
+    size_t place = i;
+    while (place > 0 && i - place < kNear && before(event, order[place - 1])) --place;
+    if (i - place == kNear) {
+      const auto from = order.begin(), to = from + ptrdiff_t(place);
+      place = size_t(std::upper_bound(from, to, event, before) - from);
+    }
+    std::memmove(order.data() + place + 1, order.data() + place, (i - place) * sizeof event);
+    order[place] = event;
+    moved += i - place;
     if (moved / kMoves > n) {
       std::iota(order.begin(), order.end(), 0u);
       std::sort(order.begin(), order.end(), before);
@@ -45,6 +47,9 @@ Segments timeline(const int64_t* ts, const int64_t* dur, const uint8_t* cls, siz
                   size_t stages, uint8_t none) {
   const std::vector<uint32_t> order = outer_first(ts, dur, n);
   Segments out;
+  out.from.reserve(n);
+  out.to.reserve(n);
+  out.stage.reserve(n);
   const auto emit = [&](int64_t from, int64_t to, uint8_t stage) {
     if (to <= from) return;
     if (!out.to.empty() && out.to.back() == from && out.stage.back() == stage) {

@@ -24,6 +24,7 @@ from dftracer.analyze.intervals import (
     measure,
     total,
     union,
+    union_of,
     union_of_keys,
 )
 from dftracer.analyze.machine import CounterRow, Counters, join_counters
@@ -227,8 +228,7 @@ class _Analyzer:
         self.fhash: list[str] = []
         self.file_number: dict[str, int] = {}
         self.source: Source | None = None
-        self.pair_map: list[int] = []
-        self.file_map: list[int] = []
+        self.pair_map, self.file_map = _Renumbering(), _Renumbering()
         self.names = NameSums()
         self.files = Sums(["f", "kind", "bin"], ["n", "bytes", "us"], ("extent",))
         self.io_time = Sums(["t", "kind"], ["n", "bytes", "us"])
@@ -263,7 +263,7 @@ class _Analyzer:
         if d.ts.size == 0:
             return
         self._renumber(d.source)
-        pair, ts, dur = _mapped(self.pair_map, d.pair), d.ts, d.dur
+        pair, ts, dur = self.pair_map.of(d.pair), d.ts, d.dur
         classes, ai = np.array(self.classes, dtype=np.uint8), np.array(self.ai, dtype=np.uint8)
         span, ai_span, kept, others = keep_events(pair, d.tid, ts, dur, d.to_write, classes, ai, _SKIP)
         self.first, self.last = _wider(None if self.first is None else (self.first, self.last or 0), span)
@@ -282,15 +282,15 @@ class _Analyzer:
             self.files.add(self._renumbered(d.files))
             self.io_time.add(d.io_time)
             file, start, length = d.io_rows
-            self.io_rows.add(_mapped(self.file_map, file), start, length)
+            self.io_rows.add(self.file_map.of(file), start, length)
         self.left |= d.left
         self.training_facts |= d.training_facts
         self.marks.add(d.marks)
         self.auto = self.auto or d.auto
         self.devices.add(d.devices)
         if d.work is not None:
-            d.work[3] = _mapped(self.pair_map, d.work[3])
-            d.work[4] = _mapped(self.file_map, d.work[4])
+            d.work[3] = self.pair_map.of(d.work[3])
+            d.work[4] = self.file_map.of(d.work[4])
             self.work.add(d.work)
         self.samples.add(d.samples)
         self.checkpoints += d.checkpoints
@@ -302,7 +302,7 @@ class _Analyzer:
         """Calls without a place in time finer than their interval: they count, but are in no lane."""
         pair, dur, n, own = (summed.names[name].to_numpy() for name in ("pair", "dur", "n", "self"))
         for names in (self.names, self.names_aside):
-            names.add(_mapped(self.pair_map, pair), dur, own, n)
+            names.add(self.pair_map.of(pair), dur, own, n)
         if summed.files is not None and summed.io_time is not None:
             self.files.add(self._renumbered(summed.files))
             self.io_time.add(summed.io_time)
@@ -312,23 +312,23 @@ class _Analyzer:
     def _renumber(self, source: Source) -> None:
         """Maps the numbers of this source to those of the whole process; for the first they are the same."""
         if source is not self.source:
-            self.source, self.pair_map, self.file_map = source, [], []
-        for key in source.keys[len(self.pair_map) :]:
+            self.source, self.pair_map, self.file_map = source, _Renumbering(), _Renumbering()
+        for key in source.keys[len(self.pair_map.numbers) :]:
             number = self.key_number.setdefault(key, len(self.keys))
-            self.pair_map.append(number)
+            self.pair_map.add(number)
             if number == len(self.keys):
                 self.keys.append(key)
                 self.classes.append(class_of(*key))
                 self.ai.append(key[0].lower() in AI_CATEGORIES)
-        for text in source.files[len(self.file_map) :]:
+        for text in source.files[len(self.file_map.numbers) :]:
             number = self.file_number.setdefault(text, len(self.fhash))
-            self.file_map.append(number)
+            self.file_map.add(number)
             if number == len(self.fhash):
                 self.fhash.append(text)
 
     def _renumbered(self, frame: pl.DataFrame) -> pl.DataFrame:
         codes = frame["f"].to_numpy()
-        return frame.with_columns(pl.Series("f", _mapped(self.file_map, codes), dtype=pl.Int32))
+        return frame.with_columns(pl.Series("f", self.file_map.of(codes), dtype=pl.Int32))
 
     def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
         if self.first is None and self.summed_span is not None:
@@ -394,9 +394,7 @@ class _Analyzer:
         if "wait" in self.lineage:
             out.awaited = np.concatenate(self.lineage["wait"], axis=1)
         if lanes:
-            starts, ends = [lane.start for lane in lanes], [lane.end for lane in lanes]
-            out.covered_us = total(union(np.concatenate(starts), np.concatenate(ends)))
-            del starts, ends
+            out.covered_us = total(union_of(*(union(lane.start, lane.end) for lane in lanes)))
         for lane in lanes:
             name = self.process.threads.get(lane.tid, "")
             out.lanes.append(_lane_row(lane, name, items[:, items[0] == lane.tid]))
@@ -606,9 +604,17 @@ def _wider(known: tuple[int, int] | None, span: tuple[int, int]) -> tuple[int, i
     return span if known is None else (min(known[0], span[0]), max(known[1], span[1]))
 
 
-def _mapped(table: list[int], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Renumbered codes; -1 stays -1."""
-    if table == list(range(len(table))):
-        return codes
-    result: npt.NDArray[np.int32] = np.array([*table, -1], dtype=np.int32)[codes]
-    return result
+class _Renumbering:
+    """From the numbers of a source to those of a process."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self._same = True
+
+    def add(self, number: int) -> None:
+        self._same = self._same and number == len(self.numbers)
+        self.numbers.append(number)
+
+    def of(self, codes: Any) -> Any:
+        """The new numbers of some codes; -1 stays -1."""
+        return codes if self._same else np.array([*self.numbers, -1], dtype=np.int32)[codes]
