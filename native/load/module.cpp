@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "args_text.hpp"
 #include "buffer.hpp"
@@ -558,6 +561,16 @@ PyObject* py_arg_texts(PyObject*, PyObject* args) {
   return Py_BuildValue("NN", vector_buffer(std::move(out)), list);
 }
 
+// For a process that reads one trace after another: memory that was given back is taken again, instead of being
+// returned to the kernel and cleared by it every time.
+PyObject* py_keep_freed_memory(PyObject*, PyObject*) {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 128 << 20);
+#endif
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
     {"account", guarded<py_account>, METH_VARARGS,
      "account(start, end, key, keys, window_start, window_end) -> [window][key], windows in the order of their start"},
@@ -572,6 +585,8 @@ PyMethodDef functions[] = {
     {"keep_events", guarded<py_keep_events>, METH_VARARGS,
      "keep_events(pair, tid, ts, dur, flagged, class_of_pair, marked, skip) -> (first, last), (first, last) of marked pairs, "
      "(tid, ts, dur, code) of those kept, (pair, dur) of the others"},
+    {"keep_freed_memory", py_keep_freed_memory, METH_NOARGS,
+     "keep_freed_memory(): of this process, for later use by it; for programs of our own"},
     {"nest", guarded<py_nest>, METH_VARARGS, "nest(tid, ts, dur) -> (parent row, self time) by time alone"},
     {"pack_intervals", guarded<py_pack_intervals>, METH_VARARGS, "pack_intervals(start, end) -> bytes"},
     {"pieces", guarded<py_pieces>, METH_VARARGS,

@@ -245,11 +245,12 @@ def analyze(
         sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
         for i, unit in enumerate(units):
             tick = None if progress is None else _from(progress, sum(sizes[:i]), sum(sizes))
-            for partial, lanes in analyze_files(
-                unit, trace.filter, trace.threads, trace.chunk_text, tick, files
-            ):
+            results = analyze_files(unit, trace.filter, trace.threads, trace.chunk_text, tick, files)
+            while results:
+                partial, lanes = results.pop(0)
                 store.put(id(partial), lanes)
                 partials.append(partial)
+                del lanes  # as large as the trace: the next process is not to find it in memory
             if progress is not None:
                 progress(sum(sizes[: i + 1]), sum(sizes))
         for process in alone:

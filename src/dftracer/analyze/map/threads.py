@@ -8,6 +8,7 @@ items of a batch are those of that thread since the previous collation.
 
 from __future__ import annotations
 
+import mmap
 import pickle
 import re
 import tempfile
@@ -241,10 +242,6 @@ class PackedLanes:
         file = self.rest.io_file.astype(np.int32, copy=False)
         return replace(self.rest, lanes=whole, io=self.io.unpack(), io_file=file, io_ts=ts, io_dur=end - ts)
 
-    @property
-    def nbytes(self) -> int:
-        return self.rest.nbytes + sum(len(each.packed) for each in (*self.lanes, self.io, self.io_rows))
-
 
 class LaneStore:
     """The lanes of every process: in memory while they are small, the rest in an unnamed file."""
@@ -252,7 +249,7 @@ class LaneStore:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
-        self._places: dict[int, PackedLanes | int] = {}  # the lanes, or where they begin in the file
+        self._places: dict[int, mmap.mmap | int] = {}  # the lanes, or where they begin in the file
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> LaneStore:
@@ -263,28 +260,32 @@ class LaneStore:
             self._file.close()
 
     def put(self, key: int, lanes: Lanes) -> None:
-        packed = PackedLanes.of(lanes)
-        if self._held + packed.nbytes <= self._limit:
-            self._held += packed.nbytes
-            self._places[key] = packed
+        packed = pickle.dumps(PackedLanes.of(lanes), protocol=5)
+        if self._held + len(packed) <= self._limit:
+            self._held += len(packed)
+            # Not from the heap, where it would lie between pieces of memory that the next process needs.
+            self._places[key] = place = mmap.mmap(-1, len(packed))
+            place[:] = packed
             return
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="dftracer-")  # noqa: SIM115 - lives as long as self
         self._file.seek(0, 2)
         self._places[key] = self._file.tell()
-        pickle.dump(packed, self._file, protocol=5)
+        self._file.write(packed)
 
     def take(self, key: int) -> Lanes:
         """The lanes stored under `key`, which are removed from the store."""
         place = self._places.pop(key)
+        packed: PackedLanes
         if isinstance(place, int):
             assert self._file is not None
             self._file.seek(place)
-            place = pickle.load(self._file)
-            assert isinstance(place, PackedLanes)
+            packed = pickle.load(self._file)
         else:
-            self._held -= place.nbytes
-        return place.unpack()
+            self._held -= len(place)
+            packed = pickle.loads(place)
+            place.close()
+        return packed.unpack()
 
 
 def read_lineage(kind: str, chunk: Chunk, rows: Ints, times: tuple[Ints, Ints, Ints]) -> Ints:
