@@ -19,7 +19,7 @@ from dftracer.analyze.intervals import (
     union_of_keys,
 )
 from dftracer.load._scan import DurationSums, pack_intervals, timeline, unpack_intervals
-from dftracer.load.chunk import int64s
+from dftracer.load.chunk import int32s, int64s, uint32s
 
 SPAN = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda s: (s[0], s[0] + s[1]))
 SPANS = st.lists(SPAN, max_size=40)
@@ -96,9 +96,7 @@ def test_sums_by_kind_and_duration(rows: list[tuple[int, int, int]]) -> None:
     for half in (slice(None, len(rows) // 2), slice(len(rows) // 2, None)):
         sums.add(pair[half].astype(np.int32), dur[half], own[half])
     pairs, durs, n, total = sums.columns()
-    found = zip(
-        np.frombuffer(pairs, np.int32), int64s(durs), np.frombuffer(n, np.uint32), int64s(total), strict=True
-    )
+    found = zip(int32s(pairs), int64s(durs), uint32s(n), int64s(total), strict=True)
     expected: dict[tuple[int, int], list[int]] = {}
     for p, d, s in rows:
         entry = expected.setdefault((p, d), [0, 0])

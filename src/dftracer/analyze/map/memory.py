@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from dftracer.load._scan import DurationSums
-from dftracer.load.chunk import Ints, int64s
+from dftracer.load.chunk import Ints, int32s, int64s, uint32s
 
 _MOST = 1 << 21  # rows before the first check
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -120,9 +120,9 @@ class NameSums:
         pair, dur, n, own = self._sums.columns()
         return pl.DataFrame(
             {
-                "pair": np.frombuffer(pair, np.int32),
+                "pair": int32s(pair),
                 "dur": int64s(dur),
-                "n": np.frombuffer(n, np.uint32),
+                "n": uint32s(n),
                 "self": int64s(own),
             }
         )

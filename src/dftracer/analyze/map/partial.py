@@ -69,7 +69,7 @@ from dftracer.analyze.stages import (
 from dftracer.format.files import part_of
 from dftracer.format.writer import MADE_BY, SLICE
 from dftracer.load._scan import SelfTime, keep_events, nest, timeline
-from dftracer.load.chunk import Ints, int64s, uint8s
+from dftracer.load.chunk import Ints, int32s, int64s, uint8s
 from dftracer.load.process import ProcessInfo
 from dftracer.load.rows import FORWARD_UNSEEN
 from dftracer.load.trace import Filter, scan_file
@@ -272,12 +272,12 @@ class _Analyzer:
         if d.ids is not None:
             self.names.add(pair, dur, int64s(self.self_time.update(*d.ids, dur)))
             self.has_ids = True
-            aside, lengths = np.frombuffer(others[0], np.int32), int64s(others[1])
+            aside, lengths = int32s(others[0]), int64s(others[1])
             self.names_aside.add(aside, lengths, lengths)
         else:
             self.by_time.add(d.tid, ts, dur, pair)
         *times, code = kept
-        self.kept.add(*map(int64s, times), np.frombuffer(code, np.int32))
+        self.kept.add(*map(int64s, times), int32s(code))
         if d.files is not None and d.io_time is not None and d.io_rows is not None:
             self.files.add(self._renumbered(d.files))
             self.io_time.add(d.io_time)
