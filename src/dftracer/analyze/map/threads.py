@@ -218,7 +218,7 @@ class PackedLanes:
         none = EMPTY[0]
         file = lanes.io_file
         if file.size and file.max() < np.iinfo(np.int16).max:
-            file = file.astype(np.int16)  # type: ignore[assignment]
+            file = file.astype(np.int16)
         return cls(
             replace(
                 lanes,
