@@ -109,9 +109,8 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   bool gradients = gradients_on(), evaluating = in_evaluation_mode(self);
   {
     Section section(reinterpret_cast<PyObject*>(here));
-    recording([&] {
-      outermost = here->rule->model_begins(start, gradients, reinterpret_cast<uintptr_t>(self), evaluating);
-    });
+    recording(
+        [&] { outermost = here->rule->model_begins(start, gradients, reinterpret_cast<uintptr_t>(self), evaluating); });
   }
   if (outermost) {
     tell_steps(here);
