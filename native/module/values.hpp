@@ -40,9 +40,16 @@ class Args {
   bool empty() const { return count_ == 0; }
   size_t size() const { return count_; }
   std::string_view text() const { return text_; }
-  std::string_view key(size_t i) const { return view(i).substr(1, piece(i).key_size); }
-  std::string_view value(size_t i) const { return view(i).substr(1 + piece(i).key_size); }
-  bool has(std::string_view key) const;
+  std::string_view key(size_t i) const { return {text_.data() + piece(i).start + 1, piece(i).key_size}; }
+  std::string_view value(size_t i) const {
+    const Piece& p = piece(i);
+    return {text_.data() + p.start + 1 + p.key_size, p.size - 1 - p.key_size};
+  }
+  bool has(std::string_view key) const {
+    for (size_t i = 0; i < count_; ++i)
+      if (this->key(i) == key) return true;
+    return false;
+  }
 
  private:
   struct Piece {
@@ -51,11 +58,11 @@ class Args {
   static constexpr size_t kInline = 4;
   const Piece& piece(size_t i) const { return i < kInline ? inline_[i] : more_[i - kInline]; }
   Piece& piece(size_t i) { return i < kInline ? inline_[i] : more_[i - kInline]; }
-  std::string_view view(size_t i) const { return std::string_view(text_).substr(piece(i).start, piece(i).size); }
   void remove(std::string_view key);
-  void begin(std::string_view key);
+  // `known`: the key already has its comma before it.
+  void begin(std::string_view key, bool known);
   template <typename Append>
-  void add(std::string_view key, Append append);
+  void add(std::string_view key, bool known, Append append);
 
   std::string text_;
   std::array<Piece, kInline> inline_;
