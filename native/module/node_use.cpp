@@ -262,14 +262,35 @@ PyObject* get_given(PyObject* self, void*) {
   return new_ref(given ? given : Py_None);
 }
 
+// Uses of a `with` live for one block: as with the bound methods above, a few are kept.
+Use* g_used[kStock];
+int g_kept = 0;
+
+Use* new_use() {
+  Use* u;
+  if (!kFreeThreaded && g_kept) {
+    u = g_used[--g_kept];
+    PyObject_Init(reinterpret_cast<PyObject*>(u), &g_use_type);
+  } else {
+    u = PyObject_New(Use, &g_use_type);
+    if (u) new (&u->args) Args;
+  }
+  return u;
+}
+
 PyObject* use_repr(PyObject* self) { return PyUnicode_FromFormat("<use of %R>", node_object(self)); }
 
 void use_dealloc(PyObject* self) {
   auto* u = reinterpret_cast<Use*>(self);
   Py_XDECREF(reinterpret_cast<PyObject*>(u->node));
   Py_XDECREF(u->given);
-  u->args.~Args();
-  PyObject_Free(self);
+  if (!kFreeThreaded && g_kept < kStock && u->args.is_small()) {
+    u->args.clear();
+    g_used[g_kept++] = u;
+  } else {
+    u->args.~Args();
+    PyObject_Free(self);
+  }
 }
 
 PyMethodDef g_use_methods[] = {
@@ -314,11 +335,10 @@ bool keep_given(Use* u, const Keywords& given) {
 }  // namespace
 
 PyObject* make_use(Node* node, const Keywords& given) {
-  Use* u = PyObject_New(Use, &g_use_type);
+  Use* u = new_use();
   if (!u) return nullptr;
   Ref owned(reinterpret_cast<PyObject*>(u));
   u->node = reinterpret_cast<Node*>(new_ref(reinterpret_cast<PyObject*>(node)));
-  new (&u->args) Args;
   u->given = nullptr;
   int enable = -1;
   if (!parse_options(given, &u->args, &enable)) return nullptr;

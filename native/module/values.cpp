@@ -199,11 +199,15 @@ void forgive() {
     PyErr_Clear();
   } else {
     PyErr_Fetch(&t_kept.type, &t_kept.value, &t_kept.trace);
+    g_kept_errors.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
-bool raise_kept() {
-  if (DFT_LIKELY(!t_kept.type)) return false;
+std::atomic<uint32_t> g_kept_errors{0};
+
+bool raise_own_kept() {
+  if (!t_kept.type) return false;
+  g_kept_errors.fetch_sub(1, std::memory_order_relaxed);
   PyErr_Restore(t_kept.type, t_kept.value, t_kept.trace);
   t_kept = {nullptr, nullptr, nullptr};
   return true;
@@ -341,6 +345,21 @@ void Args::add(std::string_view key, bool known, Append append) {
   last.size = uint32_t(text_.size()) - last.start;
 }
 
+// The most frequent pair, in one go; false if it is not that.
+bool Args::add_number(std::string_view known, PyObject* value) {
+  char text[128];
+  int overflow = 0;
+  if (!PyLong_CheckExact(value) || count_ >= kInline || known.size() > 96) return false;
+  long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+  if (overflow) return false;
+  copy_text(text, known);
+  auto size = uint32_t(put_int(text + known.size(), number) - text);
+  auto start = uint32_t(text_.size());
+  text_.append(text, size);
+  inline_[count_++] = {start, size, uint32_t(known.size()) - 1};
+  return true;
+}
+
 void Args::set(std::string_view key, PyObject* value) {
   remove(key);
   add(key, false, [&] { append_value(text_, value); });
@@ -373,7 +392,7 @@ void Args::set_all(PyObject* mapping) {
     }
     if (const std::string* known = known_key(key); known && runs_no_code(item)) {
       if (!distinct) remove(std::string_view(*known).substr(1));
-      add(*known, true, [&] { append_value(text_, item); });
+      if (!add_number(*known, item)) add(*known, true, [&] { append_value(text_, item); });
       continue;
     }
     Ref keep_key(new_ref(key)), keep_item(new_ref(item));  // a __str__ may change the dict
