@@ -119,13 +119,13 @@ __attribute__((noinline, cold)) void record_device_call(DeviceSymbol symbol, Lim
     return;
   }
   if (t->busy.load(std::memory_order_relaxed)) {
-    count_signal_drop();
+    g_session_calls.count_signal_drop();
     errno = saved;
     return;
   }
   char text[256];
   char* last = put_facts(text, kDeviceCalls[symbol], facts, ret);
-  if (DFT_UNLIKELY(t->head >= t->ease_from)) ease_off(t);
+  if (DFT_UNLIKELY(t->head >= t->ease_from)) g_session_calls.ease_off(t);
   Frame f = unopened_frame(t);
   f.start = start;
   emit_span(t, g_names[symbol], f, end, {text, size_t(last - text)});

@@ -13,28 +13,28 @@
 
 #include "intercept/intercept.hpp"
 #include "intercept/patcher.hpp"
-#include "record/session_calls.hpp"
+#include "intercept/session_calls.hpp"
 
 namespace dft {
 namespace {
 
-// A vfork child runs in its parent's memory: in_session_process() tells them apart by pid.
+// A vfork child runs in its parent's memory: in_process() tells them apart by pid.
 [[noreturn]] void hooked_exit(int status) {
-  if (in_session_process()) {
-    note_exit_status(status);
-    finish_session();
+  if (g_session_calls.in_process()) {
+    g_session_calls.note_exit_status(status);
+    g_session_calls.finish();
   }
   _exit(status);
 }
 
 template <typename Call>
 int exec_after_flush(const char* path, Call call) {
-  if (!in_session_process()) return call();
+  if (!g_session_calls.in_process()) return call();
   record_exec(path, 0);
-  before_exec();
+  g_session_calls.before_exec();
   int rc = call();
   int error = errno;
-  after_failed_exec();
+  g_session_calls.after_failed_exec();
   record_exec(path, error);
   errno = error;
   return rc;
@@ -97,23 +97,23 @@ bool sets_filter(long operation) {
 }
 
 int hooked_prctl(int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d) {
-  if (option == PR_SET_SECCOMP && in_session_process()) finish_session();
+  if (option == PR_SET_SECCOMP && g_session_calls.in_process()) g_session_calls.finish();
   return prctl(option, a, b, c, d);
 }
 
 long hooked_syscall(long number, long a, long b, long c, long d, long e, long f) {
-  if (number == SYS_seccomp && sets_filter(a) && in_session_process()) finish_session();
+  if (number == SYS_seccomp && sets_filter(a) && g_session_calls.in_process()) g_session_calls.finish();
   return syscall(number, a, b, c, d, e, f);
 }
 
 // A process with a second thread gets no user namespace of its own.
 int hooked_unshare(int flags) {
-  if (flags & CLONE_NEWUSER) rest_writer();
+  if (flags & CLONE_NEWUSER) g_session_calls.rest_writer();
   return unshare(flags);
 }
 
 int hooked_setns(int fd, int type) {
-  if (type == 0 || (type & CLONE_NEWUSER)) rest_writer();
+  if (type == 0 || (type & CLONE_NEWUSER)) g_session_calls.rest_writer();
   return setns(fd, type);
 }
 

@@ -297,10 +297,10 @@ void write_record(uint32_t name, uint64_t start, uint64_t end, std::string_view 
   ThreadState* t = io_active() ? io_thread() : nullptr;
   if (!t) return;
   if (t->busy.load(std::memory_order_relaxed)) {
-    count_signal_drop();
+    g_session_calls.count_signal_drop();
     return;
   }
-  if (DFT_UNLIKELY(t->head >= t->ease_from)) ease_off(t);
+  if (DFT_UNLIKELY(t->head >= t->ease_from)) g_session_calls.ease_off(t);
   Frame f = unopened_frame(t);
   f.start = start;
   emit_span(t, name, f, end, args);

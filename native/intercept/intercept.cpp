@@ -11,12 +11,14 @@
 #include "intercept/files.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/io_record.hpp"
+#include "intercept/session_calls.hpp"
 #include "record/settings.hpp"
 #include "record/warn_once.hpp"
 
 namespace dft {
 
 void* g_real[kSymbols] = {};
+SessionCalls g_session_calls;
 
 namespace {
 

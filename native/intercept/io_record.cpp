@@ -8,7 +8,7 @@
 #include <unwind.h>
 
 #include "format/md5.hpp"
-#include "record/session_calls.hpp"
+#include "intercept/session_calls.hpp"
 
 namespace dft {
 
@@ -68,8 +68,8 @@ void hide_io(bool hidden) { tls_io_off += hidden ? 1u : -1u; }
 
 ThreadState* attach_for_io() {
   // The first record of a process opens files and starts a thread, which a handler must not do.
-  if (!session_recording() && in_a_handler()) {
-    count_signal_drop_before_begin();
+  if (!g_session_calls.recording() && in_a_handler()) {
+    g_session_calls.count_signal_drop_before_begin();
     return nullptr;
   }
   return attach_thread(true);
@@ -77,8 +77,9 @@ ThreadState* attach_for_io() {
 
 void count_hidden_call(int fd) {
   // After vfork it may be the child's.
-  if (tls_io_off % kLocked || g_generation.load(std::memory_order_relaxed) == 0 || !in_session_process()) return;
-  if (file_of(fd)) count_signal_drop();
+  if (tls_io_off % kLocked || g_generation.load(std::memory_order_relaxed) == 0 || !g_session_calls.in_process())
+    return;
+  if (file_of(fd)) g_session_calls.count_signal_drop();
 }
 
 void announce(ThreadState* t, uint64_t hash, std::string_view path) {

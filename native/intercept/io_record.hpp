@@ -6,8 +6,8 @@
 
 #include "format/io_calls.hpp"
 #include "intercept/files.hpp"
+#include "intercept/session_calls.hpp"
 #include "record/engine.hpp"
-#include "record/session_calls.hpp"
 
 namespace dft {
 
@@ -58,10 +58,10 @@ inline void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, ui
                     int error, const Values& values) {
   if (DFT_UNLIKELY(t->busy.load(std::memory_order_relaxed))) {
     // A signal handler's call during the recording of another: the ring is in the middle of a record.
-    count_signal_drop();
+    g_session_calls.count_signal_drop();
     return;
   }
-  if (DFT_UNLIKELY(t->head >= t->ease_from)) ease_off(t);
+  if (DFT_UNLIKELY(t->head >= t->ease_from)) g_session_calls.ease_off(t);
   Writing writing(t);
   if (!writing.live()) return;
   uint32_t size = uint32_t(sizeof(Record) + sizeof(IoPayload) + values.n * 8);

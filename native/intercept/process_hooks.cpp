@@ -12,7 +12,7 @@ namespace dft {
 namespace {
 
 // A trace is not begun for a process event alone: a shell would leave one for every command.
-bool recording() { return session_recording() && io_active(); }
+bool recording() { return g_session_calls.recording() && io_active(); }
 
 }  // namespace
 

@@ -16,7 +16,7 @@ __attribute__((noinline)) void enter_otherwise(Node* n) {
 }
 
 PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
-  Node* n = reinterpret_cast<Bound*>(self)->node;
+  Node* n = reinterpret_cast<NodeMethod*>(self)->node;
   boundary(n->phase, true);
   const PyThreadState* python = PyThreadState_Get();
   ThreadState* t = tls_thread;
@@ -41,7 +41,7 @@ __attribute__((noinline)) void exit_otherwise(Node* n, uint64_t end, PyObject* e
 
 PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
   uint64_t end = ticks();
-  Node* n = reinterpret_cast<Bound*>(self)->node;
+  Node* n = reinterpret_cast<NodeMethod*>(self)->node;
   PyObject* exception_type = PyVectorcall_NARGS(nargsf) ? args[0] : Py_None;
   const PyThreadState* python = PyThreadState_Get();
   const void* owner = running_frame(python);
@@ -59,7 +59,7 @@ PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObje
 
 // Nodes created while tracing was off stay that cheap until it is switched on.
 PyObject* off_enter_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
-  auto* b = reinterpret_cast<Bound*>(self);
+  auto* b = reinterpret_cast<NodeMethod*>(self);
   if (DFT_LIKELY(!g_tracing)) return new_ref(reinterpret_cast<PyObject*>(b->node));
   b->call = enter_call;
   return enter_call(self, args, nargsf, names);
@@ -67,34 +67,34 @@ PyObject* off_enter_call(PyObject* self, PyObject* const* args, size_t nargsf, P
 
 PyObject* off_exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   if (DFT_LIKELY(!g_tracing)) Py_RETURN_NONE;
-  reinterpret_cast<Bound*>(self)->call = exit_call;
+  reinterpret_cast<NodeMethod*>(self)->call = exit_call;
   return exit_call(self, args, nargsf, names);
 }
 
-int bound_traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(reinterpret_cast<PyObject*>(reinterpret_cast<Bound*>(self)->node));
+int node_method_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(reinterpret_cast<PyObject*>(reinterpret_cast<NodeMethod*>(self)->node));
   return 0;
 }
 
-int bound_clear(PyObject* self) {
+int node_method_clear(PyObject* self) {
   // A call after this finds no node; only the collector gets here, when nobody can call any more.
-  auto* b = reinterpret_cast<Bound*>(self);
+  auto* b = reinterpret_cast<NodeMethod*>(self);
   Node* n = b->node;
   b->node = nullptr;
   Py_XDECREF(reinterpret_cast<PyObject*>(n));
   return 0;
 }
 
-void bound_dealloc(PyObject* self) {
+void node_method_dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
-  bound_clear(self);
+  node_method_clear(self);
   PyObject_GC_Del(self);
 }
 
-PyTypeObject g_bound_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._Bound", sizeof(Bound)};
+PyTypeObject g_node_method_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._NodeMethod", sizeof(NodeMethod)};
 
-Bound* make_bound(Node* n, vectorcallfunc call) {
-  Bound* b = PyObject_GC_New(Bound, &g_bound_type);
+NodeMethod* make_node_method(Node* n, vectorcallfunc call) {
+  NodeMethod* b = PyObject_GC_New(NodeMethod, &g_node_method_type);
   if (!b) return nullptr;
   b->call = call;
   b->node = n;
@@ -104,33 +104,35 @@ Bound* make_bound(Node* n, vectorcallfunc call) {
 }
 
 // The descriptor behind Node.__enter__ and Node.__exit__.
-struct Prebound {
+struct NodeMethodDescriptor {
   PyObject_HEAD
   bool is_enter;
 };
 
-PyObject* prebound_get(PyObject* self, PyObject* object, PyObject*) {
+PyObject* node_descriptor_get(PyObject* self, PyObject* object, PyObject*) {
   if (!object || object == Py_None) return new_ref(self);
   auto* n = reinterpret_cast<Node*>(object);
-  return new_ref(reinterpret_cast<PyObject*>(reinterpret_cast<Prebound*>(self)->is_enter ? n->enter : n->exit));
+  return new_ref(
+      reinterpret_cast<PyObject*>(reinterpret_cast<NodeMethodDescriptor*>(self)->is_enter ? n->enter : n->exit));
 }
 
 // Node.__enter__(node), as contextlib.ExitStack calls it: through the type.
-PyObject* prebound_call(PyObject* self, PyObject* args, PyObject*) {
+PyObject* node_descriptor_call(PyObject* self, PyObject* args, PyObject*) {
   if (PyTuple_GET_SIZE(args) < 1 || !PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), &g_node_type)) {
     PyErr_SetString(PyExc_TypeError, "expected a Node");
     return nullptr;
   }
   auto* n = reinterpret_cast<Node*>(PyTuple_GET_ITEM(args, 0));
-  auto* b = reinterpret_cast<Prebound*>(self)->is_enter ? n->enter : n->exit;
+  auto* b = reinterpret_cast<NodeMethodDescriptor*>(self)->is_enter ? n->enter : n->exit;
   Ref rest(PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args)));
   return rest ? PyObject_Call(reinterpret_cast<PyObject*>(b), rest.get(), nullptr) : nullptr;
 }
 
-PyTypeObject g_prebound_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._Prebound", sizeof(Prebound)};
+PyTypeObject g_node_descriptor_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._NodeMethodDescriptor",
+                                       sizeof(NodeMethodDescriptor)};
 
-PyObject* make_prebound(bool is_enter) {
-  Prebound* p = PyObject_New(Prebound, &g_prebound_type);
+PyObject* make_node_descriptor(bool is_enter) {
+  NodeMethodDescriptor* p = PyObject_New(NodeMethodDescriptor, &g_node_descriptor_type);
   if (!p) return nullptr;
   p->is_enter = is_enter;
   free_never(reinterpret_cast<PyObject*>(p));
@@ -139,8 +141,8 @@ PyObject* make_prebound(bool is_enter) {
 
 }  // namespace
 
-Bound* make_enter(Node* n) { return make_bound(n, g_tracing ? enter_call : off_enter_call); }
-Bound* make_exit(Node* n) { return make_bound(n, g_tracing ? exit_call : off_exit_call); }
+NodeMethod* make_enter(Node* n) { return make_node_method(n, g_tracing ? enter_call : off_enter_call); }
+NodeMethod* make_exit(Node* n) { return make_node_method(n, g_tracing ? exit_call : off_exit_call); }
 
 std::string error_fragment(PyObject* exception_type) {
   std::string out;
@@ -159,17 +161,17 @@ std::string error_fragment(PyObject* exception_type) {
 }
 
 bool add_enter_and_exit(PyObject* type_dict) {
-  g_bound_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
-  g_bound_type.tp_vectorcall_offset = offsetof(Bound, call);
-  g_bound_type.tp_call = PyVectorcall_Call;
-  g_bound_type.tp_traverse = bound_traverse;
-  g_bound_type.tp_clear = bound_clear;
-  g_bound_type.tp_dealloc = bound_dealloc;
-  g_prebound_type.tp_flags = Py_TPFLAGS_DEFAULT;
-  g_prebound_type.tp_descr_get = prebound_get;
-  g_prebound_type.tp_call = prebound_call;
-  if (PyType_Ready(&g_bound_type) < 0 || PyType_Ready(&g_prebound_type) < 0) return false;
-  Ref enter(make_prebound(true)), exit(make_prebound(false));
+  g_node_method_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  g_node_method_type.tp_vectorcall_offset = offsetof(NodeMethod, call);
+  g_node_method_type.tp_call = PyVectorcall_Call;
+  g_node_method_type.tp_traverse = node_method_traverse;
+  g_node_method_type.tp_clear = node_method_clear;
+  g_node_method_type.tp_dealloc = node_method_dealloc;
+  g_node_descriptor_type.tp_flags = Py_TPFLAGS_DEFAULT;
+  g_node_descriptor_type.tp_descr_get = node_descriptor_get;
+  g_node_descriptor_type.tp_call = node_descriptor_call;
+  if (PyType_Ready(&g_node_method_type) < 0 || PyType_Ready(&g_node_descriptor_type) < 0) return false;
+  Ref enter(make_node_descriptor(true)), exit(make_node_descriptor(false));
   return enter && exit && PyDict_SetItemString(type_dict, "__enter__", enter.get()) == 0 &&
          PyDict_SetItemString(type_dict, "__exit__", exit.get()) == 0;
 }

@@ -5,8 +5,8 @@
 
 namespace dft::py {
 
-Bound* make_enter(Node* n);
-Bound* make_exit(Node* n);
+NodeMethod* make_enter(Node* n);
+NodeMethod* make_exit(Node* n);
 // Puts both into the dictionary of the type Node.
 bool add_enter_and_exit(PyObject* type_dict);
 

@@ -174,8 +174,8 @@ bool node_of(const void* key, Node* out) {
   const void* at = key;
   if (!memory.copy(&head, at, sizeof head)) return false;
   if (Py_TYPE(&head) == &g_use_type) {
-    Use use;
-    return memory.copy(static_cast<void*>(&use), at, offsetof(Use, args)) &&
+    NodeUse use;
+    return memory.copy(static_cast<void*>(&use), at, offsetof(NodeUse, args)) &&
            memory.copy(static_cast<void*>(out), use.node, sizeof(Node)) && Py_TYPE(out) == &g_node_type;
   }
   if (Py_TYPE(&head) != &g_node_type && !memory.copy(&at, key, sizeof at)) return false;

@@ -11,7 +11,7 @@ struct Loop {
   PyObject* iterator;
   Node* wait;  // null: not wanted
   Node* body;
-  Use* use;                               // with its own arguments; null: none
+  NodeUse* use;                           // with its own arguments; null: none
   const Relaxed<bool>*wait_on, *body_on;  // a loop of a use follows the switch of the use
   std::string* count_key;                 // ,"count":
   Frame wait_frame;
@@ -255,7 +255,7 @@ Loop* make_loop(PyObject* iterator, PyObject* wait, PyObject* body, PyObject* us
   l->iterator = iterator ? new_ref(iterator) : nullptr;
   l->wait = node_or_null(wait);
   l->body = node_or_null(body);
-  l->use = use && Py_TYPE(use) == &g_use_type ? reinterpret_cast<Use*>(new_ref(use)) : nullptr;
+  l->use = use && Py_TYPE(use) == &g_use_type ? reinterpret_cast<NodeUse*>(new_ref(use)) : nullptr;
   static const Relaxed<bool> never = false;
   l->wait_on = !l->wait ? &never : l->use ? &l->use->on : &l->wait->on;
   l->body_on = !l->body ? &never : l->use ? &l->use->on : &l->body->on;

@@ -30,14 +30,14 @@ std::atomic<uint64_t> g_numbers{0};
 constexpr uint64_t kImmortals = 1024;
 
 // The use whose start() opened the frame, if it was one.
-Use* take_started(Node* n, const Frame& f) {
+NodeUse* take_started(Node* n, const Frame& f) {
   if (!(f.flags & kStarted) || f.flags & kMuted) return nullptr;
   Section section(reinterpret_cast<PyObject*>(n));
   if (!n->started) return nullptr;
   auto& all = n->started->all;
   for (auto it = all.begin(); it != all.end(); ++it) {
     if (it->first != f.id) continue;
-    Use* use = it->second;
+    NodeUse* use = it->second;
     all.erase(it);
     return use;
   }
@@ -54,7 +54,7 @@ bool close_span(Node* n, uint32_t must_flags) {
   if (f.flags & kMuted) return true;
   {
     Section section(use ? use.get() : reinterpret_cast<PyObject*>(n));
-    emit_merged(t, n, f, end, use ? &reinterpret_cast<Use*>(use.get())->args : nullptr, {});
+    emit_merged(t, n, f, end, use ? &reinterpret_cast<NodeUse*>(use.get())->args : nullptr, {});
   }
   boundary(n->phase, false);
   return true;
@@ -175,7 +175,7 @@ void leave_parent(Node* n) {
 int node_clear(PyObject* self) {
   auto* n = reinterpret_cast<Node*>(self);
   leave_parent(n);
-  Bound *enter = n->enter, *exit = n->exit;
+  NodeMethod *enter = n->enter, *exit = n->exit;
   n->enter = n->exit = nullptr;
   Py_XDECREF(reinterpret_cast<PyObject*>(enter));
   Py_XDECREF(reinterpret_cast<PyObject*>(exit));
@@ -403,7 +403,7 @@ PyGetSetDef g_node_getset[] = {{"enabled", get_enabled, nullptr, nullptr, nullpt
 
 PyTypeObject g_node_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.Node", sizeof(Node)};
 
-void start_span(Node* n, Use* use, bool on) {
+void start_span(Node* n, NodeUse* use, bool on) {
   if (!g_tracing || !(on || recording_thread())) return;
   boundary(n->phase, true);
   ThreadState* t = thread_in_context();

@@ -17,7 +17,7 @@ namespace dft::py {
 struct Node;
 
 // `node.__enter__` / `node.__exit__`, made once per node: a `with` then allocates nothing.
-struct Bound {
+struct NodeMethod {
   PyObject_HEAD
   vectorcallfunc call;
   Node* node;
@@ -34,11 +34,11 @@ struct NodeArgs {
   uint64_t version = 0;
 };
 
-struct Use;
+struct NodeUse;
 
 // By the id of the frame; strong references.
 struct StartedUses {
-  std::vector<std::pair<uint64_t, Use*>> all;
+  std::vector<std::pair<uint64_t, NodeUse*>> all;
 };
 
 struct Node {
@@ -49,8 +49,8 @@ struct Node {
   Node* parent;
   std::vector<Node*>* children;  // borrowed; a child leaves when it dies
   size_t place;                  // in the parent's children
-  Bound* enter;
-  Bound* exit;
+  NodeMethod* enter;
+  NodeMethod* exit;
   NodeArgs* args;
   PyObject* weakrefs;
   StartedUses* started;    // uses of it whose start() waits for a stop(); null: none yet
@@ -99,11 +99,11 @@ std::string error_fragment(PyObject* exception_type);
 bool init_nodes(PyObject* module);
 PyObject* set_decorator(PyObject*, PyObject* callable);
 PyObject* set_waiting(PyObject*, PyObject* callable);
-// The Python side's rules for decorating: span (Node or Use), what is decorated.
+// The Python side's rules for decorating: span (Node or NodeUse), what is decorated.
 PyObject* decorate(PyObject* span, PyObject* target);
 
 // start() of a node, or of a use of it.
-void start_span(Node* n, Use* use, bool on);
+void start_span(Node* n, NodeUse* use, bool on);
 void stop_span(Node* n);
 
 }  // namespace dft::py

@@ -5,12 +5,12 @@
 
 namespace dft::py {
 
-PyTypeObject g_use_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.Use", sizeof(Use)};
+PyTypeObject g_use_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.NodeUse", sizeof(NodeUse)};
 
 namespace {
 
 PyObject* use_enter(PyObject* self, PyObject*) {
-  auto* u = reinterpret_cast<Use*>(self);
+  auto* u = reinterpret_cast<NodeUse*>(self);
   const void* owner;
   if (g_tracing) boundary(u->node->phase, true);
   if (g_tracing && (u->on || recording_thread()))
@@ -27,7 +27,7 @@ bool replaces(const Args& extra, const Args& own) {
   return false;
 }
 
-__attribute__((noinline)) void use_exit_otherwise(Use* u, uint64_t end, PyObject* exception_type) {
+__attribute__((noinline)) void use_exit_otherwise(NodeUse* u, uint64_t end, PyObject* exception_type) {
   const void* owner;
   ThreadState* t = g_tracing ? thread_in_context(&owner) : nullptr;
   Frame f;
@@ -40,7 +40,7 @@ __attribute__((noinline)) void use_exit_otherwise(Use* u, uint64_t end, PyObject
 
 PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   uint64_t end = ticks();
-  auto* u = reinterpret_cast<Use*>(self);
+  auto* u = reinterpret_cast<NodeUse*>(self);
   PyObject* exception_type = nargs ? args[0] : Py_None;
   const PyThreadState* python = PyThreadState_Get();
   const void* owner = running_frame(python);
@@ -64,43 +64,43 @@ PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
 
 // `use.__enter__` and `use.__exit__` of a `with` live for one call each: they come from a small free list.
 // Without the interpreter lock there is none: every thread has its own allocator.
-struct BoundUse {
+struct UseMethod {
   PyObject_HEAD
   vectorcallfunc call;
-  Use* use;
+  NodeUse* use;
 };
 
 constexpr int kStock = 16;
-BoundUse* g_stock[kStock];
+UseMethod* g_stock[kStock];
 int g_stocked = 0;
 
-PyTypeObject g_bound_use_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._BoundUse", sizeof(BoundUse)};
+PyTypeObject g_use_method_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._UseMethod", sizeof(UseMethod)};
 
 PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
-  return use_enter(reinterpret_cast<PyObject*>(reinterpret_cast<BoundUse*>(self)->use), nullptr);
+  return use_enter(reinterpret_cast<PyObject*>(reinterpret_cast<UseMethod*>(self)->use), nullptr);
 }
 
 PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
-  return use_exit(reinterpret_cast<PyObject*>(reinterpret_cast<BoundUse*>(self)->use), args,
+  return use_exit(reinterpret_cast<PyObject*>(reinterpret_cast<UseMethod*>(self)->use), args,
                   PyVectorcall_NARGS(nargsf));
 }
 
-PyObject* make_bound_use(Use* use, vectorcallfunc call) {
-  BoundUse* b;
+PyObject* make_use_method(NodeUse* use, vectorcallfunc call) {
+  UseMethod* b;
   if (!kFreeThreaded && g_stocked) {
     b = g_stock[--g_stocked];
-    PyObject_Init(reinterpret_cast<PyObject*>(b), &g_bound_use_type);
+    PyObject_Init(reinterpret_cast<PyObject*>(b), &g_use_method_type);
   } else {
-    b = PyObject_New(BoundUse, &g_bound_use_type);
+    b = PyObject_New(UseMethod, &g_use_method_type);
     if (!b) return nullptr;
   }
   b->call = call;
-  b->use = reinterpret_cast<Use*>(new_ref(reinterpret_cast<PyObject*>(use)));
+  b->use = reinterpret_cast<NodeUse*>(new_ref(reinterpret_cast<PyObject*>(use)));
   return reinterpret_cast<PyObject*>(b);
 }
 
-void bound_use_dealloc(PyObject* self) {
-  auto* b = reinterpret_cast<BoundUse*>(self);
+void use_method_dealloc(PyObject* self) {
+  auto* b = reinterpret_cast<UseMethod*>(self);
   Py_DECREF(reinterpret_cast<PyObject*>(b->use));
   if (!kFreeThreaded && g_stocked < kStock) {
     g_stock[g_stocked++] = b;
@@ -109,32 +109,33 @@ void bound_use_dealloc(PyObject* self) {
   }
 }
 
-// The descriptor behind Use.__enter__ and Use.__exit__.
-struct UseMethod {
+// The descriptor behind NodeUse.__enter__ and NodeUse.__exit__.
+struct UseMethodDescriptor {
   PyObject_HEAD
   vectorcallfunc call;
 };
 
-PyObject* use_method_get(PyObject* self, PyObject* object, PyObject*) {
+PyObject* use_descriptor_get(PyObject* self, PyObject* object, PyObject*) {
   if (!object || object == Py_None) return new_ref(self);
-  return make_bound_use(reinterpret_cast<Use*>(object), reinterpret_cast<UseMethod*>(self)->call);
+  return make_use_method(reinterpret_cast<NodeUse*>(object), reinterpret_cast<UseMethodDescriptor*>(self)->call);
 }
 
-// Use.__enter__(use), as contextlib.ExitStack calls it: through the type.
-PyObject* use_method_call(PyObject* self, PyObject* args, PyObject*) {
+// NodeUse.__enter__(use), as contextlib.ExitStack calls it: through the type.
+PyObject* use_descriptor_call(PyObject* self, PyObject* args, PyObject*) {
   if (PyTuple_GET_SIZE(args) < 1 || Py_TYPE(PyTuple_GET_ITEM(args, 0)) != &g_use_type) {
-    PyErr_SetString(PyExc_TypeError, "expected a Use");
+    PyErr_SetString(PyExc_TypeError, "expected a NodeUse");
     return nullptr;
   }
-  Ref bound(use_method_get(self, PyTuple_GET_ITEM(args, 0), nullptr));
+  Ref bound(use_descriptor_get(self, PyTuple_GET_ITEM(args, 0), nullptr));
   Ref rest(PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args)));
   return bound && rest ? PyObject_Call(bound.get(), rest.get(), nullptr) : nullptr;
 }
 
-PyTypeObject g_use_method_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._UseMethod", sizeof(UseMethod)};
+PyTypeObject g_use_descriptor_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core._UseMethodDescriptor",
+                                      sizeof(UseMethodDescriptor)};
 
 bool add_use_method(const char* name, vectorcallfunc call) {
-  UseMethod* m = PyObject_New(UseMethod, &g_use_method_type);
+  UseMethodDescriptor* m = PyObject_New(UseMethodDescriptor, &g_use_descriptor_type);
   if (!m) return false;
   m->call = call;
   free_never(reinterpret_cast<PyObject*>(m));
@@ -158,21 +159,21 @@ PyObject* use_call(PyObject* self, PyObject* args, PyObject* kwargs) {
 }
 
 PyObject* use_open(PyObject* self, PyObject*) {
-  auto* u = reinterpret_cast<Use*>(self);
+  auto* u = reinterpret_cast<NodeUse*>(self);
   Section section(self);
   return make_activity(u->node, u->args, u->on);
 }
 
 // What a node does, with the arguments of the use ------------------------------------------------
 
-Node* node_of(PyObject* self) { return reinterpret_cast<Use*>(self)->node; }
+Node* node_of(PyObject* self) { return reinterpret_cast<NodeUse*>(self)->node; }
 PyObject* node_object(PyObject* self) { return reinterpret_cast<PyObject*>(node_of(self)); }
 
 PyObject* use_update(PyObject* self, PyObject* args, PyObject* kwargs) {
   Args given;
   if (!parse_update(args, kwargs, &given)) return nullptr;
   Section section(self);
-  Args& own = reinterpret_cast<Use*>(self)->args;
+  Args& own = reinterpret_cast<NodeUse*>(self)->args;
   formatting([&] {
     for (size_t i = 0; i < given.size(); ++i) own.set_text(given.key(i), given.value(i));
   });
@@ -189,7 +190,7 @@ PyObject* use_start(PyObject* self, PyObject* args, PyObject* kwargs) {
   int metadata;
   if (!read_metadata_flag(args, kwargs, &metadata)) return nullptr;
   if (metadata) return PyObject_CallMethod(node_object(self), "start", "O", Py_True);
-  start_span(node_of(self), reinterpret_cast<Use*>(self), reinterpret_cast<Use*>(self)->on);
+  start_span(node_of(self), reinterpret_cast<NodeUse*>(self), reinterpret_cast<NodeUse*>(self)->on);
   Py_RETURN_NONE;
 }
 
@@ -202,12 +203,12 @@ PyObject* use_stop(PyObject* self, PyObject* args, PyObject* kwargs) {
 }
 
 PyObject* use_enable(PyObject* self, PyObject*) {
-  reinterpret_cast<Use*>(self)->on = true;
+  reinterpret_cast<NodeUse*>(self)->on = true;
   Py_RETURN_NONE;
 }
 
 PyObject* use_disable(PyObject* self, PyObject*) {
-  reinterpret_cast<Use*>(self)->on = false;
+  reinterpret_cast<NodeUse*>(self)->on = false;
   Py_RETURN_NONE;
 }
 
@@ -219,8 +220,8 @@ PyObject* use_of_child(PyObject* self, PyObject* child) {
   if (!child || !PyObject_TypeCheck(child, &g_node_type)) return owned.release();
   Ref made(make_use(reinterpret_cast<Node*>(child), {}));
   if (!made) return nullptr;
-  auto* from = reinterpret_cast<Use*>(self);
-  auto* to = reinterpret_cast<Use*>(made.get());
+  auto* from = reinterpret_cast<NodeUse*>(self);
+  auto* to = reinterpret_cast<NodeUse*>(made.get());
   Section section(self);
   formatting([&] { to->args = from->args; });
   to->on = bool(from->on);
@@ -247,7 +248,9 @@ PyObject* use_iter(PyObject* self, PyObject* args, PyObject* kwargs) {
 PyObject* get_node(PyObject* self, void*) { return new_ref(node_object(self)); }
 PyObject* get_name(PyObject* self, void*) { return new_ref(node_of(self)->name); }
 PyObject* get_cat(PyObject* self, void*) { return new_ref(node_of(self)->cat); }
-PyObject* get_enabled(PyObject* self, void*) { return PyBool_FromLong(g_tracing && reinterpret_cast<Use*>(self)->on); }
+PyObject* get_enabled(PyObject* self, void*) {
+  return PyBool_FromLong(g_tracing && reinterpret_cast<NodeUse*>(self)->on);
+}
 
 // Whatever else the node has.
 PyObject* use_getattro(PyObject* self, PyObject* name) {
@@ -258,21 +261,21 @@ PyObject* use_getattro(PyObject* self, PyObject* name) {
 }
 
 PyObject* get_given(PyObject* self, void*) {
-  PyObject* given = reinterpret_cast<Use*>(self)->given;
+  PyObject* given = reinterpret_cast<NodeUse*>(self)->given;
   return new_ref(given ? given : Py_None);
 }
 
 // Uses of a `with` live for one block: as with the bound methods above, a few are kept.
-Use* g_used[kStock];
+NodeUse* g_used[kStock];
 int g_kept = 0;
 
-Use* new_use() {
-  Use* u;
+NodeUse* new_use() {
+  NodeUse* u;
   if (!kFreeThreaded && g_kept) {
     u = g_used[--g_kept];
     PyObject_Init(reinterpret_cast<PyObject*>(u), &g_use_type);
   } else {
-    u = PyObject_New(Use, &g_use_type);
+    u = PyObject_New(NodeUse, &g_use_type);
     if (u) new (&u->args) Args;
   }
   return u;
@@ -281,7 +284,7 @@ Use* new_use() {
 PyObject* use_repr(PyObject* self) { return PyUnicode_FromFormat("<use of %R>", node_object(self)); }
 
 void use_dealloc(PyObject* self) {
-  auto* u = reinterpret_cast<Use*>(self);
+  auto* u = reinterpret_cast<NodeUse*>(self);
   Py_XDECREF(reinterpret_cast<PyObject*>(u->node));
   Py_XDECREF(u->given);
   if (!kFreeThreaded && g_kept < kStock && u->args.is_small()) {
@@ -323,7 +326,7 @@ PyGetSetDef g_use_getset[] = {
     {},
 };
 
-bool keep_given(Use* u, const Keywords& given) {
+bool keep_given(NodeUse* u, const Keywords& given) {
   if (given.dict) u->given = new_ref(given.dict);
   if (!given.names) return true;
   u->given = PyDict_New();
@@ -335,7 +338,7 @@ bool keep_given(Use* u, const Keywords& given) {
 }  // namespace
 
 PyObject* make_use(Node* node, const Keywords& given) {
-  Use* u = new_use();
+  NodeUse* u = new_use();
   if (!u) return nullptr;
   Ref owned(reinterpret_cast<PyObject*>(u));
   u->node = reinterpret_cast<Node*>(new_ref(reinterpret_cast<PyObject*>(node)));
@@ -349,7 +352,7 @@ PyObject* make_use(Node* node, const Keywords& given) {
 
 bool span_of(PyObject* object, Span* out) {
   if (Py_TYPE(object) == &g_use_type) {
-    auto* u = reinterpret_cast<Use*>(object);
+    auto* u = reinterpret_cast<NodeUse*>(object);
     *out = {u->node, &u->args, u, u->on};
     return true;
   }
@@ -358,7 +361,7 @@ bool span_of(PyObject* object, Span* out) {
     *out = {n, nullptr, n, n->on};
     return true;
   }
-  PyErr_SetString(PyExc_TypeError, "expected a Node or a Use");
+  PyErr_SetString(PyExc_TypeError, "expected a Node or a NodeUse");
   return false;
 }
 
@@ -389,17 +392,18 @@ bool init_uses(PyObject* module) {
   t.tp_getattro = use_getattro;
   t.tp_methods = g_use_methods;
   t.tp_getset = g_use_getset;
-  g_bound_use_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
-  g_bound_use_type.tp_vectorcall_offset = offsetof(BoundUse, call);
-  g_bound_use_type.tp_call = PyVectorcall_Call;
-  g_bound_use_type.tp_dealloc = bound_use_dealloc;
-  g_use_method_type.tp_flags = Py_TPFLAGS_DEFAULT;
-  g_use_method_type.tp_descr_get = use_method_get;
-  g_use_method_type.tp_call = use_method_call;
-  if (PyType_Ready(&g_bound_use_type) < 0 || PyType_Ready(&g_use_method_type) < 0 || PyType_Ready(&t) < 0) return false;
+  g_use_method_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  g_use_method_type.tp_vectorcall_offset = offsetof(UseMethod, call);
+  g_use_method_type.tp_call = PyVectorcall_Call;
+  g_use_method_type.tp_dealloc = use_method_dealloc;
+  g_use_descriptor_type.tp_flags = Py_TPFLAGS_DEFAULT;
+  g_use_descriptor_type.tp_descr_get = use_descriptor_get;
+  g_use_descriptor_type.tp_call = use_descriptor_call;
+  if (PyType_Ready(&g_use_method_type) < 0 || PyType_Ready(&g_use_descriptor_type) < 0 || PyType_Ready(&t) < 0)
+    return false;
   if (!add_use_method("__enter__", enter_call) || !add_use_method("__exit__", exit_call)) return false;
   PyType_Modified(&t);
-  return add_type(module, "Use", &t);
+  return add_type(module, "NodeUse", &t);
 }
 
 }  // namespace dft::py

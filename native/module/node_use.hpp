@@ -1,4 +1,4 @@
-// Use: one use of a node with its own arguments; its on/off state is fixed when it is created.
+// NodeUse: one use of a node with its own arguments; its on/off state is fixed when it is created.
 #pragma once
 
 #include "module/node.hpp"
@@ -6,7 +6,7 @@
 
 namespace dft::py {
 
-struct Use {
+struct NodeUse {
   PyObject_HEAD
   Node* node;
   Args args;
@@ -19,7 +19,7 @@ extern PyTypeObject g_use_type;
 PyObject* make_use(Node* node, const Keywords& given);
 bool init_uses(PyObject* module);
 
-// What a span object (Node or Use) means when it is entered now.
+// What a span object (Node or NodeUse) means when it is entered now.
 struct Span {
   Node* node;
   const Args* extra;  // null: only the node's own

@@ -70,7 +70,7 @@ struct LoaderPass {
   PyObject_HEAD
   PassPtr* pass;
   PyObject* iterator;  // a weak reference
-  PyObject* workers;   // the iterator's, if it has any
+  char has_workers;    // whether other processes make its batches
 };
 
 PyTypeObject g_pass_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.LoaderPass", sizeof(LoaderPass)};
@@ -135,7 +135,7 @@ void batch_came(Training* t, LoaderPass* of, int64_t start) {
   t->facts = nullptr;
   recording([&] {
     Pairs pairs;
-    if (absent(of->workers)) {
+    if (!of->has_workers) {
       pairs.add("batch", (*of->pass)->fetches);
     } else if (facts && PyTuple_CheckExact(facts.get())) {
       for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(facts.get()); i += 2)
@@ -326,7 +326,6 @@ PyObject* pass_new(PyTypeObject* type, PyObject* args, PyObject*) {
 void pass_dealloc(PyObject* self) {
   auto* p = reinterpret_cast<LoaderPass*>(self);
   Py_XDECREF(p->iterator);
-  Py_XDECREF(p->workers);
   delete p->pass;
   Py_TYPE(self)->tp_free(self);
 }
@@ -341,7 +340,7 @@ PyMethodDef g_pass_methods[] = {{"dies", pass_dies, METH_NOARGS, nullptr}, {}};
 PyGetSetDef g_pass_properties[] = {{"restarts", pass_restarts, nullptr, nullptr, nullptr}, {}};
 PyMemberDef g_pass_members[] = {
     {"iterator", T_OBJECT, offsetof(LoaderPass, iterator), 0, nullptr},
-    {"workers", T_OBJECT, offsetof(LoaderPass, workers), 0, nullptr},
+    {"has_workers", T_BOOL, offsetof(LoaderPass, has_workers), 0, nullptr},
     {},
 };
 

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 
 #include "record/names.hpp"
 #include "record/process_life.hpp"
@@ -31,6 +34,14 @@ bool reserve_blocks(int fd, uint64_t offset, uint64_t size) {
   do rc = posix_fallocate(fd, off_t(offset), off_t(size));
   while (rc == EINTR);
   return rc == 0;
+}
+
+// A thread that was about to take an id may be held up for any time: what it adds to stays memory, though nobody reads
+// it again. The last sessions are enough: a thread does not sleep through eight of them in the middle of a call.
+void keep_page(void* page) {
+  static std::atomic<void*> kept[8];
+  static std::atomic<unsigned> next{0};
+  if (void* oldest = kept[next.fetch_add(1) % std::size(kept)].exchange(page)) munmap(oldest, kPage);
 }
 
 bool make_size(int fd, uint64_t size) {
@@ -206,8 +217,12 @@ void RingFile::abandon() {
 void RingFile::unmap_ring(const MappedRing& ring) { munmap(ring.header, kPage + 2 * ring.capacity); }
 
 void RingFile::unmap(const std::vector<MappedRing>& rings) {
+  static_assert(offsetof(FileHeader, next_id) + sizeof(FileHeader::next_id) <= kPage);
   for (const auto& r : rings) unmap_ring(r);
-  munmap(header_, mapped_);
+  void* first = mmap(header_, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  if (first == MAP_FAILED) return;  // the file is gone by now, and its pages go with the process
+  munmap(reinterpret_cast<uint8_t*>(header_) + kPage, mapped_ - kPage);
+  keep_page(first);
   header_ = nullptr;
 }
 

@@ -188,20 +188,23 @@ void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint
 }
 
 void ease_off(ThreadState* t) {
-  Session* s = state().session;
-  if (!s) return;
-  refresh_limit(t);
-  if (t->head < t->ease_from || s->settings.max_stall_us == 0) return;
-  if (s->header()->refusing.load(std::memory_order_relaxed)) return;
-  // As long as it helps: a disk that hangs must not slow down every call.
-  constexpr uint64_t kHopeNs = 100'000'000;
-  uint64_t now = monotonic_ns();
-  if (uint64_t commits = s->writer.commits(); commits != t->eased_at) {
-    t->eased_at = commits;
-    t->eased_since = now;
+  {
+    Writing writing(t);  // so that neither session nor ring goes away meanwhile
+    Session* s = state().session;
+    if (!s || !writing.live()) return;
+    refresh_limit(t);
+    if (t->head < t->ease_from || s->settings.max_stall_us == 0) return;
+    if (s->header()->refusing.load(std::memory_order_relaxed)) return;
+    // As long as it helps: a disk that hangs must not slow down every call.
+    constexpr uint64_t kHopeNs = 100'000'000;
+    uint64_t now = monotonic_ns();
+    if (uint64_t commits = s->writer.commits(); commits != t->eased_at) {
+      t->eased_at = commits;
+      t->eased_since = now;
+    }
+    if (now - t->eased_since > kHopeNs) return;
+    wake_writer();
   }
-  if (now - t->eased_since > kHopeNs) return;
-  wake_writer();
   timespec nap{0, 50000};
   syscall(SYS_nanosleep, &nap, nullptr);
 }
@@ -211,13 +214,7 @@ void count_lost(Drop why) {
   if (s && s->recording) s->header()->dropped[int(why)].fetch_add(1, std::memory_order_relaxed);
 }
 
-void count_signal_drop() { count_lost(Drop::kInSignal); }
-
 std::atomic<uint64_t> g_cut_values{0};
 void count_cut_value() { g_cut_values.fetch_add(1, std::memory_order_relaxed); }
-
-void count_signal_drop_before_begin() {
-  if (Session* s = state().session) s->dropped_before_begin.fetch_add(1, std::memory_order_relaxed);
-}
 
 }  // namespace dft

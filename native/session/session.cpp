@@ -12,6 +12,7 @@
 #include "format/md5.hpp"
 #include "intercept/intercept.hpp"
 #include "intercept/patcher.hpp"
+#include "intercept/session_calls.hpp"
 #include "record/large_payloads.hpp"
 #include "record/names.hpp"
 #include "record/sanitizer.hpp"
@@ -68,6 +69,24 @@ void finish_at_exit(int status, void*) {
   note_exit_status(status);
   exit_begins();
   finish_session();
+}
+
+void answer_intercepted_calls() {
+  g_session_calls = {
+      .in_process = in_session_process,
+      .recording = session_recording,
+      .note_exit_status = note_exit_status,
+      .finish = finish_session,
+      .before_exec = before_exec,
+      .after_failed_exec = after_failed_exec,
+      .rest_writer = rest_writer,
+      .count_signal_drop = [] { count_lost(Drop::kInSignal); },
+      .count_signal_drop_before_begin =
+          [] {
+            if (Session* s = state().session) s->dropped_before_begin.fetch_add(1, std::memory_order_relaxed);
+          },
+      .ease_off = ease_off,
+  };
 }
 
 }  // namespace
@@ -162,6 +181,7 @@ bool start_session(const std::string& path, const char* role) try {
   static bool once = [] {
     on_exit(finish_at_exit, nullptr);
     install_fork_handlers();
+    answer_intercepted_calls();
     install_exit_hooks();
     return true;
   }();

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "record/engine.hpp"
-#include "record/session_calls.hpp"
 #include "record/settings.hpp"
 #include "record/warn_once.hpp"
 #include "write/row_maker.hpp"
@@ -23,9 +22,17 @@ struct Stats {
 DFT_API bool start_session(const std::string& path, const char* role);
 // The process has begun to exit, and other libraries may be torn down before we have finished.
 DFT_API void exit_begins();
+// Writes everything, closes the trace, and ends the session.
+DFT_API void finish_session();
 // Everything recorded before the call is in the file when it returns true.
 DFT_API bool flush_session(uint64_t timeout_ms);
 DFT_API bool session_armed();
+// Whether the session has begun its trace; being armed does not count.
+bool session_recording();
+// False in the child of a vfork, which runs in our memory.
+bool in_session_process();
+// What the process leaves with, for the trace's last record.
+void note_exit_status(int status);
 DFT_API std::string session_path();
 // The id of the run this process belongs to; empty as long as it is not known.
 DFT_API std::string run_id();

@@ -112,6 +112,11 @@ State& state();
 // The arguments of the last record that say how the process ended.
 void append_ending(std::string* args);
 void install_fork_handlers();
+// exec is about to replace this image: write everything to the file, close it, and undo that if exec fails.
+void before_exec();
+void after_failed_exec();
+// The ring is nearly full: a short pause now rather than a long one or a lost event later.
+void ease_off(ThreadState* t);
 // In the child of a fork: its own session, which writes nothing until it records something.
 void rearm_in_child();
 // The same if recording could hang the child: nothing is recorded or allocated.

@@ -48,7 +48,7 @@ class Node:
         image_idx: Any = None,
         image_size: Any = None,
         enable: bool | None = None,
-    ) -> Use: ...
+    ) -> NodeUse: ...
     def update(
         self,
         epoch: Any = None,
@@ -59,7 +59,7 @@ class Node:
     ) -> Self: ...
 
 @final
-class Use:
+class NodeUse:
     """One use of a node with arguments of its own, its on/off state fixed when made."""
 
     @property
@@ -75,7 +75,7 @@ class Use:
     @property
     def enabled(self) -> bool: ...
     @property
-    def init(self) -> Use: ...
+    def init(self) -> NodeUse: ...
     def open(self) -> Activity: ...
     def update(
         self,
@@ -86,7 +86,7 @@ class Use:
         args: Mapping[str, Any] | None = None,
     ) -> Self: ...
     def iter(self, iterator: _T, /, **options: Any) -> _T: ...
-    def derive(self, name: str) -> Use: ...
+    def derive(self, name: str) -> NodeUse: ...
     def start(self, metadata: bool = False) -> None: ...
     def stop(self, metadata: bool = False) -> None: ...
     def enable(self) -> None: ...
@@ -94,7 +94,7 @@ class Use:
     def reset(self) -> Self: ...
     def __getattr__(self, name: str) -> Any: ...
     def __call__(self, target: _F, /) -> _F: ...
-    def __enter__(self) -> Use: ...
+    def __enter__(self) -> NodeUse: ...
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None: ...
@@ -115,7 +115,7 @@ class Wrapped:
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 def wrap(
-    span: Node | Use,
+    span: Node | NodeUse,
     function: Callable[..., Any],
     parameters: tuple[tuple[str, int, Any, bool], ...],
     self_attributes: bool,
@@ -126,11 +126,11 @@ def wrap(
 def disguise(function: Callable[..., Any], body: Callable[..., Any], attributes: dict[str, Any]) -> Wrapped:
     """An object that calls `body` and otherwise passes for `function`."""
 
-def set_waiting(remember: Callable[[Node | Use, Any], Any]) -> None:
+def set_waiting(remember: Callable[[Node | NodeUse, Any], Any]) -> None:
     """Tell of every target that is decorated while tracing is off."""
 
-def set_decorator(decorate: Callable[[Node | Use, Any], Any]) -> None:
-    """What calling a Node or Use with something to decorate does."""
+def set_decorator(decorate: Callable[[Node | NodeUse, Any], Any]) -> None:
+    """What calling a Node or NodeUse with something to decorate does."""
 
 def set_traceable_call(function: Callable[..., Any]) -> None:
     """What tracing compilers see in place of the native call of a Wrapped."""
@@ -147,7 +147,7 @@ def loop(
     body: Node | None,
     count_key: str,
     count_as_string: bool,
-    use: Use | None = None,
+    use: NodeUse | None = None,
 ) -> LoopIterator[_T]: ...
 
 @final
@@ -177,7 +177,7 @@ class LoaderPass:
     """One pass over a loader, as the step rule knows it."""
 
     iterator: Any
-    workers: Any
+    has_workers: bool
     restarts: int
     def __new__(cls, loader: int, began: int, ready: int, restarts: int = 0) -> Self:
         """`began`, `ready`: when iter(loader) was called, and had returned."""

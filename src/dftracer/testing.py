@@ -33,8 +33,8 @@ from typing import Any, overload
 from dftracer import _config, _inherited
 from dftracer._text import plural
 from dftracer.format import reader
-from dftracer.format.files import find_traces, is_trace_name
 from dftracer.format.records import RESERVED_ARGS, is_own_event
+from dftracer.format.trace_names import find_traces, is_trace_name
 
 __all__ = ["Capture", "Event", "capture", "read"]
 

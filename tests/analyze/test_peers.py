@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from support.iotrace import FIXTURES, compile_c
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.alone
 
@@ -152,7 +154,7 @@ def run(folder: Path, kind: str, ranks: int = RANKS, steps: int = STEPS, step_s:
     return Told(folder, json.loads(told.stdout), {i: t["injected"] for i, t in truth.items()})
 
 
-def check_late(told: Told, late: int, stages: set[str]) -> None:
+def check_late(told: Told, late: int, stages: set[str], share: float = 0.9) -> None:
     """One rank is late, in one stage: it is named with it, and caused nearly all of the waiting."""
     ranks = told.ranks
     assert all(r["collectives_matched"] for r in ranks.values())
@@ -165,7 +167,7 @@ def check_late(told: Told, late: int, stages: set[str]) -> None:
     assert found["evidence"]["stage"] in stages
     for i, rank in ranks.items():
         if i != late:  # waiting cannot be less than what was added, and noise adds little to it
-            assert rank["waiting_for_peers_s"] >= 0.9 * told.injected[late]
+            assert rank["waiting_for_peers_s"] >= share * told.injected[late]
 
 
 def test_a_rank_that_is_late_in_its_backward_is_found(tmp_path: Path) -> None:
@@ -228,3 +230,134 @@ def test_others_wait_while_one_rank_saves(tmp_path: Path) -> None:
     assert "checkpoint_stall" not in {f["id"] for f in told.json["findings"]}
     waited = [r["waiting_for_peers_s"] for i, r in told.ranks.items() if i]
     assert waited == pytest.approx([told.injected[0]] * len(waited), rel=0.05)
+
+
+NCCL = """
+import ctypes, json, os, sys, time
+from dftracer.python import ai, dft_fn, dftracer
+
+KIND, STEPS = sys.argv[1], int(sys.argv[2])
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+lib = ctypes.CDLL(os.environ["STANDIN_CALLER"])
+log = dftracer.initialize_log(None, None, -1)
+assert lib.begin(WORLD, RANK) == 0
+own_code = dft_fn("program")
+injected = blocked = 0.0
+
+def work(part):
+    global injected
+    time.sleep(0.01)
+    if KIND == part and RANK == WORLD - 1 and items.left:  # nobody waits for what follows the last collective
+        start = time.perf_counter()
+        time.sleep(0.1)
+        injected += time.perf_counter() - start
+
+class Items:
+    def __init__(self):
+        self.left = STEPS
+    def __iter__(self):
+        return self
+    def __next__(self):
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        work("data")
+        return self.left
+
+@own_code.log
+def metrics():
+    work("own")
+
+items = Items()
+for step in ai.dataloader.fetch.iter(items):
+    ai.update(step=step)
+    with ai.compute.forward:
+        work("forward")
+        if KIND == "device":  # it has work for longer than the slow host takes
+            lib.launch(ctypes.c_int64(200_000_000))
+    with ai.compute.backward:
+        work("backward")
+        if KIND == "device" and RANK == WORLD - 1:
+            time.sleep(0.05)
+        lib.all_reduce(ctypes.c_long(1000))
+        lib.all_reduce(ctypes.c_long(2000))
+    start = time.perf_counter()
+    lib.synchronize()  # loss.item()
+    blocked += time.perf_counter() - start
+    metrics()
+log.finalize()
+with open(f"truth{RANK}.json", "w") as f:
+    json.dump({"injected": injected, "blocked": blocked, "steps": STEPS}, f)
+"""
+LAUNCH = """
+import os, subprocess, sys
+world = int(sys.argv[1])
+command = [sys.executable, "train.py", *sys.argv[2:]]
+places = [{**os.environ, "RANK": str(i), "WORLD_SIZE": str(world)} for i in range(world)]
+ranks = [subprocess.Popen(command, env=env) for env in places]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+
+@pytest.fixture(scope="module")
+def nccl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that calls a stand-in for NCCL, in which ranks meet."""
+    base = tmp_path_factory.mktemp("nccl")
+    device = compile_c(
+        FIXTURES / "nccl_meeting.c", base / "libnccl.so.2", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"
+    )
+    return compile_c(
+        FIXTURES / "nccl_meeting_caller.c", base / "libtorch_cuda.so", "-shared", "-fPIC", "-Wl,-z,now",
+        str(device), f"-Wl,-rpath,{base}",
+    )  # fmt: skip
+
+
+def run_nccl(folder: Path, caller: Path, kind: str, ranks: int = 2, steps: int = 10) -> Told:
+    (folder / "train.py").write_text(NCCL)
+    (folder / "launch.py").write_text(LAUNCH)
+    tool = [sys.executable, "-m", "dftracer.cli"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    meeting = {"STANDIN_MEETING": str(folder / "meeting"), "STANDIN_CALLER": str(caller)}
+    command = [sys.executable, "launch.py", str(ranks), kind, str(steps)]
+    subprocess.run(
+        [*tool, "run", "-q", "-o", "traces", "--", *command],
+        cwd=folder, env={**env, **meeting}, check=True, timeout=300,
+    )  # fmt: skip
+    told = subprocess.run(
+        [*tool, "report", "traces", "--json", "-q"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    truth = {i: json.loads((folder / f"truth{i}.json").read_text()) for i in range(ranks)}
+    return Told(folder, json.loads(told.stdout), {i: t["injected"] for i, t in truth.items()})
+
+
+@pytest.mark.parametrize(
+    ("kind", "stages"),
+    [
+        ("data", {"fetch_wait", "preprocess", "read"}),
+        ("backward", {"backward"}),
+        ("own", {"other", "own_code"}),
+    ],
+)
+def test_who_is_late_to_nccl_is_found_by_how_long_the_others_are_blocked(
+    nccl: Path, tmp_path: Path, kind: str, stages: set[str]
+) -> None:
+    told = run_nccl(tmp_path, nccl, kind)
+    check_late(told, 1, stages, share=0.6)  # of what was added, so much is certain at least
+    early, late = told.ranks[0], told.ranks[1]
+    assert early["waiting_at_least"]
+    assert set(early["waiting_by_stage_s"]) == {"sync"}
+    assert early["waiting_for_peers_s"] <= json.loads((tmp_path / "truth0.json").read_text())["blocked"]
+    assert late["waiting_for_peers_s"] < 0.5 * early["waiting_for_peers_s"]
+    found = told.finding("straggler_rank")
+    assert found is not None
+    assert "lose at least" in found["title"]
+    assert sum(line["share"] for line in told.json["account"].values()) == pytest.approx(1, abs=1e-4)
+    assert told.json["account"]["peers"]["seconds"] > told.json["account"]["device"]["seconds"]
+
+
+def test_a_device_that_is_busy_itself_waits_for_nobody(nccl: Path, tmp_path: Path) -> None:
+    """One host launches later, but no device ever runs out of work: nobody is late."""
+    told = run_nccl(tmp_path, nccl, "device")
+    found = told.finding("straggler_rank")
+    assert found is None or found["evidence"]["kind"] != "chronic"
+    assert told.ranks[0]["waiting_for_peers_s"] < 0.05 * 10 / 2, "its host was later by 0.05 s in each step"

@@ -254,6 +254,33 @@ PROGRAMS = {
             print(len(exported.graph.nodes))
         print(sorted({str(each.message)[:60] for each in caught}))
         """,
+    # What a program lets go of is gone at once, with its processes' pipes and its memory.
+    "what is no longer referenced": """
+        import weakref
+        import torch
+
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, i): return torch.full((4,), float(i))
+
+        def train(left_early, **options):
+            data, model = Data(), torch.nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+            loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, **options)
+            iterator = iter(loader)
+            things = [data, model, optimizer, loader, iterator, *iterator._workers, *iterator._index_queues]
+            for x in iterator:
+                loss = model(x).mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if left_early: break
+            return [weakref.ref(thing) for thing in (*things, x, loss)]
+
+        for left_early in (False, True):
+            for options in ({}, {"persistent_workers": True}):
+                print(left_early, options, [known() is None for known in train(left_early, **options)])
+        """,
 }
 
 

@@ -212,4 +212,4 @@ def test_run_keeps_its_program_waiting_for_nothing_it_does_not_need(tmp_path: Pa
     assert exit_code == "0"
     verbs = {m for m in loaded if m.startswith("dftracer.cli.commands.")}
     assert verbs == {"dftracer.cli.commands.run"}
-    assert {"typing", "json", "numpy", "dftracer.format.files"}.isdisjoint(loaded)
+    assert {"typing", "json", "numpy", "dftracer.format.trace_names"}.isdisjoint(loaded)

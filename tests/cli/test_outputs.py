@@ -16,11 +16,11 @@ import pytest
 
 from dftracer.cli.main import CommandError, main
 from dftracer.cli.outputs import appearing
-from dftracer.format.files import find_files
 from dftracer.format.reader import read_trace
+from dftracer.format.trace_names import find_files
 from dftracer.format.writer import maker_of
 from dftracer.link.discover import discover
-from dftracer.load.files import find_torch_files
+from dftracer.load.find import find_torch_files
 from dftracer.load.synthetic import Process
 from support.process import clean_environment
 

@@ -19,10 +19,10 @@ import pytest
 from dftracer.cli import shipping
 from dftracer.cli.main import main
 from dftracer.cli.shipping import NOTE, Shipper
-from dftracer.format.files import find_files, find_rows
 from dftracer.format.members import member_index
+from dftracer.format.trace_names import find_files, find_rows
 from dftracer.load import Trace
-from dftracer.load.files import here as brought_here
+from dftracer.load.find import here as brought_here
 from dftracer.load.rows import parse_rows, read_row_files
 from dftracer.load.synthetic import training_run
 from support.process import clean_environment

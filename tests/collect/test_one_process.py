@@ -9,7 +9,7 @@ import subprocess
 import yaml
 
 from dftracer.link.discover import discover
-from dftracer.load.files import find_torch_files
+from dftracer.load.find import find_torch_files
 
 from .conftest import MODEL, Collected, Runner, read_json
 

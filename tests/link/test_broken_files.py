@@ -18,7 +18,7 @@ from dftracer.link.discover import discover
 from dftracer.link.execution_trace import read_execution_trace
 from dftracer.link.graph import BY_ORDER, join
 from dftracer.link.kineto import read_kineto
-from dftracer.load.files import is_kineto
+from dftracer.load.find import is_kineto
 from dftracer.load.synthetic import Process
 from link.test_directory import command, edit
 from support.process import clean_environment
@@ -346,7 +346,7 @@ def test_names_of_things_that_are_no_files(h200: Path, tmp_path: Path) -> None:
     (directory / "kineto_trace_5.json").mkdir()
     script = (
         "import sys\nfrom pathlib import Path\nfrom dftracer.cli.main import main\n"
-        "from dftracer.load.files import find_torch_files, linked_files\n"
+        "from dftracer.load.find import find_torch_files, linked_files\n"
         "folder, out = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "kineto, linked = find_torch_files([folder])\n"
         "assert [k.name for k in kineto] == ['kineto_trace_0.json.gz'] and not linked\n"

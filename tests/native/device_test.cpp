@@ -40,7 +40,7 @@ TEST(threads_call_while_sessions_begin_and_end) {
   finish_session();
   stop_interception();
   std::atomic<bool> stop{false};
-  std::atomic<int> wrong{0};
+  std::atomic<int> wrong{0}, launched{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([&, i] {
@@ -48,12 +48,14 @@ TEST(threads_call_while_sessions_begin_and_end) {
         for (int n = 0; n < 20; ++n) wrong += !reaches(calls[i % 2], i % 2 + 1, "cudaMemcpyAsync", 10, 7);
         wrong += !reaches(calls[i % 2], i % 2 + 1, "cudaStreamSynchronize", 0, 200'000);
         wrong += !reaches(calls[i % 2], i % 2 + 1, "cudaGraphLaunch", 0, 7);
+        ++launched;
       }
     });
   size_t recorded = 0;
   for (int session = 0; session < 10; ++session) {
     start(dir, "run" + std::to_string(session));
-    usleep(20000);
+    // Each thread may be inside a call that began before: one more has begun and ended since.
+    for (int before = launched; launched - before < 5;) usleep(1000);
     finish_session();
     stop_interception();
     Trace trace = read_trace(session_path());

@@ -12,10 +12,10 @@ import pytest
 
 from dftracer import _config_file
 from dftracer.format import io_calls, reader
-from dftracer.format.files import NoTraces, find_files, find_traces
 from dftracer.format.members import gzip_member, member_index
 from dftracer.format.reader import read_trace
 from dftracer.format.records import string_hash
+from dftracer.format.trace_names import NoTraces, find_files, find_traces
 from dftracer.load import Trace
 from dftracer.load.synthetic import Process
 

@@ -35,9 +35,9 @@ from dftracer.analyze.rules import loading, machine_limits, training, trust
 from dftracer.analyze.rules.bound import Bound, find_bound, view_of
 from dftracer.analyze.rules.finding import Context, Findings, ordered
 from dftracer.analyze.say.verdict import Head, head
-from dftracer.format.files import Paths, find_traces, is_rows_name, part_of
 from dftracer.format.members import member_spans
-from dftracer.load.files import NoTraces, here, recover
+from dftracer.format.trace_names import Paths, find_traces, is_rows_name, part_of
+from dftracer.load.find import NoTraces, here, recover
 from dftracer.load.process import ProcessInfo, Run, find_runs, processes_of, run_identity
 from dftracer.load.rows import RowFile, read_row_files, rows_alone
 from dftracer.load.trace import Filter, Trace
@@ -143,6 +143,7 @@ class Analysis:
                 "caused_waiting_s": round(sum(r.peers.caused_s.values()), 6),
                 "caused_by_stage_s": r.peers.caused_s,
                 "collectives_matched": r.peers.exact,
+                "waiting_at_least": r.peers.at_least,
                 "clock_offset_us": r.peers.offset_us,
                 "clock_error_us": r.peers.error_us,
                 **rated[r.number],

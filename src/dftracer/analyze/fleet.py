@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer.analyze.intervals import Floats
-from dftracer.format.files import NoTraces, Paths, find_rows
-from dftracer.load.files import here
+from dftracer.format.trace_names import NoTraces, Paths, find_rows
+from dftracer.load.find import here
 from dftracer.load.rows import STAGES, RowFile, read_row_file
 
 Matrix = npt.NDArray[np.float32]
@@ -34,6 +34,7 @@ _BACKWARD: Final = STAGES.index("backward")
 _OWN: Final = [i for i, s in enumerate(STAGES) if s not in WAITING]
 
 _CHUNK = 64  # files per task
+_TASKS_PER_THREAD = 8  # on a cluster, where a task costs about as much as reading twenty files
 _SURE = 6.0  # robust standard deviations
 _WORTH = 0.005  # of the time of a rank: less is not worth a line
 _FEW_WORTH = 0.05  # the same where there are few
@@ -125,7 +126,7 @@ class _Rank:
     attempt: int
     host: str | None
     start_us: int
-    steps: npt.NDArray[np.int64]
+    steps: range | npt.NDArray[np.int64]
     wall: npt.NDArray[np.uint32]
     own: npt.NDArray[np.uint32]
     totals: npt.NDArray[np.int64]  # by stage
@@ -148,7 +149,7 @@ def _of(file: RowFile, chosen: tuple[int, int] | None) -> _Rank:
         file.attempt or 0,
         file.host,
         int(file.column("start_us")[0]) if len(file.steps) else 0,
-        steps.copy(),
+        _as_range(steps),
         np.minimum(wall, 0xFFFFFFFF).astype(np.uint32),
         np.minimum(wall - waited, 0xFFFFFFFF).astype(np.uint32),
         stages.sum(axis=0),
@@ -156,14 +157,25 @@ def _of(file: RowFile, chosen: tuple[int, int] | None) -> _Rank:
     )
 
 
+def _as_range(steps: npt.NDArray[np.int64]) -> range | npt.NDArray[np.int64]:
+    """Steps that follow each other, as nearly always, need neither space nor a search."""
+    if steps.size and (np.diff(steps) == 1).all():
+        return range(int(steps[0]), int(steps[-1]) + 1)
+    return steps.copy()
+
+
 def _read(paths: list[str], chosen: tuple[int, int] | None) -> list[_Rank]:
     found = [_of(read_row_file(path), chosen) for path in paths]
-    return [each for each in found if each.steps.size]
+    return [each for each in found if len(each.steps)]
 
 
 def _read_packed(paths: list[str], chosen: tuple[int, int] | None) -> bytes:
     """In one piece: Dask sends every array for itself, which takes longer than to read them."""
     return pickle.dumps(_read(paths, chosen), protocol=5)
+
+
+def _chunks(paths: list[str], size: int) -> list[list[str]]:
+    return [paths[i : i + size] for i in range(0, len(paths), size)]
 
 
 def _read_all(
@@ -172,20 +184,29 @@ def _read_all(
     chosen: tuple[int, int] | None,
     tick: Callable[[int, int], None] | None,
 ) -> Iterable[_Rank]:
-    chunks = [paths[i : i + _CHUNK] for i in range(0, len(paths), _CHUNK)]
+    done = 0
     if dask is None:
+        chunks = _chunks(paths, _CHUNK)
         with ThreadPoolExecutor(2) as pool:
-            for n, found in enumerate(pool.map(_read, chunks, repeat(chosen))):
+            for chunk, found in zip(chunks, pool.map(_read, chunks, repeat(chosen)), strict=True):
+                done += len(chunk)
                 if tick is not None:
-                    tick(min((n + 1) * _CHUNK, len(paths)), len(paths))
+                    tick(done, len(paths))
                 yield from found
         return
     from dftracer.analyze.analysis import connect  # noqa: PLC0415 - rows need none of the rest
 
     with connect(dask) as client:
-        for future in [client.submit(_read_packed, chunk, chosen, pure=False) for chunk in chunks]:
+        threads = max(1, sum(client.ncores().values()))
+        chunks = _chunks(paths, min(4 * _CHUNK, -(-len(paths) // (_TASKS_PER_THREAD * threads)) or 1))
+        # In one graph: a hundred single tasks keep the scheduler busy for longer than the workers.
+        futures = client.map(_read_packed, chunks, chosen=chosen, pure=False)
+        for chunk, future in zip(chunks, futures, strict=True):
             yield from pickle.loads(future.result())
             future.release()
+            done += len(chunk)
+            if tick is not None:
+                tick(done, len(paths))
 
 
 def read_fleet(
@@ -219,7 +240,7 @@ def read_fleet(
 
 def _joined(found: list[_Rank]) -> Fleet:
     ranks = np.unique(np.array([r.rank for r in found], np.int64))
-    steps = np.unique(np.concatenate([np.unique(r.steps) for r in found]))
+    steps = _all_steps(found)
     own = np.full((ranks.size, steps.size), np.nan, np.float32)
     wall = np.full((ranks.size, steps.size), np.nan, np.float32)
     totals = np.zeros((ranks.size, len(STAGES)))
@@ -227,14 +248,30 @@ def _joined(found: list[_Rank]) -> Fleet:
     hosts: list[str | None] = [None] * ranks.size
     for each in found:
         row = int(np.searchsorted(ranks, each.rank))
-        at = np.searchsorted(steps, each.steps)
+        at = _places(steps, each.steps)
         own[row, at], wall[row, at] = each.own, each.wall
         totals[row] += each.totals
-        counts[row] += each.steps.size
+        counts[row] += len(each.steps)
         hosts[row] = each.host
     fleet = Fleet(ranks, steps, own, _medians(wall), totals / np.maximum(counts, 1)[:, None], hosts, [])
     fleet.damaged = sum(r.damaged for r in found)
     return fleet
+
+
+def _all_steps(found: list[_Rank]) -> npt.NDArray[np.int64]:
+    spans = {r.steps for r in found if isinstance(r.steps, range)}
+    others = [np.unique(r.steps) for r in found if not isinstance(r.steps, range)]
+    return np.unique(np.concatenate([*(np.arange(s.start, s.stop) for s in spans), *others]))
+
+
+def _places(
+    steps: npt.NDArray[np.int64], some: range | npt.NDArray[np.int64]
+) -> slice | npt.NDArray[np.intp]:
+    """Where `some` of the steps are among all."""
+    if isinstance(some, range):
+        first = int(np.searchsorted(steps, some.start))
+        return slice(first, first + len(some))
+    return np.searchsorted(steps, some)
 
 
 def _medians(table: Matrix, columns: int = 256) -> Floats:
@@ -312,6 +349,16 @@ def _nodes(fleet: Fleet) -> list[npt.NDArray[np.intp]]:
     return [np.arange(i, min(i + _BLOCK, len(names))) for i in range(0, len(names), _BLOCK)]
 
 
+def _medians_of(nodes: list[npt.NDArray[np.intp]], values: Floats) -> Floats:
+    """Of the values of each node; nodes with equally many ranks at once."""
+    out = np.empty(len(nodes))
+    sizes = np.array([rows.size for rows in nodes])
+    for size in np.unique(sizes).tolist():
+        same = np.flatnonzero(sizes == size)
+        out[same] = np.median(values[np.stack([nodes[i] for i in same.tolist()])], axis=1)
+    return out
+
+
 def _slow_groups(fleet: Fleet, beyond: Floats, worth: float) -> list[SlowGroup]:
     """Nodes whose ranks are slow in the same stage; neighbours are one group, a rack."""
     nodes = [rows for rows in _nodes(fleet) if rows.size > 1]
@@ -319,7 +366,7 @@ def _slow_groups(fleet: Fleet, beyond: Floats, worth: float) -> list[SlowGroup]:
         return []
     out: list[SlowGroup] = []
     for s in _OWN:
-        of_node = np.array([np.median(beyond[rows, s]) for rows in nodes])
+        of_node = _medians_of(nodes, beyond[:, s])
         slow = _outliers(of_node, worth)
         for together in np.split(slow, np.flatnonzero(np.diff(slow) > 1) + 1):
             if not together.size:

@@ -27,7 +27,7 @@ from dftracer.analyze.map.partial import Partial
 from dftracer.analyze.map.steps import Checkpoint
 from dftracer.analyze.rules.trust import Ended, attempts
 from dftracer.load.chunk import MISSING, Ints
-from dftracer.load.files import NoTraces
+from dftracer.load.find import NoTraces
 from dftracer.load.process import Run, as_integer, run_identity
 
 PARTS = (

@@ -21,14 +21,14 @@ from dftracer.analyze.analysis import Analysis, analyze
 from dftracer.analyze.device.summary import device_shares
 from dftracer.analyze.job import attempt_of
 from dftracer.analyze.map.step_rows import process_of_rows
-from dftracer.format.files import (
+from dftracer.format.trace_names import (
     ROWS_SUFFIX,
     NoTraces,
     find_files,
     find_traces,
     is_rows_name,
 )
-from dftracer.load.files import recover, recover_below
+from dftracer.load.find import recover, recover_below
 from dftracer.load.process import ProcessInfo, Run, assign_ranks, find_runs, peek, run_identity
 from dftracer.load.rows import read_row_file, rows_alone
 

@@ -8,6 +8,10 @@ blocked in them. Each is matched across the ranks by its group and number: a ran
 arrive for as long as it is blocked, and what the last one did since they last met says why it was late. That
 work, by stage, is kept for each collective, so that a late arrival can be explained without the events.
 
+NCCL's are put into a stream: the host does not wait for them, and when the device came to one is not known.
+But none can end before its last rank has put it into its stream. A host that its device blocks meanwhile
+waits for that rank, unless its own device is busy for as long. What remains is known at least.
+
 Where collectives are visible as calls only, a rank's waiting is how much longer it took for each than the
 last rank: all leave a collective together, whatever their clocks say. Where they are hidden in the backward
 pass, it is, in each step, its backward and communication time beyond the least that any rank spent there.
@@ -22,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer.analyze.intervals import EMPTY, Bools, Floats, Intervals, account, intersection, key_at, measure
-from dftracer.analyze.stages import NONE, STAGE_INDEX, STAGES
+from dftracer.analyze.stages import COMPUTE_STAGES, NONE, STAGE_INDEX, STAGES
 from dftracer.analyze.thresholds import CHRONIC_SHARE, FEW_STEPS, LATE_STEP, MAJORITY, ONE_SIDED
 from dftracer.load._scan import arg_numbers, arg_texts
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
@@ -38,6 +42,9 @@ _EVALUATION = CAUSES.index("evaluation")
 # All ranks leave these together; of the others, some do not wait for all.
 _FOR_ALL: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 _WAIT: Final = -1  # in place of a group: a wait, for any collective
+_IN_STREAM: Final = -2  # in place of a time in a queue: NCCL's
+# Late in one of these, a rank's device may have been busy all the time, and so may that of who waits.
+_LAUNCHING: Final = [STAGE_INDEX[s] for s in (*COMPUTE_STAGES, "transfer", "comm", "sync", "unexplained")]
 
 _MEETING = ("comm", "backward")  # where ranks meet; waiting is taken from the first as far as it goes
 _TOGETHER = 0.05  # step times of ranks that synchronise differ by less
@@ -79,7 +86,7 @@ def is_meeting(cat: str) -> bool:
 def meetings_of_chunk(
     chunk: Chunk, place: npt.NDArray[np.intp], names: list[str], times: tuple[Ints, Ints, Ints]
 ) -> MeetingRows | None:
-    """Of the events of communication at `place`, those that were followed inside gloo."""
+    """Of the events of communication at `place`, those that were followed inside gloo, and NCCL's."""
     ends, text = chunk.args_of(place)
     ends = ends.astype(np.int64)
     queued, followed = (int64s(arg_numbers(ends, text, k)) for k in (b'"queued_us":', b'"followed":'))
@@ -87,13 +94,17 @@ def meetings_of_chunk(
     waits = (below == 1) & np.array([n == "wait" for n in names], bool)
     raw, groups = arg_texts(ends, text, b'"group":"')
     group = np.where(waits, _WAIT, int64s(raw))
-    keep = np.flatnonzero((((queued != MISSING) | (followed == 1)) & (group != _WAIT)) | waits)
+    together = np.array([n in _FOR_ALL for n in names], np.int64)
+    raw, communicators = arg_texts(ends, text, b'"comm":"')
+    in_stream = (below == 1) & (int64s(raw) >= 0) & (seq != MISSING) & (together == 1) & (group == _WAIT)
+    group = np.where(in_stream, int64s(raw) + len(groups), group)
+    keep = np.flatnonzero((((queued != MISSING) | (followed == 1)) & (group != _WAIT)) | waits | in_stream)
     if not keep.size:
         return None
-    together = np.array([n in _FOR_ALL for n in names], np.int64)
     waited = np.where(queued == MISSING, _WAIT, queued)  # of a call, which waits on its own thread
+    waited[in_stream] = _IN_STREAM
     rows = np.stack([*times, group, seq, waited, together])
-    return MeetingRows(groups, rows[:, keep])
+    return MeetingRows([*groups, *(f"nccl {name}" for name in communicators)], rows[:, keep])
 
 
 @dataclass
@@ -128,8 +139,7 @@ def find_meetings(
     """`timeline`: of the thread that trains; `rest`: the stage of time that nothing covers."""
     thread, ts, dur, group, seq, queued, together = found.rows
     is_wait = group == _WAIT
-    calls = ~is_wait
-    order = np.flatnonzero(calls)
+    order = np.flatnonzero(~is_wait & (queued != _IN_STREAM))
     arrived = ts - np.maximum(queued, 0)
     order = order[np.argsort(arrived[order], kind="stable")]
     if not order.size:
@@ -144,6 +154,38 @@ def find_meetings(
         seq[order],
         at,
         (ts + dur)[order],
+        together[order].astype(bool),
+        blocked,
+        blocked_in,
+        _worked(timeline, at, (*blocked, blocked_in), aside, rest),
+    )
+
+
+def find_in_stream(
+    found: MeetingRows,
+    synchronised: Ints,
+    timeline: tuple[Ints, Ints, Ints],
+    aside: Intervals,
+    rest: int,
+) -> Meetings:
+    """NCCL's; `synchronised`: (tid, start, duration ...) of calls that blocked the thread that trains.
+
+    They are put into the stream by whatever thread runs the backward pass. When they end is not known.
+    """
+    _, ts, _, group, seq, queued, together = found.rows
+    order = np.flatnonzero(queued == _IN_STREAM)
+    order = order[np.argsort(ts[order], kind="stable")]
+    if not order.size:
+        return Meetings()
+    blocked = _disjoint(synchronised[1], synchronised[1] + synchronised[2])
+    blocked_in = _stage_at(timeline, blocked[0], rest)
+    at = ts[order]
+    return Meetings(
+        found.names,
+        group[order],
+        seq[order],
+        at,
+        at,
         together[order].astype(bool),
         blocked,
         blocked_in,
@@ -208,6 +250,7 @@ class Peers:
     caused: Ints  # by step and cause; what all others waited for it together
     caused_apart: Ints  # by cause, in no step
     exact: bool = False  # its collectives were matched with those of the others
+    at_least: bool = False  # they were NCCL's: it waited for so long at least
     offset_us: int = 0  # of its clock, against that of the first rank
     error_us: int | None = None  # the offset is right within this; None: nothing tells
 
@@ -238,7 +281,10 @@ class Peers:
 def mark_waiting(ranks: list[Rank]) -> None:
     """Tell every rank, per step, how long it waited for others; nothing where ranks run apart."""
     known = _with_steps(ranks)
-    if len(known) < 2 or _match(known):
+    if len(known) < 2:
+        return
+    matched = _match(known)
+    if _match_in_stream(known) or matched:
         return
     n = min(len(r.main.steps) for r in known)
     steady = np.logical_and.reduce([r.main.steps.steady[:n] for r in known])
@@ -288,6 +334,72 @@ def _match(ranks: list[Rank]) -> bool:
         rank.peers.exact = True
         _wait_of(i, ranks, found, stopped)
     return True
+
+
+def _match_in_stream(ranks: list[Rank]) -> bool:
+    """The same for NCCL's; False where some rank has none, or none ever waits for its device."""
+    meetings = [r.main.in_stream for r in ranks]
+    if not all(len(m) for m in meetings) or not any(m.blocked[0].size for m in meetings):
+        return False
+    rows = _matching_rows(meetings)
+    if not rows.shape[1]:
+        return False
+    arrived = np.stack([m.arrived[np.maximum(r, 0)] for m, r in zip(meetings, rows, strict=True)])
+    order = np.argsort(np.where(rows >= 0, arrived, np.iinfo(np.int64).max).min(axis=0), kind="stable")
+    rows, arrived = rows[:, order], np.where(rows >= 0, arrived, _NEVER)[:, order]
+    stopped = np.zeros(rows.shape[1], bool)
+    for m, row in zip(meetings, rows, strict=True):
+        stopped |= (row >= 0) & m.stops[np.maximum(row, 0)]
+    hosts = [r.main.process.host for r in ranks]
+    for i, rank in enumerate(ranks):
+        rank.peers.exact = rank.peers.at_least = True
+        if hosts[i] == hosts[0]:
+            rank.peers.error_us = 0 if rank.peers.error_us is None else rank.peers.error_us
+        # Clocks of one host are one; those of others are not compared, so that nothing is claimed of them.
+        comparable = np.array([host == hosts[i] for host in hosts])
+        _wait_in_stream(i, ranks, rows, np.where(comparable[:, None], arrived, _NEVER), stopped)
+    return True
+
+
+def _wait_in_stream(i: int, ranks: list[Rank], rows: Ints, arrived: Ints, stopped: Bools) -> None:
+    """Book the waiting of one rank that is certain.
+
+    The call in which it was blocked may be over only after the last rank came: if it ended before, it did not
+    wait for this collective. What its own device had to do is not known; but the last rank, which waited for
+    nobody, was done this soon after it came, and so would be this one: the rest is waiting. All of it is if
+    the last one came later to launching, since then its device began later.
+    """
+    own = ranks[i].main.in_stream
+    mine = np.flatnonzero(rows[i] >= 0)
+    last = np.argmax(arrived[:, mine], axis=0)
+    until = arrived[last, mine]
+    begin, end = own.blocked
+    if not begin.size:
+        return
+    call = np.searchsorted(begin, until, side="left") - 1
+    since = np.maximum(begin[np.maximum(call, 0)], arrived[i, mine])
+    keep = np.flatnonzero((call >= 0) & (last != i) & (until <= end[np.maximum(call, 0)]) & (until > since))
+    keep = keep[np.lexsort((until[keep], call[keep]))]
+    if not keep.size:
+        return
+    keep = keep[np.append(call[keep][1:] != call[keep][:-1], True)]  # of each call, what came last
+    column, last, since, until, call = mine[keep], last[keep], since[keep], until[keep], call[keep]
+    before = _last_stop(rows[i], mine, stopped)[column]
+    longer = np.zeros((column.size, len(CAUSES)), np.int64)
+    for j in np.unique(last).tolist():
+        his = last == j
+        longer[his] = _worked_longer(
+            ranks[i].main.in_stream, ranks[j].main.in_stream, rows[[i, j]], (column[his], before[his])
+        )
+    began_later = np.delete(longer, _LAUNCHING, axis=1).sum(axis=1)
+    amount = np.clip(np.maximum(until - since - (end[call] - until), began_later), 0, until - since)
+    stood = np.zeros((column.size, len(STAGES)), np.int64)
+    stood[np.arange(column.size), own.blocked_in[call]] = amount
+    _book_waiting(ranks[i], since, stood)
+    for j in np.unique(last).tolist():
+        his = np.flatnonzero((last == j) & (amount > 0))
+        when = arrived[j, column[his]]
+        _book_cause((ranks[i], ranks[j]), (since[his], when), longer[his], amount[his])
 
 
 def _matching_rows(meetings: list[Meetings]) -> Ints:
@@ -373,7 +485,11 @@ def _wait_of(i: int, ranks: list[Rank], found: _Matched, stopped: Bools) -> None
     before = _last_stop(found.rows[i], mine, stopped)[column]
     for j in np.unique(last).tolist():
         his = last == j
-        _book_cause(ranks, (i, j), found.rows, (column[his], before[his]), amount[his])
+        late, both = ranks[j].main.meetings, found.rows[[i, j]]
+        at = column[his]
+        longer = _worked_longer(own, late, both, (at, before[his]))
+        times = own.arrived[both[0][at]], late.arrived[both[1][at]]
+        _book_cause((ranks[i], ranks[j]), times, longer, amount[his])
 
 
 def _last_stop(rows: Ints, mine: Ints, stopped: Bools) -> Ints:
@@ -405,29 +521,30 @@ def _book_waiting(rank: Rank, at: Ints, stood: Ints) -> None:
     peers.apart += stood[~inside & (at >= steps.start[0])].sum(axis=0)
 
 
-def _book_cause(
-    ranks: list[Rank], pair: tuple[int, int], rows: Ints, columns: tuple[Ints, Ints], amount: Ints
-) -> None:
-    """What rank j did longer than rank i since they last met explains what i waited for it."""
-    waited, late = (ranks[k].main.meetings for k in pair)
+def _worked_longer(waited: Meetings, late: Meetings, rows: Ints, columns: tuple[Ints, Ints]) -> Ints:
+    """By cause: what the late one did longer than the waiting one since they last met."""
     at, before = columns
     done = np.zeros((at.size, len(CAUSES)), np.int64)
-    for sign, m, k in ((1, late, pair[1]), (-1, waited, pair[0])):
-        since = np.where((before >= 0) & (rows[k][np.maximum(before, 0)] >= 0), rows[k][before], -1)
+    for sign, m, row in ((1, late, rows[1]), (-1, waited, rows[0])):
+        since = np.where((before >= 0) & (row[np.maximum(before, 0)] >= 0), row[before], -1)
         start = np.where((since >= 0)[:, None], m.worked[np.maximum(since, 0)], 0)
-        done += sign * (m.worked[rows[k][at]] - start)
+        done += sign * (m.worked[row[at]] - start)
+    return done
+
+
+def _book_cause(pair: tuple[Rank, Rank], times: tuple[Ints, Ints], done: Ints, amount: Ints) -> None:
+    """What the second of a pair did longer explains what the first waited for it; `times`: of both."""
     longer = np.maximum(done, 0).astype(float)
     whole = longer.sum(axis=1)
     longer[whole <= 0, NONE] = 1.0
     share = longer / np.maximum(longer.sum(axis=1), 1.0)[:, None]
     caused = np.round(share * amount[:, None]).astype(np.int64)
-    caused[np.arange(at.size), np.argmax(share, axis=1)] += amount - caused.sum(axis=1)
-    rank = ranks[pair[1]]
-    when = late.arrived[rows[pair[1]][at]]
-    step = _step_of(rank, when)
+    caused[np.arange(amount.size), np.argmax(share, axis=1)] += amount - caused.sum(axis=1)
+    waits, rank = pair
+    step = _step_of(rank, times[1])
     inside = step >= 0
     np.add.at(rank.peers.caused, step[inside], caused[inside])
-    after = ~inside & (waited.arrived[rows[pair[0]][at]] >= ranks[pair[0]].main.steps.start[0])
+    after = ~inside & (times[0] >= waits.main.steps.start[0])
     rank.peers.caused_apart += caused[after].sum(axis=0)
 
 

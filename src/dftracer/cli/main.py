@@ -211,7 +211,7 @@ def _fetch_inputs(args: argparse.Namespace) -> None:
     for name in _INPUTS:
         given = getattr(args, name, None)
         if given and "://" in str(given):
-            from dftracer.load.files import NoTraces, here
+            from dftracer.load.find import NoTraces, here
 
             try:
                 heads = args.verb in _READ_HEADS and not getattr(args, "html", None)

@@ -18,8 +18,8 @@ from typing import Any
 from dftracer._terminal import has_unicode, safe_console
 from dftracer._text import Column, fit
 from dftracer.cli.main import CommandError
-from dftracer.format.files import SUFFIXES
 from dftracer.format.torch_files import COPIES
+from dftracer.format.trace_names import SUFFIXES
 from dftracer.format.writer import is_trace, maker_of
 
 # --- On the terminal

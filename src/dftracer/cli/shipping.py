@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._text import bytes_text, plural
-from dftracer.format.files import ROWS_SUFFIX, SUFFIXES, rows_of
 from dftracer.format.members import member_index, row_blocks
 from dftracer.format.redaction import redact, redact_lines, redact_members, redact_rows
+from dftracer.format.trace_names import ROWS_SUFFIX, SUFFIXES, rows_of
 from dftracer.live import LiveFile, look
-from dftracer.load.files import recover
+from dftracer.load.find import recover
 from dftracer.load.process import processes_of
 from dftracer.load.remote import backing_off, store_of
 

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 from dftracer._text import plural
 from dftracer.format import members
 from dftracer.format import records as fmt
-from dftracer.format.files import find_traces
 from dftracer.format.records import as_hash
+from dftracer.format.trace_names import find_traces
 
 # --- Lines from the text of a trace, and the record in a line
 

@@ -213,7 +213,7 @@ def _kineto_head(source: Source, head: bytes, events: int) -> None:
 
 
 def _our_traces(directory: Path) -> list[Any]:
-    from dftracer.load.files import NoTraces, find_files, recover  # noqa: PLC0415
+    from dftracer.load.find import NoTraces, find_files, recover  # noqa: PLC0415
     from dftracer.load.process import assign_ranks, peek  # noqa: PLC0415
 
     try:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dftracer import _core
-from dftracer.format.files import SUFFIXES, Paths, find_traces
 from dftracer.format.members import gzip_member, member_index
 from dftracer.format.records import END_RECORD, TIME
+from dftracer.format.trace_names import SUFFIXES, Paths, find_traces
 
 # --- A snapshot of every trace file: what is final in it, and what its process has recorded beyond that
 

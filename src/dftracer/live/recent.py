@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dftracer.format.files import Paths
 from dftracer.format.members import member_index
 from dftracer.format.records import SAMPLE, TIME, TIME_LIMIT
+from dftracer.format.trace_names import Paths
 from dftracer.live.look import LiveFile, look, rest_member
 from dftracer.load._scan import Scanner, extent
 from dftracer.load.chunk import Chunk

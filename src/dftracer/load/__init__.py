@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from dftracer._packages import MissingExtra
-from dftracer.load.files import NoTraces, find_files, recover
+from dftracer.load.find import NoTraces, find_files, recover
 from dftracer.load.process import ProcessInfo
 
 if TYPE_CHECKING:

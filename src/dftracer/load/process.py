@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._text import plural
-from dftracer.format.files import Paths, of_one_process
 from dftracer.format.members import last_time
 from dftracer.format.records import INTEGER_ARGS, MOST_RANKS, TIME_UNITS
+from dftracer.format.trace_names import Paths, of_one_process
 from dftracer.format.writer import DAMAGED, MADE_BY
 from dftracer.load._scan import MISSING, Scanner, extent
-from dftracer.load.files import find_files
+from dftracer.load.find import find_files
 
 _LARGEST = (1 << 63) - 1
 _CLOCKS_AGREE_S = 5.0

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dftracer._packages import need
-from dftracer.format.files import ROWS_SUFFIX, SUFFIXES, NoTraces
 from dftracer.format.members import MAGIC, member_index
+from dftracer.format.trace_names import ROWS_SUFFIX, SUFFIXES, NoTraces
 
 MANIFEST = re.compile(r"dftracer-manifest-[\w.-]+\.json")
 # What is copied of a directory: traces, step rows, and what is written beside them.

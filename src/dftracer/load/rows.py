@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.format.files import NoTraces, Paths, find_rows, find_traces, is_rows_name, rows_of
+from dftracer.format.trace_names import NoTraces, Paths, find_rows, find_traces, is_rows_name, rows_of
 from dftracer.load._scan import pack_step_rows, step_row_columns, step_rows
 from dftracer.load.chunk import Ints, int64s
-from dftracer.load.files import here
+from dftracer.load.find import here
 
 if TYPE_CHECKING:
     import polars as pl
@@ -112,8 +112,11 @@ def parse_rows(data: bytes, path: str = "") -> RowFile:
         by_updates = (flags & BY_UPDATES) != 0
         if (is_step & ~by_updates).any():
             table, flags, is_step = (each[~by_updates] for each in (table, flags, is_step))
-    out.between = table[~is_step]
-    out.steps = _without_evaluation(_without_inner(table[is_step]))
+    if is_step.all():
+        out.steps = table
+    else:
+        out.between, out.steps = table[~is_step], table[is_step]
+    out.steps = _without_evaluation(_without_inner(out.steps))
     return out
 
 

@@ -16,7 +16,7 @@ from dftracer._text import bytes_text, plural
 from dftracer.load._scan import Scanner
 from dftracer.load.arrow import BatchMaker, find_sidecar, schema, write_sidecar
 from dftracer.load.chunk import Chunk
-from dftracer.load.files import NoTraces, find_files, find_torch_files, here, linked_files
+from dftracer.load.find import NoTraces, find_files, find_torch_files, here, linked_files
 from dftracer.load.process import ProcessInfo, Run, assign_ranks, find_runs, peek
 
 if TYPE_CHECKING:

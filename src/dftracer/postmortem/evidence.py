@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from dftracer import _core
-from dftracer.format.files import NoTraces, noted_failure, signal_name
 from dftracer.format.hang_file import hang_files, read_hang_file
 from dftracer.format.io_calls import IO_CATEGORIES
 from dftracer.format.members import member_index
 from dftracer.format.records import RANK_FACT, START_RECORD
+from dftracer.format.trace_names import NoTraces, noted_failure, signal_name
 from dftracer.live.look import LiveFile, look
 from dftracer.postmortem.stacks import Process, seen_process
 

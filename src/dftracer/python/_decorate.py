@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-    Span = _core.Node | _core.Use
+    Span = _core.Node | _core.NodeUse
 
 SPECIAL_ARGS = ("epoch", "step", "image_idx", "image_size")
 
@@ -247,11 +247,11 @@ def remember(target: Any, make: Callable[[Any], Any]) -> None:
         return
 
 
-def _decorated(span: _core.Node | _core.Use, target: Any) -> None:
+def _decorated(span: _core.Node | _core.NodeUse, target: Any) -> None:
     def make(function: Any) -> Any:
         # The arguments of a use created while tracing was off were not processed.
-        given = span._given if isinstance(span, _core.Use) else None
-        return decorate(span.node(**given) if isinstance(span, _core.Use) and given else span, function)
+        given = span._given if isinstance(span, _core.NodeUse) else None
+        return decorate(span.node(**given) if isinstance(span, _core.NodeUse) and given else span, function)
 
     remember(target, make)
 

@@ -88,7 +88,7 @@ class dft_fn(_core.Node):  # noqa: N801 - the name users import
         return self._iter_as(None, func, name, iter_name)
 
     def _iter_as(
-        self, use: _core.Use | None, func: _Source, name: str = "loop", iter_name: str = "step"
+        self, use: _core.NodeUse | None, func: _Source, name: str = "loop", iter_name: str = "step"
     ) -> _Source:
         from dftracer.python._iterables import looped  # noqa: PLC0415 - needed only for loops
 

@@ -11,7 +11,7 @@ from dftracer import _core, _session
 _Source = TypeVar("_Source")
 
 # The wait, the body, the key of the count, whether it is text, the use with its own arguments.
-Spec = tuple[_core.Node | None, _core.Node | None, str, bool, _core.Use | None]
+Spec = tuple[_core.Node | None, _core.Node | None, str, bool, _core.NodeUse | None]
 
 # The interpreter looks for special methods on the class, so a stand-in has forwarding ones. Except these.
 _NOT_FORWARDED = frozenset(

@@ -43,7 +43,7 @@ class _NodeKind(type):
     """What calling a node returns is also an instance of the node's class, for `isinstance` checks."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        if type(instance) is _core.Use:
+        if type(instance) is _core.NodeUse:
             instance = instance.node
         return super().__instancecheck__(instance)
 
@@ -113,7 +113,7 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
 
     def _iter_as(
         self,
-        use: _core.Use | None,
+        use: _core.NodeUse | None,
         iterator: _Source,
         include_block: bool = True,
         include_iter: bool = True,
@@ -129,7 +129,7 @@ class DFTracerAI(_core.Node, metaclass=_NodeKind):
 
     def _spec(
         self,
-        use: _core.Use | None,
+        use: _core.NodeUse | None,
         include_block: bool,
         include_iter: bool,
         iter_name: str | None,

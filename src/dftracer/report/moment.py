@@ -10,7 +10,7 @@ from dftracer.analyze import STAGES, Analysis, Rank, analyze
 from dftracer.analyze.analysis import analyze_rows, rows_left
 from dftracer.analyze.device.summary import device_account, samples_per_step
 from dftracer.analyze.map.step_rows import process_of_rows
-from dftracer.format.files import NoTraces
+from dftracer.format.trace_names import NoTraces
 from dftracer.live import LiveFile, Recent
 from dftracer.load.process import ProcessInfo
 from dftracer.load.rows import COLUMNS, RowFile, ranks_of

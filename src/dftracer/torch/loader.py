@@ -87,7 +87,7 @@ def _pass_of(iterator: Any) -> Pass:
 # How many samples a worker was asked for, by task.
 _sizes: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
 # For loaders that do not preserve order: the task that arrived last.
-_got: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_arrived: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def _around_index(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,10 +104,10 @@ def _around_index(original: Callable[..., Any]) -> Callable[..., Any]:
 def _watch_order(module: ModuleType, patches: Patches) -> None:
     def around_get(original: Callable[..., Any]) -> Callable[..., Any]:
         def get_data(self: Any) -> Any:
-            got = original(self)
-            if not getattr(self, "_in_order", True) and type(got) is tuple and type(got[0]) is int:
-                _got[self] = got[0]
-            return got
+            answer = original(self)
+            if not getattr(self, "_in_order", True) and type(answer) is tuple and type(answer[0]) is int:
+                _arrived[self] = answer[0]
+            return answer
 
         return get_data
 
@@ -131,7 +131,7 @@ def _handed_out(iterator: Any, worker: int | None) -> None:
     of = here.latest
     if of is None or of.iterator is None or of.iterator() is not iterator:
         of = _pass_of(iterator)
-    task = iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else _got.get(iterator, 0)
+    task = iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else _arrived.get(iterator, 0)
     if worker is None:
         facts: tuple[Any, ...] = ("batch", task)
     else:

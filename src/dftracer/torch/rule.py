@@ -75,9 +75,9 @@ class Pass(_core.LoaderPass):
     __slots__ = ("__weakref__",)
 
     def of_iterator(self, iterator: Any) -> None:
-        """The iterator whose pass it is; it is not kept alive by that."""
+        """The iterator whose pass it is; neither it nor its workers' pipes are kept alive by that."""
         self.iterator = weakref.ref(iterator)
-        self.workers = getattr(iterator, "_workers", None)
+        self.has_workers = getattr(iterator, "_workers", None) is not None
 
     def follow(self, iterator: Any) -> None:
         """The same, and know when the program lets go of it: the end of a loop that was left early."""

@@ -180,7 +180,7 @@ def _args(run: Run, part: Part, span: int) -> dict[str, Any]:
 
 def _files_of(file: Path) -> list[Path]:
     """A trace and its other parts."""
-    from dftracer.format.files import find_files, part_of  # noqa: PLC0415 - needed only on a click
+    from dftracer.format.trace_names import find_files, part_of  # noqa: PLC0415 - needed only on a click
 
     stem = part_of(file)[0]
     return [f for f in find_files([file.parent]) if f.parent == file.parent and part_of(f)[0] == stem]

@@ -18,7 +18,7 @@ from dftracer._packages import MissingExtra
 from dftracer.analyze.analysis import units_of
 from dftracer.analyze.device.profiler_rows import read_torch_files
 from dftracer.live import LiveFile, Recent, look, whole_copy
-from dftracer.load.files import NoTraces, find_torch_files, recover
+from dftracer.load.find import NoTraces, find_torch_files, recover
 from dftracer.load.process import ProcessInfo, run_identity
 from dftracer.load.trace import Trace
 from dftracer.report.moment import take_frame

@@ -52,7 +52,7 @@ from dftracer.analyze.map.steps import (
     phase_marks,
 )
 from dftracer.analyze.map.threads import AWAITED, Batches, Lane, Lanes, by_stage, overlay, profile, strip
-from dftracer.analyze.peers import MeetingRows, Meetings, find_meetings
+from dftracer.analyze.peers import MeetingRows, Meetings, find_in_stream, find_meetings
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
@@ -65,7 +65,7 @@ from dftracer.analyze.stages import (
     STAGES,
     class_of,
 )
-from dftracer.format.files import part_of
+from dftracer.format.trace_names import part_of
 from dftracer.format.writer import MADE_BY, SLICE
 from dftracer.load._scan import SelfTime, nest, timeline
 from dftracer.load.chunk import Ints, int64s, uint8s
@@ -119,6 +119,7 @@ class Partial:
     spent: Spent = field(default_factory=Spent)  # for the account of its time
     samples: Samples = field(default_factory=Samples)  # of the program's own code
     meetings: Meetings = field(default_factory=Meetings)  # with other ranks
+    in_stream: Meetings = field(default_factory=Meetings)  # the same by NCCL
     blocked: bool = False  # some call of the device's runtime blocked the host
     checkpoints: list[Checkpoint] = field(default_factory=list)
     input: Intervals = EMPTY  # the thread with the steps waits for data or loads it
@@ -472,7 +473,9 @@ class _Analyzer:
             out.outside = per_gap.sum(axis=0)
             out.outside[NONE] = 0
             out.outside[rest] += total(gaps) - out.outside.sum()
-        out.meetings = find_meetings(self.meetings.joined(), steps.tid, (start, end, stage), aside, rest)
+        meetings, synchronised = self.meetings.joined(), self.marks.of("blocked", steps.tid)
+        out.meetings = find_meetings(meetings, steps.tid, (start, end, stage), aside, rest)
+        out.in_stream = find_in_stream(meetings, synchronised, (start, end, stage), aside, rest)
         out.spent = spent((start, end, stage), steps, aside, self._backlog(out), rest)
         window = steps.start[out.spent.first :][:1], steps.end[-1:]
         out.spent.evaluation_us = int(measure(out.phases.evaluation, *window)[0])

@@ -495,16 +495,17 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
         return
     share = late.late / max(1, late.steps)
     how = "chronically" if late.chronic else "occasionally"
+    lost = ("at least " if late.rank.peers.at_least else "") + short(late.all_lost_s)
     title = (
         f"Rank {late.rank.number} spends {short(late.own_s)} in {stage_words(late.stage)}, the median rank"
         f" {short(late.median_s)}, {how} (in {100 * share:.0f} % of the steps); the others lose"
-        f" {short(late.all_lost_s)} waiting for it."
+        f" {lost} waiting for it."
     )
     alone = late.stage == "checkpoint" and late.median_s < late.own_s / 10
     if alone:
         title = (
             f"Rank {late.rank.number} is checkpointing while the others wait: {short(late.own_s)} at a time,"
-            f" in {100 * share:.0f} % of the steps; the others lose {short(late.all_lost_s)} waiting for it."
+            f" in {100 * share:.0f} % of the steps; the others lose {lost} waiting for it."
         )
     found = c.finding(
         "straggler_rank",
@@ -546,9 +547,11 @@ def ranks_in_turn(c: Context) -> Iterator[Finding]:
         for stage, s in rank.peers.caused_s.items():
             causes[stage] = causes.get(stage, 0.0) + s
     stage = max(causes, key=lambda s: (causes[s], s))
+    at_least = "at least " if typical.peers.at_least else ""
     yield c.finding(
         "ranks_in_turn",
-        f"The ranks wait for each other in turns, {100 * typical.account.share('peers'):.0f} % of the steady"
+        f"The ranks wait for each other in turns, {at_least}"
+        f"{100 * typical.account.share('peers'):.0f} % of the steady"
         f" time: there is no chronic straggler. Most often {stage_words(stage)} makes one late.",
         seconds,
         confidence(typical.account.steps),

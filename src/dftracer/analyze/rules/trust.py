@@ -19,8 +19,8 @@ from dftracer.analyze.job import Job, Rank, attempt_of
 from dftracer.analyze.map.partial import Partial
 from dftracer.analyze.rules.finding import Context, Finding
 from dftracer.analyze.thresholds import FEW_STEPS
-from dftracer.format.files import noted_failure, signal_name
 from dftracer.format.io_calls import IO_CATEGORIES
+from dftracer.format.trace_names import noted_failure, signal_name
 from dftracer.load.chunk import MISSING
 from dftracer.load.process import as_integer
 

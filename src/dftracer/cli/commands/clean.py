@@ -18,7 +18,7 @@ from dftracer._text import Column, bytes_text, plural
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError, Verb
 from dftracer.cli.outputs import print_json, print_table
 from dftracer.cli.trace_arguments import add_places, places
-from dftracer.format.files import find_traces
+from dftracer.format.trace_names import find_traces
 
 _COLUMNS = (
     Column("kind", whole=True),
@@ -51,7 +51,7 @@ dftracer clean --traces traces/20260101-120000-0a1b2c3d"""
         if args.traces and not args.paths:
             raise CommandError("which traces? Name the PATH: dftracer clean --traces traces/RUN")
         paths = places(args)
-        from dftracer.load.files import recover
+        from dftracer.load.find import recover
 
         recover(paths)  # what can still be read out of a ring belongs into its trace
         found = find_leftovers(paths, args.all) + (_find_traces(paths) if args.traces else [])

@@ -21,7 +21,7 @@ from dftracer.cli.outputs import (
     write_text,
 )
 from dftracer.cli.trace_arguments import newest_folders, take_newest
-from dftracer.format.files import NoTraces, find_files
+from dftracer.format.trace_names import NoTraces, find_files
 
 if TYPE_CHECKING:
     from dftracer.compare import Side

@@ -23,11 +23,11 @@ from dftracer.cli.trace_arguments import (
     take_newest,
     time_range,
 )
-from dftracer.format.files import SUFFIXES
 from dftracer.format.reader import parse_line
 from dftracer.format.records import PHASES, interval_us, is_metadata, is_own_event
+from dftracer.format.trace_names import SUFFIXES
 from dftracer.format.writer import SLICE, TraceWriter, maker_of
-from dftracer.load.files import NoTraces, find_files, recover
+from dftracer.load.find import NoTraces, find_files, recover
 from dftracer.load.process import ProcessInfo, as_integer, assign_ranks, is_live, peek, read_through
 
 # --- What the three share: their inputs, and the records as they appear in them
@@ -567,7 +567,7 @@ def _recover_rings(args: argparse.Namespace) -> int:
 
 def _traces_by_name(paths: list[str]) -> dict[str, list[Path]]:
     """The traces under the paths; where there are none, rings of theirs may still be left."""
-    from dftracer.format.files import find_traces
+    from dftracer.format.trace_names import find_traces
 
     found: dict[str, list[Path]] = {}
     for file in map(Path, find_traces(paths)):

@@ -19,8 +19,8 @@ from dftracer.cli.trace_arguments import (
     refuse_empty_selection,
     take_newest,
 )
-from dftracer.format.files import NoTraces, is_trace_name
 from dftracer.format.torch_files import COPIES, mark
+from dftracer.format.trace_names import NoTraces, is_trace_name
 
 _SUFFIXES = {"chrome": ".json", "perfetto": ".json", "parquet": ".parquet", "csv": ".csv", "arrow": ".arrow"}
 

@@ -23,7 +23,7 @@ from dftracer.cli.outputs import (
     write_text,
 )
 from dftracer.cli.trace_arguments import add_places, places, recording_now, span
-from dftracer.load.files import NoTraces
+from dftracer.load.find import NoTraces
 
 if TYPE_CHECKING:
     from dftracer.analyze.history import RunRow
@@ -337,7 +337,7 @@ dftracer trigger traces/20260102-030405 --steps 20"""
 
 def _running_in(folder: Path) -> tuple[dict[tuple[str, int], Path], int]:
     """A file of each running black box; how many other processes are recorded, which keep everything."""
-    from dftracer.format.files import find_files
+    from dftracer.format.trace_names import find_files
     from dftracer.load.process import is_live, peek
 
     found: dict[tuple[str, int], Path] = {}

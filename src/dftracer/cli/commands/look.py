@@ -32,7 +32,7 @@ from dftracer.cli.trace_arguments import (
     refuse_filters,
     take_newest,
 )
-from dftracer.load.files import NoTraces, find_files, recover
+from dftracer.load.find import NoTraces, find_files, recover
 
 if TYPE_CHECKING:
     from dftracer.analyze import Analysis

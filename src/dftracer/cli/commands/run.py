@@ -93,7 +93,7 @@ dftracer run -o s3://bucket/job -- python train.py"""
             code = accompany(command, _environment(args, directory, library, run_id, note), shipping)
             written = _traces_of_run(run_id, directory, note)
         if code and written:
-            from dftracer.format.files import note_failure
+            from dftracer.format.trace_names import note_failure
 
             note_failure(written[0].parent, run_id, code if code > 0 else 128 - code)
         with contextlib.suppress(OSError):  # not empty, unless the program gave its traces a name elsewhere
@@ -182,7 +182,7 @@ _SUFFIXES = (".pfw", ".pfw.gz")
 def _traces_of_run(run: str, directory: Path, note: Path) -> list[Path]:
     """The files of the run: in its directory, and wherever its processes noted that they write."""
     from dftracer import _core
-    from dftracer.format.files import run_of_file
+    from dftracer.format.trace_names import run_of_file
 
     stems = [Path(os.fsdecode(line)) for line in dict.fromkeys(note.read_bytes().splitlines())]
     found = {p for p in directory.rglob("*") if p.name.endswith(_SUFFIXES)}
@@ -227,7 +227,7 @@ def _print_verdict(files: list[Path]) -> None:
 def _verdict_lines(files: list[Path]) -> list[str]:
     """How the program ended, the verdict, why, and what to try next; or why the files cannot be analysed."""
     from dftracer.analyze import analyze
-    from dftracer.load.files import NoTraces
+    from dftracer.load.find import NoTraces
 
     try:
         analysis = analyze([str(f) for f in files])

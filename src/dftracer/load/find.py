@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dftracer._text import plural
-from dftracer.format import files
-from dftracer.format.files import SUFFIXES, NoTraces, Paths, find_traces
+from dftracer.format import trace_names
 from dftracer.format.torch_files import EXPORTED, is_set_aside
+from dftracer.format.trace_names import SUFFIXES, NoTraces, Paths, find_traces
 
 __all__ = [
     "NoTraces",
@@ -43,7 +43,7 @@ def find_files(paths: Paths) -> list[Path]:
     """All trace files meant by `paths`; a missing path is an error, and so is one without any trace."""
     paths = here(paths)
     try:
-        return files.find_files(paths)
+        return trace_names.find_files(paths)
     except NoTraces:
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         waiting = sum(_waiting_below(os.path.realpath(p)) for p in given)
