@@ -1,16 +1,25 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
+# Dozens of processes import what is written here: each would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # Many tests wait for processes that they started: more of them at once than there are cores.
 TESTS_AT_ONCE ?= 4
+# Packages are compiled to bytecode when they are imported: a third of the time of installing them all goes into files
+# that no test imports.
+INSTALL = $(BIN)/python -m pip install -q --no-compile
+WHEEL := build/wheel/.built
+WERROR ?= OFF
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
 .PHONY: demo test test-all python-test native-test lint tidy docs fuzz chakra-descriptor bench bench-rivals clean
 
 # Builds, traces a small training program that nobody annotated, and shows where its time went.
-demo: $(VENV)/.torch $(VENV)/.demo
+demo: $(BIN)/python
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.torch $(WHEEL)
+	@$(MAKE) --no-print-directory $(VENV)/.demo
 	@echo "4/4 tracing examples/train.py"
 	@rm -rf out/demo
 	$(BIN)/dftracer run -o out/demo/traces --report --html out/demo/report.html -- $(BIN)/python examples/train.py
@@ -19,23 +28,37 @@ $(BIN)/python:
 	@echo "1/4 an environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# The wheel, not the checkout, is what everything below uses.
-$(VENV)/.installed: $(BIN)/python $(SOURCES) | $(VENV)/.torch
-	SKBUILD_CMAKE_DEFINE=DFTRACER_WERROR=ON $(BIN)/python -m pip install -q ".[test,dev]"
-	touch $@ $(VENV)/.demo
+$(VENV)/.torch: $(BIN)/python
+	@echo "2/4 $(TORCH) (downloaded once), and meanwhile"
+	@$(INSTALL) --progress-bar on $(TORCH)
+	@touch $@
+
+# The wheel, not the checkout, is what everything below uses. It is compiled while other packages are being installed.
+$(WHEEL): $(SOURCES) | $(BIN)/python
+	@echo "3/4 compiling pydftracer (about half a minute on two cores)"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@SKBUILD_CMAKE_DEFINE=DFTRACER_WERROR=$(WERROR) $(BIN)/python -m pip wheel -q --no-deps -w $(@D) .
+	@touch $@
 
 # Without the packages of tests and linters.
-$(VENV)/.demo: $(BIN)/python $(SOURCES)
-	@echo "3/4 building and installing pydftracer (about a minute on two cores)"
-	@$(BIN)/python -m pip install -q --progress-bar on ".[analysis]"
+$(VENV)/.demo: $(WHEEL) | $(VENV)/.torch
+	@$(INSTALL) --progress-bar on $$($(BIN)/python .ci/packages.py analysis)
+	@$(INSTALL) --force-reinstall --no-deps $(<D)/*.whl
 	@touch $@
 
-$(VENV)/.torch: $(BIN)/python
-	@echo "2/4 $(TORCH) (downloaded once)"
-	@$(BIN)/python -m pip install -q --progress-bar on $(TORCH)
-	@touch $@
+$(VENV)/.installed: $(WHEEL) | $(VENV)/.packages
+	$(INSTALL) --force-reinstall --no-deps $(<D)/*.whl
+	touch $@ $(VENV)/.demo
+
+# What nearly every test imports is compiled at once, on all cores: four tests that import it for the first time at the
+# same moment would each compile all of it.
+$(VENV)/.packages: pyproject.toml | $(VENV)/.torch
+	$(INSTALL) $$($(BIN)/python .ci/packages.py test dev)
+	@$(BIN)/python -m compileall -q -j 2 $(foreach each,torch numpy polars pyarrow _pytest,$(BIN)/../lib/python3*/site-packages/$(each)) || true
+	touch $@
 
 # The native tests need little, so they begin while Python's packages are being installed.
+test python-test lint: WERROR = ON
 test: $(VENV)/.cmake
 	@$(MAKE) --no-print-directory -j3 python-test native-test lint
 	$(BIN)/python tests/twice.py -m "alone and not thorough"
@@ -68,8 +91,8 @@ TIDY = xargs -r -P 2 -n 4 sh -c '$(BIN)/clang-tidy --quiet --extra-arg=-std=c++2
 	--extra-arg=-Inative/third_party/libdeflate --extra-arg=-DDFTRACER_VERSION=\"tidy\" \
 	--extra-arg=-isystem$(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') "$$@" --' tidy
 lint: $(VENV)/.installed
-	$(BIN)/ruff check src tests bench examples
-	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/ruff check src tests bench examples .ci
+	$(BIN)/ruff format --check src tests bench examples .ci
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	@echo $(CHANGED_CXX) | $(TIDY)
 	$(BIN)/mypy
@@ -89,7 +112,7 @@ NATIVE_RUN = MAKEFLAGS= $(BIN)/cmake --build $(@D) && $(BIN)/ctest --test-dir $(
 native-test: build/asan/.tested build/tsan/.tested
 
 $(VENV)/.cmake: $(BIN)/python
-	$(BIN)/python -m pip install -q "cmake>=3.21" "ninja>=1.10"
+	$(INSTALL) "cmake>=3.21" "ninja>=1.10"
 	touch $@
 
 build/native/.tested: $(VENV)/.cmake $(NATIVE_SOURCES)
@@ -115,7 +138,7 @@ docs: $(VENV)/.docs
 	@echo "build/site/index.html"
 
 $(VENV)/.docs: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install -q $$($(BIN)/python docs/site_packages.py)
+	$(INSTALL) $$($(BIN)/python .ci/packages.py docs)
 	touch $@
 
 # The wire format of Chakra, compiled.

@@ -123,7 +123,7 @@ uint32_t name_of_descriptor(int fd, char* out) {
   while (v /= 10);
   while (n) *p++ = digits[--n];
   *p = 0;
-  long size = syscall(SYS_readlink, link, out, long(kMaxPath));
+  long size = syscall(SYS_readlinkat, AT_FDCWD, link, out, long(kMaxPath));
   if (size <= 0 || out[0] != '/') return 0;
   constexpr std::string_view kDeleted = " (deleted)";
   std::string_view name(out, size_t(size));

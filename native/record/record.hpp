@@ -78,7 +78,12 @@ struct RingHeader {
   std::atomic<uint64_t> reserved;  // bytes from its start that have memory; all ones if all have
   uint64_t offset;                 // of the data in the file
 };
+// What is mapped begins at a multiple of it: kernels for this processor may have pages of that size.
+#if defined(__aarch64__)
+inline constexpr uint64_t kPage = 65536;
+#else
 inline constexpr uint64_t kPage = 4096;
+#endif
 static_assert(sizeof(RingHeader) <= kPage);
 
 // The head of the ring file: all a reader needs to complete the trace of a process that died.

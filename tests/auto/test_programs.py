@@ -32,10 +32,7 @@ USUAL = (
     "gan",
     "evaluation",
     "workers-fork",
-    "no_loader",
-    "compiled",
     "ddp",
-    "huggingface",
     "exception",
 )
 EVERY = [run if run in USUAL else pytest.param(run, marks=pytest.mark.thorough) for run in RUNS]

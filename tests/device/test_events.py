@@ -297,17 +297,24 @@ log.finalize()
     assert account.events.busy_s >= int(run.stdout) / 1e9
 
 
+def dear(ns: str) -> str:
+    """The program's events, each of which costs the host this much."""
+    return f"""
+class Dear(Pool):
+    def record(self, of):
+        device.host({ns})
+        return super().record(of)
+events = DeviceEvents(Dear(device), device.time_ns)
+_core.set_boundary_hook(events.boundary)
+"""
+
+
 def test_where_recording_is_dear_steps_are_left_out(traced: Callable[..., Run]) -> None:
     """An event that costs the host 0.1 ms: 3 % of a step of 10 ms with four events, were all recorded."""
     run = traced(
         LOOP
+        + dear("MS // 10")
         + """
-class Dear(Pool):
-    def record(self, of):
-        device.host(MS // 10)
-        return super().record(of)
-events = DeviceEvents(Dear(device), device.time_ns)
-_core.set_boundary_hook(events.boundary)
 began = device.now
 train(400, 2 * MS, 2 * MS, MS // 10)
 print((device.now - began) / MS)
@@ -330,13 +337,8 @@ def test_recorded_steps_are_not_always_those_after_a_long_one(traced: Callable[.
     """Every tenth step saves for half a second, which alone would pay for many recorded steps."""
     run = traced(
         LOOP
+        + dear("MS // 20")
         + """
-class Dear(Pool):
-    def record(self, of):
-        device.host(MS // 20)
-        return super().record(of)
-events = DeviceEvents(Dear(device), device.time_ns)
-_core.set_boundary_hook(events.boundary)
 recorded = [0] * 10
 def save(i):
     recorded[i % 10] += not events._pausing
@@ -359,11 +361,11 @@ def test_pauses_end_where_looking_at_the_device_is_dear(traced: Callable[..., Ru
     run = traced(
         LOOP
         + """
-class Dear(Pool):
+class DearToAsk(Pool):
     def may_touch(self):
         device.host(8_000)
         return super().may_touch()
-events = DeviceEvents(Dear(device), device.time_ns)
+events = DeviceEvents(DearToAsk(device), device.time_ns)
 _core.set_boundary_hook(events.boundary)
 train(2000, 2 * MS, 2 * MS, MS // 10)
 print(events._steps)
@@ -377,13 +379,8 @@ def test_without_a_loader_steps_are_left_out_too(traced: Callable[..., Run]) -> 
     """A list of batches: nothing says where a step ends, except its optimizer."""
     run = traced(
         LOOP
+        + dear("MS // 20")
         + """
-class Dear(Pool):
-    def record(self, of):
-        device.host(MS // 20)
-        return super().record(of)
-events = DeviceEvents(Dear(device), device.time_ns)
-_core.set_boundary_hook(events.boundary)
 began = device.now
 for _ in range(1000):
     for phase in (ai.compute.forward, ai.compute.backward, ai.compute.step):

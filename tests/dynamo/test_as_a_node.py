@@ -37,7 +37,8 @@ def test_context_and_decorator(run_program: Any) -> None:
         f(1)
         assert "torch" not in sys.modules
         log.finalize()
-        """
+        """,
+        fresh=True,
     )
     assert [(e["name"], e["args"].get("epoch")) for e in run.of("dynamo")] == [
         ("dynamo", None),

@@ -247,12 +247,14 @@ def test_tracing_off_gives_the_function_itself_and_no_torch(run_program: Any) ->
         assert "torch" not in sys.modules
         """,
         enable=False,
+        fresh=True,
     )
     assert run.records == []
 
 
 def test_enable_false_gives_the_function_itself(run_program: Any) -> None:
-    run_program("""
+    run_program(
+        """
         import sys
         from dftracer.python import Dynamo, dynamo
 
@@ -264,7 +266,9 @@ def test_enable_false_gives_the_function_itself(run_program: Any) -> None:
         dynamo.disable()
         assert dynamo.compile(f) is f
         assert "torch" not in sys.modules
-    """)
+        """,
+        fresh=True,
+    )
 
 
 def test_missing_or_old_torch_names_the_extra(run_program: Any) -> None:

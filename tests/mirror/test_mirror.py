@@ -23,7 +23,7 @@ from support.process import clean_environment, recover
 PROGRAMS = Path(__file__).parent / "programs"
 NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py") if p.stem != "looking")
 # Where most went wrong before; the others are for `make test-all`.
-ALWAYS = ("batches", "descriptor_games", "fork_in_step", "signal_handlers", "spawn_pickle", "transforms")
+ALWAYS = ("batches", "descriptor_games", "fork_in_step", "signal_handlers")
 LAUNCHERS = {
     "untraced": [],
     "run": ["run", "-q", "-o", "TRACES", "--"],

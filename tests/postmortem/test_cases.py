@@ -52,7 +52,7 @@ CASES = {
     "crash": Expected("signal", 1, hangs=False),
     "network": Expected("same_collective", None),
 }
-QUICK = ("read", "exception")
+QUICK = ("read",)
 
 Begin = Callable[..., Job]
 

@@ -1,14 +1,23 @@
-"""Programs are run in processes of their own, as users run them; tests read the trace they leave."""
+"""Programs are run in processes of their own, as users run them; tests read the trace they leave.
+
+Importing torch is most of what such a process does. So each one is a fork of a process that has imported it,
+and nothing else: the program itself imports dftracer, with its environment, and ends as every program does.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import types
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +26,16 @@ import pytest
 Events = list[dict[str, Any]]
 RunProgram = Callable[..., "Run"]
 
-__all__ = ["Events", "Run", "RunProgram", "program_runner"]
+LONGEST_S = 240
 
 
 class Run:
     """What a program left behind."""
 
-    def __init__(self, directory: Path, process: subprocess.CompletedProcess[str]) -> None:
+    def __init__(self, directory: Path, stdout: str, stderr: str) -> None:
         self.directory = directory
-        self.stdout = process.stdout
-        self.stderr = process.stderr
+        self.stdout = stdout
+        self.stderr = stderr
 
     @property
     def records(self) -> Events:
@@ -54,26 +63,128 @@ class Run:
 def program_runner(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
     """Runs program texts in fresh directories, with tracing on unless told otherwise."""
 
-    def run(code: str, *, enable: bool = True, env: dict[str, str] | None = None, check: bool = True) -> Run:
+    def run(
+        code: str,
+        *,
+        enable: bool = True,
+        env: dict[str, str] | None = None,
+        check: bool = True,
+        fresh: bool = False,
+    ) -> Run:
+        """With `fresh` in an interpreter that has imported nothing."""
         directory = tmp_path_factory.mktemp("program")
         program = directory / "program.py"
         program.write_text(textwrap.dedent(code))
-        process = subprocess.run(
-            [sys.executable, str(program)],
-            cwd=directory,
-            env={
-                **{key: value for key, value in os.environ.items() if not key.startswith("DFTRACER_")},
-                "DFTRACER_ENABLE": "1" if enable else "0",
-                "DFTRACER_DISABLE_IO": "1",
-                "OMP_NUM_THREADS": "1",
-                **(env or {}),
-            },
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert not check or process.returncode == 0, process.stderr[-4000:]
-        return Run(directory, process)
+        environment = {
+            **_without_tracing(),
+            "DFTRACER_ENABLE": "1" if enable else "0",
+            "DFTRACER_DISABLE_IO": "1",
+            "OMP_NUM_THREADS": "1",
+            **(env or {}),
+        }
+        # Torch reads its own variables while it is being imported.
+        fresh = fresh or not all(name.startswith("DFTRACER_") for name in env or {})
+        code_of_end = (_start if fresh else _fork)(program, environment)
+        stdout, stderr = (_text(directory.with_suffix(f".{name}")) for name in ("stdout", "stderr"))
+        assert not check or code_of_end == 0, stderr[-4000:]
+        return Run(directory, stdout, stderr)
 
     return run
+
+
+def _without_tracing() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith("DFTRACER_")}
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _start(program: Path, environment: dict[str, str]) -> int:
+    place = program.parent
+    with place.with_suffix(".stdout").open("wb") as out, place.with_suffix(".stderr").open("wb") as err:
+        return subprocess.run(
+            [sys.executable, str(program)],
+            cwd=place,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            timeout=LONGEST_S,
+            check=False,
+        ).returncode
+
+
+def _fork(program: Path, environment: dict[str, str]) -> int:
+    parent = _parent()
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    parent.stdin.write(json.dumps({"program": str(program), "environment": environment}) + "\n")
+    parent.stdin.flush()
+    answer = parent.stdout.readline()
+    if not answer:
+        _parent.cache_clear()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+        pytest.fail(f"longer than {LONGEST_S} s: {_text(program.parent.with_suffix('.stderr'))[-2000:]}")
+    return int(answer)
+
+
+@cache
+def _parent() -> subprocess.Popen[str]:
+    parent = subprocess.Popen(
+        [sys.executable, __file__],
+        env={**_without_tracing(), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+    def end() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+
+    atexit.register(end)
+    return parent
+
+
+def _serve() -> None:
+    """Fork once for each line, and run its program in the child, where this returns after it."""
+    import torch._dynamo  # noqa: F401, PLC0415 - the point of it all
+
+    for line in sys.stdin:
+        task = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _run_here(Path(task["program"]), task["environment"])
+            return
+        signal.alarm(LONGEST_S)  # ends this process, so that who asks sees its end
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        signal.alarm(0)
+
+
+def _run_here(program: Path, environment: dict[str, str]) -> None:
+    place = program.parent
+    os.chdir(place)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, name, mode in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, place.with_suffix(".stdout"), os.O_WRONLY | os.O_CREAT),
+        (2, place.with_suffix(".stderr"), os.O_WRONLY | os.O_CREAT),
+    ):
+        file = os.open(name, mode, 0o666)
+        os.dup2(file, number)
+        os.close(file)
+    sys.argv = [str(program)]
+    sys.path[0] = str(program.parent)
+    main = types.ModuleType("__main__")
+    main.__file__ = str(program)
+    sys.modules["__main__"] = main
+    exec(compile(program.read_text(encoding="utf-8"), program, "exec"), main.__dict__)  # noqa: S102
+
+
+if __name__ == "__main__":
+    _serve()

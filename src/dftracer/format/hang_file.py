@@ -25,8 +25,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NAME", "hang_files", "read_hang_file"]
-
 NAME = re.compile(r"hang_(\d+)(-.*)?\.json$")
 _LARGEST = 64 << 20
 

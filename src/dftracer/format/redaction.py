@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from dftracer.format.members import MAGIC, ROW_BLOCK, ROWS_MAGIC, gzip_member, member_index
 
-__all__ = ["HIDDEN", "redact", "redact_lines", "redact_members", "redact_rows"]
-
 HIDDEN = "[redacted]"
 
 # The last word of an option's or a variable's name: --hf-token, WANDB_API_KEY, "client_secret".
