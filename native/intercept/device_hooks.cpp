@@ -63,7 +63,9 @@ int hook_device_synchronize() {
 
 template <int S, int K>
 int hook_graph_launch(void* graph, void* stream) {
-  return timed<S, K>(Limit::kAlways, on_stream(stream), graph, stream);
+  DeviceFacts facts = on_stream(stream);
+  facts.graph = graph;
+  return timed<S, K>(Limit::kAlways, facts, graph, stream);
 }
 
 template <int S, int K>

@@ -62,6 +62,7 @@ char* put_facts(char* p, const Call& call, const DeviceFacts& facts, int ret) {
   if (facts.bytes >= 0) p = put_int(put(p, ",\"bytes\":"), facts.bytes);
   if (const char* kind = kind_text(facts.kind)) p = put(put(put(p, ",\"kind\":\""), kind), "\"");
   if (facts.has_stream) p = put_uint(put(p, ",\"stream\":"), reinterpret_cast<uintptr_t>(facts.stream));
+  if (facts.graph) p = put_uint(put(p, ",\"graph\":"), reinterpret_cast<uintptr_t>(facts.graph));
   if (call.category[0] == 'c') {
     p = put_communicator(p, facts);
     p = put(p, ",\"below_python\":1");

@@ -35,6 +35,7 @@ struct DeviceFacts {
   int kind = -1;                 // cudaMemcpyKind
   const void* stream = nullptr;  // of the call, or
   bool has_stream = false;
+  const void* graph = nullptr;  // that is launched
   const void* comm = nullptr;
   int peer = -1;            // of a message
   bool sends = false;       // which way it goes

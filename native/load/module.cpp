@@ -2,12 +2,17 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "args_text.hpp"
 #include "buffer.hpp"
+#include "event_sums.hpp"
 #include "format/stage.hpp"
 #include "format/step_row.hpp"
 #include "format/timeline.hpp"
+#include "intervals.hpp"
 #include "pixels.hpp"
 #include "python.hpp"
 #include "scanner_type.hpp"
@@ -76,6 +81,251 @@ PyType_Slot self_time_slots[] = {
 };
 PyType_Spec self_time_spec = {"dftracer.load._scan.SelfTime", sizeof(SelfTimeObject), 0, Py_TPFLAGS_DEFAULT,
                               self_time_slots};
+
+struct DurationSumsObject {
+  PyObject_HEAD
+  DurationSums* state;
+};
+PyObject* duration_sums_new(PyTypeObject* type, PyObject*, PyObject*) {
+  auto* self = reinterpret_cast<DurationSumsObject*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  try {
+    self->state = new DurationSums();
+  } catch (const std::bad_alloc&) {
+    Py_DECREF(self);
+    return PyErr_NoMemory();
+  }
+  return reinterpret_cast<PyObject*>(self);
+}
+void duration_sums_dealloc(PyObject* self) {
+  delete reinterpret_cast<DurationSumsObject*>(self)->state;
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+PyObject* duration_sums_add(PyObject* obj, PyObject* args) {
+  PyObject *a, *b, *c, *d = Py_None;
+  if (!PyArg_ParseTuple(args, "OOO|O", &a, &b, &c, &d)) return nullptr;
+  View pair, dur, self, counts;
+  if (!pair.take(a) || !dur.take(b) || !self.take(c) || (d != Py_None && !counts.take(d))) return nullptr;
+  const size_t n = pair.count(4);
+  if (!same_length(n, {dur.count(8), self.count(8), d == Py_None ? n : counts.count(8)})) return nullptr;
+  DurationSums& sums = *reinterpret_cast<DurationSumsObject*>(obj)->state;
+  {
+    const WithoutLock released;
+    for (size_t i = 0; i < n; ++i) {
+      DurationSum& sum = sums.of(dur.as<int64_t>()[i], pair.as<int32_t>()[i]);
+      sum.n += d == Py_None ? 1 : uint32_t(counts.as<int64_t>()[i]);
+      sum.self += self.as<int64_t>()[i];
+    }
+  }
+  Py_RETURN_NONE;
+}
+PyObject* duration_sums_columns(PyObject* obj, PyObject*) {
+  const auto& entries = reinterpret_cast<DurationSumsObject*>(obj)->state->entries();
+  std::vector<int32_t> pair(entries.size());
+  std::vector<uint32_t> n(entries.size());
+  std::vector<int64_t> dur(entries.size()), self(entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    pair[i] = entries[i].b;
+    dur[i] = entries[i].a;
+    n[i] = entries[i].value.n;
+    self[i] = entries[i].value.self;
+  }
+  return Py_BuildValue("(NNNN)", vector_buffer(std::move(pair)), vector_buffer(std::move(dur)),
+                       vector_buffer(std::move(n)), vector_buffer(std::move(self)));
+}
+PyMethodDef duration_sums_methods[] = {
+    {"add", guarded<duration_sums_add>, METH_VARARGS,
+     "add(pair, dur, self, n=None): count events, each once or n times, and add up their self time"},
+    {"columns", guarded<duration_sums_columns>, METH_NOARGS, "columns() -> (pair, dur, n, self)"},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyType_Slot duration_sums_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(duration_sums_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(duration_sums_dealloc)},
+    {Py_tp_methods, duration_sums_methods},
+    {0, nullptr},
+};
+PyType_Spec duration_sums_spec = {"dftracer.load._scan.DurationSums", sizeof(DurationSumsObject), 0, Py_TPFLAGS_DEFAULT,
+                                  duration_sums_slots};
+
+PyObject* py_sum_calls(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c, *d, *e, *f;
+  unsigned shift = 0;
+  if (!PyArg_ParseTuple(args, "OOOOOOI", &a, &b, &c, &d, &e, &f, &shift)) return nullptr;
+  View file, kind, moved, extent, ts, dur;
+  if (!file.take(a) || !kind.take(b) || !moved.take(c) || !extent.take(d) || !ts.take(e) || !dur.take(f)) return nullptr;
+  const size_t n = ts.count(8);
+  if (!same_length(n, {file.count(4), kind.count(1), moved.count(8), extent.count(8), dur.count(8)})) return nullptr;
+  if (shift > 63) return PyErr_Format(PyExc_ValueError, "no such shift");
+  CallSums sums;
+  {
+    const WithoutLock released;
+    sum_calls({file.as<int32_t>(), kind.as<uint8_t>(), moved.as<int64_t>(), extent.as<int64_t>(), ts.as<int64_t>(),
+               dur.as<int64_t>(), n},
+              shift, sums);
+  }
+  struct Columns {
+    std::vector<uint8_t> kind;
+    std::vector<uint32_t> n;
+    std::vector<int64_t> bytes, us, extent;
+    void add(uint8_t k, const CallSum& s) {
+      kind.push_back(k);
+      n.push_back(s.n);
+      bytes.push_back(s.bytes);
+      us.push_back(s.us);
+      extent.push_back(s.extent);
+    }
+  } by_file, by_time;
+  std::vector<int32_t> files;
+  std::vector<uint8_t> size;
+  std::vector<int64_t> time;
+  for (const auto& entry : sums.files.entries()) {
+    files.push_back(int32_t(entry.a));
+    size.push_back(uint8_t(entry.b));
+    by_file.add(uint8_t(entry.b >> 8), entry.value);
+  }
+  for (const auto& entry : sums.times.entries()) {
+    time.push_back(entry.a);
+    by_time.add(uint8_t(entry.b), entry.value);
+  }
+  return Py_BuildValue("((NNNNNNN)(NNNNN))", vector_buffer(std::move(files)), vector_buffer(std::move(by_file.kind)),
+                       vector_buffer(std::move(size)), vector_buffer(std::move(by_file.n)),
+                       vector_buffer(std::move(by_file.bytes)), vector_buffer(std::move(by_file.us)),
+                       vector_buffer(std::move(by_file.extent)), vector_buffer(std::move(time)),
+                       vector_buffer(std::move(by_time.kind)), vector_buffer(std::move(by_time.n)),
+                       vector_buffer(std::move(by_time.bytes)), vector_buffer(std::move(by_time.us)));
+}
+
+PyObject* py_keep_events(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c, *d, *e, *f, *g;
+  unsigned char skip = 0;
+  if (!PyArg_ParseTuple(args, "OOOOOOOb", &a, &b, &c, &d, &e, &f, &g, &skip)) return nullptr;
+  View pair, tid, ts, dur, flagged, classes, marked;
+  if (!pair.take(a) || !tid.take(b) || !ts.take(c) || !dur.take(d) || !flagged.take(e) || !classes.take(f) ||
+      !marked.take(g))
+    return nullptr;
+  const size_t n = ts.count(8), pairs = classes.count(1);
+  if (!same_length(n, {pair.count(4), tid.count(8), dur.count(8)})) return nullptr;
+  if (!same_length(pairs, {marked.count(1)})) return nullptr;
+  for (size_t i = 0; i < n; ++i)
+    if (uint32_t(pair.as<int32_t>()[i]) >= pairs)
+      return PyErr_Format(PyExc_ValueError, "pair %d has no class", pair.as<int32_t>()[i]);
+  KeptEvents kept;
+  {
+    const WithoutLock released;
+    kept = keep_events({pair.as<int32_t>(), tid.as<int64_t>(), ts.as<int64_t>(), dur.as<int64_t>(), n,
+                        flagged.as<int64_t>(), flagged.count(8)},
+                       classes.as<uint8_t>(), marked.as<uint8_t>(), skip);
+  }
+  const auto number = [](int64_t v) { return static_cast<long long>(v); };
+  return Py_BuildValue("((LL)(LL)(NNNN)(NN))", number(kept.first), number(kept.last), number(kept.marked_first),
+                       number(kept.marked_last), vector_buffer(std::move(kept.tid)), vector_buffer(std::move(kept.ts)),
+                       vector_buffer(std::move(kept.dur)), vector_buffer(std::move(kept.code)),
+                       vector_buffer(std::move(kept.skipped_pair)), vector_buffer(std::move(kept.skipped_dur)));
+}
+
+// Intervals out of two objects; false, with an exception set, if they are none.
+struct IntervalViews {
+  View start, end;
+  bool take(PyObject* a, PyObject* b) {
+    return start.take(a) && end.take(b) && same_length(start.count(8), {end.count(8)});
+  }
+  IntervalSet set() const { return {start.as<int64_t>(), end.as<int64_t>(), start.count(8)}; }
+};
+
+PyObject* py_union(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c = Py_None, *d = Py_None;
+  if (!PyArg_ParseTuple(args, "OO|OO", &a, &b, &c, &d)) return nullptr;
+  IntervalViews all;
+  View key, wanted;
+  if (!all.take(a, b)) return nullptr;
+  const bool keyed = c != Py_None;
+  if (keyed && (!key.take(c) || !wanted.take(d) || !same_length(all.set().n, {key.count(1)}))) return nullptr;
+  if (keyed && wanted.count(1) < 256) return PyErr_Format(PyExc_ValueError, "keys that nothing is said of");
+  IntervalVectors out;
+  {
+    const WithoutLock released;
+    out = union_of_intervals(all.set(), keyed ? key.as<uint8_t>() : nullptr, keyed ? wanted.as<uint8_t>() : nullptr);
+  }
+  return Py_BuildValue("(NN)", vector_buffer(std::move(out.start)), vector_buffer(std::move(out.end)));
+}
+
+PyObject* py_covered_until(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c;
+  if (!PyArg_ParseTuple(args, "OOO", &a, &b, &c)) return nullptr;
+  IntervalViews all;
+  View times;
+  if (!all.take(a, b) || !times.take(c)) return nullptr;
+  std::vector<int64_t> out(times.count(8));
+  {
+    const WithoutLock released;
+    covered_until(all.set(), times.as<int64_t>(), out.size(), out.data());
+  }
+  return vector_buffer(std::move(out));
+}
+
+PyObject* py_pieces(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c, *d;
+  if (!PyArg_ParseTuple(args, "OOOO", &a, &b, &c, &d)) return nullptr;
+  IntervalViews windows, all;
+  if (!windows.take(a, b) || !all.take(c, d)) return nullptr;
+  Pieces out;
+  {
+    const WithoutLock released;
+    out = pieces_in_windows(windows.set(), all.set());
+  }
+  return Py_BuildValue("(NNN)", vector_buffer(std::move(out.start)), vector_buffer(std::move(out.end)),
+                       vector_buffer(std::move(out.which)));
+}
+
+PyObject* py_account(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c, *d, *e;
+  Py_ssize_t keys = 0;
+  if (!PyArg_ParseTuple(args, "OOOnOO", &a, &b, &c, &keys, &d, &e)) return nullptr;
+  IntervalViews all, windows;
+  View key;
+  if (!all.take(a, b) || !key.take(c) || !windows.take(d, e) || !same_length(all.set().n, {key.count(1)}))
+    return nullptr;
+  for (size_t i = 0; i < key.count(1); ++i)
+    if (key.as<uint8_t>()[i] >= keys) return PyErr_Format(PyExc_ValueError, "no key %d", key.as<uint8_t>()[i]);
+  std::vector<int64_t> out(windows.set().n * size_t(std::max<Py_ssize_t>(keys, 0)));
+  {
+    const WithoutLock released;
+    account_by_key(all.set(), key.as<uint8_t>(), size_t(keys), windows.set(), out.data());
+  }
+  return vector_buffer(std::move(out));
+}
+
+PyObject* py_pack_intervals(PyObject*, PyObject* args) {
+  PyObject *a, *b;
+  if (!PyArg_ParseTuple(args, "OO", &a, &b)) return nullptr;
+  IntervalViews all;
+  if (!all.take(a, b)) return nullptr;
+  std::string out;
+  {
+    const WithoutLock released;
+    out = pack_intervals(all.set());
+  }
+  return PyBytes_FromStringAndSize(out.data(), Py_ssize_t(out.size()));
+}
+
+PyObject* py_unpack_intervals(PyObject*, PyObject* args) {
+  PyObject* a;
+  Py_ssize_t n = 0;
+  if (!PyArg_ParseTuple(args, "On", &a, &n)) return nullptr;
+  View packed;
+  if (!packed.take(a)) return nullptr;
+  IntervalVectors out;
+  bool right = n >= 0;
+  if (right) {
+    const WithoutLock released;
+    right = unpack_intervals(packed.text(), size_t(n), out);
+  }
+  if (!right) return PyErr_Format(PyExc_ValueError, "not %zd intervals", n);
+  return Py_BuildValue("(NN)", vector_buffer(std::move(out.start)), vector_buffer(std::move(out.end)));
+}
 
 // The first start, the last end, and how many events end before they begin. An impossible sum is
 // clamped.
@@ -311,14 +561,36 @@ PyObject* py_arg_texts(PyObject*, PyObject* args) {
   return Py_BuildValue("NN", vector_buffer(std::move(out)), list);
 }
 
+// For a process that reads one trace after another: memory that was given back is taken again, instead of being
+// returned to the kernel and cleared by it every time.
+PyObject* py_keep_freed_memory(PyObject*, PyObject*) {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 128 << 20);
+#endif
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
+    {"account", guarded<py_account>, METH_VARARGS,
+     "account(start, end, key, keys, window_start, window_end) -> [window][key], windows in the order of their start"},
     {"arg_numbers", guarded<py_arg_numbers>, METH_VARARGS,
      "arg_numbers(ends, text, key) -> the number after `key` in each text, -1 where there is none"},
     {"arg_texts", guarded<py_arg_texts>, METH_VARARGS,
      "arg_texts(ends, text, key) -> (number, -1 where there is none; values) of the strings that `key` opens"},
+    {"covered_until", guarded<py_covered_until>, METH_VARARGS,
+     "covered_until(start, end, times) -> how much of the intervals lies before each time"},
     {"extent", py_extent, METH_VARARGS,
      "extent(ts, dur) -> (first begin, last end, events that end before they begin)"},
+    {"keep_events", guarded<py_keep_events>, METH_VARARGS,
+     "keep_events(pair, tid, ts, dur, flagged, class_of_pair, marked, skip) -> (first, last), (first, last) of marked pairs, "
+     "(tid, ts, dur, code) of those kept, (pair, dur) of the others"},
+    {"keep_freed_memory", py_keep_freed_memory, METH_NOARGS,
+     "keep_freed_memory(): of this process, for later use by it; for programs of our own"},
     {"nest", guarded<py_nest>, METH_VARARGS, "nest(tid, ts, dur) -> (parent row, self time) by time alone"},
+    {"pack_intervals", guarded<py_pack_intervals>, METH_VARARGS, "pack_intervals(start, end) -> bytes"},
+    {"pieces", guarded<py_pieces>, METH_VARARGS,
+     "pieces(window_start, window_end, start, end) -> (start, end, which interval) of the parts in the windows"},
     {"pixels", guarded<py_pixels>, METH_VARARGS,
      "pixels(start, end, pair, class_of_pair, classes, sums, block, visible, t0, t1, width, steps) -> (class, fill)"},
     {"stack", guarded<py_stack>, METH_VARARGS,
@@ -329,8 +601,14 @@ PyMethodDef functions[] = {
     {"step_row_columns", guarded<py_step_row_columns>, METH_NOARGS, "step_row_columns() -> names"},
     {"event_class", guarded<py_event_class>, METH_VARARGS, "event_class(category, name) -> class, for the recorder"},
     {"stage_rules", guarded<py_stage_rules>, METH_NOARGS, "stage_rules() -> [class][stage around] -> stage"},
+    {"sum_calls", guarded<py_sum_calls>, METH_VARARGS,
+     "sum_calls(file, kind, bytes, extent, ts, dur, shift) -> (file, kind, size, n, bytes, us, extent), "
+     "(time, kind, n, bytes, us)"},
     {"timeline", guarded<py_timeline>, METH_VARARGS,
      "timeline(ts, dur, cls, rule, stages, none) -> (from, to, stage) of one thread's exclusive timeline"},
+    {"union", guarded<py_union>, METH_VARARGS,
+     "union(start, end, key=None, wanted=None) -> disjoint intervals of the same time, of wanted keys"},
+    {"unpack_intervals", guarded<py_unpack_intervals>, METH_VARARGS, "unpack_intervals(bytes, n) -> (start, end)"},
     {"validity", guarded<py_validity>, METH_VARARGS, "validity(column, width) -> (Arrow bitmap or None, nulls)"},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -350,6 +628,7 @@ PyMODINIT_FUNC PyInit__scan() {
   dft::py::Ref m(PyModule_Create(&module_def));
   if (!m || !add_type(m.get(), "Buffer", &g_buffer_spec, &g_buffer_type) ||
       !add_type(m.get(), "Scanner", &g_scanner_spec) || !add_type(m.get(), "SelfTime", &self_time_spec) ||
+      !add_type(m.get(), "DurationSums", &duration_sums_spec) ||
       PyModule_AddIntConstant(m.get(), "MISSING", kMissing) != 0)
     return nullptr;
   return dft::py::without_interpreter_lock(m.release());

@@ -8,11 +8,46 @@
 
 namespace dft::load {
 
+namespace {
+constexpr size_t kFew = 12;
+}
+
+int64_t SelfTime::take(int64_t id) {
+  for (Pending& p : few_)
+    if (p.id == id) {
+      const int64_t sum = p.sum;
+      p = few_.back();
+      few_.pop_back();
+      return sum;
+    }
+  if (more_.empty()) return 0;
+  const auto it = more_.find(id);
+  if (it == more_.end()) return 0;
+  const int64_t sum = it->second;
+  more_.erase(it);
+  return sum;
+}
+
+void SelfTime::add(int64_t parent, int64_t sum) {
+  for (Pending& p : few_)
+    if (p.id == parent) {
+      p.sum += sum;
+      return;
+    }
+  const auto it = more_.empty() ? more_.end() : more_.find(parent);
+  if (it != more_.end())
+    it->second += sum;
+  else if (few_.size() < kFew)
+    few_.push_back({parent, sum});
+  else
+    more_.emplace(parent, sum);
+}
+
 void SelfTime::update(const int64_t* id, const int64_t* parent, const int64_t* dur, size_t n, int64_t* self) {
   // Runs of siblings dominate: keep the current parent's sum out of the table.
   int64_t open = kMissing, sum = 0;
   const auto flush = [&] {
-    if (open != kMissing && sum != 0) pending_[open] += sum;
+    if (open != kMissing && sum != 0) add(open, sum);
     open = kMissing;
     sum = 0;
   };
@@ -23,13 +58,7 @@ void SelfTime::update(const int64_t* id, const int64_t* parent, const int64_t* d
       open = kMissing;
       sum = 0;
     }
-    if (!pending_.empty()) {
-      const auto it = pending_.find(id[i]);
-      if (it != pending_.end()) {
-        children += it->second;
-        pending_.erase(it);
-      }
-    }
+    children += take(id[i]);
     self[i] = std::max<int64_t>(0, dur[i] - children);
     const int64_t p = parent[i];
     if (p < 0) continue;

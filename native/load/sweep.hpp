@@ -15,7 +15,15 @@ class SelfTime {
   void update(const int64_t* id, const int64_t* parent, const int64_t* dur, size_t n, int64_t* self);
 
  private:
-  std::unordered_map<int64_t, int64_t> pending_;
+  // The time of an event's children so far, which is no longer pending then.
+  int64_t take(int64_t id);
+  void add(int64_t parent, int64_t sum);
+
+  struct Pending {
+    int64_t id, sum;
+  };
+  std::vector<Pending> few_;  // searched from end to end: usually a handful of events is open
+  std::unordered_map<int64_t, int64_t> more_;
 };
 
 // Self time and level by time alone (dialects without p_idx). Any order of rows.

@@ -23,10 +23,10 @@ inline constexpr int64_t kNobodyIsTold = std::numeric_limits<int64_t>::max();
 Phase phase_of(std::string_view cat, std::string_view name);
 void tell_boundary(Phase phase, bool begins);
 
-// What `dftracer.torch.boundaries` passes on to its subscribers; it knows the numbers. `what` is the optimizer, or
-// the number of the step that is over.
-enum class Boundary : uint8_t { kBatch, kModel, kBackward, kOptimizer, kStep };
-inline constexpr size_t kBoundaries = 5;
+// What `dftracer.torch.boundaries` passes on to its subscribers; it knows the numbers. `what` is the optimizer,
+// the number of the step that is over, or how many bytes were copied.
+enum class Boundary : uint8_t { kBatch, kModel, kBackward, kOptimizer, kStep, kTransfer };
+inline constexpr size_t kBoundaries = 6;
 extern Relaxed<PyObject*> g_subscribers[kBoundaries];
 void tell_subscriber(Boundary boundary, bool begins, PyObject* what);
 

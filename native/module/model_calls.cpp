@@ -99,6 +99,7 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
     nested_call(Py_TYPE(self));
     return call(self, args, kwargs);
   }
+  int64_t start = rule_clock();  // a thread's first call sets its training up, which takes milliseconds beside others
   Training* here = g_muted ? nullptr : training_here();
   if (!here || here->muted) {
     Py_XDECREF(here);
@@ -109,7 +110,7 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   {
     Section section(reinterpret_cast<PyObject*>(here));
     recording([&] {
-      outermost = here->rule->model_begins(rule_clock(), gradients, reinterpret_cast<uintptr_t>(self), evaluating);
+      outermost = here->rule->model_begins(start, gradients, reinterpret_cast<uintptr_t>(self), evaluating);
     });
   }
   if (outermost) {

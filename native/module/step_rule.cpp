@@ -9,6 +9,7 @@ constexpr size_t kMostGradients = 64;    // calls of torch.autograd.grad in one 
 constexpr int64_t kJoined = 10'000'000;  // ns between iter(loader) and its first next() that are still one wait
 constexpr int64_t kFewCalls = 4;         // of a model that does not train, before forward: a teacher
 constexpr int64_t kManyCalls = 64;       // of other models, after which a step of inference begins with another one
+constexpr int64_t kSamePace = 10;        // times as long: a pause between calls of a rollout that ends it
 constexpr size_t kMostModels = 16;
 
 // The arguments of an event; those of every step fit into the buffer.
@@ -305,6 +306,7 @@ void StepRule::called_without_gradients(int64_t t, uintptr_t model, bool evaluat
       begin_evaluation(t);
     } else {
       rollouts_ = true;
+      rollout_call(t);
     }
   } else if (known) {
     if (!rollouts_) begin_evaluation(t);
@@ -312,6 +314,20 @@ void StepRule::called_without_gradients(int64_t t, uintptr_t model, bool evaluat
     if (!calls_) calls_start_ = t;
     ++calls_;
   }
+}
+
+void StepRule::rollout_call(int64_t t) {
+  int64_t pause = t - rollout_latest_;
+  if (!rollout_ || (rollout_pace_ && pause > kSamePace * rollout_pace_)) {
+    rollout_ = t;
+    rollout_pace_ = 0;
+  } else if (rollout_pace_ > kSamePace * pause) {
+    rollout_ = rollout_latest_;
+    rollout_pace_ = pause;
+  } else {
+    rollout_pace_ = std::max(rollout_pace_, pause);
+  }
+  rollout_latest_ = t;
 }
 
 // Models were called that do not train: helpers of the forward that follows, or an evaluation.
@@ -488,7 +504,7 @@ void StepRule::optimizer_made(int64_t t) {
   if (!step_) {
     free_ = std::max(free_, t);
     fresh_ = true;
-    forward_ = teacher_ = 0;
+    forward_ = teacher_ = rollout_ = rollout_pace_ = 0;
   }
   publish(t);
 }
@@ -700,6 +716,7 @@ StepRule::Step& StepRule::open_without_fetch(int64_t t) {
     return open(start, end, nullptr);
   }
   int64_t forward = marked_ ? marked_ : forward_ ? forward_ : teacher_ ? teacher_ : t;
+  if (rollout_pace_ && forward - rollout_latest_ <= kSamePace * rollout_pace_) forward = rollout_;
   int64_t from = fresh_ ? forward : free_ ? free_ : t;
   return open(from, from, nullptr);
 }

@@ -13,7 +13,8 @@
 //   or
 //     a target network: its call is where forward begins;
 //   - a model in training mode that was called so before the first backward collects experience: the program's own
-//   code;
+//     code. Calls at one pace that the first forward follows at that pace belong to the first step; a call alone may
+//     have told the program its shapes;
 //   - before any optimizer and any backward it is inference: a step for each batch, or for each call of the same model.
 //
 // The rule knows nothing of Python. It belongs to one thread; what others may look at is in `Now`. All times are those
@@ -177,6 +178,7 @@ class StepRule {
   void infer(int64_t t, uintptr_t model);
   bool may_infer() const;
   void settle_calls(int64_t t, bool forward_follows);
+  void rollout_call(int64_t t);
   void begin_evaluation(int64_t t);
   void end_evaluation(int64_t end);
   Step& open(int64_t start, int64_t body, const PassPtr& of, bool inference = false);
@@ -224,6 +226,7 @@ class StepRule {
   int64_t teacher_ = 0;                                    // and of one that only helps
   int64_t calls_start_ = 0, calls_ = 0;                    // of models that do not train, meaning not known yet
   int64_t call_start_ = 0;
+  int64_t rollout_ = 0, rollout_latest_ = 0, rollout_pace_ = 0;  // since the optimizer was made: its first call
   int in_model_ = 0;
   bool fetching_ = false, framework_steps_ = false, framework_evaluates_ = false, rollouts_ = false, inferring_ = false;
   uintptr_t first_model_ = 0;      // of the open step of an inference without a loader

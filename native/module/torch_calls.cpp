@@ -3,6 +3,8 @@
 #include <structmember.h>
 
 #include <cstddef>
+#include <string>
+#include <utility>
 
 #include "module/auto_event.hpp"
 #include "module/training.hpp"
@@ -116,6 +118,108 @@ PyObject* optimizer_step_ends(PyObject*, PyObject* optimizer) {
   Here here;
   if (here && !optimizer_ends(here, optimizer, false)) return nullptr;
   Py_RETURN_NONE;
+}
+
+// A copy between devices ----------------------------------------------------------------------------------------------
+
+PyObject *g_device_name = nullptr, *g_type_name = nullptr, *g_numel_name = nullptr, *g_element_size_name = nullptr;
+PyObject *g_enter_name = nullptr, *g_exit_name = nullptr;
+
+// Modes of `__torch_function__` would be called for every question about a tensor: while this lives they are not.
+class Unseen {
+ public:
+  Unseen(PyObject* modes, PyObject* without) {
+    Ref count(PyObject_CallNoArgs(modes));
+    if (!count) return;
+    if (PyObject_IsTrue(count.get()) == 1) {
+      without_ = Ref(PyObject_CallNoArgs(without));
+      Ref entered(without_ ? PyObject_CallMethodNoArgs(without_.get(), g_enter_name) : nullptr);
+      if (!entered) return;
+    }
+    fine_ = true;
+  }
+  ~Unseen() {
+    if (!fine_ || !without_) return;
+    KeepError keep;
+    Ref left(PyObject_CallMethodObjArgs(without_.get(), g_exit_name, Py_None, Py_None, Py_None, nullptr));
+    if (!left) PyErr_Clear();
+  }
+  Unseen(const Unseen&) = delete;
+  Unseen& operator=(const Unseen&) = delete;
+  explicit operator bool() const { return fine_; }
+
+ private:
+  Ref without_;
+  bool fine_ = false;
+};
+
+// The answer of a method without arguments, a number; -1 with an exception.
+int64_t number_of(PyObject* tensor, PyObject* method) {
+  Ref answer(PyObject_CallMethodNoArgs(tensor, method));
+  return answer ? PyLong_AsLongLong(answer.get()) : -1;
+}
+
+// `event` from `start` on, if the tensors are on different devices. False with an exception.
+bool write_copy(AutoEvent* event, PyObject* source, PyObject* result, int64_t start, int64_t end) {
+  Ref from(PyObject_GetAttr(source, g_device_name)), to(from ? PyObject_GetAttr(result, g_device_name) : nullptr);
+  int same = to ? PyObject_RichCompareBool(from.get(), to.get(), Py_EQ) : -1;
+  if (same) return same > 0;
+  Ref source_type(PyObject_GetAttr(from.get(), g_type_name)), result_type(PyObject_GetAttr(to.get(), g_type_name));
+  if (!source_type || !result_type) return false;
+  int64_t items = number_of(source, g_numel_name);
+  int64_t size = PyErr_Occurred() ? -1 : number_of(source, g_element_size_name);
+  if (PyErr_Occurred()) return false;
+  Training* here = training_here();
+  if (!here) return true;
+  if (!here->muted) {
+    Section section(reinterpret_cast<PyObject*>(here));
+    here->rule->saw(end);
+    if (!annotated_by_hand(event)) {
+      recording([&] {
+        std::string args = ",\"bytes\":";
+        append_int(args, items * size);
+        args.append(",\"kind\":\"").append(view_of(source_type.get())).append(" to ");
+        args.append(view_of(result_type.get())).append("\"").append(here->rule->numbers()).append(",\"auto\":1");
+        emit(event, uint64_t(start), uint64_t(end), args);
+      });
+    }
+  }
+  Py_DECREF(here);
+  if (g_subscribers[size_t(Boundary::kTransfer)]) {
+    Ref bytes(PyLong_FromLongLong(items * size));
+    if (!bytes) return false;
+    tell(Boundary::kTransfer, false, bytes.get());
+  }
+  return true;
+}
+
+// What is told after a call that may have copied a tensor: (source, result, start).
+PyObject* copied(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
+  int64_t end = rule_clock();
+  PyObject* with = call_of(self)->with;
+  int64_t start = PyVectorcall_NARGS(nargsf) == 3 ? PyLong_AsLongLong(args[2]) : -1;
+  bool fine = false;
+  if (start >= 0) {
+    Unseen unseen(PyTuple_GET_ITEM(with, 0), PyTuple_GET_ITEM(with, 1));
+    fine = unseen && write_copy(reinterpret_cast<AutoEvent*>(call_of(self)->original), args[0], args[1], start, end);
+  } else if (!PyErr_Occurred()) {
+    PyErr_SetString(PyExc_TypeError, "takes the source, the result and the start");
+  }
+  if (fine) Py_RETURN_NONE;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  Ref owned_type(type), owned_value(value), owned_trace(trace);
+  return value ? PyObject_CallOneArg(PyTuple_GET_ITEM(with, 2), value) : nullptr;
+}
+
+// after_copy(event, modes, without, failed): `modes()` says how many modes of `__torch_function__` there are,
+// `without()` is a context in which they are not called, `failed` is told of an exception.
+PyObject* after_copy(PyObject*, PyObject* args) {
+  PyObject *event, *modes, *without, *failed;
+  if (!PyArg_ParseTuple(args, "O!OOO", &g_auto_event_type, &event, &modes, &without, &failed)) return nullptr;
+  Ref with(PyTuple_Pack(3, modes, without, failed));
+  return with ? make_call(copied, event, with.get()) : nullptr;
 }
 
 // Making a batch ------------------------------------------------------------------------------------------------------
@@ -315,6 +419,7 @@ PyMethodDef g_torch_functions[] = {
     {"around_backward", around_backward, METH_O, nullptr},
     {"around_next", around_next, METH_VARARGS, nullptr},
     {"around_fetch", around_fetch, METH_VARARGS, nullptr},
+    {"after_copy", after_copy, METH_VARARGS, nullptr},
     {"optimizer_step_begins", optimizer_step_begins, METH_O, nullptr},
     {"optimizer_step_ends", optimizer_step_ends, METH_O, nullptr},
     {"set_task", set_task, METH_VARARGS, nullptr},
@@ -322,11 +427,16 @@ PyMethodDef g_torch_functions[] = {
 };
 
 bool make_names() {
-  g_dataset_name = PyUnicode_InternFromString("dataset");
-  g_auto_collation_name = PyUnicode_InternFromString("auto_collation");
-  g_collate_name = PyUnicode_InternFromString("collate_fn");
-  g_many_name = PyUnicode_InternFromString("__getitems__");
-  return g_dataset_name && g_auto_collation_name && g_collate_name && g_many_name;
+  const std::pair<PyObject**, const char*> names[] = {
+      {&g_dataset_name, "dataset"},    {&g_auto_collation_name, "auto_collation"},
+      {&g_collate_name, "collate_fn"}, {&g_many_name, "__getitems__"},
+      {&g_device_name, "device"},      {&g_type_name, "type"},
+      {&g_numel_name, "numel"},        {&g_element_size_name, "element_size"},
+      {&g_enter_name, "__enter__"},    {&g_exit_name, "__exit__"},
+  };
+  for (auto [name, text] : names)
+    if (!(*name = PyUnicode_InternFromString(text))) return false;
+  return true;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "module/auto_event.hpp"
 #include "module/hang_watch.hpp"
 #include "module/model_calls.hpp"
+#include "module/node.hpp"
 #include "module/torch_calls.hpp"
 #include "session/session.hpp"
 
@@ -292,6 +293,9 @@ PyObject* training_new(PyTypeObject* type, PyObject* args, PyObject*) {
   }
   tls_training = t;
   tls_installation = g_installation;
+  // What the first record of a thread needs is made here, where the boundary has been timed already, not after the
+  // end of a stage has been: beside others it takes milliseconds, which would be the next stage's.
+  if (g_tracing) thread_in_context();
   return reinterpret_cast<PyObject*>(t);
 }
 

@@ -259,6 +259,18 @@ def around_fetch(
     `together(dataset, dataset.__getitems__)` stands in for a data set that makes items together.
     """
 
+def after_copy(
+    event: AutoEvent,
+    modes: Callable[[], int],
+    without: Callable[[], Any],
+    failed: Callable[[Exception], None],
+    /,
+) -> ObservedCall:
+    """An observer for `watch_method`: writes `event` where source and result are on different devices.
+
+    Where there are `modes()`, tensors are only asked inside of `without()`; `failed` is told of an exception.
+    """
+
 def set_task(batch: int | None, restarts: int, /) -> None:
     """The batch this worker makes, and how often its loader had begun again."""
 

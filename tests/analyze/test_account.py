@@ -379,6 +379,26 @@ def test_replays_of_a_cuda_graph_are_steps(tmp_path: Path, warm_up: int) -> None
     assert a.verdict == "The GPU is the bottleneck: it always has work queued."
 
 
+def test_a_launch_that_waits_for_the_queue_is_the_devices(tmp_path: Path) -> None:
+    """Beyond twice the fastest launch of the same graph; one whose graph is not known says nothing."""
+    loop = Loop(Process(10, rank=0))
+    for _ in range(3):  # events of a warm-up say nothing of the replays
+        start = loop.t
+        loop.step(0, *PLAIN)
+        args = {"lag_us": 0, "end_lag_us": 0, "error_us": 1}
+        loop.process.span("device_time", "forward", start, 5 * MS, tid=7, **args)
+    for i in range(200):
+        loop.stage("CUDA", "cudaGraphLaunch", 20 if i < 40 else 10 * MS, graph=7)
+        loop.stage("CUDA", "cudaGraphLaunch", MS, graph=8)
+        loop.stage("CUDA", "cudaGraphLaunch", MS if i % 2 else 20)
+    loop.process.write(tmp_path)
+    found = _account(analyze(tmp_path))
+    assert found["device"] == pytest.approx(160 * (0.010 - 2 * 0.00002), rel=0.001)
+    assert found["host"] == pytest.approx(
+        200 * 0.001 + 100 * 0.00102 + 200 * 0.00002 + 160 * 0.00002, rel=0.02
+    )
+
+
 def test_replays_inside_steps_are_part_of_them(tmp_path: Path) -> None:
     loop = Loop(Process(10, rank=0))
     for _ in range(10):

@@ -411,7 +411,6 @@ def _looping(tmp_path: Path, cpu_s: float, **env: str | None) -> tuple[Analysis,
     return analyze(tmp_path), int(done.stdout.split()[1]) / 1e9
 
 
-@pytest.mark.thorough
 def test_beside_busy_loops(tmp_path: Path) -> None:
     """Two loops for every core run beside it."""
     cores = len(os.sched_getaffinity(0))

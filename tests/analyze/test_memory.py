@@ -16,7 +16,9 @@ from dftracer.report import document
 
 def _lanes(n: int) -> Lanes:
     times = np.arange(n, dtype=np.int64)
-    return Lanes([Lane(n, times, times + 1, np.zeros(n, np.uint8), n)], io_ts=times, paths=[str(n)])
+    lane = Lane(n, times, times + 1, np.zeros(n, np.uint8), n)
+    file = np.full(n, n, np.int32)
+    return Lanes([lane], file, times, times[::-1].copy(), (times[:1], times[-1:]), paths=[str(n)])
 
 
 @pytest.mark.parametrize("limit", [0, 500, 1 << 30])
@@ -29,6 +31,9 @@ def test_a_store_gives_back_what_was_put_in(limit: int) -> None:
             assert got.paths == [str(n)]
             assert got.lanes[0].end.tolist() == list(range(1, n + 1))
             assert got.io_ts.tolist() == list(range(n))
+            assert got.io_dur.tolist() == list(range(n))[::-1]
+            assert got.io_file.tolist() == [n] * n
+            assert [each.tolist() for each in got.io] == [[0], [n - 1]]
 
 
 def test_a_small_limit_changes_nothing_but_the_memory(tmp_path: Path) -> None:

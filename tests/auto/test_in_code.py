@@ -290,6 +290,18 @@ def test_checkpoints_of_other_libraries(watched: None, tmp_path: Path) -> None:
     ]
 
 
+def test_gathering_a_state_is_no_checkpoint_of_its_own(watched: None, tmp_path: Path) -> None:
+    """Its time is checkpointing; saved is what `torch.save` writes."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict
+
+    model, optimizer = model_and_optimizer()
+    with capture() as events:
+        torch.save(get_model_state_dict(model), tmp_path / "a.pt")
+        get_state_dict(model, optimizer)
+    found = [word for word in words(events) if not word.startswith("sample/")]
+    assert found == ["checkpoint/gather", "checkpoint/capture", "checkpoint/gather"]  # and no optimizer step
+
+
 def test_a_step_that_the_gradient_scaler_skips_is_marked(watched: None) -> None:
     model, optimizer = model_and_optimizer()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)

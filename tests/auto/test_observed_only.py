@@ -309,18 +309,7 @@ def both(tmp_path: Path, text: str) -> tuple[str, str, Path]:
     return outputs[0], outputs[1], tmp_path / "trace"
 
 
-# The rest runs in `make test-all`.
-USUAL = (
-    "a data set that looks at its transform",
-    "a data set with many items at once",
-    "modes of the program",
-    "what is no longer referenced",
-)
-
-
-@pytest.mark.parametrize(
-    "what", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in PROGRAMS]
-)
+@pytest.mark.parametrize("what", PROGRAMS)
 def test_the_program_is_the_same(what: str, tmp_path: Path) -> None:
     plain, traced, _ = both(tmp_path, PROGRAMS[what])
     assert traced == plain
@@ -457,7 +446,6 @@ def test_everything_observed_is_what_it_was(tmp_path: Path) -> None:
         assert facts[1] == facts[0] == facts[2], name
 
 
-@pytest.mark.thorough
 def test_pickles_cross_from_traced_to_untraced_and_back(tmp_path: Path) -> None:
     program = """
         import pickle, sys, torch

@@ -74,7 +74,7 @@ CALLS = {
     "cudaStreamSynchronize=0,0,3000000": {"stream": 3 * MS},
     "cudaEventSynchronize=0,0,1000000": {},
     "cudaDeviceSynchronize": {},
-    "cudaGraphLaunch=0,0,7": {"stream": 7},
+    "cudaGraphLaunch=9,0,7": {"stream": 7, "graph": 9},
     "cudaMalloc=1000000": {"bytes": MS},
     "cudaFree=1000000": {},
 }

@@ -225,6 +225,24 @@ TEST(rollouts_are_the_programs_own_code) {
   CHECK_EQ(p.events.of("forward"), "1200-1202; 1300-1302; 2200-2202; 2300-2302");
 }
 
+TEST(the_first_step_begins_with_its_rollout) {
+  auto first_step = [](std::initializer_list<int64_t> calls) {
+    Program p;
+    p.made(1);
+    for (int64_t t : calls) p.call(t, t + 1, false, p.model);
+    p.train(1000);
+    p.train(1100);
+    p.rule.finish(3000, "");
+    std::string steps = p.events.of("block");
+    return steps.substr(0, steps.find('-'));
+  };
+  CHECK_EQ(first_step({900, 920, 950, 980}), "900");
+  CHECK_EQ(first_step({900}), "1000");                     // one call may be for anything
+  CHECK_EQ(first_step({100, 900, 920, 950, 980}), "900");  // the first one belonged to something else
+  CHECK_EQ(first_step({100, 110, 120, 900, 920}), "900");  // so did the first three
+  CHECK_EQ(first_step({100, 110, 120}), "1000");           // and the program did something else since
+}
+
 TEST(a_loop_without_gradients_and_training_is_inference) {
   Program p;
   PassPtr of = loader(1);

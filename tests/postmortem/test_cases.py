@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -271,3 +273,73 @@ print(told)
 def test_nothing_to_read(tmp_path: Path) -> None:
     assert main(["postmortem", str(tmp_path)]) == 2
     assert main(["postmortem", str(tmp_path / "absent")]) == 2
+
+
+OWN_LOADER = """
+import os, signal, socket, sys, time
+import torch, torch.multiprocessing as mp
+
+def make(queue, ready):
+    for i in range(4):
+        queue.put(torch.full((4, 8), float(i)))
+    queue.close()
+    queue.join_thread()  # all of them are on their way
+    ready.set()
+    while True:
+        time.sleep(0.1)
+
+def gone(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+def batches(queue, worker, ready):
+    ready.wait()
+    for i in range(4):
+        if i == 2 and sys.argv[1] == "worker":
+            os.kill(worker.pid, signal.SIGKILL)
+            while not gone(worker.pid):
+                time.sleep(0.01)
+        elif i == 2:  # a server that is not there
+            with socket.socket() as unused:
+                unused.bind(("127.0.0.1", 0))
+                socket.create_connection(unused.getsockname())
+        yield queue.get()
+
+if __name__ == "__main__":
+    queue = mp.Queue()
+    ready = mp.Event()
+    worker = mp.Process(target=make, args=(queue, ready), daemon=True)
+    worker.start()
+    print(worker.pid)
+    model = torch.nn.Linear(8, 1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches(queue, worker, ready):
+        model(batch).sum().backward()
+        sgd.step()
+        sgd.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("cause", "kind"), [("worker", "worker"), ("server", "exception")])
+def test_a_connection_that_fails_because_the_worker_behind_it_was_killed(
+    tmp_path: Path, cause: str, kind: str
+) -> None:
+    """Batches are fetched through a worker's sockets: its death shows as a failed connection, like others."""
+    (tmp_path / "train.py").write_text(OWN_LOADER)
+    command = [sys.executable, "-m", "dftracer.cli"]
+    env = clean_environment()
+    ran = subprocess.run(
+        [*command, "run", "-q", "-o", "traces", "--", sys.executable, "train.py", cause],
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert re.search("^(Connection(Refused|Reset)|BrokenPipe|EOF)Error", ran.stderr, re.MULTILINE), ran.stderr
+    told = subprocess.run(
+        [*command, "postmortem", "traces", "--json"],
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    answer = json.loads(told.stdout)
+    assert (told.returncode, answer["class"]) == (1, kind), answer["sentence"]
+    worker = int(ran.stdout.split()[0])
+    assert (f"worker (pid {worker}) was killed (SIGKILL)" in answer["sentence"]) == (kind == "worker")

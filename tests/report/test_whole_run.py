@@ -149,7 +149,6 @@ def test_exit_codes_and_signals(
     assert words in (ended_words(a) or "")
 
 
-@pytest.mark.thorough
 def test_a_rank_that_fails_and_is_restarted(tmp_path: Path) -> None:
     done = _run(
         tmp_path,
@@ -218,7 +217,7 @@ def test_two_trainings_in_one_process_are_two_loops(tmp_path: Path) -> None:
     assert any(line.startswith("2 trainings one after another") for line in notes(a))
 
 
-@pytest.mark.parametrize("at_once", [pytest.param(False, marks=pytest.mark.thorough), True])
+@pytest.mark.parametrize("at_once", [False, True])
 def test_processes_that_train_for_themselves_are_trainings_not_ranks(tmp_path: Path, at_once: bool) -> None:
     done = _run(
         tmp_path,

@@ -246,11 +246,12 @@ def analyze(
         sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
         for i, unit in enumerate(units):
             tick = None if progress is None else _from(progress, sum(sizes[:i]), sum(sizes))
-            for partial, lanes in analyze_files(
-                unit, trace.filter, trace.threads, 2 * trace.chunk_text, tick, files
-            ):
+            results = analyze_files(unit, trace.filter, trace.threads, trace.chunk_text, tick, files)
+            while results:
+                partial, lanes = results.pop(0)
                 store.put(id(partial), lanes)
                 partials.append(partial)
+                del lanes  # as large as the trace: the next process is not to find it in memory
             if progress is not None:
                 progress(sum(sizes[: i + 1]), sum(sizes))
         for process in alone:
@@ -407,7 +408,7 @@ def analyze_on_cluster(
 
 def _submit(client: Any, unit: list[ProcessInfo], trace: Trace, span_bytes: int, files: _Files) -> Any:
     """The future for one process's results."""
-    chunk_text = 2 * trace.chunk_text
+    chunk_text = trace.chunk_text
     spans = [(part, span) for part in unit for span in member_spans(part.file, span_bytes)]
     if len(spans) == len(unit):
         return client.submit(_read, unit, trace.filter, chunk_text, files, pure=False)

@@ -40,6 +40,59 @@ class Scanner(Iterator[dict[str, Any]]):
 class SelfTime:
     def update(self, id: _AnyBuffer, p_idx: _AnyBuffer, dur: _AnyBuffer, /) -> Buffer: ...
 
+class DurationSums:
+    """Events and their self time by pair and duration."""
+
+    def add(
+        self, pair: _AnyBuffer, dur: _AnyBuffer, own: _AnyBuffer, n: _AnyBuffer | None = None, /
+    ) -> None: ...
+    def columns(self) -> tuple[Buffer, Buffer, Buffer, Buffer]: ...
+
+def account(
+    start: _AnyBuffer,
+    end: _AnyBuffer,
+    key: _AnyBuffer,
+    keys: int,
+    window_start: _AnyBuffer,
+    window_end: _AnyBuffer,
+    /,
+) -> Buffer: ...
+def covered_until(start: _AnyBuffer, end: _AnyBuffer, times: _AnyBuffer, /) -> Buffer: ...
+def keep_events(
+    pair: _AnyBuffer,
+    tid: _AnyBuffer,
+    ts: _AnyBuffer,
+    dur: _AnyBuffer,
+    flagged: _AnyBuffer,
+    class_of_pair: _AnyBuffer,
+    marked: _AnyBuffer,
+    skip: int,
+    /,
+) -> tuple[
+    tuple[int, int], tuple[int, int], tuple[Buffer, Buffer, Buffer, Buffer], tuple[Buffer, Buffer]
+]: ...
+def keep_freed_memory() -> None: ...
+def pack_intervals(start: _AnyBuffer, end: _AnyBuffer, /) -> bytes: ...
+def pieces(
+    window_start: _AnyBuffer, window_end: _AnyBuffer, start: _AnyBuffer, end: _AnyBuffer, /
+) -> tuple[Buffer, Buffer, Buffer]: ...
+def sum_calls(
+    file: _AnyBuffer,
+    kind: _AnyBuffer,
+    moved: _AnyBuffer,
+    extent: _AnyBuffer,
+    ts: _AnyBuffer,
+    dur: _AnyBuffer,
+    shift: int,
+    /,
+) -> tuple[
+    tuple[Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer],
+    tuple[Buffer, Buffer, Buffer, Buffer, Buffer],
+]: ...
+def union(
+    start: _AnyBuffer, end: _AnyBuffer, key: _AnyBuffer | None = None, wanted: _AnyBuffer | None = None, /
+) -> tuple[Buffer, Buffer]: ...
+def unpack_intervals(packed: bytes, n: int, /) -> tuple[Buffer, Buffer]: ...
 def step_rows(data: _AnyBuffer, /) -> tuple[Buffer, list[str], int]: ...
 def pack_step_rows(rows: _AnyBuffer, facts: str, /) -> bytes: ...
 def step_row_columns() -> tuple[str, ...]: ...

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dftracer.load._scan import MISSING
 
-__all__ = ["CODE_COLUMNS", "INT_COLUMNS", "MISSING", "Chunk", "Ints", "int64s", "uint8s"]
+__all__ = ["CODE_COLUMNS", "INT_COLUMNS", "MISSING", "Chunk", "Ints", "int32s", "int64s", "uint8s", "uint32s"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,6 +37,16 @@ CODE_COLUMNS = ("name", "cat", "hhash", "fhash")
 def int64s(buffer: Any) -> Ints:
     """Native memory as an array."""
     return np.frombuffer(buffer, dtype=np.int64)
+
+
+def int32s(buffer: Any) -> npt.NDArray[np.int32]:
+    """Native memory as an array."""
+    return np.frombuffer(buffer, dtype=np.int32)
+
+
+def uint32s(buffer: Any) -> npt.NDArray[np.uint32]:
+    """Native memory as an array."""
+    return np.frombuffer(buffer, dtype=np.uint32)
 
 
 def uint8s(buffer: Any) -> npt.NDArray[np.uint8]:

@@ -32,6 +32,15 @@ _HEAD_BYTES = 1 << 16
 _TAIL_TEXT = 96 << 10  # of text at the end of a file
 _TAIL_OF_LAUNCHER = 2 << 20
 _THREADS = 8
+_AT_ONCE_US = 5_000_000  # a rank that fails looks after its children while it leaves
+
+
+@dataclass
+class LostWorker:
+    """A child that did not end by itself."""
+
+    pid: int
+    signal: str | None  # None: its trace breaks off, and nobody saw why
 
 
 @dataclass
@@ -64,6 +73,7 @@ class RankEvidence:
     open_file: str | None = None
     process: Process | None = None  # its threads
     workers: list[Process] = field(default_factory=list)
+    lost: list[LostWorker] = field(default_factory=list)  # children that were killed before it ended
     sources: list[str] = field(default_factory=list)
 
 
@@ -341,6 +351,7 @@ def _ranks(files: list[_File], hangs: list[dict[str, Any]], attempt: int) -> lis
         tops = [f for f in mine if by_pid.get((f.host, f.ppid)) not in mine]
         main = max(tops or mine, key=lambda f: (f.steps, f.step or -1, -f.start_us))
         found[number] = _rank(number, main, left)
+        found[number].lost = _lost_workers(main, [f for f in files if f.ppid == main.pid], found[number])
     for hang in hangs:
         number = hang["rank"] if hang["rank"] is not None else 0
         rank = found.get(number)
@@ -385,6 +396,25 @@ def _rank(number: int, f: _File, left: dict[tuple[str, int], tuple[int, int]]) -
     if out.exception_us:
         out.gone_us = out.exception_us
     return out
+
+
+def _lost_workers(main: _File, children: list[_File], rank: RankEvidence) -> list[LostWorker]:
+    """By what the kernel told the rank of its children; otherwise by traces that break off before its end.
+
+    Those that are terminated (SIGTERM) are so by the rank itself, while it leaves.
+    """
+    if rank.alive or rank.exception is None or rank.gone_us is None:
+        return []
+    out = []
+    for pid, (status, at) in main.left.items():
+        name = signal_name(status & 0x7F) if status & 0x7F else None
+        if name is not None and name != "SIGTERM" and at <= rank.gone_us + _AT_ONCE_US:
+            out.append(LostWorker(pid, name))
+    for f in children:
+        ended = f.alive or f.exit_code is not None or (f.end_us is not None and not f.recovered)
+        if f.host == main.host and f.pid not in main.left and not ended and f.last_us <= rank.gone_us:
+            out.append(LostWorker(f.pid, None))
+    return sorted(out, key=lambda w: (w.signal is None, w.pid))
 
 
 def _take_hang(rank: RankEvidence, hang: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dftracer._text import bytes_text, plural, seconds_text
-from dftracer.postmortem.evidence import Evidence, RankEvidence
+from dftracer.postmortem.evidence import Evidence, LostWorker, RankEvidence
 from dftracer.postmortem.stacks import Process, Tree, rank_set, shown_frames
 
 FINE = ("running", "ended")
@@ -26,6 +26,14 @@ _PEER = re.compile(
     r"process group"
 )
 _PEER_NAMES = ("DistBackendError", "DistNetworkError", "DistStoreError")
+# What a rank says when the process has gone that makes its batches: they are fetched through its sockets.
+_CUT_OFF = (
+    "ConnectionRefusedError",
+    "ConnectionResetError",
+    "ConnectionAbortedError",
+    "BrokenPipeError",
+    "EOFError",
+)
 _IDLE = ("queues.py", "_worker_loop")
 
 
@@ -402,11 +410,22 @@ def _by_size(waiting: list[RankEvidence]) -> list[list[RankEvidence]]:
 # It died ----------------------------------------------------------------------------------------------------
 
 
+def _lost_worker(r: RankEvidence) -> LostWorker | None:
+    """The child whose death explains the exception."""
+    if r.exception is None or not r.lost:
+        return None
+    cut_off = r.exception.partition(" ")[0] in _CUT_OFF
+    if not cut_off and not _WORKER.search(r.exception_text):
+        return None
+    named = [w for w in r.lost if re.search(rf"\b{w.pid}\b", r.exception_text)]
+    return (named or r.lost)[0]
+
+
 def _is_consequence(r: RankEvidence) -> bool:
     """Whether it ended because another rank had."""
     if r.signal in _AFTERWARDS:
         return True
-    if r.exception is None:
+    if r.exception is None or _lost_worker(r) is not None:
         return False
     named = r.exception.partition(" ")[0] in _PEER_NAMES
     return named or bool(
@@ -455,7 +474,7 @@ def _kind_left(r: RankEvidence, evidence: Evidence) -> str:
     if r.exception is not None and r.signal is None:
         if _MEMORY.search(text):
             return "memory"
-        return "worker" if _WORKER.search(text) else "exception"
+        return "worker" if _WORKER.search(text) or _lost_worker(r) is not None else "exception"
     if r.signal is not None:
         if r.signal == "SIGKILL" and evidence.out_of_memory:
             return "memory"
@@ -475,6 +494,10 @@ def _left_sentence(r: RankEvidence, kind: str, evidence: Evidence) -> str:
         text += f": {r.exception_text}" if r.exception_text else ""
         if kind == "memory":
             text = text.replace(" failed", " ran out of memory", 1)
+        worker = _lost_worker(r) if kind == "worker" else None
+        if worker is not None:
+            how = f"was killed ({worker.signal})" if worker.signal else "ended without a word, as if killed"
+            text = f"{text.rstrip('.')}. Its loader worker (pid {worker.pid}) {how} before"
     elif kind == "early_exit" and r.signal is not None:
         text = f"{name} came to its end{_step(r)} while the others were still at work, and crashed"
         text += f" while leaving{when}: {r.signal}"

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     Subscriber: TypeAlias = Callable[[bool, Any], None]
 
-_NATIVE = ("batch", "model", "backward", "optimizer", "step")  # in the order of native/module/boundary.hpp
-KINDS = (*_NATIVE, "loader", "optimizer made", "transfer", "collective", "checkpoint")
+# In the order of native/module/boundary.hpp.
+_NATIVE = ("batch", "model", "backward", "optimizer", "step", "transfer")
+KINDS = (*_NATIVE, "loader", "optimizer made", "collective", "checkpoint")
 
 _subscribers: dict[str, tuple[Subscriber, ...]] = dict.fromkeys(KINDS, ())
 

@@ -1,4 +1,8 @@
-"""Saving and loading state: `checkpoint/capture` and `checkpoint/restart`, by whichever library."""
+"""Saving and loading state: `checkpoint/capture` and `checkpoint/restart`, by whichever library.
+
+What torch has for gathering the state of all ranks before that is `checkpoint/gather`. A function of the
+program that does the same is its own code, and named: nothing says what the state will be used for.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from dftracer.torch.boundaries import tell
 from dftracer.torch.hang import CHECKPOINT
 from dftracer.torch.loader import in_worker
 from dftracer.torch.patches import Patches, out_of_sight, safely
-from dftracer.torch.rule import CAPTURE, RESTART, now
+from dftracer.torch.rule import ALL_INSIDE, CAPTURE, GATHER, RESTART, now
 
 # Module -> function -> (event, position and name of the parameter that says where).
 CALLS: dict[str, dict[str, tuple[AutoEvent, int, str]]] = {
@@ -24,6 +28,11 @@ CALLS: dict[str, dict[str, tuple[AutoEvent, int, str]]] = {
         "save": (CAPTURE, 99, "checkpoint_id"),
         "async_save": (CAPTURE, 99, "checkpoint_id"),
         "load": (RESTART, 99, "checkpoint_id"),
+    },
+    "torch.distributed.checkpoint.state_dict": {
+        "get_state_dict": (GATHER, 99, ""),
+        "get_model_state_dict": (GATHER, 99, ""),
+        "get_optimizer_state_dict": (GATHER, 99, ""),
     },
     "safetensors.torch": {
         "save_file": (CAPTURE, 1, "filename"),
@@ -57,9 +66,13 @@ def _timed(event: AutoEvent, at: int, parameter: str) -> Callable[[Callable[...,
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             # Inside a batch it reads samples; inside another of these it is a part of that.
-            if in_worker() or training().fetching or getattr(_inside, "call", False):
+            here = training()
+            if in_worker() or here.fetching or getattr(_inside, "call", False):
                 return original(*args, **kwargs)
             _inside.call = True
+            scaling = here.scaling
+            if event is GATHER:  # an optimizer without a state yet is stepped to have one
+                here.scaling = ALL_INSIDE
             busy_begins(CHECKPOINT)
             tell("checkpoint", True)
             start = now()
@@ -72,6 +85,7 @@ def _timed(event: AutoEvent, at: int, parameter: str) -> Callable[[Callable[...,
                 raise
             finally:
                 _inside.call = False
+                here.scaling = scaling
                 busy_ends(CHECKPOINT)
                 where = args[at] if len(args) > at else kwargs.get(parameter)
                 states = (result, *args[:1], *kwargs.values())

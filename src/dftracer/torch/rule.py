@@ -46,6 +46,7 @@ FORWARD = AutoEvent("forward", "compute", (ai.compute.forward,), phase=4)
 BACKWARD = AutoEvent("backward", "compute", (ai.compute.backward,), phase=5)
 STEP = AutoEvent("step", "compute", (ai.compute.step,), phase=6)
 CAPTURE = AutoEvent("capture", "checkpoint", (ai.checkpoint.capture,))
+GATHER = AutoEvent("gather", "checkpoint", (ai.checkpoint.derive("gather"),))
 RESTART = AutoEvent("restart", "checkpoint", (ai.checkpoint.restart,))
 TRAIN = AutoEvent("train", "pipeline", (_pipeline.train,))
 EPOCH = AutoEvent(

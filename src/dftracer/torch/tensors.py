@@ -12,12 +12,12 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-from dftracer._core import training
-from dftracer.torch.boundaries import tell
-from dftracer.torch.patches import Patches, failed, out_of_sight, safely
+from dftracer import _core
+from dftracer.torch.patches import Patches, failed, safely
 from dftracer.torch.rule import TRANSFER, now
 
 _DEPTH = 3
@@ -77,27 +77,12 @@ def size_of(value: Any) -> tuple[int, str | None]:
 
 def install_transfers(torch: ModuleType, patches: Patches) -> None:
     """Watch `Tensor.to` and `Tensor.cuda`; a call that gives another dtype only is passed on at once."""
-    for ours in (_after, _copied):
-        safely(out_of_sight, ours)
+    native: Any = torch._C
+    after = _core.after_copy(
+        TRANSFER, native._len_torch_function_stack, native.DisableTorchFunction, partial(failed, "transfer")
+    )
     for name in ("to", "cuda"):
-        patches.after_method(torch.Tensor, name, _after, plain_types(), torch.dtype)
-
-
-def _after(source: Any, result: Any, start: int) -> None:
-    end = now()
-    try:
-        with unseen():
-            _copied(source, result, start, end)
-    except Exception as error:
-        failed("transfer", error)
-
-
-def _copied(source: Any, result: Any, start: int, end: int) -> None:
-    if source.device != result.device:
-        moved = source.numel() * source.element_size()
-        kind = f"{source.device.type} to {result.device.type}"
-        training().write(TRANSFER, start, end, bytes=moved, kind=kind)
-        tell("transfer", False, moved)
+        patches.after_method(torch.Tensor, name, after, plain_types(), torch.dtype)
 
 
 _pinning = threading.local()

@@ -66,6 +66,7 @@ _SYNC = STAGE_INDEX["sync"]
 NO_LAG_US = 50.0  # a device this little behind is not behind: a launch takes as long
 _FILLS = 0.1  # of a step: if the device falls behind by more in one, the host runs ahead
 _SLOW_COPY = 1000.0  # bytes per us; what a copy takes beyond that is waiting for queued work
+_SLOW_LAUNCH = 2  # times the fastest launch of the same graph; what it takes beyond that is the same
 
 
 @dataclass
@@ -78,6 +79,12 @@ class Backlog:
     boundaries: Ints = field(default_factory=lambda: EMPTY[0])  # with events
     windows: Intervals = EMPTY  # where everything is known: with a profiler, and with calls
     lag: Floats = field(default_factory=lambda: np.empty(0))  # at the last boundary of each step, else NaN
+
+    def tells_of(self, steps: StepTable) -> bool:
+        """Whether the device was observed in these steps: it may have been in a warm-up only."""
+        first, last = steps.start[:1], steps.end[-1:]
+        inside = (self.boundaries >= first) & (self.boundaries < last)
+        return bool(self.source and (inside.any() or measure(self.windows, first, last).any()))
 
     def observed(self, timeline: tuple[Ints, Ints, Ints], steps: StepTable) -> Intervals:
         """When it is known whether the device was behind.
@@ -112,12 +119,29 @@ def backlog_of_boundaries(host: Floats, lag: Floats, steps: StepTable, slack: fl
     )
 
 
-def backlog_of_copies(start: Ints, dur: Ints, size: Ints, steps: StepTable) -> Backlog:
-    """The part of copies that cannot be copying."""
-    waited = dur - (np.maximum(size, 0) / _SLOW_COPY).astype(np.int64)
+def backlog_of_calls(copies: Ints, launches: Ints, steps: StepTable) -> Backlog:
+    """The part of copies that cannot be copying, and of launches of graphs that cannot be launching.
+
+    Both are tables of marks: thread, start, duration, ..., and the bytes copied or the graph launched. Where
+    the queue is full, a launch waits until the device has taken one from it.
+    """
+    if not copies.shape[1] and not launches.shape[1]:
+        return Backlog()
+    takes = [np.maximum(copies[-1], 0) / _SLOW_COPY, _SLOW_LAUNCH * _fastest(launches)]
+    start, dur = (np.concatenate((copies[row], launches[row])) for row in (1, 2))
+    waited = dur - np.concatenate(takes).astype(np.int64)
     late = waited > NO_LAG_US
     everything = steps.start[:1], steps.end[-1:]
     return Backlog(union(start[late], (start + waited)[late]), source="calls", windows=everything)
+
+
+def _fastest(launches: Ints) -> Ints:
+    """Of each launch, how long the fastest of its graph took; where the graph is not known, its own time."""
+    out: Ints = launches[2].copy()
+    for graph in np.unique(launches[-1]).tolist():
+        if graph > 0:
+            out[launches[-1] == graph] = launches[2][launches[-1] == graph].min()
+    return out
 
 
 @dataclass

@@ -27,7 +27,7 @@ from dftracer.analyze.peers import MeetingRows, is_meeting, meetings_of_chunk
 from dftracer.analyze.stages import is_io
 from dftracer.format.io_calls import is_close, is_open, is_read, is_write
 from dftracer.format.records import COUNTER, interval_us
-from dftracer.load._scan import Scanner, arg_numbers
+from dftracer.load._scan import Scanner, arg_numbers, sum_calls
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
 from dftracer.load.process import MetaRow, ProcessInfo
 from dftracer.load.rows import FORWARD_UNSEEN, INFERENCE
@@ -54,6 +54,7 @@ _MARKS = {
 _COMPUTE = (("forward", "forward"), ("backward", "learn"), ("step", "compute_step"))
 _PIPELINE = {"epoch": "epoch", "train": "train", "evaluate": "evaluate", "test": "evaluate"}
 _CUDA = (("graphlaunch", "graph"), ("synchronize", "blocked"), ("memcpy", "copied"))
+_FLAG_ARGUMENTS = {"copied": b'"bytes":', "transfer": b'"bytes":', "graph": b'"graph":'}
 _TABLES = (
     _MARKS.values(),
     (kind for _, kind in _COMPUTE),
@@ -81,6 +82,16 @@ _MOVED = {
     "bytes": pl.Int64,
     "us": pl.Int64,
 }
+_FILES: dict[str, tuple[Any, Any]] = {
+    "f": (np.int32, pl.Int32),
+    "kind": (np.uint8, pl.UInt8),
+    "bin": (np.uint8, pl.UInt8),
+    "n": (np.uint32, pl.UInt32),
+    "bytes": (np.int64, pl.Int64),
+    "us": (np.int64, pl.Int64),
+    "extent": (np.int64, pl.Int64),
+}
+_IO_TIME = {"t": (np.int64, pl.Int64), **{name: _FILES[name] for name in ("kind", "n", "bytes", "us")}}
 
 
 @dataclass
@@ -321,25 +332,13 @@ class Digester:
             kind[opens[opens_to_write(chunk, place)]] = IO_OPEN_TO_WRITE
         out.to_write = at[kind == IO_OPEN_TO_WRITE]
         moved = bytes_moved(chunk, rows, at, kind, self.pairs.returns_items[out.pair[at]])
-        size_bin = np.zeros(at.size, dtype=np.uint8)
-        some = moved > 0
-        size_bin[some] = np.floor(np.log2(moved[some])).astype(np.uint8) + 1
         start, dur = out.ts[at], out.dur[at]
-        extent = np.maximum(chunk.ints("offset")[rows][at], 0) + moved
-        frame = pl.DataFrame(
-            {
-                "f": file,
-                "kind": kind,
-                "bin": size_bin,
-                "bytes": moved,
-                "us": dur,
-                "extent": extent,
-                "t": start >> BIN_US_SHIFT,
-            }
-        )
-        sums = [pl.len().alias("n"), pl.col("bytes").sum(), pl.col("us").sum()]
-        out.files = frame.group_by("f", "kind", "bin").agg(*sums, pl.col("extent").max())
-        out.io_time = frame.group_by("t", "kind").agg(*sums)
+        extent = moved
+        if chunk.has("offset"):
+            extent = np.maximum(chunk.ints("offset")[rows][at], 0) + moved
+        by_file, by_time = sum_calls(file, kind, moved, extent, start, dur, BIN_US_SHIFT)
+        out.files = _of_columns(_FILES, by_file)
+        out.io_time = _of_columns(_IO_TIME, by_time)
         data = (kind == IO_READ) | (kind == IO_WRITE)
         out.io_rows = (file[data], start[data], dur[data])
 
@@ -375,8 +374,9 @@ class Digester:
                     flags = _flags(chunk, place)
                 elif automatic:
                     out.lineage[kind] = read_lineage(kind, chunk, place, times)
-            if kind in {"copied", "transfer"}:
-                flags = _argument(chunk, at if isinstance(rows, slice) else rows[at], b'"bytes":')
+            key = _FLAG_ARGUMENTS.get(kind)
+            if key:
+                flags = _argument(chunk, at if isinstance(rows, slice) else rows[at], key)
             if kind == "sample":
                 place = at if isinstance(rows, slice) else rows[at]
                 out.samples = samples_of_chunk(chunk, place, out.ts[at], out.dur[at])
@@ -513,6 +513,16 @@ def _whole(value: Any) -> int:
 
 def _frame(schema: dict[str, Any], rows: list[Any]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _of_columns(schema: dict[str, tuple[Any, Any]], columns: tuple[Any, ...]) -> pl.DataFrame:
+    """A frame of native columns."""
+    return pl.DataFrame(
+        {
+            name: pl.Series(np.frombuffer(column, dtype), dtype=kind)
+            for (name, (dtype, kind)), column in zip(schema.items(), columns, strict=True)
+        }
+    )
 
 
 def bytes_moved(

@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from dftracer.load._scan import DurationSums
+from dftracer.load.chunk import Ints, int32s, int64s, uint32s
+
 _MOST = 1 << 21  # rows before the first check
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(58)  # 1 of 64 times is in the sample
@@ -99,3 +102,27 @@ class Sums:
     def _joined(self) -> pl.DataFrame:
         joined: pl.DataFrame = pl.concat(self._frames).group_by(self._keys).agg(*self._how)
         return joined
+
+
+class NameSums:
+    """Events and their self time by kind (`pair`) and duration."""
+
+    def __init__(self) -> None:
+        self._sums = DurationSums()
+
+    def add(
+        self, pair: npt.NDArray[np.int32], dur: Ints, own: Ints, n: npt.NDArray[Any] | None = None
+    ) -> None:
+        counts = None if n is None else n.astype(np.int64)
+        self._sums.add(np.ascontiguousarray(pair, np.int32), np.ascontiguousarray(dur), own, counts)
+
+    def frame(self) -> pl.DataFrame:
+        pair, dur, n, own = self._sums.columns()
+        return pl.DataFrame(
+            {
+                "pair": int32s(pair),
+                "dur": int64s(dur),
+                "n": uint32s(n),
+                "self": int64s(own),
+            }
+        )

@@ -41,14 +41,18 @@ class WorkRows:
 
     parts: list[Ints] = field(default_factory=list)
     held: int = 0
+    shortest: int = 0  # of the longest ones so far
 
     def add(self, rows: Ints) -> None:
+        if self.shortest:
+            rows = rows[:, rows[2] >= self.shortest]
         self.parts.append(rows)
         self.held += rows.shape[1]
         if self.held > 2 * _MOST:
             everything = self.taken()
             longest = np.argpartition(-everything[2], _MOST)[:_MOST]
             self.parts, self.held = [everything[:, np.sort(longest)]], _MOST
+            self.shortest = int(self.parts[0][2].min())
 
     def taken(self) -> Ints:
         return np.concatenate(self.parts, axis=1) if self.parts else np.empty((_COLUMNS, 0), np.int64)

@@ -24,9 +24,11 @@ from dftracer.analyze.intervals import (
     measure,
     total,
     union,
+    union_of,
+    union_of_keys,
 )
 from dftracer.analyze.machine import CounterRow, Counters, join_counters
-from dftracer.analyze.map.account import Backlog, Spent, backlog_of_copies, spent
+from dftracer.analyze.map.account import Backlog, Spent, backlog_of_calls, spent
 from dftracer.analyze.map.digest import (
     IO_READ,
     Digest,
@@ -37,7 +39,7 @@ from dftracer.analyze.map.digest import (
     by_process,
     digest_of,
 )
-from dftracer.analyze.map.memory import Rows, Sums
+from dftracer.analyze.map.memory import NameSums, Rows, Sums
 from dftracer.analyze.map.own_code import HostWork, Samples, WorkRows
 from dftracer.analyze.map.steps import (
     Checkpoint,
@@ -45,7 +47,6 @@ from dftracer.analyze.map.steps import (
     MarkTables,
     Phases,
     StepTable,
-    ai_span,
     evaluations_that_use_batches,
     find_phases,
     find_steps,
@@ -67,8 +68,8 @@ from dftracer.analyze.stages import (
 )
 from dftracer.format.trace_names import part_of
 from dftracer.format.writer import MADE_BY, SLICE
-from dftracer.load._scan import SelfTime, nest, timeline
-from dftracer.load.chunk import Ints, int64s, uint8s
+from dftracer.load._scan import SelfTime, keep_events, nest, timeline
+from dftracer.load.chunk import Ints, int32s, int64s, uint8s
 from dftracer.load.process import ProcessInfo
 from dftracer.load.rows import FORWARD_UNSEEN
 from dftracer.load.trace import Filter, scan_file
@@ -228,13 +229,12 @@ class _Analyzer:
         self.fhash: list[str] = []
         self.file_number: dict[str, int] = {}
         self.source: Source | None = None
-        self.pair_map: list[int] = []
-        self.file_map: list[int] = []
-        self.names = Sums(["pair", "dur"], ["n", "self"])
+        self.pair_map, self.file_map = _Renumbering(), _Renumbering()
+        self.names = NameSums()
         self.files = Sums(["f", "kind", "bin"], ["n", "bytes", "us"], ("extent",))
         self.io_time = Sums(["t", "kind"], ["n", "bytes", "us"])
         self.kept = Rows("tid", "ts", "dur", "code")  # code: the pair, and whether it is an open to write
-        self.names_aside = Sums(["pair", "dur"], ["n", "self"])  # of events that are not kept
+        self.names_aside = NameSums()  # of events that are not kept
         self.io_rows = Rows("f", "ts", "dur")
         self.marks = MarkTables()
         self.ai: list[bool] = []
@@ -264,40 +264,34 @@ class _Analyzer:
         if d.ts.size == 0:
             return
         self._renumber(d.source)
-        pair, ts, dur = _mapped(self.pair_map, d.pair), d.ts, d.dur
-        end = ts + dur
-        low, high = int(ts.min()), int(end.max())
-        self.first = low if self.first is None else min(self.first, low)
-        self.last = high if self.last is None else max(self.last, high)
+        pair, ts, dur = self.pair_map.of(d.pair), d.ts, d.dur
+        classes, ai = np.array(self.classes, dtype=np.uint8), np.array(self.ai, dtype=np.uint8)
+        span, ai_span, kept, others = keep_events(pair, d.tid, ts, dur, d.to_write, classes, ai, _SKIP)
+        self.first, self.last = _wider(None if self.first is None else (self.first, self.last or 0), span)
+        if ai_span[0] <= span[1]:
+            self.ai_span = _wider(self.ai_span, ai_span)
         if d.ids is not None:
-            own = int64s(self.self_time.update(*d.ids, dur))
-            self.names.add(_count(pair, dur, own))
+            self.names.add(pair, dur, int64s(self.self_time.update(*d.ids, dur)))
             self.has_ids = True
+            aside, lengths = int32s(others[0]), int64s(others[1])
+            self.names_aside.add(aside, lengths, lengths)
         else:
             self.by_time.add(d.tid, ts, dur, pair)
-
-        code = pair << 1
-        code[d.to_write] |= 1
-        keep: Any = np.array(self.classes, dtype=np.uint8)[pair] != _SKIP
-        if keep.all():
-            keep = slice(None)
-        elif d.ids is not None:
-            self.names_aside.add(_count(pair[~keep], dur[~keep], dur[~keep]))
-        self.kept.add(*(np.array(column[keep]) for column in (d.tid, ts, dur, code)))
+        *times, code = kept
+        self.kept.add(*map(int64s, times), int32s(code))
         if d.files is not None and d.io_time is not None and d.io_rows is not None:
             self.files.add(self._renumbered(d.files))
             self.io_time.add(d.io_time)
             file, start, length = d.io_rows
-            self.io_rows.add(_mapped(self.file_map, file), start, length)
+            self.io_rows.add(self.file_map.of(file), start, length)
         self.left |= d.left
         self.training_facts |= d.training_facts
         self.marks.add(d.marks)
         self.auto = self.auto or d.auto
-        self.ai_span = ai_span(self.ai_span, np.array(self.ai, dtype=bool)[pair], ts, end)
         self.devices.add(d.devices)
         if d.work is not None:
-            d.work[3] = _mapped(self.pair_map, d.work[3])
-            d.work[4] = _mapped(self.file_map, d.work[4])
+            d.work[3] = self.pair_map.of(d.work[3])
+            d.work[4] = self.file_map.of(d.work[4])
             self.work.add(d.work)
         self.samples.add(d.samples)
         self.checkpoints += d.checkpoints
@@ -307,11 +301,9 @@ class _Analyzer:
 
     def _add_sums(self, summed: Summed) -> None:
         """Calls without a place in time finer than their interval: they count, but are in no lane."""
-        names = summed.names.with_columns(
-            pl.Series("pair", _mapped(self.pair_map, summed.names["pair"].to_numpy()), dtype=pl.Int32)
-        )
-        self.names.add(names)
-        self.names_aside.add(names)
+        pair, dur, n, own = (summed.names[name].to_numpy() for name in ("pair", "dur", "n", "self"))
+        for names in (self.names, self.names_aside):
+            names.add(self.pair_map.of(pair), dur, own, n)
         if summed.files is not None and summed.io_time is not None:
             self.files.add(self._renumbered(summed.files))
             self.io_time.add(summed.io_time)
@@ -321,23 +313,23 @@ class _Analyzer:
     def _renumber(self, source: Source) -> None:
         """Maps the numbers of this source to those of the whole process; for the first they are the same."""
         if source is not self.source:
-            self.source, self.pair_map, self.file_map = source, [], []
-        for key in source.keys[len(self.pair_map) :]:
+            self.source, self.pair_map, self.file_map = source, _Renumbering(), _Renumbering()
+        for key in source.keys[len(self.pair_map.numbers) :]:
             number = self.key_number.setdefault(key, len(self.keys))
-            self.pair_map.append(number)
+            self.pair_map.add(number)
             if number == len(self.keys):
                 self.keys.append(key)
                 self.classes.append(class_of(*key))
                 self.ai.append(key[0].lower() in AI_CATEGORIES)
-        for text in source.files[len(self.file_map) :]:
+        for text in source.files[len(self.file_map.numbers) :]:
             number = self.file_number.setdefault(text, len(self.fhash))
-            self.file_map.append(number)
+            self.file_map.add(number)
             if number == len(self.fhash):
                 self.fhash.append(text)
 
     def _renumbered(self, frame: pl.DataFrame) -> pl.DataFrame:
         codes = frame["f"].to_numpy()
-        return frame.with_columns(pl.Series("f", _mapped(self.file_map, codes), dtype=pl.Int32))
+        return frame.with_columns(pl.Series("f", self.file_map.of(codes), dtype=pl.Int32))
 
     def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
         if self.first is None and self.summed_span is not None:
@@ -390,13 +382,11 @@ class _Analyzer:
         ]
         _note_what_is_seen(out, cls)
         out.blocked = any(self.marks.of(kind).shape[1] for kind in ("blocked", "copied"))
-        is_compute = _is_one_of(_COMPUTE_CLASSES)[cls]
-        out.compute = union(ts[is_compute], end[is_compute])
-        is_comm = cls == CLASSES.index("comm")
-        out.comm = union(ts[is_comm], end[is_comm])
-        is_io = _is_one_of(_IO_CLASSES)[cls]
-        io_time = union(ts[is_io], end[is_io])
-        del ts, end, cls, is_compute, is_comm, is_io
+        out.compute, out.comm, io_time = (
+            union_of_keys(ts, end, cls, _is_one_of(classes))
+            for classes in (_COMPUTE_CLASSES, [CLASSES.index("comm")], _IO_CLASSES)
+        )
+        del ts, end, cls
         (io_file, io_ts, io_dur), io_n = self.io_rows.take()
         heavy = Lanes(lanes, io_file.astype(np.int32, copy=False), io_ts, io_dur, io_time, paths, io_n=io_n)
         heavy.read = _are_read(paths, out.files)
@@ -405,9 +395,7 @@ class _Analyzer:
         if "wait" in self.lineage:
             out.awaited = np.concatenate(self.lineage["wait"], axis=1)
         if lanes:
-            starts, ends = [lane.start for lane in lanes], [lane.end for lane in lanes]
-            out.covered_us = total(union(np.concatenate(starts), np.concatenate(ends)))
-            del starts, ends
+            out.covered_us = total(union_of(*(union(lane.start, lane.end) for lane in lanes)))
         for lane in lanes:
             name = self.process.threads.get(lane.tid, "")
             out.lanes.append(_lane_row(lane, name, items[:, items[0] == lane.tid]))
@@ -497,12 +485,10 @@ class _Analyzer:
 
     def _backlog(self, out: Partial) -> Backlog:
         """When the device was behind; without figures of the device, as far as calls that blocked tell."""
-        if out.devices is not None and out.devices.backlog.source:
+        if out.devices is not None and out.devices.backlog.tells_of(out.steps):
             return out.devices.backlog
-        copies = self.marks.of("copied", out.steps.tid)
-        if not copies.shape[1]:
-            return Backlog()
-        return backlog_of_copies(copies[1], copies[2], copies[-1], out.steps)
+        copies, launches = (self.marks.of(kind, out.steps.tid) for kind in ("copied", "graph"))
+        return backlog_of_calls(copies, launches, out.steps)
 
     def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints) -> Ints:
         """Per step, time before the backward pass in which nobody saw where the forward pass began.
@@ -527,31 +513,21 @@ class _Analyzer:
         self.names = self.names_aside
         if ts.size:
             _, raw = nest(*(np.ascontiguousarray(c.astype(np.int64)) for c in (tid, ts, dur)))
-            self.names.add(_count((code >> 1).astype(np.int32), dur, int64s(raw), counts))
+            self.names.add((code >> 1).astype(np.int32), dur, int64s(raw), counts)
 
     def _names_frame(self) -> pl.DataFrame:
         (tid, ts, dur, pair), counts = self.by_time.take()
         if ts.size:  # no parent ids in this dialect: nesting follows from the times
             _, raw = nest(*(np.ascontiguousarray(c.astype(np.int64)) for c in (tid, ts, dur)))
-            self.names.add(_count(pair, dur, int64s(raw), counts))
-        merged = self.names.take()
-        if merged is None:
-            return pl.DataFrame(
-                schema={
-                    "cat": pl.String,
-                    "name": pl.String,
-                    "dur": pl.Int64,
-                    "n": pl.UInt32,
-                    "self": pl.Int64,
-                }
-            )
+            self.names.add(pair, dur, int64s(raw), counts)
         keys = pl.DataFrame(
             {
                 "pair": np.arange(len(self.keys), dtype=np.int32),
-                "cat": [k[0] for k in self.keys],
-                "name": [k[1] for k in self.keys],
+                "cat": pl.Series([k[0] for k in self.keys], dtype=pl.String),
+                "name": pl.Series([k[1] for k in self.keys], dtype=pl.String),
             }
         )
+        merged = self.names.frame()
         named: pl.DataFrame = merged.join(keys, on="pair").select("cat", "name", "dur", "n", "self")
         return named
 
@@ -605,20 +581,9 @@ def _are_read(paths: list[str], files: pl.DataFrame | None) -> npt.NDArray[np.bo
     return np.array([path in read for path in paths], dtype=bool)
 
 
-def _count(pair: npt.NDArray[np.int32], dur: Ints, own: Ints, counts: Ints | None = None) -> pl.DataFrame:
-    """Events and their self time by kind and duration."""
-    frame = pl.DataFrame({"pair": pair, "dur": dur, "self": own})
-    n = pl.len().alias("n")
-    if counts is not None:
-        frame = frame.with_columns(pl.Series("n", counts))
-        n = pl.col("n").sum().cast(pl.UInt32)
-    counted: pl.DataFrame = frame.group_by("pair", "dur").agg(n, pl.col("self").sum())
-    return counted
-
-
 def _lanes(tid: Ints, ts: Ints, dur: Ints, cls: npt.NDArray[np.uint8], counts: Ints | None) -> list[Lane]:
     lanes: list[Lane] = []
-    tids = np.unique(tid)
+    tids = tid[:1] if (tid == tid[:1]).all() else np.unique(tid)
     for each in tids.tolist():
         mine: Any = slice(None) if tids.size == 1 else np.flatnonzero(tid == each)
         at, length, of = (np.ascontiguousarray(c[mine]) for c in (ts, dur, cls))
@@ -636,9 +601,21 @@ def _is_one_of(classes: list[int]) -> npt.NDArray[np.bool_]:
     return table
 
 
-def _mapped(table: list[int], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Renumbered codes; -1 stays -1."""
-    if table == list(range(len(table))):
-        return codes
-    result: npt.NDArray[np.int32] = np.array([*table, -1], dtype=np.int32)[codes]
-    return result
+def _wider(known: tuple[int, int] | None, span: tuple[int, int]) -> tuple[int, int]:
+    return span if known is None else (min(known[0], span[0]), max(known[1], span[1]))
+
+
+class _Renumbering:
+    """From the numbers of a source to those of a process."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self._same = True
+
+    def add(self, number: int) -> None:
+        self._same = self._same and number == len(self.numbers)
+        self.numbers.append(number)
+
+    def of(self, codes: Any) -> Any:
+        """The new numbers of some codes; -1 stays -1."""
+        return codes if self._same else np.array([*self.numbers, -1], dtype=np.int32)[codes]

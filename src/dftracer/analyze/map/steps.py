@@ -315,15 +315,6 @@ class MarkTables:
         return bool(inside > MAJORITY * (steps.end - steps.body).sum())
 
 
-def ai_span(known: tuple[int, int] | None, mine: Bools, ts: Ints, end: Ints) -> tuple[int, int] | None:
-    """The first and the last time of an annotated event, including those of one more chunk."""
-    if not mine.any():
-        return known
-    first = int(np.min(ts, where=mine, initial=np.iinfo(np.int64).max))
-    last = int(np.max(end, where=mine, initial=0))
-    return (first, last) if known is None else (min(first, known[0]), max(last, known[1]))
-
-
 @dataclass
 class Marks:
     """The spans of one process that define its phases."""

@@ -8,10 +8,10 @@ items of a batch are those of that thread since the previous collation.
 
 from __future__ import annotations
 
+import mmap
 import pickle
 import re
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
@@ -28,9 +28,11 @@ from dftracer.analyze.intervals import (
     total,
     union,
     union_of,
+    union_of_keys,
 )
 from dftracer.analyze.stages import COMPUTE, NONE, STAGE_INDEX, STAGES
-from dftracer.load.chunk import MISSING, Chunk, Ints
+from dftracer.load._scan import pack_intervals, unpack_intervals
+from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
 
 # The rows of a table of waits for batches, and of one of collations.
 AWAITED = ("ts", "dur", "batch", "worker", "pid")
@@ -59,8 +61,7 @@ class Lane:
         return self.start[mine], self.end[mine]
 
     def busy(self) -> Intervals:
-        mine = self.stage != NONE
-        return union(self.start[mine], self.end[mine])
+        return union_of_keys(self.start, self.end, self.stage, np.arange(len(STAGES)) != NONE)
 
 
 @dataclass
@@ -153,9 +154,8 @@ def overlay(main: Lane, others: list[Lane], auto: bool = False) -> tuple[Ints, I
 
 
 def by_stage(lane: Lane) -> dict[str, int]:
-    length = lane.end - lane.start
-    sums = np.bincount(lane.stage, weights=length, minlength=len(STAGES)).astype(np.int64)
-    return {STAGES[i]: int(v) for i, v in enumerate(sums) if v and i != NONE}
+    sums = account(lane.start, lane.end, lane.stage, len(STAGES), lane.start[:1], lane.end[-1:]).sum(axis=0)
+    return {STAGES[i]: v for i, v in enumerate(sums.tolist()) if v and i != NONE}
 
 
 def profile(busy: Intervals) -> tuple[Ints, Ints]:
@@ -187,31 +187,60 @@ def strip(lane: Lane) -> dict[str, Any] | None:
     }
 
 
-def packed(lanes: Lanes, base: int) -> Lanes:
-    """The same in less memory: times are relative to `base`."""
-    return replace(_changed(lanes, lambda times: _offsets(times, base)), io_dur=_offsets(lanes.io_dur, 0))
+@dataclass
+class PackedIntervals:
+    """Intervals in order, or nearly so, in a few bytes each."""
+
+    packed: bytes
+    n: int
+
+    @classmethod
+    def of(cls, start: Ints, end: Ints) -> PackedIntervals:
+        start, end = (np.ascontiguousarray(times, dtype=np.int64) for times in (start, end))
+        return cls(pack_intervals(start, end), start.size)
+
+    def unpack(self) -> Intervals:
+        start, end = unpack_intervals(self.packed, self.n)
+        return int64s(start), int64s(end)
 
 
-def unpacked(lanes: Lanes, base: int) -> Lanes:
-    """The inverse of `packed`."""
-    return replace(_changed(lanes, lambda offsets: _times(offsets, base)), io_dur=_times(lanes.io_dur, 0))
+@dataclass
+class PackedLanes:
+    """Lanes in a third of the memory, for as long as nobody asks them anything."""
 
+    rest: Lanes  # all but the times
+    lanes: list[PackedIntervals]
+    io: PackedIntervals
+    io_rows: PackedIntervals
 
-def _changed(lanes: Lanes, change: Callable[[Any], Any]) -> Lanes:
-    changed = [replace(each, start=change(each.start), end=change(each.end)) for each in lanes.lanes]
-    io = (change(lanes.io[0]), change(lanes.io[1]))
-    return replace(lanes, lanes=changed, io_ts=change(lanes.io_ts), io=io)
+    @classmethod
+    def of(cls, lanes: Lanes) -> PackedLanes:
+        none = EMPTY[0]
+        file = lanes.io_file
+        if file.size and file.max() < np.iinfo(np.int16).max:
+            file = file.astype(np.int16)
+        return cls(
+            replace(
+                lanes,
+                lanes=[replace(each, start=none, end=none) for each in lanes.lanes],
+                io=EMPTY,
+                io_file=file,
+                io_ts=none,
+                io_dur=none,
+            ),
+            [PackedIntervals.of(each.start, each.end) for each in lanes.lanes],
+            PackedIntervals.of(*lanes.io),
+            PackedIntervals.of(lanes.io_ts, lanes.io_ts + lanes.io_dur),
+        )
 
-
-def _offsets(times: Ints, base: int) -> npt.NDArray[Any]:
-    """Times as offsets from `base`, in half the memory if they fit (71 minutes)."""
-    if times.size and (int(times.min()) < base or int(times.max()) - base >= 1 << 32):
-        return times - base
-    return (times - base).astype(np.uint32)
-
-
-def _times(offsets: npt.NDArray[Any], base: int) -> Ints:
-    return offsets.astype(np.int64) + base
+    def unpack(self) -> Lanes:
+        whole = []
+        for lane, times in zip(self.rest.lanes, self.lanes, strict=True):
+            start, end = times.unpack()
+            whole.append(replace(lane, start=start, end=end))
+        ts, end = self.io_rows.unpack()
+        file = self.rest.io_file.astype(np.int32, copy=False)
+        return replace(self.rest, lanes=whole, io=self.io.unpack(), io_file=file, io_ts=ts, io_dur=end - ts)
 
 
 class LaneStore:
@@ -220,8 +249,7 @@ class LaneStore:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
-        self._places: dict[int, Lanes | int] = {}  # the lanes, or where they begin in the file
-        self._bases: dict[int, int] = {}  # the base time of each one's lanes
+        self._places: dict[int, mmap.mmap | int] = {}  # the lanes, or where they begin in the file
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> LaneStore:
@@ -232,29 +260,32 @@ class LaneStore:
             self._file.close()
 
     def put(self, key: int, lanes: Lanes) -> None:
-        base = min((int(lane.start[0]) for lane in lanes.lanes if lane.start.size), default=0)
-        lanes = packed(lanes, base)
-        self._bases[key] = base
-        if self._held + lanes.nbytes <= self._limit:
-            self._held += lanes.nbytes
-            self._places[key] = lanes
+        packed = pickle.dumps(PackedLanes.of(lanes), protocol=5)
+        if self._held + len(packed) <= self._limit:
+            self._held += len(packed)
+            # Not from the heap, where it would lie between pieces of memory that the next process needs.
+            self._places[key] = place = mmap.mmap(-1, len(packed))
+            place[:] = packed
             return
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="dftracer-")  # noqa: SIM115 - lives as long as self
         self._file.seek(0, 2)
         self._places[key] = self._file.tell()
-        pickle.dump(lanes, self._file, protocol=5)
+        self._file.write(packed)
 
     def take(self, key: int) -> Lanes:
         """The lanes stored under `key`, which are removed from the store."""
-        place, base = self._places.pop(key), self._bases.pop(key)
-        if isinstance(place, Lanes):
-            self._held -= place.nbytes
-            return unpacked(place, base)
-        assert self._file is not None
-        self._file.seek(place)
-        lanes: Lanes = pickle.load(self._file)
-        return unpacked(lanes, base)
+        place = self._places.pop(key)
+        packed: PackedLanes
+        if isinstance(place, int):
+            assert self._file is not None
+            self._file.seek(place)
+            packed = pickle.load(self._file)
+        else:
+            self._held -= len(place)
+            packed = pickle.loads(place)
+            place.close()
+        return packed.unpack()
 
 
 def read_lineage(kind: str, chunk: Chunk, rows: Ints, times: tuple[Ints, Ints, Ints]) -> Ints:

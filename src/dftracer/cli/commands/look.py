@@ -78,7 +78,9 @@ dftracer report traces/ --ranks 0,1 --json"""
         _check_page(args)
         from dftracer.analyze import analyze
         from dftracer.analyze.analysis import analyze_rows, rows_left
+        from dftracer.load._scan import keep_freed_memory
 
+        keep_freed_memory()
         shown = args.paths[0]
         recover(args.paths)
         try:
