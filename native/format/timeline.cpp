@@ -11,8 +11,8 @@ namespace {
 constexpr size_t kNear = 16;
 constexpr size_t kMoves = 64;  // per event: where more are needed, sorting is faster
 
-// The events by their start, of those that start together the longest first. They come in the order in which they ended,
-// so each is inserted near the end, before those that it encloses.
+// The events by their start, of those that start together the longest first. They come in the order in which they
+// ended, so each is inserted near the end, before those that it encloses.
 std::vector<uint32_t> outer_first(const int64_t* ts, const int64_t* dur, size_t n) {
   const auto before = [&](uint32_t a, uint32_t b) {
     if (ts[a] != ts[b]) return ts[a] < ts[b];

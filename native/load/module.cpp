@@ -155,7 +155,8 @@ PyObject* py_sum_calls(PyObject*, PyObject* args) {
   unsigned shift = 0;
   if (!PyArg_ParseTuple(args, "OOOOOOI", &a, &b, &c, &d, &e, &f, &shift)) return nullptr;
   View file, kind, moved, extent, ts, dur;
-  if (!file.take(a) || !kind.take(b) || !moved.take(c) || !extent.take(d) || !ts.take(e) || !dur.take(f)) return nullptr;
+  if (!file.take(a) || !kind.take(b) || !moved.take(c) || !extent.take(d) || !ts.take(e) || !dur.take(f))
+    return nullptr;
   const size_t n = ts.count(8);
   if (!same_length(n, {file.count(4), kind.count(1), moved.count(8), extent.count(8), dur.count(8)})) return nullptr;
   if (shift > 63) return PyErr_Format(PyExc_ValueError, "no such shift");
