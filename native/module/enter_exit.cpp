@@ -5,31 +5,55 @@
 namespace dft::py {
 namespace {
 
+// What is not the common case stays out of the functions below, which would otherwise save registers for it.
+__attribute__((noinline)) void enter_otherwise(Node* n) {
+  const void* owner;
+  if (!n->on && !recording_thread()) return;
+  if (ThreadState* t = thread_in_context(&owner)) {
+    ++n->uses;
+    push_frame(t, n, muted_unless(n->on), owner);
+  }
+}
+
 PyObject* enter_call(PyObject* self, PyObject* const*, size_t, PyObject*) {
   Node* n = reinterpret_cast<NodeMethod*>(self)->node;
-  const void* owner;
   boundary(n->phase, true);
-  if (DFT_LIKELY(n->on || recording_thread()))
-    if (ThreadState* t = thread_in_context(&owner)) {
-      ++n->uses;
-      push_frame(t, n, muted_unless(n->on), owner);
-    }
+  const PyThreadState* python = PyThreadState_Get();
+  ThreadState* t = tls_thread;
+  if (DFT_LIKELY(t && n->on && t->generation == g_generation.load(std::memory_order_relaxed) &&
+                 t->context == python->context && t->stack->size != t->stack->capacity)) {
+    ++n->uses;
+    push_frame(t, n, 0, running_frame(python));
+  } else {
+    enter_otherwise(n);
+  }
   return new_ref(reinterpret_cast<PyObject*>(n));
 }
 
-PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
-  Node* n = reinterpret_cast<NodeMethod*>(self)->node;
-  uint64_t end = ticks();
+__attribute__((noinline)) void exit_otherwise(Node* n, uint64_t end, PyObject* exception_type) {
   const void* owner;
   ThreadState* t = thread_in_context(&owner);
   Frame f;
-  if (DFT_UNLIKELY(!t || !take_own_frame(t, n, owner, &f) || f.flags & kMuted)) Py_RETURN_NONE;
-  if (DFT_LIKELY(PyVectorcall_NARGS(nargsf) == 0 || args[0] == Py_None)) {
-    emit_span(t, n->name_id, f, end, fragment_of(n));
-  } else {
-    emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(args[0]));
-  }
+  if (!t || !take_own_frame(t, n, owner, &f) || f.flags & kMuted) return;
+  emit_span(t, n->name_id, f, end, fragment_of(n), error_fragment(exception_type));
   boundary(n->phase, false);
+}
+
+PyObject* exit_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
+  uint64_t end = ticks();
+  Node* n = reinterpret_cast<NodeMethod*>(self)->node;
+  PyObject* exception_type = PyVectorcall_NARGS(nargsf) ? args[0] : Py_None;
+  const PyThreadState* python = PyThreadState_Get();
+  const void* owner = running_frame(python);
+  ThreadState* t = tls_thread;
+  if (DFT_LIKELY(
+          t && exception_type == Py_None && t->context == python->context &&
+          close_innermost(
+              t, [=](const Frame& f) { return f.key == n && f.owner == owner; }, n->name_id, end, fragment_of(n)))) {
+    boundary(n->phase, false);
+  } else {
+    exit_otherwise(n, end, exception_type);
+  }
   Py_RETURN_NONE;
 }
 

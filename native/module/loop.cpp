@@ -35,7 +35,8 @@ const void* wait_key(Loop* l) { return &l->wait; }
 const void* body_key(Loop* l) { return &l->body; }
 
 size_t count_fragment(Loop* l, char* out) {
-  char* p = put(out, *l->count_key);
+  copy_text(out, *l->count_key);
+  char* p = out + l->count_key->size();
   if (l->count_as_string) *p++ = '"';
   p = put_uint(p, l->count);
   if (l->count_as_string) *p++ = '"';

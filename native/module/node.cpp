@@ -60,6 +60,28 @@ bool close_span(Node* n, uint32_t must_flags) {
   return true;
 }
 
+PyObject* node_call(PyObject* self, PyObject* args, PyObject* kwargs);
+PyObject* node_vectorcall(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names);
+
+#if PY_VERSION_HEX < 0x030C0000
+// Before 3.12 a class written in Python does not inherit vectorcall, nor lose it when its __call__ is set later:
+// that one is asked then.
+void allow_vectorcall(PyTypeObject* type) {
+  if (type->tp_flags & Py_TPFLAGS_HAVE_VECTORCALL || type->tp_call != node_call) return;
+  type->tp_vectorcall_offset = offsetof(Node, call);
+  type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+}
+
+PyObject* call_slot(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* names) {
+  Ref positional(PyTuple_New(given)), keywords(PyDict_New());
+  if (!positional || !keywords) return nullptr;
+  for (Py_ssize_t i = 0; i < given; ++i) PyTuple_SET_ITEM(positional.get(), i, new_ref(args[i]));
+  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); ++i)
+    if (PyDict_SetItem(keywords.get(), PyTuple_GET_ITEM(names, i), args[given + i]) < 0) return nullptr;
+  return Py_TYPE(self)->tp_call(self, positional.get(), keywords.get());
+}
+#endif
+
 // Life ----------------------------------------------------------------------------------------
 
 PyObject* node_new(PyTypeObject* type, PyObject*, PyObject*) {
@@ -72,6 +94,10 @@ PyObject* node_new(PyTypeObject* type, PyObject*, PyObject*) {
     Py_DECREF(n);
     return nullptr;
   }
+#if PY_VERSION_HEX < 0x030C0000
+  allow_vectorcall(type);
+#endif
+  n->call = node_vectorcall;
   n->on = true;
   n->number = ++g_numbers;
   n->enter = make_enter(n);
@@ -203,13 +229,13 @@ int64_t number_in(const Args& args, std::string_view key) {
 }
 
 PyObject* node_update(PyObject* self, PyObject* args, PyObject* kwargs) {
-  UseOptions options;
-  if (!parse_update(args, kwargs, &options)) return nullptr;
+  Args given;
+  if (!parse_update(args, kwargs, &given)) return nullptr;
   auto* n = reinterpret_cast<Node*>(self);
-  formatting([&] { set_args(n, options.args); });
+  formatting([&] { set_args(n, given); });
   // The root of the tree speaks for the whole program; a `dft_fn` is a root, too, but only of its own functions.
   if (g_tracing && follows_training() && !n->parent && PyUnicode_CompareWithASCIIString(n->name, "ai_root") == 0)
-    program_counts(number_in(options.args, "\"step\":"), number_in(options.args, "\"epoch\":"));
+    program_counts(number_in(given, "\"step\":"), number_in(given, "\"epoch\":"));
   return new_ref(self);
 }
 
@@ -308,19 +334,33 @@ PyObject* node_open(PyObject* self, PyObject* args) {
 }
 
 // node(fn): decorate. node(args=..., enable=...): one use.
-PyObject* node_call(PyObject* self, PyObject* args, PyObject* kwargs) {
-  Py_ssize_t given = PyTuple_GET_SIZE(args);
-  bool options_given = kwargs && PyDict_GET_SIZE(kwargs);
-  if (given == 1 && PyTuple_GET_ITEM(args, 0) != Py_None) {
-    if (!options_given) return decorate(self, PyTuple_GET_ITEM(args, 0));
-    Ref use(make_use(reinterpret_cast<Node*>(self), kwargs));
-    return use ? decorate(use.get(), PyTuple_GET_ITEM(args, 0)) : nullptr;
+PyObject* call_node(Node* n, PyObject* const* args, Py_ssize_t given, const Keywords& keywords, bool options_given) {
+  auto* self = reinterpret_cast<PyObject*>(n);
+  if (given == 1 && args[0] != Py_None) {
+    if (!options_given) return decorate(self, args[0]);
+    Ref use(make_use(n, keywords));
+    return use ? decorate(use.get(), args[0]) : nullptr;
   }
   if (given > 1) {
     PyErr_SetString(PyExc_TypeError, "expected one function to decorate, or keyword arguments");
     return nullptr;
   }
-  return make_use(reinterpret_cast<Node*>(self), kwargs);
+  return make_use(n, keywords);
+}
+
+PyObject* node_call(PyObject* self, PyObject* args, PyObject* kwargs) {
+  return call_node(reinterpret_cast<Node*>(self), &PyTuple_GET_ITEM(args, 0), PyTuple_GET_SIZE(args), {kwargs},
+                   kwargs && PyDict_GET_SIZE(kwargs));
+}
+
+// The same without a dictionary of the keywords, which would cost as much as the event.
+PyObject* node_vectorcall(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  Py_ssize_t given = PyVectorcall_NARGS(nargsf);
+#if PY_VERSION_HEX < 0x030C0000
+  if (DFT_UNLIKELY(Py_TYPE(self)->tp_call != node_call)) return call_slot(self, args, given, names);
+#endif
+  return call_node(reinterpret_cast<Node*>(self), args, given, {nullptr, names, args + given},
+                   names && PyTuple_GET_SIZE(names));
 }
 
 PyObject* get_enabled(PyObject* self, void*) { return PyBool_FromLong(g_tracing && reinterpret_cast<Node*>(self)->on); }
@@ -485,7 +525,7 @@ bool init_nodes(PyObject* module) {
   if (pthread_atfork(lock, unlock, unlock) != 0) return PyErr_NoMemory() != nullptr;
 #endif
   PyTypeObject& t = g_node_type;
-  t.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
+  t.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
   t.tp_doc = "A named span: context manager and decorator.";
   t.tp_new = node_new;
   t.tp_init = node_init;
@@ -493,6 +533,7 @@ bool init_nodes(PyObject* module) {
   t.tp_clear = node_clear;
   t.tp_dealloc = node_dealloc;
   t.tp_call = node_call;
+  t.tp_vectorcall_offset = offsetof(Node, call);
   t.tp_repr = node_repr;
   t.tp_methods = g_node_methods;
   t.tp_members = g_node_members;

@@ -43,6 +43,7 @@ struct StartedUses {
 
 struct Node {
   PyObject_HEAD
+  vectorcallfunc call;
   PyObject* name;
   PyObject* cat;
   Node* parent;

@@ -6,14 +6,18 @@
 
 namespace dft::py {
 
-struct UseOptions {
-  Args args;
-  int enable = -1;  // -1: not given
+// Keyword arguments as CPython passes them: a dictionary, or values beside a tuple of their names. Null: none.
+struct Keywords {
+  PyObject* dict = nullptr;
+  PyObject* names = nullptr;
+  PyObject* const* values = nullptr;
 };
-// With tracing off the keywords are checked and nothing is formatted.
-bool parse_options(PyObject* kwargs, UseOptions* out, bool allow_enable);
+
+// With tracing off the keywords are checked and nothing is formatted. `enable` stays as it is if not given; null: it
+// is no keyword here.
+bool parse_options(const Keywords& given, Args* args, int* enable);
 // The arguments of update(), given by position or by name.
-bool parse_update(PyObject* args, PyObject* kwargs, UseOptions* out);
+bool parse_update(PyObject* args, PyObject* kwargs, Args* out);
 void init_options();
 
 }  // namespace dft::py

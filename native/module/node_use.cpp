@@ -2,7 +2,6 @@
 
 #include "module/activity.hpp"
 #include "module/immediate.hpp"
-#include "module/node_options.hpp"
 
 namespace dft::py {
 
@@ -22,17 +21,44 @@ PyObject* use_enter(PyObject* self, PyObject*) {
   return new_ref(self);
 }
 
-PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
-  uint64_t end = ticks();
-  auto* u = reinterpret_cast<NodeUse*>(self);
+bool replaces(const Args& extra, const Args& own) {
+  for (size_t i = 0; i < own.size(); ++i)
+    if (extra.has(own.key(i))) return true;
+  return false;
+}
+
+__attribute__((noinline)) void use_exit_otherwise(NodeUse* u, uint64_t end, PyObject* exception_type) {
   const void* owner;
   ThreadState* t = g_tracing ? thread_in_context(&owner) : nullptr;
   Frame f;
   if (t && take_own_frame(t, u, owner, &f) && !(f.flags & kMuted)) {
-    Section section(self);
-    emit_merged(t, u->node, f, end, &u->args, error_fragment(nargs ? args[0] : Py_None));
+    Section section(reinterpret_cast<PyObject*>(u));
+    emit_merged(t, u->node, f, end, &u->args, error_fragment(exception_type));
   }
   if (t) boundary(u->node->phase, false);
+}
+
+PyObject* use_exit(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+  uint64_t end = ticks();
+  auto* u = reinterpret_cast<NodeUse*>(self);
+  PyObject* exception_type = nargs ? args[0] : Py_None;
+  const PyThreadState* python = PyThreadState_Get();
+  const void* owner = running_frame(python);
+  ThreadState* t = tls_thread;
+  bool closed = false;
+  if (DFT_LIKELY(t && g_tracing && exception_type == Py_None && t->context == python->context)) {
+    Section section(self);
+    const Args& own = args_of(u->node);
+    if (DFT_LIKELY(!replaces(u->args, own)))
+      closed = close_innermost(
+          t, [=](const Frame& f) { return f.key == u && f.owner == owner; }, u->node->name_id, end, own.text(),
+          u->args.text());
+  }
+  if (DFT_LIKELY(closed)) {
+    boundary(u->node->phase, false);
+  } else {
+    use_exit_otherwise(u, end, exception_type);
+  }
   Py_RETURN_NONE;
 }
 
@@ -144,12 +170,12 @@ Node* node_of(PyObject* self) { return reinterpret_cast<NodeUse*>(self)->node; }
 PyObject* node_object(PyObject* self) { return reinterpret_cast<PyObject*>(node_of(self)); }
 
 PyObject* use_update(PyObject* self, PyObject* args, PyObject* kwargs) {
-  UseOptions options;
-  if (!parse_update(args, kwargs, &options)) return nullptr;
+  Args given;
+  if (!parse_update(args, kwargs, &given)) return nullptr;
   Section section(self);
   Args& own = reinterpret_cast<NodeUse*>(self)->args;
   formatting([&] {
-    for (size_t i = 0; i < options.args.size(); ++i) own.set_text(options.args.key(i), options.args.value(i));
+    for (size_t i = 0; i < given.size(); ++i) own.set_text(given.key(i), given.value(i));
   });
   return new_ref(self);
 }
@@ -192,7 +218,7 @@ PyObject* use_reset(PyObject* self, PyObject*) { return new_ref(self); }
 PyObject* use_of_child(PyObject* self, PyObject* child) {
   Ref owned(child);
   if (!child || !PyObject_TypeCheck(child, &g_node_type)) return owned.release();
-  Ref made(make_use(reinterpret_cast<Node*>(child), nullptr));
+  Ref made(make_use(reinterpret_cast<Node*>(child), {}));
   if (!made) return nullptr;
   auto* from = reinterpret_cast<NodeUse*>(self);
   auto* to = reinterpret_cast<NodeUse*>(made.get());
@@ -239,14 +265,35 @@ PyObject* get_given(PyObject* self, void*) {
   return new_ref(given ? given : Py_None);
 }
 
+// Uses of a `with` live for one block: as with the bound methods above, a few are kept.
+NodeUse* g_used[kStock];
+int g_kept = 0;
+
+NodeUse* new_use() {
+  NodeUse* u;
+  if (!kFreeThreaded && g_kept) {
+    u = g_used[--g_kept];
+    PyObject_Init(reinterpret_cast<PyObject*>(u), &g_use_type);
+  } else {
+    u = PyObject_New(NodeUse, &g_use_type);
+    if (u) new (&u->args) Args;
+  }
+  return u;
+}
+
 PyObject* use_repr(PyObject* self) { return PyUnicode_FromFormat("<use of %R>", node_object(self)); }
 
 void use_dealloc(PyObject* self) {
   auto* u = reinterpret_cast<NodeUse*>(self);
   Py_XDECREF(reinterpret_cast<PyObject*>(u->node));
   Py_XDECREF(u->given);
-  u->args.~Args();
-  PyObject_Free(self);
+  if (!kFreeThreaded && g_kept < kStock && u->args.is_small()) {
+    u->args.clear();
+    g_used[g_kept++] = u;
+  } else {
+    u->args.~Args();
+    PyObject_Free(self);
+  }
 }
 
 PyMethodDef g_use_methods[] = {
@@ -279,18 +326,28 @@ PyGetSetDef g_use_getset[] = {
     {},
 };
 
+bool keep_given(NodeUse* u, const Keywords& given) {
+  if (given.dict) u->given = new_ref(given.dict);
+  if (!given.names) return true;
+  u->given = PyDict_New();
+  for (Py_ssize_t i = 0; u->given && i < PyTuple_GET_SIZE(given.names); ++i)
+    if (PyDict_SetItem(u->given, PyTuple_GET_ITEM(given.names, i), given.values[i]) < 0) return false;
+  return u->given != nullptr;
+}
+
 }  // namespace
 
-PyObject* make_use(Node* node, PyObject* kwargs) {
-  UseOptions options;
-  if (!parse_options(kwargs, &options, true)) return nullptr;
-  NodeUse* u = PyObject_New(NodeUse, &g_use_type);
+PyObject* make_use(Node* node, const Keywords& given) {
+  NodeUse* u = new_use();
   if (!u) return nullptr;
+  Ref owned(reinterpret_cast<PyObject*>(u));
   u->node = reinterpret_cast<Node*>(new_ref(reinterpret_cast<PyObject*>(node)));
-  new (&u->args) Args(std::move(options.args));
-  u->on = options.enable < 0 ? bool(node->on) : options.enable != 0;
-  u->given = g_tracing || !kwargs ? nullptr : new_ref(kwargs);
-  return reinterpret_cast<PyObject*>(u);
+  u->given = nullptr;
+  int enable = -1;
+  if (!parse_options(given, &u->args, &enable)) return nullptr;
+  u->on = enable < 0 ? bool(node->on) : enable != 0;
+  if (DFT_UNLIKELY(!g_tracing) && !keep_given(u, given)) return nullptr;
+  return owned.release();
 }
 
 bool span_of(PyObject* object, Span* out) {
@@ -314,9 +371,7 @@ void emit_merged(ThreadState* t, Node* node, const Frame& f, uint64_t end, const
     emit_span(t, node->name_id, f, end, own.text(), tail);
     return;
   }
-  bool replaced = false;
-  for (size_t i = 0; i < own.size(); ++i) replaced |= extra->has(own.key(i));
-  if (!replaced) {
+  if (!replaces(*extra, own)) {
     emit_span(t, node->name_id, f, end, own.text(), extra->text(), tail);
     return;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "module/node.hpp"
+#include "module/node_options.hpp"
 
 namespace dft::py {
 
@@ -15,7 +16,7 @@ struct NodeUse {
 
 extern PyTypeObject g_use_type;
 
-PyObject* make_use(Node* node, PyObject* kwargs);
+PyObject* make_use(Node* node, const Keywords& given);
 bool init_uses(PyObject* module);
 
 // What a span object (Node or NodeUse) means when it is entered now.

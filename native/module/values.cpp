@@ -66,7 +66,8 @@ void append_long(std::string& out, PyObject* value) {
   int overflow = 0;
   long long v = PyLong_AsLongLongAndOverflow(value, &overflow);
   if (!overflow) {
-    append_int(out, v);
+    char digits[24];
+    out.append(digits, size_t(put_int(digits, v) - digits));
     return;
   }
   // Beyond 64 bits a JSON number would lose digits in most readers; a string keeps them.
@@ -198,11 +199,15 @@ void forgive() {
     PyErr_Clear();
   } else {
     PyErr_Fetch(&t_kept.type, &t_kept.value, &t_kept.trace);
+    g_kept_errors.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
-bool raise_kept() {
-  if (DFT_LIKELY(!t_kept.type)) return false;
+std::atomic<uint32_t> g_kept_errors{0};
+
+bool raise_own_kept() {
+  if (!t_kept.type) return false;
+  g_kept_errors.fetch_sub(1, std::memory_order_relaxed);
   PyErr_Restore(t_kept.type, t_kept.value, t_kept.trace);
   t_kept = {nullptr, nullptr, nullptr};
   return true;
@@ -265,11 +270,36 @@ std::string key_text(PyObject* key) {
   return out;
 }
 
-bool Args::has(std::string_view key) const {
-  for (size_t i = 0; i < count_; ++i)
-    if (this->key(i) == key) return true;
-  return false;
+namespace {
+
+// The texts of keys that were used lately, with their commas: a program gives the same few objects again and again.
+// Without the interpreter lock there is none, since threads would share it.
+struct KnownKey {
+  PyObject* key;  // a reference: no other string gets its address
+  std::string text;
+};
+constexpr size_t kKnownKeys = 64;
+
+const std::string* known_key(PyObject* key) {
+  if (kFreeThreaded) return nullptr;
+  static auto* const known = new KnownKey[kKnownKeys]();  // not destroyed while another thread may still record
+  constexpr Py_ssize_t kLongest = 64;
+  KnownKey& slot = known[reinterpret_cast<uintptr_t>(key) / 16 % kKnownKeys];
+  if (DFT_LIKELY(slot.key == key)) return &slot.text;
+  if (!PyUnicode_CheckExact(key) || !PyUnicode_CHECK_INTERNED(key) || PyUnicode_GET_LENGTH(key) > kLongest)
+    return nullptr;
+  slot.text = "," + key_text(key);
+  Py_XSETREF(slot.key, new_ref(key));
+  return &slot.text;
 }
+
+// Whether the value becomes text without any code of the program's.
+bool runs_no_code(PyObject* value) {
+  return PyLong_CheckExact(value) || PyUnicode_CheckExact(value) || PyFloat_CheckExact(value) || value == Py_None ||
+         PyBool_Check(value);
+}
+
+}  // namespace
 
 void Args::remove(std::string_view key) {
   for (size_t i = 0; i < count_; ++i) {
@@ -286,23 +316,23 @@ void Args::remove(std::string_view key) {
   }
 }
 
-void Args::begin(std::string_view key) {
-  Piece p{uint32_t(text_.size()), 0, uint32_t(key.size())};
+void Args::begin(std::string_view key, bool known) {
+  Piece p{uint32_t(text_.size()), 0, uint32_t(key.size()) - known};
   if (count_ < kInline) {
     inline_[count_] = p;
   } else {
     more_.push_back(p);
   }
   ++count_;
-  text_ += ',';
+  if (!known) text_ += ',';
   text_ += key;
 }
 
 template <typename Append>
-void Args::add(std::string_view key, Append append) {
+void Args::add(std::string_view key, bool known, Append append) {
   size_t before = text_.size(), count = count_;
   try {
-    begin(key);
+    begin(key, known);
     append();
   } catch (...) {
     // Out of memory in the middle: as if the pair had not been given.
@@ -315,14 +345,29 @@ void Args::add(std::string_view key, Append append) {
   last.size = uint32_t(text_.size()) - last.start;
 }
 
+// The most frequent pair, in one go; false if it is not that.
+bool Args::add_number(std::string_view known, PyObject* value) {
+  char text[128];
+  int overflow = 0;
+  if (!PyLong_CheckExact(value) || count_ >= kInline || known.size() > 96) return false;
+  long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+  if (overflow) return false;
+  copy_text(text, known);
+  auto size = uint32_t(put_int(text + known.size(), number) - text);
+  auto start = uint32_t(text_.size());
+  text_.append(text, size);
+  inline_[count_++] = {start, size, uint32_t(known.size()) - 1};
+  return true;
+}
+
 void Args::set(std::string_view key, PyObject* value) {
   remove(key);
-  add(key, [&] { append_value(text_, value); });
+  add(key, false, [&] { append_value(text_, value); });
 }
 
 void Args::set_text(std::string_view key, std::string_view json) {
   remove(key);
-  add(key, [&] { text_ += json; });
+  add(key, false, [&] { text_ += json; });
 }
 
 void Args::set_all(PyObject* mapping) {
@@ -336,19 +381,24 @@ void Args::set_all(PyObject* mapping) {
     return;
   }
   PyObject *key, *item;
-  Py_ssize_t at = 0;
+  Py_ssize_t at = 0, left = PyDict_GET_SIZE(dict.get());
   // Different str keys cannot collide in JSON, except those that key_text renames.
   Section section(dict.get());
-  bool distinct = empty() && PyDict_GET_SIZE(dict.get()) > 32;
-  while (PyDict_Next(dict.get(), &at, &key, &item)) {
+  bool distinct = empty() && left > 32;
+  while (left-- > 0 && PyDict_Next(dict.get(), &at, &key, &item)) {
     if (text_.size() > kMaxArgsText) {
       count_cut_value();
       break;
     }
+    if (const std::string* known = known_key(key); known && runs_no_code(item)) {
+      if (!distinct) remove(std::string_view(*known).substr(1));
+      if (!add_number(*known, item)) add(*known, true, [&] { append_value(text_, item); });
+      continue;
+    }
     Ref keep_key(new_ref(key)), keep_item(new_ref(item));  // a __str__ may change the dict
     std::string text = key_text(key);
     if (!(distinct && PyUnicode_CheckExact(key))) remove(text);
-    add(text, [&] { append_value(text_, item); });
+    add(text, false, [&] { append_value(text_, item); });
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,7 +21,9 @@ inline constexpr size_t kMaxArgsText = 4 << 20;
 // raise_kept().
 void forgive();
 // At the end of formatting: true, with the exception set, if one was kept.
-bool raise_kept();
+extern std::atomic<uint32_t> g_kept_errors;  // of all threads: asked first, since it nearly always answers for each
+bool raise_own_kept();
+inline bool raise_kept() { return g_kept_errors.load(std::memory_order_relaxed) != 0 && raise_own_kept(); }
 
 void append_value(std::string& out, PyObject* value, int depth = 0);
 // The UTF-8 bytes of a str (or of str(value)); lone surrogates become '?'.
@@ -37,12 +40,26 @@ class Args {
   // All pairs of a mapping. Anything else is recorded under "args".
   void set_all(PyObject* mapping);
 
+  // Whether what it keeps for further use is little.
+  bool is_small() const { return text_.capacity() <= 256 && more_.capacity() == 0; }
+  void clear() {
+    text_.clear();
+    more_.clear();
+    count_ = 0;
+  }
   bool empty() const { return count_ == 0; }
   size_t size() const { return count_; }
   std::string_view text() const { return text_; }
-  std::string_view key(size_t i) const { return view(i).substr(1, piece(i).key_size); }
-  std::string_view value(size_t i) const { return view(i).substr(1 + piece(i).key_size); }
-  bool has(std::string_view key) const;
+  std::string_view key(size_t i) const { return {text_.data() + piece(i).start + 1, piece(i).key_size}; }
+  std::string_view value(size_t i) const {
+    const Piece& p = piece(i);
+    return {text_.data() + p.start + 1 + p.key_size, p.size - 1 - p.key_size};
+  }
+  bool has(std::string_view key) const {
+    for (size_t i = 0; i < count_; ++i)
+      if (this->key(i) == key) return true;
+    return false;
+  }
 
  private:
   struct Piece {
@@ -51,11 +68,12 @@ class Args {
   static constexpr size_t kInline = 4;
   const Piece& piece(size_t i) const { return i < kInline ? inline_[i] : more_[i - kInline]; }
   Piece& piece(size_t i) { return i < kInline ? inline_[i] : more_[i - kInline]; }
-  std::string_view view(size_t i) const { return std::string_view(text_).substr(piece(i).start, piece(i).size); }
   void remove(std::string_view key);
-  void begin(std::string_view key);
+  // `known`: the key already has its comma before it.
+  void begin(std::string_view key, bool known);
   template <typename Append>
-  void add(std::string_view key, Append append);
+  void add(std::string_view key, bool known, Append append);
+  bool add_number(std::string_view known, PyObject* value);
 
   std::string text_;
   std::array<Piece, kInline> inline_;

@@ -227,40 +227,79 @@ inline void publish(ThreadState* t, uint32_t size) {
   if (DFT_UNLIKELY((before ^ after) > (t->mask >> 3) || g_doze.load(std::memory_order_relaxed))) wake_writer();
 }
 
-DFT_API void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
-                        std::string_view a, std::string_view b, std::string_view c);
-
 inline uint16_t record_level(const Frame& f) { return f.level < 0xffff ? uint16_t(f.level) : 0xffff; }
 
-// A finished span. `args`, `more` and `tail` are JSON fragments. Times are epoch ns when flags say so.
-inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end, std::string_view args,
-                      std::string_view more = "", std::string_view tail = "", uint8_t flags = 0) {
-  size_t all = args.size() + more.size() + tail.size();
-  uint32_t payload = uint32_t(all);
+// memcpy for texts that are nearly always short: the call would cost more than the copy.
+inline void copy_text(char* to, std::string_view text) {
+  const char* from = text.data();
+  size_t n = text.size();
+  if (DFT_UNLIKELY(n > 48)) {
+    memcpy(to, from, n);
+  } else if (n >= 16) {
+    memcpy(to, from, 16);
+    if (n > 32) memcpy(to + 16, from + 16, 16);
+    memcpy(to + n - 16, from + n - 16, 16);
+  } else if (n >= 8) {
+    memcpy(to, from, 8);
+    memcpy(to + n - 8, from + n - 8, 8);
+  } else if (n >= 4) {
+    memcpy(to, from, 4);
+    memcpy(to + n - 4, from + n - 4, 4);
+  } else if (n) {
+    to[0] = from[0];
+    to[n / 2] = from[n / 2];
+    to[n - 1] = from[n - 1];
+  }
+}
+
+// What nearly every span is: short, in a session that goes on, with room in the ring. False, and nothing has happened,
+// if anything is otherwise.
+inline __attribute__((always_inline)) bool write_short_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end,
+                                                            std::string_view args, std::string_view more) {
+  constexpr size_t kShort = 1024;  // certainly no quarter of a ring
+  size_t payload = args.size() + more.size();
   uint32_t size = round8(sizeof(Record) + payload);
   Writing writing(t);
-  if (!writing.live()) return;
-  if (DFT_UNLIKELY(all > (t->mask >> 2))) {
-    emit_large(t, Kind::kSpan, flags, f, end, name, args, more, tail);
-    return;
-  }
-  Record* r = reserve(t, size);
-  if (DFT_UNLIKELY(!r)) return;
+  uint64_t head = t->head;
+  if (DFT_UNLIKELY(!writing.live() || payload > kShort || head + size > t->limit)) return false;
+  auto* r = reinterpret_cast<Record*>(t->data + (head & t->mask));
   r->size = size;
   r->kind = Kind::kSpan;
-  r->flags = flags;
+  r->flags = 0;
   r->level = record_level(f);
   r->id = f.id;
   r->parent = f.parent;
   r->start = f.start;
   r->end = end;
   r->name = name;
-  r->payload_size = payload;
-  char* p = r->payload();
-  memcpy(p, args.data(), args.size());
-  memcpy(p + args.size(), more.data(), more.size());
-  memcpy(p + args.size() + more.size(), tail.data(), tail.size());
+  r->payload_size = uint32_t(payload);
+  copy_text(r->payload(), args);
+  if (more.size()) copy_text(r->payload() + args.size(), more);
   publish(t, size);
+  return true;
+}
+
+DFT_API void emit_any_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end, std::string_view args,
+                           std::string_view more, std::string_view tail, uint8_t flags);
+
+// A finished span. `args`, `more` and `tail` are JSON fragments. Times are epoch ns when flags say so.
+inline void emit_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end, std::string_view args,
+                      std::string_view more = "", std::string_view tail = "", uint8_t flags = 0) {
+  if (DFT_LIKELY(tail.empty() && !flags && write_short_span(t, name, f, end, args, more))) return;
+  emit_any_span(t, name, f, end, args, more, tail, flags);
+}
+
+// The same for the innermost frame, which then need not be copied: if it is the wanted one, and not muted.
+template <typename Wanted>
+inline bool close_innermost(ThreadState* t, Wanted wanted, uint32_t name, uint64_t end, std::string_view args,
+                            std::string_view more = "") {
+  Stack* s = t->stack;
+  uint32_t open = s->size;
+  if (DFT_UNLIKELY(!open)) return false;
+  const Frame& f = s->frames[open - 1];
+  if (DFT_UNLIKELY(!wanted(f) || f.flags & kMuted || !write_short_span(t, name, f, end, args, more))) return false;
+  s->size = open - 1;
+  return true;
 }
 
 // Anything with names of its own. Times are epoch ns when flags say so.

@@ -119,6 +119,8 @@ void release_large_payload(char* data, size_t size) {
   g_waiting_payloads.fetch_sub(size, std::memory_order_relaxed);
 }
 
+namespace {
+
 void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, uint32_t name,
                 std::string_view a, std::string_view b, std::string_view c) {
   size_t size = a.size() + b.size() + c.size();
@@ -128,6 +130,29 @@ void emit_large(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64
   memcpy(data + a.size(), b.data(), b.size());
   memcpy(data + a.size() + b.size(), c.data(), c.size());
   emit_on_heap(t, kind, flags, f, end, name, data, size);
+}
+
+}  // namespace
+
+void emit_any_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end, std::string_view args,
+                   std::string_view more, std::string_view tail, uint8_t flags) {
+  size_t payload = args.size() + more.size() + tail.size();
+  Writing writing(t);
+  if (!writing.live()) return;
+  if (payload > (t->mask >> 2)) {
+    emit_large(t, Kind::kSpan, flags, f, end, name, args, more, tail);
+    return;
+  }
+  uint32_t size = round8(sizeof(Record) + payload);
+  Record* r = reserve(t, size);
+  if (!r) return;
+  fill(r, size, Kind::kSpan, flags, f, end, name, uint32_t(payload));
+  char* p = r->payload();
+  for (std::string_view part : {args, more, tail}) {
+    memcpy(p, part.data(), part.size());
+    p += part.size();
+  }
+  publish(t, size);
 }
 
 void emit_strings(ThreadState* t, Kind kind, uint8_t flags, const Frame& f, uint64_t end, int64_t tid,

@@ -47,12 +47,30 @@ size_t LineFormatter::bound(const Record& r) {
   return kFixed + payload * 6;  // raw strings may be escaped
 }
 
-char* LineFormatter::write_times(char* p, uint64_t start_ns, uint64_t end_ns, Line* line) const {
+// The digits of the second are those of the line before, nearly always.
+char* LineFormatter::put_time(char* p, uint64_t us) {
+  constexpr uint64_t kSecond = 1000000;
+  if (us < kSecond) return put_uint(p, us);
+  uint64_t second = us / kSecond;
+  if (second != second_) {
+    second_ = second;
+    second_size_ = size_t(put_uint(second_text_, second) - second_text_);
+  }
+  memcpy(p, second_text_, sizeof second_text_);
+  p += second_size_;
+  auto rest = uint32_t(us % kSecond);
+  memcpy(p, kDigitPairs.text + 2 * (rest / 10000), 2);
+  memcpy(p + 2, kDigitPairs.text + 2 * (rest / 100 % 100), 2);
+  memcpy(p + 4, kDigitPairs.text + 2 * (rest % 100), 2);
+  return p + 6;
+}
+
+char* LineFormatter::write_times(char* p, uint64_t start_ns, uint64_t end_ns, Line* line) {
   // Both ends are truncated to us, and the duration is their difference: a child never extends beyond its parent.
   uint64_t start = start_ns / 1000;
   uint64_t end = end_ns / 1000;
   p = put(p, envelope::kTs);
-  p = put_uint(p, start);
+  p = put_time(p, start);
   p = put(p, envelope::kDuration);
   line->dur = end > start ? end - start : 0;
   p = put_uint(p, line->dur);

@@ -44,11 +44,15 @@ class LineFormatter {
     std::string text;  // ,"name":"forward","cat":"compute","pid":1,"tid":
   };
   const Prefix& prefix(uint32_t name);
-  char* write_times(char* p, uint64_t start_ns, uint64_t end_ns, Line* line) const;
+  char* write_times(char* p, uint64_t start_ns, uint64_t end_ns, Line* line);
+  char* put_time(char* p, uint64_t us);
   char* write_io(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line);
   char* write_strings(const Record& r, std::string_view payload, int64_t tid, const ClockMap& clock, char* out,
                       Line* line);
 
+  uint64_t second_ = 0;  // the one whose digits are kept
+  char second_text_[24] = {};
+  size_t second_size_ = 0;
   uint32_t pid_ = 0;
   bool inc_metadata_ = true;
   bool disable_tids_ = false;

@@ -222,9 +222,10 @@ void Writer::name_file(uint64_t hash, int64_t tid) {
 
 void Writer::remember(std::string_view lines) {
   if (!settings_.hang_s || lines.empty()) return;
-  size_t from = lines.size();
-  for (size_t n = 0; n <= kRecent && from != lines.npos && from > 0; ++n) from = lines.rfind('\n', from - 1);
-  if (from != lines.npos && from > 0) lines.remove_prefix(from + 1);
+  const char* from = lines.data() + lines.size();
+  for (size_t n = 0; n <= kRecent && from; ++n)
+    from = static_cast<const char*>(memrchr(lines.data(), '\n', size_t(from - lines.data())));
+  if (from) lines.remove_prefix(size_t(from - lines.data()) + 1);
   std::lock_guard lock(recent_mutex_);
   for (size_t end; (end = lines.find('\n')) != lines.npos; lines.remove_prefix(end + 1)) {
     std::string_view line = lines.substr(0, end);

@@ -98,3 +98,65 @@ def test_empty_names_fall_back(enable: bool, traced: Callable[..., Run]) -> None
         """,
         enable=enable,
     )
+
+
+@BOTH
+def test_a_node_is_called_as_any_callable(enable: bool, traced: Callable[..., Run]) -> None:
+    """With keywords one by one or as a dictionary, and by way of `__call__`; mistakes are told as they were."""
+    run = traced(
+        """
+        import functools
+        node, given = ai.compute.forward, {"args": {"k": 1}, "epoch": None}
+        for use in (node(args={"k": 1}), node(**given), node.__call__(**given), node(None, **given),
+                    functools.partial(node, **given)()):
+            with use: pass
+        for wrong in (lambda: node(nothing=1), lambda: node(1, 2), lambda: node(len, 1, epoch=2)):
+            try: wrong()
+            except TypeError: pass
+            else: raise AssertionError("no TypeError")
+
+        class Counted(dft_fn): pass
+        calls = []
+        counted = Counted("c", "n")
+        with counted(step=1): pass
+        Counted.__call__ = lambda self, *args, **kwargs: calls.append((args, kwargs)) or dft_fn.__call__(self, **kwargs)
+        with counted(step=2): pass
+        assert calls == [((), {"step": 2})]
+        """,
+        enable=enable,
+    )
+    if enable:
+        assert [e.user_args for e in run.trace.named("forward")] == [{"k": 1}] * 5
+        assert [e.user_args for e in run.trace.named("n")] == [{"step": 1}, {"step": 2}]
+
+
+def test_a_key_is_known_by_what_it_is_not_by_where_it_was(traced: Callable[..., Run]) -> None:
+    """Many keys, the same ones again, new objects with the text of old ones, renamed ones and those of other types."""
+    run = traced(
+        """
+        import sys
+        class Text(str): pass
+        class Number(int):
+            def __str__(self): return "changed"
+        def record(args):
+            with ai.compute.forward(args=args): pass
+        for i in range(500):
+            record({sys.intern(f"key{i % 300}"): i, "same": i, "".join(["sa", "me", str(i)]): -i})
+        record({"level": 1, "p_idx": 2, "a": 3})
+        record({"a": 1, Text("b"): 2, 1: 3, "1": 4, "n": Number(5), "t": True, "none": None, "f": 0.5})
+        record({f"k{i}": i for i in range(40)})
+        changing = {}
+        class Grows:
+            def __str__(self):
+                changing.update({f"more{i}": i for i in range(100)})
+                return "grown"
+        changing.update(first=Grows(), second=2)
+        record(changing)
+        """
+    )
+    *many, renamed, mixed, wide, changed = [e.user_args for e in run.trace.named("forward")]
+    assert many == [{f"key{i % 300}": i, "same": i, f"same{i}": -i} for i in range(500)]
+    assert renamed == {"level_": 1, "p_idx_": 2, "a": 3}
+    assert mixed == {"a": 1, "b": 2, "1": 4, "n": 5, "t": True, "none": None, "f": 0.5}
+    assert wide == {f"k{i}": i for i in range(40)}
+    assert changed["first"] == "grown"

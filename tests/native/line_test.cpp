@@ -195,4 +195,24 @@ TEST(the_parts_of_a_microsecond_do_not_make_a_child_stick_out) {
   }
 }
 
+TEST(times_around_the_turn_of_a_second_have_all_their_digits) {
+  Formatter f(5, "h");
+  const uint64_t times[] = {0,
+                            7,
+                            999'999,
+                            1'000'000,
+                            1'000'001,
+                            9'999'999,
+                            10'000'000,
+                            1'794'839'946'999'999,
+                            1'794'839'947'000'000,
+                            1'794'839'947'000'010,
+                            1'794'839'946'000'100,
+                            UINT64_MAX / 1000 / 1000 * 1000};
+  for (uint64_t us : times) {
+    std::string text = f.line({Kind::kSpan, 0, 1, -1, 1, us, 3, 0, ""}, 5);
+    CHECK(text.find(",\"ts\":" + std::to_string(us) + ",\"dur\":3,") != text.npos);
+  }
+}
+
 TEST_MAIN
