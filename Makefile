@@ -82,6 +82,7 @@ $(VENV)/.system $(VENV)/.system-all: $(BIN)/python
 	    && apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $$tool > /dev/null \
 	    || echo "no $$tool here, and no right to install it: the tests that need it are skipped"; \
 	done
+	$(if $(findstring all,$@),$(INSTALL) gcsfs==2026.8.2 gcp-storage-emulator==2026.7.19)
 	touch $@
 
 CXX_FILES := $(shell find native tests/native -name '*.cpp' -o -name '*.hpp')

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds for aarch64 with Debian's cross compiler and runs under qemu: the engine's tests, then the extension modules in
-# Debian's own arm64 Python. `tools/aarch64.sh [native|python]` runs one of the two.
+# Builds the engine and its tests for aarch64 with Debian's cross compiler, and runs them under qemu. Not all pass there
+# yet: what replaces the calls of libraries replaces none under qemu (relocations_test, device_test).
 #
 # The arm64 libraries come from Debian's archive into build/aarch64/root; the packages of this machine are left alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-what=${1:-all}
+
 build=$PWD/build/aarch64 root=$PWD/build/aarch64/root
 jobs=${JOBS:-$(nproc)}
 
