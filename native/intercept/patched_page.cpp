@@ -17,10 +17,13 @@ bool ask_by_advice(uintptr_t page) {
   return madvise(reinterpret_cast<void*>(page), size_t(sysconf(_SC_PAGESIZE)), MADV_POPULATE_WRITE) == 0;
 }
 
-// Linux before 5.14 does not know this advice, and returns the same error as for a read-only page.
+// Linux before 5.14 does not know this advice, and returns the same error as for a read-only page. Emulators and
+// sandboxes take every advice, and do nothing.
 bool advice_known() {
   alignas(64) static char writable[64];
-  return ask_by_advice(reinterpret_cast<uintptr_t>(writable) & ~uintptr_t(sysconf(_SC_PAGESIZE) - 1));
+  alignas(64) static const char constant[64] = "read-only";
+  auto page_of = [](const char* at) { return reinterpret_cast<uintptr_t>(at) & ~uintptr_t(sysconf(_SC_PAGESIZE) - 1); };
+  return ask_by_advice(page_of(writable)) && !ask_by_advice(page_of(constant));
 }
 
 bool ask_by_maps(uintptr_t page) {
