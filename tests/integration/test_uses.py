@@ -102,7 +102,7 @@ def test_empty_names_fall_back(enable: bool, traced: Callable[..., Run]) -> None
 
 @BOTH
 def test_a_node_is_called_as_any_callable(enable: bool, traced: Callable[..., Run]) -> None:
-    """With keywords one by one or as a dictionary, and by way of `__call__`; mistakes are told as they were."""
+    """With keywords one by one or as a dictionary, and through `__call__`; mistakes are told as before."""
     run = traced(
         """
         import functools
@@ -119,7 +119,10 @@ def test_a_node_is_called_as_any_callable(enable: bool, traced: Callable[..., Ru
         calls = []
         counted = Counted("c", "n")
         with counted(step=1): pass
-        Counted.__call__ = lambda self, *args, **kwargs: calls.append((args, kwargs)) or dft_fn.__call__(self, **kwargs)
+        def counting(self, *args, **kwargs):
+            calls.append((args, kwargs))
+            return dft_fn.__call__(self, **kwargs)
+        Counted.__call__ = counting
         with counted(step=2): pass
         assert calls == [((), {"step": 2})]
         """,
@@ -131,7 +134,7 @@ def test_a_node_is_called_as_any_callable(enable: bool, traced: Callable[..., Ru
 
 
 def test_a_key_is_known_by_what_it_is_not_by_where_it_was(traced: Callable[..., Run]) -> None:
-    """Many keys, the same ones again, new objects with the text of old ones, renamed ones and those of other types."""
+    """Many keys, the same again, new objects with the text of old ones, renamed ones, those of other types."""
     run = traced(
         """
         import sys
