@@ -134,7 +134,7 @@ def test_a_node_is_called_as_any_callable(enable: bool, traced: Callable[..., Ru
 
 
 def test_a_key_is_known_by_what_it_is_not_by_where_it_was(traced: Callable[..., Run]) -> None:
-    """Many keys, the same again, new objects with the text of old ones, renamed ones, those of other types."""
+    """Keys, the same again, new objects with the text of old ones, renamed ones, those of other types."""
     run = traced(
         """
         import sys
