@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any
 import pytest
 
 from support import tracing_on  # noqa: F401 - before any test module imports the annotations
-from support.process import PRELUDE, Run, recover, run_program
+from support.process import LAUNCHERS, PRELUDE, Run, recover, run_program
+
+# What tests call in this process reads them too.
+for _name in [name for name in os.environ if name.startswith(LAUNCHERS)]:
+    del os.environ[_name]
 
 THOROUGH = tuple(
     line

@@ -6,7 +6,6 @@ The programs sleep instead of computing, and measure themselves what was added t
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from support.iotrace import FIXTURES, compile_c
+from support.process import clean_environment
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.alone
@@ -135,7 +135,7 @@ def run(folder: Path, kind: str, ranks: int = RANKS, steps: int = STEPS, step_s:
         port = s.getsockname()[1]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     launcher += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("DFTRACER_", "TORCHELASTIC"))}
+    env = clean_environment()
     tool = [sys.executable, "-m", "dftracer.cli"]
     ran = subprocess.run(
         [*tool, "run", "-q", "-o", "traces", "--", *launcher, "train.py", kind, str(steps), str(step_s)],
@@ -316,7 +316,7 @@ def run_nccl(folder: Path, caller: Path, kind: str, ranks: int = 2, steps: int =
     (folder / "train.py").write_text(NCCL)
     (folder / "launch.py").write_text(LAUNCH)
     tool = [sys.executable, "-m", "dftracer.cli"]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     meeting = {"STANDIN_MEETING": str(folder / "meeting"), "STANDIN_CALLER": str(caller)}
     command = [sys.executable, "launch.py", str(ranks), kind, str(steps)]
     subprocess.run(

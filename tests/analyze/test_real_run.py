@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from dftracer.analyze import analyze
 from dftracer.load import Trace, recover
+from support.process import clean_environment
 
 pytestmark = pytest.mark.alone
 
@@ -60,7 +60,7 @@ def test_a_loop_of_known_sleeps_is_told(tmp_path: Path) -> None:
     """Each stage takes no less than what happened in its spans, and no more than with the way in and out."""
     script = tmp_path / "loop.py"
     script.write_text(LOOP)
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}, "DFTRACER_ENABLE": "1"}
+    env = clean_environment(DFTRACER_ENABLE="1")
     ran = subprocess.run(
         [sys.executable, script, tmp_path], env=env, check=True, capture_output=True, text=True
     )
@@ -89,7 +89,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_what_a_killed_process_left_is_read_once_it_is_recovered(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}, "DFTRACER_ENABLE": "1"}
+    env = clean_environment(DFTRACER_ENABLE="1")
     ran = subprocess.run([sys.executable, script, tmp_path], env=env, check=False)
     assert ran.returncode == -9
     before = {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dftracer.testing import Capture, read
+from support.process import clean_environment
 
 pytestmark = pytest.mark.alone
 
@@ -24,7 +24,7 @@ def _run(tmp_path: Path, program: str, *args: str, auto: bool = True, **more: st
 
 
 def _outcome(tmp_path: Path, program: str, *args: str, auto: bool, **more: str) -> str:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     env.update(
         DFTRACER_ENABLE="1",
         DFTRACER_DISABLE_IO="1",

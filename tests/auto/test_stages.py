@@ -7,7 +7,6 @@ events of its trace must say the same, within a hundredth of the time.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,6 +16,7 @@ from typing import TypeAlias
 import pytest
 
 from dftracer.testing import Event, read
+from support.process import clean_environment
 
 PROGRAM = """
 import contextlib, copy, itertools, json, os, queue, sys, threading, time
@@ -320,7 +320,7 @@ Ran: TypeAlias = dict[str, tuple[dict[str, float], dict[str, list[Event]]]]
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     place: Path = tmp_path_factory.mktemp("stages")
     (place / "loops.py").write_text(PROGRAM)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     env |= {"DFTRACER_ENABLE": "1", "DFTRACER_AUTO": "torch", "DFTRACER_LOG_FILE": str(place / "t")}
     done = subprocess.run(
         [sys.executable, "loops.py", *STEPS, *OTHERS],
