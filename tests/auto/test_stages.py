@@ -1,7 +1,8 @@
 """Loops that measure themselves: their stages are what their own timers say, whatever the loader.
 
 Every loop runs in a forked process of its own. It names the stretches of its time (`with T("forward")`); the
-events of its trace must say the same, within a hundredth of the time.
+events of its trace must say the same, within a hundredth of the time, and what it waited for a CPU: that can
+fall between the loop's look at the clock and the tracer's.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ def T(name):
 
 def nap(seconds):
     time.sleep(seconds)
+
+def waited_for_a_cpu():
+    with open("/proc/thread-self/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
 
 class Slept(torch.autograd.Function):
     @staticmethod
@@ -283,9 +288,10 @@ for program in sys.argv[1:]:
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        begun = time.perf_counter()
+        begun, waited = time.perf_counter(), waited_for_a_cpu()
         globals()[program]()
         spent["all"] = time.perf_counter() - begun
+        spent["waited"] = waited_for_a_cpu() - waited
         print(json.dumps([program, os.getpid(), spent]), flush=True)
         sys.exit()
     assert os.waitpid(pid, 0)[1] == 0, program
@@ -349,6 +355,11 @@ def _seconds(events: list[Event]) -> float:
     return sum(e.dur for e in events) / 1e6
 
 
+def _unsure(spent: dict[str, float]) -> float:
+    """Seconds by which the two may differ."""
+    return 0.01 * spent["all"] + spent["waited"]
+
+
 def _covered(block: Event, events: dict[str, list[Event]]) -> int:
     """us of a step that a stage covers; stages do not overlap, except the loader's parts inside a wait."""
     stages = ("forward", "backward", "step", "evaluate", "fetch.iter")
@@ -369,11 +380,11 @@ def test_every_step_is_there(name: str, ran: Ran) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_stages_are_what_the_program_measured(name: str, ran: Ran) -> None:
     spent, events = ran[name]
-    share = {
-        stage: 100 * (_seconds(events[stage]) - spent.get(stage, 0.0)) / spent["all"]
+    off = {
+        stage: _seconds(events[stage]) - spent.get(stage, 0.0)
         for stage in ("forward", "backward", "evaluate")
     }
-    assert all(abs(off) <= 1.0 for off in share.values()), share
+    assert all(abs(seconds) <= _unsure(spent) for seconds in off.values()), (off, spent)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -385,7 +396,7 @@ def test_own_code_is_what_no_stage_covers(name: str, ran: Ran) -> None:
         known -= spent["first own"]
     if name in AFTER_THE_LAST:
         known -= spent["last own"]
-    assert abs(free - known) <= 0.01 * spent["all"], (free, known, spent)
+    assert abs(free - known) <= _unsure(spent), (free, known, spent)
 
 
 @pytest.mark.parametrize("name", ["list_and_logging", "data_loader", "inference_over_a_list"])
@@ -413,4 +424,4 @@ def test_a_compiled_function_is_a_model(ran: Ran) -> None:
     spent, events = ran["compiled_function"]
     assert len(events["forward"]) == 16
     seconds = _seconds(sorted(events["forward"], key=lambda e: e.ts)[1:])
-    assert abs(seconds - spent["forward"]) <= 0.01 * spent["all"], (seconds, spent)
+    assert abs(seconds - spent["forward"]) <= _unsure(spent), (seconds, spent)
