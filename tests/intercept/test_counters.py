@@ -178,17 +178,23 @@ def test_one_process_of_a_run_writes_what_all_share(traced: Callable[..., Run]) 
 def test_another_process_goes_on_when_the_first_ends(traced: Callable[..., Run]) -> None:
     run = traced(
         """
-        import os, time
-        if os.fork() == 0:
-            with ai.data.item: time.sleep(0.4)
+        import glob, os, time
+        def samples():
+            files = glob.glob(os.environ["DFTRACER_LOG_FILE"] + "*.pfw")
+            return [f for f in files if "host.cpu" in open(f).read()]
+        def record_until(files):
+            while len(samples()) < files:
+                with ai.data.item: time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            record_until(1)
             log.finalize()
             os._exit(0)
-        time.sleep(0.2)  # the child samples first
-        with ai.compute.forward: os.wait()
-        with ai.compute.forward: time.sleep(0.6)
+        os.wait()  # who records nothing samples nothing
+        record_until(2)
         log.finalize()
         """,
-        env={"DFTRACER_COUNTER_MS": "20"},
+        env={"DFTRACER_COUNTER_MS": "20", "DFTRACER_TRACE_COMPRESSION": "0"},
     )
     assert len({s["pid"] for s in _counters(run.trace, "host.cpu")}) == 2
 
