@@ -19,7 +19,6 @@ from support.iotrace import FIXTURES, compile_c
 from support.process import clean_environment
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.alone
 
 STEPS, STEP_S, RANKS = 20, 0.4, 3
 PROGRAM = """
@@ -182,6 +181,7 @@ def test_a_rank_that_is_late_in_its_backward_is_found(tmp_path: Path) -> None:
     assert ledger["backward"] > waited, "the ledger has the wall time of a stage"
 
 
+@pytest.mark.alone
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "stages"),
@@ -201,6 +201,7 @@ def test_ten_percent_of_a_step_in_one_place(tmp_path: Path, kind: str, stages: s
     assert waited == pytest.approx([told.injected[late]] * len(waited), rel=0.05)
 
 
+@pytest.mark.alone
 @pytest.mark.thorough
 def test_ranks_that_are_late_in_turns_are_no_stragglers(tmp_path: Path) -> None:
     told = run(tmp_path, "alternating")
@@ -211,6 +212,7 @@ def test_ranks_that_are_late_in_turns_are_no_stragglers(tmp_path: Path) -> None:
     assert found["evidence"]["stage"] == "forward"
 
 
+@pytest.mark.alone
 @pytest.mark.thorough
 def test_a_rank_that_has_fewer_batches_waits_for_the_others_at_the_end(tmp_path: Path) -> None:
     told = run(tmp_path, "uneven")
@@ -222,6 +224,7 @@ def test_a_rank_that_has_fewer_batches_waits_for_the_others_at_the_end(tmp_path:
     assert late["waiting_by_stage_s"]["comm"] == pytest.approx(STEP_S, rel=0.4)
 
 
+@pytest.mark.alone
 @pytest.mark.thorough
 def test_others_wait_while_one_rank_saves(tmp_path: Path) -> None:
     told = run(tmp_path, "checkpoint")

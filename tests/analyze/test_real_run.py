@@ -7,13 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from dftracer.analyze import analyze
 from dftracer.load import Trace, recover
 from support.process import clean_environment
-
-pytestmark = pytest.mark.alone
 
 LOOP = """
 import json, sys, time

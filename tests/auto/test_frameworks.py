@@ -12,8 +12,6 @@ import pytest
 from dftracer.testing import Capture, read
 from support.process import clean_environment
 
-pytestmark = pytest.mark.alone
-
 HERE = Path(__file__).parent
 
 

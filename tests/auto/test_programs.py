@@ -9,8 +9,6 @@ import pytest
 from auto.conftest import RUNS, Nursery
 from dftracer.testing import Event
 
-pytestmark = pytest.mark.alone
-
 # Training steps that a run has; where it fails, those that it completed.
 STEPS = {
     "plain": 24,

@@ -26,7 +26,6 @@ from support.process import clean_environment
 from support.trace import read_directory
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.alone
 CHECKOUT = os.environ.get("DFTRACER_TEST_DLIO", "")
 PROGRAM = Path(__file__).with_name("benchmark_program.py")
 SAMPLES, BATCH, EPOCHS = 24, 4, 2
