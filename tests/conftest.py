@@ -27,6 +27,8 @@ THOROUGH = tuple(
 # A file is run by one worker: those that take longest begin first, so that none is left over at the end.
 LONGEST = (
     "tests/auto/test_stages.py",
+    "tests/analyze/test_peers.py",
+    "tests/auto/test_programs.py",
     "tests/report/test_whole_run.py",
     "tests/bench_gate/",
     "tests/auto/test_observed_only.py",
@@ -40,6 +42,8 @@ LONGEST = (
     "tests/integration/test_framework_loops.py",
     "tests/integration/test_hang_watch.py",
     "tests/torch/",
+    "tests/auto/",
+    "tests/dlio/",
     "tests/cli/",
     "tests/intercept/",
 )
@@ -49,7 +53,7 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of thorough.txt, and begin with what takes longest."""
     for item in items:
-        if item.nodeid.startswith(THOROUGH):
+        if item.nodeid.startswith(THOROUGH) or item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.thorough)
     items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in LONGEST])
 

@@ -432,7 +432,6 @@ def test_beside_busy_loops(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_alone(tmp_path: Path) -> None:
     """A run that waited little, as the kernel itself says, is not told that it did."""
     a, waited_s = _looping(tmp_path, 1.0)

@@ -182,7 +182,6 @@ def test_a_rank_that_is_late_in_its_backward_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "stages"),
     [
@@ -202,7 +201,6 @@ def test_ten_percent_of_a_step_in_one_place(tmp_path: Path, kind: str, stages: s
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_ranks_that_are_late_in_turns_are_no_stragglers(tmp_path: Path) -> None:
     told = run(tmp_path, "alternating")
     assert told.finding("straggler_rank") is None
@@ -213,7 +211,6 @@ def test_ranks_that_are_late_in_turns_are_no_stragglers(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_a_rank_that_has_fewer_batches_waits_for_the_others_at_the_end(tmp_path: Path) -> None:
     told = run(tmp_path, "uneven")
     late = told.ranks[RANKS - 1]
@@ -225,7 +222,6 @@ def test_a_rank_that_has_fewer_batches_waits_for_the_others_at_the_end(tmp_path:
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_others_wait_while_one_rank_saves(tmp_path: Path) -> None:
     told = run(tmp_path, "checkpoint")
     check_late(told, 0, {"checkpoint"})

@@ -30,7 +30,7 @@ RECORDED = Path(__file__).parents[1] / "data" / "verdicts"
 
 @pytest.fixture(
     scope="module",
-    params=["recorded", pytest.param("run", marks=[pytest.mark.alone, pytest.mark.thorough])],
+    params=["recorded", pytest.param("run", marks=pytest.mark.alone)],
 )
 def traces(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     if request.param == "recorded":

@@ -37,7 +37,7 @@ def _run(folder: Path) -> None:
 
 @pytest.fixture(
     scope="module",
-    params=["recorded", pytest.param("run", marks=[pytest.mark.alone, pytest.mark.thorough])],
+    params=["recorded", pytest.param("run", marks=pytest.mark.alone)],
 )
 def sides(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Side]:
     folder = RECORDED

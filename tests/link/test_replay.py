@@ -78,10 +78,7 @@ def test_no_path_is_longer_than_the_run(which: str, request: pytest.FixtureReque
 
 
 # On a busy machine a rank loses its CPU between two operators, which no node accounts for.
-QUIET = [
-    pytest.param(which, marks=[pytest.mark.alone, pytest.mark.thorough])
-    for which in ("recorded", "overlapping", "gathering")
-]
+QUIET = [pytest.param(which, marks=pytest.mark.alone) for which in ("recorded", "overlapping", "gathering")]
 
 
 @pytest.mark.parametrize("which", ["h200", *QUIET])
