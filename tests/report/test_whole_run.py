@@ -208,6 +208,30 @@ def test_compilation_is_a_part_of_the_run_and_leads_where_it_is_the_largest(tmp_
     assert max(slow) < truth, "compiling is no part of the step that it happens in"
 
 
+@pytest.mark.parametrize("sizes", [(8, 8), (8, 9)])
+def test_what_torch_compiles_again_is_told_apart(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    """Forward and backward of one graph are one compilation; another shape is another."""
+    done = _run(
+        tmp_path,
+        f"""
+        @torch.compile(backend="aot_eager", dynamic=False)
+        def loss_of(x, w):
+            return (x * w).sin().sum()
+        w = torch.ones(1, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.01)
+        for n in {sizes} * 6:
+            loss_of(torch.ones(n), w).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    table = analyze(tmp_path / "traces").name_table
+    names = {row["name"]: row["count"] for row in table.iter_rows(named=True) if row["cat"] == "dynamo"}
+    assert ("recompile" in names) == (sizes[0] != sizes[1])
+    assert names["compile"] >= 1
+
+
 def test_two_trainings_in_one_process_are_two_loops(tmp_path: Path) -> None:
     done = _run(tmp_path, "train(net(), 30, 0.01)\ntrain(net(), 30, 0.04)")
     assert done.returncode == 0, done.stderr

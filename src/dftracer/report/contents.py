@@ -90,7 +90,7 @@ def culprit(a: Analysis) -> str | None:
     part = a.bound.part
     if part.id == "input":
         return max(INPUT_STAGES, key=lambda s: a.view.stages_s[s] if a.view is not None else 0.0)
-    if part.id in {"startup", "evaluation", *_ROW}:
+    if part.id in {"startup", "compilation", "evaluation", *_ROW}:
         return _ROW.get(part.id, part.id)
     return part.stage if part.stage in STAGE_INDEX else None
 
@@ -345,11 +345,14 @@ def evidence_line(evidence: dict[str, Any], most: int) -> str:
 _FEW = 2  # so many have a row each
 
 
-# Shared memory between loader workers, the terminal, traces: nobody asks about them.
+# Shared memory between loader workers, the terminal, our own files, where Python looks for its settings: nobody
+# asks about them.
 _TRIVIAL = (
     r"^/dev/shm/torch_|^/dev/(pts/|tty|null)|^(pipe|socket|anon_inode):"
-    r"|\.pfw(\.gz)?(\.|$)|^<?std(in|out|err)>?$"
+    r"|\.pfw(\.gz)?(\.|$)|^<?std(in|out|err)>?$|/dftracer-run-[0-9a-f]+-announced$"
+    r"|/(python[0-9.]*\._pth|pybuilddir\.txt|pyvenv\.cfg)$"
 )
+_LITTLE_S = 0.1  # what a redirected stdout takes is no news below this
 
 
 def shown_files(table: pl.DataFrame) -> pl.DataFrame:
@@ -358,7 +361,15 @@ def shown_files(table: pl.DataFrame) -> pl.DataFrame:
     Importing packages looks up thousands of them (`stat`, `lstat`), and no other file would be seen. What is
     not the program's data is left out.
     """
-    table = table.filter(~pl.col("path").str.contains(_TRIVIAL))
+    little = pl.col("time_s") < _LITTLE_S
+    written = (pl.col("writes") > 0) | (pl.col("time_s") == 0)
+    # Nobody opened it: it came with the process, as stdout and stderr do.
+    handed = (pl.col("opens") == 0) & (pl.col("reads") == 0) & written & little
+    # Python tries where temporary files may be (`tempfile`).
+    tried = (
+        pl.col("path").str.contains(r"/[a-z0-9_]{8}$") & (pl.col("write_bytes") == 4) & (pl.col("ops") < 8)
+    )
+    table = table.filter(~(pl.col("path").str.contains(_TRIVIAL) | handed | tried))
     used = (pl.col("opens") > 0) | (pl.col("reads") > 0) | (pl.col("writes") > 0)
     rest = table.filter(~used)
     if rest.height <= _FEW:
