@@ -345,8 +345,8 @@ def evidence_line(evidence: dict[str, Any], most: int) -> str:
 _FEW = 2  # so many have a row each
 
 
-# Shared memory between loader workers, the terminal, our own files, where Python looks for its settings: nobody
-# asks about them.
+# Shared memory between loader workers, the terminal, our own files, where Python looks for its settings:
+# nobody asks about them.
 _TRIVIAL = (
     r"^/dev/shm/torch_|^/dev/(pts/|tty|null)|^(pipe|socket|anon_inode):"
     r"|\.pfw(\.gz)?(\.|$)|^<?std(in|out|err)>?$|/dftracer-run-[0-9a-f]+-announced$"
