@@ -2,8 +2,8 @@
 
 Steps are made up, their noise is not gentle: 5 % spread, one step in thirty much longer, slow steps in a row,
 drift, or all stages slow at once. `--programs N` also runs a real training program N times with 0, 2 and 4
-loader workers, and N times with each stage 10 % longer, and compares the pairs. `--workers` and `--stages` choose
-some of them; with `--keep FOLDER` runs that are there already are not made again.
+loader workers, and N times with each stage 10 % longer, and compares the pairs. `--workers` and `--stages`
+choose some of them; with `--keep FOLDER` runs that are there already are not made again.
 """
 
 from __future__ import annotations
