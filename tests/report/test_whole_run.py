@@ -269,6 +269,28 @@ def test_processes_that_train_for_themselves_are_trainings_not_ranks(tmp_path: P
     assert any(line.startswith("2 trainings ran in processes of their own") for line in notes(a))
 
 
+def test_a_sweep_names_its_trainings_by_their_arguments(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        import subprocess
+        if len(sys.argv) > 1:
+            train(net(), 12, float(sys.argv[1]))
+        else:
+            for nap in ("0.005", "0.02"):
+                subprocess.run([sys.executable, "train.py", nap], check=True)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    a, told = _report(tmp_path)
+    assert [t["command"] for t in told["trainings"]] == [
+        f"{sys.executable} train.py {nap}" for nap in ("0.005", "0.02")
+    ]
+    for nap in ("0.005", "0.02"):
+        (line,) = [line for line in notes(a) if f"(train.py {nap}), 12 steps" in line]
+        assert line in done.stderr, "the run's own last lines name them too"
+
+
 def test_slow_steps_at_the_beginning_are_warm_up(tmp_path: Path) -> None:
     done = _run(
         tmp_path,

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from dftracer._text import bytes_text, count_text, plural, seconds_text
+from dftracer._text import bytes_text, count_text, plural, seconds_text, shortened
 from dftracer.analyze import STAGES, Analysis, Rank, frames
 from dftracer.analyze.device.summary import device_document, uses_device
 from dftracer.analyze.ledger import steady_steps, unseen_stages
@@ -24,6 +25,7 @@ from dftracer.analyze.stages import INPUT_STAGES, STAGE_INDEX
 
 
 _TRAININGS = 12
+_COMMAND = 50  # characters of it
 
 # One colour per stage, everywhere: warm for input, blue and green for compute.
 COLOURS = {
@@ -149,7 +151,7 @@ def notes(a: Analysis) -> list[str]:
         if n:
             is_are = "1 step of another thread is" if n == 1 else f"{n} steps of other threads are"
             out.append(f"{is_are} not shown: a rank's steps are those of the thread with the most.")
-    out += _training_words(a)
+    out += training_words(a)
     tries = a.attempts
     for number, each in enumerate(tries, start=1):
         how = each.words(len(a.job.ranks)) or "It ended well."
@@ -171,16 +173,31 @@ def ended_words(a: Analysis) -> str | None:
     return a.ended.words(len(a.job.ranks))
 
 
-def _training_words(a: Analysis) -> list[str]:
+def _command(a: Analysis) -> str:
+    """That of the process that trains."""
+    process = a.job.ranks[0].main.process
+    return str((process.run or {}).get("command") or process.command.replace(";", " "))
+
+
+def _arguments(command: str) -> str:
+    """A command without its interpreter; of a spawned child it says nothing."""
+    program, _, rest = command.partition(" ")
+    return "" if "multiprocessing" in rest else rest if Path(program).name.startswith("python") else command
+
+
+def training_words(a: Analysis) -> list[str]:
     """The trainings of a run that has several: in processes of their own, or in turn in one."""
     each = a.trainings
     if each:
         out = [f"{len(each)} trainings ran in processes of their own; this is the longest:"]
-        for one in each[:_TRAININGS]:
+        calls = [_arguments(_command(one)) for one in each]
+        differ = len({*calls}) > 1
+        for one, call in [*zip(each, calls, strict=True)][:_TRAININGS]:
             main = one.job.ranks[0].main
             here = "▸" if main is a.job.ranks[0].main else "-"
-            what = f"process {main.process.pid}, {plural(len(main.steps), 'step')}, {seconds_text(one.run_s)}"
-            out.append(f"{here} {what}: {one.verdict}")
+            named = f" ({shortened(call, _COMMAND)})" if differ and call else ""
+            length = f"{plural(len(main.steps), 'step')}, {seconds_text(one.run_s)}"
+            out.append(f"{here} process {main.process.pid}{named}, {length}: {one.verdict}")
         return out + ([f"- and {len(each) - _TRAININGS} more"] if len(each) > _TRAININGS else [])
     rank = a.job.slowest
     if rank is None or not rank.main.steps.training.any():
@@ -445,7 +462,7 @@ def _training(a: Analysis) -> dict[str, Any]:
     main = a.job.ranks[0].main
     return {
         "pid": main.process.pid,
-        "command": main.process.command or None,
+        "command": _command(a) or None,
         "steps": len(main.steps),
         "run_s": round(a.run_s, 6),
         "verdict": a.verdict,
