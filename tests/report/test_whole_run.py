@@ -208,6 +208,30 @@ def test_compilation_is_a_part_of_the_run_and_leads_where_it_is_the_largest(tmp_
     assert max(slow) < truth, "compiling is no part of the step that it happens in"
 
 
+@pytest.mark.parametrize("sizes", [(8, 8), (8, 9)])
+def test_what_torch_compiles_again_is_told_apart(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    """Forward and backward of one graph are one compilation; another shape is another."""
+    done = _run(
+        tmp_path,
+        f"""
+        @torch.compile(backend="aot_eager", dynamic=False)
+        def loss_of(x, w):
+            return (x * w).sin().sum()
+        w = torch.ones(1, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.01)
+        for n in {sizes} * 6:
+            loss_of(torch.ones(n), w).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    table = analyze(tmp_path / "traces").name_table
+    names = {row["name"]: row["count"] for row in table.iter_rows(named=True) if row["cat"] == "dynamo"}
+    assert ("recompile" in names) == (sizes[0] != sizes[1])
+    assert names["compile"] >= 1
+
+
 def test_two_trainings_in_one_process_are_two_loops(tmp_path: Path) -> None:
     done = _run(tmp_path, "train(net(), 30, 0.01)\ntrain(net(), 30, 0.04)")
     assert done.returncode == 0, done.stderr
@@ -243,6 +267,28 @@ def test_processes_that_train_for_themselves_are_trainings_not_ranks(tmp_path: P
     assert all(t["verdict"] for t in told["trainings"])
     assert "straggler" not in json.dumps(told["bound"])
     assert any(line.startswith("2 trainings ran in processes of their own") for line in notes(a))
+
+
+def test_a_sweep_names_its_trainings_by_their_arguments(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        import subprocess
+        if len(sys.argv) > 1:
+            train(net(), 12, float(sys.argv[1]))
+        else:
+            for nap in ("0.005", "0.02"):
+                subprocess.run([sys.executable, "train.py", nap], check=True)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    a, told = _report(tmp_path)
+    assert [t["command"] for t in told["trainings"]] == [
+        f"{sys.executable} train.py {nap}" for nap in ("0.005", "0.02")
+    ]
+    for nap in ("0.005", "0.02"):
+        (line,) = [line for line in notes(a) if f"(train.py {nap}), 12 steps" in line]
+        assert line in done.stderr, "the run's own last lines name them too"
 
 
 def test_slow_steps_at_the_beginning_are_warm_up(tmp_path: Path) -> None:
