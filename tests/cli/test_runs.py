@@ -234,6 +234,7 @@ def test_rows_are_exported_without_traces_and_without_a_path(tmp_path: Path) -> 
         place = tmp_path / "traces" / f"run{number}"
         place.mkdir(parents=True)
         table = np.zeros((number, len(COLUMNS)), np.int64)
+        table[:, COLUMNS.index("start_us")] = EPOCH_US + 1000 * np.arange(number)
         table[:, COLUMNS.index("wall_us")] = 1000
         (place / "a.rows").write_bytes(pack_rows(table, {"run": f"run{number}"}))
         os.utime(place / "a.rows", (number, number))
