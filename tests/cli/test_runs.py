@@ -154,6 +154,30 @@ def test_a_bad_tag_or_name_is_refused(tmp_path: Path, words: tuple[str, ...]) ->
     assert words[0] in done.stderr
 
 
+def test_the_last_attempt_says_how_a_run_ended(tmp_path: Path) -> None:
+    """Also if it had fewer ranks, and the slowest was one of the others."""
+    for pid, (rank, attempt, steps, died) in enumerate(
+        ((0, 0, 30, True), (1, 0, 30, True), (0, 1, 5, False))
+    ):
+        start = attempt * HOUR
+        record = {"value": "slurm-7", "start": EPOCH_US, "command": "train.py", "host": "node0"}
+        p = Process(
+            10 + pid,
+            start=start,
+            run={**record, "attempt": attempt},
+            rank=rank,
+            world_size=2 - attempt,
+            end={"recovered": 1} if died else {"exit_code": 0},
+        )
+        t = start
+        for i in range(steps):
+            p.span("compute", "forward", t + MS, (9 + rank) * MS)
+            t = p.step(i + 1, t, MS, (9 + rank) * MS, step=i)
+        p.write(tmp_path, f"trace-{pid}")
+    (row,) = list_runs([tmp_path])
+    assert (row.attempt, row.ended["exit_code"], row.ended["rank"], row.ended["step"]) == (1, 0, 0, 5)
+
+
 def test_a_second_look_reads_only_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         _write_run(tmp_path, number)
