@@ -39,7 +39,7 @@ from dftracer.analyze.map.digest import (
     by_process,
     digest_of,
 )
-from dftracer.analyze.map.memory import NameSums, Rows, Sums
+from dftracer.analyze.map.memory import FileSums, NameSums, Rows
 from dftracer.analyze.map.own_code import HostWork, Samples, WorkRows
 from dftracer.analyze.map.steps import (
     Checkpoint,
@@ -231,8 +231,7 @@ class _Analyzer:
         self.source: Source | None = None
         self.pair_map, self.file_map = _Renumbering(), _Renumbering()
         self.names = NameSums()
-        self.files = Sums(["f", "kind", "bin"], ["n", "bytes", "us"], ("extent",))
-        self.io_time = Sums(["t", "kind"], ["n", "bytes", "us"])
+        self.calls = FileSums()
         self.kept = Rows("tid", "ts", "dur", "code")  # code: the pair, and whether it is an open to write
         self.names_aside = NameSums()  # of events that are not kept
         self.io_rows = Rows("f", "ts", "dur")
@@ -279,9 +278,8 @@ class _Analyzer:
             self.by_time.add(d.tid, ts, dur, pair)
         *times, code = kept
         self.kept.add(*map(int64s, times), int32s(code))
-        if d.files is not None and d.io_time is not None and d.io_rows is not None:
-            self.files.add(self._renumbered(d.files))
-            self.io_time.add(d.io_time)
+        if d.calls is not None and d.io_rows is not None:
+            self.calls.add(d.calls, self.file_map.of)
             file, start, length = d.io_rows
             self.io_rows.add(self.file_map.of(file), start, length)
         self.left |= d.left
@@ -304,9 +302,8 @@ class _Analyzer:
         pair, dur, n, own = (summed.names[name].to_numpy() for name in ("pair", "dur", "n", "self"))
         for names in (self.names, self.names_aside):
             names.add(self.pair_map.of(pair), dur, own, n)
-        if summed.files is not None and summed.io_time is not None:
-            self.files.add(self._renumbered(summed.files))
-            self.io_time.add(summed.io_time)
+        if summed.calls is not None:
+            self.calls.add(summed.calls, self.file_map.of)
         low, high = self.summed_span or summed.span
         self.summed_span = min(low, summed.span[0]), max(high, summed.span[1])
 
@@ -326,10 +323,6 @@ class _Analyzer:
             self.file_map.add(number)
             if number == len(self.fhash):
                 self.fhash.append(text)
-
-    def _renumbered(self, frame: pl.DataFrame) -> pl.DataFrame:
-        codes = frame["f"].to_numpy()
-        return frame.with_columns(pl.Series("f", self.file_map.of(codes), dtype=pl.Int32))
 
     def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
         if self.first is None and self.summed_span is not None:
@@ -372,8 +365,7 @@ class _Analyzer:
         out.batches = self.marks.of("body", steps.tid).shape[1]
         out.names = self._names_frame()
         paths = [self.process.path_of(h) for h in self.fhash]
-        out.files = self._files_frame(paths)
-        out.io_time = self.io_time.take()
+        out.files, out.io_time = self.calls.frames(paths)
         items = self.marks.of("item")
         out.items = np.sort(items[2])
         epochs = self.marks.of("epoch")
@@ -529,19 +521,6 @@ class _Analyzer:
         )
         merged = self.names.frame()
         named: pl.DataFrame = merged.join(keys, on="pair").select("cat", "name", "dur", "n", "self")
-        return named
-
-    def _files_frame(self, paths: list[str]) -> pl.DataFrame | None:
-        merged = self.files.take()
-        if merged is None:
-            return None
-        keys = pl.DataFrame(
-            {"f": np.arange(len(paths), dtype=np.int32), "path": paths},
-            schema={"f": pl.Int32, "path": pl.String},
-        )
-        named: pl.DataFrame = merged.join(keys, on="f", how="left").select(
-            pl.col("path").fill_null("(unknown)"), "kind", "bin", "n", "bytes", "us", "extent"
-        )
         return named
 
 
