@@ -276,6 +276,26 @@ def inference_over_a_list():
                 model(x)
             log_metrics()
 
+def inference_that_leaves_gradients_on():
+    model = Net().eval()
+    for x in DataLoader(Rows(), batch_size=4):
+        with T("forward"):
+            model(x)
+        log_metrics()
+
+def updates_by_hand():
+    model = Net()
+    for x in [X] * N:
+        with T("forward"):
+            loss = model(x).pow(2).mean()
+        with T("backward"):
+            loss.backward()
+        with T("own"), torch.no_grad():
+            nap(0.02)
+            for p in model.parameters():
+                p -= 0.01 * p.grad
+                p.grad = None
+
 def no_module():
     weight = torch.zeros(4, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.01)
@@ -314,11 +334,13 @@ STEPS = {
     "lbfgs": 6,
     "inference_over_a_loader": 10,
     "inference_over_a_list": 15,
+    "inference_that_leaves_gradients_on": 10,
+    "updates_by_hand": 15,
 }
 OTHERS = ("no_module", "compiled_function")
 # What comes before anything shows that a program trains, or after its last step, is in no step.
 BEFORE_THE_FIRST = {"generator_loader", "queue_of_a_thread", "memory_map", "before_the_model"}
-AFTER_THE_LAST = {"list_and_logging", "lbfgs", "inference_over_a_list"}
+AFTER_THE_LAST = {"list_and_logging", "lbfgs", "inference_over_a_list", "updates_by_hand"}
 Ran: TypeAlias = dict[str, tuple[dict[str, float], dict[str, list[Event]]]]
 
 
