@@ -75,6 +75,7 @@ def test_a_busy_machine(tmp_path: Path) -> None:
     machine = document(a)["machine"]
     assert machine["cpu_share"] == pytest.approx(0.6, rel=0.01)
     assert machine["waited_for_cpu_share"] == pytest.approx(0.31, rel=0.01)
+    assert machine["waited_for_cpu_in_steps_share"] == pytest.approx(0.31, rel=0.01)
 
 
 def test_too_much_of_its_own(tmp_path: Path) -> None:

@@ -125,8 +125,11 @@ def account_rows(a: Analysis) -> list[AccountRow]:
 def account_title(a: Analysis) -> str:
     """What the account covers."""
     assert a.account is not None and a.view is not None  # noqa: PT018 - without steps nothing is shown
-    steps = plural(a.account.steps, "steady step")
-    return f"{steps} of rank {a.view.account_rank.number} and the time between them"
+    rank = a.view.account_rank
+    n, whole = a.account.steps, plural(len(rank.main.steps), "step")
+    # Not "steady": from the first steady step on, first steps of later epochs are among them.
+    steps = f"All {whole}" if n == len(rank.main.steps) else f"The last {n} of {whole}"
+    return f"{steps} of rank {rank.number} and the time between them"
 
 
 def without_waiting(rank: Rank) -> tuple[dict[str, float], float]:
@@ -367,7 +370,7 @@ _FEW = 2  # so many have a row each
 _TRIVIAL = (
     r"^/dev/shm/torch_|^/dev/(pts/|tty|null)|^(pipe|socket|anon_inode):"
     r"|\.pfw(\.gz)?(\.|$)|^<?std(in|out|err)>?$|/dftracer-run-[0-9a-f]+-announced$"
-    r"|/(python[0-9.]*\._pth|pybuilddir\.txt|pyvenv\.cfg)$"
+    r"|/(python[0-9.]*\._pth|pybuilddir\.txt|pyvenv\.cfg|pymp-[a-z0-9_]{8})$"
 )
 _LITTLE_S = 0.1  # what a redirected stdout takes is no news below this
 

@@ -383,7 +383,7 @@ def _why(v: View, b: Bound) -> str:
     if p.of_run and v.whole_s <= 0:
         return f"The run takes {short(v.run_s)}, and none of its steps lies outside of that."
     if p.of_run or p.id == "evaluation":
-        return f"The run takes {short(v.run_s)}, its {plural(n, 'steady step')} {short(step)} each."
+        return f"The run takes {short(v.run_s)}, its last {plural(n, 'step')} {short(step)} each."
     stages = v.account.host
     if p.is_compute:
         name = "compute" if v.account_rank.main.unnamed_compute else "forward"
