@@ -48,6 +48,14 @@ bool is_to_write(std::string_view args) {
 DigestedCalls digest_calls(const CallColumns& c, const uint8_t* kinds, const uint8_t* counts_items,
                            unsigned time_shift) {
   DigestedCalls out;
+  size_t moving = 0;
+  for (size_t i = 0; i < c.n; ++i) {
+    const uint8_t kind = kinds[size_t(c.pair[i])];
+    moving += kind == reads || kind == writes ? 1 : 0;
+  }
+  out.data_file.reserve(moving);
+  out.data_ts.reserve(moving);
+  out.data_dur.reserve(moving);
   for (size_t i = 0; i < c.n; ++i) {
     const auto pair = size_t(c.pair[i]);
     uint8_t kind = kinds[pair];

@@ -196,7 +196,8 @@ class Digester:
         self.kinds: list[int] = []  # of mark, by pair
         self.work: list[int] = []  # kind of work, by pair
 
-    def digest(self, scanner: Scanner, chunk: Chunk) -> Digest:
+    def digest(self, scanner: Scanner, chunk: Chunk, long_us: int = 0) -> Digest:
+        """`long_us`: shorter calls are not among the long ones of their process."""
         pair = self.pairs.of(scanner, chunk)
         tid = chunk.ints("tid") if chunk.has("tid") else chunk.ints("pid")
         all_pairs = pair
@@ -219,7 +220,7 @@ class Digester:
             self._io(out, scanner, chunk, rows)
             self._mark(out, chunk, rows)
             out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
-            self._work(out, chunk, rows)
+            self._work(out, chunk, rows, max(long_us, LONG_US))
             self._children(out, chunk, rows)
             self._meetings(out, chunk, rows)
         return out
@@ -284,17 +285,16 @@ class Digester:
         if moved:
             out.summed.calls = Calls.of(*np.array(moved, np.int64).T)
 
-    def _work(self, out: Digest, chunk: Chunk, rows: Any) -> None:
+    def _work(self, out: Digest, chunk: Chunk, rows: Any, long_us: int) -> None:
         """Keep what can explain the time in which a device waits for the host."""
         keys = self.source.keys
         self.work += [kind_of(*key) for key in keys[len(self.work) :]]
-        at = int64s(rows_of_pairs(out.pair, np.array(self.work, np.uint8) != NEITHER, out.dur, LONG_US))
+        at = int64s(rows_of_pairs(out.pair, np.array(self.work, np.uint8) != NEITHER, out.dur, long_us))
         if at.size:
-            file = chunk.codes("fhash")[rows][at]
-            out.work = np.stack(
-                [c[at].astype(np.int64) for c in (out.tid, out.ts, out.dur, out.pair)]
-                + [file.astype(np.int64)]
-            )
+            out.work = np.empty((5, at.size), np.int64)
+            for row, column in zip(out.work[:4], (out.tid, out.ts, out.dur, out.pair), strict=True):
+                row[:] = column[at]
+            out.work[4] = chunk.codes("fhash")[rows][at]
 
     def _io(self, out: Digest, scanner: Scanner, chunk: Chunk, rows: Any) -> None:
         files = self.source.files

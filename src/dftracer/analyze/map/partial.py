@@ -153,7 +153,8 @@ def analyze_files(
             if part is not whole:
                 whole.take(chunk.meta)
             for pid, rows in by_process(chunk):
-                unit.of(pid).absorb(digester.digest(scanner, rows))
+                analyzer = unit.of(pid)
+                analyzer.absorb(digester.digest(scanner, rows, analyzer.work.shortest))
             if progress is not None:
                 progress(before + scanner.position())
         before += part.counts["file_bytes"]
@@ -331,8 +332,9 @@ class _Analyzer:
         (tid, ts, dur, code), counts = self.kept.take()
         if self.auto and self.has_ids:
             self._name_by_time(tid, ts, dur, code, counts)
-        cls = np.array([*self.classes, _SKIP], dtype=np.uint8)[code >> 1]
-        cls[(code & 1).astype(bool)] = _IO_WRITE
+        class_of_code = np.full((len(self.classes) + 1, 2), _IO_WRITE, dtype=np.uint8)
+        class_of_code[:, 0] = [*self.classes, _SKIP]
+        cls = class_of_code.reshape(-1)[code]
         del code
         if not self.auto and self.marks.step_is_whole(steps):
             cls[cls == _UPDATE] = _ANY_COMPUTE
@@ -372,10 +374,11 @@ class _Analyzer:
         out.epochs = [
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
-        _note_what_is_seen(out, cls)
+        present = [c for c in range(len(CLASSES)) if (cls == c).any()]
+        _note_what_is_seen(out, present)
         out.blocked = any(self.marks.of(kind).shape[1] for kind in ("blocked", "copied"))
         out.compute, out.comm, io_time = (
-            union_of_keys(ts, end, cls, _is_one_of(classes))
+            union_of_keys(ts, end, cls, _is_one_of(classes)) if {*classes} & {*present} else EMPTY
             for classes in (_COMPUTE_CLASSES, [CLASSES.index("comm")], _IO_CLASSES)
         )
         del ts, end, cls
@@ -386,11 +389,12 @@ class _Analyzer:
             heavy.batches = Batches(np.concatenate(self.lineage["collate"], axis=1), *items[[0, 1, 2, 5]])
         if "wait" in self.lineage:
             out.awaited = np.concatenate(self.lineage["wait"], axis=1)
-        if lanes:
-            out.covered_us = total(union_of(*(union(lane.start, lane.end) for lane in lanes)))
+        out.covered_us = total(_covered(lanes))
         for lane in lanes:
             name = self.process.threads.get(lane.tid, "")
-            out.lanes.append(_lane_row(lane, name, items[:, items[0] == lane.tid]))
+            made = items[2][items[0] == lane.tid]
+            made = out.items if made.size == out.items.size else np.sort(made)
+            out.lanes.append(_lane_row(lane, name, made))
         work = HostWork.of(self.work, self.keys, paths) if self.devices.rows else HostWork()
         out.devices = self.devices.sides(self.process, lanes, steps, work)
         out.samples = self.samples.joined()
@@ -524,18 +528,22 @@ class _Analyzer:
         return named
 
 
-def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
-    """Which stages the events show, and whether the parts of compute are named."""
-    present = np.zeros(len(CLASSES), dtype=bool)
-    present[cls] = True
-    shown = np.flatnonzero(present).tolist()
+def _note_what_is_seen(out: Partial, present: list[int]) -> None:
+    """Which stages the events show, and whether the parts of compute are named; `present`: classes."""
     named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
-    out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
-    out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
+    out.unnamed_compute = _ANY_COMPUTE in present and not named & set(present)
+    out.seen = frozenset(stage for c in present if (stage := SHOWS[c]) is not None)
 
 
-def _lane_row(lane: Lane, name: str, items: Ints) -> dict[str, Any]:
-    """What a report says about one thread; `items` are the marks of the samples it made."""
+def _covered(lanes: list[Lane]) -> Intervals:
+    """The time in which any thread does anything; a single one's timeline is without overlaps."""
+    if len(lanes) == 1:
+        return lanes[0].start, lanes[0].end
+    return union_of(*(union(lane.start, lane.end) for lane in lanes))
+
+
+def _lane_row(lane: Lane, name: str, item_us: Ints) -> dict[str, Any]:
+    """What a report says about one thread; `item_us` are the times of the samples it made, in order."""
     busy = lane.busy()
     return {
         "tid": lane.tid,
@@ -547,8 +555,8 @@ def _lane_row(lane: Lane, name: str, items: Ints) -> dict[str, Any]:
         "stages": by_stage(lane),
         "profile": profile(busy),
         "strip": strip(lane),
-        "items": int(items.shape[1]),
-        "item_us": np.sort(items[2]),
+        "items": int(item_us.size),
+        "item_us": item_us,
     }
 
 
