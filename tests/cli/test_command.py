@@ -14,7 +14,7 @@ import pytest
 
 from dftracer.cli.main import build_parser, verb_names
 from dftracer.load import Trace
-from dftracer.load.synthetic import Process, Run, training_run
+from dftracer.testing.synthetic import Process, Run, training_run
 from support.process import clean_environment
 from support.trace import read_file
 

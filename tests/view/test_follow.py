@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
 JOB = """

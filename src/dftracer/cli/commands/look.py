@@ -94,8 +94,8 @@ dftracer report traces/ --ranks 0,1 --json"""
         if rows:
             refuse_filters(args, "only step rows are left of this run, which cannot be filtered")
             if not args.quiet:
-                said = "the traces are gone; what follows is from the step rows"
-                print(f"dftracer report: {said}", file=sys.stderr)
+                note = "the traces are gone; what follows is from the step rows"
+                print(f"dftracer report: {note}", file=sys.stderr)
             analysis = analyze_rows(rows, others)
         else:
             with contextlib.ExitStack() as stack:
