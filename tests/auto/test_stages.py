@@ -423,7 +423,9 @@ def test_own_code_is_what_no_stage_covers(name: str, ran: Ran) -> None:
 
 @pytest.mark.parametrize("name", ["list_and_logging", "data_loader", "inference_over_a_list"])
 def test_own_code_is_named(name: str, ran: Ran) -> None:
-    samples = ran[name][1]["own_code"]
+    # What a program does after its last step is sampled too: how long it takes to end depends on the machine.
+    steps = ran[name][1]["fetch.block"]
+    samples = [e for e in ran[name][1]["own_code"] if any(s.ts <= e.ts < s.ts + s.dur for s in steps)]
     assert samples
     where: defaultdict[str, float] = defaultdict(float)
     for e in samples:
