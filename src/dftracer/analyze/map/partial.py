@@ -490,9 +490,7 @@ class _Analyzer:
         copies, launches = (self.marks.of(kind, out.steps.tid) for kind in ("copied", "graph"))
         return backlog_of_calls(copies, launches, out.steps)
 
-    def _forward_unseen(
-        self, steps: StepTable, covered: Intervals, stage: Ints, aside: Intervals
-    ) -> Ints:
+    def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints, aside: Intervals) -> Ints:
         """Per step, time before the backward pass in which nobody saw where the forward pass began.
 
         What else is in no stage of an automatic step is the program's own code.

@@ -141,7 +141,8 @@ class StepTable:
 def _steps_from_loop(waits: Ints, bodies: Ints, evaluation: Intervals | None = None) -> StepTable:
     """`fetch.iter` + `fetch.block` pairs of one thread; a body goes with the last wait before it, if any.
 
-    Automatic tracing marks every step, also those without a wait, and the `evaluation` whose waits are not theirs.
+    Automatic tracing marks every step, also those without a wait, and the `evaluation` whose waits are not
+    theirs.
     """
     if evaluation is not None:
         waits = waits[:, measure(evaluation, waits[_TS], waits[_TS] + 1) == 0]
