@@ -184,6 +184,17 @@ def evaluation_in_inference_mode_over_a_loader():
             for x in DataLoader(Rows(), batch_size=8):
                 model(x)
 
+def evaluation_over_a_loader_training_over_a_list():
+    model, optimizer = begin()
+    for epoch in range(3):
+        for x in [X] * 5:
+            train(model, optimizer, x)
+        model.eval()
+        with T("evaluate"), torch.no_grad():
+            for x in DataLoader(Rows(), batch_size=8):
+                model(x)
+        model.train()
+
 def evaluation_without_eval():
     model, optimizer = begin()
     for i in range(N):
@@ -327,6 +338,7 @@ STEPS = {
     "evaluation_with_a_batch_in_hand": 10,
     "evaluation_after_the_step": 10,
     "evaluation_in_inference_mode_over_a_loader": 10,
+    "evaluation_over_a_loader_training_over_a_list": 15,
     "evaluation_without_eval": 15,
     "distillation": 10,
     "rollouts": 12,
