@@ -9,8 +9,8 @@ import pytest
 
 from dftracer.analyze import Analysis, analyze
 from dftracer.analyze.say.catalog import ADVICE_TABLE, Case, advise
-from dftracer.load.synthetic import Process
 from dftracer.report import document
+from dftracer.testing.synthetic import Process
 
 MS = 1000
 USUAL = Case()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.load.synthetic import EPOCH_US, Process
 from dftracer.report import document, head, markdown, print_report
 from dftracer.report.contents import evidence_rows, notes, shown_files
+from dftracer.testing.synthetic import EPOCH_US, Process
 
 MS = 1000
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.load.synthetic import Process
 from dftracer.report import document, head
+from dftracer.testing.synthetic import Process
 
 MS = 1000
 S = 1_000_000

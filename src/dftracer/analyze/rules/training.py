@@ -14,6 +14,7 @@ from dftracer.analyze.intervals import Floats, total
 from dftracer.analyze.job import Rank
 from dftracer.analyze.rules.bound import (
     View,
+    between_place,
     between_seconds,
     input_seconds,
     own_code_places,
@@ -456,10 +457,12 @@ def between_steps(c: Context) -> Iterator[Finding]:
         return
     lengths = (phases.gaps[1] - phases.gaps[0])[: -1 if phases.unfinished_us else None] / 1e6
     long = lengths[lengths > 0.1 * lengths.max()]
+    place = between_place(v.rank)
     yield c.finding(
         "between_steps",
         f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) are outside steps: {len(long)}"
-        f" {'gap' if len(long) == 1 else 'gaps'} of {short(float(np.median(long)))} between or after steps.",
+        f" {'gap' if len(long) == 1 else 'gaps'} of {short(float(np.median(long)))} between or after steps"
+        f"{f', most of it in {place}' if place else ''}.",
         seconds,
         0.9,
         evidence={
@@ -468,7 +471,7 @@ def between_steps(c: Context) -> Iterator[Finding]:
             "gaps": len(long),
             "longest_s": round(float(lengths.max()), 6),
         },
-        advice=advise("between_steps", case_of(c.job, v.rank)),
+        advice=advise("between_steps", case_of(c.job, v.rank, place or "")),
     )
 
 

@@ -346,7 +346,8 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
     ),
     "between_steps": lambda v, b: (
         f"The time between steps is the largest part{_after_start(v, b)}: {short(b.part.seconds)},"
-        f" {percent(b.part.share)} of the run, in no step."
+        f" {percent(b.part.share)} of the run, in no step"
+        f"{f', most of it in {b.part.stage}' if b.part.stage else ''}."
     ),
 }
 
@@ -399,9 +400,9 @@ def _why(v: View, b: Bound) -> str:
 
 
 def _place(v: View, b: Bound) -> str:
-    return (
-        next(iter(own_code_places(v.account_rank)), "") if b.part.id in {"own_code", "between_steps"} else ""
-    )
+    if b.part.id == "between_steps":
+        return b.part.stage or ""
+    return next(iter(own_code_places(v.account_rank)), "") if b.part.id == "own_code" else ""
 
 
 def _try(v: View, b: Bound, case: Case) -> str:
