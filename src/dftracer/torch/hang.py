@@ -153,6 +153,7 @@ def _handled_exception() -> str | None:
     threading: Any = sys.modules.get("threading")
     found = sys._current_exceptions().get(threading.main_thread().ident) if threading is not None else None
     error = found[1] if isinstance(found, tuple) else found  # Python 3.11: as `sys.exc_info()`
+    error = error or getattr(sys, "last_value", None)  # it has been printed, and the program does not end
     if error is None or isinstance(error, StopIteration):  # loops end this way
         return None
     text, place = _session.told_by(error)
