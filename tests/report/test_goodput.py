@@ -602,6 +602,17 @@ def test_two_attempts_from_one_checkpoint(tmp_path: Path) -> None:
     assert told["recomputed_steps"] == 10 + 15
 
 
+def test_steps_that_are_counted_on(tmp_path: Path) -> None:
+    """Told differently, and from a checkpoint of which nothing is known."""
+    for number, first in ((1, 0), (2, 15)):
+        command = f"python train.py {number}"
+        life = _life(tmp_path, number, first, 20, start=number * 10 * S, died=number == 1, command=command)
+        life.write(tmp_path / f"life{number}", "a")
+    told = goodput([tmp_path]).to_json()
+    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 19), (15, 34)]
+    assert told["recomputed_steps"] == 5
+
+
 def test_the_name_of_a_renamed_checkpoint_says_which_it_is(tmp_path: Path) -> None:
     one = _life(tmp_path, 1, 0, 20, start=0, died=True, labels=False)
     for step in (5, 10, 15):
