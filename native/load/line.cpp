@@ -223,6 +223,7 @@ bool LineScanner::finish_row(const char* late_args, const char* end, Columns& ou
   }
   out.push(row_);
   ++counts.events;
+  counts.counters += row_.ph == 'C';
   return true;
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dftracer import _core
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
 _DAY = 86400

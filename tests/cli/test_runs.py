@@ -15,7 +15,7 @@ import pytest
 from dftracer.analyze import analysis, history
 from dftracer.analyze.history import list_runs
 from dftracer.load.rows import COLUMNS, pack_rows
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
 MS = 1000

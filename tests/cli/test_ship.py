@@ -28,7 +28,7 @@ from dftracer.format.trace_names import find_files, find_rows
 from dftracer.load import Trace
 from dftracer.load.find import here as brought_here
 from dftracer.load.rows import parse_rows, read_row_files
-from dftracer.load.synthetic import training_run
+from dftracer.testing.synthetic import training_run
 from support.process import clean_environment
 from support.s3 import Front, environment, store
 

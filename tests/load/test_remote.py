@@ -24,7 +24,7 @@ from dftracer.format.members import gzip_member
 from dftracer.load import NoTraces, Trace
 from dftracer.load.remote import is_url, origin
 from dftracer.load.rows import COLUMNS, pack_rows
-from dftracer.load.synthetic import training_run
+from dftracer.testing.synthetic import training_run
 
 
 class CountingStore(MemoryFileSystem):  # type: ignore[misc]

@@ -71,8 +71,9 @@ ANNOTATED = """
 
 def test_the_recorder_takes_events_for_what_the_report_does() -> None:
     assert ROW_STAGES == STAGES
-    rules = np.frombuffer(_scan.stage_rules(), np.uint8).reshape(len(CLASSES), len(STAGES))
-    assert (rules == RULES).all()
+    for auto in (False, True):
+        rules = np.frombuffer(_scan.stage_rules(auto), np.uint8).reshape(len(CLASSES), len(STAGES))
+        assert (rules == RULES[auto]).all()
     names = {
         "dataloader": "fetch.iter fetch.block fetch fetch.init x.iter sampler",
         "data": "item item.init preprocess collate augment decode io.read read x.io data load other",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dftracer.load import NoTraces, Trace
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import Chunk
-from dftracer.load.synthetic import Process, training_run
+from dftracer.testing.synthetic import Process, training_run
 
 EVENT = {"id": 1, "name": "f", "cat": "c", "pid": 7, "tid": 8, "ts": 1000, "dur": 5, "ph": "X", "args": {}}
 

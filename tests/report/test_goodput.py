@@ -15,7 +15,7 @@ import pytest
 
 from dftracer.analyze.goodput import PARTS, goodput
 from dftracer.load.rows import read_row_files
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
 MS = 1000

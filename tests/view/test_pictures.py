@@ -10,8 +10,8 @@ import pytest
 
 from dftracer.analyze import STAGES, analyze
 from dftracer.live import Recent
-from dftracer.load.synthetic import Process, training_run
 from dftracer.report.moment import take_frame
+from dftracer.testing.synthetic import Process, training_run
 from dftracer.view.events import (
     children_of,
     event_at,

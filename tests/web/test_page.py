@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import analyze
-from dftracer.load.synthetic import Process, training_run
 from dftracer.report import html_page
+from dftracer.testing.synthetic import Process, training_run
 
 playwright = pytest.importorskip("playwright.sync_api")
 BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)

@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.load.synthetic import Process
 from dftracer.report import html_page, markdown, print_report
 from dftracer.report.contents import COLOURS
 from dftracer.report.device import DEVICE_COLOURS
+from dftracer.testing.synthetic import Process
 
 playwright = pytest.importorskip("playwright.sync_api")
 BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
