@@ -224,6 +224,7 @@ bool LineScanner::finish_row(const char* late_args, const char* end, Columns& ou
   row_.has &= ~filter_->left_out;
   out.push(row_);
   ++counts.events;
+  counts.counters += row_.ph == 'C';
   return true;
 }
 

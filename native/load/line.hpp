@@ -44,6 +44,7 @@ struct Filter {
 struct LineCounts {
   uint64_t lines = 0;     // lines that held an object or tried to
   uint64_t events = 0;    // rows kept
+  uint64_t counters = 0;  // of them, samples of the machine
   uint64_t filtered = 0;  // rows left out by the filter
   uint64_t meta = 0;
   uint64_t bad = 0;  // not a record: skipped

@@ -658,8 +658,8 @@ PyObject* py_event_class(PyObject*, PyObject* args) {
   return PyLong_FromLong(long(dft::kind_of_event(category, name).cls));
 }
 
-PyObject* py_stage_rules(PyObject*, PyObject*) {
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(dft::stage_rules()),
+PyObject* py_stage_rules(PyObject*, PyObject* automatic) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(dft::stage_rules(automatic == Py_True)),
                                    dft::kEventClasses * dft::kRowStageCount);
 }
 
@@ -774,7 +774,7 @@ PyMethodDef functions[] = {
     {"pack_step_rows", guarded<py_pack_step_rows>, METH_VARARGS, "pack_step_rows(rows, facts) -> bytes of such a file"},
     {"step_row_columns", guarded<py_step_row_columns>, METH_NOARGS, "step_row_columns() -> names"},
     {"event_class", guarded<py_event_class>, METH_VARARGS, "event_class(category, name) -> class, for the recorder"},
-    {"stage_rules", guarded<py_stage_rules>, METH_NOARGS, "stage_rules() -> [class][stage around] -> stage"},
+    {"stage_rules", guarded<py_stage_rules>, METH_O, "stage_rules(automatic) -> [class][stage around] -> stage"},
     {"timeline", guarded<py_timeline>, METH_VARARGS,
      "timeline(ts, dur, cls, rule, stages, none) -> (from, to, stage) of one thread's exclusive timeline"},
     {"union", guarded<py_union>, METH_VARARGS,

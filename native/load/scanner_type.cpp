@@ -192,11 +192,11 @@ PyObject* scanner_counts(PyObject* obj, PyObject*) {
   const FileScanner& s = *reinterpret_cast<ScannerObject*>(obj)->scanner;
   const LineCounts l = s.line_counts();
   const FileCounts& c = s.counts();
-  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:O}", "lines", l.lines, "events", l.events,
-                       "filtered", l.filtered, "meta", l.meta, "bad_lines", l.bad + c.long_lines, "file_bytes",
-                       c.file_bytes, "text_bytes", c.text_bytes, "members", c.members, "members_skipped",
-                       c.members_skipped, "members_cut", c.members_cut, "cut_lines", c.cut_lines, "closed",
-                       c.closed ? Py_True : Py_False);
+  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:O}", "lines", l.lines, "events", l.events,
+                       "counters", l.counters, "filtered", l.filtered, "meta", l.meta, "bad_lines",
+                       l.bad + c.long_lines, "file_bytes", c.file_bytes, "text_bytes", c.text_bytes, "members",
+                       c.members, "members_skipped", c.members_skipped, "members_cut", c.members_cut, "cut_lines",
+                       c.cut_lines, "closed", c.closed ? Py_True : Py_False);
 }
 
 PyObject* scanner_position(PyObject* obj, PyObject*) {

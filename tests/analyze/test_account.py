@@ -78,6 +78,56 @@ def test_what_no_stage_covers_in_an_automatic_step_is_own_code(tmp_path: Path) -
     assert total["forward"] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("call", ["fsync", "write", "waitpid"])
+def test_writing_and_waiting_for_processes_is_own_code_that_has_a_place(tmp_path: Path, call: str) -> None:
+    loop = Loop(Process(10, rank=0))
+    for _ in range(30):
+        loop.step(1 * MS, *PLAIN, ("own", 60 * MS))
+        loop.process.span("POSIX", call, loop.t - 60 * MS, 55 * MS, fname="/logs/metrics")
+        loop.process.span("sample", "own_code", loop.t - 50 * MS, 10 * MS, where="log_metrics train.py:81")
+    loop.process.write(tmp_path)
+    told = document(analyze(tmp_path))
+    assert told["ledger"]["total"]["own_code"] == pytest.approx(1.8)
+    assert told["ledger"]["total"]["other"] == 0
+    assert (told["bound"]["id"], told["bound"]["stage"]) == ("own_code", "log_metrics train.py:81")
+    assert "user_stage" not in {f["id"] for f in told["findings"]}
+
+
+def test_inference_before_training_is_evaluation_and_no_step(tmp_path: Path) -> None:
+    loop = Loop(Process(10, rank=0))
+    for _ in range(5):
+        loop.step(0, ("forward", 100 * MS), inference=1)
+    loop.pause(2000 * MS)
+    for _ in range(30):
+        loop.step(0, *PLAIN)
+    loop.process.write(tmp_path)
+    told = document(analyze(tmp_path))
+    assert len(told["ledger"]["steps"]) == 30
+    assert told["evaluation"]["seconds"] == pytest.approx(0.5)
+    assert told["outside"]["between_s"] == 0
+    assert told["bound"]["id"] == "compute"
+
+
+def test_the_time_between_steps_has_its_own_place(tmp_path: Path) -> None:
+    loop = Loop(Process(10, rank=0))
+    for _ in range(5):
+        for _ in range(10):
+            loop.step(1 * MS, *PLAIN, ("own", 2 * MS))
+            loop.process.span("sample", "own_code", loop.t - 2 * MS, 2 * MS, where="log train.py:8")
+        loop.count = 0
+        loop.pause(900 * MS)
+        loop.process.span("sample", "own_code", loop.t - 800 * MS, 10 * MS, where="plot train.py:30")
+    loop.step(1 * MS, *PLAIN)
+    loop.process.write(tmp_path)
+    told = document(analyze(tmp_path))
+    assert (told["bound"]["id"], told["bound"]["stage"]) == ("between_steps", "plot train.py:30")
+    assert "plot train.py:30" in told["head"][0]
+    assert "plot train.py:30" in told["head"][2]
+    found = next(f for f in told["findings"] if f["id"] == "between_steps")
+    assert "plot train.py:30" in found["title"]
+    assert "plot train.py:30" in found["advice"]
+
+
 def test_a_forward_pass_nobody_saw_is_unexplained(tmp_path: Path) -> None:
     loop = Loop(Process(10, rank=0))
     for _ in range(10):

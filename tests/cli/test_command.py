@@ -15,13 +15,14 @@ import pytest
 from dftracer.cli.main import build_parser, verb_names
 from dftracer.load import Trace
 from dftracer.load.synthetic import Process, Run, training_run
+from support.process import clean_environment
 from support.trace import read_file
 
 
 def dftracer(
     *args: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    clean = clean_environment()
     return subprocess.run(
         [sys.executable, "-m", "dftracer.cli", *map(str, args)],
         capture_output=True,

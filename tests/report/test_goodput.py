@@ -356,13 +356,15 @@ def _life(
     start: int,
     died: bool,
     labels: bool = True,
+    command: str = "python train.py",
+    host: str = "node0",
     **facts: str,
 ) -> Process:
     record = {
         "value": f"run{number}",
         "start": EPOCH_US + start,
-        "command": "python train.py",
-        "host": "node0",
+        "command": command,
+        "host": host,
     }
     p = Process(
         10 + number, start=start, run=record, rank=0, end={"recovered": 1} if died else {"exit_code": 0}
@@ -465,3 +467,96 @@ def test_names_say_which_runs_are_attempts(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "there are a, b" in done.stderr
+
+
+def _save(life: Process, step: int, path: str) -> None:
+    """State that was saved in a step, after its update."""
+    life.span("checkpoint", "capture", life.start + 2 * S + (step - 1) * 100 * MS + 95 * MS, MS, path=path)
+
+
+def _restore(life: Process, path: str) -> None:
+    life.span("checkpoint", "restart", life.start + S, 100 * MS, path=path)
+
+
+@pytest.mark.parametrize("died", [True, False])  # an attempt that was told to end may save, and end well
+def test_an_attempt_that_never_got_to_its_first_step(tmp_path: Path, died: bool) -> None:
+    one = _life(tmp_path, 1, 0, 20, start=0, died=died, labels=False)
+    _save(one, 10, "c.pt")
+    one.write(tmp_path / "life1", "a")
+    _life(tmp_path, 2, 0, 0, start=10 * S, died=True).write(tmp_path / "life2", "a")
+    three = _life(tmp_path, 3, 0, 20, start=20 * S, died=False, labels=False)
+    _restore(three, "c.pt")
+    three.write(tmp_path / "life3", "a")
+    told = goodput([tmp_path]).to_json()
+    assert [a["first_step"] for a in told["attempts"]] == [0, None, 10]
+    assert told["recomputed_steps"] == 10
+    assert told["parts"]["failed"] == pytest.approx(3 + died)  # all of the second, the end of the first
+    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])
+
+
+def test_two_attempts_from_one_checkpoint(tmp_path: Path) -> None:
+    one = _life(tmp_path, 1, 0, 20, start=0, died=True, labels=False)
+    _save(one, 10, "c.pt")
+    one.write(tmp_path / "life1", "a")
+    for number, died in ((2, True), (3, False)):  # told differently each time
+        life = _life(
+            tmp_path,
+            number,
+            0,
+            15,
+            start=number * 10 * S,
+            died=died,
+            labels=False,
+            command=f"x train.py {number}",
+        )
+        _restore(life, "c.pt")
+        life.write(tmp_path / f"life{number}", "a")
+    told = goodput([tmp_path]).to_json()
+    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 19), (10, 24), (10, 24)]
+    assert told["recomputed_steps"] == 10 + 15
+
+
+def test_the_name_of_a_renamed_checkpoint_says_which_it_is(tmp_path: Path) -> None:
+    one = _life(tmp_path, 1, 0, 20, start=0, died=True, labels=False)
+    for step in (5, 10, 15):
+        _save(one, step, "ckpt/new.tmp")
+    one.write(tmp_path / "life1", "a")
+    two = _life(tmp_path, 2, 0, 20, start=10 * S, died=False, labels=False)
+    _restore(two, "ckpt/step-5.pt")
+    two.write(tmp_path / "life2", "a")
+    assert goodput([tmp_path]).attempts[1].first_step == 5
+
+
+def test_a_name_may_be_that_of_a_series_of_jobs(tmp_path: Path) -> None:
+    for number, died in ((1, False), (2, True), (3, False)):
+        _life(tmp_path, number, 0, 20, start=number * 20 * S, died=died, run_name="a").write(
+            tmp_path / f"life{number}", "a"
+        )
+    found = goodput([tmp_path])
+    assert [a.run for a in found.attempts] == ["run2", "run3"]  # the first ended well, the next began anew
+    assert found.left_out == ["run1"]
+    assert [a.run for a in goodput([tmp_path], name="a").attempts] == ["run1", "run2", "run3"]
+
+
+def test_an_attempt_that_was_left_running(tmp_path: Path) -> None:
+    for number, start, steps in ((1, 0, 400), (2, 10 * S, 20)):
+        _life(tmp_path, number, 0, steps, start=start, died=number == 1, run_name="a").write(
+            tmp_path / f"life{number}", "a"
+        )
+    told = goodput([tmp_path]).to_json()
+    assert told["wall_s"] == pytest.approx(2 + 40 + 1)  # until the end of the first
+    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])
+
+
+def test_clocks_of_two_hosts_may_differ(tmp_path: Path) -> None:
+    one = _life(tmp_path, 1, 0, 100, start=0, died=True, labels=False)
+    _save(one, 50, "c.pt")
+    one.write(tmp_path / "life1", "a")
+    two = _life(tmp_path, 2, 0, 60, start=11 * S, died=False, labels=False, host="node1")  # 2 s behind
+    _restore(two, "c.pt")
+    two.write(tmp_path / "life2", "a")
+    told = goodput([tmp_path]).to_json()
+    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 99), (50, 109)]
+    assert told["recomputed_steps"] == 50
+    assert told["parts"]["gap"] == 0
+    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])

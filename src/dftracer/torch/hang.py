@@ -114,7 +114,7 @@ def _is_a_rank() -> bool:
 
 def describe() -> tuple[str, str]:
     """JSON for the file of a hang: the collective that this rank waits in, and more members of its object."""
-    more: dict[str, Any] = {"thread_names": _thread_names()}
+    more: dict[str, Any] = {"thread_names": _thread_names(), "handling": _handled_exception()}
     waits_in = None
     trace = _flight_recorder()
     if trace is not None:
@@ -136,6 +136,19 @@ def _thread_names() -> dict[str, str]:
     threading: Any = sys.modules.get("threading")
     # Without its lock, which the program may hang with.
     return {str(t.native_id): t._name for t in list(getattr(threading, "_active", {}).values())}
+
+
+def _handled_exception() -> str | None:
+    """What the main thread is cleaning up after, before anybody is told: `ValueError at train.py:88: why`."""
+    threading: Any = sys.modules.get("threading")
+    found = sys._current_exceptions().get(threading.main_thread().ident) if threading is not None else None
+    error = found[1] if isinstance(found, tuple) else found  # Python 3.11: as `sys.exc_info()`
+    if error is None or isinstance(error, StopIteration):  # loops end this way
+        return None
+    text, place = _session.told_by(error)
+    return (
+        type(error).__name__ + (f" at {place.rpartition('/')[2]}" if place else "") + (text and f": {text}")
+    )
 
 
 def _flight_recorder() -> dict[str, Any] | None:

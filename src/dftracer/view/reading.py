@@ -281,7 +281,7 @@ def ledger_part(part: Part, auto: bool = False) -> Part | None:
     main = _training_tid(part, cls_of_pair)
     if main is None:
         return None
-    lanes = [_lane(part, tid, cls_of_pair) for tid in np.unique(part.row_tid).tolist()]
+    lanes = [_lane(part, tid, cls_of_pair, RULES[auto]) for tid in np.unique(part.row_tid).tolist()]
     mine = next(lane for lane in lanes if lane.tid == main)
     start, end, stage = overlay(mine, [lane for lane in lanes if lane.tid != main], auto)
     known = stage != NONE
@@ -337,7 +337,9 @@ def _training_tid(part: Part, cls_of_pair: npt.NDArray[np.uint8]) -> int | None:
     return None
 
 
-def _lane(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8]) -> Lane:
+def _lane(
+    part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8], rules: npt.NDArray[np.uint8]
+) -> Lane:
     rows = [part.row_span(r) for r in np.flatnonzero(part.row_tid == tid).tolist()]
     at = np.concatenate([np.arange(low, high) for low, high in rows])
     # Among equal intervals, the later one encloses: here deeper rows come last.
@@ -345,7 +347,7 @@ def _lane(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8]) -> Lane:
     cls = cls_of_pair[part.pair[at]]
     at, cls = at[cls != _SKIP], cls[cls != _SKIP]
     start = part.start[at]
-    pieces = timeline(start, part.end[at] - start, np.ascontiguousarray(cls), RULES, len(STAGES), NONE)
+    pieces = timeline(start, part.end[at] - start, np.ascontiguousarray(cls), rules, len(STAGES), NONE)
     return Lane(tid, int64s(pieces[0]), int64s(pieces[1]), uint8s(pieces[2]), int(at.size))
 
 

@@ -339,7 +339,7 @@ class _Analyzer:
         del code
         if not self.auto and self.marks.step_is_whole(steps):
             cls[cls == _UPDATE] = _ANY_COMPUTE
-        lanes = _lanes(tid, ts, dur, cls, counts)
+        lanes = _lanes(tid, ts, dur, cls, counts, RULES[self.auto])
         end = np.add(ts, dur, out=dur)
         del tid, dur, counts  # memory use peaks here, so nothing is kept longer than needed
         out = Partial(
@@ -569,13 +569,20 @@ def _are_read(paths: list[str], files: pl.DataFrame | None) -> npt.NDArray[np.bo
     return np.array([path in read for path in paths], dtype=bool)
 
 
-def _lanes(tid: Ints, ts: Ints, dur: Ints, cls: npt.NDArray[np.uint8], counts: Ints | None) -> list[Lane]:
+def _lanes(
+    tid: Ints,
+    ts: Ints,
+    dur: Ints,
+    cls: npt.NDArray[np.uint8],
+    counts: Ints | None,
+    rules: npt.NDArray[np.uint8],
+) -> list[Lane]:
     lanes: list[Lane] = []
     tids = tid[:1] if (tid == tid[:1]).all() else np.unique(tid)
     for each in tids.tolist():
         mine: Any = slice(None) if tids.size == 1 else np.flatnonzero(tid == each)
         at, length, of = (np.ascontiguousarray(c[mine]) for c in (ts, dur, cls))
-        parts = timeline(at, length, of, RULES, len(STAGES), NONE)
+        parts = timeline(at, length, of, rules, len(STAGES), NONE)
         start, end = (int64s(p) for p in parts[:2])
         events = int(cls[mine].size if counts is None else counts[mine].sum())
         lanes.append(Lane(each, start, end, uint8s(parts[2]), events))

@@ -36,6 +36,7 @@ from dftracer.analyze.thresholds import (
     WARM_UP_STEPS,
 )
 from dftracer.load.chunk import MISSING, Chunk, Ints
+from dftracer.load.rows import INFERENCE
 
 # The rows of a table of marks; `flags` is what automatic tracing says about a step, as in its row.
 MARKS = ("tid", "ts", "dur", "step", "epoch", "count", "flags")
@@ -389,7 +390,18 @@ def find_steps(tables: MarkTables) -> tuple[StepTable, Intervals]:
             if len(table) > len(best):
                 best, best.tid = table, tid
     replays = _replays(tables, best)
-    return (best, loops) if replays is None else (replays, EMPTY)
+    return _without_inference(best, loops) if replays is None else (replays, EMPTY)
+
+
+def _without_inference(table: StepTable, loops: Intervals) -> tuple[StepTable, Intervals]:
+    """In a program that trains, what looked like inference before it did was evaluation."""
+    inference = (table.flags & INFERENCE) != 0
+    if not inference.any() or inference.all():
+        return table, loops
+    at = np.flatnonzero(inference)
+    first = np.diff(at, prepend=-2) > 1
+    spans = table.start[at[first]], table.end[at[np.append(first[1:], True)]]
+    return table.keep(~inference), union_of(loops, spans)
 
 
 def _replays(tables: MarkTables, steps: StepTable) -> StepTable | None:

@@ -247,6 +247,8 @@ def how_it_ended(job: Job) -> Ended:
         return Ended(code, sent, exception, partial.process.rank, step, attempts)
     noted = _noted(job)
     rank = job.slowest
+    if main_ranks and (rank is None or id(rank.main) not in main_ranks):  # the last attempt had fewer ranks
+        rank = max(main_ranks.values(), key=lambda r: r.main.finished_steps)
     number = None if rank is None else rank.number
     step = None if rank is None else rank.main.finished_steps
     if noted is not None:
