@@ -31,6 +31,7 @@ from dftracer.analyze.machine import CounterRow, Counters, join_counters
 from dftracer.analyze.map.account import Backlog, Spent, backlog_of_calls, spent
 from dftracer.analyze.map.digest import (
     IO_READ,
+    UNUSED,
     Digest,
     Digester,
     Source,
@@ -149,7 +150,7 @@ def analyze_files(
     before = 0
     for part in parts:
         digester = Digester()
-        for scanner, chunk in scan_file(part, where, threads, chunk_text):
+        for scanner, chunk in scan_file(part, where, threads, chunk_text, without=UNUSED):
             if part is not whole:
                 whole.take(chunk.meta)
             for pid, rows in by_process(chunk):
