@@ -141,7 +141,7 @@ def test_a_figure_is_the_same_wherever_it_is_shown(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     traces = str(tmp_path / "traces")
     a, told = _report(tmp_path)
-    shown, compared = _answer("top", "--once", traces), _answer("compare", traces, traces)
+    shown, compared = _answer("top", "--once", "--last", "3600", traces), _answer("compare", traces, traces)
     source = Source([traces], cache=False)
     run = source.load()
     viewed = source.steps().info

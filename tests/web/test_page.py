@@ -84,6 +84,28 @@ def test_everything_is_drawn(page: Any) -> None:
     assert page.title() == "a <title>"
 
 
+def test_the_whole_run_has_a_bar(page: Any, tmp_path: Path) -> None:
+    """What lies outside of the account, and may be the verdict, is drawn to scale."""
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(20):
+        p.span("compute", "forward", t + 1000, 9000)
+        t = p.step(i + 1, t, 1000, 9000, step=i)
+    p.span("pipeline", "evaluate", t, 600_000)
+    p.write(tmp_path)
+    file = tmp_path / "report.html"
+    file.write_text(html_page(analyze(tmp_path), "evaluation"), encoding="utf-8")
+    page.goto(file.as_uri())
+    page.wait_for_selector("html[data-ready]", timeout=20_000)
+    measure = "() => [...document.querySelectorAll('#run-bar .stack span')].map(p => p.clientWidth)"
+    widths = page.evaluate(measure)
+    assert [w / sum(widths) for w in widths] == pytest.approx([0.25, 0.75], abs=0.01)
+    assert page.locator("#run-legend span").all_inner_texts() == [
+        "steps 200 ms (25.0 %)",
+        "evaluation 600 ms (75.0 %) ◀",
+    ]
+
+
 def test_hovering_tells_the_numbers(page: Any) -> None:
     for selector, expected in (
         ("#steps", "forward"),

@@ -238,4 +238,5 @@ def test_a_narrow_window_needs_no_sideways_scrolling(browser: Any, page_file: Pa
     tab.goto(page_file.as_uri())
     tab.wait_for_selector("html[data-ready]")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    assert tab.locator("nav").bounding_box()["height"] < 50, "one line, so that the bars are above the fold"
     tab.close()

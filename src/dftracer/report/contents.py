@@ -52,6 +52,14 @@ PHASE_WORDS = {
     "outside": "between and after steps",
     "profiled": "added by the profiler",
 }
+PHASE_COLOURS = {
+    "steady": "#3e63dd",
+    "startup": "#8b8d98",
+    "compilation": "#f76b15",
+    "evaluation": "#0e7490",
+    "outside": "#c9cbd3",
+    "profiled": "#d9c32e",
+}
 _ROW = {"other": "other", "own_code": "own_code", "unseen": "unexplained", "between_steps": "outside"}
 # The lines of the account in words, and a colour for each; a line that is a stage has the stage's.
 LINE_WORDS = {
