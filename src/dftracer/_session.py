@@ -12,7 +12,7 @@ from dftracer import _config, _core, _messages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import ModuleType, TracebackType
 
 SETTINGS = _config.load_settings()
@@ -343,12 +343,17 @@ def note_exception() -> None:
         return
     _core.log_metadata("PR", "exception", type(error).__name__)
     _core.log_metadata("PR", "exception_us", str(_core.time_ns() // 1000))
-    text = _text_of(error)
+    text, place = told_by(error)
     if text:
         _core.log_metadata("PR", "exception_text", text)
-    place = _users_line(error.__traceback__)
     if place:
         _core.log_metadata("PR", "exception_at", place)
+
+
+def told_by(error: BaseException) -> tuple[str, str]:
+    """What an exception says, on one line, and the line of the program it comes from."""
+    text, place = _passed_on(error) or (_text_of(error), _users_line(error.__traceback__))
+    return text[:_LONGEST_TEXT], place
 
 
 def _text_of(error: BaseException) -> str:
@@ -356,19 +361,49 @@ def _text_of(error: BaseException) -> str:
     own = type(error).__str__ not in (BaseException.__str__, OSError.__str__, KeyError.__str__)
     if own or not all(type(each) in (str, int, float, type(None)) for each in error.args):
         return ""
-    return " ".join(str(error).split())[:_LONGEST_TEXT]
+    return " ".join(str(error).split())
+
+
+def _passed_on(error: BaseException) -> tuple[str, str] | None:
+    """Of one that torch passes on from a loader's worker, with its traceback as text: what it was there.
+
+    The line that asked for the batch says nothing.
+    """
+    told = error.args[0] if error.args else None
+    if not isinstance(told, str):
+        return None
+    caught, original, traceback = str.__str__(told).partition(
+        ".\nOriginal Traceback (most recent call last):\n"
+    )
+    if not original or not caught.startswith("Caught "):
+        return None
+    import re  # noqa: PLC0415 - only a program that fails needs it
+
+    frames = list(re.finditer(r'^  File "(.+)", line (\d+).*\n', traceback, re.MULTILINE))
+    after = traceback[frames[-1].end() :] if frames else traceback
+    said = [line for line in after.splitlines() if not line.startswith(" ")]
+    text = " ".join(" ".join(said).partition(": ")[2].split())
+    where = caught.removeprefix("Caught ").partition(" ")[2]
+    return f"{text} ({where})".strip(), _users_place((f[1], int(f[2])) for f in frames)
 
 
 def _users_line(traceback: TracebackType | None) -> str:
+    places = []
+    while traceback is not None:
+        places.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return _users_place(places)
+
+
+def _users_place(places: Iterable[tuple[str, int]]) -> str:
     """The innermost line of the program itself, otherwise the innermost of all."""
     last = own = ""
-    libraries = tuple({os.path.dirname(os.__file__), *(p for p in sys.path if p.endswith("-packages"))})
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        last = f"{file}:{traceback.tb_lineno}"
+    packages = (p for p in sys.path if p.endswith("-packages"))
+    libraries = tuple({os.path.dirname(os.__file__), os.path.dirname(dftracer.__file__), *packages})
+    for file, line in places:
+        last = f"{file}:{line}"
         if not file.startswith(("<", *libraries)):
             own = last
-        traceback = traceback.tb_next
     return own or last
 
 

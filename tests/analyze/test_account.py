@@ -10,9 +10,9 @@ import pytest
 from dftracer.analyze import Analysis, analyze
 from dftracer.analyze.map.account import LINES
 from dftracer.analyze.stages import STAGES
-from dftracer.load.synthetic import Process
 from dftracer.load.trace import Trace
 from dftracer.report import document
+from dftracer.testing.synthetic import Process
 from dftracer.view.reading import ledger_between, read_files
 
 MS = 1000

@@ -1,13 +1,13 @@
 """Loops that measure themselves: their stages are what their own timers say, whatever the loader.
 
 Every loop runs in a forked process of its own. It names the stretches of its time (`with T("forward")`); the
-events of its trace must say the same, within a hundredth of the time.
+events of its trace must say the same, within a hundredth of the time, and what it waited for a CPU: that can
+fall between the loop's look at the clock and the tracer's.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,6 +17,7 @@ from typing import TypeAlias
 import pytest
 
 from dftracer.testing import Event, read
+from support.process import clean_environment
 
 PROGRAM = """
 import contextlib, copy, itertools, json, os, queue, sys, threading, time
@@ -43,6 +44,10 @@ def T(name):
 
 def nap(seconds):
     time.sleep(seconds)
+
+def waited_for_a_cpu():
+    with open("/proc/thread-self/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
 
 class Slept(torch.autograd.Function):
     @staticmethod
@@ -314,9 +319,10 @@ for program in sys.argv[1:]:
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        begun = time.perf_counter()
+        begun, waited = time.perf_counter(), waited_for_a_cpu()
         globals()[program]()
         spent["all"] = time.perf_counter() - begun
+        spent["waited"] = waited_for_a_cpu() - waited
         print(json.dumps([program, os.getpid(), spent]), flush=True)
         sys.exit()
     assert os.waitpid(pid, 0)[1] == 0, program
@@ -354,7 +360,7 @@ Ran: TypeAlias = dict[str, tuple[dict[str, float], dict[str, list[Event]]]]
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     place: Path = tmp_path_factory.mktemp("stages")
     (place / "loops.py").write_text(PROGRAM)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     env |= {"DFTRACER_ENABLE": "1", "DFTRACER_AUTO": "torch", "DFTRACER_LOG_FILE": str(place / "t")}
     done = subprocess.run(
         [sys.executable, "loops.py", *STEPS, *OTHERS],
@@ -383,6 +389,11 @@ def _seconds(events: list[Event]) -> float:
     return sum(e.dur for e in events) / 1e6
 
 
+def _unsure(spent: dict[str, float]) -> float:
+    """Seconds by which the two may differ."""
+    return 0.01 * spent["all"] + spent["waited"]
+
+
 def _covered(block: Event, events: dict[str, list[Event]]) -> int:
     """us of a step that a stage covers; stages do not overlap, except the loader's parts inside a wait."""
     stages = ("forward", "backward", "step", "evaluate", "fetch.iter")
@@ -403,11 +414,11 @@ def test_every_step_is_there(name: str, ran: Ran) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_stages_are_what_the_program_measured(name: str, ran: Ran) -> None:
     spent, events = ran[name]
-    share = {
-        stage: 100 * (_seconds(events[stage]) - spent.get(stage, 0.0)) / spent["all"]
+    off = {
+        stage: _seconds(events[stage]) - spent.get(stage, 0.0)
         for stage in ("forward", "backward", "evaluate")
     }
-    assert all(abs(off) <= 1.0 for off in share.values()), share
+    assert all(abs(seconds) <= _unsure(spent) for seconds in off.values()), (off, spent)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -419,12 +430,14 @@ def test_own_code_is_what_no_stage_covers(name: str, ran: Ran) -> None:
         known -= spent["first own"]
     if name in AFTER_THE_LAST:
         known -= spent["last own"]
-    assert abs(free - known) <= 0.01 * spent["all"], (free, known, spent)
+    assert abs(free - known) <= _unsure(spent), (free, known, spent)
 
 
 @pytest.mark.parametrize("name", ["list_and_logging", "data_loader", "inference_over_a_list"])
 def test_own_code_is_named(name: str, ran: Ran) -> None:
-    samples = ran[name][1]["own_code"]
+    # What a program does after its last step is sampled too: how long it takes to end depends on the machine.
+    steps = ran[name][1]["fetch.block"]
+    samples = [e for e in ran[name][1]["own_code"] if any(s.ts <= e.ts < s.ts + s.dur for s in steps)]
     assert samples
     where: defaultdict[str, float] = defaultdict(float)
     for e in samples:
@@ -447,4 +460,4 @@ def test_a_compiled_function_is_a_model(ran: Ran) -> None:
     spent, events = ran["compiled_function"]
     assert len(events["forward"]) == 16
     seconds = _seconds(sorted(events["forward"], key=lambda e: e.ts)[1:])
-    assert abs(seconds - spent["forward"]) <= 0.01 * spent["all"], (seconds, spent)
+    assert abs(seconds - spent["forward"]) <= _unsure(spent), (seconds, spent)

@@ -213,6 +213,14 @@ def test_what_is_packed_is_read_back() -> None:
     assert (int64s(raw).reshape(odd.shape) == odd).all()
 
 
+def test_a_process_without_a_rank_is_numbered_in_its_run(tmp_path: Path) -> None:
+    for run in ("older", "newer"):
+        (tmp_path / f"{run}.rows").write_bytes(pack_rows(_made(3), {"run": run}))
+    (tmp_path / "second.rows").write_bytes(pack_rows(_made(3), {"run": "newer"}))
+    told = read_rows(tmp_path).group_by("run", "rank").len().sort("run", "rank").rows()
+    assert told == [("newer", 0, 3), ("newer", 1, 3), ("older", 0, 3)]
+
+
 def test_damage_costs_a_block() -> None:
     table = _made(2000)
     data = pack_rows(table, {"rank": 3})

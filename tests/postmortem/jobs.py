@@ -9,19 +9,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from support.process import clean_environment
 
 PROGRAM = Path(__file__).with_name("hanging_job.py")
+ODD = Path(__file__).with_name("odd_job.py")
 RANKS = 3
 PATIENCE_S = 240  # for a busy machine
 
 ANNOTATED = Path(__file__).with_name("annotated_job.py")
 
-__all__ = ["ANNOTATED", "PROGRAM", "Job", "line_of"]
+__all__ = ["ANNOTATED", "ODD", "PROGRAM", "Job", "line_of"]
 
 
 def line_of(case: str, program: Path = PROGRAM) -> int | None:
@@ -43,22 +44,27 @@ class Job:
         hang_s: int = 5,
         program: Path = PROGRAM,
         cgroup: Path | None = None,
+        restarts: int = 0,
     ) -> None:
         self.folder, self.traces, self.program = folder, folder / "traces", program
-        by_hand = program != PROGRAM
+        by_hand = program == ANNOTATED
         recorder = [sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(self.traces), "--"]
         recording = {"DFTRACER_ENABLE": "1", "DFTRACER_LOG_FILE": str(self.traces / "t")}
         os.mkfifo(folder / "pipe")
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
+        # A job that is restarted at a port of its own finds the addresses of its first try there.
+        meeting = (
+            ["--standalone", "--max-restarts", str(restarts)] if restarts else ["--master-port", str(port)]
+        )
         self._log = (folder / "log").open("w")
         self.process = subprocess.Popen(
             [
                 *(() if by_hand else recorder),
                 *(sys.executable, "-m", "torch.distributed.run"),
                 *("--nproc-per-node", str(2 if by_hand else RANKS)),
-                *("--master-port", str(port), "--log-dir", str(folder / "elastic"), str(program), case),
+                *(*meeting, "--log-dir", str(folder / "elastic"), str(program), case),
             ],
             cwd=folder,
             env=clean_environment(
@@ -88,9 +94,8 @@ class Job:
             assert time.monotonic() < deadline, f"{what}:\n{self.log[-3000:]}"
             time.sleep(0.2)
 
-    def states(self) -> dict[int, str]:
-        """Of its ranks, by pid: the kernel's letter."""
-        found = {}
+    def processes(self) -> Iterator[tuple[int, str, bytes]]:
+        """Those that work in its folder: pid, the kernel's letter, command line."""
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
                 try:
@@ -99,13 +104,13 @@ class Job:
                     cwd = os.readlink(f"{entry.path}/cwd")
                 except OSError:
                     continue
-                if (
-                    cwd == str(self.folder)
-                    and os.fsencode(self.program.name) in command
-                    and b"torch.distributed" not in command
-                ):
-                    found[int(entry.name)] = stat[0].decode()
-        return found
+                if cwd == str(self.folder):
+                    yield int(entry.name), stat[0].decode(), command
+
+    def states(self) -> dict[int, str]:
+        """Of its ranks, by pid: the kernel's letter."""
+        name = os.fsencode(self.program.name)
+        return {p: s for p, s, c in self.processes() if name in c and b"torch.distributed" not in c}
 
     def judged(self, *more: str) -> tuple[int, dict[str, Any]]:
         """Exit code and answer of `dftracer postmortem --json`."""
@@ -123,9 +128,10 @@ class Job:
 
     def end(self) -> None:
         """Kill all that is left of it."""
-        for pid in self.states():
+        for pid, _, command in list(self.processes()):
             try:
-                os.kill(pid, signal.SIGKILL)
+                if b"torch.distributed" not in command:
+                    os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         if self.process.poll() is None:

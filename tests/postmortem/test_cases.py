@@ -1,4 +1,4 @@
-"""Twenty-two ways for a job to go wrong, each with a known culprit, class and line."""
+"""Some fifty ways for a job to go wrong, each with a known culprit, class and line."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from dftracer.cli.main import main
-from postmortem.jobs import ANNOTATED, PROGRAM, RANKS, Job, line_of
+from postmortem.jobs import ANNOTATED, ODD, PROGRAM, RANKS, Job, line_of
 from support.process import clean_environment
 
 pytest.importorskip("torch")
@@ -54,7 +55,51 @@ CASES = {
     "crash": Expected("signal", 1, hangs=False),
     "network": Expected("same_collective", None),
 }
-QUICK = ("read",)
+# Of `odd_job.py`. Where none is told, the line is that of the mark.
+ODD_CASES = {
+    "worker_raises": Expected("exception", 1, hangs=False),
+    "worker_key": Expected("exception", 1, hangs=False),
+    "worker_memory": Expected("memory", 1, hangs=False),
+    "worker_exits": Expected("worker", 1, hangs=False),
+    "worker_stopped": Expected("worker", 1),
+    "worker_loop": Expected("worker", 1),
+    "hook": Expected("exception", 1, hangs=False),
+    "nan": Expected("exception", 1, hangs=False),
+    "recursion": Expected("exception", 1, hangs=False),
+    "device_memory": Expected("memory", 1, hangs=False),
+    "exit_0": Expected("early_exit", 1, hangs=False),
+    "exit_text": Expected("early_exit", 1, hangs=False),
+    "sigterm": Expected("killed", 1, hangs=False),
+    "abort": Expected("signal", 1, hangs=False),
+    "interrupted": Expected("killed", None, hangs=False),
+    "terminated": Expected("killed", None, hangs=False),
+    "late": Expected("missing_rank", 1, hangs=False),
+    "receive": Expected("missing_rank", 1),
+    "connect": Expected("missing_rank", 1),
+    "child": Expected("missing_rank", 1),
+    "save_fifo": Expected("missing_rank", 0),
+    "cleanup": Expected("missing_rank", 1),
+    "other_group": Expected("missing_rank", 1),
+    "restarted": Expected("missing_rank", 1),
+    "flock": Expected("lock", 1),
+    "join": Expected("lock", 1),
+    "queue": Expected("lock", 1),
+    "optimizer_lock": Expected("lock", 1),
+    "thread_gil": Expected("gil", 1),
+    "two_groups": Expected("order_mismatch", None),
+    "receive_of_a_rank": Expected("order_mismatch", 1),
+}
+SENTENCES = {
+    "worker_raises": "ValueError: this label is odd (in DataLoader worker process 0)",
+    "worker_key": "KeyError: 'label' (in DataLoader worker process 0)",
+    "interrupted": "its launcher got SIGINT",
+    "terminated": "its launcher got SIGTERM",
+    "save_fifo": "pipe` since",
+    "flock": "waits for the lock of `",
+    "receive_of_a_rank": "rank 1 is in recv",
+    "cleanup": "It is cleaning up after ValueError at odd_job.py:",
+}
+QUICK = ("read", "worker_raises")
 
 Begin = Callable[..., Job]
 
@@ -72,8 +117,12 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         job.end()
 
 
+def _expected(case: str) -> Expected:
+    return CASES[case] if case in CASES else ODD_CASES[case]
+
+
 def _went_wrong(job: Job, case: str) -> bool:
-    expected = CASES[case]
+    expected = _expected(case)
     if not expected.hangs:
         return job.over
     assert not job.over, job.log[-3000:]
@@ -87,22 +136,56 @@ def _went_wrong(job: Job, case: str) -> bool:
 
 
 def _check(answer: dict[str, Any], case: str) -> None:
-    expected = CASES[case]
+    expected = _expected(case)
     assert (answer["class"], answer["rank"]) == (expected.kind, expected.rank), answer["sentence"]
-    line = line_of(case)
+    line = line_of(case, PROGRAM if case in CASES else ODD)
     if line is not None and expected.rank is not None and case != "sigkill":
         where = answer["ranks"][expected.rank]["where"]
         assert where is not None, answer["sentence"]
         assert f":{line}" in where, answer["sentence"]
 
 
-def _each() -> list[Any]:
+def _each(cases: Iterable[str]) -> list[Any]:
     return [
-        pytest.param(case, id=case, marks=() if case in QUICK else (pytest.mark.thorough,)) for case in CASES
+        pytest.param(case, id=case, marks=() if case in QUICK else (pytest.mark.thorough,)) for case in cases
     ]
 
 
-@pytest.mark.parametrize("case", _each())
+def _signal(job: Job, number: int) -> None:
+    """To the launcher, once the ranks train; of Ctrl-C, the ranks of a terminal's job get it as well."""
+    job.wait(lambda: len(list(job.traces.glob("*.rows"))) == RANKS, "it does not train")
+    os.kill(job.process.pid, number)  # `-q`: the command has become the launcher
+
+
+@pytest.mark.parametrize("case", _each(ODD_CASES))
+def test_odd_case(begin: Begin, case: str) -> None:
+    job = begin(case, program=ODD, restarts=int(case == "restarted"))
+    if case in ("interrupted", "terminated"):
+        _signal(job, signal.SIGINT if case == "interrupted" else signal.SIGTERM)
+    job.wait(lambda: _went_wrong(job, case), "it did not go wrong")
+    code, answer = job.judged()
+    assert code == 1
+    assert SENTENCES.get(case, "") in answer["sentence"]
+    _check(answer, case)
+    assert answer["restarts"] == int(case == "restarted")
+    if _expected(case).hangs:
+        job.end()
+        _check(job.judged()[1], case)
+
+
+@pytest.mark.thorough
+def test_a_rank_that_is_slow_but_moves(begin: Begin) -> None:
+    job = begin("one_slow", program=ODD)
+    job.wait(lambda: len(list(job.traces.glob("*.rows"))) == RANKS, "it does not train")
+    code, answer = job.judged()
+    assert (code, answer["class"], answer["rank"]) == (0, "running", None), answer["sentence"]
+    job.wait(lambda: job.over, "it does not end")
+    code, answer = job.judged()
+    assert (code, answer["class"]) == (0, "ended"), answer["sentence"]
+    assert job.hang_files() == set()
+
+
+@pytest.mark.parametrize("case", _each(CASES))
 def test_case(begin: Begin, case: str) -> None:
     job = begin(case)
     job.wait(lambda: _went_wrong(job, case), "it did not go wrong")
@@ -110,7 +193,7 @@ def test_case(begin: Begin, case: str) -> None:
     assert code == 1
     assert set(answer) >= {"class", "rank", "ranks", "first", "missing_ranks", "sentence"}
     _check(answer, case)
-    if CASES[case].hangs and case not in ("all_stopped", "sigstop"):
+    if _expected(case).hangs and case not in ("all_stopped", "sigstop"):
         # The same after it was killed, from what is left.
         job.end()
         _check(job.judged()[1], case)

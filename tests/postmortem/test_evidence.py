@@ -89,6 +89,15 @@ def test_a_hang_that_is_over_is_none(tmp_path: Path) -> None:
     assert answer["class"] not in ("same_collective", "missing_rank")
 
 
+def test_a_collective_that_fails_because_the_job_is_ended_is_no_going_on(tmp_path: Path) -> None:
+    """Those that are killed last see their collective end."""
+    at = {"where": "data.py:57 load_shard", "open_file": "/data/shard-17.tar"}
+    stands = hang(1, state="blocked", stage="own_code", collective=None, **at)
+    answer = job(tmp_path, hang(0), stands, hang(2, went_on_after_s=20.0))
+    assert (answer["class"], answer["rank"]) == ("missing_rank", 1)
+    assert "ranks 0, 2 wait in it" in answer["sentence"]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"threads": 3}', '{"rank": 1}', "\x00" * 10])
 def test_damaged_hang_files_are_passed_over(tmp_path: Path, text: str) -> None:
     (tmp_path / "hang_0.json").write_text(text)

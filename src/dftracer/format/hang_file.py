@@ -11,6 +11,7 @@ collective, open_file, exit_code, signal, exception) and
     in_group                              it had joined a process group
     lock_held_by                          tid of the thread that keeps the interpreter lock from all others
     groups, collectives                   torch's own record: how far each group is, the latest collectives
+    handling                              the exception that its main thread is cleaning up after
     threads                               tid, name, state, call, path and frames ("file:line function")
     workers                               its child processes: pid, name, state, where, open_file, threads
     events                                the last 50 events of its trace
@@ -58,6 +59,8 @@ def read_hang_file(path: Path) -> dict[str, Any] | None:
     for key in ("rank", "pid", "attempt", "moved_us", "written_us", "step"):
         if type(found.get(key)) is not int:
             found[key] = None
+    if not isinstance(found.get("handling"), str):
+        found["handling"] = None
     if not isinstance(found.get("collective"), dict):
         found["collective"] = None
     return found

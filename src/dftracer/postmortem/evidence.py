@@ -40,7 +40,8 @@ class LostWorker:
     """A child that did not end by itself."""
 
     pid: int
-    signal: str | None  # None: its trace breaks off, and nobody saw why
+    signal: str | None = None
+    exit_code: int | None = None  # neither: its trace breaks off, and nobody saw why
 
 
 @dataclass
@@ -87,6 +88,7 @@ class Evidence:
     attempt: int
     now_us: int
     noted: dict[str, Any] | None = None  # how the program of `dftracer run` ended
+    ended_by: str | None = None  # the signal that its launcher got
     out_of_memory: bool = False  # the kernel has killed for want of memory in this cgroup
     unreadable: list[str] = field(default_factory=list)
 
@@ -164,6 +166,7 @@ def gather(directory: Path) -> Evidence:
         _take_error(evidence, number, error)
     for number, dump in flight_recorder_dumps(directory).items():
         _take_dump(evidence, number, dump)
+    evidence.ended_by = next((s for f in files if f.rank is None and (s := _signal_to(f))), None)
     killed = [n for f in files for n in f.oom_kills]
     evidence.out_of_memory = bool(killed) and max(killed) > min(killed)
     return evidence
@@ -352,6 +355,12 @@ def _ranks(files: list[_File], hangs: list[dict[str, Any]], attempt: int) -> lis
         main = max(tops or mine, key=lambda f: (f.steps, f.step or -1, -f.start_us))
         found[number] = _rank(number, main, left)
         found[number].lost = _lost_workers(main, [f for f in files if f.ppid == main.pid], found[number])
+    _take_hangs(found, hangs)
+    return sorted(found.values(), key=lambda r: r.rank)
+
+
+def _take_hangs(found: dict[int, RankEvidence], hangs: list[dict[str, Any]]) -> None:
+    over: list[tuple[RankEvidence, dict[str, Any]]] = []
     for hang in hangs:
         number = hang["rank"] if hang["rank"] is not None else 0
         rank = found.get(number)
@@ -359,8 +368,18 @@ def _ranks(files: list[_File], hangs: list[dict[str, Any]], attempt: int) -> lis
             rank = found[number] = RankEvidence(number, hang["pid"] or -1, str(hang.get("host") or ""))
             rank.last_us = rank.moved_us = hang["moved_us"] or 0
             rank.alive = _runs(rank.pid, rank.host)
-        _take_hang(rank, hang)
-    return sorted(found.values(), key=lambda r: r.rank)
+        if rank.pid not in (hang["pid"], -1):
+            continue
+        if _moved_on(rank, hang):
+            over.append((rank, hang))
+        else:
+            _take_hang(rank, hang)
+    # Whoever waits for a rank that never moved again leaves the collective only because it fails: somebody
+    # has ended the job.
+    if any(rank.hang is not None for rank in found.values()):
+        for rank, hang in over:
+            if not rank.alive and hang["collective"] is not None and (rank.step or 0) <= (hang["step"] or 0):
+                _take_hang(rank, hang)
 
 
 def _runs(pid: int, host: str) -> bool:
@@ -398,6 +417,15 @@ def _rank(number: int, f: _File, left: dict[tuple[str, int], tuple[int, int]]) -
     return out
 
 
+def _signal_to(launcher: _File) -> str | None:
+    """Torchrun raises an exception where a signal reaches it."""
+    name, text = launcher.facts.get("exception"), launcher.facts.get("exception_text", "")
+    if name == "KeyboardInterrupt":
+        return "SIGINT"
+    number = re.search(r"got signal: (\d+)", text) if name == "SignalException" else None
+    return signal_name(int(number[1])) if number is not None else None
+
+
 def _lost_workers(main: _File, children: list[_File], rank: RankEvidence) -> list[LostWorker]:
     """By what the kernel told the rank of its children; otherwise by traces that break off before its end.
 
@@ -408,21 +436,21 @@ def _lost_workers(main: _File, children: list[_File], rank: RankEvidence) -> lis
     out = []
     for pid, (status, at) in main.left.items():
         name = signal_name(status & 0x7F) if status & 0x7F else None
-        if name is not None and name != "SIGTERM" and at <= rank.gone_us + _AT_ONCE_US:
-            out.append(LostWorker(pid, name))
+        if status and name != "SIGTERM" and at <= rank.gone_us + _AT_ONCE_US:
+            out.append(LostWorker(pid, name, None if name else status >> 8))
     for f in children:
         ended = f.alive or f.exit_code is not None or (f.end_us is not None and not f.recovered)
         if f.host == main.host and f.pid not in main.left and not ended and f.last_us <= rank.gone_us:
-            out.append(LostWorker(f.pid, None))
-    return sorted(out, key=lambda w: (w.signal is None, w.pid))
+            out.append(LostWorker(f.pid))
+    return sorted(out, key=lambda w: (w.signal is None, w.exit_code is None, w.pid))
+
+
+def _moved_on(rank: RankEvidence, hang: dict[str, Any]) -> bool:
+    went_on = hang.get("went_on_after_s") is not None
+    return went_on or (hang["moved_us"] or 0) + 1_000_000 < min(rank.moved_us, hang["written_us"] or 0)
 
 
 def _take_hang(rank: RankEvidence, hang: dict[str, Any]) -> None:
-    if rank.pid not in (hang["pid"], -1):
-        return
-    went_on = hang.get("went_on_after_s") is not None
-    if went_on or (hang["moved_us"] or 0) + 1_000_000 < min(rank.moved_us, hang["written_us"] or 0):
-        return
     rank.hang = hang
     if not rank.alive:
         rank.gone_us = max(rank.gone_us or 0, hang["written_us"] or 0) or None
@@ -440,6 +468,10 @@ def _take_hang(rank: RankEvidence, hang: dict[str, Any]) -> None:
         rank.where = hang.get("where") or rank.where
     rank.process = seen_process(hang)
     rank.workers = [seen_process(w) for w in hang["workers"]]
+    meets_in = rank.process.meets_in
+    if rank.collective is None and rank.step is not None and meets_in not in (None, "init_process_group"):
+        # What is sent from one rank to another has no number.
+        rank.collective = {"group": None, "seq": None, "op": meets_in, "bytes": None}
 
 
 def _look_now(rank: RankEvidence) -> None:

@@ -29,6 +29,7 @@ _OPERATIONS = (
     ),
 )
 _C10D = "torch/distributed/distributed_c10d.py"
+_BACKWARD = "_engine_run_backward"
 
 
 def is_the_users(file: str) -> bool:
@@ -99,16 +100,19 @@ class Process:
         return None
 
     @property
+    def meets_in(self) -> str | None:
+        """The function of torch.distributed that its main thread is in."""
+        frames = self.main.frames if self.main is not None else ()
+        return next((f for file, _, f in frames if file.endswith(_C10D) and f in _OPERATIONS), None)
+
+    @property
     def operation(self) -> str | None:
         """The collective that its main thread is in, by its stack."""
         main = self.main
-        for file, _, function in main.frames if main is not None else ():
-            if file.endswith(_C10D) and function in _OPERATIONS:
-                return function
-            # DDP's reducer waits for its all-reduce inside of backward, where nothing else sleeps.
-            if function == "_engine_run_backward" and main is not None and main.call == "futex":
-                return "all_reduce"
-        return None
+        # DDP's reducer waits for its all-reduce inside of backward, where nothing else sleeps.
+        if main is not None and main.call == "futex" and any(f == _BACKWARD for *_, f in main.frames):
+            return self.meets_in or "all_reduce"
+        return self.meets_in
 
 
 def place_of(frame: tuple[str, int, str]) -> str:

@@ -18,7 +18,7 @@ _MOVING_S = 30.0  # without a hang file: so long a rank may be silent before it 
 _AFTERWARDS = ("SIGTERM", "SIGINT", "SIGHUP")  # what a launcher or a person sends to the others
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
 _MEMORY = re.compile(r"MemoryError|OutOfMemory|out of memory|allocate memory|bad_alloc", re.IGNORECASE)
-_WORKER = re.compile(r"DataLoader worker|worker \(pid")
+_WORKER = re.compile(r"worker \(pid")  # it died; what one raises is passed on with another text
 # What a rank says when another one has gone.
 _PEER = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Connection refused|remote (?:rank|process) |ncclRemoteError|"
@@ -200,6 +200,9 @@ def _is_hang(evidence: Evidence) -> bool:
             continue
         ended = r.exit_code is not None or r.signal or r.exception
         noticed = max(x.hang["written_us"] or 0 for x in hung if x.hang is not None)
+        # It had failed, and takes its time to leave.
+        if r.exception_us is not None and not _is_consequence(r) and r.exception_us <= noticed:
+            return False
         # It went before the others noticed: they wait for a rank that is no more.
         if r.hang is None and ended and not _is_consequence(r) and r.gone_us <= noticed:
             return False
@@ -270,16 +273,23 @@ def _severity(r: RankEvidence) -> int:
 
 
 def _kind_elsewhere(r: RankEvidence) -> str:
-    if r.hang is not None and r.hang.get("lock_held_by") is not None:
-        return "gil"
     main = r.process.main if r.process is not None else None
+    if _keeps_lock(r) and not (main is not None and r.open_file == main.path):  # the file is the reason
+        return "gil"
     if _stuck_worker(r) is not None:
         return "worker"
+    if main is not None and main.call == "lock":  # of a file
+        return "lock"
     if r.open_file is not None or main is None:
         return "missing_rank"
     if main.call == "futex" and main.state != "R" and r.stage not in ("checkpoint", "backward", "forward"):
         return "lock"
     return "missing_rank"
+
+
+def _keeps_lock(r: RankEvidence) -> bool:
+    """One call of one of its threads keeps the interpreter lock."""
+    return r.hang is not None and r.hang.get("lock_held_by") is not None
 
 
 def _stuck_worker(r: RankEvidence) -> Process | None:
@@ -319,12 +329,19 @@ def _elsewhere(evidence: Evidence, who: RankEvidence, waiting: list[RankEvidence
     elif kind == "lock":
         leaving = who.process is not None and who.process.leaving
         what = (
-            "is leaving and waits for one of its threads" if leaving else "waits for a lock or another thread"
+            "is leaving and waits for one of its threads"
+            if leaving
+            else f"waits for the lock of `{who.open_file}`"
+            if who.open_file
+            else "waits for a lock or another thread"
         )
         text = f"{name} {what}{_at(who)}{since}{_step(who)}"
     else:
         text = f"{name} is{_stage(who)}{_place(who)}{_file(who)}{since}{_step(who)}"
+        text += "; it keeps the interpreter lock meanwhile" if _keeps_lock(who) else ""
     sentence = f"{came} {text}." if came else f"{text}."
+    if who.hang is not None and who.hang["handling"]:
+        sentence += f" It is cleaning up after {who.hang['handling'].rstrip('.')}."
     also = [
         r for r in evidence.ranks if r.collective is None and r is not who and (r.alive or r.hang is not None)
     ]
@@ -437,6 +454,8 @@ def _left(evidence: Evidence) -> Verdict | None:
     gone = [r for r in evidence.ranks if not r.alive and r.pid > 0]
     bad = [r for r in gone if not _ended_well(r)]
     early = _early_exit(evidence, gone, bad)
+    if evidence.ended_by and bad and all(r.signal in _AFTERWARDS or _is_consequence(r) for r in bad):
+        return _ended_from_outside(evidence, bad)
     causes = [r for r in bad if r is not early and not _is_consequence(r)] or ([] if early else bad)
     if not causes and early is None:
         return None
@@ -446,6 +465,15 @@ def _left(evidence: Evidence) -> Verdict | None:
     assert first is not None
     kind = "early_exit" if first is early else _kind_left(first, evidence)
     return Verdict(kind, first.rank, _left_sentence(first, kind, evidence), evidence)
+
+
+def _ended_from_outside(evidence: Evidence, ranks: list[RankEvidence]) -> Verdict:
+    """Somebody, or a scheduler, has ended the launcher, and it the ranks: none of them is to blame."""
+    first = min(ranks, key=lambda r: (r.gone_us or r.last_us or 0, r.rank))
+    text = f"The job was ended from outside at {_clock(first.gone_us)}{_step(first)}: its launcher got "
+    return Verdict(
+        "killed", None, f"{text}{evidence.ended_by}.{_what_the_others_did(evidence.ranks)}", evidence
+    )
 
 
 def _crashed_leaving(r: RankEvidence) -> bool:
@@ -497,6 +525,8 @@ def _left_sentence(r: RankEvidence, kind: str, evidence: Evidence) -> str:
         worker = _lost_worker(r) if kind == "worker" else None
         if worker is not None:
             how = f"was killed ({worker.signal})" if worker.signal else "ended without a word, as if killed"
+            if worker.exit_code is not None:
+                how = f"left with exit code {worker.exit_code}"
             text = f"{text.rstrip('.')}. Its loader worker (pid {worker.pid}) {how} before"
     elif kind == "early_exit" and r.signal is not None:
         text = f"{name} came to its end{_step(r)} while the others were still at work, and crashed"

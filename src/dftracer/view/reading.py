@@ -12,11 +12,11 @@ import numpy.typing as npt
 from dftracer.analyze.device.profiler_rows import HOST, KERNEL, LAUNCH, MEMCPY, MEMSET, MODULE, TorchProcess
 from dftracer.analyze.intervals import Intervals, difference, union
 from dftracer.analyze.machine import CounterRow, join_counters, read_counters
-from dftracer.analyze.map.digest import IO_NOT, Pairs, by_process, bytes_moved
+from dftracer.analyze.map.digest import Pairs, by_process
 from dftracer.analyze.map.threads import AWAITED, MADE, Lane, overlay, read_lineage
 from dftracer.analyze.stages import CLASSES, NONE, RULES, STAGE_INDEX, STAGES, class_of
 from dftracer.format.records import COUNTER
-from dftracer.load._scan import Scanner, timeline
+from dftracer.load._scan import Scanner, bytes_of_calls, timeline
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, scan_file
@@ -181,12 +181,9 @@ def _profiler_facts(chunk: Chunk, rows: Ints, at: Ints, types: Ints, correlation
 
 
 def _moved(chunk: Chunk, rows: Ints, local: Codes, pairs: Pairs) -> Ints:
-    moved = np.zeros(rows.size, np.int64)
-    kind = pairs.io_kinds[local]
-    at = np.flatnonzero(kind != IO_NOT)
-    if at.size:
-        moved[at] = bytes_moved(chunk, rows, at, kind[at], pairs.returns_items[local[at]])
-    return moved
+    columns = (chunk.raw(name) for name in ("ret", "size", "count"))
+    known = pairs.io_kinds, pairs.returns_items
+    return int64s(bytes_of_calls(np.ascontiguousarray(local), *known, rows, chunk.rows, *columns))
 
 
 def read_files(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -364,6 +364,10 @@ def find_bound(v: View | None) -> Bound | None:
         if p is not startup
     ):
         first = startup  # most of what the others take, it takes inside them
+    if first is startup:  # what did not count in the choice is a part of it all the same
+        phases = v.rank.main.phases
+        seconds = (phases.startup_us + phases.restarts_us) / 1e6
+        first = replace(startup, seconds=seconds, share=v.of_run(seconds))
     if first.id == "device" and _mostly_dependency(v.account_rank):
         first = Part("dependency", None, first.seconds, first.share)
     beside = tuple(p for p in parts if p.id not in {first.id, "device"} and p.share >= MENTION_SHARE)

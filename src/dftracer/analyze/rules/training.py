@@ -24,7 +24,7 @@ from dftracer.analyze.rules.bound import (
     user_event,
     user_words,
 )
-from dftracer.analyze.rules.finding import Context, Finding, confidence
+from dftracer.analyze.rules.finding import Context, Finding, confidence, only_it
 from dftracer.analyze.say.catalog import advise, case_of, input_kind, straggler_kind
 from dftracer.analyze.say.wording import ordinal, short, stage_words
 from dftracer.analyze.stages import INPUT_STAGES, NONE, STAGE_INDEX, STAGES
@@ -94,9 +94,11 @@ def before_first_step(c: Context) -> Iterator[Finding]:
     most = int(np.argmax(main.before[:NONE]))
     stage = STAGES[most] if main.before[most] > MAJORITY * main.phases.before_us else None
     where = f" (mostly {stage_words(stage)})" if stage else ""
+    after = "After imports, " if main.phases.imports_us else ""
     yield c.finding(
         "before_first_step",
-        f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) pass before the first step{where}.",
+        f"{after}{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) pass before the first"
+        f" step{where}.",
         seconds,
         0.9,
         severity=None if c.is_bound("startup") else "info",
@@ -504,8 +506,8 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
         f" {short(late.median_s)}, {how} (in {100 * share:.0f} % of the steps); the others lose"
         f" {lost} waiting for it."
     )
-    alone = late.stage == "checkpoint" and late.median_s < late.own_s / 10
-    if alone:
+    alone = only_it(late.stage, late.own_s, late.median_s)
+    if alone and late.stage == "checkpoint":
         title = (
             f"Rank {late.rank.number} is checkpointing while the others wait: {short(late.own_s)} at a time,"
             f" in {100 * share:.0f} % of the steps; the others lose {lost} waiting for it."
@@ -529,8 +531,8 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
         },
         advice=advise(straggler_kind(late.stage), case_of(c.job, late.rank)),
     )
-    if alone:  # the time of its checkpoints and the waiting for them are one thing
-        found.line = "checkpoint"
+    if alone:  # what it does and the waiting for it are one thing
+        found.line = late.stage
     yield found
 
 
@@ -597,20 +599,33 @@ def device_idle(c: Context) -> Iterator[Finding]:
 
 
 def recompiles(c: Context) -> Iterator[Finding]:
-    low = pl.col("name").str.to_lowercase()
-    hits = c.names.filter(
-        low.str.contains("recompil") | ((pl.col("cat") == "dynamo") & low.str.contains("compile"))
-    )
+    hits = c.names.filter(pl.col("name").str.to_lowercase().str.contains("recompil"))
     n = int(hits["count"].sum()) if hits.height else 0
-    if n < 2:
+    if not n:
         return
     seconds = float(hits["total_s"].sum())
     yield c.finding(
         "recompiles",
-        f"The model was compiled {n} times.",
+        f"Parts of the model were compiled again, {plural(n, 'time')}: {short(seconds)}.",
         seconds,
         0.7,
-        evidence={"compilations": n, "seconds": round(seconds, 6), "names": hits["name"].to_list()[:10]},
+        evidence={"recompilations": n, "seconds": round(seconds, 6)},
+    )
+
+
+def compilation_time(c: Context) -> Iterator[Finding]:
+    v = c.view
+    seconds = 0.0 if v is None else v.rank.main.phases.compilation_us / 1e6
+    if v is None or v.of_run(seconds) < MENTION_SHARE:
+        return
+    yield c.finding(
+        "compilation_time",
+        f"Compilation takes {short(seconds)}, {100 * v.of_run(seconds):.0f} % of the run.",
+        seconds,
+        0.9,
+        severity=None if c.is_bound("compilation") else "info",
+        evidence={"rank": v.rank.number, "seconds": round(seconds, 6)},
+        advice=advise("compilation", case_of(c.job, v.rank)),
     )
 
 
@@ -651,5 +666,6 @@ RULES = (
     ranks_in_turn,
     device_idle,
     recompiles,
+    compilation_time,
     unexplained_time,
 )
