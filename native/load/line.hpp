@@ -38,6 +38,7 @@ struct Filter {
   std::unordered_set<int64_t> pids;
   bool any = false;
   int64_t time_limit = kTimeLimit;
+  uint32_t left_out = 0;  // columns that are not wanted, a bit each
 };
 
 struct LineCounts {

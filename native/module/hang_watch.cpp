@@ -41,7 +41,7 @@ constexpr size_t kPauses = 32, kFewPauses = 5;
 constexpr int64_t kIdleShare = 50;  // blocked: it has used less than this part of the time
 
 std::atomic<int64_t> g_patience{0};  // ns; 0: nothing is watched
-std::atomic<pid_t> g_watch_of{0};    // the process that has a watch
+RestingThread g_watch;
 std::atomic<int64_t> g_rank{-1};
 std::atomic<bool> g_in_group{false};      // it has taken part in a process group
 std::atomic<bool> g_leaving{false};       // the interpreter is about to end
@@ -556,14 +556,22 @@ bool Watch::save() {
   return whole;
 }
 
+// What it knows is kept while it leaves; a child begins anew.
+Watch& watch_of_this_process() {
+  static Watch* known = nullptr;
+  static pid_t of = 0;
+  if (of != getpid()) known = new Watch;  // the parent's may be in the middle of anything
+  of = getpid();
+  return *known;
+}
+
 void* watch(void*) {
   pthread_setname_np(pthread_self(), "dftracer-watch");
   hide_io(true);
-  auto watching = std::make_unique<Watch>();
+  Watch* watching = &watch_of_this_process();
   for (;;) {
     int64_t nap = watching->nap(), before = clock_now();
-    timespec pause{nap / kSecond, nap % kSecond};
-    nanosleep(&pause, nullptr);
+    if (!g_watch.sleep(nap)) return nullptr;
     watching->slept(nap, clock_now() - before);
     if (!g_patience.load() || !session_armed()) continue;
     try {
@@ -572,7 +580,6 @@ void* watch(void*) {
       // The next round tries again.
     }
   }
-  return nullptr;
 }
 
 // Python --------------------------------------------------------------------------------------------------------------
@@ -631,11 +638,12 @@ PyMethodDef g_watch_functions[] = {
 
 void watch_this_process() {
   constexpr size_t kStack = 512 << 10;
-  if (!g_patience.load(std::memory_order_relaxed)) return;
-  pid_t me = getpid();
-  if (g_watch_of.exchange(me) == me) return;
-  if (!start_thread(watch, nullptr, kStack)) g_watch_of = 0;
+  if (g_patience.load(std::memory_order_relaxed)) g_watch.start(watch, kStack);
 }
+
+void hang_watch_leaves() { g_watch.leave(); }
+
+void hang_watch_returns() { g_watch.come_back(); }
 
 bool init_hang_watch(PyObject* module) { return PyModule_AddFunctions(module, g_watch_functions) == 0; }
 

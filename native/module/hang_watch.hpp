@@ -17,6 +17,10 @@ namespace dft::py {
 // A thread trains: watch from now on, if that is wanted.
 void watch_this_process();
 
+// Around a fork: it is not there, and comes back.
+void hang_watch_leaves();
+void hang_watch_returns();
+
 bool init_hang_watch(PyObject* module);
 
 }  // namespace dft::py

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "format/json.hpp"
+#include "module/hang_watch.hpp"
 #include "module/stack_reader.hpp"
 #include "record/engine.hpp"
 #include "session/quiet_thread.hpp"
@@ -22,7 +23,7 @@ constexpr size_t kDeepest = 64;
 constexpr int64_t kPause = 10'000'000, kJitter = 4'000'000, kLongestPause = 500'000'000;
 constexpr int64_t kShare = 1000;
 
-std::atomic<pid_t> g_sampler_of{0};  // the process that has a sampler
+RestingThread g_sampler;
 std::atomic<const std::vector<std::string>*> g_prefixes{nullptr};
 std::atomic<uint64_t> g_samples{0};
 
@@ -78,8 +79,7 @@ void* sample(void*) {
   for (;;) {
     seed = seed * 1664525 + 1013904223;
     int64_t spare = std::min(std::max(kPause, cost * kShare), kLongestPause);
-    timespec pause{0, spare + int64_t(seed >> 8) % kJitter};
-    nanosleep(&pause, nullptr);
+    if (!g_sampler.sleep(spare + int64_t(seed >> 8) % kJitter)) return nullptr;
     int64_t now = int64_t(now_epoch_ns());
     int64_t stretch = std::min(now - before, 2 * kLongestPause);
     before = now;
@@ -101,14 +101,9 @@ void* sample(void*) {
       }
     }
   }
-  return nullptr;
 }
 
-void begin_sampling() {
-  pid_t me = getpid();
-  if (g_sampler_of.exchange(me) == me) return;
-  if (start_quiet_thread(sample, nullptr, Joined::kNever) != 0) g_sampler_of = 0;
-}
+void begin_sampling() { g_sampler.start(sample); }
 
 // sample_own_code(prefixes): files below these are not the program's own.
 PyObject* sample_own_code(PyObject*, PyObject* prefixes) {
@@ -131,7 +126,31 @@ PyObject* sample_own_code(PyObject*, PyObject* prefixes) {
 
 PyObject* own_code_samples(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(g_samples.load()); }
 
+// threads_leave(), threads_return(): Python warns of a fork in a process with threads since 3.12. Ours are none of the
+// program's.
+PyObject* threads_leave(PyObject*, PyObject*) {
+  g_sampler.leave();
+  hang_watch_leaves();
+  Py_RETURN_NONE;
+}
+
+int return_now(void*) {
+  g_sampler.come_back();
+  hang_watch_returns();
+  return 0;
+}
+
+// Python 3.13 counts after it has called this: they return between this and the next operation of the program. A
+// program that forks in another thread has threads.
+PyObject* threads_return(PyObject*, PyObject*) {
+  bool main = syscall(SYS_gettid) == getpid();
+  if (!main || Py_AddPendingCall(return_now, nullptr) != 0) return_now(nullptr);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef g_own_code_functions[] = {
+    {"threads_leave", threads_leave, METH_NOARGS, nullptr},
+    {"threads_return", threads_return, METH_NOARGS, nullptr},
     {"sample_own_code", sample_own_code, METH_O, nullptr},
     {"own_code_samples", own_code_samples, METH_NOARGS, nullptr},
     {},

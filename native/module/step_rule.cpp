@@ -258,7 +258,12 @@ bool StepRule::model_begins(int64_t t, bool gradients, uintptr_t model, bool eva
     called_without_gradients(t, model, evaluating);
   } else {
     know(model);
-    if (synthetic_evaluation()) end_evaluation(t);  // training goes on
+    // Training goes on. A loader that has ended may have left its last batch to an evaluation with gradients on.
+    if (synthetic_evaluation()) {
+      end_evaluation(t);
+    } else if (evaluation_.on && evaluation_.over() && !evaluating) {
+      end_evaluation(evaluation_.over());
+    }
     settle_calls(t, true);
     if (ends_with_backward()) {
       int64_t begins = teacher_ ? teacher_ : t;

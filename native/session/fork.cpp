@@ -26,6 +26,8 @@ namespace {
 const bool g_careful = any_sanitizer();
 bool g_writer_rests = false;
 bool g_child_records = true;
+bool g_not_counted = false;                     // our thread has left, so that nobody counts it
+constexpr uint64_t kUntilCounted = 20'000'000;  // ns, on a busy machine
 
 bool other_threads() {
   int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
@@ -77,10 +79,9 @@ bool python_counts_threads() {
 }
 
 void before_fork() {
-  constexpr uint64_t kUntilCounted = 2'000'000;
   Session* s = state().session;
-  if (s && s->pid == getpid() && s->thread_running.load() && python_counts_threads() && !other_threads())
-    pause_writer(s, kUntilCounted);
+  g_not_counted = s && s->pid == getpid() && s->thread_running.load() && python_counts_threads() && !other_threads();
+  if (g_not_counted) pause_writer(s, kUntilCounted);
   bool hopeless = g_careful && other_threads();
   lock_state(g_careful && !hopeless);
   if (g_careful) {
@@ -95,6 +96,8 @@ void before_fork() {
 }
 
 void in_parent() {
+  // A large process takes its time to fork, and only then Python counts.
+  if (g_not_counted && state().session) delay_writer(state().session, kUntilCounted);
   unlock_patcher();
   warnings_mutex().unlock();
   names_mutex().unlock();

@@ -15,6 +15,7 @@
 #include <ctime>
 
 #include "format/json.hpp"
+#include "session/futex.hpp"
 
 namespace dft {
 
@@ -60,5 +61,60 @@ inline bool join_within(pthread_t thread, uint64_t ms, const std::atomic<pid_t>*
   if (tid) wait_until_gone(tid->load());
   return true;
 }
+
+// A thread that leaves when asked to, and comes back: whoever counts threads does not count it meanwhile.
+class RestingThread {
+ public:
+  // Once in each process.
+  void start(void* (*run)(void*), size_t stack = 0) {
+    pid_t me = getpid();
+    if (of_.exchange(me) == me) return;
+    run_ = run;
+    stack_ = stack;
+    begin();
+  }
+
+  // Of the thread itself. False: it is to return at once.
+  bool sleep(int64_t ns) {
+    tid_.store(int(syscall(SYS_gettid)), std::memory_order_relaxed);
+    timespec pause{time_t(ns / 1'000'000'000), long(ns % 1'000'000'000)};
+    futex(&leaves_, FUTEX_WAIT, 0, &pause);
+    if (!leaves_.load(std::memory_order_acquire)) return true;
+    runs_.store(false, std::memory_order_release);
+    return false;
+  }
+
+  // If it is in the middle of something, it stays.
+  void leave() {
+    if (of_.load() != getpid() || !runs_.load()) return;
+    leaves_.store(1, std::memory_order_release);
+    futex_wake(&leaves_, 1);
+    constexpr int kTries = 1000;
+    timespec moment{0, 20'000};
+    for (int i = 0; i < kTries && runs_.load(std::memory_order_acquire); ++i) nanosleep(&moment, nullptr);
+    if (!runs_.load(std::memory_order_acquire)) wait_until_gone(tid_.load());
+  }
+
+  void come_back() {
+    if (of_.load() != getpid()) return;
+    leaves_.store(0, std::memory_order_release);
+    if (!runs_.load(std::memory_order_acquire)) begin();
+  }
+
+ private:
+  void begin() {
+    leaves_.store(0, std::memory_order_relaxed);
+    runs_.store(true, std::memory_order_release);
+    if (start_quiet_thread(run_, nullptr, Joined::kNever, nullptr, stack_) == 0) return;
+    runs_.store(false);
+    of_.store(0);
+  }
+
+  void* (*run_)(void*) = nullptr;
+  size_t stack_ = 0;
+  std::atomic<pid_t> of_{0}, tid_{0};  // the process that has it; its number in the kernel
+  std::atomic<uint32_t> leaves_{0};
+  std::atomic<bool> runs_{false};
+};
 
 }  // namespace dft

@@ -86,6 +86,7 @@ struct Session {
   bool had_thread = false;
   bool begun_for_io = false;
   std::atomic<uint64_t> thread_due_ns{0};
+  std::atomic<uint64_t> written_at_pause{0};  // by the thread that made the writer pause
   std::atomic<bool> writer_begun{false};
   bool woken_early = false;
   std::atomic<uint32_t> wake{0}, sleeping{0}, stop{0}, flush_wanted{0}, flush_done{0};

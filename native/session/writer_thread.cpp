@@ -234,7 +234,7 @@ bool join_writer(Session* s, uint64_t ms) { return join_within(s->thread, ms); }
 void start_if_due(Session* s) {
   constexpr uint64_t kAloneBytes = 32 << 10;
   ThreadState* t = tls_thread;
-  bool filling = t && t->generation == g_generation.load() && t->head >= kAloneBytes;
+  bool filling = t && t->generation == g_generation.load() && t->head - s->written_at_pause.load() >= kAloneBytes;
   if (!filling && monotonic_ns() < s->thread_due_ns.load(std::memory_order_relaxed)) return;
   if (in_a_handler()) return;
   // Not waited for: finish_session() holds it while it waits for this thread.
@@ -329,6 +329,8 @@ bool start_writer_thread(Session* s) {
   return true;
 }
 
+void delay_writer(Session* s, uint64_t for_ns) { s->thread_due_ns.store(monotonic_ns() + for_ns); }
+
 void pause_writer(Session* s, uint64_t for_ns) {
   constexpr uint64_t kPatienceMs = 200;  // for a disk that hangs
   if (!s->thread_running.load()) return;
@@ -337,7 +339,9 @@ void pause_writer(Session* s, uint64_t for_ns) {
   futex_wake(&s->wake, 1);
   s->thread_leaving = !join_within(s->thread, kPatienceMs, &s->thread_id);
   if (!s->thread_leaving) s->gpus.stop();
-  s->thread_due_ns.store(monotonic_ns() + for_ns);
+  ThreadState* t = tls_thread;
+  s->written_at_pause.store(t && t->generation == g_generation.load() ? t->head : 0);
+  delay_writer(s, for_ns);
   g_doze.store(1);
   s->thread_running.store(false);
 }

@@ -16,6 +16,7 @@ bool start_writer_thread(Session* s);
 bool is_worth_a_trace(Session* s, const std::vector<RingSlot*>& slots);
 // Ends the thread; the next record after `for_ns` starts another. Not with the state's mutex held.
 void pause_writer(Session* s, uint64_t for_ns);
+void delay_writer(Session* s, uint64_t for_ns);  // one that is paused, from now on
 // For a call that fails in a process with threads: the thread ends, and comes back with a later record.
 void rest_writer();
 // Waits for it, for a bounded time; `abandoned` says that it did not finish.

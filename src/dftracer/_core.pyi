@@ -303,6 +303,12 @@ def mute_models(on: bool, /) -> None:
 def watch_compiled(set_eval_frame: Callable[[Any], Any], /) -> Callable[[Any], Any]:
     """What to put in its place, to see calls of compiled functions."""
 
+def threads_leave() -> None:
+    """Take this module's threads out of the process, around a fork; see `threads_return`."""
+
+def threads_return() -> None:
+    """Start them again."""
+
 def sample_own_code(prefixes: tuple[str, ...], /) -> None:
     """Sample what training threads do in their own code; files below the prefixes are not the program's."""
 

@@ -93,6 +93,35 @@ def test_writing_and_waiting_for_processes_is_own_code_that_has_a_place(tmp_path
     assert "user_stage" not in {f["id"] for f in told["findings"]}
 
 
+@pytest.mark.parametrize("unseen", [False, True])
+def test_waits_of_an_evaluation_belong_to_no_step(tmp_path: Path, unseen: bool) -> None:
+    """Batches of the training are in a list, those of the evaluation come from a loader."""
+    loop = Loop(Process(10, rank=0))
+    flags = {"forward_unseen": 1} if unseen else {}
+    for _ in range(4):
+        first = loop.t
+        for _ in range(6):
+            loop.stage("dataloader", "fetch.iter", 30 * MS)
+            loop.pause(20 * MS)
+        loop.process.span("pipeline", "evaluate", first, loop.t - first, auto=1)
+        # The step begins where the one before ended, and has the evaluation in it.
+        parts = PLAIN[1:] if unseen else PLAIN
+        for name, dur in parts:
+            loop.stage(*_EVENTS[name], dur)
+        loop.process.span("dataloader", "fetch.block", first, loop.t - first, auto=1, **flags)
+        for _ in range(9):
+            loop.step(0, *PLAIN)
+    loop.process.write(tmp_path)
+    told = document(analyze(tmp_path))
+    assert len(told["ledger"]["steps"]) == 40
+    assert told["evaluation"]["seconds"] == pytest.approx(1.2)
+    assert all((s or 0) >= 0 for step in told["ledger"]["steps"] for s in step["stages"].values())
+    lines = {line: each["seconds"] for line, each in told["account"].items()}
+    assert lines["evaluation"] == pytest.approx(0.9)
+    assert sum(lines.values()) == pytest.approx(told["account_s"])
+    assert lines["own_code"] + lines["unexplained"] + lines["peers"] + lines["input"] == 0
+
+
 def test_inference_before_training_is_evaluation_and_no_step(tmp_path: Path) -> None:
     loop = Loop(Process(10, rank=0))
     for _ in range(5):

@@ -45,6 +45,7 @@ def _json(result: subprocess.CompletedProcess[str]) -> Any:
 
 def test_every_verb_has_help_with_an_example_and_the_common_options() -> None:
     text = build_parser().format_help()
+    assert build_parser(names_only=True).format_help() == text
     for verb in verb_names():
         assert verb in text
         told = dftracer(verb, "--help").stdout

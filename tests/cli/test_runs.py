@@ -178,6 +178,18 @@ def test_the_last_attempt_says_how_a_run_ended(tmp_path: Path) -> None:
     assert (row.attempt, row.ended["exit_code"], row.ended["rank"], row.ended["step"]) == (1, 0, 0, 5)
 
 
+def test_the_rank_that_failed_first_is_named_before_any_step_too(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        record = {"value": "r", "start": EPOCH_US, "command": "train.py", "host": "node0"}
+        p = Process(10 + rank, start=rank * MS, run=record, rank=rank, world_size=2, end={"exit_code": 1})
+        p.span("app", "joins", (2 + rank) * MS, (40 - 20 * rank) * MS)
+        if rank == 1:  # the other one was ended because of it
+            p.metadata.append(("PR", "exception", "RuntimeError"))
+        p.write(tmp_path, f"trace-{rank}")
+    (row,) = list_runs([tmp_path])
+    assert (row.ended["rank"], row.ended["exception"]) == (1, "RuntimeError")
+
+
 def test_a_second_look_reads_only_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         _write_run(tmp_path, number)

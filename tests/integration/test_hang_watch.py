@@ -249,3 +249,36 @@ def test_fork_exec_and_exit_while_it_watches(start: Start) -> None:
     assert found["step"] == 30
     program.end()
     assert os.listdir(program.folder / "traces").count("hang_0.json") == 1
+
+
+def test_its_threads_are_not_there_around_a_fork_and_come_back(start: Start) -> None:
+    """Python 3.12 and later count the threads of a process that forks, and warn."""
+    program = start(
+        """
+        from dftracer import _core
+
+        def names():
+            return [open(f"/proc/self/task/{t}/comm").read().strip() for t in os.listdir("/proc/self/task")]
+
+        train(10)
+        while "dftracer-watch" not in names():
+            time.sleep(0.01)
+        before = names()
+        _core.threads_leave()
+        meanwhile = names()
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        _core.threads_return()
+        while sorted(names()) != sorted(before):
+            time.sleep(0.01)
+        print(len(before) - len(meanwhile), "dftracer-watch" in meanwhile)
+        train(30, lambda step: reported() if step == 20 else None)
+        reported(went_on=True)
+        """
+    )
+    assert program.hang(lambda f: f["went_on_after_s"] is not None)["step"] == 30
+    stdout, stderr = program.process.communicate(timeout=PATIENCE_S)
+    assert program.process.returncode == 0, stderr
+    assert stdout == "2 False\n"  # the watch, and who samples own code

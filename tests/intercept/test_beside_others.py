@@ -78,6 +78,9 @@ def test_no_warning_of_threads_that_the_program_does_not_have(python: Path, tmp_
     program.write_text(
         f"{LONG}\n"
         "import os\n"
+        "large = b'x' * (200 << 20)  # a fork takes longer than a moment\n"
+        "for i in range(2000):\n"
+        "    os.path.exists(sys.argv[1] + str(i))  # and there are many events\n"
         "for i in range(5):\n"
         "    if (pid := os.fork()) == 0:\n"
         "        open(sys.argv[1] + 'c', 'a').write('y'); os._exit(0)\n"

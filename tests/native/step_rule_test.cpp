@@ -169,6 +169,21 @@ TEST(calls_without_gradients_between_steps_are_evaluation_until_training_goes_on
   CHECK_EQ(p.events.of("forward"), "100-102; 200-202");
 }
 
+TEST(without_a_loader_training_goes_on_after_an_evaluation_that_has_one) {
+  Program p;
+  p.made(1);
+  p.train(10);
+  PassPtr of = loader(1);
+  p.fetch(of, 20, 21, false);
+  p.call(22, 23, false, p.model, true);
+  p.rule.loader_ended(of, 24, 25);
+  p.train(30);
+  p.rule.finish(40, "");
+  CHECK_EQ(p.events.of("evaluate"), "20-25");
+  CHECK_EQ(p.events.of("forward"), "10-12; 30-32");
+  CHECK_EQ(p.events.unseen, 0);
+}
+
 TEST(evaluation_while_a_batch_is_in_hand) {
   Program p;
   p.made(1);

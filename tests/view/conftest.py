@@ -56,7 +56,7 @@ class Server:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             runs = self.json("state")["runs"]
-            if all(r["ready"] and (r["steps"] or not steps) for r in runs):
+            if all(r["whole"] and (r["steps"] or not steps) for r in runs):
                 return self
             assert not any(r["error"] for r in runs), runs
             time.sleep(0.1)

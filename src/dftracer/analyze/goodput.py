@@ -336,7 +336,16 @@ def _started_again(later_run: Run, later: Analysis, run: Run, before: Analysis) 
     if not _failed(before):
         return False
     saved, loaded = _checkpoints(before, restored=False), _checkpoints(later, restored=True)
-    return same_command or any(_same_folder(s.path, r.path) for s in saved for r in loaded)
+    beside = any(_same_folder(s.path, r.path) for s in saved for r in loaded)
+    return same_command or beside or _counts_on(later, before)
+
+
+def _counts_on(later: Analysis, before: Analysis) -> bool:
+    """Whether the numbers of a run's steps go on where those of another were."""
+    labels = [max((p.steps.step for p in a.job.partials), key=len) for a in (later, before)]
+    if any(not each.size or (each == MISSING).any() for each in labels):
+        return False
+    return bool(labels[1][0] < labels[0][0] <= labels[1][-1] + 1)
 
 
 # Attempts and their steps ----------------------------------------------------------------------------------

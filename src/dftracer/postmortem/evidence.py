@@ -40,7 +40,8 @@ class LostWorker:
     """A child that did not end by itself."""
 
     pid: int
-    signal: str | None  # None: its trace breaks off, and nobody saw why
+    signal: str | None = None
+    exit_code: int | None = None  # neither: its trace breaks off, and nobody saw why
 
 
 @dataclass
@@ -435,13 +436,13 @@ def _lost_workers(main: _File, children: list[_File], rank: RankEvidence) -> lis
     out = []
     for pid, (status, at) in main.left.items():
         name = signal_name(status & 0x7F) if status & 0x7F else None
-        if name is not None and name != "SIGTERM" and at <= rank.gone_us + _AT_ONCE_US:
-            out.append(LostWorker(pid, name))
+        if status and name != "SIGTERM" and at <= rank.gone_us + _AT_ONCE_US:
+            out.append(LostWorker(pid, name, None if name else status >> 8))
     for f in children:
         ended = f.alive or f.exit_code is not None or (f.end_us is not None and not f.recovered)
         if f.host == main.host and f.pid not in main.left and not ended and f.last_us <= rank.gone_us:
-            out.append(LostWorker(f.pid, None))
-    return sorted(out, key=lambda w: (w.signal is None, w.pid))
+            out.append(LostWorker(f.pid))
+    return sorted(out, key=lambda w: (w.signal is None, w.exit_code is None, w.pid))
 
 
 def _moved_on(rank: RankEvidence, hang: dict[str, Any]) -> bool:

@@ -200,6 +200,9 @@ def _is_hang(evidence: Evidence) -> bool:
             continue
         ended = r.exit_code is not None or r.signal or r.exception
         noticed = max(x.hang["written_us"] or 0 for x in hung if x.hang is not None)
+        # It had failed, and takes its time to leave.
+        if r.exception_us is not None and not _is_consequence(r) and r.exception_us <= noticed:
+            return False
         # It went before the others noticed: they wait for a rank that is no more.
         if r.hang is None and ended and not _is_consequence(r) and r.gone_us <= noticed:
             return False
@@ -522,6 +525,8 @@ def _left_sentence(r: RankEvidence, kind: str, evidence: Evidence) -> str:
         worker = _lost_worker(r) if kind == "worker" else None
         if worker is not None:
             how = f"was killed ({worker.signal})" if worker.signal else "ended without a word, as if killed"
+            if worker.exit_code is not None:
+                how = f"left with exit code {worker.exit_code}"
             text = f"{text.rstrip('.')}. Its loader worker (pid {worker.pid}) {how} before"
     elif kind == "early_exit" and r.signal is not None:
         text = f"{name} came to its end{_step(r)} while the others were still at work, and crashed"

@@ -28,7 +28,7 @@ _SIZES = {
     **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-_registered = False
+_registered = _rests = False
 _by_hand: Patches | None = None
 
 
@@ -41,11 +41,20 @@ def install(torch: ModuleType, patches: Patches) -> None:
     if not _registered:
         _registered = True
         before_finalize(_core.leave_hangs)
+    rest_at_forks()
     _core.watch_hangs(seconds, describe, _is_a_rank())
     patches.later(lambda: _core.watch_hangs(0, describe, False))
     distributed: Any = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available():
         patches.around(distributed.distributed_c10d, "init_process_group", _joining)
+
+
+def rest_at_forks() -> None:
+    """Python 3.12 and later warn of a fork in a process with threads: ours are not there at that moment."""
+    global _rests  # noqa: PLW0603 - one per process
+    if not _rests and sys.version_info >= (3, 12):
+        _rests = True
+        os.register_at_fork(before=_core.threads_leave, after_in_parent=_core.threads_return)
 
 
 def install_by_hand(groups: ModuleType) -> None:
@@ -58,6 +67,7 @@ def install_by_hand(groups: ModuleType) -> None:
     if _by_hand is not None or _is_interactive():
         return
     _by_hand = Patches()
+    rest_at_forks()
     _core.watch_hangs(_session.SETTINGS.hang_s, describe, False, True)
     _by_hand.later(lambda: _core.watch_hangs(0, describe, False))
     _by_hand.around(groups, "init_process_group", _joining)
@@ -143,6 +153,7 @@ def _handled_exception() -> str | None:
     threading: Any = sys.modules.get("threading")
     found = sys._current_exceptions().get(threading.main_thread().ident) if threading is not None else None
     error = found[1] if isinstance(found, tuple) else found  # Python 3.11: as `sys.exc_info()`
+    error = error or getattr(sys, "last_value", None)  # it has been printed, and the program does not end
     if error is None or isinstance(error, StopIteration):  # loops end this way
         return None
     text, place = _session.told_by(error)

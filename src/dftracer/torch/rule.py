@@ -22,6 +22,7 @@ from typing import Any
 from dftracer import _core, metrics
 from dftracer._core import AutoEvent, Training, training
 from dftracer.python import ai
+from dftracer.torch.hang import rest_at_forks
 from dftracer.torch.patches import Patches, out_of_sight, safely
 
 ALL_INSIDE = -1  # `Training.scaling`, instead of one optimizer: all that step now are parts of one step
@@ -107,6 +108,7 @@ def install(torch: ModuleType, patches: Patches) -> None:
         EVALUATE,
     )
     _core.step_rule(events, torch.is_grad_enabled, _make, vars(torch.compiler))
+    rest_at_forks()
     _core.sample_own_code(_not_the_programs())
     safely(out_of_sight, _make)
     _core.mute_models(False)

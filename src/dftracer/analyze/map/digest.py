@@ -33,6 +33,7 @@ from dftracer.load.process import MetaRow, ProcessInfo
 from dftracer.load.rows import FORWARD_UNSEEN, INFERENCE
 from dftracer.load.trace import Filter, scan_file
 
+UNUSED = ("hhash", "level", "errno_")  # columns that no analysis needs
 BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
 
 _WAIT_CALLS = frozenset({"wait", "waitpid", "wait3", "wait4"})
@@ -140,7 +141,7 @@ def digest_span(
     digester = Digester()
     out = SpanDigest([], [], {})
     process = replace(process, others={}, paths={}, strings={})
-    for scanner, chunk in scan_file(process, where, 1, chunk_text, span):
+    for scanner, chunk in scan_file(process, where, 1, chunk_text, span, UNUSED):
         out.meta += chunk.meta
         for pid, rows in by_process(chunk):
             out.digests.append((pid, digester.digest(scanner, rows).own()))

@@ -31,6 +31,7 @@ from dftracer.analyze.machine import CounterRow, Counters, join_counters
 from dftracer.analyze.map.account import Backlog, Spent, backlog_of_calls, spent
 from dftracer.analyze.map.digest import (
     IO_READ,
+    UNUSED,
     Digest,
     Digester,
     Source,
@@ -149,7 +150,7 @@ def analyze_files(
     before = 0
     for part in parts:
         digester = Digester()
-        for scanner, chunk in scan_file(part, where, threads, chunk_text):
+        for scanner, chunk in scan_file(part, where, threads, chunk_text, without=UNUSED):
             if part is not whole:
                 whole.take(chunk.meta)
             for pid, rows in by_process(chunk):
@@ -328,7 +329,7 @@ class _Analyzer:
     def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
         if self.first is None and self.summed_span is not None:
             self.first, self.last = self.summed_span
-        steps, loops = find_steps(self.marks)
+        steps, loops = find_steps(self.marks, self.auto)
         (tid, ts, dur, code), counts = self.kept.take()
         if self.auto and self.has_ids:
             self._name_by_time(tid, ts, dur, code, counts)
@@ -439,7 +440,7 @@ class _Analyzer:
         rest = NONE
         if (self.auto and steps.source in {"fetch", "block"}) or steps.source == "graph":
             rest = _OWN_CODE
-            unseen = self._forward_unseen(steps, (start, end), stage)
+            unseen = self._forward_unseen(steps, (start, end), stage, aside)
             out.account[:, _OWN_CODE] += out.account[:, NONE] - unseen
             out.account[:, NONE] = unseen
         loading = np.isin(stage, _INPUT)
@@ -486,7 +487,7 @@ class _Analyzer:
         copies, launches = (self.marks.of(kind, out.steps.tid) for kind in ("copied", "graph"))
         return backlog_of_calls(copies, launches, out.steps)
 
-    def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints) -> Ints:
+    def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints, aside: Intervals) -> Ints:
         """Per step, time before the backward pass in which nobody saw where the forward pass began.
 
         What else is in no stage of an automatic step is the program's own code.
@@ -500,7 +501,7 @@ class _Analyzer:
         until = np.append(backward, np.iinfo(np.int64).max)[at]
         first, last = steps.body[blind], np.minimum(until, steps.end[blind])
         known = stage != NONE
-        seen = measure((covered[0][known], covered[1][known]), first, last)
+        seen = measure(union_of(aside, (covered[0][known], covered[1][known])), first, last)
         out[blind] = last - first - seen
         return out
 

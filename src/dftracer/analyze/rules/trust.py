@@ -300,16 +300,17 @@ def _end_of(p: Partial, children: dict[int, int]) -> tuple[int | None, str | Non
 def _matters(p: Partial, failed: list[Any], main_ranks: dict[int, Rank]) -> bool:
     """Workers are killed when their loader goes, and tools are run to see whether they fail.
 
-    So if a process that trains has failed, that is it; otherwise it is the first process of the run.
+    So if a process that trains has failed, that is it; otherwise it is the first process of each rank, or of
+    the run.
     """
     if any(id(e[0]) in main_ranks for e in failed):
         return id(p) in main_ranks
     if main_ranks:
         return False
-    numbered = [e[0] for e in failed if "rank" in e[0].process.facts]
-    return p is min(
-        numbered or [e[0] for e in failed], key=lambda q: (q.process.start_us or 0, q.process.pid)
-    )
+    everyone = [e[0] for e in failed]
+    numbered = [q for q in everyone if "rank" in q.process.facts]
+    alike = [q for q in numbered if q.process.rank == p.process.rank] if numbered else everyone
+    return p is min(alike, key=lambda q: (q.process.start_us or 0, q.process.pid), default=None)
 
 
 def _when(p: Partial) -> int:
