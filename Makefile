@@ -61,16 +61,15 @@ $(VENV)/.packages: pyproject.toml | $(VENV)/.torch
 test python-test lint: WERROR = ON
 test: $(VENV)/.cmake
 	@$(MAKE) --no-print-directory -j3 python-test native-test lint
-	$(BIN)/python tests/twice.py -m "alone and not thorough"
 
 # And what takes too long for every change: all of clang-tidy, the site, damaged input and I/O for minutes on end.
 test-all: test $(VENV)/.system-all build/native/.tested tidy docs fuzz
 	$(BIN)/python -m pytest -m "mirror or thorough"
 	$(BIN)/python -m bench.io.soak --minutes $(MINUTES)
 
-# All but the tests that measure times: they stand the native tests beside them.
+# None of these tests measures times: they stand each other and the native tests beside them.
 python-test: $(VENV)/.installed $(VENV)/.system
-	$(BIN)/python tests/twice.py -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder -m "not alone and not mirror and not thorough"
+	$(BIN)/python tests/twice.py -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder -m "not mirror and not thorough"
 
 # What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for
 # the instruction budgets; for all of them also a Prometheus, which the dashboard and the alerts ask. Without the right

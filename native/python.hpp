@@ -3,6 +3,8 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <cxxabi.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -142,7 +144,19 @@ inline PyObject* without_interpreter_lock(PyObject* module) {
 class WithoutLock {
  public:
   WithoutLock() : state_(PyEval_SaveThread()) {}
-  ~WithoutLock() { PyEval_RestoreThread(state_); }
+  ~WithoutLock() {
+#ifdef __GLIBCXX__
+    // While the interpreter ends, it ends threads that ask for the lock, here: within a destructor, which would end the
+    // process. They wait for its end instead, as they do from Python 3.14 on.
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (const abi::__forced_unwind&) {
+      for (;;) ::pause();
+    }
+#else
+    PyEval_RestoreThread(state_);
+#endif
+  }
   WithoutLock(const WithoutLock&) = delete;
   WithoutLock& operator=(const WithoutLock&) = delete;
 

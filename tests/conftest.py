@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any
 import pytest
 
 from support import tracing_on  # noqa: F401 - before any test module imports the annotations
-from support.process import PRELUDE, Run, recover, run_program
+from support.process import LAUNCHERS, PRELUDE, Run, recover, run_program
+
+# What tests call in this process reads them too.
+for _name in [name for name in os.environ if name.startswith(LAUNCHERS)]:
+    del os.environ[_name]
 
 THOROUGH = tuple(
     line
@@ -22,6 +27,8 @@ THOROUGH = tuple(
 # A file is run by one worker: those that take longest begin first, so that none is left over at the end.
 LONGEST = (
     "tests/auto/test_stages.py",
+    "tests/analyze/test_peers.py",
+    "tests/auto/test_programs.py",
     "tests/report/test_whole_run.py",
     "tests/bench_gate/",
     "tests/auto/test_observed_only.py",
@@ -35,6 +42,8 @@ LONGEST = (
     "tests/integration/test_framework_loops.py",
     "tests/integration/test_hang_watch.py",
     "tests/torch/",
+    "tests/auto/",
+    "tests/dlio/",
     "tests/cli/",
     "tests/intercept/",
 )
@@ -44,7 +53,7 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of thorough.txt, and begin with what takes longest."""
     for item in items:
-        if item.nodeid.startswith(THOROUGH):
+        if item.nodeid.startswith(THOROUGH) or item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.thorough)
     items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in LONGEST])
 

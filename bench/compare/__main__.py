@@ -2,7 +2,8 @@
 
 Steps are made up, their noise is not gentle: 5 % spread, one step in thirty much longer, slow steps in a row,
 drift, or all stages slow at once. `--programs N` also runs a real training program N times with 0, 2 and 4
-loader workers, and N times with each stage 10 % longer, and compares the pairs.
+loader workers, and N times with each stage 10 % longer, and compares the pairs. `--workers` and `--stages`
+choose some of them; with `--keep FOLDER` runs that are there already are not made again.
 """
 
 from __future__ import annotations
@@ -111,34 +112,35 @@ def made_up(pairs: int) -> None:
         print(f"| {kind.replace('_', ' ')} | " + " | ".join(cells) + " |", flush=True)
 
 
-def programs(runs: int) -> None:
+def programs(runs: int, workers: list[int], stages: list[str], folder: Path) -> None:
     """One after another, as users run them: the machine may change between two of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "train.py"
-        file.write_text(PROGRAM)
-        for workers in WORKERS:
-            base = [_ran(file, i, workers, "none") for i in range(runs)]
-            pairs = [compare(a, b) for a, b in itertools.combinations(base, 2)]
-            answers = [c.answer for c in pairs]
-            print(
-                f"{workers} workers: {len(pairs)} pairs of equal runs:"
-                f" {', '.join(f'{answers.count(a)} {a}' for a in dict.fromkeys(answers))}",
-                [c.changed for c in pairs if c.difference] or "",
-                flush=True,
+    file = folder / "train.py"
+    file.write_text(PROGRAM)
+    for n in workers:
+        made = {s: [_ran(file, i, n, s) for i in range(runs)] for s in ("none", *stages)}
+        pairs = [compare(a, b) for a, b in itertools.combinations(made["none"], 2)]
+        answers = [c.answer for c in pairs]
+        print(
+            f"{n} workers: {len(pairs)} pairs of equal runs:"
+            f" {', '.join(f'{answers.count(a)} {a}' for a in dict.fromkeys(answers))}",
+            [c.changed for c in pairs if c.difference] or "",
+            flush=True,
+        )
+        for stage in stages:
+            across = [compare(a, b) for a in made["none"] for b in made[stage]]
+            found = sum(
+                any(name in c.changed + c.changed_in_bursts for name in LONGER[stage]) for c in across
             )
-            for stage, names in LONGER.items():
-                slow = [_ran(file, i, workers, stage) for i in range(runs)]
-                across = [compare(a, b) for a in base for b in slow]
-                found = sum(any(n in c.changed + c.changed_in_bursts for n in names) for c in across)
-                print(f"  {stage} 10 % longer: found in {found} of {len(across)}", flush=True)
+            print(f"  {stage} 10 % longer: found in {found} of {len(across)}", flush=True)
 
 
 def _ran(file: Path, number: int, workers: int, longer: str) -> Side:
     out = file.parent / f"{workers}-{longer}-{number}"
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
-    command = [sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(out), "--"]
-    program = [sys.executable, str(file), str(workers), longer]
-    subprocess.run([*command, *program], check=True, env=env, capture_output=True)
+    if not out.is_dir():
+        env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+        command = [sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", str(out), "--"]
+        program = [sys.executable, str(file), str(workers), longer]
+        subprocess.run([*command, *program], check=True, env=env, capture_output=True)
     return side_of(out.name, comparable(analyze(out)))
 
 
@@ -146,11 +148,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--programs", type=int, default=0)
+    parser.add_argument("--workers", type=int, nargs="+", choices=WORKERS, default=[*WORKERS])
+    parser.add_argument("--stages", nargs="+", choices=[*LONGER], default=[*LONGER])
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
     args = parser.parse_args()
     if args.pairs:
         made_up(args.pairs)
-    if args.programs:
-        programs(args.programs)
+    if args.programs and args.keep:
+        args.keep.mkdir(parents=True, exist_ok=True)
+        programs(args.programs, args.workers, args.stages, args.keep)
+    elif args.programs:
+        with tempfile.TemporaryDirectory() as folder:
+            programs(args.programs, args.workers, args.stages, Path(folder))
     return 0
 
 

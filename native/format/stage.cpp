@@ -102,7 +102,7 @@ bool is_io(std::string_view category) {
 
 C class_of_io(std::string_view n) {
   std::string_view role = role_of(n);
-  if (role == "process") return C::kInherit;
+  if (role == "process") return C::kProcess;
   bool changes =
       starts_with_any(n, {"fsync", "fdatasync", "ftruncate", "truncate", "fflush", "msync", "mkdir", "rmdir", "unlink",
                           "rename", "link", "symlink", "chmod", "chown", "creat", "posix_fallocate"});
@@ -153,7 +153,7 @@ std::string lower(std::string_view text) {
 
 using Rules = std::array<uint8_t, kEventClasses * kRowStageCount>;
 
-Rules make_rules() {
+Rules make_rules(bool automatic) {
   Rules out;
   auto at = [&](C cls, size_t around) -> uint8_t& { return out[size_t(cls) * kRowStageCount + around]; };
   auto stage = [](C cls) { return uint8_t(cls); };
@@ -166,7 +166,8 @@ Rules make_rules() {
     bool part = s == stage(C::kBackward) || s == stage(C::kOptimizer);
     at(C::kAnyCompute, s) = part ? uint8_t(s) : stage(C::kForward);
   }
-  at(C::kInherit, kNoStage) = at(C::kIoWrite, kNoStage) = stage(C::kOther);
+  at(C::kInherit, kNoStage) = stage(C::kOther);
+  at(C::kIoWrite, kNoStage) = at(C::kProcess, kNoStage) = stage(automatic ? C::kOwnCode : C::kOther);
   at(C::kWaitForPeers, kNoStage) = at(C::kWaitForPeers, stage(C::kOther)) = stage(C::kComm);
   at(C::kModelOp, kNoStage) = at(C::kLaunch, kNoStage) = stage(C::kForward);
   for (uint8_t around : {kNoStage, stage(C::kOther), stage(C::kForward), stage(C::kBackward), stage(C::kOptimizer)}) {
@@ -192,9 +193,9 @@ EventKind kind_of_event(std::string_view category, std::string_view name) {
   return out;
 }
 
-const uint8_t* stage_rules() {
-  static const Rules rules = make_rules();
-  return rules.data();
+const uint8_t* stage_rules(bool automatic) {
+  static const Rules rules[] = {make_rules(false), make_rules(true)};
+  return rules[automatic].data();
 }
 
 }  // namespace dft

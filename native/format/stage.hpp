@@ -31,6 +31,7 @@ enum class EventClass : uint8_t {
   kContainer,
   kIoRead,
   kIoWrite,
+  kProcess,
   kInherit,
   kModelOp,
   kWaitForDevice,
@@ -39,7 +40,7 @@ enum class EventClass : uint8_t {
   kLaunch,
   kSkip,
 };
-inline constexpr size_t kEventClasses = 27;
+inline constexpr size_t kEventClasses = 28;
 inline constexpr uint8_t kNoStage = kRowStageCount - 1;  // `unexplained`
 
 // Events that delimit something.
@@ -66,6 +67,6 @@ struct EventKind {
 DFT_API EventKind kind_of_event(std::string_view category, std::string_view name);
 
 // [class * kRowStageCount + stage around it] -> stage
-const uint8_t* stage_rules();
+const uint8_t* stage_rules(bool automatic);
 
 }  // namespace dft

@@ -1,9 +1,11 @@
 // What the analysis sums up of every event: by kind and duration, by file, over time; and the rows that it keeps.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string_view>
 #include <vector>
 
 namespace dft::load {
@@ -58,22 +60,59 @@ struct DurationSum {
 };
 using DurationSums = SumsByKey<DurationSum>;
 
+// What a call is to the accounts of files; the same numbers as in dftracer/analyze/map/digest.py.
+enum CallKind : uint8_t { not_io, reads, writes, opens, closes, asks, opens_to_write };
+
 // The calls of a chunk by file, kind and size, and over time.
 struct CallSum {
   uint32_t n = 0;
   int64_t bytes = 0, us = 0, extent = 0;
-};
-struct CallColumns {
-  const int32_t* file;
-  const uint8_t* kind;
-  const int64_t *moved, *extent, *ts, *dur;
-  size_t n;
+
+  void add(const CallSum& more) {
+    n += more.n;
+    bytes += more.bytes;
+    us += more.us;
+    extent = std::max(extent, more.extent);
+  }
 };
 struct CallSums {
   SumsByKey<CallSum> files;  // by file and (kind << 8 | size)
   SumsByKey<CallSum> times;  // by time and kind
 };
-void sum_calls(const CallColumns& c, unsigned time_shift, CallSums& out);
+
+// Complete events of a chunk, and all of its rows' columns; a column that no row has is null.
+struct CallColumns {
+  const int32_t* pair;
+  const int64_t *ts, *dur;
+  size_t n;
+  const int64_t* rows;  // of the events among the chunk's rows; null: all of them
+  size_t chunk_rows;
+  const int32_t* file;
+  const int64_t *ret, *size, *count, *offset;
+  const int32_t* args_end;
+  std::string_view args_text;
+};
+struct DigestedCalls {
+  CallSums sums;
+  std::vector<int64_t> to_write;   // events that open a file for writing
+  std::vector<int32_t> data_file;  // of reads and writes
+  std::vector<int64_t> data_ts, data_dur;
+};
+// `kinds`: CallKind by pair; `counts_items`: whether `ret` counts items of `size` bytes, by pair.
+DigestedCalls digest_calls(const CallColumns& c, const uint8_t* kinds, const uint8_t* counts_items,
+                           unsigned time_shift);
+
+// The bytes that each call moved, 0 for all others; needs no times, files and arguments.
+std::vector<int64_t> bytes_of_calls(const CallColumns& c, const uint8_t* kinds, const uint8_t* counts_items);
+
+// The number of each row's category and name, from a table of `width` names per category; both begin with none.
+// Rows whose number the table does not have get -1, and their places in it are returned, each once.
+std::vector<int64_t> pair_numbers(const int32_t* category, const int32_t* name, size_t n, const int32_t* table,
+                                  size_t table_size, size_t width, int32_t* out);
+
+// The events whose pair is wanted and that take at least so long; `dur` may be null.
+std::vector<int64_t> rows_of_pairs(const int32_t* pair, size_t n, const uint8_t* wanted, const int64_t* dur,
+                                   int64_t at_least);
 
 // The rows of a chunk that a process keeps; those of a kind that is skipped are only counted.
 struct EventColumns {

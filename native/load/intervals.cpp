@@ -42,12 +42,13 @@ class PlaceFinder {
 uint64_t zigzag(int64_t v) { return (uint64_t(v) << 1) ^ uint64_t(v >> 63); }
 int64_t unzigzag(uint64_t v) { return int64_t(v >> 1) ^ -int64_t(v & 1); }
 
-void put_varint(std::string& out, uint64_t v) {
-  char text[10];
-  size_t n = 0;
-  for (; v >= 0x80; v >>= 7) text[n++] = char(v | 0x80);
-  text[n++] = char(v);
-  out.append(text, n);
+constexpr size_t kLongestVarint = 10;
+
+// There must be room for the longest one.
+char* put_varint(char* to, uint64_t v) {
+  for (; v >= 0x80; v >>= 7) *to++ = char(v | 0x80);
+  *to++ = char(v);
+  return to;
 }
 
 bool take_varint(const char*& p, const char* end, uint64_t& out) {
@@ -139,15 +140,21 @@ void account_by_key(IntervalSet a, const uint8_t* key, size_t keys, IntervalSet 
 }
 
 std::string pack_intervals(IntervalSet a) {
+  // In pieces: all of it at once could need seven times as much as it takes.
+  constexpr size_t kPiece = 4096;
   std::string out;
   out.reserve(a.n * 3 + 16);
+  char piece[kPiece * 2 * kLongestVarint];
   int64_t last = 0;
-  for (size_t i = 0; i < a.n; ++i) {
-    put_varint(out, zigzag(a.start[i] - last));
-    put_varint(out, zigzag(a.end[i] - a.start[i]));
-    last = a.end[i];
+  for (size_t i = 0; i < a.n;) {
+    char* to = piece;
+    for (const size_t until = std::min(a.n, i + kPiece); i < until; ++i) {
+      to = put_varint(to, zigzag(a.start[i] - last));
+      to = put_varint(to, zigzag(a.end[i] - a.start[i]));
+      last = a.end[i];
+    }
+    out.append(piece, size_t(to - piece));
   }
-  out.shrink_to_fit();
   return out;
 }
 

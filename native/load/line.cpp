@@ -221,8 +221,10 @@ bool LineScanner::finish_row(const char* late_args, const char* end, Columns& ou
     rest_ += '}';
     out.args_text.append(rest_.data(), rest_.size());
   }
+  row_.has &= ~filter_->left_out;
   out.push(row_);
   ++counts.events;
+  counts.counters += row_.ph == 'C';
   return true;
 }
 

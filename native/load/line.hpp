@@ -38,11 +38,13 @@ struct Filter {
   std::unordered_set<int64_t> pids;
   bool any = false;
   int64_t time_limit = kTimeLimit;
+  uint32_t left_out = 0;  // columns that are not wanted, a bit each
 };
 
 struct LineCounts {
   uint64_t lines = 0;     // lines that held an object or tried to
   uint64_t events = 0;    // rows kept
+  uint64_t counters = 0;  // of them, samples of the machine
   uint64_t filtered = 0;  // rows left out by the filter
   uint64_t meta = 0;
   uint64_t bad = 0;  // not a record: skipped

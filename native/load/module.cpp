@@ -150,23 +150,60 @@ PyType_Slot duration_sums_slots[] = {
 PyType_Spec duration_sums_spec = {"dftracer.load._scan.DurationSums", sizeof(DurationSumsObject), 0, Py_TPFLAGS_DEFAULT,
                                   duration_sums_slots};
 
-PyObject* py_sum_calls(PyObject*, PyObject* args) {
-  PyObject *a, *b, *c, *d, *e, *f;
-  unsigned shift = 0;
-  if (!PyArg_ParseTuple(args, "OOOOOOI", &a, &b, &c, &d, &e, &f, &shift)) return nullptr;
-  View file, kind, moved, extent, ts, dur;
-  if (!file.take(a) || !kind.take(b) || !moved.take(c) || !extent.take(d) || !ts.take(e) || !dur.take(f))
-    return nullptr;
-  const size_t n = ts.count(8);
-  if (!same_length(n, {file.count(4), kind.count(1), moved.count(8), extent.count(8), dur.count(8)})) return nullptr;
-  if (shift > 63) return PyErr_Format(PyExc_ValueError, "no such shift");
-  CallSums sums;
-  {
-    const WithoutLock released;
-    sum_calls({file.as<int32_t>(), kind.as<uint8_t>(), moved.as<int64_t>(), extent.as<int64_t>(), ts.as<int64_t>(),
-               dur.as<int64_t>(), n},
-              shift, sums);
+// Whether all numbers are below a limit; an exception is set otherwise.
+bool all_below(const View& numbers, size_t limit) {
+  for (size_t i = 0; i < numbers.count(4); ++i)
+    if (uint32_t(numbers.as<int32_t>()[i]) >= limit) {
+      PyErr_Format(PyExc_ValueError, "nothing is said of pair %d", numbers.as<int32_t>()[i]);
+      return false;
+    }
+  return true;
+}
+
+// A column that may be missing, of a chunk with so many rows.
+struct OptionalColumn {
+  View view;
+  bool there = false;
+  bool take(PyObject* o, size_t rows, size_t width) {
+    if (o == Py_None) return true;
+    there = view.take(o) && same_length(rows, {view.count(width)});
+    return there;
   }
+  template <class T>
+  const T* as() const {
+    return there ? view.as<T>() : nullptr;
+  }
+};
+
+// What the functions below are given: events, what is known of their pairs, and the chunk they are in.
+struct CallArguments {
+  View pair, kinds, items;
+  OptionalColumn rows, ret, size, count;
+  CallColumns columns{};
+
+  bool take(PyObject* of, PyObject* kind, PyObject* item, PyObject* place, Py_ssize_t chunk_rows, PyObject* returned,
+            PyObject* sized, PyObject* counted) {
+    if (!pair.take(of) || !kinds.take(kind) || !items.take(item)) return false;
+    const size_t n = pair.count(4), all = size_t(chunk_rows);
+    if (chunk_rows < 0 || !same_length(kinds.count(1), {items.count(1)}) || !all_below(pair, kinds.count(1)) ||
+        !rows.take(place, n, 8) || !ret.take(returned, all, 8) || !size.take(sized, all, 8) ||
+        !count.take(counted, all, 8) || (!rows.there && !same_length(all, {n})))
+      return false;
+    const auto* const places = rows.as<int64_t>();
+    for (size_t i = 0; places && i < n; ++i)
+      if (uint64_t(places[i]) >= all) return PyErr_Format(PyExc_ValueError, "no such row") != nullptr;
+    columns.pair = pair.as<int32_t>();
+    columns.n = n;
+    columns.rows = places;
+    columns.chunk_rows = all;
+    columns.ret = ret.as<int64_t>();
+    columns.size = size.as<int64_t>();
+    columns.count = count.as<int64_t>();
+    return true;
+  }
+};
+
+PyObject* call_columns(const CallSums& sums) {
   struct Columns {
     std::vector<uint8_t> kind;
     std::vector<uint32_t> n;
@@ -199,6 +236,135 @@ PyObject* py_sum_calls(PyObject*, PyObject* args) {
                        vector_buffer(std::move(by_time.bytes)), vector_buffer(std::move(by_time.us)));
 }
 
+PyObject* py_digest_calls(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c, *d, *e, *f, *g, *h, *r, *s, *t, *u, *v;
+  Py_ssize_t all = 0;
+  unsigned shift = 0;
+  if (!PyArg_ParseTuple(args, "OOOOnOOOOOOOOOI", &a, &b, &c, &d, &all, &e, &f, &g, &h, &r, &s, &t, &u, &v, &shift))
+    return nullptr;
+  CallArguments calls;
+  OptionalColumn file, offset;
+  View ts, dur, args_end, args_text;
+  if (!calls.take(a, b, c, d, all, e, f, g) || !offset.take(h, size_t(all), 8) || !file.take(r, size_t(all), 4) ||
+      !ts.take(s) || !dur.take(t) || !args_end.take(u) || !args_text.take(v) ||
+      !same_length(calls.columns.n, {ts.count(8), dur.count(8)}) || !same_length(size_t(all), {args_end.count(4)}))
+    return nullptr;
+  if (shift > 63) return PyErr_Format(PyExc_ValueError, "no such shift");
+  calls.columns.offset = offset.as<int64_t>();
+  calls.columns.file = file.as<int32_t>();
+  calls.columns.ts = ts.as<int64_t>();
+  calls.columns.dur = dur.as<int64_t>();
+  calls.columns.args_end = args_end.as<int32_t>();
+  calls.columns.args_text = args_text.text();
+  DigestedCalls out;
+  {
+    const WithoutLock released;
+    out = digest_calls(calls.columns, calls.kinds.as<uint8_t>(), calls.items.as<uint8_t>(), shift);
+  }
+  return Py_BuildValue("NN(NNN)", vector_buffer(std::move(out.to_write)), call_columns(out.sums),
+                       vector_buffer(std::move(out.data_file)), vector_buffer(std::move(out.data_ts)),
+                       vector_buffer(std::move(out.data_dur)));
+}
+
+PyObject* py_bytes_of_calls(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c, *d, *e, *f, *g;
+  Py_ssize_t all = 0;
+  if (!PyArg_ParseTuple(args, "OOOOnOOO", &a, &b, &c, &d, &all, &e, &f, &g)) return nullptr;
+  CallArguments calls;
+  if (!calls.take(a, b, c, d, all, e, f, g)) return nullptr;
+  return vector_buffer(bytes_of_calls(calls.columns, calls.kinds.as<uint8_t>(), calls.items.as<uint8_t>()));
+}
+
+struct CallSumsObject {
+  PyObject_HEAD
+  CallSums* state;
+};
+PyObject* call_sums_new(PyTypeObject* type, PyObject*, PyObject*) {
+  auto* self = reinterpret_cast<CallSumsObject*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  try {
+    self->state = new CallSums();
+  } catch (const std::bad_alloc&) {
+    Py_DECREF(self);
+    return PyErr_NoMemory();
+  }
+  return reinterpret_cast<PyObject*>(self);
+}
+void call_sums_dealloc(PyObject* self) {
+  delete reinterpret_cast<CallSumsObject*>(self)->state;
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+PyObject* call_sums_add(PyObject* obj, PyObject* args) {
+  PyObject *a, *b, *c, *d, *e, *f, *g, *h, *r, *s, *t, *u;
+  if (!PyArg_ParseTuple(args, "(OOOOOOO)(OOOOO)", &a, &b, &c, &d, &e, &f, &g, &h, &r, &s, &t, &u)) return nullptr;
+  View file, kind, size, n, bytes, us, extent, time, time_kind, time_n, time_bytes, time_us;
+  if (!file.take(a) || !kind.take(b) || !size.take(c) || !n.take(d) || !bytes.take(e) || !us.take(f) ||
+      !extent.take(g) || !time.take(h) || !time_kind.take(r) || !time_n.take(s) || !time_bytes.take(t) ||
+      !time_us.take(u))
+    return nullptr;
+  const size_t files = file.count(4), times = time.count(8);
+  if (!same_length(files, {kind.count(1), size.count(1), n.count(4), bytes.count(8), us.count(8), extent.count(8)}) ||
+      !same_length(times, {time_kind.count(1), time_n.count(4), time_bytes.count(8), time_us.count(8)}))
+    return nullptr;
+  CallSums& sums = *reinterpret_cast<CallSumsObject*>(obj)->state;
+  for (size_t i = 0; i < files; ++i)
+    sums.files.of(file.as<int32_t>()[i], int32_t(kind.as<uint8_t>()[i]) << 8 | size.as<uint8_t>()[i])
+        .add({n.as<uint32_t>()[i], bytes.as<int64_t>()[i], us.as<int64_t>()[i], extent.as<int64_t>()[i]});
+  for (size_t i = 0; i < times; ++i)
+    sums.times.of(time.as<int64_t>()[i], time_kind.as<uint8_t>()[i])
+        .add({time_n.as<uint32_t>()[i], time_bytes.as<int64_t>()[i], time_us.as<int64_t>()[i], 0});
+  Py_RETURN_NONE;
+}
+PyObject* call_sums_columns(PyObject* obj, PyObject*) {
+  return call_columns(*reinterpret_cast<CallSumsObject*>(obj)->state);
+}
+PyMethodDef call_sums_methods[] = {
+    {"add", guarded<call_sums_add>, METH_VARARGS, "add(by_file, by_time): columns as `columns` gives them"},
+    {"columns", guarded<call_sums_columns>, METH_NOARGS,
+     "columns() -> (file, kind, size, n, bytes, us, extent), (time, kind, n, bytes, us)"},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyType_Slot call_sums_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(call_sums_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(call_sums_dealloc)},
+    {Py_tp_methods, call_sums_methods},
+    {0, nullptr},
+};
+PyType_Spec call_sums_spec = {"dftracer.load._scan.CallSums", sizeof(CallSumsObject), 0, Py_TPFLAGS_DEFAULT,
+                              call_sums_slots};
+
+PyObject* py_pair_numbers(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c;
+  Py_ssize_t width = 0;
+  if (!PyArg_ParseTuple(args, "OOOn", &a, &b, &c, &width)) return nullptr;
+  View category, name, table;
+  if (!category.take(a) || !name.take(b) || !table.take(c) || !same_length(category.count(4), {name.count(4)}))
+    return nullptr;
+  if (width < 1) return PyErr_Format(PyExc_ValueError, "no such width");
+  std::vector<int32_t> pair(category.count(4));
+  std::vector<int64_t> unknown;
+  {
+    const WithoutLock released;
+    unknown = pair_numbers(category.as<int32_t>(), name.as<int32_t>(), pair.size(), table.as<int32_t>(), table.count(4),
+                           size_t(width), pair.data());
+  }
+  return Py_BuildValue("(NN)", vector_buffer(std::move(pair)), vector_buffer(std::move(unknown)));
+}
+
+PyObject* py_rows_of_pairs(PyObject*, PyObject* args) {
+  PyObject *a, *b, *c = Py_None;
+  long long at_least = 0;
+  if (!PyArg_ParseTuple(args, "OO|OL", &a, &b, &c, &at_least)) return nullptr;
+  View pair, wanted;
+  OptionalColumn dur;
+  if (!pair.take(a) || !wanted.take(b) || !dur.take(c, pair.count(4), 8) || !all_below(pair, wanted.count(1)))
+    return nullptr;
+  return vector_buffer(
+      rows_of_pairs(pair.as<int32_t>(), pair.count(4), wanted.as<uint8_t>(), dur.as<int64_t>(), at_least));
+}
+
 PyObject* py_keep_events(PyObject*, PyObject* args) {
   PyObject *a, *b, *c, *d, *e, *f, *g;
   unsigned char skip = 0;
@@ -210,9 +376,7 @@ PyObject* py_keep_events(PyObject*, PyObject* args) {
   const size_t n = ts.count(8), pairs = classes.count(1);
   if (!same_length(n, {pair.count(4), tid.count(8), dur.count(8)})) return nullptr;
   if (!same_length(pairs, {marked.count(1)})) return nullptr;
-  for (size_t i = 0; i < n; ++i)
-    if (uint32_t(pair.as<int32_t>()[i]) >= pairs)
-      return PyErr_Format(PyExc_ValueError, "pair %d has no class", pair.as<int32_t>()[i]);
+  if (!all_below(pair, pairs)) return nullptr;
   KeptEvents kept;
   {
     const WithoutLock released;
@@ -494,8 +658,8 @@ PyObject* py_event_class(PyObject*, PyObject* args) {
   return PyLong_FromLong(long(dft::kind_of_event(category, name).cls));
 }
 
-PyObject* py_stage_rules(PyObject*, PyObject*) {
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(dft::stage_rules()),
+PyObject* py_stage_rules(PyObject*, PyObject* automatic) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(dft::stage_rules(automatic == Py_True)),
                                    dft::kEventClasses * dft::kRowStageCount);
 }
 
@@ -579,8 +743,13 @@ PyMethodDef functions[] = {
      "arg_numbers(ends, text, key) -> the number after `key` in each text, -1 where there is none"},
     {"arg_texts", guarded<py_arg_texts>, METH_VARARGS,
      "arg_texts(ends, text, key) -> (number, -1 where there is none; values) of the strings that `key` opens"},
+    {"bytes_of_calls", guarded<py_bytes_of_calls>, METH_VARARGS,
+     "bytes_of_calls(pair, kind_of_pair, counts_items, rows, chunk_rows, ret, size, count) -> what each event moved"},
     {"covered_until", guarded<py_covered_until>, METH_VARARGS,
      "covered_until(start, end, times) -> how much of the intervals lies before each time"},
+    {"digest_calls", guarded<py_digest_calls>, METH_VARARGS,
+     "digest_calls(pair, kind_of_pair, counts_items, rows, chunk_rows, ret, size, count, offset, file, ts, dur, args_end, "
+     "args_text, shift) -> opens to write, columns as of CallSums, (file, ts, dur) of reads and writes"},
     {"extent", py_extent, METH_VARARGS,
      "extent(ts, dur) -> (first begin, last end, events that end before they begin)"},
     {"keep_events", guarded<py_keep_events>, METH_VARARGS,
@@ -590,10 +759,14 @@ PyMethodDef functions[] = {
      "keep_freed_memory(): of this process, for later use by it; for programs of our own"},
     {"nest", guarded<py_nest>, METH_VARARGS, "nest(tid, ts, dur) -> (parent row, self time) by time alone"},
     {"pack_intervals", guarded<py_pack_intervals>, METH_VARARGS, "pack_intervals(start, end) -> bytes"},
+    {"pair_numbers", guarded<py_pair_numbers>, METH_VARARGS,
+     "pair_numbers(cat, name, table, width) -> number of each row, -1 where the table has none; places of those in it"},
     {"pieces", guarded<py_pieces>, METH_VARARGS,
      "pieces(window_start, window_end, start, end) -> (start, end, which interval) of the parts in the windows"},
     {"pixels", guarded<py_pixels>, METH_VARARGS,
      "pixels(start, end, pair, class_of_pair, classes, sums, block, visible, t0, t1, width, steps) -> (class, fill)"},
+    {"rows_of_pairs", guarded<py_rows_of_pairs>, METH_VARARGS,
+     "rows_of_pairs(pair, wanted, dur=None, at_least=0) -> the rows whose pair is wanted and that took so long"},
     {"stack", guarded<py_stack>, METH_VARARGS,
      "stack(lane, start, end, slack) -> the row of each span, below what holds it; spans sorted, outer first"},
     {"step_rows", guarded<py_step_rows>, METH_O,
@@ -601,10 +774,7 @@ PyMethodDef functions[] = {
     {"pack_step_rows", guarded<py_pack_step_rows>, METH_VARARGS, "pack_step_rows(rows, facts) -> bytes of such a file"},
     {"step_row_columns", guarded<py_step_row_columns>, METH_NOARGS, "step_row_columns() -> names"},
     {"event_class", guarded<py_event_class>, METH_VARARGS, "event_class(category, name) -> class, for the recorder"},
-    {"stage_rules", guarded<py_stage_rules>, METH_NOARGS, "stage_rules() -> [class][stage around] -> stage"},
-    {"sum_calls", guarded<py_sum_calls>, METH_VARARGS,
-     "sum_calls(file, kind, bytes, extent, ts, dur, shift) -> (file, kind, size, n, bytes, us, extent), "
-     "(time, kind, n, bytes, us)"},
+    {"stage_rules", guarded<py_stage_rules>, METH_O, "stage_rules(automatic) -> [class][stage around] -> stage"},
     {"timeline", guarded<py_timeline>, METH_VARARGS,
      "timeline(ts, dur, cls, rule, stages, none) -> (from, to, stage) of one thread's exclusive timeline"},
     {"union", guarded<py_union>, METH_VARARGS,
@@ -629,7 +799,7 @@ PyMODINIT_FUNC PyInit__scan() {
   dft::py::Ref m(PyModule_Create(&module_def));
   if (!m || !add_type(m.get(), "Buffer", &g_buffer_spec, &g_buffer_type) ||
       !add_type(m.get(), "Scanner", &g_scanner_spec) || !add_type(m.get(), "SelfTime", &self_time_spec) ||
-      !add_type(m.get(), "DurationSums", &duration_sums_spec) ||
+      !add_type(m.get(), "DurationSums", &duration_sums_spec) || !add_type(m.get(), "CallSums", &call_sums_spec) ||
       PyModule_AddIntConstant(m.get(), "MISSING", kMissing) != 0)
     return nullptr;
   return dft::py::without_interpreter_lock(m.release());

@@ -408,6 +408,7 @@ LineCounts FileScanner::line_counts() const {
     const LineCounts& c = w->lines.counts;
     all.lines += c.lines;
     all.events += c.events;
+    all.counters += c.counters;
     all.filtered += c.filtered;
     all.meta += c.meta;
     all.bad += c.bad;

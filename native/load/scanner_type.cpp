@@ -31,6 +31,20 @@ bool read_strings(PyObject* list, std::vector<std::string>& out) {
   return true;
 }
 
+// Columns by their names, a bit each.
+bool read_columns(PyObject* list, uint32_t& out) {
+  std::vector<std::string> names;
+  if (!read_strings(list, names)) return false;
+  for (const std::string& name : names) {
+#define X(c) \
+  if (name == #c) out |= 1u << f_##c;
+    DFT_INT_COLUMNS(X)
+    DFT_CODE_COLUMNS(X)
+#undef X
+  }
+  return true;
+}
+
 bool read_pids(PyObject* list, std::unordered_set<int64_t>& out) {
   if (!given(list)) return true;
   py::Ref all(PySequence_Fast(list, "pids must be a sequence of int"));
@@ -53,16 +67,17 @@ bool read_range(PyObject* range, int64_t& from, int64_t& to) {
 }
 
 PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"path", "threads", "chunk_text", "ts",   "step", "epoch",
-                                "pids", "names",   "cats",       "span", "text", nullptr};
+  static const char* names[] = {"path",  "threads", "chunk_text", "ts",   "step",    "epoch", "pids",
+                                "names", "cats",    "span",       "text", "without", nullptr};
   PyObject* path = nullptr;
   unsigned threads = 1;
   Py_ssize_t chunk = 32 << 20;
   PyObject *ts = nullptr, *step = nullptr, *epoch = nullptr, *pids = nullptr, *name_list = nullptr, *cats = nullptr,
-           *span = nullptr;
+           *span = nullptr, *without = nullptr;
   int text = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|In$OOOOOOOp", const_cast<char**>(names), PyUnicode_FSConverter,
-                                   &path, &threads, &chunk, &ts, &step, &epoch, &pids, &name_list, &cats, &span, &text))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|In$OOOOOOOpO", const_cast<char**>(names), PyUnicode_FSConverter,
+                                   &path, &threads, &chunk, &ts, &step, &epoch, &pids, &name_list, &cats, &span, &text,
+                                   &without))
     return nullptr;
   const std::string file = PyBytes_AS_STRING(path);
   Py_DECREF(path);
@@ -75,7 +90,7 @@ PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   }
   if (!read_range(ts, f.ts_min, f.ts_max) || !read_range(step, f.step_min, f.step_max) ||
       !read_range(epoch, f.epoch_min, f.epoch_max) || !read_strings(name_list, f.names) ||
-      !read_strings(cats, f.cats) || !read_pids(pids, f.pids))
+      !read_strings(cats, f.cats) || !read_pids(pids, f.pids) || !read_columns(without, f.left_out))
     return nullptr;
   f.any = given(ts) || given(step) || given(epoch) || given(pids) || given(name_list) || given(cats);
   auto* self = reinterpret_cast<ScannerObject*>(type->tp_alloc(type, 0));
@@ -177,11 +192,11 @@ PyObject* scanner_counts(PyObject* obj, PyObject*) {
   const FileScanner& s = *reinterpret_cast<ScannerObject*>(obj)->scanner;
   const LineCounts l = s.line_counts();
   const FileCounts& c = s.counts();
-  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:O}", "lines", l.lines, "events", l.events,
-                       "filtered", l.filtered, "meta", l.meta, "bad_lines", l.bad + c.long_lines, "file_bytes",
-                       c.file_bytes, "text_bytes", c.text_bytes, "members", c.members, "members_skipped",
-                       c.members_skipped, "members_cut", c.members_cut, "cut_lines", c.cut_lines, "closed",
-                       c.closed ? Py_True : Py_False);
+  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:O}", "lines", l.lines, "events", l.events,
+                       "counters", l.counters, "filtered", l.filtered, "meta", l.meta, "bad_lines",
+                       l.bad + c.long_lines, "file_bytes", c.file_bytes, "text_bytes", c.text_bytes, "members",
+                       c.members, "members_skipped", c.members_skipped, "members_cut", c.members_cut, "cut_lines",
+                       c.cut_lines, "closed", c.closed ? Py_True : Py_False);
 }
 
 PyObject* scanner_position(PyObject* obj, PyObject*) {

@@ -98,7 +98,7 @@ void StepRule::publish(int64_t t) {
   now_.at_step.store(number, std::memory_order_relaxed);
   now_.doing.store(doing(), std::memory_order_relaxed);
   now_.stepped.store(step_ && step_->stepped, std::memory_order_relaxed);
-  bool own = step_ && !fetching_ && !in_model_ && !forward_ && !marked_ && !depth_ && optimizers_.empty() &&
+  bool own = (step_ || first_) && !fetching_ && !in_model_ && !forward_ && !marked_ && !depth_ && optimizers_.empty() &&
              !evaluation_.on && !framework_evaluates_;
   if (!own) {
     now_.own_since.store(0, std::memory_order_relaxed);
@@ -253,12 +253,23 @@ bool StepRule::model_begins(int64_t t, bool gradients, uintptr_t model, bool eva
   if (in_model_++ || depth_ || fetching_) return false;
   call_start_ = 0;
   if (framework_evaluates_) return true;
-  if (!gradients) {
+  // A program that only infers may well leave gradients on.
+  if (!gradients || (evaluating && may_infer())) {
     called_without_gradients(t, model, evaluating);
   } else {
     know(model);
-    if (synthetic_evaluation()) end_evaluation(t);  // training goes on
+    // Training goes on. A loader that has ended may have left its last batch to an evaluation with gradients on.
+    if (synthetic_evaluation()) {
+      end_evaluation(t);
+    } else if (evaluation_.on && evaluation_.over() && !evaluating) {
+      end_evaluation(evaluation_.over());
+    }
     settle_calls(t, true);
+    if (ends_with_backward()) {
+      int64_t begins = teacher_ ? teacher_ : t;
+      close(begins);
+      open(begins, begins, nullptr);
+    }
     if (!optimizers_.empty() && backward_end_ > optimizers_.back().second)  // a closure is called again
       write(Stage::kOptimizer, backward_end_, t);
     if (!forward_ && !evaluation_.on) {
@@ -379,9 +390,15 @@ bool StepRule::backward_begins(int64_t t) {
   backward_start_ = t;
   settle_calls(t, true);
   if (synthetic_evaluation()) end_evaluation(t);
+  if (ends_with_backward() && !forward_ && !marked_ && !teacher_) {  // of a model that is not seen
+    close(backward_end_);
+    open(free_, free_, nullptr);
+  }
+  const bool inferred = inferring_ && step_ && step_->inference;  // its forward is written
   inferring_ = false;
   if (!step_ || step_->next.of || evaluation_.on) step_of_backward(t);
   step_->inference = false;
+  step_->seen.forward |= inferred;
   batch_trains(*step_);
   step_->backward = true;
   gradients_.clear();
@@ -669,6 +686,12 @@ void StepRule::evaluation_ends(int64_t t) {
 // Its batch has been used; without an optimizer, the program itself does what follows backward.
 bool StepRule::trained(const Step& step) const {
   return step.stepped || (step.backward && no_optimizer.load(std::memory_order_relaxed));
+}
+
+// With neither a loader nor an optimizer of torch's, a step is a backward and what the program does with it.
+bool StepRule::ends_with_backward() const {
+  return step_ && step_->backward && step_->passes.empty() && !step_->stepped && !framework_steps_ && !evaluation_.on &&
+         no_optimizer.load(std::memory_order_relaxed);
 }
 
 // No loader began it, or one that gave a single batch for all that follows.

@@ -3,7 +3,8 @@
 // A step ends at the first training fetch, or the loader's end, after an optimizer step. Several fetches before an
 // optimizer step are accumulation; several optimizers, and repeated calls of one, belong to the open step. Without a
 // loader a step ends when an optimizer that has stepped already steps again after a new backward; in a program
-// without an optimizer of torch's, at the first training fetch after a backward. A fetch with gradients off, or a
+// without an optimizer of torch's, at the first training fetch after a backward, or, without a loader too, where the
+// next forward begins. A fetch with gradients off, or a
 // loader that ends without any backward, is evaluation. Of nested spans (a closure given to `optimizer.step`, an
 // optimizer inside backward) the innermost counts.
 //
@@ -16,6 +17,7 @@
 //     code. Calls at one pace that the first forward follows at that pace belong to the first step; a call alone may
 //     have told the program its shapes;
 //   - before any optimizer and any backward it is inference: a step for each batch, or for each call of the same model.
+//     There a model in evaluation mode may have gradients on.
 //
 // The rule knows nothing of Python. It belongs to one thread; what others may look at is in `Now`. All times are those
 // of the trace's clock, in ns; 0 means never.
@@ -67,7 +69,7 @@ enum class Doing : uint8_t { kNothing, kBetween, kFetch, kForward, kBackward, kO
 
 // What other threads may know while the program runs.
 struct Now {
-  std::atomic<int64_t> own_since{0};  // since when the program's own code has been running in a step
+  std::atomic<int64_t> own_since{0};  // since when the program's own code has been running, in a step or between them
   std::atomic<int64_t> step{-1}, epoch{-1};
 
   // For the hang watch. Every boundary is a movement.
@@ -168,6 +170,7 @@ class StepRule {
 
   void write(Stage stage, int64_t start, int64_t end, std::string_view args = {});
   bool trained(const Step& step) const;
+  bool ends_with_backward() const;
   static bool without_loader(const Step& step);
   void training_fetch(const PassPtr& of, int64_t start, int64_t end);
   void evaluation_fetch(const PassPtr& of, int64_t start);

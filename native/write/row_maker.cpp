@@ -303,7 +303,7 @@ Segments RowMaker::segments_of(const Thread& t) const {
     EventClass of = whole && e.cls == EventClass::kUpdate ? EventClass::kAnyCompute : e.cls;
     cls.push_back(uint8_t(of));
   }
-  return timeline(ts.data(), dur.data(), cls.data(), ts.size(), stage_rules(), kRowStageCount, kNoStage);
+  return timeline(ts.data(), dur.data(), cls.data(), ts.size(), stage_rules(t.automatic), kRowStageCount, kNoStage);
 }
 
 // What other threads do explains time that this one cannot: see analyze/map/threads.py.

@@ -10,7 +10,7 @@ LEVELS = ("ERROR", "WARN", "INFO", "DEBUG")
 _MAX_DISTINCT = 1000
 
 _level = 0
-_said: set[str] = set()
+_printed: set[str] = set()
 
 
 def set_level(name: str) -> None:
@@ -22,9 +22,9 @@ def set_level(name: str) -> None:
 def always(text: str) -> None:
     """A user's mistake that is shown at every level (a wrong setting)."""
     line = "dftracer: " + " ".join(text.split()) + "\n"
-    if line in _said or len(_said) >= _MAX_DISTINCT:
+    if line in _printed or len(_printed) >= _MAX_DISTINCT:
         return
-    _said.add(line)
+    _printed.add(line)
     try:
         sys.stderr.write(line)
     except Exception:

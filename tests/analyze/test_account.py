@@ -10,9 +10,9 @@ import pytest
 from dftracer.analyze import Analysis, analyze
 from dftracer.analyze.map.account import LINES
 from dftracer.analyze.stages import STAGES
-from dftracer.load.synthetic import Process
 from dftracer.load.trace import Trace
 from dftracer.report import document
+from dftracer.testing.synthetic import Process
 from dftracer.view.reading import ledger_between, read_files
 
 MS = 1000
@@ -76,6 +76,85 @@ def test_what_no_stage_covers_in_an_automatic_step_is_own_code(tmp_path: Path) -
     assert total["own_code"] == pytest.approx(0.24)
     assert total["unexplained"] == 0
     assert total["forward"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("call", ["fsync", "write", "waitpid"])
+def test_writing_and_waiting_for_processes_is_own_code_that_has_a_place(tmp_path: Path, call: str) -> None:
+    loop = Loop(Process(10, rank=0))
+    for _ in range(30):
+        loop.step(1 * MS, *PLAIN, ("own", 60 * MS))
+        loop.process.span("POSIX", call, loop.t - 60 * MS, 55 * MS, fname="/logs/metrics")
+        loop.process.span("sample", "own_code", loop.t - 50 * MS, 10 * MS, where="log_metrics train.py:81")
+    loop.process.write(tmp_path)
+    told = document(analyze(tmp_path))
+    assert told["ledger"]["total"]["own_code"] == pytest.approx(1.8)
+    assert told["ledger"]["total"]["other"] == 0
+    assert (told["bound"]["id"], told["bound"]["stage"]) == ("own_code", "log_metrics train.py:81")
+    assert "user_stage" not in {f["id"] for f in told["findings"]}
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_waits_of_an_evaluation_belong_to_no_step(tmp_path: Path, unseen: bool) -> None:
+    """Batches of the training are in a list, those of the evaluation come from a loader."""
+    loop = Loop(Process(10, rank=0))
+    flags = {"forward_unseen": 1} if unseen else {}
+    for _ in range(4):
+        first = loop.t
+        for _ in range(6):
+            loop.stage("dataloader", "fetch.iter", 30 * MS)
+            loop.pause(20 * MS)
+        loop.process.span("pipeline", "evaluate", first, loop.t - first, auto=1)
+        # The step begins where the one before ended, and has the evaluation in it.
+        parts = PLAIN[1:] if unseen else PLAIN
+        for name, dur in parts:
+            loop.stage(*_EVENTS[name], dur)
+        loop.process.span("dataloader", "fetch.block", first, loop.t - first, auto=1, **flags)
+        for _ in range(9):
+            loop.step(0, *PLAIN)
+    loop.process.write(tmp_path)
+    told = document(analyze(tmp_path))
+    assert len(told["ledger"]["steps"]) == 40
+    assert told["evaluation"]["seconds"] == pytest.approx(1.2)
+    assert all((s or 0) >= 0 for step in told["ledger"]["steps"] for s in step["stages"].values())
+    lines = {line: each["seconds"] for line, each in told["account"].items()}
+    assert lines["evaluation"] == pytest.approx(0.9)
+    assert sum(lines.values()) == pytest.approx(told["account_s"])
+    assert lines["own_code"] + lines["unexplained"] + lines["peers"] + lines["input"] == 0
+
+
+def test_inference_before_training_is_evaluation_and_no_step(tmp_path: Path) -> None:
+    loop = Loop(Process(10, rank=0))
+    for _ in range(5):
+        loop.step(0, ("forward", 100 * MS), inference=1)
+    loop.pause(2000 * MS)
+    for _ in range(30):
+        loop.step(0, *PLAIN)
+    loop.process.write(tmp_path)
+    told = document(analyze(tmp_path))
+    assert len(told["ledger"]["steps"]) == 30
+    assert told["evaluation"]["seconds"] == pytest.approx(0.5)
+    assert told["outside"]["between_s"] == 0
+    assert told["bound"]["id"] == "compute"
+
+
+def test_the_time_between_steps_has_its_own_place(tmp_path: Path) -> None:
+    loop = Loop(Process(10, rank=0))
+    for _ in range(5):
+        for _ in range(10):
+            loop.step(1 * MS, *PLAIN, ("own", 2 * MS))
+            loop.process.span("sample", "own_code", loop.t - 2 * MS, 2 * MS, where="log train.py:8")
+        loop.count = 0
+        loop.pause(900 * MS)
+        loop.process.span("sample", "own_code", loop.t - 800 * MS, 10 * MS, where="plot train.py:30")
+    loop.step(1 * MS, *PLAIN)
+    loop.process.write(tmp_path)
+    told = document(analyze(tmp_path))
+    assert (told["bound"]["id"], told["bound"]["stage"]) == ("between_steps", "plot train.py:30")
+    assert "plot train.py:30" in told["head"][0]
+    assert "plot train.py:30" in told["head"][2]
+    found = next(f for f in told["findings"] if f["id"] == "between_steps")
+    assert "plot train.py:30" in found["title"]
+    assert "plot train.py:30" in found["advice"]
 
 
 def test_a_forward_pass_nobody_saw_is_unexplained(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from dftracer.analyze import Analysis, analyze
 from dftracer.analyze.say.catalog import ADVICE_TABLE, Case, advise
-from dftracer.load.synthetic import Process
 from dftracer.report import document
+from dftracer.testing.synthetic import Process
 
 MS = 1000
 USUAL = Case()
@@ -35,7 +35,8 @@ CASES: tuple[tuple[str, Case, str, str], ...] = (
     ("checkpoint", replace(USUAL, background=True), "already", "async_save"),
     ("startup", USUAL, "Cache", ""),
     ("evaluation", USUAL, "inference_mode", ""),
-    ("compilation", replace(USUAL, compiled=True), "Keep compiled code", ""),
+    ("compilation", replace(USUAL, compiled=True), "Keep compiled code", "ecompil"),
+    ("compilation", replace(USUAL, compiled=True, recompiled=True), "Avoid recompiling", ""),
     ("between_steps", replace(USUAL, automatic=True, place="f a.py:1"), "f a.py:1", "Annotate"),
     ("between_steps", replace(USUAL, automatic=True), "between its steps", "Annotate"),
     ("between_steps", USUAL, "Annotate", ""),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dftracer.analyze import STAGES, analyze, call_tree
 from dftracer.load import Trace
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 
 FIXED = {
     ("dataloader", "fetch.iter"): "fetch_wait",

@@ -20,9 +20,9 @@ from dftracer.analyze.map.digest import digest_span
 from dftracer.analyze.map.partial import join_spans
 from dftracer.format.members import member_spans
 from dftracer.load import Trace
-from dftracer.load.synthetic import training_run
 from dftracer.load.trace import Filter
 from dftracer.report import document
+from dftracer.testing.synthetic import training_run
 
 pytest.importorskip("distributed")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import polars as pl
 import pytest
 
 from dftracer.analyze.intervals import EMPTY
-from dftracer.analyze.map.memory import Rows, Sums
+from dftracer.analyze.map.memory import Calls, FileSums, Rows
 from dftracer.analyze.map.threads import Lanes, Question, explain
 
 
@@ -54,12 +53,23 @@ def test_a_folded_transfer_weighs_as_often_as_it_was_there() -> None:
     assert plain.files_us == folded.files_us == [("b", 23), ("a", 5)]
 
 
-def test_sums_are_the_same_however_often_they_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dftracer.analyze.map.memory._MOST", 10)
-    sums = Sums(["k"], ["n"], ("m",))
-    assert sums.take() is None
-    for i in range(100):
-        sums.add(pl.DataFrame({"k": [i % 3, 7], "n": [1, 2], "m": [i, -i]}))
-    joined = sums.take()
-    assert joined is not None
-    assert sorted(joined.rows()) == [(0, 34, 99), (1, 33, 97), (2, 33, 98), (7, 200, 0)]
+def test_sums_of_calls_are_the_same_however_they_are_divided() -> None:
+    some = np.random.default_rng(1)
+    rows = np.stack([some.integers(0, high, 3000) for high in (5, 7, 4, 9, 3, 1000, 50)])
+    for chunk in (3000, 7):
+        sums = FileSums()
+        assert sums.frames([]) == (None, None)
+        for i in range(0, rows.shape[1], chunk):
+            # Files are numbered from the last to the first in the chunks.
+            sums.add(Calls.of(4 - rows[0, i : i + chunk], *rows[1:, i : i + chunk]), lambda f: 4 - f)
+        files, times = sums.frames(["a", "b", "c", "d"])
+        assert files is not None
+        assert times is not None
+        for frame, keys in ((files, (0, 1, 2)), (times, (3, 1))):
+            wanted: dict[tuple[object, ...], list[int]] = {}
+            for row in rows.T.tolist():
+                key = tuple([*"abcd", "(unknown)"][row[k]] if k == 0 else row[k] for k in keys)
+                sofar = wanted.setdefault(key, [0, 0, 0])
+                for i, value in enumerate(row[4:]):
+                    sofar[i] += value
+            assert {row[: len(keys)]: list(row[len(keys) : len(keys) + 3]) for row in frame.rows()} == wanted

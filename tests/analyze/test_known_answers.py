@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.load.synthetic import Process
 from dftracer.report import document
+from dftracer.testing.synthetic import Process
 
 MS = 1000
 

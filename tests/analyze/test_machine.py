@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.load.synthetic import Process
 from dftracer.report import document
+from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
 MS = 1000
@@ -75,6 +75,7 @@ def test_a_busy_machine(tmp_path: Path) -> None:
     machine = document(a)["machine"]
     assert machine["cpu_share"] == pytest.approx(0.6, rel=0.01)
     assert machine["waited_for_cpu_share"] == pytest.approx(0.31, rel=0.01)
+    assert machine["waited_for_cpu_in_steps_share"] == pytest.approx(0.31, rel=0.01)
 
 
 def test_too_much_of_its_own(tmp_path: Path) -> None:
@@ -194,6 +195,32 @@ def test_a_rank_on_a_busy_node(tmp_path: Path) -> None:
         assert ("straggler_rank" in _ids(a)) == (name == "own")
         if name == "busy":
             assert [s.id for s in _finding(a, "machine_busy").symptoms] == ["straggler_rank"]
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "own_code"])
+def test_a_rank_that_does_what_no_other_does_is_late_by_that(tmp_path: Path, what: str) -> None:
+    """It waits longer for a CPU than the others because it has more to run; and it is one finding."""
+    for rank in (0, 1):
+        p = Process(10 + rank, rank=rank, world_size=2)
+        t = 0
+        for i in range(50):
+            work = 190 * MS if rank else 60 * MS
+            p.step(i + 1, t, 10 * MS, 190 * MS + 10 * MS, step=i, auto=1)
+            p.span("compute", "forward", t + 10 * MS, 60 * MS, step=i, auto=1)
+            if rank and what == "checkpoint":
+                p.span("checkpoint", "save", t + 70 * MS, 130 * MS, step=i, auto=1)
+            p.span("comm", "all_reduce", t + 10 * MS + work, 200 * MS - work, step=i, auto=1)
+            t += 210 * MS
+        for at in range(0, t + 1, S):
+            _cpu(p, at, at // 2, int((0.45 if rank else 0.05) * at))
+            p.counter("host.cpu", at, user_us=2 * at, system_us=0, cpus=2, runnable=5)
+        p.write(tmp_path)
+    a = analyze(tmp_path)
+    late = _finding(a, "straggler_rank")
+    assert late.evidence["stage"] == what
+    assert _finding(a, "machine_busy").symptoms == []
+    assert [s.id for s in late.symptoms] == ["checkpoint_stall" if what == "checkpoint" else "own_code"]
+    assert "Only this rank" in a.head[2]
 
 
 def test_a_quiet_run_has_none(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from dftracer.analyze import analyze
 from dftracer.analyze.map.threads import Lane, Lanes, LaneStore
 from dftracer.load import Trace
-from dftracer.load.synthetic import training_run
 from dftracer.report import document
+from dftracer.testing.synthetic import training_run
 
 
 def _lanes(n: int) -> Lanes:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.load.synthetic import Process
 from dftracer.report import document, head, markdown, print_report
 from dftracer.report.contents import evidence_rows, notes, shown_files
+from dftracer.testing.synthetic import EPOCH_US, Process
 
 MS = 1000
 
@@ -176,6 +176,100 @@ def test_paths_that_were_only_looked_up_share_a_row(tmp_path: Path, capsys: Any)
     assert (told["files_total"], len(told["files"])) == (31, 31)  # nothing is lost for programs
     print_report(a)
     assert "(30 paths only looked up)" in capsys.readouterr().out
+
+
+def test_files_that_nobody_asks_about_are_not_shown(tmp_path: Path) -> None:
+    """A redirected stdout, where Python looks for its settings and for a place for temporary files, ours."""
+    p = Process(10, rank=0)
+    _train(p, 5)
+    p.io("write", 101 * MS, 9, "/home/me/train.log", ret=80)  # handed over: nobody opened it
+    p.io("close", 102 * MS, 0, "/home/me/errors.log", ret=0)
+    p.io("fopen", 103 * MS, 5, "/usr/bin/python3.11._pth", ret=0)
+    p.io("open", 104 * MS, 5, "/tmp/dftracer-run-0123456789abcdef-announced", ret=3, flags=0)
+    for name in ("open", "write", "close", "unlink"):
+        p.io(name, 105 * MS, 5, "/tmp/3oem4u_h", ret=4 if name == "write" else 0)
+    p.io("open", 110 * MS, 5, "/data/mapped.bin", ret=3, flags=0)
+    p.io("write", 111 * MS, 500 * MS, "/slow/handed.log", ret=80)  # so slow that it is news
+    a, told = _told(p, tmp_path)
+    assert a.file_table is not None
+    assert shown_files(a.file_table)["path"].to_list() == ["/slow/handed.log", "/data/mapped.bin"]
+    assert told["files_total"] == 7
+
+
+def test_compilers_are_no_workers_of_the_loader(tmp_path: Path) -> None:
+    """torch.compile starts programs that read files; none of them loads data."""
+    p = Process(10, rank=0)
+    t = _train(p, 20)
+    for i in range(20):
+        p.span("data", "item", 20 * i * MS, 100)
+    for pid in range(11, 16):
+        tool = Process(pid, ppid=10)
+        for i in range(10):
+            tool.io("read", t // 2 + i * MS, 900, "/usr/include/stdio.h", ret=4096)
+        tool.write(tmp_path)
+    worker = Process(16, ppid=10)
+    for i in range(20):
+        worker.span("data", "item", 20 * i * MS, 10 * MS)
+    worker.write(tmp_path)
+    _, told = _told(p, tmp_path)
+    assert [w["pid"] for w in told["workers"]] == [16]
+
+
+def _set_up(p: Process, at: int) -> int:
+    """What automatic tracing tells before the first step: when torch was there, and an optimizer."""
+    p.span("dftracer", "optimizer", at, 0, auto=1, imported_us=EPOCH_US)
+    return at
+
+
+def test_start_up_that_wins_is_told_whole(tmp_path: Path) -> None:
+    """What the program set up before anything was recorded counts once start-up is the answer."""
+    p = Process(10, rank=0)
+    t = _set_up(p, 400 * MS)
+    for i in range(5):
+        wait = 600 * MS if i == 0 else 3 * MS
+        p.span("compute", "forward", t + wait, 10 * MS, auto=1)
+        t = p.step(i + 1, t, wait, 10 * MS, step=i, auto=1)
+    _, told = _told(p, tmp_path)
+    assert told["bound"]["id"] == "startup"
+    assert told["startup"]["setup_s"] == pytest.approx(0.4)
+    assert told["bound"]["seconds"] == pytest.approx(told["startup"]["seconds"])
+
+
+@pytest.mark.parametrize("before", [0, 500])
+def test_the_largest_part_is_not_said_beside_a_larger_start(tmp_path: Path, before: int) -> None:
+    p = Process(10, rank=0)
+    t = _set_up(p, before * MS)
+    for i in range(5):
+        p.span("compute", "forward", t + 3 * MS, 10 * MS, auto=1)
+        t = p.step(i + 1, t, 3 * MS, 10 * MS, step=i, auto=1)
+    p.span("pipeline", "evaluate", t, 450 * MS, auto=1)
+    _, told = _told(p, tmp_path)
+    assert told["bound"]["id"] == "evaluation"
+    where = " after the start" if before else ""
+    assert told["verdict"].startswith(f"Evaluation is the largest part{where}: 0.45 s")
+
+
+@pytest.mark.parametrize("again", [0, 1])
+def test_a_compilation_of_forward_and_backward_is_no_recompilation(tmp_path: Path, again: int) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(20):
+        took = 0
+        if i < 2:  # the graph of the forward pass, then that of the backward pass
+            took = 300 * MS
+            p.span("dynamo", "recompile" if i < again else "compile", t + 2 * MS, took, auto=1)
+        p.span("compute", "forward", t + MS, 10 * MS + took, auto=1)
+        t = p.step(i + 1, t, MS, 12 * MS + took, step=i, auto=1)
+    a, told = _told(p, tmp_path)
+    assert told["bound"]["id"] == "compilation"
+    (first, *_) = told["findings"]
+    if again:
+        assert (first["id"], [s["id"] for s in first["symptoms"]]) == ("recompiles", ["compilation_time"])
+        assert first["evidence"]["recompilations"] == 1
+    else:
+        assert first["id"] == "compilation_time"
+        assert not [f for f in a.findings.every() if f.id == "recompiles"]
+    assert ("ecompil" in a.head[2]) == bool(again)
 
 
 def _with_own_work(p: Process, *own: tuple[str, int]) -> None:

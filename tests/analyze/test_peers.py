@@ -6,7 +6,6 @@ The programs sleep instead of computing, and measure themselves what was added t
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,9 +16,9 @@ from typing import Any
 import pytest
 
 from support.iotrace import FIXTURES, compile_c
+from support.process import clean_environment
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.alone
 
 STEPS, STEP_S, RANKS = 20, 0.4, 3
 PROGRAM = """
@@ -31,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
 torch.set_num_threads(1)
-KIND, STEPS, STEP_S = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+KIND, STEPS, STEP_S, LONGER = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 SHARES = {"data": 0.15, "forward": 0.25, "backward": 0.3, "optimizer": 0.1, "own": 0.2}
 at = 0
@@ -46,7 +45,7 @@ def longer(seconds):
 def work(part):
     time.sleep(SHARES[part] * STEP_S)
     if KIND == part and RANK == WORLD - 1:
-        longer(0.1 * STEP_S)
+        longer(LONGER * STEP_S)
     if KIND == "alternating" and part == "forward" and at % WORLD == RANK:
         longer(0.3 * STEP_S)
 
@@ -128,17 +127,20 @@ class Told:
         return next((f for f in every if f["id"] == ident), None)
 
 
-def run(folder: Path, kind: str, ranks: int = RANKS, steps: int = STEPS, step_s: float = STEP_S) -> Told:
+def run(folder: Path, kind: str, steps: int = STEPS, longer: float = 0.1) -> Told:
+    """One rank takes longer in one place, by this share of a step."""
+    ranks = RANKS
     (folder / "train.py").write_text(PROGRAM)
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     launcher += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("DFTRACER_", "TORCHELASTIC"))}
+    env = clean_environment()
     tool = [sys.executable, "-m", "dftracer.cli"]
+    train = ["train.py", kind, str(steps), str(STEP_S), str(longer)]
     ran = subprocess.run(
-        [*tool, "run", "-q", "-o", "traces", "--", *launcher, "train.py", kind, str(steps), str(step_s)],
+        [*tool, "run", "-q", "-o", "traces", "--", *launcher, *train],
         cwd=folder,
         env={**env, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -171,14 +173,15 @@ def check_late(told: Told, late: int, stages: set[str], share: float = 0.9) -> N
 
 
 def test_a_rank_that_is_late_in_its_backward_is_found(tmp_path: Path) -> None:
-    told = run(tmp_path, "backward", steps=12)
-    check_late(told, RANKS - 1, {"backward"})
+    """By more than ranks of a busy machine wait for a CPU; a tenth of a step is a part of `make test-all`."""
+    told = run(tmp_path, "backward", steps=8, longer=1.0)
+    check_late(told, RANKS - 1, {"backward"}, share=0.7)
     assert told.ranks[0]["waiting_by_stage_s"]["backward"] > 0
     ledger, waited = told.json["ledger"]["ranks"]["0"], told.ranks[0]["waiting_by_stage_s"]["backward"]
     assert ledger["backward"] > waited, "the ledger has the wall time of a stage"
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("kind", "stages"),
     [
@@ -197,7 +200,7 @@ def test_ten_percent_of_a_step_in_one_place(tmp_path: Path, kind: str, stages: s
     assert waited == pytest.approx([told.injected[late]] * len(waited), rel=0.05)
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_ranks_that_are_late_in_turns_are_no_stragglers(tmp_path: Path) -> None:
     told = run(tmp_path, "alternating")
     assert told.finding("straggler_rank") is None
@@ -207,7 +210,7 @@ def test_ranks_that_are_late_in_turns_are_no_stragglers(tmp_path: Path) -> None:
     assert found["evidence"]["stage"] == "forward"
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_rank_that_has_fewer_batches_waits_for_the_others_at_the_end(tmp_path: Path) -> None:
     told = run(tmp_path, "uneven")
     late = told.ranks[RANKS - 1]
@@ -218,7 +221,7 @@ def test_a_rank_that_has_fewer_batches_waits_for_the_others_at_the_end(tmp_path:
     assert late["waiting_by_stage_s"]["comm"] == pytest.approx(STEP_S, rel=0.4)
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_others_wait_while_one_rank_saves(tmp_path: Path) -> None:
     told = run(tmp_path, "checkpoint")
     check_late(told, 0, {"checkpoint"})
@@ -316,7 +319,7 @@ def run_nccl(folder: Path, caller: Path, kind: str, ranks: int = 2, steps: int =
     (folder / "train.py").write_text(NCCL)
     (folder / "launch.py").write_text(LAUNCH)
     tool = [sys.executable, "-m", "dftracer.cli"]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     meeting = {"STANDIN_MEETING": str(folder / "meeting"), "STANDIN_CALLER": str(caller)}
     command = [sys.executable, "launch.py", str(ranks), kind, str(steps)]
     subprocess.run(

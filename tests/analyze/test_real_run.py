@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from dftracer.analyze import analyze
 from dftracer.load import Trace, recover
-
-pytestmark = pytest.mark.alone
+from support.process import clean_environment
 
 LOOP = """
 import json, sys, time
@@ -60,7 +56,7 @@ def test_a_loop_of_known_sleeps_is_told(tmp_path: Path) -> None:
     """Each stage takes no less than what happened in its spans, and no more than with the way in and out."""
     script = tmp_path / "loop.py"
     script.write_text(LOOP)
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}, "DFTRACER_ENABLE": "1"}
+    env = clean_environment(DFTRACER_ENABLE="1")
     ran = subprocess.run(
         [sys.executable, script, tmp_path], env=env, check=True, capture_output=True, text=True
     )
@@ -89,7 +85,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_what_a_killed_process_left_is_read_once_it_is_recovered(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}, "DFTRACER_ENABLE": "1"}
+    env = clean_environment(DFTRACER_ENABLE="1")
     ran = subprocess.run([sys.executable, script, tmp_path], env=env, check=False)
     assert ran.returncode == -9
     before = {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()}

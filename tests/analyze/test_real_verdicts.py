@@ -7,7 +7,6 @@ such run are in tests/data/verdicts: the analysis is judged in seconds, and `mak
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 
 from dftracer.analyze import Analysis, analyze
 from dftracer.report import document, head
+from support.process import clean_environment
 
 pytest.importorskip("torch")
 PROGRAMS = Path(__file__).with_name("verdict_programs.py")
@@ -30,13 +30,13 @@ RECORDED = Path(__file__).parents[1] / "data" / "verdicts"
 
 @pytest.fixture(
     scope="module",
-    params=["recorded", pytest.param("run", marks=[pytest.mark.alone, pytest.mark.thorough])],
+    params=["recorded", pytest.param("run", marks=pytest.mark.alone)],
 )
 def traces(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     if request.param == "recorded":
         return RECORDED
     folder = tmp_path_factory.mktemp("runs")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("DFTRACER_", "RANK", "WORLD_SIZE"))}
+    env = clean_environment()
     command = [sys.executable, str(PROGRAMS), str(folder), *CASES]
     subprocess.run(command, env={**env, "DFTRACER_ENABLE": "1"}, check=True, timeout=500)
     return folder

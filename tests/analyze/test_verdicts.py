@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.load.synthetic import Process
 from dftracer.report import document, head
+from dftracer.testing.synthetic import Process
 
 MS = 1000
 S = 1_000_000
@@ -212,7 +212,7 @@ def test_a_rank_with_a_slow_forward_is_the_straggler(tmp_path: Path, ranks: int,
     assert _bound(a) == ("straggler", "forward")
     assert a.bound is not None
     assert a.bound.part.rank == 1
-    assert head(a)[1].startswith("Rank 1 spends 0.20 s in forward, the median rank 0.05 s, chronically")
+    assert head(a)[1].startswith("Rank 1 spends 0.20 s in forward, the median rank 50 ms, chronically")
     rows = {r["rank"]: r for r in document(a)["ranks"]}
     assert rows[0]["waiting_for_peers_s"] == pytest.approx(4.5)
     assert rows[1]["waiting_for_peers_s"] == 0
@@ -244,7 +244,7 @@ def test_a_rank_with_a_slow_backward_is_seen_where_collectives_are(tmp_path: Pat
     assert _bound(a) == ("straggler", "backward")
     assert a.bound is not None
     assert a.bound.part.rank == 1
-    assert head(a)[1].startswith("Rank 1 spends 0.10 s in backward, the median rank 0.02 s, chronically")
+    assert head(a)[1].startswith("Rank 1 spends 0.10 s in backward, the median rank 20 ms, chronically")
     assert {r["rank"]: r["waiting_for_peers_s"] for r in document(a)["ranks"]} == {0: 2.4, 1: 0}
     assert "exposed_comm" not in _ids(a)
 
@@ -286,7 +286,7 @@ def test_a_rank_that_is_late_in_no_stage_is_not_blamed_on_one(tmp_path: Path) ->
     a = _checked(analyze(tmp_path))
     assert _bound(a) == ("straggler", None)
     assert "(no annotated stage)" in a.verdict
-    assert head(a)[1].startswith("Rank 1 spends 0.06 s in no annotated stage, the median rank under 0.01 ms")
+    assert head(a)[1].startswith("Rank 1 spends 60 ms in no annotated stage, the median rank under 0.01 ms")
 
 
 def test_a_rank_with_slow_data_is_the_straggler_by_its_loader(tmp_path: Path) -> None:
@@ -427,7 +427,7 @@ def test_no_compute_is_not_a_compute_of_no_time(tmp_path: Path) -> None:
     for i in range(30):
         t = p.step(i + 1, t, 10 * MS, 40 * MS)
     p.write(tmp_path)
-    assert head(_checked(analyze(tmp_path)))[1] == "0.04 s of each 0.05 s step; no compute was seen."
+    assert head(_checked(analyze(tmp_path)))[1] == "40 ms of each 50 ms step; no compute was seen."
 
 
 def test_advice_on_storage_knows_whether_there_are_workers(tmp_path: Path) -> None:
@@ -891,7 +891,7 @@ def test_no_wait_is_claimed_where_loading_was_not_seen(tmp_path: Path) -> None:
         p.span(*BACKWARD, (200 * i + 180) * MS, 20 * MS, auto=1)
     p.write(tmp_path)
     a = _checked(analyze(tmp_path))
-    assert head(a)[1] == "Of each 0.20 s step: forward 0.18 s, backward 0.02 s."
+    assert head(a)[1] == "Of each 0.20 s step: forward 0.18 s, backward 20 ms."
 
 
 def test_fetches_without_steps_are_told(tmp_path: Path) -> None:

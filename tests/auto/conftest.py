@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 
 from dftracer.testing import Capture, read
+from support.process import clean_environment
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
@@ -111,7 +111,7 @@ class Nursery:
     """Starts all programs at once and hands out their outcomes as they come."""
 
     def __init__(self, directory: Path, wanted: list[tuple[str, bool]]) -> None:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+        env = clean_environment()
         env.update(
             DFTRACER_ENABLE="1",
             DFTRACER_AUTO="torch",

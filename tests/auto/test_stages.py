@@ -1,13 +1,13 @@
 """Loops that measure themselves: their stages are what their own timers say, whatever the loader.
 
 Every loop runs in a forked process of its own. It names the stretches of its time (`with T("forward")`); the
-events of its trace must say the same, within a hundredth of the time.
+events of its trace must say the same, within a hundredth of the time, and what it waited for a CPU: that can
+fall between the loop's look at the clock and the tracer's.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,6 +17,7 @@ from typing import TypeAlias
 import pytest
 
 from dftracer.testing import Event, read
+from support.process import clean_environment
 
 PROGRAM = """
 import contextlib, copy, itertools, json, os, queue, sys, threading, time
@@ -43,6 +44,10 @@ def T(name):
 
 def nap(seconds):
     time.sleep(seconds)
+
+def waited_for_a_cpu():
+    with open("/proc/thread-self/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
 
 class Slept(torch.autograd.Function):
     @staticmethod
@@ -179,6 +184,17 @@ def evaluation_in_inference_mode_over_a_loader():
             for x in DataLoader(Rows(), batch_size=8):
                 model(x)
 
+def evaluation_over_a_loader_training_over_a_list():
+    model, optimizer = begin()
+    for epoch in range(3):
+        for x in [X] * 5:
+            train(model, optimizer, x)
+        model.eval()
+        with T("evaluate"), torch.no_grad():
+            for x in DataLoader(Rows(), batch_size=8):
+                model(x)
+        model.train()
+
 def evaluation_without_eval():
     model, optimizer = begin()
     for i in range(N):
@@ -271,6 +287,26 @@ def inference_over_a_list():
                 model(x)
             log_metrics()
 
+def inference_that_leaves_gradients_on():
+    model = Net().eval()
+    for x in DataLoader(Rows(), batch_size=4):
+        with T("forward"):
+            model(x)
+        log_metrics()
+
+def updates_by_hand():
+    model = Net()
+    for x in [X] * N:
+        with T("forward"):
+            loss = model(x).pow(2).mean()
+        with T("backward"):
+            loss.backward()
+        with T("own"), torch.no_grad():
+            nap(0.02)
+            for p in model.parameters():
+                p -= 0.01 * p.grad
+                p.grad = None
+
 def no_module():
     weight = torch.zeros(4, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.01)
@@ -283,9 +319,10 @@ for program in sys.argv[1:]:
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        begun = time.perf_counter()
+        begun, waited = time.perf_counter(), waited_for_a_cpu()
         globals()[program]()
         spent["all"] = time.perf_counter() - begun
+        spent["waited"] = waited_for_a_cpu() - waited
         print(json.dumps([program, os.getpid(), spent]), flush=True)
         sys.exit()
     assert os.waitpid(pid, 0)[1] == 0, program
@@ -301,6 +338,7 @@ STEPS = {
     "evaluation_with_a_batch_in_hand": 10,
     "evaluation_after_the_step": 10,
     "evaluation_in_inference_mode_over_a_loader": 10,
+    "evaluation_over_a_loader_training_over_a_list": 15,
     "evaluation_without_eval": 15,
     "distillation": 10,
     "rollouts": 12,
@@ -308,11 +346,13 @@ STEPS = {
     "lbfgs": 6,
     "inference_over_a_loader": 10,
     "inference_over_a_list": 15,
+    "inference_that_leaves_gradients_on": 10,
+    "updates_by_hand": 15,
 }
 OTHERS = ("no_module", "compiled_function")
 # What comes before anything shows that a program trains, or after its last step, is in no step.
 BEFORE_THE_FIRST = {"generator_loader", "queue_of_a_thread", "memory_map", "before_the_model"}
-AFTER_THE_LAST = {"list_and_logging", "lbfgs", "inference_over_a_list"}
+AFTER_THE_LAST = {"list_and_logging", "lbfgs", "inference_over_a_list", "updates_by_hand"}
 Ran: TypeAlias = dict[str, tuple[dict[str, float], dict[str, list[Event]]]]
 
 
@@ -320,7 +360,7 @@ Ran: TypeAlias = dict[str, tuple[dict[str, float], dict[str, list[Event]]]]
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     place: Path = tmp_path_factory.mktemp("stages")
     (place / "loops.py").write_text(PROGRAM)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     env |= {"DFTRACER_ENABLE": "1", "DFTRACER_AUTO": "torch", "DFTRACER_LOG_FILE": str(place / "t")}
     done = subprocess.run(
         [sys.executable, "loops.py", *STEPS, *OTHERS],
@@ -349,6 +389,11 @@ def _seconds(events: list[Event]) -> float:
     return sum(e.dur for e in events) / 1e6
 
 
+def _unsure(spent: dict[str, float]) -> float:
+    """Seconds by which the two may differ."""
+    return 0.01 * spent["all"] + spent["waited"]
+
+
 def _covered(block: Event, events: dict[str, list[Event]]) -> int:
     """us of a step that a stage covers; stages do not overlap, except the loader's parts inside a wait."""
     stages = ("forward", "backward", "step", "evaluate", "fetch.iter")
@@ -369,11 +414,11 @@ def test_every_step_is_there(name: str, ran: Ran) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_stages_are_what_the_program_measured(name: str, ran: Ran) -> None:
     spent, events = ran[name]
-    share = {
-        stage: 100 * (_seconds(events[stage]) - spent.get(stage, 0.0)) / spent["all"]
+    off = {
+        stage: _seconds(events[stage]) - spent.get(stage, 0.0)
         for stage in ("forward", "backward", "evaluate")
     }
-    assert all(abs(off) <= 1.0 for off in share.values()), share
+    assert all(abs(seconds) <= _unsure(spent) for seconds in off.values()), (off, spent)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -385,12 +430,14 @@ def test_own_code_is_what_no_stage_covers(name: str, ran: Ran) -> None:
         known -= spent["first own"]
     if name in AFTER_THE_LAST:
         known -= spent["last own"]
-    assert abs(free - known) <= 0.01 * spent["all"], (free, known, spent)
+    assert abs(free - known) <= _unsure(spent), (free, known, spent)
 
 
 @pytest.mark.parametrize("name", ["list_and_logging", "data_loader", "inference_over_a_list"])
 def test_own_code_is_named(name: str, ran: Ran) -> None:
-    samples = ran[name][1]["own_code"]
+    # What a program does after its last step is sampled too: how long it takes to end depends on the machine.
+    steps = ran[name][1]["fetch.block"]
+    samples = [e for e in ran[name][1]["own_code"] if any(s.ts <= e.ts < s.ts + s.dur for s in steps)]
     assert samples
     where: defaultdict[str, float] = defaultdict(float)
     for e in samples:
@@ -413,4 +460,4 @@ def test_a_compiled_function_is_a_model(ran: Ran) -> None:
     spent, events = ran["compiled_function"]
     assert len(events["forward"]) == 16
     seconds = _seconds(sorted(events["forward"], key=lambda e: e.ts)[1:])
-    assert abs(seconds - spent["forward"]) <= 0.01 * spent["all"], (seconds, spent)
+    assert abs(seconds - spent["forward"]) <= _unsure(spent), (seconds, spent)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import dftracer
 from dftracer.testing import read
+from support.process import clean_environment
 
 PROGRAM = """
 import sys, time
@@ -40,7 +40,7 @@ torch.save(model.state_dict(), place / "model.pt")
 
 
 def environment(**more: str) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     return {**env, "OMP_NUM_THREADS": "1", **more}
 
 

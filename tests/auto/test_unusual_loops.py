@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -11,6 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from dftracer.testing import Event, read
+from support.process import clean_environment
 
 PROGRAM = """
 import itertools, os, sys
@@ -78,7 +78,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """What each of the loops left, in a process of its own that found torch imported."""
     place = tmp_path_factory.mktemp("unusual")
     (place / "loops.py").write_text(PROGRAM)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     env |= {"DFTRACER_ENABLE": "1", "DFTRACER_AUTO": "torch", "DFTRACER_LOG_FILE": str(place / "t")}
     done = subprocess.run(
         [sys.executable, "loops.py", *PROGRAMS],

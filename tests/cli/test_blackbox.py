@@ -17,6 +17,7 @@ import pytest
 
 from dftracer.load.rows import read_rows
 from dftracer.testing import read
+from support.process import clean_environment
 
 MEGABYTES = 1
 # Steps of a known number, each with many events; it says after which it is.
@@ -45,7 +46,7 @@ def command(folder: Path, *arguments: object) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DFTRACER_", "RANK", "WORLD_SIZE"))}
+    kept = clean_environment()
     return {**kept, "DFTRACER_BLACKBOX_MB": str(MEGABYTES), **more}
 
 

@@ -14,14 +14,15 @@ import pytest
 
 from dftracer.cli.main import build_parser, verb_names
 from dftracer.load import Trace
-from dftracer.load.synthetic import Process, Run, training_run
+from dftracer.testing.synthetic import Process, Run, training_run
+from support.process import clean_environment
 from support.trace import read_file
 
 
 def dftracer(
     *args: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    clean = clean_environment()
     return subprocess.run(
         [sys.executable, "-m", "dftracer.cli", *map(str, args)],
         capture_output=True,
@@ -44,6 +45,7 @@ def _json(result: subprocess.CompletedProcess[str]) -> Any:
 
 def test_every_verb_has_help_with_an_example_and_the_common_options() -> None:
     text = build_parser().format_help()
+    assert build_parser(names_only=True).format_help() == text
     for verb in verb_names():
         assert verb in text
         told = dftracer(verb, "--help").stdout

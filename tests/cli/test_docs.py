@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dftracer.analyze import FINDING_IDS, STAGES, analyze
 from dftracer.load.arrow import schema
-from dftracer.load.synthetic import training_run
 from dftracer.report import document
+from dftracer.testing.synthetic import training_run
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dftracer.cli.main import main
-from dftracer.load.synthetic import Process, training_run
+from dftracer.testing.synthetic import Process, training_run
 from support.process import clean_environment
 
 _EVENT = (

@@ -19,8 +19,8 @@ from dftracer._terminal import ascii_is_asked_for
 from dftracer._text import Column, fit
 from dftracer.cli.commands.completion import _CATEGORIES
 from dftracer.cli.main import build_parser, main, verb_names
-from dftracer.load.synthetic import Process, Run, training_run
 from dftracer.python import ProfileCategory
+from dftracer.testing.synthetic import Process, Run, training_run
 from support.process import clean_environment
 
 

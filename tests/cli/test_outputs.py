@@ -21,7 +21,7 @@ from dftracer.format.trace_names import find_files
 from dftracer.format.writer import maker_of
 from dftracer.link.discover import discover
 from dftracer.load.find import find_torch_files
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
 

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dftracer.analyze import analysis, history
 from dftracer.analyze.history import list_runs
-from dftracer.load.synthetic import Process
+from dftracer.load.rows import COLUMNS, pack_rows
+from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
 MS = 1000
@@ -117,7 +119,12 @@ def test_a_run_has_its_name_tags_commit_speed_and_end(tmp_path: Path) -> None:
     assert quiet["git"] == {"commit": commit, "dirty": None}
     assert [r["run"] for r in _runs(tmp_path, "--name", "toy")] == [failed["run"], first["run"]]
 
-    shown = _dftracer(tmp_path, "runs")
+    shown = _dftracer(tmp_path, "runs", COLUMNS="300")
+    assert shown.stdout.splitlines()[0].split() == [
+        *("started", "name", "commit", "host", "ranks", "attempt", "steps", "step", "samples/s", "GPU"),
+        *("bound", "ended", "command", "path"),
+    ]
+    assert first["host"] in shown.stdout
     assert "ValueError at train.py" in shown.stdout
     assert shown.stdout.index("ValueError") < shown.stdout.index(first["path"])
     unknown = _dftracer(tmp_path, "runs", "--name", "nobody")
@@ -145,6 +152,42 @@ def test_a_bad_tag_or_name_is_refused(tmp_path: Path, words: tuple[str, ...]) ->
     done = _dftracer(tmp_path, "run", *words, "--", "true")
     assert done.returncode == 2
     assert words[0] in done.stderr
+
+
+def test_the_last_attempt_says_how_a_run_ended(tmp_path: Path) -> None:
+    """Also if it had fewer ranks, and the slowest was one of the others."""
+    for pid, (rank, attempt, steps, died) in enumerate(
+        ((0, 0, 30, True), (1, 0, 30, True), (0, 1, 5, False))
+    ):
+        start = attempt * HOUR
+        record = {"value": "slurm-7", "start": EPOCH_US, "command": "train.py", "host": "node0"}
+        p = Process(
+            10 + pid,
+            start=start,
+            run={**record, "attempt": attempt},
+            rank=rank,
+            world_size=2 - attempt,
+            end={"recovered": 1} if died else {"exit_code": 0},
+        )
+        t = start
+        for i in range(steps):
+            p.span("compute", "forward", t + MS, (9 + rank) * MS)
+            t = p.step(i + 1, t, MS, (9 + rank) * MS, step=i)
+        p.write(tmp_path, f"trace-{pid}")
+    (row,) = list_runs([tmp_path])
+    assert (row.attempt, row.ended["exit_code"], row.ended["rank"], row.ended["step"]) == (1, 0, 0, 5)
+
+
+def test_the_rank_that_failed_first_is_named_before_any_step_too(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        record = {"value": "r", "start": EPOCH_US, "command": "train.py", "host": "node0"}
+        p = Process(10 + rank, start=rank * MS, run=record, rank=rank, world_size=2, end={"exit_code": 1})
+        p.span("app", "joins", (2 + rank) * MS, (40 - 20 * rank) * MS)
+        if rank == 1:  # the other one was ended because of it
+            p.metadata.append(("PR", "exception", "RuntimeError"))
+        p.write(tmp_path, f"trace-{rank}")
+    (row,) = list_runs([tmp_path])
+    assert (row.ended["rank"], row.ended["exception"]) == (1, "RuntimeError")
 
 
 def test_a_second_look_reads_only_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +255,27 @@ def test_every_command_takes_the_newest_run(tmp_path: Path) -> None:
         ("validate",),
         ("query", "select count(*) from events"),
         ("export", "--to", "csv"),
+        ("export", "--rows"),
+        ("repair", "-o", "repaired"),
+        ("link",),
     ):
         done = _dftracer(tmp_path, *words)
         assert "the newest run, traces/run2" in done.stderr, (words, done.stderr)
+    # It takes where this user records, if anywhere: other tests may.
+    assert "no process records a black box in " in _dftracer(tmp_path, "trigger").stderr
+
+
+def test_rows_are_exported_without_traces_and_without_a_path(tmp_path: Path) -> None:
+    for number in (1, 2):
+        place = tmp_path / "traces" / f"run{number}"
+        place.mkdir(parents=True)
+        table = np.zeros((number, len(COLUMNS)), np.int64)
+        table[:, COLUMNS.index("start_us")] = EPOCH_US + 1000 * np.arange(number)
+        table[:, COLUMNS.index("wall_us")] = 1000
+        (place / "a.rows").write_bytes(pack_rows(table, {"run": f"run{number}"}))
+        os.utime(place / "a.rows", (number, number))
+    done = _dftracer(tmp_path, "export", "--rows", "-o", "rows.csv")
+    assert "the newest run, traces/run2" in done.stderr
+    lines = (tmp_path / "rows.csv").read_text().splitlines()
+    assert lines[0].startswith("rank,epoch,step,start_us,wall_us,fetch_wait_us,")
+    assert [line.split(",")[0] for line in lines[1:]] == ["0", "0"]

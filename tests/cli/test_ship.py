@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import http.server
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import pytest
@@ -24,7 +28,7 @@ from dftracer.format.trace_names import find_files, find_rows
 from dftracer.load import Trace
 from dftracer.load.find import here as brought_here
 from dftracer.load.rows import parse_rows, read_row_files
-from dftracer.load.synthetic import training_run
+from dftracer.testing.synthetic import training_run
 from support.process import clean_environment
 from support.s3 import Front, environment, store
 
@@ -335,6 +339,99 @@ def test_google_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert main(["runs", "gs://bucket/"]) == 0
     finally:
         server.stop()
+
+
+class _Hdfs(http.server.BaseHTTPRequestHandler):
+    """HDFS's HTTP interface, as far as it is needed, over a directory.
+
+    For contents the name node sends to a data node, which is the same server here.
+    """
+
+    root: ClassVar[Path]
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _answer(self, code: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(code)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _asked(self) -> tuple[Path, dict[str, str]]:
+        url = urllib.parse.urlsplit(self.path)
+        path = urllib.parse.unquote(url.path).partition("/webhdfs/v1")[2]
+        return self.root / path.lstrip("/"), dict(urllib.parse.parse_qsl(url.query))
+
+    def _redirected(self, query: dict[str, str]) -> bool:
+        if "datanode" in query:
+            return False
+        host = self.headers["Host"]
+        self._answer(307, Location=f"http://{host}{self.path}&datanode=1")
+        return True
+
+    def do_GET(self) -> None:
+        path, query = self._asked()
+        if not path.exists():
+            missing = {"exception": "FileNotFoundException", "message": f"{path} does not exist"}
+            self._answer(404, json.dumps({"RemoteException": missing}).encode())
+        elif query["op"] == "GETFILESTATUS":
+            self._answer(200, json.dumps({"FileStatus": _hdfs_status(path, "")}).encode())
+        elif query["op"] == "LISTSTATUS":
+            inside = [_hdfs_status(each, each.name) for each in sorted(path.iterdir())]
+            self._answer(200, json.dumps({"FileStatuses": {"FileStatus": inside}}).encode())
+        elif query["op"] == "OPEN" and not self._redirected(query):
+            data = path.read_bytes()[int(query.get("offset", 0)) :]
+            self._answer(200, data[: int(query.get("length", len(data)))])
+
+    def do_PUT(self) -> None:
+        self._write("wb", 201)
+
+    def do_POST(self) -> None:  # appends
+        self._write("ab", 200)
+
+    def _write(self, mode: str, code: int) -> None:
+        path, query = self._asked()
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if not self._redirected(query):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open(mode) as file:
+                file.write(body)
+            self._answer(code)
+
+
+def _hdfs_status(path: Path, name: str) -> dict[str, object]:
+    kind = "DIRECTORY" if path.is_dir() else "FILE"
+    size = 0 if path.is_dir() else path.stat().st_size
+    changed = int(path.stat().st_mtime * 1000)
+    return {"pathSuffix": name, "type": kind, "length": size, "modificationTime": changed}
+
+
+def test_hdfs_over_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fsspec's own client; the server is a stand-in, for there is no package of Hadoop's."""
+    pytest.importorskip("requests")
+    _Hdfs.root = tmp_path / "hdfs"
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hdfs)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"webhdfs://127.0.0.1:{server.server_port}/jobs/one"
+    try:
+        here = tmp_path / "traces"
+        training_run(here, events=4000)
+        before = _local_bytes(here)
+        assert main(["ship", str(here), url]) == 0
+        assert not find_traces(here)
+        assert _read_back(url) == before
+        assert main(["report", url, "-q", "-o", str(tmp_path / "report.json")]) == 0
+        capsys.readouterr()
+        assert main(["runs", url, "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert row["path"] == url  # which can be given to the next command
+        assert main(["info", f"{url}/missing"]) == 2
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_store_whose_client_is_missing_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:

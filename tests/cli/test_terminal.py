@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dftracer._terminal import escape_controls
-from dftracer.load.synthetic import Process, training_run
+from dftracer.testing.synthetic import Process, training_run
 from support.process import clean_environment
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31mred\x7f\u202e"

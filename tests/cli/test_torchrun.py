@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dftracer.load import Trace
+from support.process import clean_environment
 
 pytest.importorskip("torch")
 
@@ -60,7 +60,7 @@ def _run(directory: Path) -> subprocess.CompletedProcess[str]:
         port = s.getsockname()[1]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     launcher += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("DFTRACER_", "TORCHELASTIC"))}
+    env = clean_environment()
     return subprocess.run(
         [sys.executable, "-m", "dftracer.cli", "run", "-o", "traces", "--", *launcher, "train.py"],
         cwd=directory,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.process import clean_environment
 
 pytest.importorskip("torch")
 
@@ -100,10 +101,7 @@ class Collected:
 
 
 def environment(**more: str) -> dict[str, str]:
-    drop = ("DFTRACER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
-    env.pop("LD_PRELOAD", None)
-    return {**env, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
+    return clean_environment(OMP_NUM_THREADS="1", **more)
 
 
 Runner = Callable[..., Collected]

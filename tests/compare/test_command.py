@@ -18,8 +18,8 @@ from dftracer.analyze import analyze
 from dftracer.analyze.ledger import MOST_STEPS
 from dftracer.cli.main import main as command
 from dftracer.compare import compare, side_of
-from dftracer.load.synthetic import Process, training_run
 from dftracer.report import document
+from dftracer.testing.synthetic import Process, training_run
 from support.noisy_runs import noisy_times
 
 

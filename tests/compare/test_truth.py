@@ -106,6 +106,16 @@ def test_a_run_that_waited_for_a_cpu_proves_nothing() -> None:
     assert compare(run(1, 40.0, 0.0), run(2, 46.0, 0.3)).answer == "cannot_tell"
 
 
+def test_waiting_for_a_cpu_before_the_steps_says_nothing_about_them() -> None:
+    def run(seed: int, milliseconds: float, in_steps: float) -> Side:
+        noise = 1 + 0.002 * np.random.default_rng(seed).normal(size=120)
+        machine = {"waited_for_cpu_share": 0.3, "waited_for_cpu_in_steps_share": in_steps}
+        return side_of("run", {**told({"forward": milliseconds / 1000 * noise}), "machine": machine})
+
+    assert compare(run(1, 40.0, 0.0), run(2, 46.0, 0.004)).answer == "different"
+    assert compare(run(1, 40.0, 0.0), run(2, 46.0, 0.3)).answer == "cannot_tell"
+
+
 def test_a_stage_that_was_not_there_before() -> None:
     steady = {"forward": np.full(50, 0.010), "checkpoint": np.zeros(50)}
     a = side_of("a", told(steady))

@@ -69,3 +69,17 @@ def test_utilities_of_others_are_no_clash(tmp_path: Path) -> None:
     (info / "RECORD").write_text("dftracer/utils/__init__.py,,\ndftracer/lib/libutils.so,,\n")
     assert _doctor(clean_environment(PYTHONPATH=str(tmp_path)))["ok"] is True
     assert importlib.util.find_spec("dftracer.utils") is None
+
+
+def test_the_generator_of_traces_in_its_former_place() -> None:
+    """The same objects, and an analysis that uses it does not switch tracing on."""
+    code = (
+        "import os; from dftracer.load import synthetic; print(os.environ.get('DFTRACER_ENABLE'))\n"
+        "from dftracer.testing import synthetic as new; print(synthetic.training_run is new.training_run)"
+    )
+    for before in (None, "0"):
+        env = clean_environment(DFTRACER_ENABLE=before)
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == [str(before), "True"]

@@ -9,8 +9,8 @@ import pytest
 
 from dftracer.analyze import Analysis, analyze
 from dftracer.analyze.device.summary import device_document
-from dftracer.load.synthetic import Process
 from dftracer.report import document
+from dftracer.testing.synthetic import Process
 
 MS = 1000
 LANE = (1 << 30) + 1

@@ -12,9 +12,9 @@ import pytest
 from dftracer.analyze import analyze
 from dftracer.analyze.device.summary import device_document
 from dftracer.cli.main import main
-from dftracer.load.synthetic import EPOCH_US, Process
 from dftracer.report import document, head, html_page, markdown
 from dftracer.report.device import _WORDS
+from dftracer.testing.synthetic import EPOCH_US, Process
 
 DATA = Path(__file__).parents[1] / "data" / "h200"
 

@@ -13,7 +13,7 @@ import pytest
 from device.test_known_answers import MS, Gpu, one_percent, steps
 from dftracer.analyze import analyze
 from dftracer.analyze.device.summary import device_document
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from dftracer.analyze import analyze
 from dftracer.analyze.device.summary import device_document
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 
 MS = 1000
 GEMM = "nvjet_sm90_tst_64x16_64x16_2x1_v_bz_splitK_NNT"

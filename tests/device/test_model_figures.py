@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dftracer.analyze import analyze
-from dftracer.load.synthetic import Process
 from dftracer.report import document
+from dftracer.testing.synthetic import Process
 from support.process import Run
 
 MS = 1000

@@ -18,19 +18,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN_HERE = [p for p in PAGES if p.name not in ELSEWHERE and any(b.runnable for b in blocks_of(p))]
 
 
-def _shows_a_verdict(page: Path) -> bool:
-    """What a verdict says depends on measured times."""
-    shown = " ".join(b.text for b in blocks_of(page) if b.runnable)
-    return any(
-        phrase in shown for phrase in ("steady time", "-bound", "cost most", "costs most", "--max-regression")
-    )
-
-
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(p, marks=pytest.mark.alone) if _shows_a_verdict(p) else p for p in RUN_HERE],
-    ids=lambda page: page.name,
-)
+@pytest.mark.parametrize("page", RUN_HERE, ids=lambda page: page.name)
 def test_blocks_run_as_shown(page: Path, tmp_path: Path) -> None:
     """From top to bottom, in one directory."""
     run_page(page, tmp_path)

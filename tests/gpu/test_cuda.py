@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.process import clean_environment
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +21,7 @@ if not torch.cuda.is_available():
 @pytest.fixture(scope="module")
 def checks() -> dict[str, Any]:
     program = Path(__file__).parent / "cuda_program.py"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("DFTRACER_")}
+    environment = clean_environment()
     done = subprocess.run(
         [sys.executable, str(program)],
         env=environment,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from support.process import clean_environment
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +21,7 @@ def test_device_events() -> None:
     program = Path(__file__).parent / "device_events_program.py"
     done = subprocess.run(
         [sys.executable, str(program)],
-        env={key: value for key, value in os.environ.items() if not key.startswith("DFTRACER_")},
+        env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=280,

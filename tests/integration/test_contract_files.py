@@ -115,21 +115,23 @@ def test_two_live_processes_with_one_name(tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent(
             """
-            import sys
+            import glob, sys, time
             from dftracer.python import ai, dftracer
             log = dftracer.initialize_log("same.pfw", None, -1)
-            for i in range(int(sys.argv[1])):
-                with ai.compute: pass
-            print("ready", flush=True)
+            count = 0
+            while len(glob.glob("same*.pfw.gz")) < int(sys.argv[1]):  # until its own is there
+                with ai.compute: count += 1
+                time.sleep(0.01)
+            print(count, flush=True)
             sys.stdin.readline()
             """
         )
     )
     env = clean_environment(DFTRACER_ENABLE="1")
-    procs = []
-    for count in ("3", "5"):
+    procs, counts = [], []
+    for files_then in ("1", "2"):
         proc = subprocess.Popen(
-            [sys.executable, str(script), count],
+            [sys.executable, str(script), files_then],
             cwd=tmp_path,
             env=env,
             stdin=subprocess.PIPE,
@@ -137,7 +139,7 @@ def test_two_live_processes_with_one_name(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,  # inherited it may be a file, whose use is an event
         )
         assert proc.stdout is not None
-        assert proc.stdout.readline() == b"ready\n"
+        counts.append(int(proc.stdout.readline()))
         procs.append(proc)
     for proc in procs:
         proc.communicate(b"\n", timeout=60)
@@ -146,8 +148,7 @@ def test_two_live_processes_with_one_name(tmp_path: Path) -> None:
     assert len(files) == 2
     assert re.fullmatch("same" + OWN_NAME, files[0])
     assert files[1] == "same.pfw.gz"
-    assert len(read_file(tmp_path / "same.pfw.gz").events) == 3
-    assert len(read_file(tmp_path / files[0]).events) == 5
+    assert [len(read_file(tmp_path / name).events) for name in (files[1], files[0])] == counts
 
 
 def test_no_events_no_file(program: Callable[..., Run]) -> None:

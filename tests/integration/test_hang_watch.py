@@ -215,7 +215,8 @@ def test_no_alarm_without_training_or_after_it(start: Start) -> None:
             raise SystemExit
 
         train(30, lambda step: leave() if step == 20 else None)  # and waits for its thread
-        """
+        """,
+        DFTRACER_HANG_S="3",  # less than any of these, and more than a busy machine keeps a step waiting
     )
     assert "nothing has moved" not in program.end()
     assert not program.hang_file.exists()

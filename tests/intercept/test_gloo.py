@@ -70,7 +70,7 @@ def run(directory: Path, program: str, ranks: int = 2) -> str:
         port = s.getsockname()[1]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     launcher += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("DFTRACER_", "TORCHELASTIC"))}
+    env = clean_environment()
     ran = subprocess.run(
         [sys.executable, "-m", "dftracer.cli", "run", "-q", "-o", "traces", "--", *launcher, "train.py"],
         cwd=directory,

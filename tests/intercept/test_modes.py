@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 from support.iotrace import FIXTURES, compile_c, preload_library, run_traced
+from support.process import clean_environment
 from support.trace import read_directory
 
 
@@ -30,7 +31,7 @@ def test_settings_file_for_preloaded_programs(tmp_path: Path) -> None:
     data.mkdir()
     settings = tmp_path / "settings.toml"
     settings.write_text(f'data_dir = "{data}"\ntrace_compression = false\nflush_ms = 50\n')
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     env |= {"DFTRACER_CONFIGURATION": str(settings), "DFTRACER_LOG_FILE": str(tmp_path / "traces" / "t")}
     text = subprocess.run(
         [sys.executable, "-m", "dftracer.preload", "--env"],

@@ -19,7 +19,7 @@ from dftracer.link.execution_trace import read_execution_trace
 from dftracer.link.graph import BY_ORDER, join
 from dftracer.link.kineto import read_kineto
 from dftracer.load.find import is_kineto
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 from link.test_directory import command, edit
 from support.process import clean_environment
 

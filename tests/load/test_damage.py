@@ -17,7 +17,7 @@ from dftracer.cli.main import main
 from dftracer.format.members import member_index, member_spans
 from dftracer.format.reader import read_trace
 from dftracer.load._scan import Scanner
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
 EVENTS = 100_000

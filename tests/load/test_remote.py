@@ -24,7 +24,7 @@ from dftracer.format.members import gzip_member
 from dftracer.load import NoTraces, Trace
 from dftracer.load.remote import is_url, origin
 from dftracer.load.rows import COLUMNS, pack_rows
-from dftracer.load.synthetic import training_run
+from dftracer.testing.synthetic import training_run
 
 
 class CountingStore(MemoryFileSystem):  # type: ignore[misc]
@@ -142,7 +142,7 @@ def test_info_of_a_large_file_reads_its_ends_only(job: Path, capsys: pytest.Capt
     assert CountingStore.handed_out <= 0.01 * (64 << 20)
     local = _json(capsys, "info", str(sorted(job.rglob("*.pfw.gz"))[0]))["files"][0]
     assert told["bytes"] == fs.info(f"{root}/{name}")["size"]
-    assert told["file"] == f"counting:///bucket/large/{name}"
+    assert told["file"] == f"counting://bucket/large/{name}"
     assert {k: told[k] for k in ("rank", "pid", "host", "command", "end", "problems")} == {
         k: local[k] for k in ("rank", "pid", "host", "command", "end", "problems")
     }
@@ -159,7 +159,7 @@ def test_runs_of_large_files_are_told_by_their_ends_and_step_rows(
     assert CountingStore.handed_out <= 0.01 * (64 << 20)
     # What only events could tell is not known.
     assert (told["steps"], told["samples_per_s"], told["bound"]) == (None, None, None)
-    assert told["path"] == "counting:///bucket/large"
+    assert told["path"] == "counting://bucket/large"
     table = np.zeros((50, len(COLUMNS)), np.int64)
     table[:, COLUMNS.index("wall_us")] = 2000
     table[:, COLUMNS.index("fetch_wait_us")] = 1500

@@ -71,8 +71,9 @@ ANNOTATED = """
 
 def test_the_recorder_takes_events_for_what_the_report_does() -> None:
     assert ROW_STAGES == STAGES
-    rules = np.frombuffer(_scan.stage_rules(), np.uint8).reshape(len(CLASSES), len(STAGES))
-    assert (rules == RULES).all()
+    for auto in (False, True):
+        rules = np.frombuffer(_scan.stage_rules(auto), np.uint8).reshape(len(CLASSES), len(STAGES))
+        assert (rules == RULES[auto]).all()
     names = {
         "dataloader": "fetch.iter fetch.block fetch fetch.init x.iter sampler",
         "data": "item item.init preprocess collate augment decode io.read read x.io data load other",
@@ -210,6 +211,14 @@ def test_what_is_packed_is_read_back() -> None:
     raw, _, damaged = _scan.step_rows(pack_rows(odd, {}))
     assert damaged == 0
     assert (int64s(raw).reshape(odd.shape) == odd).all()
+
+
+def test_a_process_without_a_rank_is_numbered_in_its_run(tmp_path: Path) -> None:
+    for run in ("older", "newer"):
+        (tmp_path / f"{run}.rows").write_bytes(pack_rows(_made(3), {"run": run}))
+    (tmp_path / "second.rows").write_bytes(pack_rows(_made(3), {"run": "newer"}))
+    told = read_rows(tmp_path).group_by("run", "rank").len().sort("run", "rank").rows()
+    assert told == [("newer", 0, 3), ("newer", 1, 3), ("older", 0, 3)]
 
 
 def test_damage_costs_a_block() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from dftracer.analyze import analyze
 from dftracer.load import Trace
-from dftracer.load.synthetic import Process
 from dftracer.report import document, head, markdown
+from dftracer.testing.synthetic import Process
 
 MS = 1000
 HOUR = 3_600_000_000

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from dftracer.load import NoTraces, Trace
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import Chunk
-from dftracer.load.synthetic import Process, training_run
+from dftracer.testing.synthetic import Process, training_run
 
 EVENT = {"id": 1, "name": "f", "cat": "c", "pid": 7, "tid": 8, "ts": 1000, "dur": 5, "ph": "X", "args": {}}
 
@@ -291,3 +293,29 @@ def test_columns_without_values_take_no_room(tmp_path: Path) -> None:
     chunk = Chunk(next(Scanner(file)))
     assert not chunk.has("offset")
     assert chunk.ints("offset").tolist() == [np.iinfo(np.int64).min]
+
+
+ENDS_WHILE_READING = """
+import sys, threading
+from dftracer.load._scan import Scanner
+
+def read():
+    while True:
+        for _ in Scanner(sys.argv[1], 1, 1 << 16):
+            reading.set()
+
+reading = threading.Event()
+for _ in range(4):
+    threading.Thread(target=read, daemon=True).start()
+reading.wait()
+"""
+
+
+def test_a_program_may_end_while_its_threads_read(tmp_path: Path) -> None:
+    made = training_run(tmp_path, events=50_000, ranks=1)
+    file = max(made.directory.iterdir(), key=lambda f: f.stat().st_size)
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, "-c", ENDS_WHILE_READING, str(file)], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from dftracer.load import Trace
-from dftracer.load.synthetic import Process, Run, training_run
+from dftracer.testing.synthetic import Process, Run, training_run
 from support.process import clean_environment
 
 

@@ -578,7 +578,7 @@ def test_dead_endpoints_cost_one_line_each(tmp_path: Path) -> None:
     targets = f"otlp:http://127.0.0.1:{port},textfile:{tmp_path}/file/below.prom,textfile:{tmp_path}/m.prom"
     program = (
         "steps(50)\nfrom dftracer import _messages\n"
-        "while not any('otlp' in line for line in _messages._said): time.sleep(0.01)\nsteps(50)"
+        "while not any('otlp' in line for line in _messages._printed): time.sleep(0.01)\nsteps(50)"
     )
     done = _run(tmp_path, ANNOTATED + program, targets)
     assert sorted(line.split(":")[2].strip() for line in done.stderr.splitlines()) == ["otlp", "textfile"]

@@ -169,6 +169,21 @@ TEST(calls_without_gradients_between_steps_are_evaluation_until_training_goes_on
   CHECK_EQ(p.events.of("forward"), "100-102; 200-202");
 }
 
+TEST(without_a_loader_training_goes_on_after_an_evaluation_that_has_one) {
+  Program p;
+  p.made(1);
+  p.train(10);
+  PassPtr of = loader(1);
+  p.fetch(of, 20, 21, false);
+  p.call(22, 23, false, p.model, true);
+  p.rule.loader_ended(of, 24, 25);
+  p.train(30);
+  p.rule.finish(40, "");
+  CHECK_EQ(p.events.of("evaluate"), "20-25");
+  CHECK_EQ(p.events.of("forward"), "10-12; 30-32");
+  CHECK_EQ(p.events.unseen, 0);
+}
+
 TEST(evaluation_while_a_batch_is_in_hand) {
   Program p;
   p.made(1);
@@ -280,6 +295,49 @@ TEST(an_evaluation_before_the_first_step_is_no_inference) {
   p.rule.finish(200, "");
   CHECK_EQ(p.events.of("evaluate"), "10-100");
   CHECK_EQ(p.events.of("block"), "100-105,\"step\":0");
+}
+
+TEST(inference_may_leave_gradients_on) {
+  Program p;
+  PassPtr of = loader(1);
+  for (int64_t t = 10; t < 40; t += 10) {
+    p.fetch(of, t, t + 2);
+    p.call(t + 3, t + 5, true, p.model, true);
+  }
+  p.rule.loader_ended(of, 40, 41);
+  CHECK_EQ(p.events.of("block"),
+           "12-20,\"step\":0,\"inference\":1; 22-30,\"step\":1,\"inference\":1; "
+           "32-40,\"step\":2,\"inference\":1");
+  CHECK_EQ(p.events.of("evaluate"), "");
+}
+
+TEST(a_model_in_evaluation_mode_may_train) {
+  Program p;
+  dft::StepRule::no_optimizer = true;
+  for (int64_t t = 10; t < 30; t += 10) {
+    p.call(t, t + 1, true, p.model, true);
+    p.rule.backward_begins(t + 2);
+    p.rule.backward_ends(t + 3);
+  }
+  p.rule.finish(30, "");
+  dft::StepRule::no_optimizer = false;
+  CHECK_EQ(p.events.of("block"), "10-20,\"step\":0; 20-23,\"step\":1");
+  CHECK_EQ(p.events.unseen, 0);
+}
+
+TEST(without_a_loader_and_an_optimizer_a_step_ends_where_the_next_forward_begins) {
+  Program p;
+  dft::StepRule::no_optimizer = true;
+  for (int64_t t = 10; t < 40; t += 10) {
+    p.call(t, t + 1, true, p.model);
+    p.call(t + 1, t + 2, true, p.model);
+    p.rule.backward_begins(t + 3);
+    p.rule.backward_ends(t + 4);
+  }
+  p.rule.finish(40, "");
+  dft::StepRule::no_optimizer = false;
+  CHECK_EQ(p.events.of("block"), "10-20,\"step\":0; 20-30,\"step\":1; 30-34,\"step\":2");
+  CHECK_EQ(p.events.of("forward"), "10-13; 20-23; 30-33");
 }
 
 TEST(a_closure_that_is_called_again_leaves_the_rest_to_the_optimizer) {

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 
 from dftracer.analyze import analyze
 from dftracer.load import Trace
-from dftracer.load.synthetic import Process, training_run
+from dftracer.testing.synthetic import Process, training_run
 from support.process import clean_environment
 
 STEPS = """\

@@ -15,7 +15,7 @@ import pytest
 
 from dftracer.analyze.goodput import PARTS, goodput
 from dftracer.load.rows import read_row_files
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
 MS = 1000
@@ -188,6 +188,92 @@ def test_a_trainer_says_where_it_goes_on(tmp_path: Path) -> None:
     assert told["recomputed_steps"] == 6
 
 
+_LIGHTNING = """
+import glob, os, signal, sys
+import lightning as L
+import torch
+from torch.utils.data import DataLoader
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+
+    def training_step(self, batch, i):
+        if self.global_step == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.layer(batch).pow(2).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+saving = L.pytorch.callbacks.ModelCheckpoint(dirpath="saved", every_n_train_steps=10, save_top_k=-1)
+quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False)
+saved = sorted(glob.glob("saved/*.ckpt"), key=os.path.getmtime)
+trainer = L.Trainer(max_steps=40, accelerator="cpu", callbacks=[saving], **quiet)
+trainer.fit(Model(), DataLoader(torch.randn(64, 8), batch_size=4), ckpt_path=saved[-1] if saved else None)
+"""
+
+
+@pytest.mark.thorough
+def test_lightning_says_where_it_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    assert _run(tmp_path, _LIGHTNING, "26") == -9
+    assert _run(tmp_path, _LIGHTNING, "-1") == 0
+    told = _told(tmp_path)
+    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 25), (20, 39)]
+    assert told["recomputed_steps"] == 6
+
+
+_REQUEUED = """
+import os, signal, sys, time
+from dftracer.python import ai
+
+step, rank = 0, int(os.environ["SLURM_PROCID"])
+if os.path.exists("saved"):
+    with ai.checkpoint.restart:
+        step = int(open("saved").read())
+for _ in ai.dataloader.fetch.iter(range(step, 60)):
+    ai.update(step=step)
+    with ai.compute.forward:
+        time.sleep(0.003)
+    if step == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    step += 1
+    if step % 20 == 0 and rank == 0:
+        with ai.checkpoint.capture:
+            open("new", "w").write(str(step))
+        os.replace("new", "saved")
+"""
+
+
+def test_a_job_of_slurm_that_goes_on_with_other_numbers_of_ranks(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_REQUEUED)
+    for restarts, (ranks, killed) in enumerate(((2, 30), (3, 50), (1, -1))):
+        children = []
+        for rank in range(ranks):
+            env = clean_environment(
+                SLURM_JOB_ID="77",
+                SLURM_PROCID=str(rank),
+                SLURM_LOCALID=str(rank),
+                SLURM_NTASKS=str(ranks),
+                **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}),
+            )
+            command = [sys.executable, "-m", "dftracer", "run", "-q", "-o", "traces", "--"]
+            children.append(
+                subprocess.Popen([*command, sys.executable, "train.py", str(killed)], cwd=tmp_path, env=env)
+            )
+        for child in children:
+            assert child.wait(240) == (0 if killed < 0 else -9)
+    told = _told(tmp_path)
+    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 29), (20, 49), (40, 59)]
+    assert told["recomputed_steps"] == 20
+    parts = told["parts"]
+    assert told["productive_s"] + sum(parts.values()) == pytest.approx(told["wall_s"], rel=1e-3)
+    (row,) = _json(tmp_path, "runs")
+    assert (row["run"], row["attempt"], row["ended"]["exit_code"]) == ("slurm-77", 2, 0)
+
+
 def test_five_kills(tmp_path: Path) -> None:
     for _ in range(5):
         assert _run(tmp_path, _KILLED, name="five kills") == -9
@@ -356,13 +442,15 @@ def _life(
     start: int,
     died: bool,
     labels: bool = True,
+    command: str = "python train.py",
+    host: str = "node0",
     **facts: str,
 ) -> Process:
     record = {
         "value": f"run{number}",
         "start": EPOCH_US + start,
-        "command": "python train.py",
-        "host": "node0",
+        "command": command,
+        "host": host,
     }
     p = Process(
         10 + number, start=start, run=record, rank=0, end={"recovered": 1} if died else {"exit_code": 0}
@@ -465,3 +553,107 @@ def test_names_say_which_runs_are_attempts(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "there are a, b" in done.stderr
+
+
+def _save(life: Process, step: int, path: str) -> None:
+    """State that was saved in a step, after its update."""
+    life.span("checkpoint", "capture", life.start + 2 * S + (step - 1) * 100 * MS + 95 * MS, MS, path=path)
+
+
+def _restore(life: Process, path: str) -> None:
+    life.span("checkpoint", "restart", life.start + S, 100 * MS, path=path)
+
+
+@pytest.mark.parametrize("died", [True, False])  # an attempt that was told to end may save, and end well
+def test_an_attempt_that_never_got_to_its_first_step(tmp_path: Path, died: bool) -> None:
+    one = _life(tmp_path, 1, 0, 20, start=0, died=died, labels=False)
+    _save(one, 10, "c.pt")
+    one.write(tmp_path / "life1", "a")
+    _life(tmp_path, 2, 0, 0, start=10 * S, died=True).write(tmp_path / "life2", "a")
+    three = _life(tmp_path, 3, 0, 20, start=20 * S, died=False, labels=False)
+    _restore(three, "c.pt")
+    three.write(tmp_path / "life3", "a")
+    told = goodput([tmp_path]).to_json()
+    assert [a["first_step"] for a in told["attempts"]] == [0, None, 10]
+    assert told["recomputed_steps"] == 10
+    assert told["parts"]["failed"] == pytest.approx(3 + died)  # all of the second, the end of the first
+    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])
+
+
+def test_two_attempts_from_one_checkpoint(tmp_path: Path) -> None:
+    one = _life(tmp_path, 1, 0, 20, start=0, died=True, labels=False)
+    _save(one, 10, "c.pt")
+    one.write(tmp_path / "life1", "a")
+    for number, died in ((2, True), (3, False)):  # told differently each time
+        life = _life(
+            tmp_path,
+            number,
+            0,
+            15,
+            start=number * 10 * S,
+            died=died,
+            labels=False,
+            command=f"x train.py {number}",
+        )
+        _restore(life, "c.pt")
+        life.write(tmp_path / f"life{number}", "a")
+    told = goodput([tmp_path]).to_json()
+    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 19), (10, 24), (10, 24)]
+    assert told["recomputed_steps"] == 10 + 15
+
+
+def test_steps_that_are_counted_on(tmp_path: Path) -> None:
+    """Told differently, and from a checkpoint of which nothing is known."""
+    for number, first in ((1, 0), (2, 15)):
+        command = f"python train.py {number}"
+        life = _life(tmp_path, number, first, 20, start=number * 10 * S, died=number == 1, command=command)
+        life.write(tmp_path / f"life{number}", "a")
+    told = goodput([tmp_path]).to_json()
+    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 19), (15, 34)]
+    assert told["recomputed_steps"] == 5
+
+
+def test_the_name_of_a_renamed_checkpoint_says_which_it_is(tmp_path: Path) -> None:
+    one = _life(tmp_path, 1, 0, 20, start=0, died=True, labels=False)
+    for step in (5, 10, 15):
+        _save(one, step, "ckpt/new.tmp")
+    one.write(tmp_path / "life1", "a")
+    two = _life(tmp_path, 2, 0, 20, start=10 * S, died=False, labels=False)
+    _restore(two, "ckpt/step-5.pt")
+    two.write(tmp_path / "life2", "a")
+    assert goodput([tmp_path]).attempts[1].first_step == 5
+
+
+def test_a_name_may_be_that_of_a_series_of_jobs(tmp_path: Path) -> None:
+    for number, died in ((1, False), (2, True), (3, False)):
+        _life(tmp_path, number, 0, 20, start=number * 20 * S, died=died, run_name="a").write(
+            tmp_path / f"life{number}", "a"
+        )
+    found = goodput([tmp_path])
+    assert [a.run for a in found.attempts] == ["run2", "run3"]  # the first ended well, the next began anew
+    assert found.left_out == ["run1"]
+    assert [a.run for a in goodput([tmp_path], name="a").attempts] == ["run1", "run2", "run3"]
+
+
+def test_an_attempt_that_was_left_running(tmp_path: Path) -> None:
+    for number, start, steps in ((1, 0, 400), (2, 10 * S, 20)):
+        _life(tmp_path, number, 0, steps, start=start, died=number == 1, run_name="a").write(
+            tmp_path / f"life{number}", "a"
+        )
+    told = goodput([tmp_path]).to_json()
+    assert told["wall_s"] == pytest.approx(2 + 40 + 1)  # until the end of the first
+    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])
+
+
+def test_clocks_of_two_hosts_may_differ(tmp_path: Path) -> None:
+    one = _life(tmp_path, 1, 0, 100, start=0, died=True, labels=False)
+    _save(one, 50, "c.pt")
+    one.write(tmp_path / "life1", "a")
+    two = _life(tmp_path, 2, 0, 60, start=11 * S, died=False, labels=False, host="node1")  # 2 s behind
+    _restore(two, "c.pt")
+    two.write(tmp_path / "life2", "a")
+    told = goodput([tmp_path]).to_json()
+    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 99), (50, 109)]
+    assert told["recomputed_steps"] == 50
+    assert told["parts"]["gap"] == 0
+    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.load.synthetic import Process
 from dftracer.report import print_report
 from dftracer.report.html import page_data
+from dftracer.testing.synthetic import Process
 
 S = 1_000_000
 

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from dftracer.analyze import STAGES, Analysis, analyze, frames
-from dftracer.load.synthetic import Process, training_run
 from dftracer.report import SCHEMA, document, html_page, markdown, print_report
+from dftracer.testing.synthetic import Process, training_run
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,8 @@ import pytest
 from dftracer.analyze import analyze
 from dftracer.analyze.goodput import goodput
 from dftracer.report import document
-from dftracer.report.contents import ended_words, notes
+from dftracer.report.contents import account_title, ended_words, notes
+from dftracer.view.source import Source
 from support.process import clean_environment
 
 pytest.importorskip("torch")
@@ -102,6 +104,64 @@ def test_the_run_is_from_the_start_of_the_process_to_its_end(tmp_path: Path) -> 
     assert told["trace"]["span_s"] == pytest.approx(told["run_s"], rel=0.1)
     assert ended_words(a) is None
     assert told["ended"]["exit_code"] == 0
+
+
+def _answer(*command: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "dftracer", *command, "--json"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return json.loads(done.stdout)
+
+
+def test_a_figure_is_the_same_wherever_it_is_shown(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        class Items(torch.utils.data.Dataset):
+            def __len__(self):
+                return 64
+            def __getitem__(self, index):
+                time.sleep(0.02)
+                return torch.ones(8)
+        if __name__ == "__main__":
+            model = net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for epoch in range(2):
+                for batch in torch.utils.data.DataLoader(Items(), batch_size=4, num_workers=2):
+                    model(batch).sum().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    traces = str(tmp_path / "traces")
+    a, told = _report(tmp_path)
+    shown, compared = _answer("top", "--once", "--last", "3600", traces), _answer("compare", traces, traces)
+    source = Source([traces], cache=False)
+    run = source.load()
+    viewed = source.steps().info
+
+    median = statistics.median(told["steady_steps"]["wall_us"])
+    assert shown["ranks"][0]["step_s"] == pytest.approx(median / 1e6, abs=1e-6)
+    assert compared["step"]["a_s"] == pytest.approx(median / 1e6, abs=1e-6)
+    assert viewed["ranks"][0]["median_us"] == pytest.approx(median)
+
+    files = _answer("info", traces)["files"]
+    assert told["trace"]["events"] == sum(f["events"] for f in files) == shown["events"] == run.events
+
+    assert sorted({w["worker"] for w in told["workers"]}) == [0, 1]
+    lanes = {lane.label for lane in run.lanes if "worker" in lane.label}
+    assert lanes == {"loader worker 0", "loader worker 1"}
+
+    assert compared["runs"][0]["steady_steps"] == told["steady_steps"]["steps"] == 30, (
+        "the first of each epoch is none"
+    )
+    assert account_title(a) == "The last 31 of 32 steps of rank 0 and the time between them"
 
 
 def test_an_exception_is_how_it_ended(tmp_path: Path) -> None:
@@ -208,6 +268,30 @@ def test_compilation_is_a_part_of_the_run_and_leads_where_it_is_the_largest(tmp_
     assert max(slow) < truth, "compiling is no part of the step that it happens in"
 
 
+@pytest.mark.parametrize("sizes", [(8, 8), (8, 9)])
+def test_what_torch_compiles_again_is_told_apart(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    """Forward and backward of one graph are one compilation; another shape is another."""
+    done = _run(
+        tmp_path,
+        f"""
+        @torch.compile(backend="aot_eager", dynamic=False)
+        def loss_of(x, w):
+            return (x * w).sin().sum()
+        w = torch.ones(1, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.01)
+        for n in {sizes} * 6:
+            loss_of(torch.ones(n), w).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    table = analyze(tmp_path / "traces").name_table
+    names = {row["name"]: row["count"] for row in table.iter_rows(named=True) if row["cat"] == "dynamo"}
+    assert ("recompile" in names) == (sizes[0] != sizes[1])
+    assert names["compile"] >= 1
+
+
 def test_two_trainings_in_one_process_are_two_loops(tmp_path: Path) -> None:
     done = _run(tmp_path, "train(net(), 30, 0.01)\ntrain(net(), 30, 0.04)")
     assert done.returncode == 0, done.stderr
@@ -243,6 +327,28 @@ def test_processes_that_train_for_themselves_are_trainings_not_ranks(tmp_path: P
     assert all(t["verdict"] for t in told["trainings"])
     assert "straggler" not in json.dumps(told["bound"])
     assert any(line.startswith("2 trainings ran in processes of their own") for line in notes(a))
+
+
+def test_a_sweep_names_its_trainings_by_their_arguments(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        import subprocess
+        if len(sys.argv) > 1:
+            train(net(), 12, float(sys.argv[1]))
+        else:
+            for nap in ("0.005", "0.02"):
+                subprocess.run([sys.executable, "train.py", nap], check=True)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    a, told = _report(tmp_path)
+    assert [t["command"] for t in told["trainings"]] == [
+        f"{sys.executable} train.py {nap}" for nap in ("0.005", "0.02")
+    ]
+    for nap in ("0.005", "0.02"):
+        (line,) = [line for line in notes(a) if f"(train.py {nap}), 12 steps" in line]
+        assert line in done.stderr, "the run's own last lines name them too"
 
 
 def test_slow_steps_at_the_beginning_are_warm_up(tmp_path: Path) -> None:

@@ -12,14 +12,33 @@ from pathlib import Path
 
 from .trace import Record, Trace, read_directory
 
-__all__ = ["PRELUDE", "Run", "clean_environment", "recover", "run_program"]
+__all__ = ["LAUNCHERS", "PRELUDE", "Run", "clean_environment", "recover", "run_program"]
 
 PRELUDE = """\
 from dftracer.python import ai, dft_fn, dftracer
 log = dftracer.initialize_log(None, None, -1)
 """
 
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+# Beginnings of the names by which launchers of jobs tell a process its place: a test may itself run in a job.
+LAUNCHERS = (
+    "FLUX_",
+    "GROUP_",
+    "JSM_",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "LSB_",
+    "MASTER_",
+    "MPI",
+    "MV2_",
+    "OMPI_",
+    "PALS_",
+    "PMI",
+    "RANK",
+    "ROLE_",
+    "SLURM_",
+    "TORCHELASTIC_",
+    "WORLD_SIZE",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +76,9 @@ def clean_environment(**settings: str | None) -> dict[str, str]:
     env = {
         k: v
         for k, v in os.environ.items()
-        if not k.startswith(("DFTRACER_", "COV_", "PYTEST_"))
-        and k not in (*RANK_VARIABLES, "COLUMNS", "LINES")
+        if not k.startswith(("DFTRACER_", "COV_", "PYTEST_", *LAUNCHERS))
+        and k not in {"COLUMNS", "LINES", "LD_PRELOAD"}
     }
-    env.pop("LD_PRELOAD", None)
-    env["PYTHONDONTWRITEBYTECODE"] = "1"
     for key, value in settings.items():
         if value is None:
             env.pop(key, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import socket
 import subprocess
@@ -12,6 +11,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from .process import clean_environment
 
 __all__ = ["Front", "environment", "store"]
 
@@ -46,7 +47,7 @@ def environment(port: int) -> dict[str, str]:
 def store() -> Iterator[int]:
     """The server itself, with an empty bucket named `bucket`; its port."""
     port = _free_port()
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         env=env,

@@ -93,7 +93,9 @@ def program_runner(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
 
 
 def _without_tracing() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith("DFTRACER_")}
+    from .process import clean_environment  # noqa: PLC0415 - this file is also a program, which is no part of a package
+
+    return clean_environment()
 
 
 def _text(path: Path) -> str:

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 
 __all__ = ["STEPS", "STREAM", "STREAM_NCCL", "training_job"]
 

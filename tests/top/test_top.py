@@ -19,8 +19,8 @@ import pytest
 
 from dftracer import _core
 from dftracer.live import Recent
-from dftracer.load.synthetic import Process
 from dftracer.report.moment import take_frame
+from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
 # Each batch takes 0.06 s to come and 0.06 s to use: half of the step is waiting for data.

@@ -41,6 +41,7 @@ PUBLIC = (
     "dftracer.python.torch",
     "dftracer.report",
     "dftracer.testing",
+    "dftracer.testing.synthetic",
 )
 # Their frameworks are heavy, so that only their lists of names are read.
 UNIMPORTED = tuple(name for name in PUBLIC if name.startswith("dftracer.auto."))

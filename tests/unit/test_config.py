@@ -16,7 +16,7 @@ from dftracer._config import SETTINGS, Settings, load_settings
 
 @pytest.fixture(autouse=True)
 def _fresh_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_messages, "_said", set())
+    monkeypatch.setattr(_messages, "_printed", set())
     monkeypatch.setattr(_messages, "_level", 0)
 
 

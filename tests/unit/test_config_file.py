@@ -71,7 +71,7 @@ EXPECTED = Settings(
 
 @pytest.fixture(autouse=True)
 def _fresh_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_messages, "_said", set())
+    monkeypatch.setattr(_messages, "_printed", set())
     monkeypatch.setattr(_messages, "_level", 0)
 
 

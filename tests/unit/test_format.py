@@ -17,7 +17,7 @@ from dftracer.format.reader import read_trace
 from dftracer.format.records import string_hash
 from dftracer.format.trace_names import NoTraces, find_files, find_traces
 from dftracer.load import Trace
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 
 ROOT = Path(__file__).resolve().parents[2]
 

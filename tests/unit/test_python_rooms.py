@@ -25,6 +25,7 @@ MAY_USE = {
     # `dftracer collect` is `dftracer run` plus windows.
     "collect": RECORDER | {"torch", "auto", "collect"},
     "load": BASE | {"load"},
+    "testing": BASE | {"testing"},
     "live": BASE | {"load", "live"},
     "link": BASE | {"load", "link"},
     "analyze": ANALYSIS,
@@ -39,7 +40,6 @@ DOORS = {
     "logger.py",
     "notebook.py",
     "preload.py",
-    "testing.py",
 }
 # Imported where they are needed, each for one reason.
 BACKWARDS = {
@@ -54,6 +54,10 @@ BACKWARDS = {
     ("_session.py", "dftracer.python._decorate"),
     # An annotated program that says where its trace goes is one that may train.
     ("_session.py", "dftracer.metrics"),
+    # The former name of the generator of traces.
+    ("load/synthetic.py", "dftracer.testing.synthetic.Process"),
+    ("load/synthetic.py", "dftracer.testing.synthetic.Run"),
+    ("load/synthetic.py", "dftracer.testing.synthetic.training_run"),
     # How they show themselves in a notebook.
     ("analyze/analysis.py", "dftracer.report.html.analysis_fragment"),
     ("analyze/rules/finding.py", "dftracer.report.html.findings_fragment"),

@@ -36,11 +36,48 @@ SECRET = "Xq7-hunter2_Zz"
         "https://h/x?X-Amz-Signature={}&a=1",
         "https://h/x?a=1&sig={}",
         "https://h/x?access_token={}",
+        "PGPASSWORD={} psql",
+        "SSHPASS={} sshpass -e ssh host",
+        "--hfToken {} --lr 3",
+        '{{"clientSecret": "{}", "lr": 3}}',
+        "curl -u me:{} https://host",
+        "curl;-u;me:{};https://host",
+        "--pass {}",
+        "OPENAI_KEY={} train",
+        "SECRET_KEY_BASE={}",
+        "REDISCLI_AUTH={}",
+        "--wandb-key {}",
+        "-H 'Cookie: {}'",
+        "-----BEGIN RSA PRIVATE KEY-----{}-----END RSA PRIVATE KEY-----",
     ],
 )
 def test_the_value_goes_and_the_rest_stays(text: str) -> None:
     before, _, after = text.replace("{{", "{").replace("}}", "}").partition("{}")
     assert redact(before + SECRET + after) == before + HIDDEN + after
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("--password 'my {}' --lr 3", f"--password '{HIDDEN}' --lr 3"),
+        ('--password "my {}" --lr 3', f'--password "{HIDDEN}" --lr 3'),
+        (r'{{"command":"x --password \"my {}\" -y"}}', rf'{{{{"command":"x --password \"{HIDDEN}\" -y"}}}}'),
+        ("https://user:p@{}@host/x", f"https://user:{HIDDEN}@host/x"),
+    ],
+)
+def test_all_of_a_value_goes(text: str, left: str) -> None:
+    assert redact(text.format(SECRET)) == left.replace("{{", "{").replace("}}", "}")
+
+
+def test_json_stays_json() -> None:
+    told = {
+        "command": "train --token ",
+        "a": "x password: ",
+        "b": ["--secret", "--api-key "],
+        "c": {"token": ""},
+    }
+    assert json.loads(redact(json.dumps(told))).keys() == told.keys()
+    assert json.loads(redact(json.dumps(told, separators=(",", ":")))).keys() == told.keys()
 
 
 @pytest.mark.parametrize(
@@ -55,6 +92,8 @@ def test_the_value_goes_and_the_rest_stays(text: str) -> None:
         "xoxb-1234567890-abcdef",
         "AIzaSyA1234567890abcdefghijklmnopqrstuv",
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abcdefghijk",
+        "sk_live_51Habcdefghijklmnop",
+        "dapi0123456789abcdef0123456789abcdef",
     ],
 )
 def test_keys_that_are_known_by_their_form(secret: str) -> None:
@@ -70,7 +109,9 @@ def test_keys_that_are_known_by_their_form(secret: str) -> None:
         "s3://bucket/job/trace",
         "--token --lr 3",
         "/data/secrets_of_the_sea/part-0001.npy",
-        "--keyboard us --passes 3",
+        "--keyboard us --passes 3 --compass north",
+        "--sort-key name --monkey 3 -u 3",
+        "x" * 200_000,  # in one pass
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from dftracer.testing import capture, read
+from support.process import clean_environment
 
 from dftracer.python import ai  # isort: skip - dftracer.testing comes first and turns tracing on
 
-CLEAN = {key: value for key, value in os.environ.items() if not key.startswith("DFTRACER_")}
+CLEAN = clean_environment()
 
 
 def run(code: str, cwd: Path, **environ: str) -> str:

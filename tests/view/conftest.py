@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from support.process import clean_environment
 from support.view_tab import Tab
 from support.view_trace import training_job
 
@@ -27,7 +27,7 @@ class Server:
     """`dftracer view`, and questions to it."""
 
     def __init__(self, *arguments: str | Path, cache: Path) -> None:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+        env = clean_environment()
         env.pop("DISPLAY", None)
         env.pop("WAYLAND_DISPLAY", None)
         self.process = subprocess.Popen(
@@ -56,7 +56,7 @@ class Server:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             runs = self.json("state")["runs"]
-            if all(r["ready"] and (r["steps"] or not steps) for r in runs):
+            if all(r["whole"] and (r["steps"] or not steps) for r in runs):
                 return self
             assert not any(r["error"] for r in runs), runs
             time.sleep(0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
+from support.process import clean_environment
 
 JOB = """
 import pathlib, sys, time
@@ -40,7 +40,7 @@ def job(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
     (tmp_path / "traces").mkdir()
 
     def begin() -> subprocess.Popen[bytes]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+        env = clean_environment()
         command = [sys.executable, "job.py", str(tmp_path / "traces"), str(tmp_path / "stop")]
         started.append(subprocess.Popen(command, cwd=tmp_path, env={**env, "DFTRACER_ENABLE": "1"}))
         return started[-1]

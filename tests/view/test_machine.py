@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 from support.view_tab import Tab
 
 S = 1_000_000

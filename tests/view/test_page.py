@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dftracer.load.synthetic import Process
+from dftracer.testing.synthetic import Process
 from support.view_tab import Tab
 
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=document.title='broken'>"

@@ -10,8 +10,8 @@ import pytest
 
 from dftracer.analyze import STAGES, analyze
 from dftracer.live import Recent
-from dftracer.load.synthetic import Process, training_run
 from dftracer.report.moment import take_frame
+from dftracer.testing.synthetic import Process, training_run
 from dftracer.view.events import (
     children_of,
     event_at,
@@ -26,6 +26,7 @@ from dftracer.view.figures import range_facts, step_rows, step_window
 from dftracer.view.part import FILL_STEPS, Part, Spans, build_part, draw_row
 from dftracer.view.reading import LEDGER, ledger_between
 from dftracer.view.run import Run
+from dftracer.view.server import Session, Shown
 from dftracer.view.source import FollowedSource, Source
 from support.view_trace import STEPS
 
@@ -326,3 +327,47 @@ def test_what_is_kept_is_what_was_read(tmp_path: Path, monkeypatch: pytest.Monke
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     repaired = Source([str(made.directory)]).load()
     assert repaired.picture((0, repaired.length), 500, rows, frozenset(), {}) == pictures[0]
+
+
+def test_the_first_process_of_a_large_run_is_shown_while_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = training_run(tmp_path, events=20_000, ranks=2, workers=1)
+    seen: list[Run] = []
+    source = Source([str(made.directory)], cache=False)
+    source.load(first=seen.append)
+    assert not seen  # a small one
+    monkeypatch.setattr("dftracer.view.source._LARGE", 1)
+    whole = source.load(first=seen.append)
+    (first,) = seen
+    assert len(first.parts) == 1
+    assert len(whole.parts) == 4
+    rows = list(range(int(first.row_at[-1])))
+    window = (0, first.length)
+    assert first.base == whole.base
+    assert first.picture(window, 500, rows, frozenset(), {}) == whole.picture(
+        window, 500, rows, frozenset(), {}
+    )
+
+
+def test_a_page_hears_of_the_first_process_and_then_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = training_run(tmp_path, events=20_000, ranks=2, workers=1)
+    monkeypatch.setattr("dftracer.view.source._LARGE", 1)
+    session = Session([Source([str(made.directory)], cache=False)])
+    told = []
+    read_as = Shown.read_as
+
+    def listen(self: Shown, run: Run) -> None:
+        read_as(self, run)
+        told.append((self.state()["ready"], self.whole, len(run.parts), self.reading))
+
+    monkeypatch.setattr(Shown, "read_as", listen)
+    session.start()
+    session._thread.join()
+    assert told == [(True, False, 1, 1), (True, False, 4, 2)]
+    state = session.state()["runs"][0]
+    assert (state["ready"], state["whole"], state["steps"], state["generation"]) == (True, True, True, 3)
+    assert [len(session.shown[0].readings[n].parts) for n in (1, 2)] == [1, 4]
+    session.stop()

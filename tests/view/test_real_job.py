@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from dftracer.analyze import analyze
 from dftracer.view.events import event_details, search
 from dftracer.view.source import Source
+from support.process import clean_environment
 
 pytest.importorskip("torch")
 
@@ -40,7 +40,7 @@ if __name__ == "__main__":
 
 def test_items_lead_to_batches_and_steps(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
+    env = clean_environment()
     command = [
         sys.executable,
         "-m",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dftracer.analyze import analyze
-from dftracer.load.synthetic import Process, training_run
 from dftracer.report import html_page
+from dftracer.testing.synthetic import Process, training_run
 
 playwright = pytest.importorskip("playwright.sync_api")
 BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
@@ -82,6 +82,28 @@ def test_everything_is_drawn(page: Any) -> None:
     assert page.locator("#ledger .row").count() == 3
     assert page.locator("#workers .row").count() == 6
     assert page.title() == "a <title>"
+
+
+def test_the_whole_run_has_a_bar(page: Any, tmp_path: Path) -> None:
+    """What lies outside of the account, and may be the verdict, is drawn to scale."""
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(20):
+        p.span("compute", "forward", t + 1000, 9000)
+        t = p.step(i + 1, t, 1000, 9000, step=i)
+    p.span("pipeline", "evaluate", t, 600_000)
+    p.write(tmp_path)
+    file = tmp_path / "report.html"
+    file.write_text(html_page(analyze(tmp_path), "evaluation"), encoding="utf-8")
+    page.goto(file.as_uri())
+    page.wait_for_selector("html[data-ready]", timeout=20_000)
+    measure = "() => [...document.querySelectorAll('#run-bar .stack span')].map(p => p.clientWidth)"
+    widths = page.evaluate(measure)
+    assert [w / sum(widths) for w in widths] == pytest.approx([0.25, 0.75], abs=0.01)
+    assert page.locator("#run-legend span").all_inner_texts() == [
+        "steps 200 ms (25.0 %)",
+        "evaluation 600 ms (75.0 %) ◀",
+    ]
 
 
 def test_hovering_tells_the_numbers(page: Any) -> None:

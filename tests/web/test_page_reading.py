@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from dftracer.analyze import Analysis, analyze
-from dftracer.load.synthetic import Process
 from dftracer.report import html_page, markdown, print_report
 from dftracer.report.contents import COLOURS
 from dftracer.report.device import DEVICE_COLOURS
+from dftracer.testing.synthetic import Process
 
 playwright = pytest.importorskip("playwright.sync_api")
 BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
@@ -238,4 +238,5 @@ def test_a_narrow_window_needs_no_sideways_scrolling(browser: Any, page_file: Pa
     tab.goto(page_file.as_uri())
     tab.wait_for_selector("html[data-ready]")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    assert tab.locator("nav").bounding_box()["height"] < 50, "one line, so that the bars are above the fold"
     tab.close()

@@ -170,7 +170,7 @@ class Analysis:
         if rank is None or not rank.main.samples.start.size:
             return None
         samples = rank.main.samples
-        places = samples.seconds(0, 1 << 62)
+        places = samples.seconds()
         whole = sum(places.values())
         return {
             "rank": rank.number,

@@ -42,6 +42,8 @@ PARTS = (
     "hang",
     "other",
 )
+_STRANGERS = 8  # other runs of the same program in a row, until no earlier attempt is looked for
+_CLOCKS_AGREE_US = 60_000_000
 _ENDED = ("exit_code", "signal", "exception", "rank", "step")
 
 
@@ -64,10 +66,10 @@ class Attempt:
     @property
     def failed(self) -> bool:
         """Whether it did not end by itself; one that still runs has not failed."""
-        if self.ended.failed or self.main is None:
+        if self.ended.failed or not self.members:
             return self.ended.failed
-        end = self.main.process.end
-        return self.followed and self.main.from_rows if end is None else bool(end.get("recovered"))
+        end = (_first(self.members) if self.main is None else self.main).process.end
+        return self.followed if end is None else bool(end.get("recovered"))
 
     @cached_property
     def steps(self) -> Intervals:
@@ -178,6 +180,7 @@ def goodput(
     chosen = _Chooser(runs, name, progress)
     found = [a for run, analysis in chosen.runs() for a in _attempts(run, analysis)]
     found.sort(key=lambda a: a.start)
+    found[-1].end = max(a.end for a in found)  # an earlier one may have been left running
     for before, after in pairwise(found):
         before.end = min(before.end, after.start)
         before.followed = True
@@ -212,7 +215,7 @@ class _Chooser:
                 known = sorted({n for r in self.all if (n := _name_of(r))})
                 choice = f"there are {', '.join(known)}" if known else "no run has a name"
                 raise NoTraces(f"no run is called {name!r}; {choice}")
-            found = [(r, self._read(r, i, len(mine))) for i, r in enumerate(mine)]
+            found = self._named(mine)
         else:
             found = self._chain(newest)
         chosen = {id(r) for r, _ in found}
@@ -225,18 +228,37 @@ class _Chooser:
             self.progress(done + 1, of)
         return analysis
 
-    def _chain(self, newest: Run) -> list[tuple[Run, Analysis]]:
-        """From the newest run back, as long as each goes on with what the one before it left."""
-        same = [r for r in self.all if _same_program(r, newest)]
-        found = [(newest, self._read(newest, 0, len(same)))]
-        for run in reversed(same[: same.index(newest)]):
-            later_run, later = found[0]
-            if run.end_us > later_run.start_us:  # at the same time: another job
-                continue
-            analysis = self._read(run, len(found), len(same))
-            if not _goes_on(later_run, later, run, analysis):
+    def _named(self, mine: list[Run]) -> list[tuple[Run, Analysis]]:
+        """All of them if the name was asked for. The newest run's own name may be that of a series of jobs:
+        one that ended well and is not gone on with belongs to the job before.
+        """
+        found: list[tuple[Run, Analysis]] = []
+        for done, run in enumerate(reversed(mine)):
+            analysis = self._read(run, done, len(mine))
+            if found and self.name is None and not _failed(analysis) and _anew(found[0][1], analysis):
                 break
             found.insert(0, (run, analysis))
+        return found
+
+    def _chain(self, newest: Run) -> list[tuple[Run, Analysis]]:
+        """From the newest run back, as long as each goes on with what one before it left."""
+        same = [r for r in self.all if _same_program(r, newest)]
+        found = [(newest, self._read(newest, 0, len(same)))]
+        between: list[tuple[Run, Analysis]] = []  # runs since then that do not say that they are of this job
+        for run in reversed(same[: same.index(newest)]):
+            later_run, later = found[0]
+            if _at_the_same_time(run, later_run):
+                continue
+            analysis = self._read(run, len(found), len(same))
+            restored = any(_restored(each, analysis) for _, each in found)
+            if restored or _started_again(later_run, later, run, analysis):
+                tried = [b for b in between if _restored(b[1], analysis) or _never_trained(b[1])]
+                found[:0] = [(run, analysis), *tried]
+                between = []
+            elif not _checkpoints(later, restored=True) or len(between) == _STRANGERS:
+                break
+            else:  # what it restored may be from further back
+                between.insert(0, (run, analysis))
         return found
 
 
@@ -256,26 +278,74 @@ def _same_program(a: Run, b: Run) -> bool:
     return scripts[0] is not None and scripts[0] == scripts[1]
 
 
-def _goes_on(later_run: Run, later: Analysis, run: Run, before: Analysis) -> bool:
-    """Whether a run is the next attempt of another: restarted by the launcher, restored from what that had
-    saved, or started again after a failure in the same way.
-    """
-    ids = [re.sub(r"\.\d+$", "", r.id or "") for r in (later_run, run)]
-    launched = all(run_identity(r.processes)["launcher"] for r in (later_run, run))
-    same_command = _command(later_run) == _command(run)
-    if launched and ids[0] == ids[1] and same_command:
-        return True
-    ended = [p.process.end for p in before.job.partials if len(p.steps)]
-    failed = before.ended.failed or any(end is None or end.get("recovered") for end in ended)
-    saved = [c for p in before.job.partials for c in p.checkpoints if not c.restored]
-    loaded = [c for p in later.job.partials for c in p.checkpoints if c.restored]
+def _at_the_same_time(run: Run, later: Run) -> bool:
+    """Then they are two jobs. Clocks of different hosts may differ by a little."""
+    hosts = [run_identity(r.processes)["host"] for r in (run, later)]
+    return run.end_us > later.start_us + (_CLOCKS_AGREE_US if hosts[0] != hosts[1] else 0)
+
+
+def _first(partials: Iterable[Partial]) -> Partial:
+    return min(partials, key=lambda p: (p.process.start_us or p.first_us or 0, p.process.pid))
+
+
+def _failed(run: Analysis) -> bool:
+    """Whether it did not end by itself."""
+    trained = [p for p in run.job.partials if len(p.steps)]
+    ends = [p.process.end for p in trained or [_first(run.job.partials)]]
+    return run.ended.failed or any(end is None or end.get("recovered") for end in ends)
+
+
+def _never_trained(run: Analysis) -> bool:
+    """Whether it failed before its first step was finished."""
+    return _failed(run) and not any(len(p.steps) for p in run.job.partials)
+
+
+def _checkpoints(run: Analysis, restored: bool) -> list[Checkpoint]:
+    return [c for p in run.job.partials for c in p.checkpoints if c.restored == restored]
+
+
+def _anew(later: Analysis, before: Analysis) -> bool:
+    """Whether a run begins where the one before it had begun, and with nothing from it."""
+    if _checkpoints(later, restored=True):
+        return False
+    firsts = [
+        min((int(p.steps.step[0]) for p in a.job.partials if len(p.steps)), default=None)
+        for a in (later, before)
+    ]
+    return firsts[0] is None or firsts[1] is None or firsts[0] <= firsts[1]
+
+
+def _restored(later: Analysis, before: Analysis) -> bool:
+    """Whether a run began with what another had saved."""
+    saved, loaded = _checkpoints(before, restored=False), _checkpoints(later, restored=True)
     pairs = [(s, r) for s in saved for r in loaded]
     if any(_same_path(_path(s.path), _path(r.path)) for s, r in pairs):
         return True
     # What was saved may have been renamed.
     beside = [(s, r) for s, r in pairs if _same_folder(s.path, r.path)]
-    counted = any(s.counter is not None and s.counter == r.counter for s, r in beside)
-    return counted or (failed and (same_command or bool(beside)))
+    return any(s.counter is not None and s.counter == r.counter for s, r in beside)
+
+
+def _started_again(later_run: Run, later: Analysis, run: Run, before: Analysis) -> bool:
+    """Whether a run was started because another had failed: by the launcher, or in the same way."""
+    ids = [re.sub(r"\.\d+$", "", r.id or "") for r in (later_run, run)]
+    launched = all(run_identity(r.processes)["launcher"] for r in (later_run, run))
+    same_command = _command(later_run) == _command(run)
+    if launched and ids[0] == ids[1] and same_command:
+        return True
+    if not _failed(before):
+        return False
+    saved, loaded = _checkpoints(before, restored=False), _checkpoints(later, restored=True)
+    beside = any(_same_folder(s.path, r.path) for s in saved for r in loaded)
+    return same_command or beside or _counts_on(later, before)
+
+
+def _counts_on(later: Analysis, before: Analysis) -> bool:
+    """Whether the numbers of a run's steps go on where those of another were."""
+    labels = [max((p.steps.step for p in a.job.partials), key=len) for a in (later, before)]
+    if any(not each.size or (each == MISSING).any() for each in labels):
+        return False
+    return bool(labels[1][0] < labels[0][0] <= labels[1][-1] + 1)
 
 
 # Attempts and their steps ----------------------------------------------------------------------------------
@@ -392,12 +462,18 @@ def _resumed(attempt: Attempt, earlier: list[Attempt]) -> int | None:
         ways = (
             [s for s in saves if path and _same_path(s[0], path)],
             [s for s in saves if c.counter is not None and s[1] == c.counter],
+            [s for s in saves if _same_folder(s[0], path) and s[2] in _numbers_in(path)],
             [s for s in saves if _same_folder(s[0], path)],
         )
         match = next((way[-1][2] for way in ways if way), c.counter)
         if match is not None:
             found.append(match)
     return max(found, default=None)
+
+
+def _numbers_in(path: str) -> set[int]:
+    """Of checkpoints that were written under another name first, the last name often says which it is."""
+    return {int(digits) for digits in re.findall(r"\d{1,18}", os.path.basename(path))}
 
 
 def _path(path: str | None) -> str:

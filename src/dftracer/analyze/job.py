@@ -273,9 +273,26 @@ def _parents(partials: list[Partial]) -> list[list[int]]:
     return out
 
 
+def _loads(member: Partial) -> bool:
+    """Whether it says that it makes items or batches: other programs read files too."""
+    return any(
+        lane["items"] or any(lane["stages"].get(s) for s in ("preprocess", "collate"))
+        for lane in member.lanes
+    )
+
+
 def _find_workers(rank: Rank) -> None:
+    # As the loader numbers them: one that starts new processes for each epoch has the same workers again.
+    batch, worker_of, pid = (rank.main.awaited[AWAITED.index(key)] for key in ("batch", "worker", "pid"))
+    numbers = (
+        {p: w for p, w in zip(pid.tolist(), worker_of.tolist(), strict=True) if w >= 0} if batch.size else {}
+    )
+    # Where loading is told by name, a process that only reads files is a compiler, or a helper of one.
+    named = rank.main.auto or any(lane["items"] for member in rank.members for lane in member.lanes)
     for member in rank.members:
         own = member is rank.main
+        if named and not own and member.process.pid not in numbers and not _loads(member):
+            continue
         feeding: dict[int, int] = {}
         for i, lane in enumerate(member.lanes):
             if own and lane["tid"] == rank.main.steps.tid:
@@ -291,10 +308,5 @@ def _find_workers(rank: Rank) -> None:
             least = max(least, float(rank.wall_us.sum()) * _HELPER)
         rank.workers += [Worker(member, member.lanes[i], 0, own) for i, us in feeding.items() if us >= least]
     rank.workers.sort(key=lambda w: (w.partial.first_us or 0, w.partial.process.pid, w.lane["tid"]))
-    # As the loader numbers them: one that starts new processes for each epoch has the same workers again.
-    batch, worker_of, pid = (rank.main.awaited[AWAITED.index(key)] for key in ("batch", "worker", "pid"))
-    numbers = (
-        {p: w for p, w in zip(pid.tolist(), worker_of.tolist(), strict=True) if w >= 0} if batch.size else {}
-    )
     for number, worker in enumerate(rank.workers):
         worker.number = numbers.get(worker.partial.process.pid, number) if not worker.thread else number

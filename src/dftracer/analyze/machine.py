@@ -370,6 +370,16 @@ def _host_row(host: Host) -> dict[str, Any]:
     return row
 
 
+def _waited_in_steps(partial: Partial) -> float | None:
+    """The share of the time from its first steady step on in which its first thread waited for a CPU."""
+    series, steps = waited_use(partial), partial.steps
+    if series is None or not steps.steady.any():
+        return None
+    first = max(float(steps.start[int(np.argmax(steps.steady))]), series.span[0])
+    last = min(float(steps.end[-1]), series.span[1])
+    return series.grown("waited_us", first, last) / (last - first) if last > first else None
+
+
 def machine_document(job: Job, rank: Rank | None) -> dict[str, Any]:
     """`machine` of the report's document: figures that are not known are None."""
     main = main_of(job, rank)
@@ -380,6 +390,7 @@ def machine_document(job: Job, rank: Rank | None) -> dict[str, Any]:
     return {
         "cpu_share": _rounded(ran),
         "waited_for_cpu_share": _rounded(waited),
+        "waited_for_cpu_in_steps_share": None if main is None else _rounded(_waited_in_steps(main)),
         "rss_peak_bytes": max(peaks, default=None),
         "read_bytes": int(sum(read_use(p, True).total for p in counted)) if counted else None,
         "written_bytes": int(sum(written_use(p).total for p in counted)) if counted else None,

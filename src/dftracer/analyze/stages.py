@@ -48,6 +48,7 @@ CLASSES: Final = (
     "container",
     "io_read",
     "io_write",
+    "process",
     "inherit",
     "model_op",
     "wait_for_device",
@@ -130,7 +131,7 @@ def _class_name(cat: str, name: str) -> str:  # noqa: PLR0911, PLR0912 - one tab
         return "container"
     if cat in IO_CATEGORIES:
         if is_process(n):
-            return "inherit"
+            return "process"
         return "io_write" if is_write(n) or n.startswith(_CHANGES) else "io_read"
     if cat == "dynamo":
         return "model_op"
@@ -168,7 +169,7 @@ def _torch_class(n: str) -> str:  # noqa: PLR0911 - one table, read top to botto
     return "copy" if n.startswith(("cudamemcpy", "hipmemcpy")) else "inherit"
 
 
-def _rules() -> npt.NDArray[np.uint8]:
+def _rules(auto: bool) -> npt.NDArray[np.uint8]:
     same = np.arange(len(STAGES), dtype=np.uint8)
     table = np.empty((len(CLASSES), len(STAGES)), dtype=np.uint8)
     for c, name in enumerate(CLASSES):
@@ -185,7 +186,10 @@ def _rules() -> npt.NDArray[np.uint8]:
     for part in ("backward", "optimizer"):
         table[_CLASS["any_compute"], STAGE_INDEX[part]] = STAGE_INDEX[part]
     table[_CLASS["inherit"], NONE] = other
-    table[_CLASS["io_write"], NONE] = other
+    # Only where nobody annotates, writing and waiting for processes are the program's own code: it is named
+    # by the line that does it.
+    for calls in ("io_write", "process"):
+        table[_CLASS[calls], NONE] = STAGE_INDEX["own_code"] if auto else other
     table[_CLASS["model_op"], NONE] = STAGE_INDEX["forward"]
     # A checkpoint, a transfer or a collective that blocks in the driver stays what it is.
     for around in ("unexplained", "other", "forward", "backward", "optimizer"):
@@ -200,7 +204,7 @@ def _rules() -> npt.NDArray[np.uint8]:
     return table
 
 
-RULES: Final = _rules()
+RULES: Final = (_rules(auto=False), _rules(auto=True))  # of annotated, of automatically traced steps
 # The stage that an event of each class makes visible; None: it says nothing about a stage.
 SHOWS: Final = tuple(
     name

@@ -108,8 +108,11 @@ def _common(verb: Verb) -> _Parser:
     return p
 
 
-def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The command line: of all verbs, or of one, so that the others need not be loaded."""
+def build_parser(only: str | None = None, *, names_only: bool = False) -> argparse.ArgumentParser:
+    """The command line: of all verbs, or of one, so that the others need not be loaded.
+
+    `names_only`: just enough for a list of all verbs.
+    """
     parser = _Parser(
         prog="dftracer",
         usage=None if only else "dftracer [-h] [--version] VERB ...",
@@ -122,7 +125,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     names = [only] if only else verb_names()
     if not only:
         parser.description = f"{parser.description}\n\n{_grouped()}"
-    for name in names:
+    for name in [] if names_only else names:
         verb = load_verb(name)
         sub = verbs.add_parser(
             name,
@@ -171,7 +174,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     fit_streams()
     words = sys.argv[1:] if argv is None else argv
-    parser = build_parser(words[0] if words and words[0] in _MODULES else None)
+    first = words[0] if words else "--help"
+    parser = build_parser(first if first in _MODULES else None, names_only=first in {"-h", "--help"})
     args, unknown = parser.parse_known_args(argv)
     args.words = words  # argparse drops the -- that separates two groups of runs
     if hasattr(args, "paths") and not any(word.startswith("-") for word in unknown):

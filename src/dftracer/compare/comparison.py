@@ -158,7 +158,7 @@ _SHAPE: dict[str, Any] = {
     "run_s": "number",
     "au": "number",
     "samples_per_s": "number",
-    "machine": {"waited_for_cpu_share": "number"},
+    "machine": {"waited_for_cpu_share": "number", "waited_for_cpu_in_steps_share": "number"},
     "io": {"read_bytes!": "number!", "read_s!": "number!", "*": "number!"},
     "findings!": [{"id!": "text!", "title!": "text!", "percent!": "number!"}],
     "model": {
@@ -593,13 +593,19 @@ def _change(
         values = [float(np.median(series)) if series.size else 0.0 for _, series in (a, b)]
         return change_of(None, None, (values[0], values[1]), alpha)
     centers = [[center(p) for p in ps] for ps in parts]
-    x, y = _joined(centers, (_waited(a[0]), _waited(b[0])))
+    x, y = _joined(centers, (_waited_in_steps(a[0]), _waited_in_steps(b[0])))
     return change_of(x, y, (x.value, y.value), alpha)
 
 
 def _waited(side: Side) -> float:
     """The share of the run in which it waited for a CPU because the machine was busy; 0 if nobody looked."""
     return float((side.report.get("machine") or {}).get("waited_for_cpu_share") or 0.0)
+
+
+def _waited_in_steps(side: Side) -> float:
+    """The same of its steps: a CPU that it waited for while it imported torch says nothing about them."""
+    share = (side.report.get("machine") or {}).get("waited_for_cpu_in_steps_share")
+    return _waited(side) if share is None else float(share)
 
 
 def _joined(sides: list[list[Center]], waited: tuple[float, float]) -> tuple[Center, Center]:

@@ -80,15 +80,15 @@ class EntityRelation(IntEnum):
     DEPENDS_ON = 22
 
 
-_told: set[tuple[str, str]] = set()
+_written: set[tuple[str, str]] = set()
 
 
-def _tell_again() -> None:
+def _write_again() -> None:
     """A forked child writes its own trace, which must name what it refers to."""
-    _told.clear()
+    _written.clear()
 
 
-os.register_at_fork(after_in_child=_tell_again)
+os.register_at_fork(after_in_child=_write_again)
 
 
 def entity_id(type: str, key: str) -> int:
@@ -105,8 +105,8 @@ def declare_entity(type: str, key: Any, store: Any = EntityStore.MEMORY, uri: st
         return 0
     type, key = str(type), str(key)
     number = entity_id(type, key)
-    if (type, key) not in _told:
-        _told.add((type, key))
+    if (type, key) not in _written:
+        _written.add((type, key))
         _record("entity", id=_shown(number), type=type, key=key, store=_word(EntityStore, store), uri=uri)
     return number
 

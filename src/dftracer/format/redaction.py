@@ -13,25 +13,42 @@ from dftracer.format.members import MAGIC, ROW_BLOCK, ROWS_MAGIC, gzip_member, m
 
 HIDDEN = "[redacted]"
 
-# The last word of an option's or a variable's name: --hf-token, WANDB_API_KEY, "client_secret".
+# The last word of an option's or a variable's name: --hf-token, WANDB_API_KEY, PGPASSWORD, "clientSecret".
 _NAMED = (
-    r"password|passwd|passphrase|pwd|secret|token|credentials?|private[-_]?key|api[-_]?key|access[-_]?key"
-    r"|secret[-_]?key|account[-_]?key|auth[-_]?key|signing[-_]?key|encryption[-_]?key|apikey|authorization"
+    r"password|passwd|passphrase|(?<![A-Za-z0-9])pass|sshpass|pwd|secret|token|credentials?|authorization"
+    r"|(?:private|api|access|secret|account|auth|signing|encryption|ssh|wandb)[-_]?key"
 )
-# A value ends at white space, at what ends it in JSON, a shell or a query, or at a literal \n or \t.
+# A value ends at white space, at what ends it in JSON, a shell or a query, or at a literal \n or \t; one in
+# quotation marks ends with them. A mark before a comma or bracket has ended a text of JSON.
 _VALUE = r"""(?:(?!\\[nrt])[^\s"'&,;|<>\\]|\\(?![nrt"']))+"""
+_QUOTED = r"""(?<=")(?:[^"\\\r\n]|\\(?![nrt"]))+(?=\\?")|(?<=')[^'"\\\r\n]+(?=')"""
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # https://user:password@host
-    (re.compile(r"""(?P<keep>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@"'\\]*:)[^\s/@"'\\]+(?=@)"""), r"\g<keep>"),
+    (
+        re.compile(r"""(?P<keep>(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{1,40}://[^\s/:@"'\\]*:)[^\s/"'\\]+(?=@)"""),
+        r"\g<keep>",
+    ),
     # Authorization: Bearer abc
     (re.compile(r"(?P<keep>\b(?:Bearer|Basic)(?: |%20))[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\g<keep>"),
+    (re.compile(r"""(?P<keep>\bcookie:\s*)[^"'\\\r\n]+""", re.IGNORECASE), r"\g<keep>"),
+    # curl -u user:password
+    (re.compile(rf"(?P<keep>(?:^|[\s;])(?:-u|--user)[\s=;]\s*[^\s:;\"']+:){_VALUE}"), r"\g<keep>"),
     # --token=abc, --token abc, API_KEY=abc, "password": "abc" (in JSON inside JSON, too), ?sig=abc.
     # Traces put semicolons between arguments.
     (
         re.compile(
-            rf"""(?P<keep>(?<![A-Za-z0-9])(?:[A-Za-z0-9]+[-_.])*(?:{_NAMED})"""
-            rf"""(?:\\?["'])?(?:\s*[=:;]\s*|\s+)(?:\\?["'])?)(?!-|\[redacted\]|Bearer\b|Basic\b|{_NAMED}\b){_VALUE}""",
+            rf"""(?P<keep>(?<![A-Za-z0-9_.-])[A-Za-z0-9_.-]{{0,200}}(?:{_NAMED})"""
+            rf"""(?:\\?["'])?(?:\s*[=:;]\s*|\s+)(?:\\?["'])?)"""
+            rf"""(?!(?<=["'])\s*[,}}\]:]|-|\[redacted\]|Bearer\b|Basic\b|{_NAMED}\b)(?:{_QUOTED}|{_VALUE})""",
             re.IGNORECASE,
+        ),
+        r"\g<keep>",
+    ),
+    # OPENAI_KEY=abc, SECRET_KEY_BASE=abc, REDISCLI_AUTH=abc
+    (
+        re.compile(
+            rf"(?P<keep>\b[A-Z0-9_]{{0,200}}(?:_KEY|SECRET|TOKEN|_AUTH|_PASS)(?:_[A-Z0-9]+)?=)"
+            rf"(?!\[redacted\]){_VALUE}"
         ),
         r"\g<keep>",
     ),
@@ -45,8 +62,13 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
             r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{30,}"
             r"|\bgithub_pat_\w{30,}|\bglpat-[\w-]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\bxox[abprs]-[A-Za-z0-9-]{10,}"
             r"|\bAIza[\w-]{35}|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*|\bnpm_[A-Za-z0-9]{30,}|\bpypi-[\w-]{30,}"
+            r"|\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|\bdapi[0-9a-f]{32}\b"
         ),
         "",
+    ),
+    (
+        re.compile(r"(?P<keep>-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|$|[\"'])", re.DOTALL),
+        r"\g<keep>",
     ),
 )
 # The header of a block of step rows (native/format/step_row.hpp).

@@ -30,6 +30,7 @@ class Scanner(Iterator[dict[str, Any]]):
         cats: Sequence[str] | None = None,
         span: tuple[int, int] | None = None,
         text: bool = False,
+        without: Sequence[str] | None = None,
     ) -> Scanner: ...
     def __iter__(self) -> Scanner: ...
     def __next__(self) -> dict[str, Any]: ...
@@ -47,6 +48,17 @@ class DurationSums:
         self, pair: _AnyBuffer, dur: _AnyBuffer, own: _AnyBuffer, n: _AnyBuffer | None = None, /
     ) -> None: ...
     def columns(self) -> tuple[Buffer, Buffer, Buffer, Buffer]: ...
+
+_CallColumns: TypeAlias = tuple[
+    tuple[Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer],
+    tuple[Buffer, Buffer, Buffer, Buffer, Buffer],
+]
+
+class CallSums:
+    """Calls by file, kind and size, and over time."""
+
+    def add(self, by_file: tuple[_AnyBuffer, ...], by_time: tuple[_AnyBuffer, ...], /) -> None: ...
+    def columns(self) -> _CallColumns: ...
 
 def account(
     start: _AnyBuffer,
@@ -76,19 +88,41 @@ def pack_intervals(start: _AnyBuffer, end: _AnyBuffer, /) -> bytes: ...
 def pieces(
     window_start: _AnyBuffer, window_end: _AnyBuffer, start: _AnyBuffer, end: _AnyBuffer, /
 ) -> tuple[Buffer, Buffer, Buffer]: ...
-def sum_calls(
-    file: _AnyBuffer,
-    kind: _AnyBuffer,
-    moved: _AnyBuffer,
-    extent: _AnyBuffer,
+def digest_calls(
+    pair: _AnyBuffer,
+    kind_of_pair: _AnyBuffer,
+    counts_items: _AnyBuffer,
+    rows: _AnyBuffer | None,
+    chunk_rows: int,
+    ret: _AnyBuffer | None,
+    size: _AnyBuffer | None,
+    count: _AnyBuffer | None,
+    offset: _AnyBuffer | None,
+    file: _AnyBuffer | None,
     ts: _AnyBuffer,
     dur: _AnyBuffer,
+    args_end: _AnyBuffer,
+    args_text: _AnyBuffer,
     shift: int,
     /,
-) -> tuple[
-    tuple[Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer],
-    tuple[Buffer, Buffer, Buffer, Buffer, Buffer],
-]: ...
+) -> tuple[Buffer, _CallColumns, tuple[Buffer, Buffer, Buffer]]: ...
+def bytes_of_calls(
+    pair: _AnyBuffer,
+    kind_of_pair: _AnyBuffer,
+    counts_items: _AnyBuffer,
+    rows: _AnyBuffer | None,
+    chunk_rows: int,
+    ret: _AnyBuffer | None,
+    size: _AnyBuffer | None,
+    count: _AnyBuffer | None,
+    /,
+) -> Buffer: ...
+def pair_numbers(
+    cat: _AnyBuffer, name: _AnyBuffer, table: _AnyBuffer, width: int, /
+) -> tuple[Buffer, Buffer]: ...
+def rows_of_pairs(
+    pair: _AnyBuffer, wanted: _AnyBuffer, dur: _AnyBuffer | None = None, at_least: int = 0, /
+) -> Buffer: ...
 def union(
     start: _AnyBuffer, end: _AnyBuffer, key: _AnyBuffer | None = None, wanted: _AnyBuffer | None = None, /
 ) -> tuple[Buffer, Buffer]: ...
@@ -97,7 +131,7 @@ def step_rows(data: _AnyBuffer, /) -> tuple[Buffer, list[str], int]: ...
 def pack_step_rows(rows: _AnyBuffer, facts: str, /) -> bytes: ...
 def step_row_columns() -> tuple[str, ...]: ...
 def event_class(category: str, name: str, /) -> int: ...
-def stage_rules() -> bytes: ...
+def stage_rules(automatic: bool, /) -> bytes: ...
 def extent(ts: _AnyBuffer, dur: _AnyBuffer, /) -> tuple[int, int, int]: ...
 def arg_numbers(ends: _AnyBuffer, text: _AnyBuffer, key: bytes, /) -> Buffer: ...
 def arg_texts(ends: _AnyBuffer, text: _AnyBuffer, key: bytes, /) -> tuple[Buffer, list[str]]: ...

@@ -119,6 +119,12 @@ class Chunk:
             return np.full(self.rows, MISSING, dtype=np.int64)
         return np.frombuffer(buffer, dtype=np.int64)
 
+    def ints_at(self, column: str, rows: Any, at: npt.NDArray[np.intp]) -> Ints:
+        """A column of those rows `at` which some of `rows` are."""
+        if not self.has(column):
+            return np.full(at.size, MISSING, dtype=np.int64)
+        return self.ints(column)[at if isinstance(rows, slice) else rows[at]]
+
     def codes(self, column: str) -> npt.NDArray[np.int32]:
         buffer = self._raw.get(column)
         if buffer is None:
@@ -127,14 +133,6 @@ class Chunk:
 
     def ph(self) -> npt.NDArray[np.int8]:
         return np.frombuffer(self._raw["ph"], dtype=np.int8) if self.rows else np.empty(0, np.int8)
-
-    def args_heads(self, rows: npt.NDArray[np.intp], width: int) -> tuple[npt.NDArray[np.uint8], Ints]:
-        """The first `width` bytes of what `args_text` gives for each of `rows`, and how many are valid."""
-        end = np.frombuffer(self._raw["args_end"], dtype=np.int32)
-        start = np.where(rows > 0, end[np.maximum(rows, 1) - 1], 0)
-        text = np.concatenate([uint8s(self._raw["args_text"]), np.zeros(width, np.uint8)])
-        heads = np.lib.stride_tricks.sliding_window_view(text, width)[start]
-        return heads, (end[rows] - start).astype(np.int64)
 
     def args_text(self, row: int) -> str:
         """The arguments of one row that are in no column, as JSON ('' if there are none)."""

@@ -136,8 +136,11 @@ def _copied(url: str, heads: bool) -> Path:
         raise NoTraces(f"{url}: {type(e).__name__}: {e}") from None
     if not files:
         raise NoTraces(f"no .pfw or .pfw.gz file under {url}")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = base / "dftracer-remote" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    base = url.rstrip("/")
+    if MANIFEST.fullmatch(root.rpartition("/")[2]):
+        base = base.rpartition("/")[0]
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = caches / "dftracer-remote" / hashlib.sha256(url.encode()).hexdigest()[:16]
     place /= "heads" if heads else "whole"
     place.mkdir(parents=True, exist_ok=True)
     index = _read_json(place / _INDEX) or {"url": url, "files": {}}
@@ -161,7 +164,7 @@ def _copied(url: str, heads: bool) -> Path:
         finally:
             with contextlib.suppress(OSError):  # gone already, unless the copy failed
                 beside.unlink()
-        where = fs.unstrip_protocol(f"{root}/{name}") if root not in _paths(pieces) else url
+        where = url if root in _paths(pieces) else f"{base}/{name}"
         index["files"][name] = {"url": where, "size": size, "whole": not part, "pieces": marks}
         _write_json(place / _INDEX, index)
     _write_json(place / _INDEX, index)

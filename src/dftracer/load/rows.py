@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -180,16 +181,12 @@ def _began(file: RowFile) -> int:
 
 
 def ranks_of(files: Iterable[RowFile]) -> list[int]:
-    """The rank of each file; processes that were given none are numbered in their order."""
-    taken: set[int] = set()
+    """The rank of each file; processes of a run that were given none are numbered in their order."""
+    without: Counter[str | None] = Counter()
     out: list[int] = []
     for file in files:
-        if file.rank is not None:
-            out.append(file.rank)
-            continue
-        number = next(i for i in range(len(taken) + 1) if i not in taken)
-        taken.add(number)
-        out.append(number)
+        out.append(without[file.run] if file.rank is None else file.rank)
+        without[file.run] += file.rank is None
     return out
 
 

@@ -89,8 +89,12 @@ def scan_file(
     threads: int,
     chunk_text: int,
     span: tuple[int, int] | None = None,
+    without: tuple[str, ...] = (),
 ) -> Iterator[tuple[Scanner, Chunk]]:
-    """The chunks of a file, or of some of its members; `process` learns from its metadata along the way."""
+    """The chunks of a file, or of some of its members; `process` learns from its metadata along the way.
+
+    `without`: columns that nobody will ask for, by their native names.
+    """
     scanner = Scanner(
         process.file,
         threads,
@@ -102,6 +106,7 @@ def scan_file(
         names=where.names,
         cats=where.cats,
         span=span,
+        without=without,
     )
     for raw in scanner:
         process.take(raw["meta"])

@@ -165,7 +165,7 @@ class _Writer:
         self._target = target
         self._interval_s = interval_s
         self._before: _figures.Figures | None = None
-        self._failing = self._said = False
+        self._failing = self._warned = False
         self.stopping = threading.Event()
         self._done = _thread.allocate_lock()
         self._done.acquire()
@@ -205,8 +205,8 @@ class _Writer:
             return False
         except Exception as error:  # whatever the package raises, it is not the program's
             self._failing = True
-            if not self._said:
-                self._said = True
+            if not self._warned:
+                self._warned = True
                 _messages.error(f"metrics: {self._name}: {type(error).__name__}: {error}; trying again")
         else:
             self._failing, self._before = False, figures

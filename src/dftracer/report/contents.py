@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from dftracer._text import bytes_text, count_text, plural, seconds_text
+from dftracer._text import bytes_text, count_text, plural, seconds_text, shortened
 from dftracer.analyze import STAGES, Analysis, Rank, frames
 from dftracer.analyze.device.summary import device_document, uses_device
 from dftracer.analyze.ledger import steady_steps, unseen_stages
@@ -24,6 +25,7 @@ from dftracer.analyze.stages import INPUT_STAGES, STAGE_INDEX
 
 
 _TRAININGS = 12
+_COMMAND = 50  # characters of it
 
 # One colour per stage, everywhere: warm for input, blue and green for compute.
 COLOURS = {
@@ -49,6 +51,14 @@ PHASE_WORDS = {
     "evaluation": "evaluation",
     "outside": "between and after steps",
     "profiled": "added by the profiler",
+}
+PHASE_COLOURS = {
+    "steady": "#3e63dd",
+    "startup": "#8b8d98",
+    "compilation": "#f76b15",
+    "evaluation": "#0e7490",
+    "outside": "#c9cbd3",
+    "profiled": "#d9c32e",
 }
 _ROW = {"other": "other", "own_code": "own_code", "unseen": "unexplained", "between_steps": "outside"}
 # The lines of the account in words, and a colour for each; a line that is a stage has the stage's.
@@ -90,7 +100,7 @@ def culprit(a: Analysis) -> str | None:
     part = a.bound.part
     if part.id == "input":
         return max(INPUT_STAGES, key=lambda s: a.view.stages_s[s] if a.view is not None else 0.0)
-    if part.id in {"startup", "evaluation", *_ROW}:
+    if part.id in {"startup", "compilation", "evaluation", *_ROW}:
         return _ROW.get(part.id, part.id)
     return part.stage if part.stage in STAGE_INDEX else None
 
@@ -123,8 +133,11 @@ def account_rows(a: Analysis) -> list[AccountRow]:
 def account_title(a: Analysis) -> str:
     """What the account covers."""
     assert a.account is not None and a.view is not None  # noqa: PT018 - without steps nothing is shown
-    steps = plural(a.account.steps, "steady step")
-    return f"{steps} of rank {a.view.account_rank.number} and the time between them"
+    rank = a.view.account_rank
+    n, whole = a.account.steps, plural(len(rank.main.steps), "step")
+    # Not "steady": from the first steady step on, first steps of later epochs are among them.
+    steps = f"All {whole}" if n == len(rank.main.steps) else f"The last {n} of {whole}"
+    return f"{steps} of rank {rank.number} and the time between them"
 
 
 def without_waiting(rank: Rank) -> tuple[dict[str, float], float]:
@@ -149,7 +162,7 @@ def notes(a: Analysis) -> list[str]:
         if n:
             is_are = "1 step of another thread is" if n == 1 else f"{n} steps of other threads are"
             out.append(f"{is_are} not shown: a rank's steps are those of the thread with the most.")
-    out += _training_words(a)
+    out += training_words(a)
     tries = a.attempts
     for number, each in enumerate(tries, start=1):
         how = each.words(len(a.job.ranks)) or "It ended well."
@@ -171,16 +184,31 @@ def ended_words(a: Analysis) -> str | None:
     return a.ended.words(len(a.job.ranks))
 
 
-def _training_words(a: Analysis) -> list[str]:
+def _command(a: Analysis) -> str:
+    """That of the process that trains."""
+    process = a.job.ranks[0].main.process
+    return str((process.run or {}).get("command") or process.command.replace(";", " "))
+
+
+def _arguments(command: str) -> str:
+    """A command without its interpreter; of a spawned child it says nothing."""
+    program, _, rest = command.partition(" ")
+    return "" if "multiprocessing" in rest else rest if Path(program).name.startswith("python") else command
+
+
+def training_words(a: Analysis) -> list[str]:
     """The trainings of a run that has several: in processes of their own, or in turn in one."""
     each = a.trainings
     if each:
         out = [f"{len(each)} trainings ran in processes of their own; this is the longest:"]
-        for one in each[:_TRAININGS]:
+        calls = [_arguments(_command(one)) for one in each]
+        differ = len({*calls}) > 1
+        for one, call in [*zip(each, calls, strict=True)][:_TRAININGS]:
             main = one.job.ranks[0].main
             here = "▸" if main is a.job.ranks[0].main else "-"
-            what = f"process {main.process.pid}, {plural(len(main.steps), 'step')}, {seconds_text(one.run_s)}"
-            out.append(f"{here} {what}: {one.verdict}")
+            named = f" ({shortened(call, _COMMAND)})" if differ and call else ""
+            length = f"{plural(len(main.steps), 'step')}, {seconds_text(one.run_s)}"
+            out.append(f"{here} process {main.process.pid}{named}, {length}: {one.verdict}")
         return out + ([f"- and {len(each) - _TRAININGS} more"] if len(each) > _TRAININGS else [])
     rank = a.job.slowest
     if rank is None or not rank.main.steps.training.any():
@@ -345,11 +373,14 @@ def evidence_line(evidence: dict[str, Any], most: int) -> str:
 _FEW = 2  # so many have a row each
 
 
-# Shared memory between loader workers, the terminal, traces: nobody asks about them.
+# Shared memory between loader workers, the terminal, our own files, where Python looks for its settings:
+# nobody asks about them.
 _TRIVIAL = (
     r"^/dev/shm/torch_|^/dev/(pts/|tty|null)|^(pipe|socket|anon_inode):"
-    r"|\.pfw(\.gz)?(\.|$)|^<?std(in|out|err)>?$"
+    r"|\.pfw(\.gz)?(\.|$)|^<?std(in|out|err)>?$|/dftracer-run-[0-9a-f]+-announced$"
+    r"|/(python[0-9.]*\._pth|pybuilddir\.txt|pyvenv\.cfg|pymp-[a-z0-9_]{8})$"
 )
+_LITTLE_S = 0.1  # what a redirected stdout takes is no news below this
 
 
 def shown_files(table: pl.DataFrame) -> pl.DataFrame:
@@ -358,7 +389,15 @@ def shown_files(table: pl.DataFrame) -> pl.DataFrame:
     Importing packages looks up thousands of them (`stat`, `lstat`), and no other file would be seen. What is
     not the program's data is left out.
     """
-    table = table.filter(~pl.col("path").str.contains(_TRIVIAL))
+    little = pl.col("time_s") < _LITTLE_S
+    written = (pl.col("writes") > 0) | (pl.col("time_s") == 0)
+    # Nobody opened it: it came with the process, as stdout and stderr do.
+    handed = (pl.col("opens") == 0) & (pl.col("reads") == 0) & written & little
+    # Python tries where temporary files may be (`tempfile`).
+    tried = (
+        pl.col("path").str.contains(r"/[a-z0-9_]{8}$") & (pl.col("write_bytes") == 4) & (pl.col("ops") < 8)
+    )
+    table = table.filter(~(pl.col("path").str.contains(_TRIVIAL) | handed | tried))
     used = (pl.col("opens") > 0) | (pl.col("reads") > 0) | (pl.col("writes") > 0)
     rest = table.filter(~used)
     if rest.height <= _FEW:
@@ -434,7 +473,7 @@ def _training(a: Analysis) -> dict[str, Any]:
     main = a.job.ranks[0].main
     return {
         "pid": main.process.pid,
-        "command": main.process.command or None,
+        "command": _command(a) or None,
         "steps": len(main.steps),
         "run_s": round(a.run_s, 6),
         "verdict": a.verdict,

@@ -19,6 +19,7 @@ from dftracer.report.contents import (
     COLOURS,
     LINE_COLOURS,
     LINE_WORDS,
+    PHASE_COLOURS,
     PHASE_WORDS,
     account_rows,
     account_title,
@@ -105,7 +106,10 @@ def page_data(a: Analysis) -> dict[str, Any]:
         "culprit": culprit(a),
         "account": _account(a),
         "own_code": a.own_code,
-        "phases": [[PHASE_WORDS[k], row["seconds"], row["share"]] for k, row in a.phases.items()],
+        "phases": [
+            [PHASE_WORDS[k], row["seconds"], row["share"], PHASE_COLOURS[k], k == culprit(a)]
+            for k, row in a.phases.items()
+        ],
         "run_s": a.run_s,
         "findings": [{**f.to_json(), "evidence": evidence_rows(f.evidence)} for f in a.findings],
         "ranks": [_rank(r) for r in ranks],

@@ -19,16 +19,17 @@ from dftracer.analyze.intervals import measure
 RUN_COLUMNS = (
     Column("started", whole=True),
     Column("name", whole=True),
-    Column("commit", drop=2, whole=True),
+    Column("commit", drop=3, whole=True),
+    Column("host", drop=2),
     Column("ranks", right=True),
     Column("attempt", right=True, drop=1),
     Column("steps", right=True),
     Column("step", right=True),
     Column("samples/s", right=True),
-    Column("GPU", right=True, drop=3),
+    Column("GPU", right=True, drop=4),
     Column("bound"),
     Column("ended"),
-    Column("command", drop=4),
+    Column("command", drop=5),
     Column("path", whole=True, tail=True),
 )
 
@@ -128,6 +129,7 @@ def run_texts(row: RunRow) -> list[str]:
         when(row.start),
         row.name or "-",
         _commit(row.git),
+        row.host or "-",
         str(row.ranks or "-"),
         str(row.attempt),
         "-" if row.steps is None else str(row.steps),
@@ -204,6 +206,8 @@ def _group(name: str, runs: list[RunRow], reports: dict[str, str]) -> str:
         "started",
         "run",
         "ended",
+        "ranks",
+        "attempt",
         "steps",
         "step",
         "samples/s",
@@ -212,6 +216,7 @@ def _group(name: str, runs: list[RunRow], reports: dict[str, str]) -> str:
         "commit",
         "tags",
         "host",
+        "command",
         "verdict",
     )
     rows = []
@@ -224,6 +229,8 @@ def _group(name: str, runs: list[RunRow], reports: dict[str, str]) -> str:
                 escape(when(r.start)),
                 f'<a href="{escape(link)}">{shown}</a>' if link else shown,
                 ended if ended in {"ok", "not known"} else f'<span class="failed">{ended}</span>',
+                str(r.ranks or "-"),
+                str(r.attempt),
                 "-" if r.steps is None else str(r.steps),
                 escape(_number(r.step_s, seconds_text)),
                 escape(_number(r.samples_per_s, _rate)),
@@ -232,6 +239,7 @@ def _group(name: str, runs: list[RunRow], reports: dict[str, str]) -> str:
                 escape(_commit(r.git)),
                 escape(", ".join(f"{k}={v}" for k, v in r.tags.items()) or "-"),
                 escape(r.host or "-"),
+                escape(r.command or "-"),
                 escape(r.verdict),
             ]
         )

@@ -69,6 +69,31 @@
     });
   } else $("s-account").hidden = true;
 
+  // The whole run: what the account leaves out is seen here.
+  const pieces = D.phases.filter((p) => p[2] >= .001);
+  if (pieces.length > 1) {
+    for (const [words, seconds, share, colour, guilty] of pieces) {
+      const item = el("span", "key"), dot = el("i");
+      dot.style.background = colour;
+      item.append(dot, words + " " + sec(seconds) + " (" + (100 * share).toFixed(1) + " %)" + (guilty ? " ◀" : ""));
+      $("run-legend").append(item);
+    }
+    draws.push(() => {
+      const row = el("div", "row"), box = el("div", "stack"), room = $("run-bar").clientWidth - 240;
+      for (const [words, seconds, share, colour] of pieces) {
+        const p = el("span"), px = room * share, percent = Math.round(100 * share) + " %";
+        p.style.width = 100 * share + "%";
+        p.style.background = colour;
+        p.style.color = inkOn(colour);
+        if (px >= 34) p.textContent = px >= 7.5 * (words.length + percent.length + 2) ? words + " " + percent : percent;
+        hover(p, () => words + ": " + sec(seconds) + " (" + percent + " of the run)");
+        box.append(p);
+      }
+      row.append(el("span", "lab", "whole run"), box, el("span", "num", sec(D.run_s)));
+      $("run-bar").replaceChildren(row);
+    });
+  }
+
   // Findings --------------------------------------------------------------------------------------
   const cards = D.findings.map((f) => {
     const d = el("details", "finding " + f.severity), s = el("summary");
@@ -164,10 +189,6 @@
       $("ledger").append(el("p", "note", "While rank " + D.slowest + " waited for its loader, the workers did: " + words + "."));
     }
   });
-
-  const pieces = D.phases.filter((p) => p[2] >= .001);
-  if (pieces.length > 1) $("phases").append(el("p", "note", "Of the run (" + sec(D.run_s) + "): " + pieces
-    .map((p) => p[0] + " " + sec(p[1]) + " (" + (100 * p[2]).toFixed(1) + " %)").join(", ") + "."));
 
   // Steps -----------------------------------------------------------------------------------------
   for (const r of D.ranks) $("rank").append(new Option(r.rank, r.rank, r.rank === D.slowest, r.rank === D.slowest));

@@ -322,7 +322,8 @@ def markdown(a: Analysis, findings: int = 5) -> str:
     ]
     account = account_rows(a)
     if account:
-        lines += [f"| where the time goes ({account_title(a)}) | s | % |", "|---|---:|---:|"]
+        title = account_title(a)
+        lines += [f"| where the time goes ({title[0].lower()}{title[1:]}) | s | % |", "|---|---:|---:|"]
         for line in account:
             name = f"**{line.words}**" if line.culprit else line.words
             lines.append(f"| {name} | {line.seconds:.3f} | {100 * line.share:.1f} |")

@@ -139,4 +139,7 @@ def install_compiler(module: ModuleType, patches: Patches) -> None:
 def _compiled(start: int, args: tuple[Any, ...]) -> None:
     trigger = getattr(args[0], "callback_trigger", None) if args else None
     facts = {"auto": 1} if trigger is None else {"auto": 1, "trigger": trigger.name.lower()}
-    _core.log_event("compile", "dynamo", start, now() - start, facts)
+    # "frame/how often that frame was compiled before"; forward and backward of one compilation share it.
+    again = str(getattr(args[0], "compile_id", "")).rpartition("/")[2] if args else ""
+    name = "recompile" if again.isdigit() and int(again) else "compile"
+    _core.log_event(name, "dynamo", start, now() - start, facts)

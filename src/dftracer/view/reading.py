@@ -12,11 +12,11 @@ import numpy.typing as npt
 from dftracer.analyze.device.profiler_rows import HOST, KERNEL, LAUNCH, MEMCPY, MEMSET, MODULE, TorchProcess
 from dftracer.analyze.intervals import Intervals, difference, union
 from dftracer.analyze.machine import CounterRow, join_counters, read_counters
-from dftracer.analyze.map.digest import IO_NOT, Pairs, by_process, bytes_moved
+from dftracer.analyze.map.digest import Pairs, by_process
 from dftracer.analyze.map.threads import AWAITED, MADE, Lane, overlay, read_lineage
 from dftracer.analyze.stages import CLASSES, NONE, RULES, STAGE_INDEX, STAGES, class_of
 from dftracer.format.records import COUNTER
-from dftracer.load._scan import Scanner, timeline
+from dftracer.load._scan import Scanner, bytes_of_calls, timeline
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, scan_file
@@ -181,12 +181,9 @@ def _profiler_facts(chunk: Chunk, rows: Ints, at: Ints, types: Ints, correlation
 
 
 def _moved(chunk: Chunk, rows: Ints, local: Codes, pairs: Pairs) -> Ints:
-    moved = np.zeros(rows.size, np.int64)
-    kind = pairs.io_kinds[local]
-    at = np.flatnonzero(kind != IO_NOT)
-    if at.size:
-        moved[at] = bytes_moved(chunk, rows, at, kind[at], pairs.returns_items[local[at]])
-    return moved
+    columns = (chunk.raw(name) for name in ("ret", "size", "count"))
+    known = pairs.io_kinds, pairs.returns_items
+    return int64s(bytes_of_calls(np.ascontiguousarray(local), *known, rows, chunk.rows, *columns))
 
 
 def read_files(
@@ -284,7 +281,7 @@ def ledger_part(part: Part, auto: bool = False) -> Part | None:
     main = _training_tid(part, cls_of_pair)
     if main is None:
         return None
-    lanes = [_lane(part, tid, cls_of_pair) for tid in np.unique(part.row_tid).tolist()]
+    lanes = [_lane(part, tid, cls_of_pair, RULES[auto]) for tid in np.unique(part.row_tid).tolist()]
     mine = next(lane for lane in lanes if lane.tid == main)
     start, end, stage = overlay(mine, [lane for lane in lanes if lane.tid != main], auto)
     known = stage != NONE
@@ -340,7 +337,7 @@ def _training_tid(part: Part, cls_of_pair: npt.NDArray[np.uint8]) -> int | None:
     return None
 
 
-def _lane(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8]) -> Lane:
+def _lane(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8], rules: npt.NDArray[np.uint8]) -> Lane:
     rows = [part.row_span(r) for r in np.flatnonzero(part.row_tid == tid).tolist()]
     at = np.concatenate([np.arange(low, high) for low, high in rows])
     # Among equal intervals, the later one encloses: here deeper rows come last.
@@ -348,7 +345,7 @@ def _lane(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8]) -> Lane:
     cls = cls_of_pair[part.pair[at]]
     at, cls = at[cls != _SKIP], cls[cls != _SKIP]
     start = part.start[at]
-    pieces = timeline(start, part.end[at] - start, np.ascontiguousarray(cls), RULES, len(STAGES), NONE)
+    pieces = timeline(start, part.end[at] - start, np.ascontiguousarray(cls), rules, len(STAGES), NONE)
     return Lane(tid, int64s(pieces[0]), int64s(pieces[1]), uint8s(pieces[2]), int(at.size))
 
 

@@ -412,6 +412,7 @@ class Shown:
 
     source: Source
     run: Run | None = None
+    whole: bool = False  # of a large one, its first process is shown while the others are read
     readings: dict[int, Run] = field(default_factory=dict)  # the last and the one before it, by number
     steps: Part | None = None
     done: int = 0
@@ -435,6 +436,7 @@ class Shown:
         return {
             "title": self.source.title,
             "ready": self.run is not None,
+            "whole": self.whole,
             "steps": self.steps is not None,
             "done": self.done,
             "total": self.total,
@@ -499,11 +501,17 @@ class Session:
             if self._stop.is_set():
                 raise _Stopped
 
+        def first(run: Run) -> None:
+            if shown.run is None:
+                shown.read_as(run)
+                shown.generation += 1
+
         stamp = shown.source.stamp()
         try:
-            run = shown.source.load(progress)
+            run = shown.source.load(progress, first)
             shown.live = shown.source.facts() if self.follow else {}
             shown.read_as(run)
+            shown.whole = True
             shown.error, shown.stamp = None, stamp
             shown.generation += 1
         except _Stopped:
@@ -512,7 +520,7 @@ class Session:
             shown.error = str(e) or type(e).__name__
 
     def _find_steps(self, shown: Shown) -> None:
-        if shown.run is None or self._stop.is_set():
+        if not shown.whole or self._stop.is_set():
             return
         try:
             shown.steps = shown.source.steps()

@@ -32,6 +32,8 @@ from dftracer.view.run import Run
 
 Progress = Callable[[int, int], None]
 
+_LARGE = 32 << 20  # of files: reading them takes more than a second
+
 
 class Source:
     """One run of the paths the user named."""
@@ -80,8 +82,11 @@ class Source:
         """Look for the files again: a running job adds some."""
         self._opened = self._open()
 
-    def load(self, progress: Progress | None = None) -> Run:
-        """The run, from the cache if that is up to date."""
+    def load(self, progress: Progress | None = None, first: Callable[[Run], None] | None = None) -> Run:
+        """The run, from the cache if that is up to date.
+
+        `first` gets what was read of a large one when there is something to see.
+        """
         units = units_of(self.trace, gaps=True)
         sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
         parts: list[Part] = []
@@ -92,6 +97,9 @@ class Source:
             done += size
             if progress is not None:
                 progress(done, total)
+            if first is not None and total - done >= _LARGE and any(len(p) for p in parts):
+                first(Run(self.title, [*parts], run_identity(self.trace.processes)))
+                first = None
         parts += self._profiler_parts(parts)
         if self._cache:
             make_room()

@@ -7,7 +7,6 @@ in file order, the digests give the same result as reading the file in one piece
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ import polars as pl
 from dftracer.analyze.device.busy_time import DeviceParts, device_parts
 from dftracer.analyze.device.profiler_rows import HOST, TorchProcess
 from dftracer.analyze.machine import CounterRow, read_counters
+from dftracer.analyze.map.memory import Calls
 from dftracer.analyze.map.own_code import LONG_US, NEITHER, Samples, kind_of, samples_of_chunk
 from dftracer.analyze.map.steps import MARKS, Checkpoint, read_checkpoints
 from dftracer.analyze.map.threads import read_lineage
@@ -27,22 +27,19 @@ from dftracer.analyze.peers import MeetingRows, is_meeting, meetings_of_chunk
 from dftracer.analyze.stages import is_io
 from dftracer.format.io_calls import is_close, is_open, is_read, is_write
 from dftracer.format.records import COUNTER, interval_us
-from dftracer.load._scan import Scanner, arg_numbers, sum_calls
-from dftracer.load.chunk import MISSING, Chunk, Ints, int64s
+from dftracer.load._scan import Scanner, arg_numbers, digest_calls, pair_numbers, rows_of_pairs
+from dftracer.load.chunk import MISSING, Chunk, Ints, int32s, int64s
 from dftracer.load.process import MetaRow, ProcessInfo
 from dftracer.load.rows import FORWARD_UNSEEN, INFERENCE
 from dftracer.load.trace import Filter, scan_file
 
+UNUSED = ("hhash", "level", "errno_")  # columns that no analysis needs
 BIN_US_SHIFT = 17  # I/O over time is kept in bins of 2^17 us (0.131 s) and made coarser when drawn
 
 _WAIT_CALLS = frozenset({"wait", "waitpid", "wait3", "wait4"})
 
-# What an event is to the accounts of files.
+# What an event is to the accounts of files; the native side knows the same (native/load/event_sums.hpp).
 IO_NOT, IO_READ, IO_WRITE, IO_OPEN, IO_CLOSE, IO_META, IO_OPEN_TO_WRITE = range(7)
-
-_OPEN_FLAGS = re.compile(rb'"flags": ?"?(-?\d+)')
-_FIRST = b'{"flags":'  # how the arguments of an open usually begin
-_DIGITS = 8  # more than flags ever have
 
 # The kinds of marks (`steps.MarkTables`), by category and name.
 _MARKS = {
@@ -69,29 +66,11 @@ _ALONE = {
     ("checkpoint", "capture"): "capture",
     ("checkpoint", "restart"): "restart",
 }
+_LARGEST_TABLE = 4_000_000  # of pairs of a category and a name, by their codes
 _KINDS = ("", *dict.fromkeys(kind for table in (*_TABLES, _ALONE.values()) for kind in table))
 
-# The columns of sums by name, and by file and time.
+# The columns of sums by name.
 _NAMED = {"pair": pl.Int32, "dur": pl.Int64, "n": pl.UInt32, "self": pl.Int64}
-_MOVED = {
-    "f": pl.Int32,
-    "kind": pl.UInt8,
-    "bin": pl.UInt8,
-    "t": pl.Int64,
-    "n": pl.UInt32,
-    "bytes": pl.Int64,
-    "us": pl.Int64,
-}
-_FILES: dict[str, tuple[Any, Any]] = {
-    "f": (np.int32, pl.Int32),
-    "kind": (np.uint8, pl.UInt8),
-    "bin": (np.uint8, pl.UInt8),
-    "n": (np.uint32, pl.UInt32),
-    "bytes": (np.int64, pl.Int64),
-    "us": (np.int64, pl.Int64),
-    "extent": (np.int64, pl.Int64),
-}
-_IO_TIME = {"t": (np.int64, pl.Int64), **{name: _FILES[name] for name in ("kind", "n", "bytes", "us")}}
 
 
 @dataclass
@@ -108,8 +87,7 @@ class Summed:
 
     span: tuple[int, int]
     names: pl.DataFrame  # pair, dur, n, self
-    files: pl.DataFrame | None = None  # as in a digest
-    io_time: pl.DataFrame | None = None
+    calls: Calls | None = None
 
 
 @dataclass
@@ -123,8 +101,7 @@ class Digest:
     ts: Ints
     dur: Ints
     ids: tuple[Ints, Ints] | None  # id and parent id, if the dialect has them
-    files: pl.DataFrame | None = None  # f, kind, bin, n, bytes, us, extent
-    io_time: pl.DataFrame | None = None  # t, kind, n, bytes, us
+    calls: Calls | None = None  # I/O by file and over time
     io_rows: tuple[npt.NDArray[np.int32], Ints, Ints] | None = None  # file, ts, dur of each transfer
     marks: dict[str, Ints] = field(default_factory=dict)  # of delimiting events; rows as in steps.MARKS
     to_write: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))  # such opens
@@ -164,7 +141,7 @@ def digest_span(
     digester = Digester()
     out = SpanDigest([], [], {})
     process = replace(process, others={}, paths={}, strings={})
-    for scanner, chunk in scan_file(process, where, 1, chunk_text, span):
+    for scanner, chunk in scan_file(process, where, 1, chunk_text, span, UNUSED):
         out.meta += chunk.meta
         for pid, rows in by_process(chunk):
             out.digests.append((pid, digester.digest(scanner, rows).own()))
@@ -220,7 +197,8 @@ class Digester:
         self.kinds: list[int] = []  # of mark, by pair
         self.work: list[int] = []  # kind of work, by pair
 
-    def digest(self, scanner: Scanner, chunk: Chunk) -> Digest:
+    def digest(self, scanner: Scanner, chunk: Chunk, long_us: int = 0) -> Digest:
+        """`long_us`: shorter calls are not among the long ones of their process."""
         pair = self.pairs.of(scanner, chunk)
         tid = chunk.ints("tid") if chunk.has("tid") else chunk.ints("pid")
         all_pairs = pair
@@ -243,7 +221,7 @@ class Digester:
             self._io(out, scanner, chunk, rows)
             self._mark(out, chunk, rows)
             out.devices = device_parts(chunk, rows, out.pair, self.source.keys)
-            self._work(out, chunk, rows)
+            self._work(out, chunk, rows, max(long_us, LONG_US))
             self._children(out, chunk, rows)
             self._meetings(out, chunk, rows)
         return out
@@ -251,20 +229,27 @@ class Digester:
     def _meetings(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         keys = self.source.keys
         mine = [i for i, (cat, _) in enumerate(keys) if is_meeting(cat)]
-        at = np.flatnonzero(np.isin(out.pair, mine)) if mine else np.empty(0, np.intp)
+        at = self._rows_of(out, mine)
         if at.size:
             names = [keys[p][1] for p in out.pair[at].tolist()]
             times = (out.tid[at], out.ts[at], out.dur[at])
             out.meetings = meetings_of_chunk(chunk, at if isinstance(rows, slice) else rows[at], names, times)
+
+    def _rows_of(self, out: Digest, pairs: list[int]) -> Ints:
+        """The events of some pairs."""
+        if not pairs:
+            return np.empty(0, np.int64)
+        wanted = np.zeros(len(self.source.keys), np.uint8)
+        wanted[pairs] = 1
+        return int64s(rows_of_pairs(out.pair, wanted))
 
     def _children(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """How children ended: a process that is killed cannot say so itself."""
         waiting = [
             i for i, (cat, name) in enumerate(self.source.keys) if cat == "POSIX" and name in _WAIT_CALLS
         ]
-        if not waiting:
-            return
-        at = np.flatnonzero(np.isin(out.pair, waiting) & (chunk.ints("ret")[rows] > 0))
+        at = self._rows_of(out, waiting)
+        at = at[chunk.ints_at("ret", rows, at) > 0]
         for i in (at if isinstance(rows, slice) else rows[at]).tolist():
             status = re.search(r'"status":\s*(\d+)', chunk.args_text(i))
             if status:
@@ -299,48 +284,44 @@ class Digester:
                     moved.append((file, kind, size_bin, t, n, share, us))
         out.summed = Summed((span[0], span[1]), _frame(_NAMED, named))
         if moved:
-            frame = _frame(_MOVED, moved).with_columns(pl.lit(0, pl.Int64).alias("extent"))
-            sums = [pl.col("n").sum(), pl.col("bytes").sum(), pl.col("us").sum()]
-            out.summed.files = frame.group_by("f", "kind", "bin").agg(*sums, pl.col("extent").max())
-            out.summed.io_time = frame.group_by("t", "kind").agg(*sums)
+            out.summed.calls = Calls.of(*np.array(moved, np.int64).T)
 
-    def _work(self, out: Digest, chunk: Chunk, rows: Any) -> None:
+    def _work(self, out: Digest, chunk: Chunk, rows: Any, long_us: int) -> None:
         """Keep what can explain the time in which a device waits for the host."""
         keys = self.source.keys
         self.work += [kind_of(*key) for key in keys[len(self.work) :]]
-        at = np.flatnonzero(out.dur >= LONG_US)
-        at = at[np.array(self.work, dtype=np.uint8)[out.pair[at]] != NEITHER]
+        at = int64s(rows_of_pairs(out.pair, np.array(self.work, np.uint8) != NEITHER, out.dur, long_us))
         if at.size:
-            file = chunk.codes("fhash")[rows][at]
-            out.work = np.stack(
-                [c[at].astype(np.int64) for c in (out.tid, out.ts, out.dur, out.pair)]
-                + [file.astype(np.int64)]
-            )
+            out.work = np.empty((5, at.size), np.int64)
+            for row, column in zip(out.work[:4], (out.tid, out.ts, out.dur, out.pair), strict=True):
+                row[:] = column[at]
+            out.work[4] = chunk.codes("fhash")[rows][at]
 
     def _io(self, out: Digest, scanner: Scanner, chunk: Chunk, rows: Any) -> None:
-        kind = self.pairs.io_kinds[out.pair]
-        at = np.flatnonzero(kind != IO_NOT)
         files = self.source.files
         files += scanner.dictionary("fhash", len(files))
-        if at.size == 0:
+        kinds = self.pairs.io_kinds
+        if not kinds.any():
             return
-        file = chunk.codes("fhash")[rows][at]
-        kind = kind[at]
-        opens = np.flatnonzero(kind == IO_OPEN)
-        if opens.size:
-            place = at[opens] if isinstance(rows, slice) else rows[at[opens]]
-            kind[opens[opens_to_write(chunk, place)]] = IO_OPEN_TO_WRITE
-        out.to_write = at[kind == IO_OPEN_TO_WRITE]
-        moved = bytes_moved(chunk, rows, at, kind, self.pairs.returns_items[out.pair[at]])
-        start, dur = out.ts[at], out.dur[at]
-        extent = moved
-        if chunk.has("offset"):
-            extent = np.maximum(chunk.ints("offset")[rows][at], 0) + moved
-        by_file, by_time = sum_calls(file, kind, moved, extent, start, dur, BIN_US_SHIFT)
-        out.files = _of_columns(_FILES, by_file)
-        out.io_time = _of_columns(_IO_TIME, by_time)
-        data = (kind == IO_READ) | (kind == IO_WRITE)
-        out.io_rows = (file[data], start[data], dur[data])
+        columns = (chunk.raw(name) for name in ("ret", "size", "count", "offset", "fhash"))
+        to_write, calls, data = digest_calls(
+            out.pair,
+            kinds,
+            self.pairs.returns_items,
+            None if isinstance(rows, slice) else rows,
+            chunk.rows,
+            *columns,
+            out.ts,
+            out.dur,
+            *chunk.args(),
+            BIN_US_SHIFT,
+        )
+        out.to_write = int64s(to_write)
+        found = Calls.of_buffers(calls)
+        if not found.by_file[0].size:
+            return
+        out.calls = found
+        out.io_rows = (int32s(data[0]), int64s(data[1]), int64s(data[2]))
 
     def _mark(self, out: Digest, chunk: Chunk, rows: Any) -> None:
         """Keep the events that delimit steps, items and epochs."""
@@ -348,18 +329,18 @@ class Digester:
         for cat, name in keys[len(self.kinds) :]:
             kind = _mark_kind(cat, name)
             self.kinds.append(_KINDS.index(kind) if kind else 0)
-        of_row = np.array(self.kinds, dtype=np.uint8)[out.pair]
-        marked = np.flatnonzero(of_row)
-        of_row = of_row[marked]
+        kinds = np.array(self.kinds, dtype=np.uint8)
+        marked = int64s(rows_of_pairs(out.pair, kinds))
+        of_row = kinds[out.pair[marked]]
         for number in np.unique(of_row).tolist():
             kind, at = _KINDS[number], marked[of_row == number]
-            label = chunk.ints("step")[rows][at]
+            label = chunk.ints_at("step", rows, at)
             if kind == "profiler":
                 label = np.array(
                     [_trailing_number(keys[p][1]) for p in out.pair[at].tolist()], dtype=np.int64
                 )
             counted = "image_idx" if kind == "item" else "count"
-            labels = (label, chunk.ints("epoch")[rows][at], chunk.ints(counted)[rows][at])
+            labels = (label, chunk.ints_at("epoch", rows, at), chunk.ints_at(counted, rows, at))
             times = (out.tid[at], out.ts[at], out.dur[at])
             flags = np.zeros(at.size, np.int64)
             if kind == "optimizer":
@@ -515,31 +496,6 @@ def _frame(schema: dict[str, Any], rows: list[Any]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _of_columns(schema: dict[str, tuple[Any, Any]], columns: tuple[Any, ...]) -> pl.DataFrame:
-    """A frame of native columns."""
-    return pl.DataFrame(
-        {
-            name: pl.Series(np.frombuffer(column, dtype), dtype=kind)
-            for (name, (dtype, kind)), column in zip(schema.items(), columns, strict=True)
-        }
-    )
-
-
-def bytes_moved(
-    chunk: Chunk, rows: Any, at: Any, kind: npt.NDArray[np.uint8], items: npt.NDArray[np.bool_]
-) -> Ints:
-    """Bytes a call moved: what it returned, otherwise what was requested."""
-    ret = chunk.ints("ret")[rows][at]
-    size, count = (chunk.ints(c)[rows][at] for c in ("size", "count"))
-    asked = np.where(size == MISSING, count, size)
-    moved = np.where(ret == MISSING, asked, ret)
-    if items.any():
-        moved = np.where(items & (ret > 0) & (size > 0) & (count > 0), ret * np.maximum(size, 1), moved)
-    data = (kind == IO_READ) | (kind == IO_WRITE)
-    result: Ints = np.where(data & (moved > 0), moved, 0)
-    return result
-
-
 class Pairs:
     """Every (category, name) of a file as a small number, with what the analysis must know about it.
 
@@ -554,6 +510,7 @@ class Pairs:
         self._items: list[bool] = []
         self._names: list[str] = []
         self._cats: list[str] = []
+        self._table = np.empty((0, 0), dtype=np.int32)  # `_number` by category and name
 
     @property
     def returns_items(self) -> npt.NDArray[np.bool_]:
@@ -569,19 +526,24 @@ class Pairs:
         self._names += scanner.dictionary("name", len(self._names))
         self._cats += scanner.dictionary("cat", len(self._cats))
         # Codes start at -1 (absent), so both are shifted by one.
-        width = len(self._names) + 1
-        key = (chunk.codes("cat").astype(np.int64) + 1) * width + (chunk.codes("name") + 1)
-        size = width * (len(self._cats) + 1)
-        if size <= 4_000_000:
-            present = np.flatnonzero(np.bincount(key, minlength=size))
-            table = np.zeros(size, dtype=np.int32)
-            table[present] = [self._number_of(*divmod(int(k), width)) for k in present]
-            small: npt.NDArray[np.int32] = table[key]
-            return small
-        present, inverse = np.unique(key, return_inverse=True)
-        numbers = np.array([self._number_of(*divmod(int(k), width)) for k in present], dtype=np.int32)
-        result: npt.NDArray[np.int32] = numbers[inverse]
-        return result
+        width, cats = len(self._names) + 1, len(self._cats) + 1
+        if width * cats > _LARGEST_TABLE:
+            key = (chunk.codes("cat").astype(np.int64) + 1) * width + (chunk.codes("name") + 1)
+            present, inverse = np.unique(key, return_inverse=True)
+            numbers = np.array([self._number_of(*divmod(int(k), width)) for k in present], dtype=np.int32)
+            result: npt.NDArray[np.int32] = numbers[inverse]
+            return result
+        if self._table.shape != (cats, width):
+            self._table = np.full((cats, width), -1, dtype=np.int32)
+            for place, number in self._number.items():
+                self._table[place] = number
+        codes = chunk.codes("cat"), chunk.codes("name")
+        pair, unknown = pair_numbers(*codes, self._table, width)
+        if int64s(unknown).size:
+            for place in int64s(unknown).tolist():
+                self._table[divmod(place, width)] = self._number_of(*divmod(place, width))
+            pair, _ = pair_numbers(*codes, self._table, width)
+        return int32s(pair)
 
     def _number_of(self, cat_code: int, name_code: int) -> int:
         known = self._number.get((cat_code, name_code))
@@ -614,24 +576,3 @@ def _io_kind(cat: str, name: str) -> int:
     if is_open(name) and name != "fdopen":
         return IO_OPEN
     return IO_CLOSE if is_close(name) else IO_META
-
-
-def opens_to_write(chunk: Chunk, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    """Which of some open calls are for writing, by their flags."""
-    heads, sizes = chunk.args_heads(rows, len(_FIRST) + _DIGITS)
-    out = np.zeros(rows.size, dtype=bool)
-    usual = (heads[:, : len(_FIRST)] == np.frombuffer(_FIRST, np.uint8)).all(axis=1) & (sizes > len(_FIRST))
-    # There are few distinct ones, so each is read once.
-    words = np.ascontiguousarray(heads[usual, len(_FIRST) :]).view(np.uint64).reshape(-1)
-    texts, which = np.unique(words, return_inverse=True)
-    values = [int(re.match(rb"-?\d*", t.tobytes()).group() or 0) for t in texts]  # type: ignore[union-attr]
-    out[usual] = np.array([_to_write(v) for v in values], dtype=bool)[which]
-    for at in np.flatnonzero(~usual & (sizes > 0)).tolist():
-        found = _OPEN_FLAGS.search(chunk.args_text(int(rows[at])).encode())
-        out[at] = found is not None and _to_write(int(found.group(1)))
-    return out
-
-
-def _to_write(flags: int) -> bool:
-    mode, makes = flags & 3, bool(flags & (os.O_CREAT | os.O_TRUNC))
-    return mode == os.O_WRONLY or (mode == os.O_RDWR and makes)

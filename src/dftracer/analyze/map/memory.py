@@ -7,13 +7,15 @@ traces of real runs, whose times do not repeat, pay almost nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from dftracer.load._scan import DurationSums
+from dftracer.load._scan import CallSums, DurationSums
 from dftracer.load.chunk import Ints, int32s, int64s, uint32s
 
 _MOST = 1 << 21  # rows before the first check
@@ -74,34 +76,75 @@ class Rows:
         self._rows = frame.height
 
 
-class Sums:
-    """Frames of counts and sums, combined whenever there are many."""
+@dataclass
+class Calls:
+    """I/O calls by file, kind and size, and over time."""
 
-    def __init__(self, keys: list[str], sums: list[str], greatest: tuple[str, ...] = ()) -> None:
-        self._keys = keys
-        self._how = [*(pl.col(s).sum() for s in sums), *(pl.col(g).max() for g in greatest)]
-        self._frames: list[pl.DataFrame] = []
-        self._rows = 0
-        self._limit = _MOST
+    by_file: tuple[npt.NDArray[Any], ...]  # f, kind, bin, n, bytes, us, extent
+    by_time: tuple[npt.NDArray[Any], ...]  # t, kind, n, bytes, us
 
-    def add(self, frame: pl.DataFrame) -> None:
-        self._frames.append(frame)
-        self._rows += frame.height
-        if self._rows >= self._limit:
-            self._frames = [self._joined()]
-            self._rows = self._frames[0].height
-            self._limit = max(_MOST, 2 * self._rows)
+    @classmethod
+    def of_buffers(cls, columns: Any) -> Calls:
+        """Of what is native."""
+        by_file, by_time = columns
+        return cls(
+            tuple(np.frombuffer(c, dtype) for c, dtype in zip(by_file, _FILES.values(), strict=True)),
+            tuple(np.frombuffer(c, dtype) for c, dtype in zip(by_time, _TIMES.values(), strict=True)),
+        )
 
-    def take(self) -> pl.DataFrame | None:
-        if not self._frames:
-            return None
-        joined = self._frames[0] if len(self._frames) == 1 else self._joined()
-        self._frames = []
-        return joined
+    @classmethod
+    def of(cls, f: Ints, kind: Ints, size: Ints, t: Ints, n: Ints, moved: Ints, us: Ints) -> Calls:
+        """Of columns with a row for each file, kind, size and time."""
+        sums = CallSums()
+        by_file = (f, kind, size, n, moved, us, np.zeros_like(us))
+        by_time = (t, kind, n, moved, us)
+        sums.add(_typed(_FILES, by_file), _typed(_TIMES, by_time))
+        return cls.of_buffers(sums.columns())
 
-    def _joined(self) -> pl.DataFrame:
-        joined: pl.DataFrame = pl.concat(self._frames).group_by(self._keys).agg(*self._how)
-        return joined
+
+_FILES: dict[str, Any] = {
+    "f": np.int32,
+    "kind": np.uint8,
+    "bin": np.uint8,
+    "n": np.uint32,
+    "bytes": np.int64,
+    "us": np.int64,
+    "extent": np.int64,
+}
+_TIMES: dict[str, Any] = {"t": np.int64, **{name: _FILES[name] for name in ("kind", "n", "bytes", "us")}}
+
+
+def _typed(types: dict[str, Any], columns: tuple[Ints, ...]) -> tuple[npt.NDArray[Any], ...]:
+    return tuple(np.ascontiguousarray(c.astype(t)) for t, c in zip(types.values(), columns, strict=True))
+
+
+class FileSums:
+    """The same of a whole process."""
+
+    def __init__(self) -> None:
+        self._sums = CallSums()
+        self._any = False
+
+    def add(self, calls: Calls, renumbered: Callable[[Any], Any]) -> None:
+        """`renumbered`: from the numbers of files in `calls` to those of the process."""
+        file, *rest = calls.by_file
+        self._sums.add((np.ascontiguousarray(renumbered(file), np.int32), *rest), calls.by_time)
+        self._any = True
+
+    def frames(self, paths: list[str]) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
+        """By file, which `paths` names, and over time; nothing if there were no calls."""
+        if not self._any:
+            return None, None
+        calls = Calls.of_buffers(self._sums.columns())
+        files = pl.DataFrame(dict(zip(_FILES, calls.by_file, strict=True)))
+        names = pl.DataFrame(
+            {"f": np.arange(len(paths), dtype=np.int32), "path": paths},
+            schema={"f": pl.Int32, "path": pl.String},
+        )
+        named: pl.DataFrame = files.join(names, on="f", how="left").select(
+            pl.col("path").fill_null("(unknown)"), "kind", "bin", "n", "bytes", "us", "extent"
+        )
+        return named, pl.DataFrame(dict(zip(_TIMES, calls.by_time, strict=True)))
 
 
 class NameSums:

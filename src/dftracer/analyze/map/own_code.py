@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dftracer.analyze.intervals import Intervals, measure
 from dftracer.analyze.stages import AI_CATEGORIES, CLASSES, class_of, is_io
 from dftracer.load._scan import arg_texts
 from dftracer.load.chunk import Chunk, Ints, int64s
@@ -19,7 +20,7 @@ NEITHER, FUNCTION, IO = range(3)
 LONG_US: Final = 50  # a long call takes at least this
 _MOST = 50_000  # long calls that are kept
 _COLUMNS = 5  # tid, ts, dur, pair, file
-_INHERIT = CLASSES.index("inherit")
+_CALLS = (CLASSES.index("inherit"), CLASSES.index("process"))
 _LEAST = 0.002  # of all samples: what is less is not drawn
 
 
@@ -32,7 +33,7 @@ def kind_of(cat: str, name: str) -> int:
     if is_io(cat, name):
         return IO
     own = cat.lower() not in AI_CATEGORIES and cat not in ("PP", "device_time", "dftracer")
-    return FUNCTION if own and class_of(cat, name) == _INHERIT else NEITHER
+    return FUNCTION if own and class_of(cat, name) in _CALLS else NEITHER
 
 
 @dataclass
@@ -123,10 +124,10 @@ class Samples:
         start, dur, where, stack = (np.concatenate(c) for c in columns)
         return Samples([*numbers], start, dur, where, stack)
 
-    def seconds(self, first: int, last: int) -> dict[str, float]:
-        """By place, between two moments; the longest first."""
-        mine = (self.start < last) & (self.start + self.dur > first)
-        sums = np.bincount(self.where[mine], weights=self.dur[mine], minlength=len(self.names))
+    def seconds(self, within: Intervals | None = None) -> dict[str, float]:
+        """By place, in some time; the longest first."""
+        time = self.dur if within is None else measure(within, self.start, self.start + self.dur)
+        sums = np.bincount(self.where, weights=time, minlength=len(self.names))
         order = sorted(np.flatnonzero(sums).tolist(), key=lambda i: (-sums[i], self.names[i]))
         return {self.names[i]: float(sums[i]) / 1e6 for i in order}
 

@@ -31,6 +31,7 @@ from dftracer.analyze.machine import CounterRow, Counters, join_counters
 from dftracer.analyze.map.account import Backlog, Spent, backlog_of_calls, spent
 from dftracer.analyze.map.digest import (
     IO_READ,
+    UNUSED,
     Digest,
     Digester,
     Source,
@@ -39,7 +40,7 @@ from dftracer.analyze.map.digest import (
     by_process,
     digest_of,
 )
-from dftracer.analyze.map.memory import NameSums, Rows, Sums
+from dftracer.analyze.map.memory import FileSums, NameSums, Rows
 from dftracer.analyze.map.own_code import HostWork, Samples, WorkRows
 from dftracer.analyze.map.steps import (
     Checkpoint,
@@ -149,11 +150,12 @@ def analyze_files(
     before = 0
     for part in parts:
         digester = Digester()
-        for scanner, chunk in scan_file(part, where, threads, chunk_text):
+        for scanner, chunk in scan_file(part, where, threads, chunk_text, without=UNUSED):
             if part is not whole:
                 whole.take(chunk.meta)
             for pid, rows in by_process(chunk):
-                unit.of(pid).absorb(digester.digest(scanner, rows))
+                analyzer = unit.of(pid)
+                analyzer.absorb(digester.digest(scanner, rows, analyzer.work.shortest))
             if progress is not None:
                 progress(before + scanner.position())
         before += part.counts["file_bytes"]
@@ -231,8 +233,7 @@ class _Analyzer:
         self.source: Source | None = None
         self.pair_map, self.file_map = _Renumbering(), _Renumbering()
         self.names = NameSums()
-        self.files = Sums(["f", "kind", "bin"], ["n", "bytes", "us"], ("extent",))
-        self.io_time = Sums(["t", "kind"], ["n", "bytes", "us"])
+        self.calls = FileSums()
         self.kept = Rows("tid", "ts", "dur", "code")  # code: the pair, and whether it is an open to write
         self.names_aside = NameSums()  # of events that are not kept
         self.io_rows = Rows("f", "ts", "dur")
@@ -279,9 +280,8 @@ class _Analyzer:
             self.by_time.add(d.tid, ts, dur, pair)
         *times, code = kept
         self.kept.add(*map(int64s, times), int32s(code))
-        if d.files is not None and d.io_time is not None and d.io_rows is not None:
-            self.files.add(self._renumbered(d.files))
-            self.io_time.add(d.io_time)
+        if d.calls is not None and d.io_rows is not None:
+            self.calls.add(d.calls, self.file_map.of)
             file, start, length = d.io_rows
             self.io_rows.add(self.file_map.of(file), start, length)
         self.left |= d.left
@@ -304,9 +304,8 @@ class _Analyzer:
         pair, dur, n, own = (summed.names[name].to_numpy() for name in ("pair", "dur", "n", "self"))
         for names in (self.names, self.names_aside):
             names.add(self.pair_map.of(pair), dur, own, n)
-        if summed.files is not None and summed.io_time is not None:
-            self.files.add(self._renumbered(summed.files))
-            self.io_time.add(summed.io_time)
+        if summed.calls is not None:
+            self.calls.add(summed.calls, self.file_map.of)
         low, high = self.summed_span or summed.span
         self.summed_span = min(low, summed.span[0]), max(high, summed.span[1])
 
@@ -327,23 +326,20 @@ class _Analyzer:
             if number == len(self.fhash):
                 self.fhash.append(text)
 
-    def _renumbered(self, frame: pl.DataFrame) -> pl.DataFrame:
-        codes = frame["f"].to_numpy()
-        return frame.with_columns(pl.Series("f", self.file_map.of(codes), dtype=pl.Int32))
-
     def finish(self) -> tuple[Partial, Lanes]:  # noqa: PLR0915 - one list of results, in order
         if self.first is None and self.summed_span is not None:
             self.first, self.last = self.summed_span
-        steps, loops = find_steps(self.marks)
+        steps, loops = find_steps(self.marks, self.auto)
         (tid, ts, dur, code), counts = self.kept.take()
         if self.auto and self.has_ids:
             self._name_by_time(tid, ts, dur, code, counts)
-        cls = np.array([*self.classes, _SKIP], dtype=np.uint8)[code >> 1]
-        cls[(code & 1).astype(bool)] = _IO_WRITE
+        class_of_code = np.full((len(self.classes) + 1, 2), _IO_WRITE, dtype=np.uint8)
+        class_of_code[:, 0] = [*self.classes, _SKIP]
+        cls = class_of_code.reshape(-1)[code]
         del code
         if not self.auto and self.marks.step_is_whole(steps):
             cls[cls == _UPDATE] = _ANY_COMPUTE
-        lanes = _lanes(tid, ts, dur, cls, counts)
+        lanes = _lanes(tid, ts, dur, cls, counts, RULES[self.auto])
         end = np.add(ts, dur, out=dur)
         del tid, dur, counts  # memory use peaks here, so nothing is kept longer than needed
         out = Partial(
@@ -372,18 +368,18 @@ class _Analyzer:
         out.batches = self.marks.of("body", steps.tid).shape[1]
         out.names = self._names_frame()
         paths = [self.process.path_of(h) for h in self.fhash]
-        out.files = self._files_frame(paths)
-        out.io_time = self.io_time.take()
+        out.files, out.io_time = self.calls.frames(paths)
         items = self.marks.of("item")
         out.items = np.sort(items[2])
         epochs = self.marks.of("epoch")
         out.epochs = [
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
-        _note_what_is_seen(out, cls)
+        present = [c for c in range(len(CLASSES)) if (cls == c).any()]
+        _note_what_is_seen(out, present)
         out.blocked = any(self.marks.of(kind).shape[1] for kind in ("blocked", "copied"))
         out.compute, out.comm, io_time = (
-            union_of_keys(ts, end, cls, _is_one_of(classes))
+            union_of_keys(ts, end, cls, _is_one_of(classes)) if {*classes} & {*present} else EMPTY
             for classes in (_COMPUTE_CLASSES, [CLASSES.index("comm")], _IO_CLASSES)
         )
         del ts, end, cls
@@ -394,11 +390,12 @@ class _Analyzer:
             heavy.batches = Batches(np.concatenate(self.lineage["collate"], axis=1), *items[[0, 1, 2, 5]])
         if "wait" in self.lineage:
             out.awaited = np.concatenate(self.lineage["wait"], axis=1)
-        if lanes:
-            out.covered_us = total(union_of(*(union(lane.start, lane.end) for lane in lanes)))
+        out.covered_us = total(_covered(lanes))
         for lane in lanes:
             name = self.process.threads.get(lane.tid, "")
-            out.lanes.append(_lane_row(lane, name, items[:, items[0] == lane.tid]))
+            made = items[2][items[0] == lane.tid]
+            made = out.items if made.size == out.items.size else np.sort(made)
+            out.lanes.append(_lane_row(lane, name, made))
         work = HostWork.of(self.work, self.keys, paths) if self.devices.rows else HostWork()
         out.devices = self.devices.sides(self.process, lanes, steps, work)
         out.samples = self.samples.joined()
@@ -443,7 +440,7 @@ class _Analyzer:
         rest = NONE
         if (self.auto and steps.source in {"fetch", "block"}) or steps.source == "graph":
             rest = _OWN_CODE
-            unseen = self._forward_unseen(steps, (start, end), stage)
+            unseen = self._forward_unseen(steps, (start, end), stage, aside)
             out.account[:, _OWN_CODE] += out.account[:, NONE] - unseen
             out.account[:, NONE] = unseen
         loading = np.isin(stage, _INPUT)
@@ -490,7 +487,7 @@ class _Analyzer:
         copies, launches = (self.marks.of(kind, out.steps.tid) for kind in ("copied", "graph"))
         return backlog_of_calls(copies, launches, out.steps)
 
-    def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints) -> Ints:
+    def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints, aside: Intervals) -> Ints:
         """Per step, time before the backward pass in which nobody saw where the forward pass began.
 
         What else is in no stage of an automatic step is the program's own code.
@@ -504,7 +501,7 @@ class _Analyzer:
         until = np.append(backward, np.iinfo(np.int64).max)[at]
         first, last = steps.body[blind], np.minimum(until, steps.end[blind])
         known = stage != NONE
-        seen = measure((covered[0][known], covered[1][known]), first, last)
+        seen = measure(union_of(aside, (covered[0][known], covered[1][known])), first, last)
         out[blind] = last - first - seen
         return out
 
@@ -531,32 +528,23 @@ class _Analyzer:
         named: pl.DataFrame = merged.join(keys, on="pair").select("cat", "name", "dur", "n", "self")
         return named
 
-    def _files_frame(self, paths: list[str]) -> pl.DataFrame | None:
-        merged = self.files.take()
-        if merged is None:
-            return None
-        keys = pl.DataFrame(
-            {"f": np.arange(len(paths), dtype=np.int32), "path": paths},
-            schema={"f": pl.Int32, "path": pl.String},
-        )
-        named: pl.DataFrame = merged.join(keys, on="f", how="left").select(
-            pl.col("path").fill_null("(unknown)"), "kind", "bin", "n", "bytes", "us", "extent"
-        )
-        return named
 
-
-def _note_what_is_seen(out: Partial, cls: npt.NDArray[np.uint8]) -> None:
-    """Which stages the events show, and whether the parts of compute are named."""
-    present = np.zeros(len(CLASSES), dtype=bool)
-    present[cls] = True
-    shown = np.flatnonzero(present).tolist()
+def _note_what_is_seen(out: Partial, present: list[int]) -> None:
+    """Which stages the events show, and whether the parts of compute are named; `present`: classes."""
     named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
-    out.unnamed_compute = _ANY_COMPUTE in shown and not named & set(shown)
-    out.seen = frozenset(stage for c in shown if (stage := SHOWS[c]) is not None)
+    out.unnamed_compute = _ANY_COMPUTE in present and not named & set(present)
+    out.seen = frozenset(stage for c in present if (stage := SHOWS[c]) is not None)
 
 
-def _lane_row(lane: Lane, name: str, items: Ints) -> dict[str, Any]:
-    """What a report says about one thread; `items` are the marks of the samples it made."""
+def _covered(lanes: list[Lane]) -> Intervals:
+    """The time in which any thread does anything; a single one's timeline is without overlaps."""
+    if len(lanes) == 1:
+        return lanes[0].start, lanes[0].end
+    return union_of(*(union(lane.start, lane.end) for lane in lanes))
+
+
+def _lane_row(lane: Lane, name: str, item_us: Ints) -> dict[str, Any]:
+    """What a report says about one thread; `item_us` are the times of the samples it made, in order."""
     busy = lane.busy()
     return {
         "tid": lane.tid,
@@ -568,8 +556,8 @@ def _lane_row(lane: Lane, name: str, items: Ints) -> dict[str, Any]:
         "stages": by_stage(lane),
         "profile": profile(busy),
         "strip": strip(lane),
-        "items": int(items.shape[1]),
-        "item_us": np.sort(items[2]),
+        "items": int(item_us.size),
+        "item_us": item_us,
     }
 
 
@@ -581,13 +569,20 @@ def _are_read(paths: list[str], files: pl.DataFrame | None) -> npt.NDArray[np.bo
     return np.array([path in read for path in paths], dtype=bool)
 
 
-def _lanes(tid: Ints, ts: Ints, dur: Ints, cls: npt.NDArray[np.uint8], counts: Ints | None) -> list[Lane]:
+def _lanes(
+    tid: Ints,
+    ts: Ints,
+    dur: Ints,
+    cls: npt.NDArray[np.uint8],
+    counts: Ints | None,
+    rules: npt.NDArray[np.uint8],
+) -> list[Lane]:
     lanes: list[Lane] = []
     tids = tid[:1] if (tid == tid[:1]).all() else np.unique(tid)
     for each in tids.tolist():
         mine: Any = slice(None) if tids.size == 1 else np.flatnonzero(tid == each)
         at, length, of = (np.ascontiguousarray(c[mine]) for c in (ts, dur, cls))
-        parts = timeline(at, length, of, RULES, len(STAGES), NONE)
+        parts = timeline(at, length, of, rules, len(STAGES), NONE)
         start, end = (int64s(p) for p in parts[:2])
         events = int(cls[mine].size if counts is None else counts[mine].sum())
         lanes.append(Lane(each, start, end, uint8s(parts[2]), events))

@@ -36,6 +36,7 @@ from dftracer.analyze.thresholds import (
     WARM_UP_STEPS,
 )
 from dftracer.load.chunk import MISSING, Chunk, Ints
+from dftracer.load.rows import INFERENCE
 
 # The rows of a table of marks; `flags` is what automatic tracing says about a step, as in its row.
 MARKS = ("tid", "ts", "dur", "step", "epoch", "count", "flags")
@@ -137,18 +138,25 @@ class StepTable:
         return StepTable(nothing, nothing, nothing, nothing, nothing, "none")
 
 
-def _steps_from_loop(waits: Ints, bodies: Ints) -> StepTable:
-    """`fetch.iter` + `fetch.block` pairs of one thread; a body goes with the last wait before it, if any."""
+def _steps_from_loop(waits: Ints, bodies: Ints, evaluation: Intervals | None = None) -> StepTable:
+    """`fetch.iter` + `fetch.block` pairs of one thread; a body goes with the last wait before it, if any.
+
+    Automatic tracing marks every step, also those without a wait, and the `evaluation` whose waits are not
+    theirs.
+    """
+    if evaluation is not None:
+        waits = waits[:, measure(evaluation, waits[_TS], waits[_TS] + 1) == 0]
     if waits.shape[1] == 0 or bodies.shape[1] == 0:
         return StepTable.none()
     waits = waits[:, np.argsort(waits[_TS], kind="stable")]
     bodies = bodies[:, np.argsort(bodies[_TS], kind="stable")]
     at = np.searchsorted(waits[_TS], bodies[_TS], side="right") - 1
-    bodies, at = bodies[:, at >= 0], at[at >= 0]  # before the first wait a trace may be cut
+    if evaluation is None:
+        bodies, at = bodies[:, at >= 0], at[at >= 0]  # before the first wait a trace may be cut
     # A wait belongs to one body only: of two bodies after one wait the first is the pair. The other's batch
     # was in hand already (a list of batches, itertools.cycle).
-    waited = np.ones(at.size, bool)
-    waited[1:] = at[1:] != at[:-1]
+    waited = at >= 0
+    waited[1:] &= at[1:] != at[:-1]
     start, end = np.where(waited, waits[_TS][at], bodies[_TS]), bodies[_TS] + bodies[_DUR]
     outer = np.ones(start.size, dtype=bool)
     if start.size > 1:
@@ -364,12 +372,13 @@ def _in_order(spans: list[Intervals]) -> Intervals:
     return start[order], end[order]
 
 
-def find_steps(tables: MarkTables) -> tuple[StepTable, Intervals]:
+def find_steps(tables: MarkTables, auto: bool = False) -> tuple[StepTable, Intervals]:
     """The training steps of the thread that has the most, and the loops that only evaluate."""
     best, loops = StepTable.none(), EMPTY
     found = 0
     for tid in np.unique(tables.of("wait")[0]).tolist():
-        table = _steps_from_loop(tables.of("wait", tid), tables.of("body", tid))
+        evaluation = union(*tables.spans("evaluate", tid)) if auto else None
+        table = _steps_from_loop(tables.of("wait", tid), tables.of("body", tid), evaluation)
         table.tid = tid
         table, evaluations = _without_evaluation_loops(table, phase_marks(tables, tid, (0, 0)))
         found += len(table)
@@ -389,7 +398,18 @@ def find_steps(tables: MarkTables) -> tuple[StepTable, Intervals]:
             if len(table) > len(best):
                 best, best.tid = table, tid
     replays = _replays(tables, best)
-    return (best, loops) if replays is None else (replays, EMPTY)
+    return _without_inference(best, loops) if replays is None else (replays, EMPTY)
+
+
+def _without_inference(table: StepTable, loops: Intervals) -> tuple[StepTable, Intervals]:
+    """In a program that trains, what looked like inference before it did was evaluation."""
+    inference = (table.flags & INFERENCE) != 0
+    if not inference.any() or inference.all():
+        return table, loops
+    at = np.flatnonzero(inference)
+    first = np.diff(at, prepend=-2) > 1
+    spans = table.start[at[first]], table.end[at[np.append(first[1:], True)]]
+    return table.keep(~inference), union_of(loops, spans)
 
 
 def _replays(tables: MarkTables, steps: StepTable) -> StepTable | None:

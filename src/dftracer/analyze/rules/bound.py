@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from dftracer.analyze.map.account import LINES, Account
 from dftracer.analyze.peers import Straggler, find_straggler
 from dftracer.analyze.stages import CLASSES, COMPUTE_STAGES, STAGE_INDEX, STAGES, class_of
 from dftracer.analyze.thresholds import COMPUTE_ALONE, FEW_STEPS, MAJORITY, MENTION_SHARE, SHORT_RUN
-from dftracer.format.io_calls import is_process
 
 
 @dataclass(frozen=True)
@@ -152,10 +151,9 @@ def user_events(rank: Rank) -> dict[str, float]:
     if names is None or not names.height:
         return {}
     sums: dict[str, int] = {}
+    classes = {"inherit"} if rank.main.auto else {"inherit", "io_write"}
     for cat, name, us in names.group_by("cat", "name").agg(pl.col("self").sum()).iter_rows():
-        if CLASSES[class_of(cat, name)] not in {"inherit", "io_write"}:
-            continue
-        if cat.lower() not in {"pp", "kineto"} and not is_process(name):
+        if CLASSES[class_of(cat, name)] in classes and cat.lower() not in {"pp", "kineto"}:
             sums[name] = sums.get(name, 0) + int(us)
     whole = max(1, sum(sums.values()))
     return {n: sums[n] / whole for n in sorted(sums, key=lambda n: (-sums[n], n)) if sums[n] > 0}
@@ -178,7 +176,13 @@ def own_code_places(rank: Rank) -> dict[str, float]:
     steps = rank.main.steps
     if not len(steps):
         return {}
-    return rank.main.samples.seconds(int(steps.start[rank.main.spent.first]), int(steps.end[-1]))
+    return rank.main.samples.seconds((steps.start[rank.main.spent.first :][:1], steps.end[-1:]))
+
+
+def between_place(rank: Rank) -> str | None:
+    """Where most of the time between steps was spent."""
+    places = rank.main.samples.seconds(rank.main.phases.gaps)
+    return next((where for where in places if where), None)
 
 
 def restarts_often(rank: Rank) -> bool:
@@ -277,7 +281,7 @@ def _of_run(v: View) -> Iterator[Part]:
         seconds = a.seconds["checkpoint"] + after / 1e6
         yield Part("checkpoint", "checkpoint", seconds, v.of_run(seconds), True)
     between = between_seconds(v.rank)
-    yield Part("between_steps", None, between, v.of_run(between), True)
+    yield Part("between_steps", between_place(v.rank), between, v.of_run(between), True)
     startup = (phases.startup_us + phases.restarts_us) / 1e6
     unrecorded = phases.unrecorded_us / 1e6
     if unrecorded <= MAJORITY * v.run_s:  # a short run of a program that imports much is not bound by that
@@ -360,6 +364,10 @@ def find_bound(v: View | None) -> Bound | None:
         if p is not startup
     ):
         first = startup  # most of what the others take, it takes inside them
+    if first is startup:  # what did not count in the choice is a part of it all the same
+        phases = v.rank.main.phases
+        seconds = (phases.startup_us + phases.restarts_us) / 1e6
+        first = replace(startup, seconds=seconds, share=v.of_run(seconds))
     if first.id == "device" and _mostly_dependency(v.account_rank):
         first = Part("dependency", None, first.seconds, first.share)
     beside = tuple(p for p in parts if p.id not in {first.id, "device"} and p.share >= MENTION_SHARE)

@@ -44,6 +44,8 @@ _LINES = {
     "exposed_comm": "comm",
     "checkpoint_stall": "checkpoint",
     "evaluation_time": "evaluation",
+    "compilation_time": "compilation",
+    "recompiles": "compilation",
     "own_code": "own_code",
     "user_stage": "own_code",
     "unexplained_time": "unexplained",
@@ -58,6 +60,7 @@ _OF_LINE = (
     "exposed_comm",
     "checkpoint_stall",
     "evaluation_time",
+    "compilation_time",
     "own_code",
     "user_stage",
     "unexplained_time",
@@ -178,6 +181,11 @@ class Context:
 def confidence(n: int) -> float:
     """Confidence, from the number of steps (or items) behind a statement."""
     return 0.3 if n < 5 else 0.6 if n < 20 else 0.8 if n < 100 else 0.95
+
+
+def only_it(stage: str, own_s: float, median_s: float) -> bool:
+    """Whether a late rank does what the others do not do at all: no machine makes it do so."""
+    return stage in {"checkpoint", "own_code"} and median_s < own_s / 10
 
 
 def _rounded(seconds: float) -> float:

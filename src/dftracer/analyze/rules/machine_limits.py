@@ -20,7 +20,7 @@ from dftracer.analyze.machine import (
     waited_use,
 )
 from dftracer.analyze.map.partial import Partial
-from dftracer.analyze.rules.finding import Context, Finding, confidence
+from dftracer.analyze.rules.finding import Context, Finding, confidence, only_it
 from dftracer.analyze.say.wording import percent
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import (
@@ -232,6 +232,8 @@ def _is_symptom(c: Context, f: Finding, busy: Finding) -> bool:
     if f.id == "step_drift" and c.rank is not None:
         return _drifted(c.rank) >= MAJORITY * f.seconds > 0
     if f.id == "straggler_rank":
+        if only_it(f.evidence["stage"], f.evidence["own_s"], f.evidence["median_rank_s"]):
+            return False  # it waited more because it had more to run
         late = next((r.main for r in c.job.ranks if r.number == f.evidence["rank"]), None)
         others = [r.main for r in c.job.ranks if r.main is not late]
         return late is not None and _beyond(late, others) >= MAJORITY * f.seconds > 0

@@ -14,6 +14,7 @@ from dftracer.analyze.intervals import Floats, total
 from dftracer.analyze.job import Rank
 from dftracer.analyze.rules.bound import (
     View,
+    between_place,
     between_seconds,
     input_seconds,
     own_code_places,
@@ -23,7 +24,7 @@ from dftracer.analyze.rules.bound import (
     user_event,
     user_words,
 )
-from dftracer.analyze.rules.finding import Context, Finding, confidence
+from dftracer.analyze.rules.finding import Context, Finding, confidence, only_it
 from dftracer.analyze.say.catalog import advise, case_of, input_kind, straggler_kind
 from dftracer.analyze.say.wording import ordinal, short, stage_words
 from dftracer.analyze.stages import INPUT_STAGES, NONE, STAGE_INDEX, STAGES
@@ -93,9 +94,11 @@ def before_first_step(c: Context) -> Iterator[Finding]:
     most = int(np.argmax(main.before[:NONE]))
     stage = STAGES[most] if main.before[most] > MAJORITY * main.phases.before_us else None
     where = f" (mostly {stage_words(stage)})" if stage else ""
+    after = "After imports, " if main.phases.imports_us else ""
     yield c.finding(
         "before_first_step",
-        f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) pass before the first step{where}.",
+        f"{after}{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) pass before the first"
+        f" step{where}.",
         seconds,
         0.9,
         severity=None if c.is_bound("startup") else "info",
@@ -454,10 +457,12 @@ def between_steps(c: Context) -> Iterator[Finding]:
         return
     lengths = (phases.gaps[1] - phases.gaps[0])[: -1 if phases.unfinished_us else None] / 1e6
     long = lengths[lengths > 0.1 * lengths.max()]
+    place = between_place(v.rank)
     yield c.finding(
         "between_steps",
         f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) are outside steps: {len(long)}"
-        f" {'gap' if len(long) == 1 else 'gaps'} of {short(float(np.median(long)))} between or after steps.",
+        f" {'gap' if len(long) == 1 else 'gaps'} of {short(float(np.median(long)))} between or after steps"
+        f"{f', most of it in {place}' if place else ''}.",
         seconds,
         0.9,
         evidence={
@@ -466,7 +471,7 @@ def between_steps(c: Context) -> Iterator[Finding]:
             "gaps": len(long),
             "longest_s": round(float(lengths.max()), 6),
         },
-        advice=advise("between_steps", case_of(c.job, v.rank)),
+        advice=advise("between_steps", case_of(c.job, v.rank, place or "")),
     )
 
 
@@ -501,8 +506,8 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
         f" {short(late.median_s)}, {how} (in {100 * share:.0f} % of the steps); the others lose"
         f" {lost} waiting for it."
     )
-    alone = late.stage == "checkpoint" and late.median_s < late.own_s / 10
-    if alone:
+    alone = only_it(late.stage, late.own_s, late.median_s)
+    if alone and late.stage == "checkpoint":
         title = (
             f"Rank {late.rank.number} is checkpointing while the others wait: {short(late.own_s)} at a time,"
             f" in {100 * share:.0f} % of the steps; the others lose {lost} waiting for it."
@@ -526,8 +531,8 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
         },
         advice=advise(straggler_kind(late.stage), case_of(c.job, late.rank)),
     )
-    if alone:  # the time of its checkpoints and the waiting for them are one thing
-        found.line = "checkpoint"
+    if alone:  # what it does and the waiting for it are one thing
+        found.line = late.stage
     yield found
 
 
@@ -594,20 +599,33 @@ def device_idle(c: Context) -> Iterator[Finding]:
 
 
 def recompiles(c: Context) -> Iterator[Finding]:
-    low = pl.col("name").str.to_lowercase()
-    hits = c.names.filter(
-        low.str.contains("recompil") | ((pl.col("cat") == "dynamo") & low.str.contains("compile"))
-    )
+    hits = c.names.filter(pl.col("name").str.to_lowercase().str.contains("recompil"))
     n = int(hits["count"].sum()) if hits.height else 0
-    if n < 2:
+    if not n:
         return
     seconds = float(hits["total_s"].sum())
     yield c.finding(
         "recompiles",
-        f"The model was compiled {n} times.",
+        f"Parts of the model were compiled again, {plural(n, 'time')}: {short(seconds)}.",
         seconds,
         0.7,
-        evidence={"compilations": n, "seconds": round(seconds, 6), "names": hits["name"].to_list()[:10]},
+        evidence={"recompilations": n, "seconds": round(seconds, 6)},
+    )
+
+
+def compilation_time(c: Context) -> Iterator[Finding]:
+    v = c.view
+    seconds = 0.0 if v is None else v.rank.main.phases.compilation_us / 1e6
+    if v is None or v.of_run(seconds) < MENTION_SHARE:
+        return
+    yield c.finding(
+        "compilation_time",
+        f"Compilation takes {short(seconds)}, {100 * v.of_run(seconds):.0f} % of the run.",
+        seconds,
+        0.9,
+        severity=None if c.is_bound("compilation") else "info",
+        evidence={"rank": v.rank.number, "seconds": round(seconds, 6)},
+        advice=advise("compilation", case_of(c.job, v.rank)),
     )
 
 
@@ -648,5 +666,6 @@ RULES = (
     ranks_in_turn,
     device_idle,
     recompiles,
+    compilation_time,
     unexplained_time,
 )

@@ -247,6 +247,8 @@ def how_it_ended(job: Job) -> Ended:
         return Ended(code, sent, exception, partial.process.rank, step, attempts)
     noted = _noted(job)
     rank = job.slowest
+    if main_ranks and (rank is None or id(rank.main) not in main_ranks):  # the last attempt had fewer ranks
+        rank = max(main_ranks.values(), key=lambda r: r.main.finished_steps)
     number = None if rank is None else rank.number
     step = None if rank is None else rank.main.finished_steps
     if noted is not None:
@@ -298,16 +300,17 @@ def _end_of(p: Partial, children: dict[int, int]) -> tuple[int | None, str | Non
 def _matters(p: Partial, failed: list[Any], main_ranks: dict[int, Rank]) -> bool:
     """Workers are killed when their loader goes, and tools are run to see whether they fail.
 
-    So if a process that trains has failed, that is it; otherwise it is the first process of the run.
+    So if a process that trains has failed, that is it; otherwise it is the first process of each rank, or of
+    the run.
     """
     if any(id(e[0]) in main_ranks for e in failed):
         return id(p) in main_ranks
     if main_ranks:
         return False
-    numbered = [e[0] for e in failed if "rank" in e[0].process.facts]
-    return p is min(
-        numbered or [e[0] for e in failed], key=lambda q: (q.process.start_us or 0, q.process.pid)
-    )
+    everyone = [e[0] for e in failed]
+    numbered = [q for q in everyone if "rank" in q.process.facts]
+    alike = [q for q in numbered if q.process.rank == p.process.rank] if numbered else everyone
+    return p is min(alike, key=lambda q: (q.process.start_us or 0, q.process.pid), default=None)
 
 
 def _when(p: Partial) -> int:

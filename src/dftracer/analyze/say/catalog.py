@@ -239,11 +239,20 @@ KINDS: Final = (
     ),
     Kind(
         "recompiles",
-        "The model was compiled several times.",
-        "two compilations",
-        "`compilations`, `seconds`, `names`",
+        "A part of the model that had been compiled before was compiled again.",
+        "any such compilation that takes a visible share of the run",
+        "`recompilations`, `seconds`",
         "Keep shapes and flags constant, mark changing dimensions with torch._dynamo.mark_dynamic, or use"
         " torch.compile(dynamic=True); TORCH_LOGS=recompiles names the guard that failed.",
+    ),
+    Kind(
+        "compilation_time",
+        "Compilation takes a large share of the run.",
+        f"{percent(t.MENTION_SHARE)} of the run",
+        "`rank`, `seconds`",
+        "Keep compiled code between runs (a TORCHINDUCTOR_CACHE_DIR that stays), or compile less of the"
+        " model.",
+        general=True,
     ),
     Kind(
         "device_idle",
@@ -335,6 +344,7 @@ class Case:
     short_items: bool = False  # an item takes microseconds
     background: bool = False  # checkpoints are written by another thread
     compiled: bool = False  # torch.compile is in use
+    recompiled: bool = False  # it compiled something again
     same_host: bool = True  # all ranks are on one
     place: str = ""  # where the program's own code spends its time
     from_rows: bool = False  # only step rows are left
@@ -448,10 +458,17 @@ ADVICE_TABLE: Final = (
     ),
     AdviceRow(
         "compilation",
-        "always",
+        "something was compiled again",
+        lambda c: c.recompiled,
+        "Avoid recompiling (constant shapes, or dynamic=True; TORCH_LOGS=recompiles says why), and keep"
+        " compiled code between runs (a TORCHINDUCTOR_CACHE_DIR that stays).",
+    ),
+    AdviceRow(
+        "compilation",
+        "otherwise",
         _always,
-        "Keep compiled code between runs (a TORCHINDUCTOR_CACHE_DIR that stays), avoid recompiling"
-        " (dynamic=True), or compile less of the model.",
+        "Keep compiled code between runs (a TORCHINDUCTOR_CACHE_DIR that stays), or compile less of the"
+        " model.",
     ),
     AdviceRow(
         "evaluation",
@@ -629,7 +646,7 @@ def case_of(job: Job, rank: Rank, place: str = "") -> Case:
     median = sorted(float(i[i.size // 2]) for i in items)[len(items) // 2] if items else None
     saving = sum(lane["stages"].get("checkpoint", 0) for lane in main.lanes if lane["tid"] != main.steps.tid)
     names = main.names
-    compiled = names is not None and names.height and "dynamo" in set(names["cat"].to_list())
+    dynamo = set() if names is None else set(names.filter(names["cat"] == "dynamo")["name"].to_list())
     return Case(
         automatic=main.auto,
         gpu=uses_device(rank),
@@ -637,7 +654,8 @@ def case_of(job: Job, rank: Rank, place: str = "") -> Case:
         workers=len(rank.workers),
         short_items=median is not None and median < t.SHORT_ITEM_US,
         background=saving > int(rank.stage_us("checkpoint").sum()),
-        compiled=bool(compiled),
+        compiled=bool(dynamo),
+        recompiled="recompile" in dynamo,
         same_host=len({r.main.process.host for r in job.ranks}) <= 1,
         place=place,
         from_rows=main.from_rows,

@@ -86,7 +86,8 @@ def head(c: Context, findings: list[Finding]) -> Head:
         verdict = f"{verdict.rstrip('.')}; {slow.title[0].lower()}{slow.title.partition(':')[0][1:]}."
     reason = _reason(bound, findings) or slow
     busy = next((f for f in findings if f.id == "machine_busy" and f.percent >= 100 * MENTION_SHARE), None)
-    if busy is not None and (reason is None or busy.seconds >= reason.seconds):
+    least = MAJORITY * bound.part.seconds if bound.part.of_run else 0.0  # it waited in the steps
+    if busy is not None and busy.seconds >= (least if reason is None else reason.seconds):
         reason = busy  # without a CPU every part takes longer than it would
     if reason is not None:
         return verdict, reason.title, reason.advice
@@ -269,7 +270,16 @@ def _startup(v: View, b: Bound) -> str:
     cost = f"{short(b.part.seconds)}, {percent(b.part.share)} of the run"
     if repeats(v.rank):
         return f"Start-up costs most, and recurs in every epoch: {cost}."
-    return f"Start-up costs most: {cost}."
+    imports = v.rank.main.phases.imports_us / 1e6
+    besides = ", imports left out" if v.of_run(imports) >= MENTION_SHARE else ""
+    return f"Start-up costs most{besides}: {cost}."
+
+
+def _after_start(v: View, b: Bound) -> str:
+    """Imports and set-up are no bottleneck of training, but they may be larger."""
+    phases = v.rank.main.phases
+    begun = (phases.imports_us + phases.before_us) / 1e6
+    return " after the start" if b.part.of_run and begun > b.part.seconds else ""
 
 
 def _other(v: View, b: Bound) -> str:
@@ -327,15 +337,17 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
         " is exposed communication."
     ),
     "compilation": lambda v, b: (
-        f"Compilation is the largest part: {short(b.part.seconds)}, {percent(b.part.share)} of the run."
+        f"Compilation is the largest part{_after_start(v, b)}: {short(b.part.seconds)},"
+        f" {percent(b.part.share)} of the run."
     ),
     "evaluation": lambda v, b: (
-        f"Evaluation is the largest part: {short(b.part.seconds)},"
+        f"Evaluation is the largest part{_after_start(v, b)}: {short(b.part.seconds)},"
         f" {percent(b.part.share)} of the {'run' if b.part.of_run else 'time'}."
     ),
     "between_steps": lambda v, b: (
-        f"The time between steps is the largest part: {short(b.part.seconds)},"
-        f" {percent(b.part.share)} of the run, in no step."
+        f"The time between steps is the largest part{_after_start(v, b)}: {short(b.part.seconds)},"
+        f" {percent(b.part.share)} of the run, in no step"
+        f"{f', most of it in {b.part.stage}' if b.part.stage else ''}."
     ),
 }
 
@@ -371,7 +383,7 @@ def _why(v: View, b: Bound) -> str:
     if p.of_run and v.whole_s <= 0:
         return f"The run takes {short(v.run_s)}, and none of its steps lies outside of that."
     if p.of_run or p.id == "evaluation":
-        return f"The run takes {short(v.run_s)}, its {plural(n, 'steady step')} {short(step)} each."
+        return f"The run takes {short(v.run_s)}, its last {plural(n, 'step')} {short(step)} each."
     stages = v.account.host
     if p.is_compute:
         name = "compute" if v.account_rank.main.unnamed_compute else "forward"
@@ -388,9 +400,9 @@ def _why(v: View, b: Bound) -> str:
 
 
 def _place(v: View, b: Bound) -> str:
-    return (
-        next(iter(own_code_places(v.account_rank)), "") if b.part.id in {"own_code", "between_steps"} else ""
-    )
+    if b.part.id == "between_steps":
+        return b.part.stage or ""
+    return next(iter(own_code_places(v.account_rank)), "") if b.part.id == "own_code" else ""
 
 
 def _try(v: View, b: Bound, case: Case) -> str:

@@ -34,8 +34,6 @@ def short(seconds: float) -> str:
     """A duration with a sensible number of digits: never `0.00 s`."""
     if seconds >= 0.1:
         return f"{seconds:.2f} s"
-    if seconds >= 0.01:
-        return f"{seconds:.3g} s"
     return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-5 else "under 0.01 ms"
 
 

@@ -403,7 +403,7 @@ dftracer repair --rings"""
     output_is = "DIR"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("paths", nargs="*", metavar="PATH", help="trace files or directories")
+        add_paths(parser, newest=True)
         _add_ring_arguments(parser)
         parser.add_argument(
             "--in-place",
@@ -414,12 +414,9 @@ dftracer repair --rings"""
     def run(self, args: argparse.Namespace) -> int:
         if args.rings:
             return _recover_rings(args)
-        if not args.paths:
-            raise CommandError(
-                "no traces given: name a PATH, or use --rings for what killed processes have left"
-            )
         if not args.in_place and not args.output:
             raise CommandError("no place for the clean copies given: use -o DIRECTORY, or --in-place")
+        take_newest(args)
         target = None if args.in_place else Path(args.output)
         files, recovered = _input_files(args.paths, target)
         done, left = _in_place(files) if target is None else (_copies(args, files, target), [])

@@ -185,7 +185,7 @@ def _left_over(directory: str) -> tuple[bool, str]:
 
     traces = os.path.join(directory, "traces")
     found = find_leftovers([traces] if os.path.isdir(traces) else [], everywhere=True)
-    return True, f"{summary(found)}; `dftracer clean` shows more" if found else "nothing left over"
+    return True, f"{summary(found)}; `dftracer clean --all` shows them" if found else "nothing left over"
 
 
 # --- The state of each extra's packages: missing, too old, broken (cannot be loaded) or working

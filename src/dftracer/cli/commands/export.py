@@ -9,7 +9,7 @@ from typing import Any
 
 from dftracer._text import plural
 from dftracer.cli.main import EXIT_OK, CommandError, Verb
-from dftracer.cli.outputs import appearing, check_folder, is_torch_name, print_json
+from dftracer.cli.outputs import appearing, check_folder, check_output, is_torch_name, print_json
 from dftracer.cli.trace_arguments import (
     add_filters,
     add_paths,
@@ -21,6 +21,7 @@ from dftracer.cli.trace_arguments import (
 )
 from dftracer.format.torch_files import COPIES, mark
 from dftracer.format.trace_names import NoTraces, is_trace_name
+from dftracer.load.find import recover
 
 _SUFFIXES = {"chrome": ".json", "perfetto": ".json", "parquet": ".parquet", "csv": ".csv", "arrow": ".arrow"}
 
@@ -124,10 +125,11 @@ def _write_rows(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{', '.join(others)}: rows have no such thing; --ranks, --steps and --epochs choose"
         )
-    paths = places(args)
-    path = output_path(args, f"rows{_SUFFIXES[kind]}")
+    take_newest(args, rows=True)
+    recover([path for path in places(args) if "://" not in path])
+    path = check_output(Path(args.output or f"rows{_SUFFIXES[kind]}"), [], force=args.force)
     try:
-        frame = read_rows(paths)
+        frame = read_rows(args.paths)
     except (NoTraces, OSError) as e:
         raise CommandError(str(e)) from None
     if args.ranks is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -233,7 +234,11 @@ class Link(Verb):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "directory", metavar="DIR", help="a collected directory; results go to DIR/linked without -o"
+            "directory",
+            nargs="?",
+            metavar="DIR",
+            help="a collected directory; results go to DIR/linked without -o (default: collected/, otherwise"
+            " the newest run under traces/ or in the current directory)",
         )
         parser.add_argument(
             "--min-coverage",
@@ -251,8 +256,10 @@ class Link(Verb):
 
         if args.output and Path(args.output).is_file():
             raise CommandError(f"{args.output} is a file; give a directory")
+        args.paths = [args.directory] if args.directory else [*filter(os.path.isdir, ["collected"])]
+        take_newest(args)
         try:
-            report = link(args.directory, args.output, workers=args.workers)
+            report = link(args.paths[0], args.output, workers=args.workers)
         except (NothingToLink, LinkError) as e:
             raise CommandError(str(e)) from None
         if args.json:

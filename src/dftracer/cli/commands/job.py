@@ -302,11 +302,17 @@ dftracer trigger traces/20260102-030405
 dftracer trigger traces/20260102-030405 --steps 20"""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("directory", metavar="DIR", help="the directory of the run's traces")
+        parser.add_argument(
+            "directory",
+            nargs="?",
+            metavar="DIR",
+            help="the directory of the run's traces (default: where this user's programs are recording,"
+            " otherwise the newest run under traces/ or in the current directory)",
+        )
         parser.add_argument("--steps", type=int, default=5, metavar="N", help="how many steps to keep")
 
     def run(self, args: argparse.Namespace) -> int:
-        folder = Path(args.directory)
+        folder = recording_now() if args.directory is None else Path(args.directory)
         if args.steps < 1:
             raise CommandError("--steps must be at least 1")
         if not folder.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import sys
 import tempfile
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 
 _SUFFIXES = (".html", ".md", ".json", ".txt")
+# Importing the packages of the analysis makes very many objects, all of which stay.
+_OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
 
 class Report(Verb):
@@ -76,6 +79,7 @@ dftracer report traces/ --ranks 0,1 --json"""
         take_newest(args, rows=True)
         _choose_format(args)
         _check_page(args)
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         from dftracer.analyze import analyze
         from dftracer.analyze.analysis import analyze_rows, rows_left
         from dftracer.load._scan import keep_freed_memory
@@ -90,8 +94,8 @@ dftracer report traces/ --ranks 0,1 --json"""
         if rows:
             refuse_filters(args, "only step rows are left of this run, which cannot be filtered")
             if not args.quiet:
-                said = "the traces are gone; what follows is from the step rows"
-                print(f"dftracer report: {said}", file=sys.stderr)
+                note = "the traces are gone; what follows is from the step rows"
+                print(f"dftracer report: {note}", file=sys.stderr)
             analysis = analyze_rows(rows, others)
         else:
             with contextlib.ExitStack() as stack:

@@ -233,9 +233,9 @@ def _verdict_lines(files: list[Path]) -> list[str]:
         analysis = analyze([str(f) for f in files])
     except NoTraces as problem:
         return [str(problem)]
-    from dftracer.report.contents import ended_words, head
+    from dftracer.report.contents import ended_words, head, training_words
 
-    return [line for line in (ended_words(analysis), *head(analysis)) if line]
+    return [line for line in (ended_words(analysis), *head(analysis), *training_words(analysis)) if line]
 
 
 def _report(args: argparse.Namespace, files: list[Path]) -> None:

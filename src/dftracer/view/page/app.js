@@ -339,7 +339,7 @@ async function load() {
   const again = about.some((a, i) => a.reading !== fresh[i].reading);
   const kept = again ? await renumbered(fresh) : null;
   about = fresh;
-  const followed = view.length > 1 && view.t1 >= view.length * 0.999;
+  const followed = view.length > 1 && view.t1 >= view.length * 0.999, everything = followed && view.t0 <= 0;
   const before = view.length;
   view.length = Math.max(1, ...about.map((a) => a.length));
   about.forEach((a, i) => { setReading(i, a.reading); panes[i].setRun(a, several()); });
@@ -357,7 +357,8 @@ async function load() {
   openAtFirstStep();
   if (followed && states?.follow) {
     view.look(view.t0 + view.length - before, view.t1 + view.length - before);
-  } else view.changed("look");
+  } else if (again && everything) view.whole();
+  else view.changed("look");
 }
 
 function showLive() {
@@ -386,8 +387,11 @@ async function poll() {
     tries = 0;
     while (panes.length < states.runs.length) panes.push(new Pane(at("panes"), panes.length, view, hooks));
     showLive();
-    const ready = states.runs.every((r) => r.ready);
-    const broken = states.runs.find((r) => r.error && !r.ready);
+    // An address may name what only the whole run has.
+    const named = location.hash.length > 1;
+    const ready = states.runs.every((r) => r.ready && (r.whole || states.follow || !named || before?.shown));
+    states.shown = ready;
+    const broken = states.runs.find((r) => r.error && !r.whole);
     if (!ready) {
       const sum = (key) => states.runs.reduce((n, r) => n + r[key], 0);
       if (broken && !states.follow) failed(new Error(broken.error));
@@ -395,7 +399,8 @@ async function poll() {
     } else if (!before || states.runs.some((r, i) => r.generation !== before.runs[i]?.generation)) {
       await load();
     }
-    if (ready) wait = states.follow ? 1000 : states.runs.every((r) => r.steps || r.notes.length) ? 0 : 300;
+    if (ready && broken && !states.follow) failed(new Error(broken.error));
+    if (ready) wait = states.follow ? 1000 : states.runs.every((r) => r.whole ? r.steps || r.notes.length : r.error) ? 0 : 300;
     else if (broken) wait = states.follow ? 1000 : 0;
   } catch (e) {
     wait = Math.min(5000, 300 * 2 ** tries++);
