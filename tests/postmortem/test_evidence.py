@@ -152,10 +152,15 @@ def test_dumps_of_the_flight_recorder(tmp_path: Path) -> None:
     if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
         pytest.skip("this torch has no recorder for gloo")
     program = """
-import sys, torch, torch.distributed as dist
+import pickle, sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.all_reduce(torch.ones(3))
-open(sys.argv[1], "wb").write(torch._C._distributed_c10d._dump_fr_trace())
+done = -1
+while done != 1:  # a thread of gloo notes it, after it has told the program
+    time.sleep(0.01)
+    dump = torch._C._distributed_c10d._dump_fr_trace()
+    done = pickle.loads(dump)["pg_status"]["0"]["last_completed_collective"]
+open(sys.argv[1], "wb").write(dump)
 """
     dump = tmp_path / "nccl_trace_rank_4"
     subprocess.run(
