@@ -337,9 +337,7 @@ def _training_tid(part: Part, cls_of_pair: npt.NDArray[np.uint8]) -> int | None:
     return None
 
 
-def _lane(
-    part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8], rules: npt.NDArray[np.uint8]
-) -> Lane:
+def _lane(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8], rules: npt.NDArray[np.uint8]) -> Lane:
     rows = [part.row_span(r) for r in np.flatnonzero(part.row_tid == tid).tolist()]
     at = np.concatenate([np.arange(low, high) for low, high in rows])
     # Among equal intervals, the later one encloses: here deeper rows come last.
