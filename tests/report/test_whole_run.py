@@ -451,8 +451,8 @@ def test_a_slice_of_steps_has_the_batches_of_these_steps(tmp_path: Path) -> None
     _, whole = _report(tmp_path)
     command = [sys.executable, "-m", "dftracer"]
     for words in (
-        ["slice", "traces", "--steps", "5:7", "-o", "part"],
-        ["report", "traces", "--steps", "5:7", "--json"],
+        ["slice", "traces", "--steps", "5:11", "-o", "part"],
+        ["report", "traces", "--steps", "5:11", "--json"],
     ):
         done = subprocess.run(
             [*command, *words],
@@ -463,12 +463,15 @@ def test_a_slice_of_steps_has_the_batches_of_these_steps(tmp_path: Path) -> None
             check=False,
         )
         assert done.returncode == 0, done.stderr
-    steps = [row for row in whole["ledger"]["steps"] if row["step"] in (5, 6, 7)]
+    steps = [row for row in whole["ledger"]["steps"] if row["step"] in range(5, 12)]
     window = steps[-1]["start_s"] + steps[-1]["wall_s"] - steps[0]["start_s"]
     for told in (document(analyze(tmp_path / "part")), json.loads(done.stdout)):
         names = {(n["cat"], n["name"]): n for n in told["names"]}
-        assert [row["step"] for row in told["ledger"]["steps"]] == [5, 6, 7]
-        assert names["data", "item"]["count"] == 12
-        assert names["data", "collate"]["count"] == 3
+        assert [row["step"] for row in told["ledger"]["steps"]] == [*range(5, 12)]
+        # None of them was the run's first: all are judged.
+        assert told["steady_steps"]["steps"] == 7
+        assert told["account_s"] == pytest.approx(window, rel=0.01)
+        assert names["data", "item"]["count"] == 28
+        assert names["data", "collate"]["count"] == 7
         assert names["pipeline", "epoch"]["max_us"] <= 1e6 * window + 2
         assert told["run_s"] <= window + 0.01

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import shutil
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
 from dftracer.testing.synthetic import Process
+from dftracer.view.server import Guard, Session, make_app
+from dftracer.view.source import Source
 from support.view_tab import Tab
 
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=document.title='broken'>"
@@ -413,3 +420,82 @@ def test_it_opens_at_the_first_step(browser: Any, start: Callable[..., Any], tmp
     tab.close()
     assert 8.9e9 < t0 <= 9e9
     assert t1 == pytest.approx(1e3 * at, rel=1e-3)
+
+
+@contextlib.contextmanager
+def serving(session: Session) -> Iterator[str]:
+    """The server in this process, where a test can hold its reading."""
+    token = secrets.token_urlsafe(8)
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port = listening.getsockname()[1]
+        app: Any = Guard(make_app(session, token), token, port)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        session.start()
+        try:
+            yield f"http://127.0.0.1:{port}/?token={token}"
+        finally:
+            server.should_exit = True
+            thread.join()
+            session.stop()
+
+
+class _Held(Source):
+    """Reads its second process only when the test lets it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.let = threading.Event()
+        super().__init__(*args, **options)
+
+    def _part(self, unit: Any, progress: Any) -> Any:
+        if self._held:
+            assert self.let.wait(120)
+        return super()._part(unit, progress)
+
+
+def _two_ranks(folder: Path) -> None:
+    for rank in range(2):
+        p = Process(10 + rank, rank=rank)
+        at = rank * 1_000_000
+        for step in range(20 * (rank + 1)):
+            at = p.step(step, at, 10_000, 90_000)
+        p.write(folder)
+
+
+def test_a_large_run_shows_its_first_process_while_it_reads_the_others(browser: Any, tmp_path: Path) -> None:
+    _two_ranks(tmp_path)
+    source = _Held([str(tmp_path)], cache=False, large=1)
+    with serving(Session([source])) as url:
+        tab = Tab(browser, url)
+        page = tab.page
+        ranks = "[...new Set(dftracerView.panes[0].about.lanes.map((l) => l.rank))]"
+        assert page.evaluate(ranks) == [0]
+        assert tab.colours() > 3
+        assert page.evaluate("dftracerView.view.length") == pytest.approx(2e9, rel=1e-3)
+        page.mouse.click(*tab.span("fetch.block"))  # what is shown can be used
+        page.wait_for_function("() => dftracerView.panes[0].details?.name === 'fetch.block'")
+        source.let.set()
+        page.wait_for_function(f"() => {ranks}.length === 2 && dftracerView.panes[0].about.steps")
+        tab.settled()
+        assert page.evaluate("dftracerView.view.length") == pytest.approx(5e9, rel=1e-3)
+        t0, t1 = tab.look()
+        assert t0 <= 0
+        assert t1 >= 5e9  # the whole was in view, and is
+        assert page.evaluate("dftracerView.panes[0].details.name") == "fetch.block"
+        assert page.evaluate("dftracerView.panes[0].details.rank") == 0
+        tab.close()
+
+
+def test_an_address_that_names_a_view_waits_for_the_whole_run(browser: Any, tmp_path: Path) -> None:
+    _two_ranks(tmp_path)
+    source = _Held([str(tmp_path)], cache=False, large=1)
+    with serving(Session([source])) as url:
+        page = browser.new_page()
+        page.goto(f"{url}#t=4000000000,4500000000")
+        page.wait_for_function("() => document.getElementById('title').textContent.includes('%')")
+        assert page.locator("html[data-ready]").count() == 0
+        source.let.set()
+        page.wait_for_selector("html[data-ready]")
+        assert page.evaluate("[dftracerView.view.t0, dftracerView.view.t1]") == [4e9, 4.5e9]
+        page.close()

@@ -333,16 +333,13 @@ def _files(run: Run) -> int:
     return len({part.info["file"] for part in run.parts})
 
 
-def test_the_first_process_of_a_large_run_is_shown_while_the_others_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_process_of_a_large_run_is_shown_while_the_others_are_read(tmp_path: Path) -> None:
     made = training_run(tmp_path, events=20_000, ranks=2, workers=1)
     seen: list[Run] = []
     source = Source([str(made.directory)], cache=False)
     source.load(first=seen.append)
     assert not seen  # a small one
-    monkeypatch.setattr("dftracer.view.source._LARGE", 1)
-    whole = source.load(first=seen.append)
+    whole = Source([str(made.directory)], cache=False, large=1).load(first=seen.append)
     (first,) = seen
     assert (_files(first), _files(whole)) == (1, 4)
     rows = list(range(int(first.row_at[-1])))
@@ -357,8 +354,7 @@ def test_a_page_hears_of_the_first_process_and_then_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = training_run(tmp_path, events=20_000, ranks=2, workers=1)
-    monkeypatch.setattr("dftracer.view.source._LARGE", 1)
-    session = Session([Source([str(made.directory)], cache=False)])
+    session = Session([Source([str(made.directory)], cache=False, large=1)])
     told = []
     read_as = Shown.read_as
 

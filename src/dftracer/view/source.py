@@ -32,17 +32,27 @@ from dftracer.view.run import Run
 
 Progress = Callable[[int, int], None]
 
-_LARGE = 32 << 20  # of files: reading them takes more than a second
+LARGE = 32 << 20  # of files: reading them takes more than a second
 
 
 class Source:
     """One run of the paths the user named."""
 
     def __init__(
-        self, paths: list[str], run: str | None = None, *, cache: bool = True, wait: bool = False
+        self,
+        paths: list[str],
+        run: str | None = None,
+        *,
+        cache: bool = True,
+        wait: bool = False,
+        large: int = LARGE,
     ) -> None:
-        """`wait`: files may appear later, so having none at the beginning is not an error."""
+        """What there is of a run is shown while more than `large` bytes are left to read.
+
+        `wait`: files may appear later, so having none at the beginning is not an error.
+        """
         self.paths = paths
+        self.large = large
         self.title = Path(paths[0]).resolve().name or str(paths[0])
         self.notes: list[str] = []
         self._run = run
@@ -97,7 +107,7 @@ class Source:
             done += size
             if progress is not None:
                 progress(done, total)
-            if first is not None and total - done >= _LARGE and any(len(p) for p in parts):
+            if first is not None and total - done >= self.large and any(len(p) for p in parts):
                 first(Run(self.title, [*parts], run_identity(self.trace.processes)))
                 first = None
         parts += self._profiler_parts(parts)

@@ -415,7 +415,8 @@ class _Analyzer:
     def _tell_life(self, marks: Marks) -> None:
         """When the process began and ended, unless only a part of it is looked at."""
         process = self.process
-        if not self.whole or process.facts.get(MADE_BY) == SLICE:
+        marks.part = process.facts.get(MADE_BY) == SLICE
+        if not self.whole or marks.part:
             return
         if not self._continues:
             marks.born_us = process.start_us if process.born_us is None else process.born_us

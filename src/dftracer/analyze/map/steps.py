@@ -341,6 +341,7 @@ class Marks:
     born_us: int | None = None  # when the process began, and when it ended
     over_us: int | None = None
     imported_us: int | None = None  # when torch had been imported
+    part: bool = False  # of a run: a slice
     cut: bool = False  # the process was killed
     failed: bool = False  # it ended with an exception or an exit code
 
@@ -621,7 +622,7 @@ def _choose_steady(table: StepTable, marks: Marks) -> None:
     if table.source != "profiler" and marks.profiler[0].size:
         table.profiled = measure(union(*marks.profiler), table.start, table.end) > 0
     begins = np.zeros(n, bool)
-    begins[: max(1, _warm_up(table))] = True
+    begins[: max(0 if marks.part and _had_earlier(table) else 1, _warm_up(table))] = True
     for left_out in (begins | table.first | table.profiled, begins | table.first, begins):
         table.steady = ~left_out
         if int(table.steady.sum()) >= STEADY_STEPS:
@@ -641,6 +642,11 @@ def _first_of_epochs(table: StepTable) -> Bools:
         if change.any() and len(table) / (change.sum() + 1) >= _SHORT_LOOP:
             first[1:] |= change
     return first
+
+
+def _had_earlier(table: StepTable) -> bool:
+    """Whether the first step cannot have been the run's first, by its labels; those count from 0 or 1."""
+    return bool(max(table.step[0], table.epoch[0]) > 1)
 
 
 def _warm_up(table: StepTable) -> int:
