@@ -421,6 +421,44 @@ def test_steps_that_are_slow_by_checkpoints_are_helped_as_checkpoints(tmp_path: 
     assert "async_save" in head(a)[2]
 
 
+def _epochs(tmp_path: Path, first_wait: int, between: int = 0) -> Analysis:
+    """Three epochs of ten steps that wait 80 ms; the first step of an epoch waits longer."""
+    p = Process(10, rank=0)
+    t = 0
+    for epoch in range(3):
+        for i in range(10):
+            wait = first_wait if i == 0 else 80 * MS
+            t = _step(p, i + 1, t, wait, _plain(10, 8, 2), epoch=epoch, step=10 * epoch + i)
+        t += between
+    p.write(tmp_path)
+    return _checked(analyze(tmp_path))
+
+
+def test_what_is_no_finding_of_its_own_is_left_in_the_others(tmp_path: Path) -> None:
+    # Loaders that are one batch ahead: an epoch's first step waits for two.
+    a = _epochs(tmp_path, 160 * MS)
+    assert "epoch_restarts" not in _ids(a)
+    assert "input-bound: 81 % of the steady time" in head(a)[0]
+    assert _finding(a, "input_bound").title.startswith("81 % of the steady time waits for data")
+
+
+def test_a_share_that_leaves_something_out_says_so(tmp_path: Path) -> None:
+    a = _epochs(tmp_path, 600 * MS)
+    assert "epoch_restarts" in _ids(a)
+    assert "input-bound: 85 % of the steady time" in head(a)[0]
+    title = _finding(a, "input_bound").title
+    assert title.startswith("59 % of the steady time waits for data")
+    assert title.endswith(", besides the first steps of epochs.")
+
+
+def test_time_per_step_is_that_of_the_shares(tmp_path: Path) -> None:
+    a = _epochs(tmp_path, 80 * MS, between=1000 * MS)
+    seconds = a.view.account.whole_s / a.view.account.steps if a.view else 0.0
+    words = f"{a.bound.part.seconds / a.bound.steps * 1000:.3g} ms" if a.bound else ""
+    assert seconds == pytest.approx(0.1 + 2 / 29, rel=0.01)
+    assert head(a)[1].startswith(f"{words} of the 0.17 s from step to step"), head(a)
+
+
 def test_no_compute_is_not_a_compute_of_no_time(tmp_path: Path) -> None:
     p = Process(10, rank=0)
     t = 0

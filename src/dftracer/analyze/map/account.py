@@ -295,10 +295,11 @@ def account_of(ledger: Ints, waiting: Ints, between: Ints, spent: Spent, steps: 
     out.device["sync"] = float(by_stage[_SYNC]) / 1e6
     again = np.flatnonzero((steps.first & ~steps.steady)[rows])
     if again.size and steps.steady.any():
-        usual = np.median(ledger[steps.steady], axis=0)
-        for s, beyond in enumerate(np.maximum(own[again] - usual, 0).sum(axis=0).tolist()):
-            line = LINE_OF_STAGE[STAGES[s]]
-            out.restarts[line] = out.restarts.get(line, 0.0) + beyond / 1e6
+        # By line: a loader's first batch may be loading in another stage than the others.
+        for line in dict.fromkeys(LINE_OF_STAGE[stage] for stage in STAGES):
+            mine = [s for s, stage in enumerate(STAGES) if LINE_OF_STAGE[stage] == line]
+            usual = np.median(ledger[steps.steady][:, mine].sum(axis=1))
+            out.restarts[line] = float(np.maximum(own[again][:, mine].sum(axis=1) - usual, 0).sum()) / 1e6
     out.seconds["evaluation"] = spent.evaluation_us / 1e6
     out.annotated_s = float(by_stage[STAGE_INDEX["other"]]) / 1e6
     unmet = spent.between - apart

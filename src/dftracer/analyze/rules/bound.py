@@ -66,9 +66,13 @@ class View:
 
     @property
     def input_s(self) -> float:
-        """Without what the first steps of epochs add: that is another cause."""
+        """Without what the first steps of epochs add, where that is another finding."""
         a = self.rank.account
-        return max(0.0, a.seconds["input"] - a.restarts.get("input", 0.0))
+        return max(0.0, a.seconds["input"] - self.input_of_restarts_s)
+
+    @property
+    def input_of_restarts_s(self) -> float:
+        return self.rank.account.restarts.get("input", 0.0) if restarts_often(self.rank) else 0.0
 
     @property
     def loads_in_main(self) -> bool:

@@ -17,6 +17,7 @@ from dftracer.analyze.say.wording import input_words, short
 from dftracer.analyze.stages import INPUT_STAGES
 from dftracer.analyze.thresholds import (
     FEW_STEPS,
+    FINDING_SHARE,
     MAJORITY,
     MANY_OPENS,
     MENTION_SHARE,
@@ -52,9 +53,11 @@ def input_bound(c: Context) -> Iterator[Finding]:
     worst = max(stages, key=lambda s: (stages[s], s)) if stages else "unseen"
     advice = advise(input_kind(stages), case_of(c.job, rank))
     of = f"rank {rank.number}'s" if len(c.job.ranks) > 1 else "the"
+    apart = v.share(v.input_of_restarts_s) >= FINDING_SHARE
+    besides = ", besides the first steps of epochs" if apart else ""
     yield c.finding(
         "input_bound",
-        f"{100 * share:.0f} % of {of} steady time waits for data{input_words(stages)}.",
+        f"{100 * share:.0f} % of {of} steady time waits for data{input_words(stages)}{besides}.",
         v.input_s,
         confidence(int(steady.sum())),
         evidence={

@@ -34,6 +34,7 @@ from dftracer.analyze.thresholds import (
     DRIFT_CHANGE,
     DRIFT_P,
     DRIFT_STEPS,
+    FINDING_SHARE,
     MAJORITY,
     MENTION_SHARE,
     SLOW_STEP_FACTOR,
@@ -400,9 +401,10 @@ def own_code(c: Context) -> Iterator[Finding]:
     places = own_code_places(v.rank)
     first = next(iter(places), "")
     where = f", most of all in {first}" if first else ""
+    inside = " in steps" if v.share(a.between_of("own_code")) >= FINDING_SHARE else ""
     yield c.finding(
         "own_code",
-        f"{100 * v.share(seconds):.0f} % of the steady time is the program's own code{where}.",
+        f"{100 * v.share(seconds):.0f} % of the steady time is the program's own code{inside}{where}.",
         seconds,
         confidence(a.steps),
         evidence={

@@ -395,6 +395,8 @@ def _why(v: View, b: Bound) -> str:
         loading = f"; waiting for data {short(loaded / n)}" if waiting else ""
         return f"Of each {short(step)} step: {', '.join(parts)}{loading}."
     spent = f"{short(p.seconds / n)} of each {short(step)} step"
+    if v.account.whole_s > 1.01 * step * n:  # a part may lie between steps, too
+        spent = f"{short(p.seconds / n)} of the {short(v.account.whole_s / n)} from step to step"
     compute = v.account.seconds["host"] + v.account.seconds["device"]
     return f"{spent}, compute {short(compute / n)}." if compute else f"{spent}; no compute was seen."
 
