@@ -297,9 +297,9 @@ def account_of(ledger: Ints, waiting: Ints, between: Ints, spent: Spent, steps: 
     if again.size and steps.steady.any():
         # By line: a loader's first batch may be loading in another stage than the others.
         for line in dict.fromkeys(LINE_OF_STAGE[stage] for stage in STAGES):
-            mine = [s for s, stage in enumerate(STAGES) if LINE_OF_STAGE[stage] == line]
-            usual = np.median(ledger[steps.steady][:, mine].sum(axis=1))
-            out.restarts[line] = float(np.maximum(own[again][:, mine].sum(axis=1) - usual, 0).sum()) / 1e6
+            of_line = [s for s, stage in enumerate(STAGES) if LINE_OF_STAGE[stage] == line]
+            usual = np.median(ledger[steps.steady][:, of_line].sum(axis=1))
+            out.restarts[line] = float(np.maximum(own[again][:, of_line].sum(axis=1) - usual, 0).sum()) / 1e6
     out.seconds["evaluation"] = spent.evaluation_us / 1e6
     out.annotated_s = float(by_stage[STAGE_INDEX["other"]]) / 1e6
     unmet = spent.between - apart
