@@ -156,6 +156,11 @@ def test_a_figure_is_the_same_wherever_it_is_shown(tmp_path: Path) -> None:
 
     files = _answer("info", traces)["files"]
     assert told["trace"]["events"] == sum(f["events"] for f in files) == shown["events"] == run.events
+    for words in (repr(a), a._repr_html_()):  # what a notebook shows
+        assert (
+            words.replace("\N{NO-BREAK SPACE}", " ").count(f"{run.events:,}".replace(",", " ") + " events")
+            == 1
+        )
 
     assert sorted({w["worker"] for w in told["workers"]}) == [0, 1]
     lanes = {lane.label.split()[2].rstrip(",") for lane in run.lanes if lane.role == "worker"}
