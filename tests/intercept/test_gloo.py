@@ -222,4 +222,5 @@ def test_a_thread_of_gloo_lets_go_before_the_interpreter_ends(tmp_path: Path) ->
         check=False,
         timeout=300,
     )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "asked\n", "")
+    # More than one collective may be under way by the time the program sees that one was late.
+    assert (ran.returncode, set(ran.stdout.split()), ran.stderr) == (0, {"asked"}, "")

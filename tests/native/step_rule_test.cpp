@@ -378,6 +378,22 @@ TEST(own_code_is_shown_while_it_runs) {
   CHECK_EQ(p.now.own_since.load(), 0);
 }
 
+TEST(own_code_between_loops_is_shown_too) {
+  Program p;
+  PassPtr of = loader(1);
+  p.fetch(of, 1, 2);
+  CHECK_EQ(p.now.own_since.load(), 2);
+  p.made(3);
+  p.train(10);
+  p.rule.fetch_begins(20, of.get());
+  CHECK_EQ(p.now.own_since.load(), 0);
+  p.rule.loader_ended(of, 20, 21);
+  CHECK_EQ(p.events.of("block"), "2-20,\"step\":0,\"epoch\":0");
+  CHECK_EQ(p.now.own_since.load(), 21);
+  p.rule.finish(30, "");
+  CHECK_EQ(p.now.own_since.load(), 0);
+}
+
 TEST(accumulation_and_two_optimizers_are_one_step) {
   Program p;
   p.made(1);

@@ -148,15 +148,18 @@ def test_a_figure_is_the_same_wherever_it_is_shown(tmp_path: Path) -> None:
 
     median = statistics.median(told["steady_steps"]["wall_us"])
     assert shown["ranks"][0]["step_s"] == pytest.approx(median / 1e6, abs=1e-6)
-    assert compared["step"]["a_s"] == pytest.approx(median / 1e6, abs=1e-6)
+    if compared["steps_per_block"] == 1:  # otherwise a step is the mean of several, and compare says so
+        assert compared["step"]["a_s"] == pytest.approx(median / 1e6, abs=1e-6)
+    else:
+        assert any("consecutive" in note for note in compared["notes"])
     assert viewed["ranks"][0]["median_us"] == pytest.approx(median)
 
     files = _answer("info", traces)["files"]
     assert told["trace"]["events"] == sum(f["events"] for f in files) == shown["events"] == run.events
 
     assert sorted({w["worker"] for w in told["workers"]}) == [0, 1]
-    lanes = {lane.label for lane in run.lanes if "worker" in lane.label}
-    assert lanes == {"loader worker 0", "loader worker 1"}
+    lanes = {lane.label.split()[2].rstrip(",") for lane in run.lanes if lane.role == "worker"}
+    assert lanes == {"0", "1"}, "the same numbers again in the second epoch"
 
     assert compared["runs"][0]["steady_steps"] == told["steady_steps"]["steps"] == 30, (
         "the first of each epoch is none"

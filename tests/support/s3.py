@@ -74,11 +74,11 @@ class Front:
         self.port = _free_port()
         self.log = log  # the first line of each request
         words = [str(self.port), str(behind), str(refuse), str(log)]
-        self._command = [sys.executable, str(Path(__file__)), *words]
+        self._command = [sys.executable, "-m", "support.s3", *words]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command)
+        self._process = subprocess.Popen(self._command, cwd=Path(__file__).parents[1])
         _wait_for(self.port)
 
     def kill(self) -> None:

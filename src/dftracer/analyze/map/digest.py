@@ -293,9 +293,9 @@ class Digester:
         at = int64s(rows_of_pairs(out.pair, np.array(self.work, np.uint8) != NEITHER, out.dur, long_us))
         if at.size:
             out.work = np.empty((5, at.size), np.int64)
-            for row, column in zip(out.work[:4], (out.tid, out.ts, out.dur, out.pair), strict=True):
+            columns: list[npt.NDArray[Any]] = [out.tid, out.ts, out.dur, out.pair, chunk.codes("fhash")[rows]]
+            for row, column in zip(out.work, columns, strict=True):
                 row[:] = column[at]
-            out.work[4] = chunk.codes("fhash")[rows][at]
 
     def _io(self, out: Digest, scanner: Scanner, chunk: Chunk, rows: Any) -> None:
         files = self.source.files
@@ -303,17 +303,22 @@ class Digester:
         kinds = self.pairs.io_kinds
         if not kinds.any():
             return
-        columns = (chunk.raw(name) for name in ("ret", "size", "count", "offset", "fhash"))
+        args_end, args_text = chunk.args()
         to_write, calls, data = digest_calls(
             out.pair,
             kinds,
             self.pairs.returns_items,
             None if isinstance(rows, slice) else rows,
             chunk.rows,
-            *columns,
+            chunk.raw("ret"),
+            chunk.raw("size"),
+            chunk.raw("count"),
+            chunk.raw("offset"),
+            chunk.raw("fhash"),
             out.ts,
             out.dur,
-            *chunk.args(),
+            args_end,
+            args_text,
             BIN_US_SHIFT,
         )
         out.to_write = int64s(to_write)
