@@ -91,7 +91,7 @@ def test_a_hang_that_is_over_is_none(tmp_path: Path) -> None:
 
 def test_a_collective_that_fails_because_the_job_is_ended_is_no_going_on(tmp_path: Path) -> None:
     """Those that are killed last see their collective end."""
-    at = {"where": "data.py:57 load_shard", "open_file": "/data/shard-17.tar"}
+    at: dict[str, Any] = {"where": "data.py:57 load_shard", "open_file": "/data/shard-17.tar"}
     stands = hang(1, state="blocked", stage="own_code", collective=None, **at)
     answer = job(tmp_path, hang(0), stands, hang(2, went_on_after_s=20.0))
     assert (answer["class"], answer["rank"]) == ("missing_rank", 1)
