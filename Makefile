@@ -35,7 +35,7 @@ $(VENV)/.torch: $(BIN)/python
 
 # The wheel, not the checkout, is what everything below uses. It is compiled while other packages are being installed.
 $(WHEEL): $(SOURCES) | $(BIN)/python
-	@echo "3/4 compiling pydftracer (about half a minute on two cores)"
+	@echo "3/4 compiling pydftracer (about a minute on two cores)"
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@SKBUILD_CMAKE_DEFINE=DFTRACER_WERROR=$(WERROR) $(BIN)/python -m pip wheel -q --no-deps -w $(@D) .
 	@touch $@

@@ -19,9 +19,7 @@ _LATER = {
 
 def __getattr__(name: str) -> object:
     if name in _LATER:
-        from importlib import import_module  # noqa: PLC0415
-
-        value = getattr(import_module(_LATER[name]), name)
+        value = getattr(__import__(_LATER[name], fromlist=[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import io
 import os
-import re
 import sys
-from collections.abc import Mapping
-from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any, TextIO
 
 # --- Untrusted text on a terminal: a name in a trace must not move the cursor or type for the user
 
 
 # C0 but tab and newline, DEL and C1, and what changes the direction of the text around it.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROLS = {
+    code: f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}"
+    for codes in ((0x00, 0x09), (0x0B, 0x20), (0x7F, 0xA0), (0x202A, 0x202F), (0x2066, 0x206A))
+    for code in range(*codes)
+}
 
 
 def escape_controls(text: str) -> str:
     """`text` with every control character written out; those that JSON allows, as JSON would."""
-    return _CONTROLS.sub(lambda m: f"\\x{ord(m[0]):02x}" if m[0] < " " else f"\\u{ord(m[0]):04x}", text)
+    return text if text.isprintable() else text.translate(_CONTROLS)
 
 
 class _ShownStream:
@@ -51,15 +51,18 @@ def _nowhere() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")
 
 
-@contextlib.contextmanager
-def shown_output() -> Iterator[None]:
+class _ShownOutput:
+    def __enter__(self) -> None:
+        self._before = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = (_ShownStream(s or _nowhere()) for s in self._before)
+
+    def __exit__(self, *error: object) -> None:
+        sys.stdout, sys.stderr = self._before
+
+
+def shown_output() -> _ShownOutput:
     """Inside this context, nothing that is printed reaches the terminal as a command."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_ShownStream(s or _nowhere()) for s in before)
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
+    return _ShownOutput()
 
 
 def safe_console(**options: Any) -> Any:
@@ -70,10 +73,8 @@ def safe_console(**options: Any) -> Any:
     class SafeConsole(Console):
         def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
-                if segment.control or not _CONTROLS.search(segment.text):
-                    yield segment
-                else:
-                    yield Segment(escape_controls(segment.text), segment.style)
+                text = segment.text if segment.control else escape_controls(segment.text)
+                yield segment if text == segment.text else Segment(text, segment.style)
 
     if "file" not in options:
         stream = sys.stderr if options.get("stderr") else sys.stdout
@@ -137,7 +138,8 @@ def ascii_is_asked_for(env: Mapping[str, str] | None = None) -> bool:
 def original_environment() -> Mapping[str, str]:
     """As the program was started: Python itself writes LC_CTYPE into its environment."""
     try:
-        pairs = Path("/proc/self/environ").read_bytes().split(b"\0")
+        with open("/proc/self/environ", "rb") as file:
+            pairs = file.read().split(b"\0")
     except OSError:
         return os.environ
     return {os.fsdecode(k): os.fsdecode(v) for k, _, v in (p.partition(b"=") for p in pairs)}

@@ -6,17 +6,14 @@ the file that DFTRACER_CONFIGURATION names: the library itself reads the environ
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import hashlib
 import os
-import re
-import shlex
-import stat
 import sys
-from pathlib import Path
 
 from dftracer import _config
+
+TYPE_CHECKING = False  # `dftracer run` needs little of this, and its program waits
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["library_path", "main", "preload_environment", "settings_environment"]
 
@@ -26,12 +23,25 @@ _NOT_FOR_THE_LIBRARY = ("enable", "init", "configuration", "log_level")
 
 def library_path() -> Path:
     """Where the preload library is, by a name that LD_PRELOAD can hold: no blanks, no colons."""
-    library = Path(__file__).with_name("libdftracer_preload.so")
-    return _linked(library) if re.search(r"[\s:]", str(library)) else library
+    from pathlib import Path  # noqa: PLC0415
+
+    return Path(library_name())
 
 
-def _linked(library: Path) -> Path:
+def library_name() -> str:
+    """The same as text."""
+    library = os.path.join(os.path.dirname(__file__), "libdftracer_preload.so")
+    return str(_linked(library)) if ":" in library or len(library.split()) != 1 else library
+
+
+def _linked(name: str) -> Path:
     """The library by way of a link to its folder, in a place where nobody else can put one."""
+    import contextlib  # noqa: PLC0415
+    import hashlib  # noqa: PLC0415
+    import stat  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    library = Path(name)
     place = Path(f"/dev/shm/dftracer-{os.geteuid()}")
     link = place / f"library-{hashlib.sha256(os.fsencode(library)).hexdigest()[:16]}"
     with contextlib.suppress(OSError):  # without the link, the library's own path is used
@@ -49,7 +59,7 @@ def preload_environment() -> dict[str, str]:
     """The variables of a traced program: what this process's environment and settings file say together."""
     settings = _config.load_settings()
     before = os.environ.get("LD_PRELOAD")
-    library = str(library_path())
+    library = library_name()
     found = {
         "LD_PRELOAD": f"{library}:{before}" if before else library,
         "DFTRACER_ENABLE": "1",
@@ -71,6 +81,9 @@ def settings_environment(settings: _config.Settings) -> dict[str, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the path, or the environment."""
+    import argparse  # noqa: PLC0415
+    import shlex  # noqa: PLC0415
+
     parser = argparse.ArgumentParser(prog="python -m dftracer.preload", description=__doc__)
     parser.add_argument(
         "--env", action="store_true", help="print shell commands that set the environment instead of the path"

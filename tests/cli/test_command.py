@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dftracer.cli.main import build_parser, verb_names
+from dftracer.cli.main import _plain_run, build_parser, verb_names
 from dftracer.load import Trace
 from dftracer.testing.synthetic import Process, Run, training_run
 from support.process import clean_environment
@@ -385,3 +386,141 @@ def test_run_hands_a_settings_file_to_preloaded_programs(tmp_path: Path) -> None
     for file in files:
         facts = {r.args["name"]: r.args["value"] for r in read_file(file).records if r.name == "PR"}
         assert (facts["rank"], facts["world_size"], facts["launcher"]) == ("2", "4", "pmi")
+
+
+# --- The program waits for what `run` does before
+
+
+# Each takes longer to load than all that `run` does itself, or loads one that does.
+SLOW_TO_LOAD = frozenset(
+    [
+        "argparse",
+        "collections",
+        "contextlib",
+        "dataclasses",
+        "enum",
+        "functools",
+        "gettext",
+        "hashlib",
+        "importlib.util",
+        "json",
+        "locale",
+        "pathlib",
+        "re",
+        "select",
+        "shlex",
+        "shutil",
+        "signal",
+        "subprocess",
+        "textwrap",
+        "threading",
+        "typing",
+        "urllib.parse",
+    ]
+)
+
+
+def _loaded(*command: str, cwd: Path) -> set[str]:
+    """The modules that the interpreter says it has loaded."""
+    env = clean_environment(PYTHONPROFILEIMPORTTIME="1")
+    told = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=True).stderr
+    return {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
+
+
+@pytest.mark.parametrize("options", [[], ["-o", "out", "--name", "n", "--tag", "a=b", "--blackbox"]])
+@pytest.mark.parametrize("program", [["true"], [sys.executable, "-c", "pass"]])
+def test_nothing_that_takes_long_is_loaded_before_the_program(
+    options: list[str], program: list[str], tmp_path: Path
+) -> None:
+    """Neither by the command nor, where the program is Python, in the program's process."""
+    launched = [sys.executable, "-P", "-c", "from dftracer.cli import launched; launched()", "dftracer"]
+    loaded = _loaded(*launched, "run", "-q", *options, "--", *program, cwd=tmp_path)
+    assert "dftracer.cli.commands.run" in loaded
+    assert ("dftracer.auto" in loaded) == (program != ["true"])
+    of_itself = _loaded(sys.executable, "-c", "pass", cwd=tmp_path)  # what the environment's .pth files load
+    assert loaded & SLOW_TO_LOAD - of_itself == set()
+
+
+WRITTEN_BY_PIP = r"""# -*- coding: utf-8 -*-
+import re
+import sys
+from dftracer.cli import main
+if __name__ == '__main__':
+    sys.argv[0] = re.sub(r'(-script\.pyw|\.exe)?$', '', sys.argv[0])
+    sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("verb", "flags", "text", "directly"),
+    [
+        ("run", "", WRITTEN_BY_PIP, True),
+        ("report", "", WRITTEN_BY_PIP, False),
+        ("run", " -s", WRITTEN_BY_PIP, False),
+        ("run", "", "import site\n" + WRITTEN_BY_PIP, False),
+        ("run", "", "import sys\nfrom dftracer.cli import main\nsys.exit(main())\n", False),
+    ],
+)
+def test_the_launcher_leaves_out_only_a_script_that_it_knows(
+    verb: str, flags: str, text: str, directly: bool, tmp_path: Path
+) -> None:
+    """Who installs may write another one, with options, with paths of its own: then that is run."""
+    interpreter = tmp_path / "python"
+    interpreter.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    script = tmp_path / "dftracer-python"
+    script.write_text(f"#!{interpreter}{flags}\n{text}")
+    for each in (interpreter, script):
+        each.chmod(0o755)
+    launcher = shutil.copy(Path(sys.executable).with_name("dftracer"), tmp_path / "dftracer")
+    done = subprocess.run([launcher, verb, "-q", "a b"], capture_output=True, text=True, check=True)
+    first = ["-P", "-c", "from dftracer.cli import launched; launched()"] if directly else flags.split()
+    assert done.stdout.splitlines() == [*first, str(script), verb, "-q", "a b"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--", "true"],
+        ["true"],
+        ["-q", "true", "-q", "--name"],
+        ["-q", "--", "true", "--", "-q", "", "--json"],
+        ["-o", "x y", "--output", "z", "--force", "-v", "--json", "--", "true"],
+        ["--tag", "a=b", "--name", "n", "--tag", "c=d", "--blackbox", "--modules", "--keep", "true"],
+        ["--no-io", "--no-auto", "--data-dir", "a:b", "--report", "--html", "f.html", "-m", "module", "-x"],
+    ],
+)
+def test_plain_words_mean_the_same_without_argparse(words: list[str]) -> None:
+    plain = _plain_run(["run", *words])
+    args, unknown = build_parser("run").parse_known_args(["run", *words])
+    assert unknown == []
+    expected = vars(args)
+    for name in ("refuse", "run_verb"):
+        del expected[name]
+    given = {name: value for name, value in vars(plain).items() if name != "run_verb"}
+    for each in (expected, given):  # some versions of argparse leave the first -- out
+        each["program"] = each["program"][each["program"][:1] == ["--"] :]
+    assert given == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "-q",
+        "-h",
+        "-q --help -- true",
+        "-qv true",
+        "-oout true",
+        "--name=n true",
+        "--rep true",
+        "--nonsense x",
+        "-o",
+        "-o -- true",
+        "--name -q true",
+        "- true",
+    ],
+)
+def test_words_that_are_not_plain_are_left_to_argparse(words: str) -> None:
+    assert _plain_run(["run", *words.split()]) is None
+    assert _plain_run(["run", "-o", "", "true"]) is None
+    assert _plain_run(["run", "", "true"]) is None

@@ -20,7 +20,6 @@ would have inferred.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 
@@ -79,7 +78,7 @@ def watch() -> None:
     if _patches is not None:
         return
     if "dftracer.python" in sys.modules:  # annotations of an earlier session say nothing of this one
-        importlib.import_module("dftracer.torch.rule").begin_anew()
+        __import__("dftracer.torch.rule", fromlist=["*"]).begin_anew()
     _patches = Patches()
     _patches.when_imported("torch", _torch_is_there)
     # Not after torch: a framework that imports it is in the middle of its own import then.
@@ -112,7 +111,7 @@ def _torch_is_there(torch: ModuleType, patches: Patches) -> None:
 
 def _by_adapter(ours: str) -> Any:
     def install(module: ModuleType, patches: Patches) -> None:
-        adapter: Any = importlib.import_module(ours)
+        adapter: Any = __import__(ours, fromlist=["*"])
         adapter.install(module, patches)
         found(adapter.NAME)
 

@@ -1,5 +1,13 @@
 """The command `dftracer`: its verbs are in `dftracer.cli.commands`."""
 
+import sys
+
 from dftracer.cli.main import main
 
-__all__ = ["main"]
+__all__ = ["launched", "main"]
+
+
+def launched() -> None:
+    """As the script that pip writes, which native/launcher.cpp names as the first word and does not load."""
+    del sys.argv[0]
+    sys.exit(main())

@@ -6,13 +6,17 @@ passes every signal on, stops and continues with its program, and ends as the pr
 
 from __future__ import annotations
 
-import contextlib
 import os
-import resource
-import select
-import signal
 import sys
-from collections.abc import Callable
+
+# The program waits for what is loaded here: `signal` would load `enum`, and gives numbers names that nobody
+# reads; the rest is needed only where this process stays.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+else:
+    import _signal as signal
 
 # Python ignores these from its start on, whatever it has inherited.
 _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -110,6 +114,9 @@ def end_like(code: int) -> int:
         return code
     _flush()
     number = -code
+    import contextlib
+    import resource
+
     with contextlib.suppress(OSError, ValueError):  # then there are two
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left the core that counts
     with contextlib.suppress(OSError, ValueError):  # of SIGKILL it cannot be set, and need not be
@@ -122,8 +129,10 @@ def end_like(code: int) -> int:
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # closed by whoever started us
-            with contextlib.suppress(OSError, ValueError):  # a broken pipe
+            try:
                 stream.flush()
+            except (OSError, ValueError):  # a broken pipe
+                continue
 
 
 def _inherited_signals(env: dict[str, str]) -> frozenset[int]:
@@ -177,6 +186,8 @@ def _started(
 
 def _let_go_of_descriptors() -> None:
     """Close what is the program's alone: or the other end of a pipe never sees it closed."""
+    import contextlib
+
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         with contextlib.suppress(OSError):  # closed since it was listed
@@ -191,6 +202,8 @@ def _let_go_of_descriptors() -> None:
 
 
 def _follow(child: int, shadow: _Shadow, every: set[signal.Signals]) -> int:
+    import contextlib
+
     while True:
         sent = signal.sigwaitinfo(every)
         if sent.si_signo == signal.SIGCHLD and sent.si_code > 0:
@@ -264,6 +277,8 @@ class _Shadow:
 
     def dismiss(self) -> None:
         """The program has ended."""
+        import contextlib
+
         self._ask(255)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
@@ -279,6 +294,8 @@ class _Shadow:
 
 
 def _watch(parent: int, child: int, questions: int, answers: int) -> None:
+    import select
+
     _rename_process()
     os.closerange(0, min(questions, answers))
     os.closerange(min(questions, answers) + 1, max(questions, answers))
@@ -305,6 +322,8 @@ def _watch(parent: int, child: int, questions: int, answers: int) -> None:
 
 def _rename_process() -> None:
     """Take another name: what is sent to all processes of our name is not for this one."""
+    import contextlib
+
     with contextlib.suppress(Exception):
         import ctypes
 

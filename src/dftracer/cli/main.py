@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
-import importlib
 import os
-import shutil
 import sys
-import textwrap
-from collections.abc import Sequence
 
-from dftracer import __version__
 from dftracer._terminal import fit_streams, shown_output
 
-TYPE_CHECKING = False  # `typing` takes long to load, and `run` must not keep its program waiting
+# `run` must not keep its program waiting: what takes long to load (`typing`, `argparse`, and `re`, `enum`,
+# `functools` below it) is loaded where it is used.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    import argparse
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
 
 EXIT_OK = 0
 EXIT_PROBLEMS = 1  # the command worked; what it looked at has problems
@@ -85,27 +83,86 @@ def verb_names() -> list[str]:
 
 def load_verb(name: str) -> Verb:
     """A verb by its name; only its own module is loaded."""
-    module = importlib.import_module(f"dftracer.cli.commands.{_MODULES[name]}")
+    module = __import__(f"dftracer.cli.commands.{_MODULES[name]}", fromlist=["*"])
     verb: Verb = getattr(module, name.capitalize())()
     return verb
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
+# --- The words of a command, without argparse where nothing about them needs it
 
 
-def _common(verb: Verb) -> _Parser:
+class _PlainWords:
+    """Stands for the parser of a verb that ends with a program: takes whole options, each word as it is."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._options: dict[str, tuple[str, str]] = {}  # what an option sets, and how
+
+    def add_argument_group(self, title: str) -> _PlainWords:
+        return self
+
+    def add_argument(self, *names: str, **how: Any) -> None:
+        dest = how.get("dest") or names[-1].lstrip("-").replace("-", "_")
+        action = how.get("action", "store")
+        self.values[dest] = how.get("default", False if action == "store_true" else None)
+        for name in names:
+            self._options[name] = dest, action
+
+    def take(self, words: Sequence[str]) -> bool:
+        """Whether the words were understood: what is not plain (a mistake, `--help`) is left to argparse."""
+        rest = iter(enumerate(words))
+        for i, word in rest:
+            if word == "--" or not word.startswith("-"):
+                self.values["program"] = list(words[i:])
+                return bool(word)
+            dest, action = self._options.get(word, ("", ""))
+            if action == "store_true":
+                self.values[dest] = True
+                continue
+            _, value = next(rest, (0, "-"))
+            if action not in ("store", "append") or not value or value.startswith("-"):
+                return False
+            self.values[dest] = value if action == "store" else [*self.values[dest], value]
+        return False
+
+
+class _Given:
+    """What argparse's namespace is to a verb."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+
+
+def _plain_run(words: Sequence[str]) -> Any:
+    """The arguments of `dftracer run`, which a program waits for; None if argparse has to look at them."""
+    verb, plain = load_verb("run"), _PlainWords()
+    _add_common(verb, plain)
+    verb.add_arguments(plain)  # type: ignore[arg-type]
+    return _Given({**plain.values, "verb": "run", "run_verb": verb.run}) if plain.take(words[1:]) else None
+
+
+# --- The words of a command, and its help, by argparse
+
+
+def _parser_class() -> type[argparse.ArgumentParser]:
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            self.print_usage(sys.stderr)
+            self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
+
+    return Parser
+
+
+def _add_common(verb: Verb, parser: Any) -> None:
     """The options that mean the same everywhere."""
-    p = _Parser(add_help=False)
-    g = p.add_argument_group("common options")
+    g = parser.add_argument_group("common options")
     g.add_argument("-o", "--output", metavar=verb.output_is, help=f"where to write (default: {verb.output})")
     g.add_argument("-f", "--force", action="store_true", help="overwrite existing output")
     g.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
     g.add_argument("-v", "--verbose", action="store_true", help="say more")
     g.add_argument("--json", action="store_true", help="machine-readable output")
-    return p
 
 
 def build_parser(only: str | None = None, *, names_only: bool = False) -> argparse.ArgumentParser:
@@ -113,7 +170,14 @@ def build_parser(only: str | None = None, *, names_only: bool = False) -> argpar
 
     `names_only`: just enough for a list of all verbs.
     """
-    parser = _Parser(
+    import argparse
+    import shutil
+    import textwrap
+
+    from dftracer import __version__
+
+    parser_class = _parser_class()
+    parser = parser_class(
         prog="dftracer",
         usage=None if only else "dftracer [-h] [--version] VERB ...",
         description="Trace a training job and see where its time goes.",
@@ -121,15 +185,18 @@ def build_parser(only: str | None = None, *, names_only: bool = False) -> argpar
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dftracer {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, help=argparse.SUPPRESS)
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", parser_class=parser_class, help=argparse.SUPPRESS
+    )
     names = [only] if only else verb_names()
     if not only:
         parser.description = f"{parser.description}\n\n{_grouped()}"
     for name in [] if names_only else names:
-        verb = load_verb(name)
+        verb, common = load_verb(name), parser_class(add_help=False)
+        _add_common(verb, common)
         sub = verbs.add_parser(
             name,
-            parents=[_common(verb)],
+            parents=[common],
             description=textwrap.fill(verb.help, shutil.get_terminal_size().columns - 2),
             epilog=_examples(verb.example),
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -142,6 +209,9 @@ def build_parser(only: str | None = None, *, names_only: bool = False) -> argpar
 
 def _grouped() -> str:
     """The verbs by what they are for."""
+    import shutil
+    import textwrap
+
     room = max(40, shutil.get_terminal_size().columns - 2)
     lines = []
     for title, group in _GROUPS.items():
@@ -159,6 +229,8 @@ def _examples(text: str) -> str:
 
 def _state_defaults(parser: argparse.ArgumentParser) -> None:
     """Make every option state its default."""
+    import argparse
+
     for action in parser._actions:
         if not action.option_strings or action.help is argparse.SUPPRESS or "default" in (action.help or ""):
             continue
@@ -175,6 +247,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     fit_streams()
     words = sys.argv[1:] if argv is None else argv
     first = words[0] if words else "--help"
+    args = _plain_run(words) if first == "run" else None
+    if args is None:
+        args = _parsed(argv, words, first)
+    if args is None:
+        return EXIT_BAD_INPUT
+    with shown_output():
+        return _run(args)
+
+
+def _parsed(argv: Sequence[str] | None, words: Sequence[str], first: str) -> argparse.Namespace | None:
     parser = build_parser(first if first in _MODULES else None, names_only=first in {"-h", "--help"})
     args, unknown = parser.parse_known_args(argv)
     args.words = words  # argparse drops the -- that separates two groups of runs
@@ -185,9 +267,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         getattr(args, "refuse", parser.error)(f"unrecognized arguments: {' '.join(unknown)}")
     if args.verb is None:
         parser.print_help()
-        return EXIT_BAD_INPUT
-    with shown_output():
-        return _run(args)
+        return None
+    return args
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import os
-import select
-import shutil
+import stat
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 from dftracer import _config, _inherited
 from dftracer._terminal import original_environment
 from dftracer.cli.main import CommandError
-from dftracer.preload import library_path, settings_environment
+from dftracer.preload import library_name, settings_environment
+
+TYPE_CHECKING = False  # the program waits: `pathlib`, `shutil` and others are loaded where it runs already
+if TYPE_CHECKING:
+    import argparse
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +24,7 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "program",
-        nargs=argparse.REMAINDER,
+        nargs="...",  # argparse.REMAINDER
         metavar="-- PROGRAM ARGS",
         help="a script, a module or any program, e.g. torchrun",
     )
@@ -48,18 +47,40 @@ def command_of(args: argparse.Namespace) -> list[str]:
         raise CommandError("give a program to run, as in: -- python train.py")
     if args.module:
         return [sys.executable, "-m", *words]
-    if words[0].endswith(".py") or (Path(words[0]).is_file() and not os.access(words[0], os.X_OK)):
-        if not Path(words[0]).is_file():
+    is_file = _is_file(words[0])
+    if words[0].endswith(".py") or (is_file and not os.access(words[0], os.X_OK)):
+        if not is_file:
             raise CommandError(f"{words[0]} does not exist")
         return [sys.executable, *words]
-    if shutil.which(words[0]) is None:
+    if _which(words[0]) is None:
         raise CommandError(f"{words[0]}: no such program")
     return words
 
 
+def _is_file(name: str) -> bool:
+    """Also where it cannot be known: then the error says so."""
+    try:
+        return stat.S_ISREG(os.stat(name).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _which(program: str) -> str | None:
+    """As shutil.which."""
+    if os.path.dirname(program):
+        folders = [""]
+    else:
+        path = os.environ.get("PATH")
+        if path is None:
+            path = os.confstr("CS_PATH") or os.defpath
+        folders = path.split(os.pathsep) if path else []
+    names = (os.path.join(folder, program) for folder in folders)
+    return next((each for each in names if os.access(each, os.X_OK) and not os.path.isdir(each)), None)
+
+
 def environment(
     args: argparse.Namespace,
-    directory: Path,
+    directory: str,
     library: str | None,
     run: str | None = None,
     stems_file: str | None = None,
@@ -67,7 +88,7 @@ def environment(
     """The child's environment: recording on, part of one run, with interception if this build has it."""
     # Only Python programs read a settings file: its settings go into everyone's environment.
     env = {**_inherited_environment(args), **settings_environment(_config.load_settings())}
-    prefix = str(directory.resolve() / "trace")
+    prefix = os.path.join(os.path.realpath(directory), "trace")
     env.update(_inherited.run_environment(run or run_of(prefix), stems_file))
     env["DFTRACER_ENABLE"] = "1"
     env["DFTRACER_LOG_FILE"] = prefix
@@ -76,7 +97,7 @@ def environment(
         env["DFTRACER_DATA_DIR"] = args.data_dir
     if args.no_io:
         env["DFTRACER_DISABLE_IO"] = "1"
-    startup = str(Path(__file__).parent / "startup")
+    startup = os.path.join(os.path.dirname(__file__), "startup")
     env["PYTHONPATH"] = os.pathsep.join([startup, *filter(None, [env.get("PYTHONPATH")])])
     if library is not None:
         env["DFTRACER_INIT"] = "PRELOAD"
@@ -91,19 +112,19 @@ def _inherited_environment(args: argparse.Namespace) -> dict[str, str]:
         env.pop("LC_CTYPE", None)
     # A shell says here what it has started.
     ours = (sys.executable, sys.argv[0], sys.argv[0].removesuffix("-python"))
-    if given.get("_") in ours and (program := shutil.which(command_of(args)[0])):
+    if given.get("_") in ours and (program := _which(command_of(args)[0])):
         env["_"] = program
     return env
 
 
-def output_directory(given: str | None, usual: Path) -> Path:
+def output_directory(given: str | None, usual: str) -> str:
     """Where this command writes; not below a working directory that no longer exists."""
-    wanted = Path(given) if given else usual
+    wanted = given or usual
     try:
-        Path.cwd()
+        os.getcwd()
     except FileNotFoundError:
-        if not wanted.is_absolute():
-            wanted = Path(os.environ.get("TMPDIR") or "/tmp") / wanted
+        if not os.path.isabs(wanted):
+            wanted = os.path.join(os.environ.get("TMPDIR") or "/tmp", wanted)
             print(f"dftracer: the working directory no longer exists; writing to {wanted}", file=sys.stderr)
     return wanted
 
@@ -151,10 +172,13 @@ _GIT_S = 1.0  # a program does not wait longer than this for git
 def _git_state(ask: bool) -> str | None:
     """The commit of the working directory, `+` behind it if tracked files differ, `?` if nobody asked git."""
     try:
-        here = Path.cwd()
-        top = next((each for each in (here, *here.parents) if (each / ".git").exists()), None)
-        commit = None if top is None else _commit(top / ".git")
-        if commit is None or not ask or shutil.which("git") is None:
+        top = os.getcwd()
+        while not os.path.exists(os.path.join(top, ".git")):
+            if top == os.path.dirname(top):
+                return None
+            top = os.path.dirname(top)
+        commit = _commit(os.path.join(top, ".git"))
+        if commit is None or not ask or _which("git") is None:
             return commit and commit + "?"
         # Nothing is written, and no helper of the user's is started.
         quiet = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false"]
@@ -164,26 +188,36 @@ def _git_state(ask: bool) -> str | None:
         return None
 
 
-def _commit(git: Path) -> str | None:
+def _commit(git: str) -> str | None:
     """The commit that is checked out."""
-    if git.is_file():  # of a worktree, or a submodule
-        git = git.parent / git.read_text().removeprefix("gitdir:").strip()
-    head = (git / "HEAD").read_text().strip()
-    if not head.startswith("ref:"):
+    if (told := _text(git)) is not None:  # of a worktree, or a submodule
+        git = os.path.join(os.path.dirname(git), told.removeprefix("gitdir:").strip())
+    head = _text(git, "HEAD")
+    if head is None or not head.startswith("ref:"):
         return head
     ref = head.removeprefix("ref:").strip()
-    common = git / "commondir"
-    shared = git / common.read_text().strip() if common.is_file() else git
+    common = _text(git, "commondir")
+    shared = git if common is None else os.path.join(git, common)
     for place in (git, shared):
-        if (place / ref).is_file():
-            return (place / ref).read_text().strip()
-    packed = shared / "packed-refs"
-    lines = packed.read_text().splitlines() if packed.is_file() else []
+        if (commit := _text(place, ref)) is not None:
+            return commit
+    lines = (_text(shared, "packed-refs") or "").splitlines()
     return next((line.split()[0] for line in lines if line.endswith(f" {ref}")), None)
+
+
+def _text(*path: str) -> str | None:
+    """What a file says, if there is one."""
+    name = os.path.join(*path)
+    if not os.path.isfile(name):
+        return None
+    with open(name, "rb") as file:
+        return os.fsdecode(file.read()).strip()
 
 
 def _answer(command: list[str]) -> str | None:
     """What a program prints; None if it fails or takes too long. (To load `subprocess` takes long.)"""
+    import select
+
     until = time.monotonic() + _GIT_S
     reading, writing = os.pipe()
     try:
@@ -210,35 +244,38 @@ def _answer(command: list[str]) -> str | None:
     return out.decode(errors="replace") if status == 0 else None
 
 
-@contextlib.contextmanager
-def notes() -> Iterator[Path]:
+class Notes:
     """A file for what the program's processes tell this one; names that begin with it are ours as well."""
-    place = os.environ.get("TMPDIR") or "/tmp"
-    path = Path(place, f"dftracer-run-{os.urandom(8).hex()}")
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    try:
-        yield path
-    finally:
-        for each in (path, _mark(path)):
-            with contextlib.suppress(OSError):  # there is no mark unless steps were found
-                each.unlink()
+
+    def __enter__(self) -> str:
+        place = os.environ.get("TMPDIR") or "/tmp"
+        self._path = os.path.join(place, f"dftracer-run-{os.urandom(8).hex()}")
+        os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        return self._path
+
+    def __exit__(self, *error: object) -> None:
+        for each in (self._path, _mark(self._path)):
+            try:
+                os.unlink(each)
+            except OSError:  # there is no mark unless steps were found
+                continue
 
 
-def _mark(note: Path) -> Path:
-    return note.with_name(note.name + "-announced")
+def _mark(note: str) -> str:
+    return note + "-announced"
 
 
-def automatic(env: dict[str, str], on: bool, note: Path | None) -> None:
+def automatic(env: dict[str, str], on: bool, note: str | None) -> None:
     """Record steps without annotations; the first process that trains says so if there is a note."""
     if not on:
         env.pop("DFTRACER_AUTO", None)
         return
     env.setdefault("DFTRACER_AUTO", "torch")
     if note is not None:
-        env["DFTRACER_AUTO_MARK"] = str(_mark(note))
+        env["DFTRACER_AUTO_MARK"] = _mark(note)
 
 
 def preload_library() -> str | None:
     """The library that traces I/O from the first instruction, if this build has one."""
-    path = library_path()
-    return str(path) if path.is_file() else None
+    name = library_name()
+    return name if os.path.isfile(name) else None

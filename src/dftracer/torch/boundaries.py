@@ -23,9 +23,6 @@ traced step is there. What it decides is announced natively, and nothing is call
 
 from __future__ import annotations
 
-import functools
-import importlib
-
 from dftracer import _core
 from dftracer.torch.patches import Patches, safely
 
@@ -57,6 +54,8 @@ def subscribe(kind: str, subscriber: Subscriber) -> Callable[[], None]:
 def _set(kind: str, subscribers: tuple[Subscriber, ...]) -> None:
     _subscribers[kind] = subscribers
     if kind in _NATIVE:
+        import functools  # noqa: PLC0415 - only where torch is in use
+
         _core.subscribe(_NATIVE.index(kind), functools.partial(tell, kind) if subscribers else None)
 
 
@@ -69,6 +68,8 @@ def tell(kind: str, begins: bool, what: Any = None) -> None:
 def watch(torch: ModuleType, patches: Patches, modules: bool) -> None:
     """Observe torch from now on, with the forward pass of every module if `modules`."""
     # Only now load what a program without torch never needs.
+    import importlib  # noqa: PLC0415
+
     checkpoint, collectives, compute, hang, loader, rule, tensors = (
         importlib.import_module(f"dftracer.torch.{name}")
         for name in ("checkpoint", "collectives", "compute", "hang", "loader", "rule", "tensors")

@@ -7,10 +7,9 @@ thread captures a graph: in CUDA's global mode, querying an event in another thr
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
-import threading
-from collections import deque
 
 from dftracer import _core
 from dftracer._session import before_finalize
@@ -18,6 +17,7 @@ from dftracer.torch.patches import Patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable
     from typing import Any
 
@@ -43,7 +43,7 @@ _READ_EVERY = 32  # events, where no step ends
 _ALL_BOUNDARIES = 0xFFFFFFFF
 _MOST_STREAMS = 256
 _GIVE_UP = 8  # failed attempts to find torch, each after twice as many boundaries as the one before
-_active, _log_event, _this_thread = _core.active, _core.log_event, threading.get_ident
+_active, _log_event, _this_thread = _core.active, _core.log_event, _thread.get_ident
 
 
 # --- Device time on the trace's clock, without ever waiting for the device
@@ -111,7 +111,7 @@ class TorchPool:
         self._streams: dict[tuple[int, int, int], Any] = {}
         self._free: dict[int, list[Any]] = {}
         self.captures = 0
-        self.lock = threading.Lock()
+        self.lock = _thread.allocate_lock()
         self.patches = Patches()  # for as long as the process lives
         self._guard_captures()
 
@@ -179,9 +179,11 @@ class DeviceEvents:
     """Records events at boundaries and writes the results. Used by the training thread."""
 
     def __init__(self, pool: Any, now: Callable[[], int] = _core.time_ns) -> None:
+        from collections import deque  # noqa: PLC0415 - only where torch is in use
+
         self._pool = pool
         self._now = now
-        self._thread = threading.get_ident()
+        self._thread = _this_thread()
         self._clocks: dict[int, DeviceClock] = {}
         # event (None: the one before it also counts for this), its code, host time, device
         self._waiting: deque[tuple[Any, int, int, int]] = deque()

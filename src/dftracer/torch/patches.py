@@ -8,7 +8,6 @@ what they were: the program and a process that is not traced can exchange what t
 
 from __future__ import annotations
 
-import functools
 import sys
 
 from dftracer import _core, _messages
@@ -99,6 +98,8 @@ class Patches:
 
     def instead(self, owner: type, name: str, around: Around) -> None:
         """Replace a method of a class that another compiler made, so that it has no code to exchange."""
+        import functools  # noqa: PLC0415 - only where torch is in use
+
         original = vars(owner)[name]
         ours = functools.wraps(original)(around(original))
         setattr(owner, name, ours)

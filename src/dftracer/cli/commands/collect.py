@@ -73,7 +73,7 @@ torchrun --nproc-per-node 2 -m dftracer.cli collect -o out train.py"""
         from dftracer.collect._options import from_environment
 
         command = command_of(args)
-        directory = output_directory(args.output, Path("collected"))
+        directory = Path(output_directory(args.output, "collected"))
         directory.mkdir(parents=True, exist_ok=True)
         traces = _words(args.traces) or ("pfw", "et", "kineto")
         env = environment(args, directory, traces)
@@ -115,7 +115,7 @@ def environment(args: argparse.Namespace, directory: Path, traces: tuple[str, ..
 
     records = "pfw" in traces
     library = preload_library() if records and not args.no_io else None
-    env = recorder_environment(args, directory, library)
+    env = recorder_environment(args, str(directory), library)
     if not records:
         env["DFTRACER_ENABLE"] = "0"
     env.update(as_environment(str(directory.resolve()), _given(args)))

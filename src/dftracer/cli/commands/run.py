@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import os
 import sys
-from pathlib import Path
 
 from dftracer.cli.launching import accompany, become, end_like
 from dftracer.cli.main import Verb
 from dftracer.cli.program import (
+    Notes,
     add_io,
     add_program,
     automatic,
     command_of,
     environment,
     naming,
-    notes,
     output_directory,
     preload_library,
     run_of,
     spool,
 )
 
-TYPE_CHECKING = False  # `typing` takes long to load, and the program waits
+TYPE_CHECKING = False  # what takes long to load is loaded where the program runs already
 if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
     from typing import Any
 
 
@@ -77,21 +76,37 @@ dftracer run -o s3://bucket/job -- python train.py"""
     def run(self, args: argparse.Namespace) -> int:
         command = command_of(args)
         url = args.output if args.output and "://" in args.output else None
-        usual = Path("traces", "{run}") if url is None else Path(spool(url), "{run}")
+        usual = os.path.join("traces" if url is None else spool(url), "{run}")
         pattern = output_directory(None if url else args.output, usual)
-        run_id = run_of(str(pattern.absolute() / "trace"))
-        directory = pattern if args.output and not url else Path(str(pattern).replace("{run}", run_id))
+        run_id = run_of(os.path.join(os.path.realpath(pattern), "trace"))
+        place = pattern if args.output and not url else pattern.replace("{run}", run_id)
         library = None if args.no_io else preload_library()
         alone = args.quiet and not args.report and not args.html and url is None
         args.naming = naming(args.name, args.tag, ask_git=not alone)
         if alone:
-            become(command, _environment(args, directory, library, run_id, None))
+            become(command, _environment(args, place, library, run_id, None))
+        return self._accompany(args, command, place, library, run_id, url)
+
+    def _accompany(
+        self,
+        args: argparse.Namespace,
+        command: list[str],
+        place: str,
+        library: str | None,
+        run_id: str,
+        url: str | None,
+    ) -> int:
+        """Stay, to say at the end what came of it."""
+        import contextlib
+        from pathlib import Path
+
+        directory = Path(place)
         made = [each for each in (directory, *directory.parents) if not each.exists()]
         directory.mkdir(parents=True, exist_ok=True)
-        with notes() as note:
+        with Notes() as note:
             shipping = None if url is None else _Shipping(directory, url, run_id)
-            code = accompany(command, _environment(args, directory, library, run_id, note), shipping)
-            written = _traces_of_run(run_id, directory, note)
+            code = accompany(command, _environment(args, place, library, run_id, note), shipping)
+            written = _traces_of_run(run_id, directory, Path(note))
         if code and written:
             from dftracer.format.trace_names import note_failure
 
@@ -151,6 +166,8 @@ class _Shipping:
         except Exception as error:
             line, problem = f"not shipped: {type(error).__name__}: {error}", error
         if not problem:
+            import contextlib
+
             with contextlib.suppress(OSError):
                 for name in self._directory.glob(".dftracer-*"):
                     name.unlink()
@@ -162,9 +179,9 @@ class _Shipping:
 
 
 def _environment(
-    args: argparse.Namespace, directory: Path, library: str | None, run_id: str, note: Path | None
+    args: argparse.Namespace, directory: str, library: str | None, run_id: str, note: str | None
 ) -> dict[str, str]:
-    env = environment(args, directory, library, run_id, None if note is None else str(note))
+    env = environment(args, directory, library, run_id, note)
     env.update(args.naming)
     if args.modules:
         env["DFTRACER_AUTO_MODULES"] = "1"
@@ -181,6 +198,8 @@ _SUFFIXES = (".pfw", ".pfw.gz")
 
 def _traces_of_run(run: str, directory: Path, note: Path) -> list[Path]:
     """The files of the run: in its directory, and wherever its processes noted that they write."""
+    from pathlib import Path
+
     from dftracer import _core
     from dftracer.format.trace_names import run_of_file
 
@@ -198,7 +217,7 @@ def _traces_of_run(run: str, directory: Path, note: Path) -> list[Path]:
 
 def _relative(path: Path) -> Path:
     """The path from the working directory, if it lies below it."""
-    here = Path.cwd()
+    here = path.cwd()
     return path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path
 
 

@@ -21,14 +21,15 @@ def _start() -> None:
 
 
 def _next_sitecustomize() -> None:
-    import importlib.machinery
-    import importlib.util
+    # What `importlib.machinery` and `importlib.util` pass on, which load much more: every process pays.
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
 
     own = os.path.dirname(os.path.abspath(__file__))
     path = [p for p in sys.path if os.path.abspath(p) != own]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    spec = PathFinder.find_spec("sitecustomize", path)
     if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
+        module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
