@@ -141,11 +141,16 @@ def _run_console(block: Block, page: Page) -> None:
 
 def _fits(shown: str, printed: str) -> bool:
     pattern = "".join(
-        r"(?:.*\n)*?" if line.strip() == "..." else f"{re.escape(_plain(line))}\n"
-        for line in shown.strip().splitlines()
+        r"(?:.*\n)*?" if line.strip() == "..." else _line_pattern(line) for line in shown.strip().splitlines()
     )
     lines = printed.strip().splitlines()
     return re.fullmatch(pattern, "".join(f"{_plain(line)}\n" for line in lines)) is not None
+
+
+def _line_pattern(line: str) -> str:
+    """A line that ends with an ellipsis is the beginning of one."""
+    begins = line.endswith("…")
+    return f"{re.escape(_plain(line.removesuffix('…')))}{'.*' if begins else ''}\n"
 
 
 def _plain(line: str) -> str:
