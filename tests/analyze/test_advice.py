@@ -96,6 +96,27 @@ def test_who_traces_with_dftracer_run_is_not_told_to(tmp_path: Path) -> None:
     assert "dftracer run" not in _words(a)
 
 
+@pytest.mark.parametrize("loader", [True, False])
+def test_who_has_no_loader_is_told_to_use_one(tmp_path: Path, loader: bool) -> None:
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(30):
+        first, t = t, t + 60 * MS
+        read = first if loader else first + MS
+        p.span("POSIX", "read", read, 45 * MS, fname="/data/shard", ret=1 << 20)
+        if loader:
+            p.span("dataloader", "fetch.iter", first, 46 * MS, count=str(i + 1), auto=1)
+        p.span("compute", "forward", t - 10 * MS, 5 * MS, auto=1)
+        p.span("compute", "backward", t - 5 * MS, 5 * MS, auto=1)
+        body = first + 46 * MS if loader else first
+        p.span("dataloader", "fetch.block", body, t - body, count=str(i + 1), auto=1)
+    p.write(tmp_path)
+    a = analyze(tmp_path)
+    assert document(a)["bound"]["id"] == "input"
+    assert ("by a DataLoader" in _words(a)) is not loader
+    assert ("Use loader workers" in _words(a)) is loader
+
+
 def test_a_slow_sampler_is_no_case_for_workers(tmp_path: Path) -> None:
     p = Process(10, rank=0)
     t = 0

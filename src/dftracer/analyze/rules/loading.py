@@ -10,6 +10,7 @@ import polars as pl
 
 from dftracer._text import plural
 from dftracer.analyze.frames import opens_by_rank
+from dftracer.analyze.ledger import unseen_stages
 from dftracer.analyze.rules.bound import input_seconds
 from dftracer.analyze.rules.finding import Context, Finding, confidence
 from dftracer.analyze.say.catalog import advise, case_of, input_kind
@@ -91,14 +92,16 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
     if not workers:
         if v.share(own) >= MENTION_SHARE and own > wait:
             needed = max(1, math.ceil(own / max(v.whole_s - own - wait, 1e-6)))
+            has_loader = "fetch_wait" not in unseen_stages(rank)
+            use = "Use loader workers" if has_loader else "Load the data by a DataLoader with workers"
             yield c.finding(
                 "too_few_workers",
                 "The main thread loads its data itself: no loader workers were found.",
                 own,
                 confidence(n),
                 evidence={"workers": 0, "loading_in_main_thread_s": round(own, 6)},
-                advice=f"Use loader workers (num_workers >= {min(needed, 64)} by the measured times) so that"
-                " loading overlaps with compute.",
+                advice=f"{use} (num_workers >= {min(needed, 64)} by the measured times) so that loading overlaps"
+                " with compute.",
             )
         return
     if v.share(wait) < MENTION_SHARE:
