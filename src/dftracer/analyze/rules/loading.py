@@ -100,8 +100,8 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
                 own,
                 confidence(n),
                 evidence={"workers": 0, "loading_in_main_thread_s": round(own, 6)},
-                advice=f"{use} (num_workers >= {min(needed, 64)} by the measured times) so that loading overlaps"
-                " with compute.",
+                advice=f"{use} (num_workers >= {min(needed, 64)} by the measured times) so that loading"
+                " overlaps with compute.",
             )
         return
     if v.share(wait) < MENTION_SHARE:
