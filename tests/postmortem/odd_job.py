@@ -159,9 +159,9 @@ def go_wrong(model):  # noqa: PLR0912, PLR0915 - a branch for each way
         time.sleep(FOREVER)  # here late
     elif me("cleanup"):
         try:
-            raise ValueError("the labels do not fit")  # here cleanup
+            raise ValueError("the labels do not fit")
         finally:
-            time.sleep(FOREVER)
+            time.sleep(FOREVER)  # here cleanup
     elif me("sigterm"):
         os.kill(os.getpid(), signal.SIGTERM)
     elif me("abort"):
