@@ -149,8 +149,10 @@ def _yaml(text: str) -> object:
     except ImportError:
         if text.lstrip().startswith("{"):  # JSON is YAML, too
             return json.loads(text)
+        from dftracer._packages import advice  # noqa: PLC0415 - only when something is missing
+
         raise _NoParser(
-            "YAML needs PyYAML, which is not installed: pip install PyYAML, or write the settings as TOML"
+            f"YAML needs PyYAML, which is not installed: {advice('PyYAML')}, or write the settings as TOML"
         ) from None
     # A few nested aliases can stand for billions of values; no setting needs them.
     if any(isinstance(token, parser.AliasToken) for token in parser.scan(text)):

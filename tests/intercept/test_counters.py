@@ -241,7 +241,10 @@ def test_gpus_of_a_process_with_the_driver(traced: Callable[..., Run], stand_ins
         """
         import ctypes, time
         ctypes.CDLL("libcuda.so.1")
-        with ai.compute.forward: time.sleep(0.3)
+        for _ in range(100):
+            with ai.compute.forward: time.sleep(0.3)
+            if "libnvidia-ml" in open("/proc/self/maps").read(): break
+        time.sleep(0.5)
         log.finalize()
         """,
         env={**OFTEN, "LD_LIBRARY_PATH": str(stand_ins)},

@@ -16,6 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from dftracer import _session
+from dftracer._packages import advice, install_name
 from dftracer.python import ai
 from dftracer.torch.patches import Patches
 
@@ -44,7 +45,7 @@ def install(*libraries: str) -> tuple[str, ...]:
         try:
             importlib.import_module(library)
         except ImportError as error:
-            raise ImportError(f"{library} is not installed: pip install {library}") from error
+            raise ImportError(f"{library} is not installed: {advice(install_name(library))}") from error
         _installed[library] = Patches()
         _TRACE[library](_installed[library])
     return tuple(_installed)

@@ -101,9 +101,9 @@ def store_of(url: str) -> tuple[Any, str]:
 
 
 def need_error(text: str) -> ImportError:
-    from dftracer._packages import MissingExtra  # noqa: PLC0415
+    from dftracer._packages import MissingExtra, advice  # noqa: PLC0415
 
-    return MissingExtra(f"{text}; for fsspec and S3: pip install 'pydftracer[remote]'")
+    return MissingExtra(f"{text}; for fsspec and S3: {advice('fsspec', 'remote')}")
 
 
 def backing_off(do: Callable[[], Any], tries: int = _TRIES, longest_s: float = 10.0) -> Any:

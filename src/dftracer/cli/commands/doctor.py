@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dftracer import __version__
-from dftracer._packages import Requirement, extras, module_of
+from dftracer._packages import Requirement, advice, extras, module_of
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, Verb
 from dftracer.cli.outputs import print_json, print_wrapped
 
@@ -293,7 +293,7 @@ def _describe(name: str, needs: list[Requirement], found: dict[Requirement, dict
     if missing:
         parts.append(
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing:"
-            f" pip install 'pydftracer[{name}]'"
+            f" {advice(missing[0], name)}"
         )
     return _Extra(
         name, ok, "; ".join(parts) if not ok else ", ".join(parts), {n.name: found[n] for n in needs}

@@ -236,7 +236,9 @@ def _print_verdict(files: list[Path]) -> None:
     try:
         lines = _verdict_lines(files)
     except ImportError:
-        lines = ["for a verdict: pip install 'pydftracer[analysis]'"]
+        from dftracer._packages import advice
+
+        lines = [f"for a verdict: {advice('polars', 'analysis')}"]
     except Exception as error:  # the program's own exit code is what counts
         lines = [f"dftracer run: no verdict: {type(error).__name__}: {error}"]
     for line in lines:
