@@ -17,6 +17,9 @@ from support.process import LAUNCHERS, PRELUDE, Run, recover, run_program
 for _name in [name for name in os.environ if name.startswith(LAUNCHERS)]:
     del os.environ[_name]
 
+# Threads that wait for each other by spinning take the cores from the programs of other tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 THOROUGH = tuple(
     line
     for line in Path(__file__).with_name("thorough.txt").read_text(encoding="utf-8").splitlines()

@@ -218,6 +218,15 @@ def test_a_second_look_reads_only_what_has_changed(tmp_path: Path, monkeypatch: 
     assert len(looked) == 2
 
 
+def test_a_file_without_a_record_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.pfw.gz").write_text("no trace")
+    done = _dftracer(tmp_path, "runs", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no trace and no step rows can be read" in done.stderr
+    _write_run(tmp_path, 0)
+    assert [row["run"] for row in _runs(tmp_path, str(tmp_path))] == ["run0"]
+
+
 def test_a_place_that_cannot_be_written_to_is_listed(tmp_path: Path) -> None:
     _write_run(tmp_path, 0)
     (tmp_path / ".dftracer-cache").write_text("not a directory")

@@ -318,7 +318,7 @@ def test_ten_thousand_threads(traced: Callable[..., Run]) -> None:
         after = rss(), fds(), _core.stats()["rings"]
         assert after[0] - before[0] < 24 * 2**20, (before, after)
         assert after[1] <= before[1] + 1, (before, after)
-        # Those the writer has not emptied yet are not free: on a busy machine some hundreds, of 10,000 threads.
+        # What the writer has not emptied yet is not free: some hundreds where it waits for a core.
         assert after[2] <= 1000, (before, after)
         """
     )

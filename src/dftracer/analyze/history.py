@@ -204,11 +204,13 @@ def _find(given: list[Path], cache: _Cache) -> tuple[list[Run], dict[str, Any]]:
                 info = process_of_rows(rows)
             else:
                 info = peek(file)
+                if info.pid < 0:  # not a line of it is a record
+                    continue
             known = {"stamp": stamp, "head": {key: getattr(info, key) for key in _HEAD}}
         heads[str(file)] = known
         processes.append(info)
     if not processes:
-        raise NoTraces(f"no step rows can be read under {', '.join(map(str, given))}")
+        raise NoTraces(f"no trace and no step rows can be read under {', '.join(map(str, given))}")
     assign_ranks(processes)
     runs = find_runs(processes)
     for run in runs:  # of what is there in detail, the rows tell nothing more

@@ -292,8 +292,7 @@ def _describe(name: str, needs: list[Requirement], found: dict[Requirement, dict
             )
     if missing:
         parts.append(
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing:"
-            f" {advice(missing[0], name)}"
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: {advice(missing[0], name)}"
         )
     return _Extra(
         name, ok, "; ".join(parts) if not ok else ", ".join(parts), {n.name: found[n] for n in needs}
