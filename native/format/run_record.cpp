@@ -1,6 +1,7 @@
 #include "format/run_record.hpp"
 
 #include <cstdlib>
+#include <utility>
 
 #include "format/json.hpp"
 
@@ -40,6 +41,7 @@ std::string value_of(std::string_view record, const char* key) {
 
 std::string run_arguments(const RunRecord& run) {
   std::string out;
+  add(out, "run", run.id);
   add_number(out, "start", std::to_string(run.start_us));
   add_number(out, "rank", run.rank);
   add_number(out, "world_size", run.world_size);
@@ -48,21 +50,25 @@ std::string run_arguments(const RunRecord& run) {
   add(out, "launcher", run.launcher);
   add(out, "version", run.version);
   if (!run.python.empty()) add(out, "python", run.python);
-  add(out, "host", run.host);
   add(out, "command", run.command);
   return out;
 }
 
 bool find_run_record(std::string_view text, RunRecord* out) {
-  size_t at = text.find("\"name\":\"run\",\"cat\":\"dftracer\"");
-  size_t end = at == text.npos ? at : text.find('\n', at);
-  if (end == text.npos) return false;
-  std::string_view record = text.substr(at, end - at);
-  out->id = value_of(record, "value");
-  out->owner = value_of(record, "owner");
-  out->rank = value_of(record, "rank");
-  out->attempt = atoll(value_of(record, "attempt").c_str());
-  return true;
+  for (auto [kind, key] : {std::pair{"HH", "run"}, {"run", "value"}}) {
+    std::string head = std::string("\"name\":\"") + kind + "\",\"cat\":\"dftracer\"";
+    size_t at = text.find(head);
+    size_t end = at == text.npos ? at : text.find('\n', at);
+    if (end == text.npos) continue;
+    std::string_view record = text.substr(at, end - at);
+    out->id = value_of(record, key);
+    if (out->id.empty()) continue;
+    out->owner = value_of(record, "owner");
+    out->rank = value_of(record, "rank");
+    out->attempt = atoll(value_of(record, "attempt").c_str());
+    return true;
+  }
+  return false;
 }
 
 }  // namespace dft

@@ -1,4 +1,4 @@
-// The record by which every file names its run (docs/format.md).
+// What every file says about its run, in the record that names its host (docs/format.md).
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,10 @@ struct RunRecord {
   std::string launcher, host, version, python, command;
 };
 
-inline constexpr const char* kRunKind = "run";
-
 // The arguments after `name` and `value`.
 std::string run_arguments(const RunRecord& run);
-// Only what claiming a name needs: id, owner, rank and attempt. False if the text has no such record.
+// Only what claiming a name needs: id, owner, rank and attempt. False if the text names no run. Earlier versions
+// wrote a record of its own.
 bool find_run_record(std::string_view text, RunRecord* out);
 
 }  // namespace dft

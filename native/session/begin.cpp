@@ -52,6 +52,7 @@ bool begin_recording(Session* s, bool for_io) {
   publish_names(h);
   s->writer.set_target(s->requested_path, s->fallback_path, {s->run.id, recover_trace});
   s->writer.set_prelude(make_prelude(s));
+  s->first_id = s->header()->next_id.load();
   s->writer.set_closing_facts(append_closing_facts);
   h->dropped[int(Drop::kInSignal)].store(s->dropped_before_begin.load());
   memcpy(h->magic, FileHeader::kMagic, 8);

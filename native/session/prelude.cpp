@@ -102,7 +102,6 @@ Prelude make_prelude(Session* s) {
   std::string command = joined(words, ';');
   std::string executable = read_executable();
   uint64_t start_us = (s->clock.first().mono_ns + s->clock.epoch_offset()) / 1000;
-  metadata("HH", s->host, s->host_hash);
   RunRecord run{s->run.id,
                 start_us,
                 own_owner(),
@@ -114,7 +113,7 @@ Prelude make_prelude(Session* s) {
                 s->settings.version,
                 python_version(),
                 joined(words, ' ').substr(0, kLongestCommand)};
-  metadata(kRunKind, kRunKind, run.id, run_arguments(run));
+  metadata("HH", s->host, s->host_hash, run_arguments(run));
   std::vector<std::pair<std::string, std::string>> named;  // by the user: name, tags, commit
   for (auto& fact : s->settings.facts)
     if (fact.first.starts_with("run_")) named.push_back(fact);

@@ -57,6 +57,7 @@ struct Session {
   LineFormatter lines;
   Writer writer;
   std::optional<Counters> counters;  // of the writer's thread
+  uint64_t first_id = 0;             // of the program's first record
   GpuThread gpus;
   std::mutex writer_mutex;  // the writer object is used by its thread, by exec and by rename; held while disks are slow
   // What others may read at any time, without waiting for a disk.

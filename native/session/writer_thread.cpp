@@ -87,9 +87,26 @@ void rest(Session* s, uint32_t seen, uint64_t ms) {
   state().writer_at_work.lock();
 }
 
+bool make_counters(Session* s) try {
+  if (s->counters) return true;
+  bool forked = s->role == "fork";
+  std::string local_rank;
+  for (auto& [key, value] : s->settings.facts)
+    if (key == "local_rank") local_rank = value;
+  bool first = !forked && (local_rank.empty() || local_rank == "0");
+  Counters::Options options{s->settings.counter_ms, s->run.id, s->host, s->hex, forked, first};
+  if (options.interval_ms) s->counters.emplace(std::move(options), monotonic_ns());
+  return s->counters.has_value();
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+// A process that records nothing leaves no file; so it is not sampled, and does not speak for its host.
 void add_counters(Session* s, bool last) {
+  bool anything_begun = s->writer.opened() || s->header()->next_id.load(std::memory_order_relaxed) != s->first_id;
+  if (!anything_begun || !make_counters(s)) return;
   uint64_t now = monotonic_ns();
-  if (!s->counters || (!last && !s->counters->due(now))) return;
+  if (!last && !s->counters->due(now)) return;
   FileHeader* h = s->header();
   auto samples = s->counters->take(now, s->gpus, last);
   if (samples.empty() || !s->writer.ensure_open()) return;
@@ -108,7 +125,7 @@ void doze(Session* s) {
   bool certain = process_barrier();
   if (!anything_recorded(s) && !s->stop.load() && s->flush_wanted.load() == s->flush_done.load()) {
     s->sleeping.store(1);
-    uint64_t sample_ms = s->counters ? s->counters->wait_ms(monotonic_ns()) : 0;
+    uint64_t sample_ms = s->counters ? s->counters->wait_ms(monotonic_ns()) : s->settings.counter_ms;
     rest(s, seen, certain ? sample_ms : s->settings.flush_ms);
     s->sleeping.store(0);
   }
@@ -142,26 +159,13 @@ void write_end(Session* s) {
     std::lock_guard lock(s->writer_mutex);
     if (!is_worth_a_trace(s, slots)) return;
     s->clock.add(take_anchor());
-    add_counters(s, true);
+    if (s->counters) add_counters(s, true);
     s->writer.finish(slots, thread_cpu_ns());
     show(s);
   } catch (const std::bad_alloc&) {
     // Whatever is missing stays in the ring for the next reader.
   }
   s->written.store(s->writer.complete());
-}
-
-bool make_counters(Session* s) try {
-  bool forked = s->role == "fork";
-  std::string local_rank;
-  for (auto& [key, value] : s->settings.facts)
-    if (key == "local_rank") local_rank = value;
-  bool first = !forked && (local_rank.empty() || local_rank == "0");
-  Counters::Options options{s->settings.counter_ms, s->run.id, s->host, s->hex, forked, first};
-  if (options.interval_ms && !s->counters) s->counters.emplace(std::move(options), monotonic_ns());
-  return s->counters.has_value();
-} catch (const std::bad_alloc&) {
-  return false;
 }
 
 // What the rings hold goes to the file, and whoever waits for that is answered; false if not all of it is written.
@@ -196,7 +200,6 @@ void* writer_main(void* p) {
   std::lock_guard at_work(state().writer_at_work);
   s->writer_begun.store(true);
   g_doze.store(0);
-  bool counting = make_counters(s);
   uint64_t interval = kFirstFlushMs;
   int idle = 0;
   bool resting = false;  // nothing was recorded since the last doze, which the counters ended
@@ -213,11 +216,11 @@ void* writer_main(void* p) {
       doze(s);
       interval = kFirstFlushMs;
       idle = 0;
-      resting = counting;
+      resting = s->settings.counter_ms > 0;
       continue;
     }
     s->sleeping.store(1);
-    uint64_t nap = counting ? std::min(interval, s->counters->wait_ms(monotonic_ns())) : interval;
+    uint64_t nap = s->counters ? std::min(interval, s->counters->wait_ms(monotonic_ns())) : interval;
     if (s->wake.load() == seen && !s->stop.load()) rest(s, seen, nap);
     s->sleeping.store(0);
     s->woken_early = s->wake.load() != seen;

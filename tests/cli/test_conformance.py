@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -34,14 +35,27 @@ def named(found: dict[str, Any]) -> dict[str, tuple[int, int]]:
     return {e["name"]: (e["count"], round(e["total_s"] * 1e6)) for e in events}
 
 
-@pytest.fixture(params=VARIANTS)
+def packed(name: str, directory: Path) -> Path:
+    """As DFTracer compresses it: one stream, without an index of members."""
+    path = directory / f"{name}.pfw.gz"
+    path.write_bytes(gzip.compress((FILES / f"{name}.pfw").read_bytes()))
+    return path
+
+
+@pytest.fixture(params=[(name, gz) for name in VARIANTS for gz in (False, True)])
 def variant(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return Path(shutil.copy(FILES / f"{request.param}.pfw", tmp_path / f"{request.param}.pfw"))
+    name, gz = request.param
+    (tmp_path / "traces").mkdir()
+    if gz:
+        return packed(name, tmp_path / "traces")
+    return Path(shutil.copy(FILES / f"{name}.pfw", tmp_path / "traces"))
 
 
-def test_every_command_reads_every_variant(variant: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_reads_every_variant(
+    variant: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What a copy, a part and a repaired file say is what the file says."""
-    here = variant.parent
+    here = tmp_path
     run(capsys, "validate", variant)
     assert "complete" in run(capsys, "info", variant)
     wanted = named(report(capsys, variant))
@@ -54,6 +68,27 @@ def test_every_command_reads_every_variant(variant: Path, capsys: pytest.Capture
     for kind in ("chrome", "perfetto", "csv", "parquet", "arrow"):
         run(capsys, "export", variant, "--to", kind, "-o", here / f"out.{kind}")
     assert run(capsys, "top", "--once", variant)
+    run(capsys, "repair", variant, "-o", here / "repaired")
+    assert named(report(capsys, here / "repaired")) == wanted
+    listed = json.loads(run(capsys, "runs", variant.parent, "--json"))
+    assert [r["steps"] for r in listed] == [int(variant.name.startswith("complete."))]
+    run(capsys, "goodput", variant.parent, "--json")
+    told = run(capsys, "query", "select distinct name from events where ph = 'X'", variant, "--json")
+    assert {r["name"] for r in json.loads(told)} <= {*wanted, "start", "end"}
+
+
+@pytest.mark.parametrize("gz", [False, True])
+def test_commands_that_need_steps_read_those_of_other_tracers(
+    gz: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = packed("complete", tmp_path) if gz else FILES / "complete.pfw"
+    told = json.loads(run(capsys, "compare", trace, trace, "--json"))
+    assert told["answer"] == "cannot_tell"  # of a single step
+    directory = tmp_path / "only"
+    directory.mkdir()
+    shutil.copy(trace, directory)
+    (rank,) = json.loads(run(capsys, "postmortem", directory, "--json"))["ranks"]
+    assert (rank["rank"], rank["state"], rank["step"]) == (0, "ended", 0)
 
 
 def test_calls_bytes_and_time_of_sums(capsys: pytest.CaptureFixture[str]) -> None:

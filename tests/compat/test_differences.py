@@ -90,8 +90,9 @@ def test_records(program: Callable[..., Run]) -> None:
     assert event.args["level_"] == 9
     assert (event.args["flag"], event.args["shape"], event.args["more"]) == (True, [1, 2], {"a": 1})
     assert event.args["loss"] == 0.5
-    assert [r.args["name"] for r in run.trace.metadata("run")] == ["run"]
-    assert run.trace.metadata("CM") == []
+    before = [r.name for r in run.trace.records[: run.trace.records.index(event)]]
+    assert before[: before.index("start") + 1] == ["HH", "thread_name", "FH", "SH", "SH", "start"]
+    assert run.trace.metadata("HH")[0].args["run"]
 
 
 def test_handlers_and_private_attributes(program: Callable[..., Run]) -> None:

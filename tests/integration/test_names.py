@@ -79,16 +79,15 @@ def events(file: TraceFile) -> int:
 
 def record_of_run(file: TraceFile) -> dict[str, Any]:
     """What the file says of its run."""
-    (record,) = [r for r in file.records if r.name == "run"]
-    assert (record.ph, record.cat) == ("M", "dftracer")
-    assert record.args["name"] == "run"
-    assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", record.args["value"])
+    (record,) = [r for r in file.records if "run" in r.args and r.ph == "M"]
+    assert (record.name, record.cat) == ("HH", "dftracer")
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", record.args["run"])
     return record.args
 
 
 def runs_of(files: list[TraceFile]) -> Counter[object]:
     """How many files each run has."""
-    return Counter(record_of_run(f)["value"] for f in files)
+    return Counter(record_of_run(f)["run"] for f in files)
 
 
 def check_names(files: list[TraceFile]) -> None:
@@ -198,7 +197,7 @@ def test_one_after_the_other_under_a_shell(tmp_path: Path) -> None:
     assert [events(f) for f in files] == [500, 500]
     assert len(runs_of(files)) == 2
     (aside,) = [f for f in files if f.path.name != "t.pfw.gz"]
-    assert aside.path.name == f"t-{record_of_run(aside)['value']}.pfw.gz"
+    assert aside.path.name == f"t-{record_of_run(aside)['run']}.pfw.gz"
     times = {f.path.name: f.events[0].ts for f in files}
     assert times["t.pfw.gz"] > times[aside.path.name]
 
@@ -385,7 +384,7 @@ def test_a_trace_of_an_older_version(tmp_path: Path) -> None:
     script(tmp_path, "work(10)")
     python(tmp_path, "program.py")
     text = gzip.decompress((tmp_path / "t.pfw.gz").read_bytes())
-    lines = [line for line in text.splitlines(keepends=True) if b'"name":"run"' not in line]
+    lines = re.sub(rb',"run":".*?(?=}})', b"", text).splitlines(keepends=True)
     (tmp_path / "t.pfw.gz").unlink()
     for finished, expected in ((True, r"t-\d{8}-\d{6}\.pfw"), (False, r"t-[0-9a-f]{16}-app\.pfw")):
         content = b"".join(lines if finished else lines[:-1])
@@ -407,10 +406,10 @@ def test_two_lines_of_one_slurm_script(tmp_path: Path) -> None:
     assert [events(f) for f in files] == [100] * 4
     assert runs_of(files) == {"slurm-77-0": 2, "slurm-77-0.2": 2}
     for name in ("slurm-77-0", "slurm-77-0.2"):
-        facts = [record_of_run(f) for f in files if record_of_run(f)["value"] == name]
+        facts = [record_of_run(f) for f in files if record_of_run(f)["run"] == name]
         assert sorted(f["rank"] for f in facts) == [0, 1]
         assert {(f["launcher"], f["world_size"]) for f in facts} == {("slurm", 2)}
-    assert record_of_run(read_file(tmp_path / "t.pfw.gz"))["value"] == "slurm-77-0.2"
+    assert record_of_run(read_file(tmp_path / "t.pfw.gz"))["run"] == "slurm-77-0.2"
 
 
 @pytest.mark.parametrize(
@@ -466,12 +465,12 @@ def test_forks_and_parts_name_their_run(tmp_path: Path) -> None:
     assert len(runs) == 2
     parts = [f for f in files if "-part" in f.path.name]
     assert len(parts) > 2
-    newest = max(record_of_run(f)["value"] for f in files if f.path.name.startswith("t-part"))
-    assert record_of_run(read_file(tmp_path / "t.pfw.gz"))["value"] == newest
+    newest = max(record_of_run(f)["run"] for f in files if f.path.name.startswith("t-part"))
+    assert record_of_run(read_file(tmp_path / "t.pfw.gz"))["run"] == newest
     for file in files:
         aside = re.match(r"t-(2\d{7}-\d{6}-[0-9a-f]{8})(-part\d+)?\.", file.path.name)
         if aside:
-            assert record_of_run(file)["value"] == aside[1]
+            assert record_of_run(file)["run"] == aside[1]
 
 
 def test_what_a_trace_says_of_its_run(tmp_path: Path) -> None:
@@ -483,13 +482,13 @@ def test_what_a_trace_says_of_its_run(tmp_path: Path) -> None:
     start = next(r for r in file.records if r.name == "start")
     assert facts["start"] == start.ts
     assert facts["command"] == f"{sys.executable} program.py --lr 3"
-    assert facts["host"] == os.uname().nodename
+    assert facts["name"] == os.uname().nodename
     assert facts["launcher"] == ""
     assert facts["attempt"] == 0
     assert "world_size" not in facts
     assert facts["version"] == start.args["version"]
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert file.records.index(next(r for r in file.records if r.name == "run")) == 1
+    assert file.records[0].args == facts
 
 
 def test_switched_on_after_the_import(tmp_path: Path) -> None:

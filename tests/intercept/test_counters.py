@@ -56,6 +56,16 @@ def test_none_if_so_set(traced: Callable[..., Run]) -> None:
     assert _names(run.trace) == set()
 
 
+def test_a_process_that_records_nothing_leaves_no_file(traced: Callable[..., Run]) -> None:
+    """Samples are no events; whoever comes later speaks for the host, and samples begin with the first event."""
+    silent = traced("import time\nai.disable()\nwith ai.compute.forward: time.sleep(1)", env=OFTEN)
+    assert silent.written == []
+    late = traced("import time\ntime.sleep(1)\nwith ai.compute.forward: pass\ntime.sleep(1)", env=OFTEN)
+    began = late.one("forward").ts
+    assert _names(late.trace) >= {*PROCESS, "host.cpu"}
+    assert min(c["ts"] for c in _counters(late.trace, "cpu")) >= began
+
+
 def test_a_short_process_has_its_figures_in_the_end_record(traced: Callable[..., Run]) -> None:
     """What the kernel says at the end; and no samples."""
     run = traced(

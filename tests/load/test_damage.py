@@ -198,7 +198,8 @@ def _variants(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
                     for n, line in enumerate(lines)
                 ]
                 yield f"{key}={value}/{every}", changed
-    record = '{"id":1,"name":"run","pid":10,"tid":10,"ph":"M","args":{"name":"run","value":"r"%s}}'
+    own_record = '{"id":1,"name":"run","pid":10,"tid":10,"ph":"M","args":{"name":"run","value":"r"%s}}'
+    with_host = '{"id":1,"name":"HH","pid":10,"tid":10,"ph":"M","args":{"name":"vm","value":"a","run":"r"%s}}'
     keys = (
         "start",
         "rank",
@@ -213,7 +214,8 @@ def _variants(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     )
     for value in values:
         told = "".join(f',"{key}":{value}' for key in keys)
-        yield f"run={value}", [lines[0], record % told, *lines[1:]]
+        for record in (own_record, with_host, with_host.replace('"r"', value)):
+            yield f"run={value}", [lines[0], record % told, *lines[1:]]
 
 
 def test_numbers_that_are_none_are_skipped_or_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -213,3 +214,17 @@ def _peak(pid: int) -> float:
     """Of a process's memory, in MB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("VmHWM"))
+
+
+def test_files_of_the_newest_dftracer(start: Callable[..., Any], tmp_path: Path) -> None:
+    """No brackets, numbers as `ph`, sums instead of events; plain and as one stream of gzip."""
+    files = Path(__file__).parents[1] / "data" / "conformance"
+    shutil.copy(files / "complete.pfw", tmp_path)
+    (tmp_path / "sums.pfw.gz").write_bytes(gzip.compress((files / "selective.pfw").read_bytes()))
+    for trace, name, events in (
+        (tmp_path / "complete.pfw", "open64", 9),
+        (tmp_path / "sums.pfw.gz", "forward", 5),
+    ):
+        server = start(trace).ready()
+        assert server.json("run", run=0)["events"] == events
+        assert server.json("search", run=0, q=name)["total"] == 1

@@ -105,12 +105,12 @@ ARGS: tuple[Arg, ...] = (
 )
 
 METADATA: tuple[MetadataKind, ...] = (
-    MetadataKind("HH", "host name", "its hash"),
+    MetadataKind("HH", "host name", "its hash; other arguments name the run (see Runs)"),
     MetadataKind("FH", "path", "its hash"),
     MetadataKind("SH", "string (command line, executable)", "its hash"),
     MetadataKind("CM", "the user's key", "value"),
     MetadataKind("PR", "fact about the process (rank, affinity, the exception that ended it)", "value"),
-    MetadataKind("run", "`run`", "id of the run; other arguments say who, where and how (see Runs)"),
+    MetadataKind("run", "`run`", "id of the run, in traces of earlier versions"),
     MetadataKind("thread_name", "name of the thread", "`thread_name`"),
     MetadataKind("process_name", "name of the process", "`process_name`"),
 )

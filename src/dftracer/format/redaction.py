@@ -73,7 +73,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 # The header of a block of step rows (native/format/step_row.hpp).
 # Only these records hold text about the program; in all others names and paths are the user's data.
-_TELLING = re.compile(rb'"name":"(?:SH|CM|PR|run|start|process_name)","cat":')
+_TELLING = re.compile(rb'"name":"(?:HH|SH|CM|PR|run|start|process_name)","cat":')
 
 
 def redact(text: str) -> str:

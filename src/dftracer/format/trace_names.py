@@ -130,7 +130,7 @@ def part_of(file: Path) -> tuple[str, int]:
 # --- Which run a file belongs to, and how the run's program ended if only the one who started it knows
 
 
-_HEAD_LINES = 16  # it is the second record
+_HEAD_LINES = 16  # it is the first record, or the second
 _SHELL_SIGNALS = 128  # a shell's exit code for a program that a signal ended, plus the signal
 
 
@@ -142,7 +142,9 @@ def run_of_file(path: Path) -> str | None:
         with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
             for _ in range(_HEAD_LINES):
                 line = file.readline(1 << 20)
-                if b'"name":"run","cat":"dftracer"' in line:
+                if b'"name":"HH","cat":"dftracer"' in line and b'"run":' in line:
+                    return str(json.loads(line)["args"]["run"])
+                if b'"name":"run","cat":"dftracer"' in line:  # of earlier versions
                     return str(json.loads(line)["args"]["value"])
     except (OSError, EOFError, zlib.error, ValueError, KeyError):
         return None

@@ -94,6 +94,9 @@ class ProcessInfo:
             elif kind == "HH":
                 self.hosts[value] = key
                 self.host = self.host or key
+                if '"run"' in rest:
+                    about = _object(rest)
+                    self._name_run(about.pop("run", None), {**about, "host": key})
             elif kind == "SH":
                 self.strings[value] = key
             elif kind == "PR":
@@ -107,9 +110,8 @@ class ProcessInfo:
                 self.facts[MADE_BY] = value
             elif kind == "thread_name":
                 self.threads[tid] = key
-            elif kind == "run" and key == "run" and self.run is None:
-                about = _object(rest)
-                self.run = {"id": value, **{k: v for k, v in about.items() if k not in {"hhash", "id"}}}
+            elif kind == "run" and key == "run":  # of earlier versions
+                self._name_run(value, _object(rest))
             elif kind == "start":
                 args = _object(rest)
                 self.start_us = ts if self.start_us is None else min(self.start_us, ts)
@@ -122,6 +124,10 @@ class ProcessInfo:
             elif kind == "end":
                 self.end = _statement(_object(rest))
                 self.end_us = ts
+
+    def _name_run(self, ident: Any, about: dict[str, Any]) -> None:
+        if self.run is None and isinstance(ident, str):
+            self.run = {"id": ident, **{k: v for k, v in about.items() if k not in {"hhash", "id"}}}
 
     def _fact(self, key: str, value: str) -> None:
         self.facts[key] = value

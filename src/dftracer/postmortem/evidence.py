@@ -23,7 +23,8 @@ from dftracer import _core
 from dftracer.format.hang_file import hang_files, read_hang_file
 from dftracer.format.io_calls import IO_CATEGORIES
 from dftracer.format.members import member_index
-from dftracer.format.records import RANK_FACT, START_RECORD
+from dftracer.format.reader import Problems, text_lines
+from dftracer.format.records import PHASES, RANK_FACT, START_RECORD
 from dftracer.format.trace_names import NoTraces, noted_failure, signal_name
 from dftracer.live.look import LiveFile, look
 from dftracer.postmortem.stacks import Process, seen_process
@@ -223,6 +224,8 @@ def _ends_of(file: LiveFile) -> tuple[bytes, bytes]:
             except zlib.error:
                 return b""
 
+        if not members:
+            return _ends_of_foreign(file)
         head = b""
         for each in members[:4]:
             head += text(each)
@@ -239,6 +242,18 @@ def _ends_of(file: LiveFile) -> tuple[bytes, bytes]:
         return head, b"".join(reversed(tail)) + file.text
 
 
+def _ends_of_foreign(file: LiveFile) -> tuple[bytes, bytes]:
+    """The same of a file without our members, which must be read from its beginning."""
+    head, tail = bytearray(), bytearray()
+    for line, _ in text_lines(file.path, Problems()):
+        if len(head) < _HEAD_BYTES:
+            head += line + b"\n"
+        tail += line + b"\n"
+        if len(tail) > 2 * _TAIL_OF_LAUNCHER:
+            del tail[:-_TAIL_OF_LAUNCHER]
+    return bytes(head), bytes(tail) + file.text
+
+
 _STAGES = {
     ("compute", "forward"): "forward",
     ("compute", "backward"): "backward",
@@ -251,7 +266,8 @@ def _take(out: _File, line: bytes, is_head: bool = False) -> None:  # noqa: PLR0
         return
     try:
         record = json.loads(line)
-        name, cat, kind, args = record["name"], record["cat"], record["ph"], record.get("args") or {}
+        name, cat, args = record["name"], record["cat"], record.get("args") or {}
+        kind = PHASES.get(record["ph"])
     except (ValueError, KeyError, TypeError):
         return
     if kind == "M":
@@ -313,8 +329,8 @@ def _take_metadata(out: _File, name: str, pid: int, args: dict[str, Any]) -> Non
             setattr(out, args["name"], number if number is not None else getattr(out, args["name"]))
     elif name == "HH":
         out.host = out.host or str(args.get("name", ""))
-    elif name == "run":
-        out.run = str(args.get("value"))
+    if name in ("HH", "run") and (run := args.get("run" if name == "HH" else "value")) is not None:
+        out.run = str(run)
         out.attempt = _integer(args.get("attempt")) or 0
 
 
