@@ -57,7 +57,7 @@ def test_none_if_so_set(traced: Callable[..., Run]) -> None:
 
 
 def test_a_process_that_records_nothing_leaves_no_file(traced: Callable[..., Run]) -> None:
-    """Samples are no events; whoever comes later speaks for the host, and samples begin with the first event."""
+    """Samples are no events: someone else speaks for the host, and samples begin with the first event."""
     silent = traced("import time\nai.disable()\nwith ai.compute.forward: time.sleep(1)", env=OFTEN)
     assert silent.written == []
     late = traced("import time\ntime.sleep(1)\nwith ai.compute.forward: pass\ntime.sleep(1)", env=OFTEN)

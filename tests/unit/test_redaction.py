@@ -123,9 +123,10 @@ def _line(kind: str, /, **args: str) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
-def test_records_stay_records() -> None:
+@pytest.mark.parametrize("kind", ["HH", "run"])  # where the command is, and where earlier versions had it
+def test_records_stay_records(kind: str) -> None:
     value = f'python -c "import x" --password {SECRET} "ünï\\n" --x \\'
-    text = _line("run", name="run", value="r", command=value) + _line("FH", name=f"/a/token={SECRET}")
+    text = _line(kind, name="vm", value="r", command=value) + _line("FH", name=f"/a/token={SECRET}")
     first, second = redact_lines(text).splitlines()
     assert json.loads(first)["args"]["command"] == value.replace(SECRET, HIDDEN)
     # The name of a file is the user's data: events refer to it.
