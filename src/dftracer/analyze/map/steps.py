@@ -585,22 +585,23 @@ def _plain_loops(table: StepTable, marks: Marks, gaps: Intervals) -> Intervals:
         return EMPTY
     starts, ends = [], []
     around = _in_order([marks.forward, marks.loading])
-    windows = [(a, b) for a, b in zip(*gaps, strict=True)]
+    begins, finishes = gaps
     last_learn = np.maximum.accumulate(np.sort(marks.learn[1]))
     at = np.searchsorted(last_learn, table.end, side="right") - 1
     after = np.where(at >= 0, last_learn[np.maximum(at, 0)], table.end)
     late = (after > table.start) & (after < table.end)
     if table.source == "fetch":
-        windows += [(a, b) for a, b in zip(after[late], table.end[late], strict=True)]
+        begins = np.concatenate((begins, after[late]))
+        finishes = np.concatenate((finishes, table.end[late]))
     forward = np.sort(marks.forward[0])
-    low, high = (np.searchsorted(forward, [w[i] for w in windows]) for i in (0, 1))
+    holding = np.searchsorted(forward, begins) != np.searchsorted(forward, finishes)
     unfinished = _unfinished(table, marks)
-    for (a, b), i, j in zip(windows, low.tolist(), high.tolist(), strict=True):
-        if i == j or a == unfinished or _holds_any(np.array([a]), np.array([b]), marks.learn)[0]:
+    for a, b in zip(begins[holding].tolist(), finishes[holding].tolist(), strict=True):
+        if a == unfinished or _holds_any(np.array([a]), np.array([b]), marks.learn)[0]:
             continue
         lo, hi = np.searchsorted(around[0], (a, b))
         starts.append(int(around[0][lo]))
-        ends.append(min(int(around[1][lo:hi].max()), int(b)))
+        ends.append(min(int(around[1][lo:hi].max()), b))
     return np.array(starts, np.int64), np.array(ends, np.int64)
 
 
