@@ -337,7 +337,7 @@ class Digester:
         kinds = np.array(self.kinds, dtype=np.uint8)
         marked = int64s(rows_of_pairs(out.pair, kinds))
         of_row = kinds[out.pair[marked]]
-        for number in np.unique(of_row).tolist():
+        for number in np.flatnonzero(np.bincount(of_row)).tolist():  # cheaper than unique()
             kind, at = _KINDS[number], marked[of_row == number]
             label = chunk.ints_at("step", rows, at)
             if kind == "profiler":

@@ -51,8 +51,9 @@ class WorkRows:
         self.held += rows.shape[1]
         if self.held > 2 * _MOST:
             everything = self.taken()
-            longest = np.argpartition(-everything[2], _MOST)[:_MOST]
-            self.parts, self.held = [everything[:, np.sort(longest)]], _MOST
+            longest = np.zeros(everything.shape[1], bool)
+            longest[np.argpartition(-everything[2], _MOST)[:_MOST]] = True
+            self.parts, self.held = [everything[:, longest]], _MOST
             self.shortest = int(self.parts[0][2].min())
 
     def taken(self) -> Ints:
