@@ -16,7 +16,7 @@ struct RunRecord {
   std::string launcher, host, version, python, command;
 };
 
-// The arguments after `name` and `value`.
+// The arguments beside the host.
 std::string run_arguments(const RunRecord& run);
 // Only what claiming a name needs: id, owner, rank and attempt. False if the text names no run. Earlier versions
 // wrote a record of its own.

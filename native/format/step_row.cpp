@@ -130,8 +130,8 @@ std::string row_facts(const RunRecord& run, int64_t pid, const std::vector<std::
   }
   out += "],\"pid\":";
   append_int(out, pid);
-  out += ",\"run\":";
-  append_json_string(out, run.id);
+  out += ",\"host\":";
+  append_json_string(out, run.host);
   for (auto& [key, value] : more) {
     out += ',';
     append_json_string(out, key);
