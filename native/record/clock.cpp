@@ -83,9 +83,12 @@ void ClockMap::start(Anchor first, uint64_t epoch_ns_at_first) {
   base_ = first;
   seg_[0] = first;
   n_ = 1;
-  slope_ = 1.0;
+  slope_ = slopes_[0] = 1.0;
   epoch_offset_ = epoch_ns_at_first - first.mono_ns;
 }
+
+// Once for each anchor, not for each event: it divides.
+void ClockMap::set_slope(int i) { slopes_[i] = i + 1 < n_ ? slope_between(seg_[i], seg_[i + 1], slope_) : slope_; }
 
 void ClockMap::add(Anchor anchor) {
   Anchor& last = seg_[n_ - 1];
@@ -93,24 +96,19 @@ void ClockMap::add(Anchor anchor) {
   slope_ = slope_between(n_ > 1 ? seg_[n_ - 2] : base_, anchor, slope_);
   if (n_ > 1 && anchor.mono_ns - seg_[n_ - 2].mono_ns < 500000000u) {
     last = anchor;  // refine the newest segment until it is long enough to keep
+    set_slope(n_ - 2);
+    set_slope(n_ - 1);
     return;
   }
   if (n_ == kSegments) {
     // Thin out: events older than the kept segments are interpolated over longer ones.
     for (int i = 1; i < kSegments / 2; ++i) seg_[i] = seg_[2 * i];
     n_ = kSegments / 2;
+    for (int i = 0; i < n_; ++i) set_slope(i);
   }
   seg_[n_++] = anchor;
-}
-
-uint64_t ClockMap::to_epoch_ns(uint64_t t) const {
-  if (!g_cpu_ticks) return t + epoch_offset_;
-  int i = n_ - 1;
-  while (i > 0 && t < seg_[i].ticks) --i;
-  const Anchor& a = seg_[i];
-  double slope = i + 1 < n_ ? slope_between(a, seg_[i + 1], slope_) : slope_;
-  double delta = t >= a.ticks ? double(t - a.ticks) * slope : -double(a.ticks - t) * slope;
-  return uint64_t(int64_t(a.mono_ns) + int64_t(delta)) + epoch_offset_;
+  set_slope(n_ - 2);
+  set_slope(n_ - 1);
 }
 
 }  // namespace dft

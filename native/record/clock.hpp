@@ -64,13 +64,21 @@ class ClockMap {
   Anchor first() const { return base_; }
   Anchor last() const { return seg_[n_ - 1]; }
   uint64_t epoch_offset() const { return epoch_offset_; }
-  uint64_t to_epoch_ns(uint64_t t) const;
+  uint64_t to_epoch_ns(uint64_t t) const {
+    if (!g_cpu_ticks) return t + epoch_offset_;
+    int i = n_ - 1;
+    while (i > 0 && t < seg_[i].ticks) --i;
+    const Anchor& a = seg_[i];
+    return uint64_t(int64_t(a.mono_ns) + int64_t(double(int64_t(t - a.ticks)) * slopes_[i])) + epoch_offset_;
+  }
   double ns_per_tick() const { return slope_; }
 
  private:
+  void set_slope(int i);
   static constexpr int kSegments = 64;
   Anchor base_{};
   Anchor seg_[kSegments]{};
+  double slopes_[kSegments]{};  // from each of them to the next; of the last one, from it on
   int n_ = 0;
   double slope_ = 1.0;
   uint64_t epoch_offset_ = 0;  // epoch ns - monotonic ns

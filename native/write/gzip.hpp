@@ -1,10 +1,12 @@
 // Text in, gzip members out.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "format/member.hpp"
+#include "write/like_line.hpp"
 
 namespace dft {
 
@@ -18,7 +20,9 @@ class Gzip {
   Gzip(const Gzip&) = delete;
   Gzip& operator=(const Gzip&) = delete;
   // The whole member; the view is valid until the next call.
-  std::string_view member(std::string_view text, const MemberFacts& facts);
+  // `likes`: what is known of some of the lines, in order; their places count from `base` before the text.
+  std::string_view member(std::string_view text, const MemberFacts& facts, std::span<const LikeLine> likes = {},
+                          uint64_t base = 0);
   static const char* backend();
 
  private:

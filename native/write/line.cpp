@@ -1,6 +1,9 @@
 #include "write/line.hpp"
 
 #include <bit>
+#include <cstddef>
+#include <new>
+#include <utility>
 
 #include "format/arguments.hpp"
 #include "format/envelope.hpp"
@@ -29,7 +32,12 @@ void LineFormatter::setup(uint32_t pid, std::string host_hash, bool inc_metadata
   prefixes_.clear();
 }
 
-const LineFormatter::Prefix& LineFormatter::prefix(uint32_t name) {
+inline const LineFormatter::Prefix& LineFormatter::prefix(uint32_t name) {
+  if (name < prefixes_.size() && !prefixes_[name].text.empty()) return prefixes_[name];
+  return make_prefix(name);
+}
+
+const LineFormatter::Prefix& LineFormatter::make_prefix(uint32_t name) {
   if (name >= prefixes_.size()) prefixes_.resize(name + 1);
   Prefix& p = prefixes_[name];
   if (p.text.empty()) {
@@ -41,9 +49,9 @@ const LineFormatter::Prefix& LineFormatter::prefix(uint32_t name) {
 
 size_t LineFormatter::bound(const Record& r) {
   constexpr size_t kFixed = 320;  // keys and numbers
+  if (r.kind == Kind::kIo) return 2 * kFixed + prefix(r.name).text.size();
   size_t payload = payload_of(r).size();
   if (r.kind == Kind::kSpan) return kFixed + prefix(r.name).text.size() + payload;
-  if (r.kind == Kind::kIo) return 2 * kFixed + prefix(r.name).text.size();
   return kFixed + payload * 6;  // raw strings may be escaped
 }
 
@@ -80,9 +88,9 @@ char* LineFormatter::write_times(char* p, uint64_t start_ns, uint64_t end_ns, Li
 }
 
 char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line) {
-  std::string_view payload = payload_of(r);
   if (disable_tids_) tid = pid_;
   if (r.kind == Kind::kIo) return write_io(r, tid, clock, out, line);
+  std::string_view payload = payload_of(r);
   if (r.kind != Kind::kSpan) return write_strings(r, payload, tid, clock, out, line);
   char* p = put(out, envelope::kId);
   p = put_uint(p, r.id);
@@ -148,33 +156,194 @@ const CallKeys* call_keys() {
 
 }  // namespace
 
+// Most calls differ from the thread's last one of the same name in a few digits only.
 char* LineFormatter::write_io(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line) {
   IoPayload io;
   memcpy(&io, r.payload(), sizeof io);
-  char* p = put(out, envelope::kId);
-  p = put_uint(p, r.id);
+  // Both ends are truncated to us, and the duration is their difference: a child never extends beyond its parent.
+  uint64_t start = clock.to_epoch_ns(r.start) / 1000, end = clock.to_epoch_ns(r.end) / 1000;
+  line->ts = start;
+  line->dur = end > start ? end - start : 0;
+  line->event = true;
+  Shape* shape = shape_of(r, tid);
+  if (shape && shape->is_of(r, tid, io)) return write_like(*shape, r, io, out, line);
+  return write_first(shape, r, tid, io, out, line);
+}
+
+LineFormatter::Shape* LineFormatter::shape_of(const Record& r, int64_t tid) {
+  if (!shapes_) shapes_.reset(new (std::nothrow) Shape[1 << kShapeBits]);
+  if (!shapes_) return nullptr;
+  uint64_t hash = (uint64_t(tid) << 32 ^ uint64_t(r.level) << 24 ^ r.name) * 0x9e3779b97f4a7c15u;
+  return &shapes_[hash >> (64 - kShapeBits)];
+}
+
+namespace {
+
+uint64_t kind_of_call(const IoPayload& io) {
+  uint64_t kind;
+  static_assert(offsetof(IoPayload, error) + sizeof kind == sizeof io);
+  memcpy(&kind, reinterpret_cast<const char*>(&io) + offsetof(IoPayload, error), sizeof kind);
+  return kind;
+}
+
+}  // namespace
+
+inline bool LineFormatter::Shape::is_of(const Record& r, int64_t its_tid, const IoPayload& io) const {
+  return size && name == r.name && tid == its_tid && level == r.level && call == kind_of_call(io) &&
+         has_file == (io.file != 0);
+}
+
+// Writes the line piece by piece, and keeps it as the one that later lines are like.
+char* LineFormatter::write_first(Shape* shape, const Record& r, int64_t tid, const IoPayload& io, char* out,
+                                 Line* line) {
+  Shape none;
+  Shape& s = shape ? *shape : none;
+  memset(s.at, 0, sizeof s.at);
+  bool numbers_only = true;
+  auto mark = [&](Shape::Field field, uint64_t number, char* from, char* to) {
+    s.number[field] = number;
+    s.at[field] = uint16_t(from - out);
+    s.digits[field] = uint8_t(to - from);
+    return to;
+  };
+  auto put_unsigned = [&](char* p, Shape::Field field, uint64_t v) { return mark(field, v, p, put_uint(p, v)); };
+  auto put_signed = [&](char* p, Shape::Field field, int64_t v) { return mark(field, uint64_t(v), p, put_int(p, v)); };
+  char* p = put_unsigned(put(out, envelope::kId), Shape::kId, r.id);
   p = put(p, prefix(r.name).text);
   p = put_int(p, tid);
-  p = write_times(p, clock.to_epoch_ns(r.start), clock.to_epoch_ns(r.end), line);
-  if (!inc_metadata_) return put(p, envelope::kEventWithoutArgs);
-  p = put(p, args_head_);
-  p = put_int(p, r.parent);
-  if (io.file) p = put_hash(put(p, envelope::kFileHash), io.file);
-  const CallKeys* keys = io.call < std::size(kCalls) ? &call_keys()[io.call] : nullptr;
-  for (uint32_t i = 0; keys && i < io.values && i < std::size(keys->text) && !keys->text[i].empty(); ++i) {
-    int64_t value;
-    memcpy(&value, r.payload() + sizeof io + i * sizeof value, sizeof value);
-    if (!keys->is_hash[i]) {
-      p = put_int(put(p, keys->text[i]), value);
-    } else if (value) {
-      p = put_hash(put(p, keys->text[i]), uint64_t(value));
+  p = put(p, envelope::kTs);
+  p = mark(Shape::kTs, line->ts, p, put_time(p, line->ts));
+  p = put_unsigned(put(p, envelope::kDuration), Shape::kDur, line->dur);
+  if (!inc_metadata_) {
+    p = put(p, envelope::kEventWithoutArgs);
+  } else {
+    p = put_signed(put(p, args_head_), Shape::kParent, r.parent);
+    if (io.file) {
+      p = put(p, envelope::kFileHash);
+      char* end = put_hash(p, io.file);
+      mark(Shape::kFile, io.file, p + 1, end - 1);
+      p = end;
     }
+    const CallKeys* keys = io.call < std::size(kCalls) ? &call_keys()[io.call] : nullptr;
+    for (uint32_t i = 0; keys && i < io.values && i < std::size(keys->text) && !keys->text[i].empty(); ++i) {
+      int64_t value;
+      memcpy(&value, r.payload() + sizeof io + i * sizeof value, sizeof value);
+      if (!keys->is_hash[i]) {
+        p = put_signed(put(p, keys->text[i]), Shape::Field(Shape::kValues + i), value);
+      } else {
+        numbers_only = false;
+        if (value) p = put_hash(put(p, keys->text[i]), uint64_t(value));
+      }
+    }
+    if (io.has_ret) p = put_signed(put(p, envelope::kReturn), Shape::kRet, io.ret);
+    if (io.error) p = put_int(put(p, envelope::kErrno), io.error);
+    p = put(p, envelope::kLevel);
+    p = put_uint(p, r.level);
+    p = put(p, envelope::kEnd);
   }
-  if (io.has_ret) p = put_int(put(p, envelope::kReturn), io.ret);
-  if (io.error) p = put_int(put(p, envelope::kErrno), io.error);
-  p = put(p, envelope::kLevel);
-  p = put_uint(p, r.level);
-  return put(p, envelope::kEnd);
+  constexpr size_t kLongestNumber = 20;
+  size_t size = size_t(p - out);
+  bool fits = size + Shape::kFields * kLongestNumber <= Shape::kLongest;
+  s.size = numbers_only && fits ? uint16_t(size) : 0;
+  if (!s.size) return p;
+  s.name = r.name;
+  s.tid = tid;
+  s.level = r.level;
+  s.call = kind_of_call(io);
+  s.has_file = io.file != 0;
+  s.last = out;
+  s.text_number = text_number_;
+  memcpy(s.text, out, size);
+  return p;
+}
+
+__attribute__((noinline)) void LineFormatter::Shape::change_all_digits(Field field, uint64_t v, LikeLine::Run& run) {
+  unsigned begin = at[field], n = digits[field];
+  char* p = text + begin;
+  char now[24];
+  auto m = unsigned((field <= kDur ? put_uint(now, v) : put_int(now, int64_t(v))) - now);
+  unsigned same = 0;
+  while (same < m && same < n && now[same] == p[same]) ++same;
+  if (m != n) {
+    memmove(p + m, p + n, size - begin - n);
+    for (unsigned later = field + 1u; later < kFields; ++later)
+      if (at[later]) at[later] = uint16_t(at[later] + m - n);
+    size = uint16_t(size + m - n);
+    digits[field] = uint8_t(m);
+  }
+  memcpy(p, now, m);
+  run = {uint16_t(begin + same), uint8_t(m - same), uint8_t(n - same)};
+}
+
+inline void LineFormatter::Shape::change_digits(Field field, uint64_t v, LikeLine& like) {
+  constexpr uint64_t kLow = 10000;
+  uint64_t was = std::exchange(number[field], v);
+  unsigned begin = at[field], n = digits[field];
+  char* p = text + begin;
+  LikeLine::Run& run = like.run[like.runs++];
+  uint64_t high = v / kLow;
+  if (int64_t(v) >= 0 && high == was / kLow && (high || (v >= kLow / 10 && was >= kLow / 10))) {
+    // All but the last four digits are the same.
+    auto low = uint32_t(v - high * kLow);
+    uint32_t old, now;
+    char four[4];
+    memcpy(four, kDigitPairs.text + 2 * (low / 100), 2);
+    memcpy(four + 2, kDigitPairs.text + 2 * (low % 100), 2);
+    memcpy(&now, four, 4);
+    memcpy(&old, p + n - 4, 4);
+    memcpy(p + n - 4, &now, 4);
+    constexpr bool kLittle = std::endian::native == std::endian::little;
+    auto same = unsigned(kLittle ? std::countr_zero(old ^ now) : std::countl_zero(old ^ now)) / 8;
+    run = {uint16_t(begin + n - 4 + same), uint8_t(4 - same), uint8_t(4 - same)};
+    return;
+  }
+  if (v < 10 && was < 10) {
+    *p = char('0' + v);
+    run = {uint16_t(begin), 1, 1};
+    return;
+  }
+  change_all_digits(field, v, run);
+}
+
+inline void LineFormatter::Shape::change(Field field, uint64_t v, LikeLine& like) {
+  if (number[field] != v) change_digits(field, v, like);
+}
+
+char* LineFormatter::write_like(Shape& s, const Record& r, const IoPayload& io, char* out, Line* line) {
+  constexpr ptrdiff_t kFarthest = 28 << 10;  // well inside the window of deflate, with all that may come to lie between
+  LikeLine& like = line->like;
+  like.runs = 0;
+  like.other_file = false;
+  s.change(Shape::kId, r.id, like);
+  s.change(Shape::kTs, line->ts, like);
+  s.change(Shape::kDur, line->dur, like);
+  if (inc_metadata_) {
+    s.change(Shape::kParent, uint64_t(r.parent), like);
+    if (s.number[Shape::kFile] != io.file && io.file) s.change_file(io.file, like);
+    for (uint32_t i = 0; i < io.values && i < 4; ++i) {
+      if (!s.at[Shape::kValues + i]) break;
+      uint64_t value;
+      memcpy(&value, r.payload() + sizeof io + i * sizeof value, sizeof value);
+      s.change(Shape::Field(Shape::kValues + i), value, like);
+    }
+    if (io.has_ret) s.change(Shape::kRet, uint64_t(io.ret), like);
+  }
+  ptrdiff_t back = out - s.last;
+  like.back = s.text_number == text_number_ && back > 0 && back < kFarthest ? uint16_t(back) : 0;
+  like.size = s.size;
+  s.last = out;
+  s.text_number = text_number_;
+  memcpy(out, s.text, s.size);
+  return out + s.size;
+}
+
+void LineFormatter::Shape::change_file(uint64_t hash, LikeLine& like) {
+  number[kFile] = hash;
+  char quoted[18];
+  put_hash(quoted, hash);
+  memcpy(text + at[kFile], quoted + 1, 16);
+  like.run[like.runs++] = {at[kFile], 16, 16};
+  like.other_file = true;
 }
 
 char* LineFormatter::write_strings(const Record& r, std::string_view payload, int64_t tid, const ClockMap& clock,

@@ -13,6 +13,7 @@ constexpr uint32_t kMaxLength = 258;
 // A block is written when it has this many tokens: a long string must not take many times its size.
 constexpr size_t kBlockTokens = 1 << 17;
 constexpr uint32_t kPiece = 1 << 15;
+constexpr uint32_t kMostLine = 4096;  // a longer one is not compared with others
 // A shorter match costs more bits than its literals.
 constexpr uint32_t kMinWorthwhile = 5;
 
@@ -84,7 +85,7 @@ class Bits {
     buffer_ |= value << used_;
     used_ += count;
   }
-  // At most 56 bits may be put between two flushes.
+  // At most 56 bits may be put after a flush before the next one.
   void flush() {
     memcpy(p_, &buffer_, 8);
     p_ += used_ >> 3;
@@ -187,13 +188,29 @@ void assign_codes(const uint8_t* lengths, unsigned n, Code* codes) {
 }  // namespace
 
 inline void LineDeflate::put_match(uint32_t length, uint32_t distance) {
-  tokens_.push_back(kMatch | length << 16 | (distance - 1));
+  tokens_[token_count_++] = kMatch | length << 16 | (distance - 1);
   ++literal_count_[kTables.length[length].symbol];
   ++distance_count_[kTables.distance_symbol(distance)];
 }
 
-void LineDeflate::flush_match() {
+// Before the tokens of a line or of a piece: the rest goes without a look at the room.
+inline void LineDeflate::make_room(size_t tokens) {
+  if (tokens_.size() < token_count_ + tokens) [[unlikely]]
+    tokens_.resize(std::max(2 * tokens_.size(), token_count_ + tokens));
+}
+
+inline void LineDeflate::flush_match() {
+  if (pending_length_ > kMaxLength) {
+    flush_long_match();
+    return;
+  }
+  if (pending_length_) put_match(pending_length_, pending_distance_);
+  pending_length_ = 0;
+}
+
+void LineDeflate::flush_long_match() {
   uint32_t left = pending_length_;
+  make_room(left / kMaxLength + kMostLine);
   while (left > kMaxLength) {
     // Leave a remainder that is itself a match.
     uint32_t piece = left - kMaxLength < 3 ? left - 3 : kMaxLength;
@@ -206,9 +223,9 @@ void LineDeflate::flush_match() {
 
 inline void LineDeflate::literals(const uint8_t* from, const uint8_t* to) {
   if (from == to) return;
-  if (pending_length_) flush_match();
+  flush_match();
   for (; from != to; ++from) {
-    tokens_.push_back(*from);
+    tokens_[token_count_++] = *from;
     ++literal_count_[*from];
   }
 }
@@ -322,7 +339,21 @@ void LineDeflate::diff(const uint8_t* text, const Line& line, const Line& refere
   }
 }
 
-void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out) {
+void LineDeflate::put_like(const uint8_t* text, uint32_t begin, const LikeLine& like) {
+  uint32_t at = begin, back = like.back;
+  for (unsigned i = 0; i < like.runs; ++i) {
+    LikeLine::Run run = like.run[i];
+    uint32_t from = begin + run.at;
+    match(from - at, back);
+    at = from + run.size;
+    literals(text + from, text + at);
+    back += uint32_t(run.size) - run.was;
+  }
+  match(begin + like.size - at, back);
+}
+
+void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out, std::span<const LikeLine> likes,
+                           uint64_t base) {
   const uint8_t* text = reinterpret_cast<const uint8_t*>(view.data());
   uint32_t size = uint32_t(view.size());
   Line last{0, 0, 0};
@@ -330,7 +361,36 @@ void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out) {
   memset(keys_, 0, sizeof keys_);
   memset(keys_and_values_, 0, sizeof keys_and_values_);
   memset(strings_, 0, sizeof strings_);
+  auto write_full_block = [&] {
+    if (token_count_ < kBlockTokens) return;
+    flush_match();
+    write_block(out, false);
+    begin_block();
+  };
+  // What was told is the best reference where calls repeat: then the lines of a round lie as far apart as those of the
+  // round before. Elsewhere, and between lines about several files, comparing finds better ones.
+  constexpr uint32_t kSettled = 16, kMost = 64, kSetback = 8, kNearly = 16;
+  uint32_t settled = 0, last_back = 0;
+  auto like = likes.begin();
   for (uint32_t begin = 0; begin < size;) {
+    make_room(kMostLine);
+    while (like != likes.end() && like->begin < base + begin) ++like;
+    bool told = like != likes.end() && like->begin == base + begin && like->back && like->back <= begin;
+    if (told) {
+      bool repeats = like->back + kNearly - last_back < 2 * kNearly;
+      if (like->other_file)
+        settled = 0;
+      else
+        settled = repeats ? std::min(settled + 1, kMost) : settled - std::min(settled, kSetback);
+      last_back = like->back;
+    }
+    if (told && settled > kSettled) {
+      put_like(text, begin, *like);
+      write_full_block();
+      last = {begin, begin + like->size, 0};
+      begin = last.end;
+      continue;
+    }
     const void* newline = memchr(text + begin, '\n', size - begin);
     uint32_t end = newline ? uint32_t(static_cast<const uint8_t*>(newline) - text) + 1 : size;
     // The key is what follows the first number of the line: name and category.
@@ -341,31 +401,26 @@ void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out) {
     for (int i = 0; i < 5 && p + 8 <= stop; ++i, p += 8) key = (std::rotl(key, 23) ^ load8(p)) * 0x9e3779b97f4a7c15u;
     Line line{begin, end, key};
     Line& slot = recent_[(key >> 48) % kRecent];
-    const Line& reference = slot.key == key && slot.end && begin - slot.begin < kWindow - 4096 ? slot : last;
-    bool usable = reference.end && begin - reference.begin < kWindow - 4096 && end - begin < 4096 &&
-                  reference.end - reference.begin < 4096;
-    auto write_full_block = [&] {
-      if (tokens_.size() < kBlockTokens) return;
-      if (pending_length_) flush_match();
-      write_block(out, false);
-      begin_block();
-    };
+    const Line& reference = slot.key == key && slot.end && begin - slot.begin < kWindow - kMostLine ? slot : last;
+    bool usable = reference.end && begin - reference.begin < kWindow - kMostLine && end - begin < kMostLine &&
+                  reference.end - reference.begin < kMostLine;
     if (usable) {
       diff(text, line, reference);
       write_full_block();
     }
     for (uint32_t at = usable ? end : begin; at < end; at += std::min(end - at, kPiece)) {
+      make_room(kPiece);
       literals(text + at, text + at + std::min(end - at, kPiece));
       write_full_block();
     }
     last = slot = line;
     begin = end;
   }
-  if (pending_length_) flush_match();
+  flush_match();
 }
 
 void LineDeflate::begin_block() {
-  tokens_.clear();
+  token_count_ = 0;
   memset(literal_count_, 0, sizeof literal_count_);
   memset(distance_count_, 0, sizeof distance_count_);
 }
@@ -445,22 +500,29 @@ unsigned used(const uint8_t* lengths, unsigned n, unsigned least) {
   return n;
 }
 
-void write_tokens(Bits& bits, const std::vector<uint32_t>& tokens, const Code* literals, const Code* distances) {
+void write_tokens(Bits& bits, std::span<const uint32_t> tokens, const Code* literals, const Code* distances) {
+  Code lengths[kMaxLength + 1];  // with their extra bits
+  for (unsigned i = 3; i <= kMaxLength; ++i) {
+    const LengthCode& length = kTables.length[i];
+    const Code& code = literals[length.symbol];
+    lengths[i] = {code.bits | uint32_t(length.extra) << code.length, uint8_t(code.length + length.extra_bits)};
+  }
   for (uint32_t token : tokens) {
     if (token & kMatch) {
-      const LengthCode& length = kTables.length[(token >> 16) & 0x7fff];
-      const Code& code = literals[length.symbol];
-      bits.put(code.bits | uint64_t(length.extra) << code.length, code.length + length.extra_bits);
+      bits.flush();  // a match has 48 bits at most, a literal 15
+      const Code& length = lengths[(token >> 16) & 0x7fff];
+      bits.put(length.bits, length.length);
       uint32_t distance = (token & 0xffff) + 1;
       unsigned symbol = kTables.distance_symbol(distance);
       const Code& far = distances[symbol];
       bits.put(far.bits | uint64_t(distance - kTables.distance_base[symbol]) << far.length,
                far.length + kTables.distance_extra[symbol]);
     } else {
+      if (bits.used() > 48) bits.flush();
       bits.put(literals[token].bits, literals[token].length);
     }
-    bits.flush();
   }
+  bits.flush();
 }
 
 }  // namespace
@@ -498,7 +560,7 @@ void LineDeflate::write_block(std::vector<uint8_t>& out, bool last) {
   bits.put(last, 1);
   bits.put(2, 2);
   runs.write(bits, literals, distances);
-  write_tokens(bits, tokens_, literal_codes, distance_codes);
+  write_tokens(bits, {tokens_.data(), token_count_}, literal_codes, distance_codes);
   bits.put(literal_codes[256].bits, literal_codes[256].length);
   bits.flush();
   size_t whole = size_t(bits.position() - out.data());
@@ -508,12 +570,14 @@ void LineDeflate::write_block(std::vector<uint8_t>& out, bool last) {
   out.resize(whole);
 }
 
-void LineDeflate::compress(std::string_view text, std::vector<uint8_t>& out) {
+void LineDeflate::compress(std::string_view text, std::vector<uint8_t>& out, std::span<const LikeLine> likes,
+                           uint64_t base) {
   begin_block();
   pending_length_ = 0;
   bits_ = 0;
   bits_used_ = 0;
-  tokenize(text, out);
+  make_room(kMostLine);
+  tokenize(text, out, likes, base);
   write_block(out, true);
 }
 

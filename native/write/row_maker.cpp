@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -54,33 +55,52 @@ bool is_movement(EventKind kind) {
 
 bool has(std::string_view args, std::string_view text) { return args.find(text) != args.npos; }
 
+// What the rows need to know of a call, so that no key is compared for each event.
+struct CallFacts {
+  int8_t size = -1, count = -1;  // which of its values
+  bool items = false;            // it returns a number of items of that size
+  bool opens = false;            // its first value are the flags
+};
+
+constexpr auto kCallFacts = [] {
+  std::array<CallFacts, std::size(kCalls)> all{};
+  for (size_t call = 0; call < all.size(); ++call) {
+    CallFacts& facts = all[call];
+    for (int8_t i = 0; i < 4 && kCalls[call].keys[i]; ++i) {
+      std::string_view key = kCalls[call].keys[i];
+      if (key == "size" && facts.size < 0) facts.size = i;
+      if (key == "count" && facts.count < 0) facts.count = i;
+    }
+    facts.items = Call(call) == Call::fread_ || Call(call) == Call::fwrite_;
+    facts.opens = kCalls[call].keys[0] && (Call(call) == Call::open_ || Call(call) == Call::openat_ ||
+                                           Call(call) == Call::fopen_ || Call(call) == Call::freopen_);
+  }
+  return all;
+}();
+
 // What a call moved: what it returned, otherwise what it was asked for.
 int64_t bytes_moved(const Record& r, int8_t direction) {
   IoPayload io;
   memcpy(&io, r.payload(), sizeof io);
   if (io.call >= std::size(kCalls)) return 0;
-  auto value = [&](std::string_view key) -> int64_t {
-    for (uint32_t i = 0; i < io.values && i < 4 && kCalls[io.call].keys[i]; ++i) {
-      int64_t v;
-      memcpy(&v, r.payload() + sizeof io + i * sizeof v, sizeof v);
-      if (key == kCalls[io.call].keys[i]) return v;
-    }
-    return -1;
+  const CallFacts& facts = kCallFacts[io.call];
+  auto value = [&](int8_t i) -> int64_t {
+    if (i < 0 || i >= int8_t(io.values)) return -1;
+    int64_t v;
+    memcpy(&v, r.payload() + sizeof io + size_t(i) * sizeof v, sizeof v);
+    return v;
   };
-  int64_t size = value("size"), count = value("count");
+  if (io.has_ret && !facts.items) return std::max<int64_t>(io.ret, 0) * direction;
+  int64_t size = value(facts.size), count = value(facts.count);
   int64_t moved = io.has_ret ? io.ret : size >= 0 ? size : count;
-  bool items = Call(io.call) == Call::fread_ || Call(io.call) == Call::fwrite_;
-  if (items && io.has_ret && io.ret > 0 && size > 0 && count > 0) moved = io.ret * size;
+  if (facts.items && io.has_ret && io.ret > 0 && size > 0 && count > 0) moved = io.ret * size;
   return std::max<int64_t>(moved, 0) * direction;
 }
 
 bool opens_to_write(const Record& r) {
   IoPayload io;
   memcpy(&io, r.payload(), sizeof io);
-  if (io.call >= std::size(kCalls) || io.values == 0 || !kCalls[io.call].keys[0]) return false;
-  bool opens = Call(io.call) == Call::open_ || Call(io.call) == Call::openat_ || Call(io.call) == Call::fopen_ ||
-               Call(io.call) == Call::freopen_;
-  if (!opens) return false;
+  if (io.call >= std::size(kCalls) || io.values == 0 || !kCallFacts[io.call].opens) return false;
   int64_t flags;
   memcpy(&flags, r.payload() + sizeof io, sizeof flags);
   int64_t mode = flags & O_ACCMODE;
@@ -157,8 +177,9 @@ EventKind RowMaker::kind_of(const Record& r, std::string_view payload) {
 }
 
 RowMaker::Thread& RowMaker::thread(int64_t tid) {
-  for (Thread& t : threads_)
-    if (t.tid == tid) return t;
+  if (latest_ < threads_.size() && threads_[latest_].tid == tid) return threads_[latest_];
+  for (latest_ = 0; latest_ < threads_.size(); ++latest_)
+    if (threads_[latest_].tid == tid) return threads_[latest_];
   if (threads_.size() >= kMostThreads) {  // of many short ones the first is the oldest
     auto idle = std::find_if(threads_.begin(), threads_.end(), [](const Thread& t) { return t.number < 0; });
     if (idle != threads_.end()) {
@@ -166,6 +187,7 @@ RowMaker::Thread& RowMaker::thread(int64_t tid) {
       threads_.erase(idle);
     }
   }
+  latest_ = threads_.size();
   threads_.emplace_back();
   threads_.back().tid = tid;
   return threads_.back();
@@ -173,8 +195,12 @@ RowMaker::Thread& RowMaker::thread(int64_t tid) {
 
 void RowMaker::keep(Thread& t, const Event& event) {
   if (t.events.size() >= kMostEvents) drop_half(t);
-  if (kept_ >= kMostKept)
-    for (Thread& each : threads_) drop_half(each);
+  if (kept_ >= kMostKept) {
+    for (Thread& each : threads_) {
+      drop_half(each);
+      each.events.shrink_to_fit();  // a thread that goes on alone soon needs its memory again, many need it in turns
+    }
+  }
   t.events.push_back(event);
   ++kept_;
 }
@@ -183,13 +209,29 @@ void RowMaker::keep(Thread& t, const Event& event) {
 void RowMaker::drop_half(Thread& t) {
   size_t gone = (t.events.size() + 1) / 2;
   t.events.erase(t.events.begin(), t.events.begin() + ptrdiff_t(gone));
-  t.events.shrink_to_fit();
   t.cut |= gone > 0;
   kept_ -= gone;
 }
 
+// Nearly every call of a program that does I/O: known by name, of the thread that made the one before, with room for
+// it.
+inline bool RowMaker::see_call(const Record& r, int64_t tid, int64_t start, int64_t end) {
+  if (r.name >= by_number_.size() || !by_number_[r.name] || latest_ >= threads_.size()) return false;
+  EventKind kind = *by_number_[r.name];
+  Thread& t = threads_[latest_];
+  bool room = t.events.size() < std::min(t.events.capacity(), kMostEvents) && kept_ < kMostKept;
+  bool plain = kind.mark == Mark::kNone && kind.cls != EventClass::kSkip && !is_compute(kind.cls);
+  if (!plain || !room || t.tid != tid || (r.flags & kOtherLane)) return false;
+  if (g_progress.by_records.load(std::memory_order_relaxed)) return false;
+  if (opens_to_write(r)) kind.cls = EventClass::kIoWrite;
+  t.events.push_back({start, end, kind.moves ? bytes_moved(r, kind.moves) : 0, kind.cls, 0});
+  ++kept_;
+  return true;
+}
+
 // Without memory a row is less exact; the trace is not affected.
 void RowMaker::see(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_us) noexcept {
+  if (r.kind == Kind::kIo && see_call(r, tid, int64_t(ts_us), int64_t(ts_us + dur_us))) return;
   if (r.kind == Kind::kMetadata || r.kind == Kind::kCounter || !names_) return;
   try {
     note(r, tid, ts_us, dur_us);

@@ -92,6 +92,7 @@ class RowMaker {
   };
 
   void note(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_us);
+  bool see_call(const Record& r, int64_t tid, int64_t start, int64_t end);
   EventKind kind_of(const Record& r, std::string_view payload);
   Thread& thread(int64_t tid);
   void keep(Thread& t, const Event& event);
@@ -115,7 +116,8 @@ class RowMaker {
   std::unordered_map<std::string, EventKind> by_text_;
   std::string key_;
   std::vector<Thread> threads_;
-  size_t kept_ = 0;  // events of all of them
+  size_t latest_ = 0;  // of them, the one asked for last
+  size_t kept_ = 0;    // events of all of them
   Spans evaluations_;
   std::vector<int64_t> learns_, updates_;  // when backward passes and `compute.step` began, in any thread
   int64_t device_us_ = 0;

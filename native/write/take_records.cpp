@@ -34,7 +34,9 @@ bool Writer::take_large(RingSlot* slot, const Record& r, int64_t tid) {
   std::string_view encoded;
   try {
     text.resize(lines_.bound(r));
+    lines_.begin_text();
     char* end = lines_.write(r, tid, clock_, text.data(), &line);
+    lines_.begin_text();
     text.resize(size_t(end - text.data()));
     MemberFacts facts;
     facts.count(line.ts);
@@ -70,6 +72,13 @@ void Writer::count_taken(const LineFormatter::Line& line) {
   ++records_in_file_;
   ++taken_in_part_;
   events_taken_ += line.event;
+}
+
+void Writer::note_like(LikeLine& like) try {
+  like.begin = uint32_t(spool_used_);
+  likes_.push_back(like);
+} catch (const std::bad_alloc&) {
+  // The line is compared with others instead.
 }
 
 // Rarely: the threads take their ids from the same cache line.
@@ -292,6 +301,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
     char* start = rings_.spool() + spool_used_;
     LineFormatter::Line line;
     char* end = lines_.write(r, tid, clock_, start, &line);
+    if (line.like.back && settings_.compress) note_like(line.like);
     spool_used_ += size_t(end - start);
     new_facts_.count(line.ts);
     if (r.kind == Kind::kMetadata) names_.note(r);

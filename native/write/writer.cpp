@@ -164,6 +164,11 @@ std::string_view Writer::encode(std::string_view text, const MemberFacts& facts)
   return settings_.compress ? gzip_.member(text, facts) : text;
 }
 
+std::string_view Writer::encode_spool(uint64_t from, const MemberFacts& facts) {
+  std::string_view text(rings_.spool() + from, spool_used_ - from);
+  return settings_.compress ? gzip_.member(text, facts, likes_, from) : text;
+}
+
 // The order of the stores is what recovery relies on: see CommitState.
 bool Writer::commit_bytes(const std::vector<RingSlot*>& slots, uint64_t offset, std::string_view bytes,
                           bool replacing) {
@@ -209,6 +214,8 @@ void Writer::keep_as_tail() {
 void Writer::empty_spool() {
   spool_used_ = tail_committed_ = 0;
   tail_facts_ = new_facts_ = {};
+  likes_.clear();
+  lines_.begin_text();
 }
 
 // Writes everything in the spool as one member, replacing what the file has of it.
@@ -218,7 +225,7 @@ bool Writer::commit_whole(const std::vector<RingSlot*>& slots) {
   facts.merge(new_facts_);
   bool replacing = tail_committed_ > 0;
   uint64_t offset = replacing ? rings_.header()->tail_offset.load() : file_size_;
-  return commit_bytes(slots, offset, encode({rings_.spool(), spool_used_}, facts), replacing);
+  return commit_bytes(slots, offset, encode_spool(0, facts), replacing);
 }
 
 // Writes the new text to the file and keeps it in the spool, to be merged with what follows.
@@ -232,8 +239,7 @@ bool Writer::commit_tail(const std::vector<RingSlot*>& slots) {
       tail_since_ns_ = monotonic_ns();
       rings_.header()->tail_offset.store(file_size_, std::memory_order_release);
     }
-    std::string_view text(rings_.spool() + tail_committed_, uncommitted());
-    if (!commit_bytes(slots, file_size_, encode(text, new_facts_), false)) return false;
+    if (!commit_bytes(slots, file_size_, encode_spool(tail_committed_, new_facts_), false)) return false;
   }
   if (settings_.compress) {
     keep_as_tail();

@@ -4,8 +4,10 @@
 #include <random>
 
 #include "check.hpp"
+#include "format/io_calls.hpp"
 #include "format/json.hpp"
 #include "json_reader.hpp"
+#include "write/gzip.hpp"
 
 using namespace dft;
 
@@ -63,6 +65,9 @@ class Formatter {
     CHECK(size_t(end - out.data()) <= bound);
     out.resize(size_t(end - out.data()));
     return out;
+  }
+  size_t write(const Recorded& r, int64_t tid, char* out, LineFormatter::Line* line) {
+    return size_t(lines.write(*r, tid, clock_, out, line) - out);
   }
   LineFormatter lines;
 
@@ -213,6 +218,123 @@ TEST(times_around_the_turn_of_a_second_have_all_their_digits) {
     std::string text = f.line({Kind::kSpan, 0, 1, -1, 1, us, 3, 0, ""}, 5);
     CHECK(text.find(",\"ts\":" + std::to_string(us) + ",\"dur\":3,") != text.npos);
   }
+}
+
+namespace {
+
+std::string io_payload(IoPayload io, const std::vector<int64_t>& values) {
+  io.values = uint8_t(values.size());
+  std::string out(reinterpret_cast<char*>(&io), sizeof io);
+  for (int64_t v : values) out.append(reinterpret_cast<char*>(&v), sizeof v);
+  return out;
+}
+
+// A number that is often the one before, often near it, and sometimes any.
+int64_t next_number(std::mt19937& draw, int64_t before) {
+  switch (draw() % 8) {
+    case 0: return before + 1;
+    case 1: return before + int64_t(draw() % 20000) - 10000;
+    case 2: return int64_t(draw() % 12) - 1;
+    case 3: return int64_t(uint64_t(draw()) << 32 | draw()) >> draw() % 64;
+    default: return before;
+  }
+}
+
+struct Calls {
+  std::mt19937 draw{11};
+  uint64_t id = 1, now = 1'794'839'946'999'000, file = 1;
+  int64_t number = 4096, parent = -1;
+  bool in_turns = false;  // with one file
+  size_t turn = 0;
+
+  std::pair<Recorded, int64_t> next() {
+    static const Call kinds[] = {Call::open_, Call::pread_, Call::close_, Call::preadv2_, Call::rename_};
+    size_t kind = in_turns ? turn++ % 3 : draw() % 40 ? draw() % 4 : 4;
+    Call call = kinds[kind];
+    if (draw() % 9 == 0 && !in_turns) file = uint64_t(draw()) << 32 | draw() % 4;
+    if (draw() % 9 == 0) parent = next_number(draw, parent);
+    id += draw() % 30 ? 1 : draw() % 100000;
+    now += draw() % 40 ? draw() % 5 : draw() % 2'000'000;
+    IoPayload io{};
+    io.file = in_turns || draw() % 50 ? file : 0;
+    io.call = uint16_t(call);
+    io.has_ret = in_turns || draw() % 50 != 0;
+    io.ret = number = next_number(draw, number);
+    io.error = in_turns || draw() % 40 ? 0 : 2;
+    std::vector<int64_t> values;
+    for (int i = 0; i < 4 && kCalls[io.call].keys[i]; ++i) values.push_back(number = next_number(draw, number));
+    uint64_t dur = draw() % 4 ? draw() % 3 : draw() % 2000;
+    auto level = uint16_t(in_turns || draw() % 60 ? 1 : 2);
+    return {Recorded(Kind::kIo, 0, id, parent, level, now, dur, uint32_t(kind % 4), io_payload(io, values)),
+            in_turns || draw() % 30 ? 5 : 6};
+  }
+};
+
+}  // namespace
+
+TEST(a_call_that_is_like_an_earlier_one_has_the_line_it_has_by_itself) {
+  for (bool inc_metadata : {true, false}) {
+    Formatter f(5, "2a702c695247d487", inc_metadata);
+    Calls calls;
+    for (int i = 0; i < 20000; ++i) {
+      auto [record, tid] = calls.next();
+      CHECK_EQ(f.line(record, tid), Formatter(5, "2a702c695247d487", inc_metadata).line(record, tid));
+    }
+  }
+}
+
+TEST(what_is_told_of_alike_lines_is_true_and_compresses_to_the_same_text) {
+  Formatter f(5, "2a702c695247d487");
+  Calls calls;
+  Gzip gzip;
+  size_t alike = 0, lines = 0;
+  for (int member = 0; member < 30; ++member) {
+    f.lines.begin_text();
+    calls.in_turns = member % 2 == 0;
+    std::string text(400 << 10, '\0');
+    std::vector<LikeLine> likes;
+    size_t used = 0;
+    for (int i = 0; i < 1200; ++i, ++lines) {
+      if (calls.draw() % 50 == 0)
+        used = size_t(put(text.data() + used, "{\"id\":1,\"name\":\"other\"}\n") - text.data());
+      auto [record, tid] = calls.next();
+      LineFormatter::Line line;
+      size_t size = f.write(record, tid, text.data() + used, &line);
+      if (line.like.size) {
+        line.like.begin = uint32_t(used);
+        likes.push_back(line.like);
+        CHECK_EQ(size_t(line.like.size), size);
+      }
+      if (line.like.back) {
+        ++alike;
+        std::string made;
+        const char* from = text.data() + used - line.like.back;
+        for (unsigned k = 0; k < line.like.runs; ++k) {
+          auto run = line.like.run[k];
+          size_t same = run.at - made.size();
+          made.append(from, same);
+          from += same + run.was;
+          made.append(text, used + run.at, run.size);
+        }
+        made.append(from, size - made.size());
+        CHECK_EQ(made, text.substr(used, size));
+      }
+      used += size;
+    }
+    text.resize(used);
+    std::string whole(gzip.member(text, {}, likes));
+    CHECK(first_member_text(whole, text.size() + 1) == text);
+    std::string plain(gzip.member(text, {}));
+    CHECK(whole.size() < plain.size() + plain.size() / 50);
+    CHECK(!calls.in_turns || whole != plain);
+    // The end of a text by itself, as it is written before the member is full: nothing before it may be used.
+    for (size_t at : {size_t(1), likes.size() / 2, likes.size() - 1}) {
+      size_t base = likes[at].begin;
+      CHECK(first_member_text(gzip.member(std::string_view(text).substr(base), {}, likes, base), text.size()) ==
+            text.substr(base));
+    }
+  }
+  CHECK(2 * alike > lines);
 }
 
 TEST_MAIN
