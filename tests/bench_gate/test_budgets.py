@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
 import pytest
 from bench import gate, instructions
 from bench.auto import instructions as traced_step
+from bench.io import writer
 
 BUDGETS = gate.budgets()
 EXACT = BUDGETS["instructions"].get(instructions.flavour(), {})
@@ -45,6 +47,17 @@ def test_instructions_of_automatic_tracing_a_step_stay_within_budget(
 ) -> None:
     cost = counted_steps[int(items)]
     assert cost <= A_STEP[items], f"{items} items a batch: {cost:.0f} instructions a step"
+
+
+def test_the_writer_needs_few_instructions_for_a_call_like_the_one_before() -> None:
+    budget = BUDGETS["instructions_of_the_writer"].get(platform.machine())
+    if budget is None:
+        pytest.skip("no budget for this architecture")
+    try:
+        cost = writer.count()
+    except instructions.Unavailable as reason:
+        pytest.skip(f"instructions cannot be counted here: {reason}")
+    assert cost <= budget["event_of_the_io_loop"], f"{cost:.0f} instructions"
 
 
 @pytest.mark.parametrize("operation", BUDGETS["instructions_over_empty_manager"])
