@@ -9,6 +9,7 @@ constexpr size_t kMostGradients = 64;    // calls of torch.autograd.grad in one 
 constexpr int64_t kJoined = 10'000'000;  // ns between iter(loader) and its first next() that are still one wait
 constexpr int64_t kFewCalls = 4;         // of a model that does not train, before forward: a teacher
 constexpr int64_t kManyCalls = 64;       // of other models, after which a step of inference begins with another one
+constexpr int64_t kShortBeside = 4;      // times as short
 constexpr int64_t kSamePace = 10;        // times as long: a pause between calls of a rollout that ends it
 constexpr size_t kMostModels = 16;
 
@@ -258,27 +259,33 @@ bool StepRule::model_begins(int64_t t, bool gradients, uintptr_t model, bool eva
     called_without_gradients(t, model, evaluating);
   } else {
     know(model);
-    // Training goes on. A loader that has ended may have left its last batch to an evaluation with gradients on.
-    if (synthetic_evaluation()) {
-      end_evaluation(t);
-    } else if (evaluation_.on && evaluation_.over() && !evaluating) {
-      end_evaluation(evaluation_.over());
-    }
-    settle_calls(t, true);
-    if (ends_with_backward()) {
-      int64_t begins = teacher_ ? teacher_ : t;
-      close(begins);
-      open(begins, begins, nullptr);
-    }
-    if (!optimizers_.empty() && backward_end_ > optimizers_.back().second)  // a closure is called again
-      write(Stage::kOptimizer, backward_end_, t);
-    if (!forward_ && !evaluation_.on) {
-      forward_ = teacher_ ? teacher_ : t;
-      events_.begins(Stage::kForward);
-    }
+    called_with_gradients(t, evaluating);
   }
   publish(t);
   return true;
+}
+
+void StepRule::called_with_gradients(int64_t t, bool evaluating) {
+  // Training goes on. A loader that has ended may have left its last batch to an evaluation with gradients on.
+  if (synthetic_evaluation()) {
+    end_evaluation(t);
+  } else if (evaluation_.on && evaluation_.over() && !evaluating) {
+    end_evaluation(evaluation_.over());
+  }
+  settle_calls(t, true);
+  if (!teacher_ && !forward_ && helpers_ <= kFewCalls && follows_helpers(t)) teacher_ = helpers_start_;
+  helpers_ = 0;
+  if (ends_with_backward()) {
+    int64_t begins = teacher_ ? teacher_ : t;
+    close(begins);
+    open(begins, begins, nullptr);
+  }
+  if (!optimizers_.empty() && backward_end_ > optimizers_.back().second)  // a closure is called again
+    write(Stage::kOptimizer, backward_end_, t);
+  if (!forward_ && !evaluation_.on) {
+    forward_ = teacher_ ? teacher_ : t;
+    events_.begins(Stage::kForward);
+  }
 }
 
 void StepRule::model_ends(int64_t t) {
@@ -289,6 +296,7 @@ void StepRule::model_ends(int64_t t) {
       write(Stage::kForward, call_start_, t);
     } else {
       saw(t);
+      helpers_end_ = t;
     }
     call_start_ = 0;
   }
@@ -296,7 +304,7 @@ void StepRule::model_ends(int64_t t) {
 }
 
 bool StepRule::may_infer() const {
-  return !backwards_ && !framework_steps_ && !optimizer_seen.load(std::memory_order_relaxed);
+  return !backwards_ && !transforms_ && !framework_steps_ && !optimizer_seen.load(std::memory_order_relaxed);
 }
 
 void StepRule::called_without_gradients(int64_t t, uintptr_t model, bool evaluating) {
@@ -305,22 +313,33 @@ void StepRule::called_without_gradients(int64_t t, uintptr_t model, bool evaluat
     infer(t, model);
     return;
   }
-  if (evaluation_.on || forward_ || !counts_) return;
   bool known = knows(model);
-  bool in_hand = step_ && !step_->stepped && !step_->next.of && (!step_->passes.empty() || step_->backward);
+  // Experience is collected after an evaluation, too.
+  if (synthetic_evaluation() && evaluation_.in_mode && rollouts_ && known && !evaluating) {
+    end_evaluation(t);
+    return;
+  }
+  if (evaluation_.on || forward_ || !counts_) return;
+  // A step that ends with its backward has no further use for its batch.
+  bool in_hand = step_ && !step_->stepped && !step_->next.of && !ends_with_backward() &&
+                 (!step_->passes.empty() || step_->backward);
   if (known && evaluating) {
-    begin_evaluation(t);
+    begin_evaluation(t, true);
   } else if (in_hand) {
     if (!teacher_) teacher_ = t;
   } else if (!backwards_) {
     if (evaluating) {
-      begin_evaluation(t);
+      begin_evaluation(t, true);
     } else {
       rollouts_ = true;
       rollout_call(t);
+      helper_call(t);
     }
   } else if (known) {
-    if (!rollouts_) begin_evaluation(t);
+    if (rollouts_)
+      helper_call(t);
+    else
+      begin_evaluation(t, false);
   } else {
     if (!calls_) calls_start_ = t;
     ++calls_;
@@ -339,6 +358,19 @@ void StepRule::rollout_call(int64_t t) {
     rollout_pace_ = std::max(rollout_pace_, pause);
   }
   rollout_latest_ = t;
+}
+
+// Calls in a row: what lies between them is short beside them.
+bool StepRule::follows_helpers(int64_t t) const {
+  return helpers_ && kShortBeside * (t - helpers_end_) <= helpers_end_ - helpers_start_;
+}
+
+void StepRule::helper_call(int64_t t) {
+  if (!follows_helpers(t)) {
+    helpers_ = 0;
+    helpers_start_ = t;
+  }
+  ++helpers_;
 }
 
 // Models were called that do not train: helpers of the forward that follows, or an evaluation.
@@ -383,7 +415,17 @@ void StepRule::infer(int64_t t, uintptr_t model) {
 // Compute -------------------------------------------------------------------------------------------------------------
 
 bool StepRule::backward_begins(int64_t t) {
-  if (++depth_ > 1) return false;
+  if (depth_) {
+    ++depth_;
+    return false;
+  }
+  backward_called_ = true;
+  begin_backward(t);
+  return true;
+}
+
+void StepRule::begin_backward(int64_t t) {
+  depth_ = 1;
   counts_ = true;
   ++backwards_;
   now_.trains.store(true, std::memory_order_relaxed);
@@ -415,7 +457,6 @@ bool StepRule::backward_begins(int64_t t) {
   }
   marked_ = forward_ = teacher_ = 0;
   publish(t);
-  return true;
 }
 
 void StepRule::batch_trains(Step& step) {
@@ -470,11 +511,38 @@ void StepRule::backward_ends(int64_t t, std::string_view error) {
   publish(t);
 }
 
-// `torch.autograd.grad` is the backward of a step only if an optimizer uses what it gives.
-void StepRule::took_gradients(int64_t start, int64_t end) {
+// Of the calls inside a transform the last one is its own; what comes before is a part of the function. Otherwise,
+// gradients of which gradients are taken are a part of forward (a penalty, a force).
+void StepRule::took_gradients(int64_t start, int64_t end, bool of_graph) {
   if (depth_) return;
+  if (transforms_) {
+    transform_gradients_ = {start, end};
+    return;
+  }
+  if (of_graph) return;
+  // Nobody but the program itself can use them.
+  if (no_optimizer.load(std::memory_order_relaxed) && !backward_called_ && !in_model_ && !fetching_ && !inferring_ &&
+      !framework_evaluates_) {
+    begin_backward(start);
+    backward_ends(end);
+    return;
+  }
   gradients_.emplace_back(start, end);
   if (gradients_.size() > kMostGradients) gradients_.erase(gradients_.begin());
+}
+
+// The function is called as soon as the transform is, and is over when gradients are taken.
+void StepRule::transform_begins(int64_t t) {
+  if (transforms_++ || in_model_ || depth_ || fetching_ || framework_evaluates_) return;
+  called_with_gradients(t, false);
+  publish(t);
+}
+
+void StepRule::transform_ends(int64_t t) {
+  if (--transforms_) return;
+  auto [start, end] = std::exchange(transform_gradients_, {});
+  if (start && !in_model_) took_gradients(start, end);
+  publish(t);
 }
 
 // An optimizer steps: the gradients taken since the batch came were its backward.
@@ -512,6 +580,7 @@ void StepRule::backward_by_gradients() {
 // Before it there is no training: without a loader, the first step begins after it.
 void StepRule::optimizer_made(int64_t t) {
   counts_ = true;
+  if (backwards_) models_.clear();  // those of an earlier training may only help in this one
   if (inferring_) {
     if (step_ && step_->inference) close(last_);
     inferring_ = false;
@@ -564,7 +633,7 @@ void StepRule::optimizer_begins(uintptr_t key, int64_t t) {
   }
   events_.begins(Stage::kOptimizer);
   if (!depth_) free_ = t;
-  marked_ = forward_ = teacher_ = 0;
+  marked_ = forward_ = teacher_ = helpers_ = 0;
   publish(t);
 }
 
@@ -773,7 +842,7 @@ void StepRule::close(int64_t end) {
   now_.steps.fetch_add(1, std::memory_order_relaxed);
 }
 
-void StepRule::begin_evaluation(int64_t t) { evaluation_ = {t, nullptr, true, true}; }
+void StepRule::begin_evaluation(int64_t t, bool in_mode) { evaluation_ = {t, nullptr, true, true, in_mode}; }
 
 void StepRule::end_evaluation(int64_t end) {
   if (!evaluation_.on) return;

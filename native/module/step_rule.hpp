@@ -15,9 +15,14 @@
 //     a target network: its call is where forward begins;
 //   - a model in training mode that was called so before the first backward collects experience: the program's own
 //     code. Calls at one pace that the first forward follows at that pace belong to the first step; a call alone may
-//     have told the program its shapes;
+//     have told the program its shapes. A few in a row that forward follows at once made its targets or its inputs:
+//     they are where it begins;
 //   - before any optimizer and any backward it is inference: a step for each batch, or for each call of the same model.
 //     There a model in evaluation mode may have gradients on.
+// A function whose gradients `torch.func` takes counts as a model, called with gradients on.
+//
+// Gradients that a program takes without `backward` are a step's backward if an optimizer uses them. In a program that
+// has no optimizer of torch's and never calls `backward` they always are.
 //
 // The rule knows nothing of Python. It belongs to one thread; what others may look at is in `Now`. All times are those
 // of the trace's clock, in ns; 0 means never.
@@ -105,7 +110,10 @@ class StepRule {
   // Compute. backward_begins returns whether it is the outermost: gradient checkpointing calls backward in backward.
   bool backward_begins(int64_t t);
   void backward_ends(int64_t t, std::string_view error = {});
-  void took_gradients(int64_t start, int64_t end);
+  void took_gradients(int64_t start, int64_t end,
+                      bool of_graph = false);  // torch.autograd.grad; a graph of them is kept
+  void transform_begins(int64_t t);            // torch.func.grad and the like
+  void transform_ends(int64_t t);
   void optimizer_made(int64_t t);
   void optimizer_begins(uintptr_t key, int64_t t);
   void optimizer_ends(uintptr_t key, int64_t t, bool skipped);
@@ -165,6 +173,7 @@ class StepRule {
     int64_t start = 0;
     PassPtr of;  // null if calls of a model, or a framework, tell of it
     bool on = false, by_calls = false;
+    bool in_mode = false;  // its first call was of a model in evaluation mode
     int64_t over() const { return of ? of->over() : 0; }
   };
 
@@ -177,12 +186,16 @@ class StepRule {
   void batch_trains(Step& step);
   void step_of_backward(int64_t t);
   void backward_by_gradients();
+  void begin_backward(int64_t t);
+  void called_with_gradients(int64_t t, bool evaluating);
   void called_without_gradients(int64_t t, uintptr_t model, bool evaluating);
   void infer(int64_t t, uintptr_t model);
   bool may_infer() const;
   void settle_calls(int64_t t, bool forward_follows);
   void rollout_call(int64_t t);
-  void begin_evaluation(int64_t t);
+  void helper_call(int64_t t);
+  bool follows_helpers(int64_t t) const;
+  void begin_evaluation(int64_t t, bool in_mode);
   void end_evaluation(int64_t end);
   Step& open(int64_t start, int64_t body, const PassPtr& of, bool inference = false);
   Step& open_without_fetch(int64_t t);
@@ -224,14 +237,18 @@ class StepRule {
   std::vector<std::pair<uintptr_t, int64_t>> optimizers_;  // that are stepping: key and start
   int64_t leftover_start_ = 0, leftover_end_ = 0;          // the last wait of a loader that has ended
   std::vector<std::pair<int64_t, int64_t>> gradients_;     // calls of autograd.grad that may turn out to be a backward
+  std::pair<int64_t, int64_t> transform_gradients_;        // the latest call of it inside a transform
+  int64_t transforms_ = 0;                                 // of torch.func that are running
   int64_t marked_ = 0, forward_done_ = 0;                  // forward as a framework reports it
   int64_t forward_ = 0;                                    // the first call of a model with gradients on
   int64_t teacher_ = 0;                                    // and of one that only helps
   int64_t calls_start_ = 0, calls_ = 0;                    // of models that do not train, meaning not known yet
   int64_t call_start_ = 0;
+  int64_t helpers_ = 0, helpers_start_ = 0, helpers_end_ = 0;    // calls in a row that may help the forward after them
   int64_t rollout_ = 0, rollout_latest_ = 0, rollout_pace_ = 0;  // since the optimizer was made: its first call
   int in_model_ = 0;
   bool fetching_ = false, framework_steps_ = false, framework_evaluates_ = false, rollouts_ = false, inferring_ = false;
+  bool backward_called_ = false;
   uintptr_t first_model_ = 0;      // of the open step of an inference without a loader
   int64_t other_calls_ = 0;        // of other models since
   std::vector<uintptr_t> models_;  // that were called with gradients on

@@ -70,6 +70,24 @@ PyObject* backward(PyObject* self, PyObject* const* args, size_t nargsf, PyObjec
   return result;
 }
 
+// What takes gradients of a function, and calls it.
+PyObject* transform(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  PyObject* original = call_of(self)->original;
+  Here here;
+  if (!here) return PyObject_Vectorcall(original, args, nargsf, names);
+  if (!transform_begins(here)) return nullptr;
+  PyObject* result = PyObject_Vectorcall(original, args, nargsf, names);
+  if (DFT_UNLIKELY(!result)) {
+    KeepError keep;
+    transform_ends(here);
+    return nullptr;
+  }
+  if (!transform_ends(here)) Py_CLEAR(result);
+  return result;
+}
+
+PyObject* around_transform(PyObject*, PyObject* original) { return make_call(transform, original, nullptr); }
+
 PyObject* around_backward(PyObject*, PyObject* original) { return make_call(backward, original, nullptr); }
 
 // `__next__` of a loader's iterator.
@@ -417,6 +435,7 @@ PyObject* set_task(PyObject*, PyObject* args) {
 
 PyMethodDef g_torch_functions[] = {
     {"around_backward", around_backward, METH_O, nullptr},
+    {"around_transform", around_transform, METH_O, nullptr},
     {"around_next", around_next, METH_VARARGS, nullptr},
     {"around_fetch", around_fetch, METH_VARARGS, nullptr},
     {"after_copy", after_copy, METH_VARARGS, nullptr},

@@ -159,10 +159,11 @@ PyObject* py_backward_ends(PyObject* self, PyObject* const* values, Py_ssize_t n
   return none_if(backward_ends(training_of(self), error_name(n ? values[0] : Py_None)));
 }
 
+// took_gradients(start, end, of_graph): whether gradients of these can be taken.
 PyObject* took_gradients(PyObject* self, PyObject* const* values, Py_ssize_t n) {
-  int64_t start, end;
-  if (!times(values, n, {&start, &end})) return nullptr;
-  return none_if(tell_rule(training_of(self), [&](StepRule& rule) { rule.took_gradients(start, end); }));
+  int64_t start, end, of_graph;
+  if (!times(values, n, {&start, &end, &of_graph})) return nullptr;
+  return none_if(tell_rule(training_of(self), [&](StepRule& rule) { rule.took_gradients(start, end, of_graph != 0); }));
 }
 
 PyObject* optimizer_made(PyObject* self, PyObject*) {
@@ -477,6 +478,14 @@ bool backward_ends(Training* t, std::string_view error) {
     rule.backward_ends(rule_clock(), error);
     if (!rule.in_backward()) tell(Boundary::kBackward, false);
   });
+}
+
+bool transform_begins(Training* t) {
+  return tell_rule(t, [](StepRule& rule) { rule.transform_begins(rule_clock()); });
+}
+
+bool transform_ends(Training* t) {
+  return tell_rule(t, [](StepRule& rule) { rule.transform_ends(rule_clock()); });
 }
 
 bool optimizer_begins(Training* t, PyObject* optimizer) {

@@ -48,6 +48,8 @@ bool loader_ended(Training* t, PyObject* pass, int64_t start);
 bool fetch_failed(Training* t, PyObject* pass, int64_t start, std::string_view error);
 bool backward_begins(Training* t);
 bool backward_ends(Training* t, std::string_view error);
+bool transform_begins(Training* t);
+bool transform_ends(Training* t);
 bool optimizer_begins(Training* t, PyObject* optimizer);
 bool optimizer_ends(Training* t, PyObject* optimizer, bool skipped);
 

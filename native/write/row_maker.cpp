@@ -496,15 +496,6 @@ void RowMaker::add_step(Thread& t, const Body& body, const Seen& seen) {
   if (any_in(learns_, start, body.end) || any_in(updates_, start, body.end)) row.flags |= kRowLearns;
   if (body.count >= 0 && body.count <= t.last_count) row.flags |= kRowLoopBegins;
   t.last_count = std::max<int64_t>(body.count, 0);
-  if (body.flags & kRowForwardUnseen) {
-    auto learn = std::lower_bound(learns_.begin(), learns_.end(), body.start);
-    int64_t until = std::min(learn == learns_.end() ? body.end : *learn, body.end), known = 0;
-    pieces(seen.segments, body.start, until,
-           [&](int64_t a, int64_t b, uint8_t of) { known += of == kNoStage ? 0 : b - a; });
-    int64_t unseen = std::min(until - body.start - known, row.stage_us[stage(EventClass::kOwnCode)]);
-    row.stage_us[stage(EventClass::kOwnCode)] -= unseen;
-    row.stage_us[kNoStage] += unseen;
-  }
   if (device_seen_) row.flags |= kRowDevice;
   row.device_busy_us = std::exchange(device_us_, 0);
   t.last_end = body.end;

@@ -199,8 +199,8 @@ class Training:
     def __new__(cls, main_thread: bool, /) -> Self: ...
     def backward_begins(self) -> None: ...
     def backward_ends(self, error: BaseException | None = None, /) -> None: ...
-    def took_gradients(self, start_ns: int, end_ns: int, /) -> None:
-        """`torch.autograd.grad` was called."""
+    def took_gradients(self, start_ns: int, end_ns: int, of_graph: bool, /) -> None:
+        """`torch.autograd.grad` was called; `of_graph`: with create_graph."""
     def optimizer_made(self) -> None: ...
     def optimizer_begins(self, optimizer: Any, /) -> None: ...
     def optimizer_ends(self, optimizer: Any, skipped: bool = False, /) -> None: ...
@@ -242,6 +242,9 @@ class ObservedCall:
 
 def around_backward(original: Callable[..., Any], /) -> ObservedCall:
     """Of `torch.autograd.backward`."""
+
+def around_transform(original: Callable[..., Any], /) -> ObservedCall:
+    """Of what takes gradients of a function for `torch.func`."""
 
 def around_next(original: Callable[..., Any], pass_of: Callable[[Any], LoaderPass | None], /) -> ObservedCall:
     """Of `__next__` of loaders' iterators; `pass_of` is asked where another one than before has a batch."""

@@ -157,15 +157,20 @@ def test_the_time_between_steps_has_its_own_place(tmp_path: Path) -> None:
     assert "plot train.py:30" in found["advice"]
 
 
-def test_a_forward_pass_nobody_saw_is_unexplained(tmp_path: Path) -> None:
+def test_a_forward_pass_nobody_saw_is_own_code(tmp_path: Path) -> None:
+    """A model that is no module is a function of the program, and named as such."""
     loop = Loop(Process(10, rank=0))
     for _ in range(10):
-        parts = (("own", 10 * MS), ("backward", 20 * MS), ("own", 5 * MS))
+        parts = (("own", 30 * MS), ("backward", 20 * MS), ("own", 5 * MS))
         loop.step(1 * MS, *parts, forward_unseen=1)
+        loop.process.span("sample", "own_code", loop.t - 50 * MS, 10 * MS, where="loss_of train.py:8")
     loop.process.write(tmp_path)
-    total = analyze(tmp_path).ledger["total"]
-    assert total["unexplained"] == pytest.approx(0.1)
-    assert total["own_code"] == pytest.approx(0.05)
+    a = analyze(tmp_path)
+    assert a.ledger["total"]["own_code"] == pytest.approx(0.35)
+    assert not a.ledger["total"]["unexplained"]
+    assert _bound(a) == ("own_code", "loss_of train.py:8")
+    assert a.head[2].startswith("Look at loss_of train.py:8.")
+    assert "ai.compute.forward" in a.head[2]
 
 
 def test_the_host_blocked_by_the_device_is_sync_and_samples_take_no_time(tmp_path: Path) -> None:

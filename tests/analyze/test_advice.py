@@ -41,6 +41,8 @@ CASES: tuple[tuple[str, Case, str, str], ...] = (
     ("between_steps", replace(USUAL, automatic=True), "between its steps", "Annotate"),
     ("between_steps", USUAL, "Annotate", ""),
     ("other", USUAL, "overlap", ""),
+    ("own_code", replace(USUAL, place="f train.py:8", model_unseen=True), "ai.compute.forward", "less"),
+    ("own_code", replace(USUAL, model_unseen=True), "ai.compute.forward", "less"),
     ("own_code", replace(USUAL, place="log train.py:8"), "log train.py:8", ""),
     ("own_code", USUAL, "besides training", ""),
     ("unseen", replace(USUAL, automatic=True), "ai.compute.forward", "dftracer run"),
@@ -92,7 +94,8 @@ def test_who_traces_with_dftracer_run_is_not_told_to(tmp_path: Path) -> None:
     p.write(tmp_path)
     a = analyze(tmp_path)
     assert a.bound is not None
-    assert a.bound.part.id == "unseen"
+    assert a.bound.part.id == "own_code"
+    assert "ai.compute.forward" in _words(a)
     assert "dftracer run" not in _words(a)
 
 

@@ -242,9 +242,23 @@ PROGRAMS = {
         def gradient(x):
             return torch.autograd.grad((x * 2).sum(), x)[0] + 1
 
+        model = torch.nn.Linear(3, 1, bias=False)
+        torch.nn.init.constant_(model.weight, 0.5)
+
+        def loss_of(weights, x):
+            return torch.func.functional_call(model, weights, (x,)).pow(2).sum()
+
+        def transform(x):
+            gradients, value = torch.func.grad_and_value(loss_of)({"weight": model.weight.detach()}, x)
+            twice = torch.func.grad(lambda y: torch.func.grad(lambda z: (z**3).sum())(y).sum())(x)
+            each = torch.func.vmap(torch.func.grad(lambda y: (y**2).sum()))(x)
+            return gradients["weight"].sum() + value + twice + each
+
+        print(transform(torch.ones(3)).tolist(), torch.func.hessian(lambda x: (x**3).sum())(torch.ones(2)))
+        torch.compile(transform, backend="eager", fullgraph=True)(torch.ones(3))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            for function in (step, saves, makes, gradient):
+            for function in (step, saves, makes, gradient, transform):
                 torch._dynamo.reset()
                 found = torch._dynamo.explain(function)(torch.ones(3, requires_grad=True))
                 print(function.__name__, found.graph_count, found.graph_break_count, found.op_count)
@@ -440,6 +454,7 @@ def test_everything_observed_is_what_it_was(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     names, before, during, after, exchanged = json.loads(done.stdout.splitlines()[-1])
     assert {"torch.load", "torch.autograd.backward", "Tensor.to", "DataLoader.__iter__"} <= set(names)
+    assert "torch._functorch.eager_transforms.grad_and_value_impl" in names
     assert len(names) > 30
     assert [name for name, on in zip(names, exchanged, strict=True) if not on] == ["Tensor.to", "Tensor.cuda"]
     for name, *facts in zip(names, before, during, after, strict=True):

@@ -228,6 +228,47 @@ def rollouts():
         for _ in range(3):
             train(model, optimizer)
 
+def rollouts_after_an_evaluation():
+    model, optimizer = begin()
+    for _ in range(4):
+        with T("own"), torch.no_grad():
+            for _ in range(5):
+                model(X)
+                nap(0.005)
+        for _ in range(3):
+            train(model, optimizer)
+        evaluate(model)
+
+def targets_by_the_same_model():
+    model, optimizer = begin()
+    for _ in range(N):
+        log_metrics()
+        with T("forward"):
+            with torch.no_grad():
+                wanted = model(X)
+            loss = (model(X) - wanted - 1).pow(2).mean()
+        with T("backward"):
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+def a_head_on_what_was_trained_before():
+    model, optimizer = begin()
+    for _ in range(5):
+        train(model, optimizer)
+    model.eval().requires_grad_(False)
+    head = Net()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+    for x in DataLoader(Rows(), batch_size=4):
+        with T("forward"):
+            with torch.no_grad():
+                found = model(x)
+            loss = head(found).pow(2).mean()
+        with T("backward"):
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
 def gan():
     generator, step_generator = begin()
     critic, step_critic = begin()
@@ -308,11 +349,56 @@ def updates_by_hand():
                 p -= 0.01 * p.grad
                 p.grad = None
 
+class Transformed(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        nap(0.01)
+        return x * 1
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+    @staticmethod
+    def backward(ctx, gradient):
+        nap(0.015)
+        return gradient * 1
+
+def gradients_of_a_function():
+    weight = torch.ones(4)
+    def loss_of(weight, x):
+        return Transformed.apply(x * weight).pow(2).mean()
+    for x in [X] * N:
+        with T("compute"):
+            found = torch.func.grad(loss_of)(weight, x)
+        weight = weight - 0.01 * found
+        log_metrics()
+
+def gradients_of_a_functional_model():
+    model = nn.Linear(4, 4)
+    weights = {name: each.detach() for name, each in model.named_parameters()}
+    def loss_of(weights, x):
+        return Transformed.apply(torch.func.functional_call(model, weights, (x,))).pow(2).mean()
+    for i, x in enumerate([X] * N):
+        with T("compute"):
+            found, loss = torch.func.grad_and_value(loss_of)(weights, x)
+        weights = {name: each - 0.01 * found[name] for name, each in weights.items()}
+        if i % 5 == 2:
+            with T("evaluate"), torch.no_grad():
+                for _ in range(5):
+                    torch.func.functional_call(model, weights, (x,))
+                    nap(0.005)
+
+def gradients_by_hand():
+    model = Net()
+    for x in [X] * N:
+        with T("compute"):
+            found = torch.autograd.grad(model(x).pow(2).mean(), list(model.parameters()))
+        log_metrics()
+
 def no_module():
     weight = torch.zeros(4, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.01)
     for x in [X] * N:
-        nap(0.005)
+        nap(0.02)
         (x * weight).sum().backward()
         optimizer.step()
 
@@ -343,17 +429,36 @@ STEPS = {
     "evaluation_without_eval": 15,
     "distillation": 10,
     "rollouts": 12,
+    "rollouts_after_an_evaluation": 12,
+    "targets_by_the_same_model": 15,
+    "a_head_on_what_was_trained_before": 15,
     "gan": 15,
     "lbfgs": 6,
     "inference_over_a_loader": 10,
     "inference_over_a_list": 15,
     "inference_that_leaves_gradients_on": 10,
     "updates_by_hand": 15,
+    "gradients_of_a_function": 15,
+    "gradients_of_a_functional_model": 15,
+    "gradients_by_hand": 15,
 }
 OTHERS = ("no_module", "compiled_function")
 # What comes before anything shows that a program trains, or after its last step, is in no step.
-BEFORE_THE_FIRST = {"generator_loader", "queue_of_a_thread", "memory_map", "before_the_model"}
-AFTER_THE_LAST = {"list_and_logging", "lbfgs", "inference_over_a_list", "updates_by_hand"}
+BEFORE_THE_FIRST = {
+    "generator_loader",
+    "queue_of_a_thread",
+    "memory_map",
+    "before_the_model",
+    "targets_by_the_same_model",
+}
+AFTER_THE_LAST = {
+    "list_and_logging",
+    "lbfgs",
+    "inference_over_a_list",
+    "updates_by_hand",
+    "gradients_of_a_function",
+    "gradients_by_hand",
+}
 Ran: TypeAlias = dict[str, tuple[dict[str, float], dict[str, list[Event]]]]
 
 
@@ -421,6 +526,8 @@ def test_stages_are_what_the_program_measured(name: str, ran: Ran) -> None:
         stage: _seconds(events[stage]) - spent.get(stage, 0.0)
         for stage in ("forward", "backward", "evaluate")
     }
+    if "compute" in spent:  # the program itself cannot tell its forward from its backward
+        off["forward"] += off.pop("backward") - spent["compute"]
     assert all(abs(seconds) <= _unsure(spent) for seconds in off.values()), (off, spent)
 
 
@@ -436,11 +543,12 @@ def test_own_code_is_what_no_stage_covers(name: str, ran: Ran) -> None:
     assert abs(free - known) <= _unsure(spent), (free, known, spent)
 
 
-@pytest.mark.parametrize("name", ["list_and_logging", "data_loader", "inference_over_a_list"])
+@pytest.mark.parametrize("name", ["list_and_logging", "data_loader", "inference_over_a_list", "no_module"])
 def test_own_code_is_named(name: str, ran: Ran) -> None:
     # What a program does after its last step is sampled too: how long it takes to end depends on the machine.
     steps = ran[name][1]["fetch.block"]
-    samples = [e for e in ran[name][1]["own_code"] if any(s.ts <= e.ts < s.ts + s.dur for s in steps)]
+    taken = [(e.ts + e.dur, e) for e in ran[name][1]["own_code"]]
+    samples = [e for at, e in taken if any(s.ts <= at < s.ts + s.dur for s in steps)]
     assert samples
     where: defaultdict[str, float] = defaultdict(float)
     for e in samples:

@@ -240,6 +240,64 @@ TEST(rollouts_are_the_programs_own_code) {
   CHECK_EQ(p.events.of("forward"), "1200-1202; 1300-1302; 2200-2202; 2300-2302");
 }
 
+TEST(rollouts_after_an_evaluation_are_no_part_of_it) {
+  Program p;
+  p.made(1);
+  for (int64_t t : {100, 300, 500}) {
+    for (int64_t i : {0, 10, 20}) p.call(t + i, t + i + 1, false, p.model);
+    p.train(t + 30);
+    for (int64_t i : {60, 70, 80}) p.call(t + i, t + i + 1, false, p.model, true);
+  }
+  p.rule.finish(700, "");
+  CHECK_EQ(p.events.of("evaluate"), "160-300; 360-500; 560-581");
+  CHECK_EQ(p.events.of("block"), "100-135,\"step\":0; 135-335,\"step\":1; 335-535,\"step\":2");
+}
+
+TEST(a_call_that_forward_follows_at_once_makes_its_targets) {
+  Program p;
+  p.made(1);
+  for (int64_t t : {100, 200, 300}) {
+    p.call(t, t + 20, false, p.model);
+    p.call(t + 21, t + 41, false, p.model);
+    p.train(t + 42);
+    p.call(t + 60, t + 70, false, p.model);  // a pause follows: experience
+  }
+  p.rule.finish(400, "");
+  CHECK_EQ(p.events.of("forward"), "100-144; 200-244; 300-344");
+  CHECK_EQ(p.events.of("evaluate"), "");
+  Program many;
+  many.made(1);
+  for (int64_t t : {100, 300}) {
+    for (int64_t i = 0; i < 10; ++i) many.call(t + 10 * i, t + 10 * i + 9, false, many.model);
+    many.train(t + 100);
+  }
+  many.rule.finish(500, "");
+  CHECK_EQ(many.events.of("forward"), "200-202; 400-402");
+}
+
+TEST(a_model_of_an_earlier_training_may_help_in_the_next) {
+  Program p;
+  p.made(1);
+  p.train(100);
+  p.train(200);
+  p.made(300);
+  p.optimizer = 8;
+  PassPtr of = loader(1);
+  for (int64_t t : {400, 500}) {
+    p.fetch(of, t, t + 10);
+    p.call(t + 20, t + 30, false, p.model, true);
+    p.call(t + 31, t + 32, true, p.teacher);
+    p.rule.backward_begins(t + 40);
+    p.rule.backward_ends(t + 50);
+    p.rule.optimizer_begins(p.optimizer, t + 51);
+    p.rule.optimizer_ends(p.optimizer, t + 52, false);
+  }
+  p.rule.loader_ended(of, 600, 601);
+  p.rule.finish(700, "");
+  CHECK_EQ(p.events.of("evaluate"), "");
+  CHECK_EQ(p.events.of("forward"), "100-102; 200-202; 420-440,\"step\":2,\"epoch\":0; 520-540,\"step\":3,\"epoch\":0");
+}
+
 TEST(the_first_step_begins_with_its_rollout) {
   auto first_step = [](std::initializer_list<int64_t> calls) {
     Program p;
@@ -338,6 +396,79 @@ TEST(without_a_loader_and_an_optimizer_a_step_ends_where_the_next_forward_begins
   dft::StepRule::no_optimizer = false;
   CHECK_EQ(p.events.of("block"), "10-20,\"step\":0; 20-30,\"step\":1; 30-34,\"step\":2");
   CHECK_EQ(p.events.of("forward"), "10-13; 20-23; 30-33");
+}
+
+TEST(gradients_of_a_function_are_a_forward_and_a_backward) {
+  Program by_hand;  // the program updates its weights itself
+  dft::StepRule::no_optimizer = true;
+  for (int64_t t : {100, 200, 300}) {
+    by_hand.rule.transform_begins(t);
+    by_hand.call(t + 1, t + 2, true, by_hand.model, true);
+    by_hand.rule.took_gradients(t + 3, t + 4, true);  // a penalty
+    by_hand.rule.transform_begins(t + 5);             // and another
+    by_hand.rule.took_gradients(t + 6, t + 7, true);
+    by_hand.rule.transform_ends(t + 8);
+    by_hand.rule.took_gradients(t + 10, t + 20, true);
+    by_hand.rule.transform_ends(t + 21);
+  }
+  by_hand.rule.finish(400, "");
+  CHECK_EQ(by_hand.events.of("forward"), "100-110; 200-210; 300-310");
+  CHECK_EQ(by_hand.events.of("backward"), "110-120; 210-220; 310-320");
+  CHECK_EQ(by_hand.events.of("block"), "100-200,\"step\":0; 200-300,\"step\":1; 300-320,\"step\":2");
+  CHECK_EQ(by_hand.events.unseen, 0);
+  Program inside;  // a part of the loss of which the program takes gradients by backward
+  for (int64_t t : {100, 200, 300}) {
+    inside.rule.backward_begins(t);
+    inside.rule.backward_ends(t + 10);
+    inside.rule.transform_begins(t + 20);
+    inside.rule.took_gradients(t + 30, t + 40, true);
+    inside.rule.transform_ends(t + 41);
+  }
+  inside.rule.finish(400, "");
+  CHECK_EQ(inside.events.of("backward"), "100-110; 200-210; 300-310");
+  dft::StepRule::no_optimizer = false;
+  Program p;
+  p.made(1);
+  for (int64_t t : {100, 200, 300}) {
+    p.rule.transform_begins(t);
+    p.rule.took_gradients(t + 10, t + 20, true);
+    p.rule.transform_ends(t + 21);
+    p.rule.optimizer_begins(p.optimizer, t + 30);
+    p.rule.optimizer_ends(p.optimizer, t + 40, false);
+  }
+  p.rule.finish(400, "");
+  CHECK_EQ(p.events.of("forward"), "100-110; 200-210; 300-310");
+  CHECK_EQ(p.events.of("backward"), "110-120; 210-220; 310-320");
+  CHECK_EQ(p.events.of("block"), "100-140,\"step\":0; 140-240,\"step\":1; 240-340,\"step\":2");
+}
+
+TEST(a_program_that_takes_gradients_and_has_no_optimizer_has_steps) {
+  Program p;
+  dft::StepRule::no_optimizer = true;
+  for (int64_t t : {100, 200, 300}) {
+    p.call(t, t + 1, true, p.model);
+    p.rule.took_gradients(t + 3, t + 4);
+  }
+  p.rule.finish(400, "");
+  dft::StepRule::no_optimizer = false;
+  CHECK_EQ(p.events.of("forward"), "100-103; 200-203; 300-303");
+  CHECK_EQ(p.events.of("block"), "100-200,\"step\":0; 200-300,\"step\":1; 300-304,\"step\":2");
+}
+
+TEST(calls_without_gradients_after_a_backward_that_ends_its_step_are_evaluation) {
+  Program p;
+  dft::StepRule::no_optimizer = true;
+  for (int64_t t : {100, 200, 300}) {
+    p.call(t, t + 1, true, p.model);
+    p.rule.backward_begins(t + 2);
+    p.rule.backward_ends(t + 3);
+    p.call(t + 50, t + 60, false, p.model);
+    p.call(t + 61, t + 70, false, p.model);
+  }
+  p.rule.finish(400, "");
+  dft::StepRule::no_optimizer = false;
+  CHECK_EQ(p.events.of("evaluate"), "150-200; 250-300; 350-370");
+  CHECK_EQ(p.events.of("forward"), "100-102; 200-202; 300-302");
 }
 
 TEST(a_closure_that_is_called_again_leaves_the_rest_to_the_optimizer) {

@@ -83,6 +83,7 @@ def watch(torch: ModuleType, patches: Patches, modules: bool) -> None:
         ("torch.utils.data.dataloader", loader.install),
         ("torch.utils.data._utils.pin_memory", tensors.install_pinning),
         ("torch.autograd", compute.install_autograd),
+        ("torch._functorch.eager_transforms", compute.install_transforms),
         ("torch.optim.optimizer", compute.install_optimizers),
         ("torch.amp.grad_scaler", compute.install_scaler),
         ("torch._dynamo.callback", compute.install_compiler),

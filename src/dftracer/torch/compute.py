@@ -25,19 +25,24 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
 
     def around_grad(original: Callable[..., Any]) -> Callable[..., Any]:
         def grad(*args: Any, **kwargs: Any) -> Any:
-            # Gradients of which gradients are taken are a part of forward (a penalty, a force).
-            again = args[_CREATE_GRAPH] if len(args) > _CREATE_GRAPH else kwargs.get("create_graph")
-            if compiling() or (again is not False and again is not None):
+            if compiling():
                 return original(*args, **kwargs)
+            again = args[_CREATE_GRAPH] if len(args) > _CREATE_GRAPH else kwargs.get("create_graph")
             start = now()
             result = original(*args, **kwargs)
-            safely(training().took_gradients, start, now())
+            safely(training().took_gradients, start, now(), again is not False and again is not None)
             return result
 
         return grad
 
     patches.around(module, "backward", _core.around_backward)
     patches.around(module, "grad", around_grad)
+
+
+def install_transforms(module: ModuleType, patches: Patches) -> None:
+    """Watch `torch.func.grad` and `grad_and_value`, which end in one function."""
+    if hasattr(module, "grad_and_value_impl"):  # not in older ones of torch
+        patches.around(module, "grad_and_value_impl", _core.around_transform)
 
 
 def install_optimizers(module: ModuleType, patches: Patches) -> None:

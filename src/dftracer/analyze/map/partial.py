@@ -72,7 +72,6 @@ from dftracer.format.writer import MADE_BY, SLICE
 from dftracer.load._scan import SelfTime, keep_events, nest, timeline
 from dftracer.load.chunk import Ints, int32s, int64s, uint8s
 from dftracer.load.process import ProcessInfo
-from dftracer.load.rows import FORWARD_UNSEEN
 from dftracer.load.trace import Filter, scan_file
 
 _SKIP = CLASSES.index("skip")
@@ -441,9 +440,9 @@ class _Analyzer:
         rest = NONE
         if (self.auto and steps.source in {"fetch", "block"}) or steps.source == "graph":
             rest = _OWN_CODE
-            unseen = self._forward_unseen(steps, (start, end), stage, aside)
-            out.account[:, _OWN_CODE] += out.account[:, NONE] - unseen
-            out.account[:, NONE] = unseen
+            # Also where nobody saw the model: the program's own code may well be the forward pass then.
+            out.account[:, _OWN_CODE] += out.account[:, NONE]
+            out.account[:, NONE] = 0
         loading = np.isin(stage, _INPUT)
         out.input = union(start[loading], end[loading])
         wait = stage == _FETCH_WAIT
@@ -487,24 +486,6 @@ class _Analyzer:
             return out.devices.backlog
         copies, launches = (self.marks.of(kind, out.steps.tid) for kind in ("copied", "graph"))
         return backlog_of_calls(copies, launches, out.steps)
-
-    def _forward_unseen(self, steps: StepTable, covered: Intervals, stage: Ints, aside: Intervals) -> Ints:
-        """Per step, time before the backward pass in which nobody saw where the forward pass began.
-
-        What else is in no stage of an automatic step is the program's own code.
-        """
-        out = np.zeros(len(steps), np.int64)
-        blind = np.flatnonzero(steps.flags & FORWARD_UNSEEN)
-        if not blind.size:
-            return out
-        backward = np.sort(self.marks.spans("learn")[0])
-        at = np.searchsorted(backward, steps.body[blind])
-        until = np.append(backward, np.iinfo(np.int64).max)[at]
-        first, last = steps.body[blind], np.minimum(until, steps.end[blind])
-        known = stage != NONE
-        seen = measure(union_of(aside, (covered[0][known], covered[1][known])), first, last)
-        out[blind] = last - first - seen
-        return out
 
     def _name_by_time(self, tid: Ints, ts: Ints, dur: Ints, code: Ints, counts: Ints | None) -> None:
         """Automatic events, written when they are over, name no parent: nesting follows from the times."""

@@ -15,6 +15,7 @@ from dftracer.analyze import thresholds as t
 from dftracer.analyze.device.summary import used_unseen, uses_device
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.say.wording import percent
+from dftracer.load.rows import FORWARD_UNSEEN
 
 
 class Kind(NamedTuple):
@@ -347,6 +348,7 @@ class Case:
     recompiled: bool = False  # it compiled something again
     same_host: bool = True  # all ranks are on one
     place: str = ""  # where the program's own code spends its time
+    model_unseen: bool = False  # most steps call no model that could be seen
     from_rows: bool = False  # only step rows are left
     items: bool = False  # the items that workers make can be seen
 
@@ -497,9 +499,22 @@ ADVICE_TABLE: Final = (
     AdviceRow("other", "always", _always, "Move it out of the step, or overlap it with compute."),
     AdviceRow(
         "own_code",
+        "its place is known, and no model could be seen",
+        lambda c: bool(c.place) and c.model_unseen,
+        "Look at {place}. The loop calls no model that could be seen: if this is the forward pass, annotate"
+        " it (ai.compute.forward).",
+    ),
+    AdviceRow(
+        "own_code",
         "its place is known",
         lambda c: bool(c.place),
         "Look at {place}: move it out of the loop, do it less often, or in another thread.",
+    ),
+    AdviceRow(
+        "own_code",
+        "no model could be seen",
+        lambda c: c.model_unseen,
+        "Annotate what the model does (ai.compute.forward): the loop calls no model that could be seen.",
     ),
     AdviceRow(
         "own_code",
@@ -658,6 +673,7 @@ def case_of(job: Job, rank: Rank, place: str = "") -> Case:
         recompiled="recompile" in dynamo,
         same_host=len({r.main.process.host for r in job.ranks}) <= 1,
         place=place,
+        model_unseen=bool((main.steps.flags & FORWARD_UNSEEN != 0).sum() > t.MAJORITY * len(main.steps)),
         from_rows=main.from_rows,
         items=any(w.lane["items"] for w in rank.workers),
     )
