@@ -358,8 +358,8 @@ def test_run_has_a_directory_of_its_own(tmp_path: Path) -> None:
         assert len(folders) == count
         assert f"1 trace file: traces/{folders[-1].name}/" in told.stderr
         (file,) = folders[-1].iterdir()
-        (run,) = [r for r in read_file(file).records if r.name == "run"]
-        assert run.args["value"] == folders[-1].name
+        (host,) = [r for r in read_file(file).records if r.name == "HH"]
+        assert host.args["run"] == folders[-1].name
 
 
 def test_run_follows_the_name_that_the_program_gives(tmp_path: Path) -> None:

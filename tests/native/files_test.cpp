@@ -138,7 +138,7 @@ TEST(the_finished_trace_of_another_run_is_moved_aside) {
   check_five(dir / "run-r0.pfw.gz", 0);
   check_five(dir / "run-r1.pfw.gz", 10);
   check_five(dir / "run.pfw.gz", 20);
-  CHECK_EQ(read_trace(dir / "run.pfw.gz").named("run")[0]["args"]["value"].text, "r2");
+  CHECK_EQ(read_trace(dir / "run.pfw.gz").named("HH")[0]["args"]["run"].text, "r2");
   CHECK_EQ(dir.files().size(), 3u);
 }
 
@@ -281,7 +281,7 @@ TEST(parts_move_along_with_their_trace) {
   for (auto& path : dir.files()) {
     Trace trace = read_trace(path);
     bool old = path.starts_with(dir / "run-old");
-    CHECK_EQ(trace.named("run")[0]["args"]["value"].text, old ? "old" : "new");
+    CHECK_EQ(trace.named("HH")[0]["args"]["run"].text, old ? "old" : "new");
     (old ? of_old : of_new) += 1;
     events += trace.named("event").size();
   }
@@ -308,7 +308,7 @@ TEST(left_over_parts_are_not_written_over) {
   std::map<std::string, size_t> events;
   for (auto& path : dir.files()) {
     Trace trace = read_trace(path);
-    events[trace.named("run")[0]["args"]["value"].text] += trace.named("event").size();
+    events[trace.named("HH")[0]["args"]["run"].text] += trace.named("event").size();
   }
   CHECK_EQ(events["new"], 5000u);
   CHECK(events["old"] > 3000);

@@ -139,8 +139,8 @@ Trace read_trace(const std::string& path) {
     out.records.push_back(std::move(*record));
   }
   REQUIRE(out.records.size() >= 6);
-  const char* opening[] = {"HH", "run", "thread_name", "FH", "SH", "SH"};
-  for (size_t i = 0; i < 6; ++i) CHECK_EQ(out.records[i]["name"].text, opening[i]);
+  const char* opening[] = {"HH", "thread_name", "FH", "SH", "SH"};
+  for (size_t i = 0; i < 5; ++i) CHECK_EQ(out.records[i]["name"].text, opening[i]);
   CHECK_EQ(out.named("start").size(), 1u);
   return out;
 }
