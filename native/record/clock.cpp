@@ -26,9 +26,10 @@ bool kernel_trusts_cpu_counter() {
 #endif
 }
 
-double slope_between(const Anchor& a, const Anchor& b, double fallback) {
-  // Below 100 us the reading noise of the two clocks dominates the estimate.
-  if (b.mono_ns < a.mono_ns + 100000 || b.ticks <= a.ticks) return fallback;
+constexpr uint64_t kNoiseNs = 100000;       // below it the reading noise of the two clocks dominates a slope
+constexpr uint64_t kLongestNs = 500000000;  // between two anchors while events come
+
+double slope_between(const Anchor& a, const Anchor& b) {
   return double(b.mono_ns - a.mono_ns) / double(b.ticks - a.ticks);
 }
 
@@ -80,35 +81,46 @@ Anchor take_anchor() {
 }
 
 void ClockMap::start(Anchor first, uint64_t epoch_ns_at_first) {
-  base_ = first;
-  seg_[0] = first;
+  base_ = last_ = knots_[0] = first;
   n_ = 1;
-  slope_ = slopes_[0] = 1.0;
+  slopes_[0] = 1.0;
+  fixed_ = 0;
   epoch_offset_ = epoch_ns_at_first - first.mono_ns;
 }
 
-// Once for each anchor, not for each event: it divides.
-void ClockMap::set_slope(int i) { slopes_[i] = i + 1 < n_ ? slope_between(seg_[i], seg_[i + 1], slope_) : slope_; }
-
+// As long apart as the map is old, at first: an estimate is good for as long as it took.
 void ClockMap::add(Anchor anchor) {
-  Anchor& last = seg_[n_ - 1];
-  if (anchor.ticks <= last.ticks) return;
-  slope_ = slope_between(n_ > 1 ? seg_[n_ - 2] : base_, anchor, slope_);
-  if (n_ > 1 && anchor.mono_ns - seg_[n_ - 2].mono_ns < 500000000u) {
-    last = anchor;  // refine the newest segment until it is long enough to keep
-    set_slope(n_ - 2);
-    set_slope(n_ - 1);
-    return;
+  if (anchor.ticks <= last_.ticks) return;
+  uint64_t since = anchor.mono_ns - last_.mono_ns;
+  uint64_t age = last_.mono_ns - base_.mono_ns;
+  if (since < (age > kLongestNs ? kLongestNs : age) || since < kNoiseNs) return;
+  double slope = slope_between(last_, anchor);
+  if (n_ == 1) {
+    slopes_[0] = slope;
+  } else {
+    Anchor joint{fixed_, to_mono_ns(fixed_)};
+    if (fixed_ < last_.ticks) joint = last_;
+    if (joint.ticks >= anchor.ticks || joint.mono_ns >= anchor.mono_ns) return;
+    double to_anchor = slope_between(joint, anchor);
+    // Too little time to make up for the error since the last one: another anchor will do.
+    if (to_anchor < 0.99 * slope || to_anchor > 1.01 * slope) return;
+    if (n_ + 2 > kKnots) thin_out();
+    if (joint.ticks > knots_[n_ - 1].ticks) knots_[n_++] = joint;
+    slopes_[n_ - 1] = to_anchor;
   }
-  if (n_ == kSegments) {
-    // Thin out: events older than the kept segments are interpolated over longer ones.
-    for (int i = 1; i < kSegments / 2; ++i) seg_[i] = seg_[2 * i];
-    n_ = kSegments / 2;
-    for (int i = 0; i < n_; ++i) set_slope(i);
-  }
-  seg_[n_++] = anchor;
-  set_slope(n_ - 2);
-  set_slope(n_ - 1);
+  last_ = knots_[n_] = anchor;
+  slopes_[n_++] = slope;
+}
+
+// What began before the kept knots is interpolated over longer pieces.
+void ClockMap::thin_out() {
+  double newest = slopes_[n_ - 1];
+  int kept = 1;
+  for (int i = 1; i < n_; ++i)
+    if (i % 2 == 0 || i > n_ / 2) knots_[kept++] = knots_[i];
+  n_ = kept;
+  for (int i = 0; i + 1 < n_; ++i) slopes_[i] = slope_between(knots_[i], knots_[i + 1]);
+  slopes_[n_ - 1] = newest;
 }
 
 }  // namespace dft

@@ -60,27 +60,30 @@ class ClockMap {
  public:
   void start(Anchor first, uint64_t epoch_ns_at_first);
   void add(Anchor anchor);
-  // Both ends of the map, for a reader that has to rebuild it from a dead process's header.
+  // What was mapped up to this moment has been written: later anchors leave it as it is, or a span that ends later
+  // would begin after what happened inside it.
+  void fix(uint64_t until_ticks) { fixed_ = until_ticks; }
   Anchor first() const { return base_; }
-  Anchor last() const { return seg_[n_ - 1]; }
+  Anchor last() const { return last_; }
   uint64_t epoch_offset() const { return epoch_offset_; }
-  uint64_t to_epoch_ns(uint64_t t) const {
-    if (!g_cpu_ticks) return t + epoch_offset_;
-    int i = n_ - 1;
-    while (i > 0 && t < seg_[i].ticks) --i;
-    const Anchor& a = seg_[i];
-    return uint64_t(int64_t(a.mono_ns) + int64_t(double(int64_t(t - a.ticks)) * slopes_[i])) + epoch_offset_;
-  }
-  double ns_per_tick() const { return slope_; }
+  uint64_t to_epoch_ns(uint64_t t) const { return g_cpu_ticks ? to_mono_ns(t) + epoch_offset_ : t + epoch_offset_; }
+  double ns_per_tick() const { return slopes_[n_ - 1]; }
 
  private:
-  void set_slope(int i);
-  static constexpr int kSegments = 64;
+  uint64_t to_mono_ns(uint64_t t) const {
+    int i = n_ - 1;
+    while (i > 0 && t < knots_[i].ticks) --i;
+    const Anchor& a = knots_[i];
+    return uint64_t(int64_t(a.mono_ns) + int64_t(double(int64_t(t - a.ticks)) * slopes_[i]));
+  }
+  void thin_out();
+  static constexpr int kKnots = 512;
   Anchor base_{};
-  Anchor seg_[kSegments]{};
-  double slopes_[kSegments]{};  // from each of them to the next; of the last one, from it on
+  Anchor last_{};
+  Anchor knots_[kKnots]{};
+  double slopes_[kKnots]{};  // from each of them to the next; of the last one, from it on
   int n_ = 0;
-  double slope_ = 1.0;
+  uint64_t fixed_ = 0;
   uint64_t epoch_offset_ = 0;  // epoch ns - monotonic ns
 };
 

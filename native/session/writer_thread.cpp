@@ -137,10 +137,12 @@ bool write_round(Session* s, bool force) {
   auto slots = slots_now(s);  // before the writer's lock: rename_session() takes the two in this order
   extend_rings(s, slots);
   std::lock_guard lock(s->writer_mutex);
-  s->clock.add(take_anchor());
-  s->header()->last_anchor = s->clock.last();
+  Anchor now = take_anchor();
+  s->clock.add(now);
+  s->header()->last_anchor = now;
   add_counters(s, false);
   bool written = s->writer.pump(slots, force);
+  s->clock.fix(ticks());
   show(s);
   return written;
 }

@@ -17,7 +17,6 @@ bool Writer::write_closing(uint64_t own_cpu_ns, bool last) {
   uint64_t in_signal = h->dropped[int(Drop::kInSignal)].load();
   uint64_t memory = h->dropped[int(Drop::kMemory)].load();
   Anchor now = take_anchor();
-  clock_.add(now);
   uint64_t mapped = clock_.to_epoch_ns(now.ticks);
   std::string args;
   append_arg(args, "num_events", int64_t(records_in_file_));
