@@ -57,18 +57,24 @@ $(VENV)/.packages: pyproject.toml | $(VENV)/.torch
 	@$(BIN)/python -m compileall -q -j 2 $(foreach each,torch numpy polars pyarrow _pytest,$(BIN)/../lib/python3*/site-packages/$(each)) || true
 	touch $@
 
+$(VENV)/.frameworks: $(VENV)/.packages
+	$(INSTALL) $$($(BIN)/python .ci/packages.py frameworks)
+	touch $@
+
 # The native tests need little, so they begin while Python's packages are being installed.
 test python-test lint: WERROR = ON
 test: $(VENV)/.cmake
 	@$(MAKE) --no-print-directory -j3 python-test native-test lint
 
 # And what takes too long for every change: all of clang-tidy, the site, damaged input and I/O for minutes on end.
-test-all: test $(VENV)/.system-all build/native/.tested tidy docs fuzz
+test-all: test $(VENV)/.system-all $(VENV)/.frameworks build/native/.tested tidy docs fuzz
 	$(BIN)/python -m pytest -m "mirror or thorough"
 	$(BIN)/python -m bench.io.soak --minutes $(MINUTES)
 
 # None of these tests measures times: they stand each other and the native tests beside them.
 python-test: $(VENV)/.installed $(VENV)/.system
+	@# Keeps the rewritten assertions, which each worker would make for itself.
+	@$(BIN)/python -m pytest --collect-only -q > build/collected.txt || (tail -30 build/collected.txt; false)
 	$(BIN)/python tests/twice.py -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder -m "not mirror and not thorough"
 
 # What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for

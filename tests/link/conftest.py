@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.process import clean_environment
+from support.torch_programs import Task, fork_at_once
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "bench" / "link" / "ddp_program.py"
@@ -29,17 +28,17 @@ def record(out: Path, *more: str) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     port = str(free_port())
     ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(out), str(rank), "2", port, *more],
-            env=clean_environment(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank)),
-            stderr=subprocess.PIPE,
-            text=True,
+        Task(
+            PROGRAM,
+            out,
+            clean_environment(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank)),
+            [str(out), str(rank), "2", port, *more],
+            f"-rank{rank}",
         )
         for rank in range(2)
     ]
-    for process in ranks:
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
+    codes = fork_at_once(ranks)
+    assert codes == [0, 0], [rank.output("stderr").read_text() for rank in ranks]
     return out
 
 

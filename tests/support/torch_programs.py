@@ -17,6 +17,7 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -118,18 +119,40 @@ def _start(program: Path, environment: dict[str, str]) -> int:
 
 
 def _fork(program: Path, environment: dict[str, str]) -> int:
+    place = program.parent
+    return fork_at_once([Task(program, place, environment)])[0]
+
+
+@dataclass
+class Task:
+    """A program, where it runs, and what it finds there; beside that place lies what it printed."""
+
+    program: Path
+    place: Path
+    environment: dict[str, str]
+    arguments: list[str] = field(default_factory=list)
+    name: str = ""  # tells those that run in one place apart
+
+    def output(self, stream: str) -> Path:
+        return self.place.with_name(f"{self.place.name}{self.name}.{stream}")
+
+
+def fork_at_once(tasks: list[Task]) -> list[int]:
+    """Run programs side by side; their exit codes."""
     parent = _parent()
     assert parent.stdin is not None
     assert parent.stdout is not None
-    parent.stdin.write(json.dumps({"program": str(program), "environment": environment}) + "\n")
+    parent.stdin.write(json.dumps([asdict(task) for task in tasks], default=str) + "\n")
     parent.stdin.flush()
     answer = parent.stdout.readline()
     if not answer:
         _parent.cache_clear()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
-        pytest.fail(f"longer than {LONGEST_S} s: {_text(program.parent.with_suffix('.stderr'))[-2000:]}")
-    return int(answer)
+        printed = "\n".join(_text(task.output("stderr"))[-2000:] for task in tasks)
+        pytest.fail(f"longer than {LONGEST_S} s: {printed}")
+    codes: list[int] = json.loads(answer)
+    return codes
 
 
 @cache
@@ -157,30 +180,32 @@ def _serve() -> None:
     import torch._dynamo  # noqa: F401, PLC0415 - the point of it all
 
     for line in sys.stdin:
-        task = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            _run_here(Path(task["program"]), task["environment"])
-            return
+        pids = []
+        for each in json.loads(line):
+            pids.append(os.fork())
+            if pids[-1] == 0:
+                task = Task(Path(each.pop("program")), Path(each.pop("place")), **each)
+                _run_here(task)
+                return
         signal.alarm(LONGEST_S)  # ends this process, so that who asks sees its end
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)
         signal.alarm(0)
 
 
-def _run_here(program: Path, environment: dict[str, str]) -> None:
-    place = program.parent
-    os.chdir(place)
+def _run_here(task: Task) -> None:
+    program = task.program
+    os.chdir(task.place)
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(task.environment)
     for number, name, mode in (
         (0, os.devnull, os.O_RDONLY),
-        (1, place.with_suffix(".stdout"), os.O_WRONLY | os.O_CREAT),
-        (2, place.with_suffix(".stderr"), os.O_WRONLY | os.O_CREAT),
+        (1, task.output("stdout"), os.O_WRONLY | os.O_CREAT),
+        (2, task.output("stderr"), os.O_WRONLY | os.O_CREAT),
     ):
         file = os.open(name, mode, 0o666)
         os.dup2(file, number)
         os.close(file)
-    sys.argv = [str(program)]
+    sys.argv = [str(program), *task.arguments]
     sys.path[0] = str(program.parent)
     main = types.ModuleType("__main__")
     main.__file__ = str(program)
