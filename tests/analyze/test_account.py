@@ -263,6 +263,24 @@ def test_own_code_is_named_by_function_and_line(tmp_path: Path) -> None:
     assert _loud(a) == ["own_code"]
 
 
+def test_own_code_is_not_where_something_else_takes_the_time(tmp_path: Path) -> None:
+    """A function that saves is sampled while it saves: that time is the checkpoint's."""
+    loop = Loop(Process(10, rank=0))
+    for _ in range(20):
+        loop.step(MS, ("forward", MS), ("backward", MS), ("own", 20 * MS), ("checkpoint", 60 * MS))
+        at = loop.t - 80 * MS
+        loop.process.span("sample", "own_code", at, 18 * MS, where="gather train.py:136")
+        loop.process.span("sample", "own_code", at + 18 * MS, 60 * MS, where="save train.py:137")
+    loop.process.write(tmp_path)
+    a = analyze(tmp_path)
+    assert _bound(a)[0] == "checkpoint"
+    (finding,) = (f for f in a.findings if f.id == "own_code")
+    assert "most of all in gather train.py:136" in finding.title
+    places = finding.evidence["where_s"]
+    assert places["gather train.py:136"] == pytest.approx(0.9 * finding.seconds, rel=0.01)
+    assert sum(places.values()) <= finding.seconds + 1e-6
+
+
 def test_the_largest_part_wins_whatever_it_is(tmp_path: Path) -> None:
     """Forward 17 %, and 44 % that nobody can name: the verdict is about what cannot be seen."""
     p = Process(10, rank=0)

@@ -125,6 +125,12 @@ class Samples:
         start, dur, where, stack = (np.concatenate(c) for c in columns)
         return Samples([*numbers], start, dur, where, stack)
 
+    def less(self, known: Intervals) -> Samples:
+        """What is left beside time that has a name of its own: a function also waits, and saves."""
+        dur = self.dur - measure(known, self.start, self.start + self.dur)
+        left = dur > 0
+        return Samples(self.names, self.start[left], dur[left], self.where[left], self.stack[left])
+
     def seconds(self, within: Intervals | None = None) -> dict[str, float]:
         """By place, in some time; the longest first."""
         time = self.dur if within is None else measure(within, self.start, self.start + self.dur)

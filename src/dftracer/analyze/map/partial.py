@@ -81,6 +81,7 @@ _UPDATE, _ANY_COMPUTE = CLASSES.index("update"), CLASSES.index("any_compute")
 _IO_WRITE = CLASSES.index("io_write")
 _INPUT = [STAGE_INDEX[s] for s in INPUT_STAGES]
 _FETCH_WAIT, _OWN_CODE = STAGE_INDEX["fetch_wait"], STAGE_INDEX["own_code"]
+_OWN = (_OWN_CODE, STAGE_INDEX["other"], NONE)
 
 
 @dataclass
@@ -430,6 +431,8 @@ class _Analyzer:
         others = [lane for lane in lanes if lane.tid != steps.tid]
         start, end, stage = overlay(main, others, self.auto)
         aside = out.phases.aside
+        named = ~np.isin(stage, _OWN)
+        out.samples = out.samples.less(union(start[named], end[named]))
         out.account = account(start, end, stage, len(STAGES), steps.start, steps.end)
         inside = intersection((steps.start, steps.end), aside)
         if inside[0].size:
