@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.process import clean_environment
+from support.torch_programs import Task, fork_at_once
 
 pytest.importorskip("torch")
 
@@ -121,15 +122,16 @@ def run(tmp_path: Path) -> Runner:
         out: str = "out",
     ) -> Collected:
         (tmp_path / "program.py").write_text(prelude + textwrap.dedent(code), encoding="utf-8")
-        process = subprocess.run(
-            command or [sys.executable, "program.py"],
-            cwd=tmp_path,
-            env=environment(DFTRACER_DISABLE_IO="1", **(env or {})),
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        settings = environment(DFTRACER_DISABLE_IO="1", **(env or {}))
+        if command is None:
+            task = Task(tmp_path / "program.py", tmp_path, settings)
+            (code_of_end,) = fork_at_once([task])
+            out_and_err = (task.output(name).read_text() for name in ("stdout", "stderr"))
+            process = subprocess.CompletedProcess(["program.py"], code_of_end, *out_and_err)
+        else:
+            process = subprocess.run(
+                command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=240, check=False
+            )
         assert process.returncode == expect, process.stdout + process.stderr[-6000:]
         return Collected(tmp_path / out, process)
 

@@ -46,6 +46,7 @@ def test_inference_by_environment(run: Runner) -> None:
     """No optimizer: the loader's batches are the steps. The variables alone are enough."""
     folder = run(prelude="", command=[sys.executable, "-m", "dftracer.collect"]).stdout.strip()
     done = run(
+        command=[sys.executable, "program.py"],
         prelude="""
 import torch
 from torch.utils.data import DataLoader, TensorDataset
