@@ -473,7 +473,9 @@ def test_a_trace_that_was_never_created_is_completed_by_every_reader(
         _python(KILLED_AT_ONCE, traces, -signal.SIGKILL, DFTRACER_FLUSH_MS="60000")
         if not list(tmp_path.rglob("*.pfw*")):
             break
-        _command("repair", "--rings", "--all", "--discard")  # while the folder is there, so that nothing is left
+        _command(
+            "repair", "--rings", "--all", "--discard"
+        )  # while the folder is there, so that nothing is left
         shutil.rmtree(given)
         if directory == "there":
             given.mkdir()
