@@ -15,6 +15,7 @@ from support.process import clean_environment
 PROGRAM = """
 import itertools, os, sys
 import torch
+import torch._dynamo  # every first optimizer imports it: once for all
 from torch.utils.data import DataLoader, TensorDataset
 
 def loader():
