@@ -74,13 +74,6 @@ void Writer::count_taken(const LineFormatter::Line& line) {
   events_taken_ += line.event;
 }
 
-void Writer::note_like(LikeLine& like) try {
-  like.begin = uint32_t(spool_used_);
-  likes_.push_back(like);
-} catch (const std::bad_alloc&) {
-  // The line is compared with others instead.
-}
-
 // Rarely: the threads take their ids from the same cache line.
 void Writer::publish_count() {
   if (events_taken_) rings_.header()->events.fetch_add(events_taken_, std::memory_order_relaxed);
@@ -263,8 +256,27 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
   bool room = true;
   if (slot->read < head && (slot->named_tid != tid || slot->named_part != part_)) name_thread(slot, tid);
   uint64_t begun = spool_used_;
+  // Nothing but lines is made of the records.
+  bool plain = !sums_.enabled() && !settings_.rotate_size;
+  auto taken = [&](const Record& r, const LineFormatter::Line& line, size_t size) {
+    spool_used_ += size;
+    new_facts_.count(line.ts);
+    if (line.event) rows_.see(r, tid, line.ts, line.dur);
+    count_taken(line);
+    slot->read += r.size;
+    return spool_used_ < settings_.member_size;
+  };
   while (slot->read < head) {
     const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (slot->read & mask));
+    char* start = rings_.spool() + spool_used_;
+    LineFormatter::Line line;
+    if (plain && spool_used_ + LineFormatter::kMostAlike <= h->spool_capacity) {
+      if (char* end = lines_.write_alike(r, tid, clock_, start, &line, &told_, spool_used_)) {
+        if (taken(r, line, size_t(end - start))) continue;
+        room = false;
+        break;
+      }
+    }
     if (r.kind == Kind::kMetadata && names_.has(r)) {
       slot->read += r.size;
       continue;
@@ -298,18 +310,12 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
       begun = spool_used_;
       continue;
     }
-    char* start = rings_.spool() + spool_used_;
-    LineFormatter::Line line;
-    char* end = lines_.write(r, tid, clock_, start, &line);
-    if (line.like.back && settings_.compress) note_like(line.like);
-    spool_used_ += size_t(end - start);
-    new_facts_.count(line.ts);
+    start = rings_.spool() + spool_used_;
+    char* end = lines_.write(r, tid, clock_, start, &line, &told_, spool_used_);
     if (r.kind == Kind::kMetadata) names_.note(r);
-    if (line.event) rows_.see(r, tid, line.ts, line.dur);
-    count_taken(line);
+    bool more = taken(r, line, size_t(end - start));
     release_payload(r);
-    slot->read += r.size;
-    if (spool_used_ >= settings_.member_size) {
+    if (!more) {
       room = false;
       break;
     }

@@ -122,7 +122,6 @@ class Writer {
   bool over_limit() const { return settings_.max_size && bytes() >= settings_.max_size; }
   std::string_view encode(std::string_view text, const MemberFacts& facts);
   std::string_view encode_spool(uint64_t from, const MemberFacts& facts);
-  void note_like(LikeLine& like);
   void append(std::string_view text, const MemberFacts& facts);
   void append_prelude();
   void state_path();
@@ -188,7 +187,7 @@ class Writer {
   uint64_t size_before_closing_ = 0;
 
   uint64_t spool_used_ = 0;      // text in the spool
-  std::vector<LikeLine> likes_;  // what is known of its lines
+  LikeLines told_;               // what is known of its lines
   uint64_t tail_committed_ = 0;  // of it, what is no longer in any ring: in the file from tail_offset on, unless...
   bool rewriting_ = false;       // ...only the spool has it yet
   MemberFacts tail_facts_, new_facts_;
