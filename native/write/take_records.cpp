@@ -222,7 +222,22 @@ void Writer::name_file(uint64_t hash, int64_t tid) {
   ++records_in_file_;
 }
 
-void Writer::remember(std::string_view lines) {
+namespace {
+
+// A name may have the letter as well, but rarely, and looking for it is faster than looking for a quote.
+bool is_event(std::string_view line) {
+  constexpr size_t kLetter = envelope::kEvent.find('X');
+  for (size_t at = line.find('X'); at != line.npos; at = line.find('X', at + 1))
+    if (at >= kLetter && line.substr(at - kLetter).starts_with(envelope::kEvent)) return true;
+  return false;
+}
+
+}  // namespace
+
+// The last lines of the spool, once in a round and before it is emptied.
+void Writer::remember() try {
+  std::string_view lines(rings_.spool() + remembered_, spool_used_ - remembered_);
+  remembered_ = spool_used_;
   if (!settings_.hang_s || lines.empty()) return;
   const char* from = lines.data() + lines.size();
   for (size_t n = 0; n <= kRecent && from; ++n)
@@ -231,7 +246,7 @@ void Writer::remember(std::string_view lines) {
   std::lock_guard lock(recent_mutex_);
   for (size_t end; (end = lines.find('\n')) != lines.npos; lines.remove_prefix(end + 1)) {
     std::string_view line = lines.substr(0, end);
-    if (line.find(envelope::kEvent) == line.npos) continue;
+    if (!is_event(line)) continue;
     if (recent_.size() < kRecent) {
       recent_.emplace_back(line);
     } else {
@@ -239,6 +254,8 @@ void Writer::remember(std::string_view lines) {
       oldest_ = (oldest_ + 1) % kRecent;
     }
   }
+} catch (const std::bad_alloc&) {
+  // They are only shown when the program hangs.
 }
 
 std::vector<std::string> Writer::recent() {
@@ -248,6 +265,21 @@ std::vector<std::string> Writer::recent() {
   return out;
 }
 
+// In the ring, where recovery finds the ids again: it compares them with those in the file. Calls that are summed up
+// have no line of their own, and get no id.
+void Writer::number_records(RingSlot* slot, uint64_t head) {
+  auto record = [&](uint64_t at) {
+    return reinterpret_cast<Record*>(slot->map.data + (at & (slot->map.capacity - 1)));
+  };
+  uint64_t from = std::max(slot->numbered, slot->read), count = 0;
+  for (uint64_t at = from; at < head; at += record(at)->size) count += record(at)->id == kNumberedLater;
+  slot->numbered = head;
+  if (!count) return;
+  uint64_t id = rings_.header()->next_id.fetch_add(count, std::memory_order_relaxed);
+  for (uint64_t at = from; at < head; at += record(at)->size)
+    if (record(at)->id == kNumberedLater) record(at)->id = id++;
+}
+
 // False if the spool is full or the disk rejects writes before `head` is reached.
 bool Writer::take(RingSlot* slot, uint64_t head) {
   FileHeader* h = rings_.header();
@@ -255,9 +287,9 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
   int64_t tid = slot->map.header->tid.load(std::memory_order_relaxed);
   bool room = true;
   if (slot->read < head && (slot->named_tid != tid || slot->named_part != part_)) name_thread(slot, tid);
-  uint64_t begun = spool_used_;
   // Nothing but lines is made of the records.
   bool plain = !sums_.enabled() && !settings_.rotate_size;
+  if (!sums_.enabled()) number_records(slot, head);
   auto taken = [&](const Record& r, const LineFormatter::Line& line, size_t size) {
     spool_used_ += size;
     new_facts_.count(line.ts);
@@ -296,6 +328,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
         break;
       }
     }
+    if (sums_.enabled()) number_records(slot, slot->read + r.size);
     if (r.kind == Kind::kIo && settings_.rotate_size) name_files(r, tid);
     size_t bound = lines_.bound(r);
     if (spool_used_ + room_for_sums() + bound > h->spool_capacity) {
@@ -307,7 +340,6 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
         room = false;
         break;
       }
-      begun = spool_used_;
       continue;
     }
     start = rings_.spool() + spool_used_;
@@ -321,7 +353,6 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
     }
   }
   publish_count();
-  if (spool_used_ > begun) remember({rings_.spool() + begun, spool_used_ - begun});
   return room;
 }
 
@@ -386,7 +417,9 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
     return true;
   }
   failing_ = false;
-  if (!drain(slots)) return false;
+  bool drained = drain(slots);
+  remember();
+  if (!drained) return false;
   write_rows();
   uint64_t now = monotonic_ns();
   if (spool_used_ >= kCutSize && !cut_member(slots)) return false;

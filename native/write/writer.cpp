@@ -144,6 +144,7 @@ void Writer::append_prelude() {
   h->tail_offset.store(0);
   keep_as_tail();
   rewriting_ = true;
+  remembered_ = spool_used_;
   h->spool_size.store(tail_committed_);
 }
 
@@ -212,7 +213,8 @@ void Writer::keep_as_tail() {
 }
 
 void Writer::empty_spool() {
-  spool_used_ = tail_committed_ = 0;
+  remember();
+  spool_used_ = tail_committed_ = remembered_ = 0;
   tail_facts_ = new_facts_ = {};
   told_.clear();
   lines_.begin_text();

@@ -23,6 +23,7 @@ namespace dft {
 struct RingSlot {
   MappedRing map;
   uint64_t read = 0;                                       // the writer's position; `tail` follows it at each commit
+  uint64_t numbered = 0;                                   // up to here all records have their ids
   enum State : int { kUsed, kReleased, kFree, kRetired };  // retired: emptied, but never used again
   std::atomic<int> state{kUsed};
   int64_t named_tid = 0;  // the thread whose name is in the current file
@@ -89,7 +90,8 @@ class Writer {
  private:
   bool drain(const std::vector<RingSlot*>& slots);
   bool take(RingSlot* slot, uint64_t head);
-  void remember(std::string_view lines);
+  void number_records(RingSlot* slot, uint64_t head);
+  void remember();
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
   void count_taken(const LineFormatter::Line& line);
   enum class Summed { kNo, kYes, kNoRoom };
@@ -174,7 +176,8 @@ class Writer {
   static constexpr size_t kRecent = 50;
   std::mutex recent_mutex_;
   std::vector<std::string> recent_;
-  size_t oldest_ = 0;  // of a full `recent_`
+  size_t oldest_ = 0;        // of a full `recent_`
+  uint64_t remembered_ = 0;  // up to here in the spool
 
   uint64_t file_size_ = 0;
   uint64_t earlier_parts_ = 0;
