@@ -345,34 +345,35 @@ inline uint32_t four_digits(uint32_t low) {
 
 }  // namespace
 
-// The last `size` of four digits. Without branches: how many digits change is not to be foreseen.
-inline void LineFormatter::Telling::add_digits(unsigned at, unsigned size, uint32_t low, bool changed) {
-  uint32_t high = low / 100, one = low % 10, hundreds = high % 10;
-  low %= 100;
-  uint32_t last = size > 1 ? kPairLiteral + low : kByteLiteral + '0' + one;
-  uint32_t first = size > 3 ? kPairLiteral + high : kByteLiteral + '0' + hundreds;
-  add(at, size, size, size > 2 ? first : 0, last, changed);
+// The last `size` of four digits. Whether it is one or two decides no branch: that is not to be foreseen.
+inline void LineFormatter::Telling::add_digits(uint32_t from, unsigned size, uint32_t low, bool changed) {
+  uint32_t high = low / 100, one = kByteLiteral + '0' + low % 10, two = kPairLiteral + low % 100;
+  uint32_t last = one + ((two - one) & (0 - uint32_t(size > 1)));
+  uint32_t first = 0;
+  if (size > 2) [[unlikely]]
+    first = size > 3 ? kPairLiteral + high : kByteLiteral + '0' + high % 10;
+  add(from, size, size, first, last, changed);
 }
 
 __attribute__((noinline)) LineFormatter::Telling LineFormatter::Shape::change_all_digits(Field field, uint64_t v,
                                                                                          char* out, Telling told) {
-  unsigned begin = numbers[field].at, n = numbers[field].digits;
-  char* p = text + begin;
+  unsigned place = numbers[field].at, n = numbers[field].digits;
+  char* p = text + place;
   char now[24];
   auto m = unsigned((field <= kDur ? put_uint(now, v) : put_int(now, int64_t(v))) - now);
   unsigned same = 0;
   while (same < m && same < n && now[same] == p[same]) ++same;
   if (m != n) {
-    memmove(p + m, p + n, size - begin - n);
+    memmove(p + m, p + n, size - place - n);
     for (unsigned later = field + 1u; later < kFields; ++later)
       if (numbers[later].at) numbers[later].at = uint16_t(numbers[later].at + m - n);
     size = uint16_t(size + m - n);
-    memcpy(out + begin + m, p + m, size - begin - m);
+    memcpy(out + place + m, p + m, size - place - m);
   }
-  numbers[field].set(v, begin, m, counts(field));
+  numbers[field].set(v, place, m, counts(field));
   memcpy(p, now, m);
-  memcpy(out + begin, now, m);
-  told.add(begin + same, m - same, n - same);
+  memcpy(out + place, now, m);
+  told.add(begin + place + same, m - same, n - same);
   return told;
 }
 
@@ -392,7 +393,7 @@ inline __attribute__((always_inline)) LineFormatter::Telling LineFormatter::Shap
   memcpy(out + at, &now, 4);
   uint32_t changed = old ^ now;
   auto same = unsigned(kLittle ? std::countr_zero(changed | 1u << 31) : std::countl_zero(changed | 1)) / 8;
-  told.add_digits(at + same, 4 - same, low, changed);
+  told.add_digits(begin + at + same, 4 - same, low, changed);
   return told;
 }
 
@@ -419,22 +420,11 @@ __attribute__((noinline)) LineFormatter::Telling LineFormatter::Shape::change_di
   memcpy(out + at, &now, 8);
   auto same = unsigned(std::countr_zero(old ^ now)) / 8;
   if (same >= 4)
-    told.add_digits(at + same, 8 - same, low % kFourDigits);
+    told.add_digits(begin + at + same, 8 - same, low % kFourDigits);
   else
-    told.add(at + same, 8 - same, 8 - same);
+    told.add(begin + at + same, 8 - same, 8 - same);
   return told;
 }
-
-namespace {
-
-// A line is a few hundred bytes: the call would take as long as the copy.
-inline void copy_line(char* to, const char* from, size_t size) {
-  constexpr size_t kAtOnce = 256;
-  static_assert(LineFormatter::kMostAlike % kAtOnce == 0);
-  for (size_t at = 0; at < size; at += kAtOnce) memcpy(to + at, from + at, kAtOnce);
-}
-
-}  // namespace
 
 // The copy first, the digits then into both: what was written a moment ago in small pieces would be slow to copy.
 inline __attribute__((always_inline)) char* LineFormatter::write_like(Shape& s, const Record& r, const IoPayload& io,
@@ -443,10 +433,11 @@ inline __attribute__((always_inline)) char* LineFormatter::write_like(Shape& s, 
   ptrdiff_t distance = out - s.last;
   bool near = s.text_number == text_number_ && distance > 0 && distance < ptrdiff_t(LikeLines::kFarthest);
   auto back = near ? uint32_t(distance) : 0;
-  Telling telling{told->begin_line(uint32_t(begin), back), uint32_t(begin), back};
+  s.begin = uint32_t(begin);
+  Telling telling{told->begin_line(s.begin, back), back};
   if (!telling.run) [[unlikely]]
     return nullptr;
-  copy_line(out, s.text, s.size);
+  memcpy(out, s.text, s.size);
   telling = s.count(Shape::kId, r.id, out, telling);
   telling = s.count(Shape::kTs, line.ts, out, telling);
   Number& dur = s.numbers[Shape::kDur];
@@ -454,7 +445,7 @@ inline __attribute__((always_inline)) char* LineFormatter::write_like(Shape& s, 
     // Whether it is the same is not to be foreseen either.
     bool changed = std::exchange(dur.value, line.dur) != line.dur;
     s.text[dur.at] = out[dur.at] = char('0' + line.dur);
-    telling.add(dur.at, 1, 1, 0, uint32_t(kByteLiteral + '0' + line.dur), changed);
+    telling.add(s.begin + dur.at, 1, 1, 0, uint32_t(kByteLiteral + '0' + line.dur), changed);
   } else {
     telling = s.change(Shape::kDur, line.dur, out, telling);
   }
@@ -474,7 +465,7 @@ inline __attribute__((always_inline)) char* LineFormatter::write_like(Shape& s, 
   s.last = out;
   s.text_number = text_number_;
   if (near) [[likely]]
-    told->end_line(uint32_t(begin), uint32_t(begin) + s.size, back, telling.back, other_file, telling.run);
+    told->end_line(s.begin, s.begin + s.size, back, uint32_t(telling.back), other_file, telling.run);
   return end;
 }
 
@@ -485,7 +476,7 @@ LineFormatter::Telling LineFormatter::Shape::change_file(uint64_t hash, char* ou
   put_hash(quoted, hash);
   memcpy(text + file.at, quoted + 1, 16);
   memcpy(out + file.at, quoted + 1, 16);
-  told.add(file.at, 16, 16);
+  told.add(begin + file.at, 16, 16);
   return told;
 }
 

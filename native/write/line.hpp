@@ -73,13 +73,13 @@ class LineFormatter {
   // What is told of one line.
   struct Telling {
     LikeRun* run;
-    uint32_t begin, back;
-    void add(unsigned at, unsigned size, unsigned was, uint32_t first = 0, uint32_t last = 0, bool changed = true) {
-      *run = {begin + at, uint16_t(back), uint16_t(first), uint16_t(last), uint8_t(size)};
+    uint64_t back;
+    void add(uint32_t from, unsigned size, unsigned was, uint32_t first = 0, uint32_t last = 0, bool changed = true) {
+      *run = {from, uint16_t(back), uint16_t(first), uint16_t(last), uint8_t(size)};
       run += changed;
-      back += size - was;
+      back += uint64_t(size) - was;
     }
-    void add_digits(unsigned at, unsigned size, uint32_t low, bool changed = true);
+    void add_digits(uint32_t from, unsigned size, uint32_t low, bool changed = true);
   };
   // The last line about one kind of call of one thread, and where what changes from one to the next lies in it.
   struct Shape {
@@ -104,6 +104,7 @@ class LineFormatter {
 
     uint64_t text_number = 0;
     const char* last = nullptr;  // where it was written
+    uint32_t begin = 0;          // where the next one is in its text
     Number numbers[kFields];
     char text[kMostAlike];
   };

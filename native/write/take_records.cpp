@@ -265,19 +265,17 @@ std::vector<std::string> Writer::recent() {
   return out;
 }
 
-// In the ring, where recovery finds the ids again: it compares them with those in the file. Calls that are summed up
-// have no line of their own, and get no id.
-void Writer::number_records(RingSlot* slot, uint64_t head) {
-  auto record = [&](uint64_t at) {
-    return reinterpret_cast<Record*>(slot->map.data + (at & (slot->map.capacity - 1)));
-  };
-  uint64_t from = std::max(slot->numbered, slot->read), count = 0;
-  for (uint64_t at = from; at < head; at += record(at)->size) count += record(at)->id == kNumberedLater;
+// As many as there are calls in the ring. Those that are summed up have no line of their own, and no id.
+void Writer::take_ids(RingSlot* slot, uint64_t head) {
+  if (sums_.enabled() || slot->read < slot->numbered) return;
+  uint64_t count = 0, mask = slot->map.capacity - 1;
+  for (uint64_t at = slot->read; at < head;) {
+    const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (at & mask));
+    count += r.id == kNumberedLater;
+    at += r.size;
+  }
   slot->numbered = head;
-  if (!count) return;
-  uint64_t id = rings_.header()->next_id.fetch_add(count, std::memory_order_relaxed);
-  for (uint64_t at = from; at < head; at += record(at)->size)
-    if (record(at)->id == kNumberedLater) record(at)->id = id++;
+  if (count) slot->next_id = rings_.header()->next_id.fetch_add(count, std::memory_order_relaxed);
 }
 
 // False if the spool is full or the disk rejects writes before `head` is reached.
@@ -289,7 +287,8 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
   if (slot->read < head && (slot->named_tid != tid || slot->named_part != part_)) name_thread(slot, tid);
   // Nothing but lines is made of the records.
   bool plain = !sums_.enabled() && !settings_.rotate_size;
-  if (!sums_.enabled()) number_records(slot, head);
+  take_ids(slot, head);
+  if (!sums_.enabled()) head = std::min(head, slot->numbered);
   auto taken = [&](const Record& r, const LineFormatter::Line& line, size_t size) {
     spool_used_ += size;
     new_facts_.count(line.ts);
@@ -299,7 +298,9 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
     return spool_used_ < settings_.member_size;
   };
   while (slot->read < head) {
-    const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (slot->read & mask));
+    auto& r = *reinterpret_cast<Record*>(slot->map.data + (slot->read & mask));
+    // In the ring, where recovery finds it again: it compares ids with those in the file.
+    if (r.id == kNumberedLater && !sums_.enabled()) r.id = slot->next_id++;
     char* start = rings_.spool() + spool_used_;
     LineFormatter::Line line;
     if (plain && spool_used_ + LineFormatter::kMostAlike <= h->spool_capacity) {
@@ -328,7 +329,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
         break;
       }
     }
-    if (sums_.enabled()) number_records(slot, slot->read + r.size);
+    if (r.id == kNumberedLater) r.id = h->next_id.fetch_add(1, std::memory_order_relaxed);
     if (r.kind == Kind::kIo && settings_.rotate_size) name_files(r, tid);
     size_t bound = lines_.bound(r);
     if (spool_used_ + room_for_sums() + bound > h->spool_capacity) {

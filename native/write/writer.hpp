@@ -23,7 +23,8 @@ namespace dft {
 struct RingSlot {
   MappedRing map;
   uint64_t read = 0;                                       // the writer's position; `tail` follows it at each commit
-  uint64_t numbered = 0;                                   // up to here all records have their ids
+  uint64_t numbered = 0;                                   // up to here the calls have ids...
+  uint64_t next_id = 0;                                    // ...from this one on
   enum State : int { kUsed, kReleased, kFree, kRetired };  // retired: emptied, but never used again
   std::atomic<int> state{kUsed};
   int64_t named_tid = 0;  // the thread whose name is in the current file
@@ -90,7 +91,7 @@ class Writer {
  private:
   bool drain(const std::vector<RingSlot*>& slots);
   bool take(RingSlot* slot, uint64_t head);
-  void number_records(RingSlot* slot, uint64_t head);
+  void take_ids(RingSlot* slot, uint64_t head);
   void remember();
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
   void count_taken(const LineFormatter::Line& line);
