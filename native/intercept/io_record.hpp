@@ -79,7 +79,7 @@ inline void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, ui
   r->kind = Kind::kIo;
   r->flags = 0;
   r->level = uint16_t(level < 0xffff ? level + 1 : 0xffff);
-  r->id = new_id(t);
+  r->id = kNumberedLater;
   r->parent = parent;
   r->start = start;
   r->end = end;

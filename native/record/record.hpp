@@ -25,6 +25,10 @@ enum Flag : uint8_t {
   kOtherLane = 4,     // the event carries its own tid
 };
 
+// The id of a call: nothing refers to it, so whoever takes it out of the ring numbers it. Threads that took their
+// numbers from one counter would wait for each other's cache line at every call.
+inline constexpr uint64_t kNumberedLater = 0;
+
 // `args` are always a ready JSON fragment: either empty or `,"key":value,...`.
 struct Record {
   uint32_t size;  // whole record, multiple of 8

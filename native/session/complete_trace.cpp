@@ -31,6 +31,7 @@ struct Rest {
   uint64_t records = 0;
   uint64_t lost = 0;  // payloads that lived on the dead process's heap
   uint64_t last_ts = 0;
+  uint64_t next_id = 0;
   bool empty() const { return records == 0 && lost == 0; }
 };
 
@@ -63,7 +64,7 @@ void for_each_record(const DeadRing& ring, size_t names, Take take) {
   for (uint64_t i = 0; i < ring.rings(); ++i) {
     DeadRing::Records records = ring.records(i);
     for (uint64_t at = 0; records.size - at >= sizeof(Record);) {
-      const auto& r = *reinterpret_cast<const Record*>(records.data() + at);
+      auto& r = *reinterpret_cast<Record*>(records.data() + at);
       if (!is_sound_record(r, records.size - at, names)) break;
       at += r.size;
       take(r, records.tid);
@@ -93,11 +94,13 @@ Rest take_rest(const DeadRing& ring) {
   if (ring.same_boot()) clock.add(take_anchor());  // same counter: now is as good an anchor as any
   auto names = ring.names();
   LineFormatter lines = formatter_of(ring, names);
-  for_each_record(ring, names.size(), [&](const Record& r, int64_t tid) {
+  rest.next_id = h.next_id.load();
+  for_each_record(ring, names.size(), [&](Record& r, int64_t tid) {
     if (r.flags & kOnHeap) {
       ++rest.lost;
       return;
     }
+    if (r.id == kNumberedLater) r.id = rest.next_id++;
     size_t used = rest.text.size();
     rest.text.resize(used + lines.bound(r));
     LineFormatter::Line line;
@@ -124,7 +127,7 @@ void close_text(const DeadRing& ring, uint64_t before, Rest* rest) {
   append_arg(args, "recovered_events", int64_t(rest->records));
   append_arg(args, "dropped", int64_t(dropped));
   if (rest->lost) append_arg(args, "dropped_large", int64_t(rest->lost));
-  rest->text += lines.event_line(h.next_id.load(), int64_t(h.pid), envelope::kEndOfTrace, rest->last_ts, args);
+  rest->text += lines.event_line(rest->next_id, int64_t(h.pid), envelope::kEndOfTrace, rest->last_ts, args);
   rest->text += envelope::kLastLine;
   rest->facts.count(rest->last_ts);
   rest->facts.count(0);  // the bracket

@@ -52,7 +52,7 @@ class DeadRing {
     int64_t tid = 0;
     uint64_t size = 0;           // bytes of records, one after the other
     std::vector<uint64_t> room;  // aligned as records are
-    const uint8_t* data() const { return reinterpret_cast<const uint8_t*>(room.data()); }
+    uint8_t* data() { return reinterpret_cast<uint8_t*>(room.data()); }
   };
   uint64_t rings() const { return header_->ring_count.load(); }
   // What is in one thread's ring but not in the trace.

@@ -87,9 +87,26 @@ char* LineFormatter::write_times(char* p, uint64_t start_ns, uint64_t end_ns, Li
   return p;
 }
 
-char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line) {
+namespace {
+
+// Both ends are truncated to us, and the duration is their difference: a child never extends beyond its parent.
+void set_times(const Record& r, const ClockMap& clock, LineFormatter::Line* line) {
+  uint64_t start = clock.to_epoch_ns(r.start) / 1000, end = clock.to_epoch_ns(r.end) / 1000;
+  line->ts = start;
+  line->dur = end > start ? end - start : 0;
+  line->event = true;
+}
+
+}  // namespace
+
+char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line, LikeLines* told,
+                           uint64_t begin) {
+  if (r.kind == Kind::kIo) {
+    if (told)
+      if (char* end = write_alike(r, tid, clock, out, line, told, begin)) return end;
+    return write_first(r, disable_tids_ ? pid_ : tid, clock, out, line);
+  }
   if (disable_tids_) tid = pid_;
-  if (r.kind == Kind::kIo) return write_io(r, tid, clock, out, line);
   std::string_view payload = payload_of(r);
   if (r.kind != Kind::kSpan) return write_strings(r, payload, tid, clock, out, line);
   char* p = put(out, envelope::kId);
@@ -157,53 +174,108 @@ const CallKeys* call_keys() {
 }  // namespace
 
 // Most calls differ from the thread's last one of the same name in a few digits only.
-char* LineFormatter::write_io(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line) {
+char* LineFormatter::write_alike(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line,
+                                 LikeLines* told, uint64_t begin) {
+  if (r.kind != Kind::kIo) return nullptr;
+  if (disable_tids_) tid = pid_;
   IoPayload io;
   memcpy(&io, r.payload(), sizeof io);
-  // Both ends are truncated to us, and the duration is their difference: a child never extends beyond its parent.
-  uint64_t start = clock.to_epoch_ns(r.start) / 1000, end = clock.to_epoch_ns(r.end) / 1000;
-  line->ts = start;
-  line->dur = end > start ? end - start : 0;
-  line->event = true;
-  Shape* shape = shape_of(r, tid);
-  if (shape && shape->is_of(r, tid, io)) return write_like(*shape, r, io, out, line);
-  return write_first(shape, r, tid, io, out, line);
-}
-
-LineFormatter::Shape* LineFormatter::shape_of(const Record& r, int64_t tid) {
-  if (!shapes_) shapes_.reset(new (std::nothrow) Shape[1 << kShapeBits]);
-  if (!shapes_) return nullptr;
-  uint64_t hash = (uint64_t(tid) << 32 ^ uint64_t(r.level) << 24 ^ r.name) * 0x9e3779b97f4a7c15u;
-  return &shapes_[hash >> (64 - kShapeBits)];
+  Shape* shape = shape_of(r, tid, io);
+  if (!shape) return nullptr;
+  set_times(r, clock, line);
+  return write_like(*shape, r, io, out, *line, told, begin);
 }
 
 namespace {
 
+uint64_t load_word(const void* p) {
+  uint64_t v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+uint64_t head_of(const Record& r) {
+  static_assert(offsetof(Record, id) == sizeof(uint64_t));
+  return load_word(&r);
+}
+
+uint64_t name_word(const Record& r) {
+  static_assert(offsetof(Record, name) + sizeof(uint64_t) == sizeof(Record));
+  return load_word(&r.name);
+}
+
 uint64_t kind_of_call(const IoPayload& io) {
-  uint64_t kind;
-  static_assert(offsetof(IoPayload, error) + sizeof kind == sizeof io);
-  memcpy(&kind, reinterpret_cast<const char*>(&io) + offsetof(IoPayload, error), sizeof kind);
-  return kind;
+  static_assert(offsetof(IoPayload, error) + sizeof(uint64_t) == sizeof io);
+  return load_word(&io.error);
 }
 
 }  // namespace
 
 inline bool LineFormatter::Shape::is_of(const Record& r, int64_t its_tid, const IoPayload& io) const {
-  return size && name == r.name && tid == its_tid && level == r.level && call == kind_of_call(io) &&
-         has_file == (io.file != 0);
+  return name == name_word(r) && tid == its_tid && head == head_of(r) && call == kind_of_call(io) &&
+         has_file == (io.file != 0) && size;
+}
+
+// Two for each hash: with one, two calls of a loop would take it from each other in every round, in one run of five.
+inline LineFormatter::Shape* LineFormatter::shapes_of(const Record& r, int64_t tid) {
+  uint64_t hash = (uint64_t(tid) << 32 ^ uint64_t(r.level) << 24 ^ r.name) * 0x9e3779b97f4a7c15u;
+  return shapes_[hash >> (64 - kShapeBits)].shape;
+}
+
+inline LineFormatter::Shape* LineFormatter::shape_of(const Record& r, int64_t tid, const IoPayload& io) {
+  if (!shapes_) [[unlikely]]
+    return nullptr;
+  Shape* pair = shapes_of(r, tid);
+  if (pair[0].is_of(r, tid, io)) return pair;
+  return pair[1].is_of(r, tid, io) ? pair + 1 : nullptr;
+}
+
+LineFormatter::Shape* LineFormatter::new_shape(const Record& r, int64_t tid) {
+  if (!shapes_) shapes_.reset(new (std::nothrow) ShapePair[1 << kShapeBits]());
+  if (!shapes_) return nullptr;
+  Shape* pair = shapes_of(r, tid);
+  bool second_is_older = pair[0].text_number != pair[1].text_number ? pair[1].text_number < pair[0].text_number
+                                                                    : pair[1].last < pair[0].last;
+  return pair + second_is_older;
+}
+
+namespace {
+
+constexpr uint64_t kFourDigits = 10000, kEightDigits = 100000000;
+constexpr uint32_t kPowers[] = {0, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+
+}  // namespace
+
+void LineFormatter::Number::set(uint64_t v, unsigned its_place, unsigned its_digits, bool counts) {
+  value = v;
+  at = uint16_t(its_place);
+  digits = uint8_t(its_digits);
+  if (int64_t(v) < 0 || digits == 0) {
+    values = 0;
+  } else if (counts) {
+    from = v / kFourDigits * kFourDigits;
+    values = from ? kFourDigits : 0;
+  } else if (digits > 8) {
+    from = v / kEightDigits * kEightDigits;
+    values = kEightDigits;
+  } else {
+    from = kPowers[digits - 1];
+    values = kPowers[digits] - kPowers[digits - 1];
+  }
 }
 
 // Writes the line piece by piece, and keeps it as the one that later lines are like.
-char* LineFormatter::write_first(Shape* shape, const Record& r, int64_t tid, const IoPayload& io, char* out,
-                                 Line* line) {
+char* LineFormatter::write_first(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line) {
+  IoPayload io;
+  memcpy(&io, r.payload(), sizeof io);
+  set_times(r, clock, line);
+  Shape* shape = new_shape(r, tid);
   Shape none;
   Shape& s = shape ? *shape : none;
-  memset(s.at, 0, sizeof s.at);
+  for (Number& each : s.numbers) each.set(0, 0, 0, false);
   bool numbers_only = true;
   auto mark = [&](Shape::Field field, uint64_t number, char* from, char* to) {
-    s.number[field] = number;
-    s.at[field] = uint16_t(from - out);
-    s.digits[field] = uint8_t(to - from);
+    s.numbers[field].set(number, unsigned(from - out), unsigned(to - from), Shape::counts(field));
     return to;
   };
   auto put_unsigned = [&](char* p, Shape::Field field, uint64_t v) { return mark(field, v, p, put_uint(p, v)); };
@@ -243,12 +315,12 @@ char* LineFormatter::write_first(Shape* shape, const Record& r, int64_t tid, con
   }
   constexpr size_t kLongestNumber = 20;
   size_t size = size_t(p - out);
-  bool fits = size + Shape::kFields * kLongestNumber <= Shape::kLongest;
+  bool fits = size + Shape::kFields * kLongestNumber <= kMostAlike;
   s.size = numbers_only && fits ? uint16_t(size) : 0;
   if (!s.size) return p;
-  s.name = r.name;
+  s.head = head_of(r);
+  s.name = name_word(r);
   s.tid = tid;
-  s.level = r.level;
   s.call = kind_of_call(io);
   s.has_file = io.file != 0;
   s.last = out;
@@ -257,93 +329,155 @@ char* LineFormatter::write_first(Shape* shape, const Record& r, int64_t tid, con
   return p;
 }
 
-__attribute__((noinline)) void LineFormatter::Shape::change_all_digits(Field field, uint64_t v, LikeLine::Run& run) {
-  unsigned begin = at[field], n = digits[field];
-  char* p = text + begin;
+namespace {
+
+constexpr bool kLittle = std::endian::native == std::endian::little;
+
+// The first in the lowest byte, where the processor has it so.
+inline uint32_t four_digits(uint32_t low) {
+  uint16_t pair[2];
+  memcpy(&pair[0], kDigitPairs.text + 2 * (low / 100), 2);
+  memcpy(&pair[1], kDigitPairs.text + 2 * (low % 100), 2);
+  uint32_t four;
+  memcpy(&four, pair, 4);
+  return four;
+}
+
+}  // namespace
+
+// The last `size` of four digits. Whether it is one or two decides no branch: that is not to be foreseen.
+inline void LineFormatter::Telling::add_digits(uint32_t from, unsigned size, uint32_t low, bool changed) {
+  uint32_t high = low / 100, one = kByteLiteral + '0' + low % 10, two = kPairLiteral + low % 100;
+  uint32_t last = one + ((two - one) & (0 - uint32_t(size > 1)));
+  uint32_t first = 0;
+  if (size > 2) [[unlikely]]
+    first = size > 3 ? kPairLiteral + high : kByteLiteral + '0' + high % 10;
+  add(from, size, size, first, last, changed);
+}
+
+__attribute__((noinline)) LineFormatter::Telling LineFormatter::Shape::change_all_digits(Field field, uint64_t v,
+                                                                                         char* out, Telling told) {
+  unsigned place = numbers[field].at, n = numbers[field].digits;
+  char* p = text + place;
   char now[24];
   auto m = unsigned((field <= kDur ? put_uint(now, v) : put_int(now, int64_t(v))) - now);
   unsigned same = 0;
   while (same < m && same < n && now[same] == p[same]) ++same;
   if (m != n) {
-    memmove(p + m, p + n, size - begin - n);
+    memmove(p + m, p + n, size - place - n);
     for (unsigned later = field + 1u; later < kFields; ++later)
-      if (at[later]) at[later] = uint16_t(at[later] + m - n);
+      if (numbers[later].at) numbers[later].at = uint16_t(numbers[later].at + m - n);
     size = uint16_t(size + m - n);
-    digits[field] = uint8_t(m);
+    memcpy(out + place + m, p + m, size - place - m);
   }
+  numbers[field].set(v, place, m, counts(field));
   memcpy(p, now, m);
-  run = {uint16_t(begin + same), uint8_t(m - same), uint8_t(n - same)};
+  memcpy(out + place, now, m);
+  told.add(begin + place + same, m - same, n - same);
+  return told;
 }
 
-inline void LineFormatter::Shape::change_digits(Field field, uint64_t v, LikeLine& like) {
-  constexpr uint64_t kLow = 10000;
-  uint64_t was = std::exchange(number[field], v);
-  unsigned begin = at[field], n = digits[field];
-  char* p = text + begin;
-  LikeLine::Run& run = like.run[like.runs++];
-  uint64_t high = v / kLow;
-  if (int64_t(v) >= 0 && high == was / kLow && (high || (v >= kLow / 10 && was >= kLow / 10))) {
-    // All but the last four digits are the same.
-    auto low = uint32_t(v - high * kLow);
-    uint32_t old, now;
-    char four[4];
-    memcpy(four, kDigitPairs.text + 2 * (low / 100), 2);
-    memcpy(four + 2, kDigitPairs.text + 2 * (low % 100), 2);
-    memcpy(&now, four, 4);
-    memcpy(&old, p + n - 4, 4);
-    memcpy(p + n - 4, &now, 4);
-    constexpr bool kLittle = std::endian::native == std::endian::little;
-    auto same = unsigned(kLittle ? std::countr_zero(old ^ now) : std::countl_zero(old ^ now)) / 8;
-    run = {uint16_t(begin + n - 4 + same), uint8_t(4 - same), uint8_t(4 - same)};
-    return;
+// A number that counts up: nearly always its last four digits are all that change.
+inline __attribute__((always_inline)) LineFormatter::Telling LineFormatter::Shape::count(Field field, uint64_t v,
+                                                                                         char* out, Telling told) {
+  Number& number = numbers[field];
+  if (v - number.from >= number.values) [[unlikely]] {
+    return number.value == v ? told : change_all_digits(field, v, out, told);
   }
-  if (v < 10 && was < 10) {
-    *p = char('0' + v);
-    run = {uint16_t(begin), 1, 1};
-    return;
+  number.value = v;
+  auto low = uint32_t(v - number.from);
+  unsigned at = number.at + number.digits - 4u;
+  uint32_t old, now = four_digits(low);
+  memcpy(&old, text + at, 4);
+  memcpy(text + at, &now, 4);
+  memcpy(out + at, &now, 4);
+  uint32_t changed = old ^ now;
+  auto same = unsigned(kLittle ? std::countr_zero(changed | 1u << 31) : std::countl_zero(changed | 1)) / 8;
+  told.add_digits(begin + at + same, 4 - same, low, changed);
+  return told;
+}
+
+inline LineFormatter::Telling LineFormatter::Shape::change(Field field, uint64_t v, char* out, Telling told) {
+  return numbers[field].value == v ? told : change_digits(field, v, out, told);
+}
+
+// As many digits as before, and of many only the last eight change.
+__attribute__((noinline)) LineFormatter::Telling LineFormatter::Shape::change_digits(Field field, uint64_t v, char* out,
+                                                                                     Telling told) {
+  Number& number = numbers[field];
+  unsigned at = number.at, n = number.digits;
+  if (!kLittle || v - number.from >= number.values) return change_all_digits(field, v, out, told);
+  number.value = v;
+  auto low = uint32_t(n > 8 ? v - number.from : v);
+  at = at + n - 8;  // there is that much before it: the line begins with its id
+  uint64_t old, now = uint64_t(four_digits(low % kFourDigits)) << 32 | four_digits(low / kFourDigits);
+  memcpy(&old, text + at, 8);
+  if (n < 8) {
+    uint64_t before = (uint64_t(1) << (8 * (8 - n))) - 1;
+    now = (now & ~before) | (old & before);
   }
-  change_all_digits(field, v, run);
+  memcpy(text + at, &now, 8);
+  memcpy(out + at, &now, 8);
+  auto same = unsigned(std::countr_zero(old ^ now)) / 8;
+  if (same >= 4)
+    told.add_digits(begin + at + same, 8 - same, low % kFourDigits);
+  else
+    told.add(begin + at + same, 8 - same, 8 - same);
+  return told;
 }
 
-inline void LineFormatter::Shape::change(Field field, uint64_t v, LikeLine& like) {
-  if (number[field] != v) change_digits(field, v, like);
-}
-
-char* LineFormatter::write_like(Shape& s, const Record& r, const IoPayload& io, char* out, Line* line) {
-  constexpr ptrdiff_t kFarthest = 28 << 10;  // well inside the window of deflate, with all that may come to lie between
-  LikeLine& like = line->like;
-  like.runs = 0;
-  like.other_file = false;
-  s.change(Shape::kId, r.id, like);
-  s.change(Shape::kTs, line->ts, like);
-  s.change(Shape::kDur, line->dur, like);
+// The copy first, the digits then into both: what was written a moment ago in small pieces would be slow to copy.
+inline __attribute__((always_inline)) char* LineFormatter::write_like(Shape& s, const Record& r, const IoPayload& io,
+                                                                      char* out, const Line& line, LikeLines* told,
+                                                                      uint64_t begin) {
+  ptrdiff_t distance = out - s.last;
+  bool near = s.text_number == text_number_ && distance > 0 && distance < ptrdiff_t(LikeLines::kFarthest);
+  auto back = near ? uint32_t(distance) : 0;
+  s.begin = uint32_t(begin);
+  Telling telling{told->begin_line(s.begin, back), back};
+  if (!telling.run) [[unlikely]]
+    return nullptr;
+  memcpy(out, s.text, s.size);
+  telling = s.count(Shape::kId, r.id, out, telling);
+  telling = s.count(Shape::kTs, line.ts, out, telling);
+  Number& dur = s.numbers[Shape::kDur];
+  if (line.dur < 10 && dur.digits == 1) [[likely]] {
+    // Whether it is the same is not to be foreseen either.
+    bool changed = std::exchange(dur.value, line.dur) != line.dur;
+    s.text[dur.at] = out[dur.at] = char('0' + line.dur);
+    telling.add(s.begin + dur.at, 1, 1, 0, uint32_t(kByteLiteral + '0' + line.dur), changed);
+  } else {
+    telling = s.change(Shape::kDur, line.dur, out, telling);
+  }
+  bool other_file = false;
   if (inc_metadata_) {
-    s.change(Shape::kParent, uint64_t(r.parent), like);
-    if (s.number[Shape::kFile] != io.file && io.file) s.change_file(io.file, like);
+    telling = s.change(Shape::kParent, uint64_t(r.parent), out, telling);
+    other_file = s.numbers[Shape::kFile].value != io.file;
+    if (other_file) telling = s.change_file(io.file, out, telling);
     for (uint32_t i = 0; i < io.values && i < 4; ++i) {
-      if (!s.at[Shape::kValues + i]) break;
-      uint64_t value;
-      memcpy(&value, r.payload() + sizeof io + i * sizeof value, sizeof value);
-      s.change(Shape::Field(Shape::kValues + i), value, like);
+      if (!s.numbers[Shape::kValues + i].at) break;
+      uint64_t value = load_word(r.payload() + sizeof io + i * sizeof value);
+      telling = s.change(Shape::Field(Shape::kValues + i), value, out, telling);
     }
-    if (io.has_ret) s.change(Shape::kRet, uint64_t(io.ret), like);
+    if (io.has_ret) telling = s.change(Shape::kRet, uint64_t(io.ret), out, telling);
   }
-  ptrdiff_t back = out - s.last;
-  like.back = s.text_number == text_number_ && back > 0 && back < kFarthest ? uint16_t(back) : 0;
-  like.size = s.size;
+  char* end = out + s.size;
   s.last = out;
   s.text_number = text_number_;
-  memcpy(out, s.text, s.size);
-  return out + s.size;
+  if (near) [[likely]]
+    told->end_line(s.begin, s.begin + s.size, back, uint32_t(telling.back), other_file, telling.run);
+  return end;
 }
 
-void LineFormatter::Shape::change_file(uint64_t hash, LikeLine& like) {
-  number[kFile] = hash;
+LineFormatter::Telling LineFormatter::Shape::change_file(uint64_t hash, char* out, Telling told) {
+  Number& file = numbers[kFile];
+  file.value = hash;
   char quoted[18];
   put_hash(quoted, hash);
-  memcpy(text + at[kFile], quoted + 1, 16);
-  like.run[like.runs++] = {at[kFile], 16, 16};
-  like.other_file = true;
+  memcpy(text + file.at, quoted + 1, 16);
+  memcpy(out + file.at, quoted + 1, 16);
+  told.add(begin + file.at, 16, 16);
+  return told;
 }
 
 char* LineFormatter::write_strings(const Record& r, std::string_view payload, int64_t tid, const ClockMap& clock,

@@ -25,14 +25,20 @@ class LineFormatter {
     uint64_t ts = 0;  // us; 0 for records without a time
     uint64_t dur = 0;
     bool event = false;
-    LikeLine like;  // `back` is 0 unless an earlier line of the same text differs only in a few numbers
   };
   // What is written from now on is another text: no line of it is like one written before.
   void begin_text() { ++text_number_; }
   // Upper bound of the line's length.
   size_t bound(const Record& r);
-  // Writes the line at `out` (bound() bytes of room) and returns its end.
-  char* write(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line);
+  // Writes the line at `out` (bound() bytes of room) and returns its end. If it is like an earlier one of the same
+  // text, `told` gets to know how; the text began `begin` bytes before.
+  char* write(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line, LikeLines* told = nullptr,
+              uint64_t begin = 0);
+  // The same for a call that is like an earlier one; with any other record nothing has happened, and there is no end.
+  // Needs kMostAlike bytes of room.
+  char* write_alike(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line, LikeLines* told,
+                    uint64_t begin);
+  static constexpr size_t kMostAlike = 512;
 
   // Lines the writer makes itself.
   std::string metadata_line(uint64_t id, int64_t tid, std::string_view kind, std::string_view key,
@@ -52,37 +58,66 @@ class LineFormatter {
   const Prefix& make_prefix(uint32_t name);
   char* write_times(char* p, uint64_t start_ns, uint64_t end_ns, Line* line);
   char* put_time(char* p, uint64_t us);
+  // A number in a line.
+  struct Number {
+    uint64_t value;  // a signed one as its bits
+    // From there on are this many values of which only the last four digits change (of ids and times), or the last
+    // eight, if there are that many (of the others).
+    uint64_t from;
+    uint32_t values;
+    uint16_t at;  // 0: not in this line
+    uint8_t digits;
+
+    void set(uint64_t v, unsigned its_place, unsigned its_digits, bool counts);
+  };
+  // What is told of one line.
+  struct Telling {
+    LikeRun* run;
+    uint64_t back;
+    void add(uint32_t from, unsigned size, unsigned was, uint32_t first = 0, uint32_t last = 0, bool changed = true) {
+      *run = {from, uint16_t(back), uint16_t(first), uint16_t(last), uint8_t(size)};
+      run += changed;
+      back += uint64_t(size) - was;
+    }
+    void add_digits(uint32_t from, unsigned size, uint32_t low, bool changed = true);
+  };
   // The last line about one kind of call of one thread, and where what changes from one to the next lies in it.
   struct Shape {
     enum Field : uint8_t { kId, kTs, kDur, kParent, kFile, kValues, kRet = kValues + 4, kFields };
-    static constexpr size_t kLongest = 512;
+    static bool counts(Field field) { return field <= kTs; }
 
     bool is_of(const Record& r, int64_t its_tid, const IoPayload& io) const;
-    void change(Field field, uint64_t v, LikeLine& like);
-    void change_digits(Field field, uint64_t v, LikeLine& like);
-    void change_all_digits(Field field, uint64_t v, LikeLine::Run& run);
-    void change_file(uint64_t hash, LikeLine& like);
+    // They return what is told so far, so that it need not be in memory.
+    Telling count(Field field, uint64_t v, char* out, Telling told);
+    Telling change(Field field, uint64_t v, char* out, Telling told);
+    Telling change_digits(Field field, uint64_t v, char* out, Telling told);
+    Telling change_all_digits(Field field, uint64_t v, char* out, Telling told);
+    Telling change_file(uint64_t hash, char* out, Telling told);
 
-    uint16_t size = 0;  // 0: there is none
     // With any other of these the line has other texts.
-    uint16_t level;
-    bool has_file;
-    uint32_t name;
+    uint64_t head;  // size, kind, flags and level
+    uint64_t name;  // and the size of the payload
     int64_t tid;
     uint64_t call;  // its number, its error, and which values it has
+    bool has_file;
+    uint16_t size = 0;  // 0: there is none
 
-    uint64_t number[kFields];  // a signed one as its bits
-    uint16_t at[kFields];      // 0: not in this line
-    uint8_t digits[kFields];
-    const char* last;  // where it was written
-    uint64_t text_number;
-    char text[kLongest];
+    uint64_t text_number = 0;
+    const char* last = nullptr;  // where it was written
+    uint32_t begin = 0;          // where the next one is in its text
+    Number numbers[kFields];
+    char text[kMostAlike];
   };
-  static_assert(Shape::kFields <= LikeLine::kMostRuns);
-  Shape* shape_of(const Record& r, int64_t tid);
-  char* write_io(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line);
-  char* write_first(Shape* shape, const Record& r, int64_t tid, const IoPayload& io, char* out, Line* line);
-  char* write_like(Shape& shape, const Record& r, const IoPayload& io, char* out, Line* line);
+  static_assert(Shape::kFields < LikeLines::kMostRuns);
+  struct ShapePair {
+    Shape shape[2];
+  };
+  Shape* shapes_of(const Record& r, int64_t tid);
+  Shape* shape_of(const Record& r, int64_t tid, const IoPayload& io);
+  Shape* new_shape(const Record& r, int64_t tid);
+  char* write_first(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line);
+  char* write_like(Shape& shape, const Record& r, const IoPayload& io, char* out, const Line& line, LikeLines* told,
+                   uint64_t begin);
   char* write_strings(const Record& r, std::string_view payload, int64_t tid, const ClockMap& clock, char* out,
                       Line* line);
 
@@ -96,8 +131,8 @@ class LineFormatter {
   std::string args_head_;  // ,"ph":"X","args":{"hhash":"...","p_idx":
   NameLookup lookup_;
   std::vector<Prefix> prefixes_;
-  static constexpr unsigned kShapeBits = 6;
-  std::unique_ptr<Shape[]> shapes_;
+  static constexpr unsigned kShapeBits = 5;
+  std::unique_ptr<ShapePair[]> shapes_;
   uint64_t text_number_ = 0;
 };
 

@@ -7,11 +7,12 @@
 namespace dft {
 namespace {
 
-constexpr uint32_t kMatch = 0x80000000u;
 constexpr uint32_t kWindow = 32768;
 constexpr uint32_t kMaxLength = 258;
 // A block is written when it has this many tokens: a long string must not take many times its size.
 constexpr size_t kBlockTokens = 1 << 17;
+// Their numbers have 16 bits; a line adds fewer than kMostLine.
+constexpr size_t kBlockMatches = 60000;
 constexpr uint32_t kPiece = 1 << 15;
 constexpr uint32_t kMostLine = 4096;  // a longer one is not compared with others
 // A shorter match costs more bits than its literals.
@@ -187,53 +188,73 @@ void assign_codes(const uint8_t* lengths, unsigned n, Code* codes) {
 
 }  // namespace
 
-inline void LineDeflate::put_match(uint32_t length, uint32_t distance) {
-  tokens_[token_count_++] = kMatch | length << 16 | (distance - 1);
-  ++literal_count_[kTables.length[length].symbol];
-  ++distance_count_[kTables.distance_symbol(distance)];
-}
-
 // Before the tokens of a line or of a piece: the rest goes without a look at the room.
 inline void LineDeflate::make_room(size_t tokens) {
   if (tokens_.size() < token_count_ + tokens) [[unlikely]]
     tokens_.resize(std::max(2 * tokens_.size(), token_count_ + tokens));
 }
 
-inline void LineDeflate::flush_match() {
-  if (pending_length_ > kMaxLength) {
-    flush_long_match();
-    return;
-  }
-  if (pending_length_) put_match(pending_length_, pending_distance_);
-  pending_length_ = 0;
+inline void LineDeflate::put_token(uint32_t literal, uint32_t match) {
+  tokens_[token_count_++] = match << 16 | literal;
+  ++literal_tokens_[literal];
 }
 
-void LineDeflate::flush_long_match() {
-  uint32_t left = pending_length_;
+__attribute__((noinline)) uint32_t LineDeflate::new_match(uint32_t key, uint16_t& slot) {
+  slot = uint16_t(matches_.size());
+  matches_.push_back({key, 1});
+  return slot;
+}
+
+inline uint32_t LineDeflate::known_match(uint32_t length, uint32_t distance) {
+  uint32_t key = length << 16 | (distance - 1);
+  uint16_t& slot = match_slots_[(key * 0x9e3779b1u) >> (32 - kMatchBits)];
+  Match& last = matches_[slot];
+  if (last.key != key) [[unlikely]]
+    return new_match(key, slot);
+  ++last.count;
+  return slot;
+}
+
+inline void LineDeflate::put(const Pending& pending) {
+  if (pending.length > kMaxLength) [[unlikely]]
+    put_long_match(pending);
+  else if (pending.length)
+    put_token(pending.literal, known_match(pending.length, pending.distance));
+  else if (pending.literal)
+    put_token(pending.literal, 0);
+}
+
+void LineDeflate::put_long_match(const Pending& pending) {
+  uint32_t left = pending.length, literal = pending.literal;
   make_room(left / kMaxLength + kMostLine);
   while (left > kMaxLength) {
     // Leave a remainder that is itself a match.
     uint32_t piece = left - kMaxLength < 3 ? left - 3 : kMaxLength;
-    put_match(piece, pending_distance_);
+    put_token(literal, known_match(piece, pending.distance));
+    literal = 0;
     left -= piece;
   }
-  if (left) put_match(left, pending_distance_);
-  pending_length_ = 0;
+  put_token(literal, known_match(left, pending.distance));
 }
 
-inline void LineDeflate::literals(const uint8_t* from, const uint8_t* to) {
-  if (from == to) return;
-  flush_match();
-  for (; from != to; ++from) {
-    tokens_[token_count_++] = *from;
-    ++literal_count_[*from];
+inline void LineDeflate::literals(Pending& pending, const uint8_t* from, const uint8_t* to) {
+  while (from != to) {
+    put(pending);
+    pending.length = 0;
+    uint32_t tens = uint32_t(from[0]) - '0', ones = to - from > 1 ? uint32_t(from[1]) - '0' : 10;
+    bool pair = tens < 10 && ones < 10;
+    pending.literal = pair ? kPairLiteral + 10 * tens + ones : kByteLiteral + *from;
+    from += pair ? 2 : 1;
   }
 }
 
-inline void LineDeflate::match(uint32_t length, uint32_t distance) {
-  if (pending_length_ && pending_distance_ != distance) flush_match();
-  pending_distance_ = distance;
-  pending_length_ += length;
+inline void LineDeflate::match(Pending& pending, uint32_t length, uint32_t distance) {
+  if (pending.length && pending.distance != distance) {
+    put(pending);
+    pending.literal = pending.length = 0;
+  }
+  pending.distance = distance;
+  pending.length += length;
 }
 
 namespace {
@@ -265,9 +286,9 @@ const uint8_t* same_key(const uint8_t* line, const uint8_t* a, const uint8_t* a_
 // beginning on, 0 otherwise. Most lines about a file follow another about the same.
 uint32_t LineDeflate::match_string(const uint8_t* text, const uint8_t* a, const uint8_t* a_end) {
   constexpr uint32_t kShortest = 3, kSearched = 16;
-  if (pending_length_ <= kShortest) return 0;
+  if (pending_.length <= kShortest) return 0;
   const uint8_t* string = a;
-  const uint8_t* lowest = a - std::min(pending_length_ - kShortest, kSearched);
+  const uint8_t* lowest = a - std::min(pending_.length - kShortest, kSearched);
   while (string > lowest && !ends_value(string[-1])) --string;
   if (string - text < 8 || string[-1] != '"' || string[-2] != ':') return 0;
   uint32_t here = uint32_t(string - text), past = uint32_t(a - string);
@@ -277,8 +298,8 @@ uint32_t LineDeflate::match_string(const uint8_t* text, const uint8_t* a, const 
   seen = here;
   uint32_t length = known ? agreement(string, string - back, uint32_t(a_end - string)) : 0;
   if (length < past + kMinWorthwhile) return 0;
-  pending_length_ -= past;
-  match(length, back);
+  pending_.length -= past;
+  match(pending_, length, back);
   return length - past;
 }
 
@@ -289,7 +310,7 @@ void LineDeflate::diff(const uint8_t* text, const Line& line, const Line& refere
   const uint8_t* const a_end = text + line.end;
   const uint8_t* b = b_begin;
   const uint8_t* const b_end = text + reference.end;
-  auto continues = [&](uint32_t distance) { return pending_length_ && pending_distance_ == distance; };
+  auto continues = [&](uint32_t distance) { return pending_.length && pending_.distance == distance; };
   while (a < a_end) {
     uint32_t n = agreement(a, b, uint32_t(std::min(a_end - a, b_end - b)));
     uint32_t taken = n, distance = uint32_t(a - b);
@@ -311,9 +332,9 @@ void LineDeflate::diff(const uint8_t* text, const Line& line, const Line& refere
       consider(keys_and_values_[slot_of(key ^ std::rotl(load8(a + 4), 29), kSeenBits)]);
     }
     if (taken >= kMinWorthwhile || (taken && continues(distance)))
-      match(taken, distance);
+      match(pending_, taken, distance);
     else
-      literals(a, a + taken);
+      literals(pending_, a, a + taken);
     a += taken;
     if (a == a_end) return;
     b += std::min(n, taken);
@@ -335,62 +356,45 @@ void LineDeflate::diff(const uint8_t* text, const Line& line, const Line& refere
       while (b < b_end && !ends_value(*b)) ++b;
       if (differ()) ++a, b += b < b_end;
     }
-    literals(from, a);
+    literals(pending_, from, a);
   }
 }
 
-void LineDeflate::put_like(const uint8_t* text, uint32_t begin, const LikeLine& like) {
-  uint32_t at = begin, back = like.back;
-  for (unsigned i = 0; i < like.runs; ++i) {
-    LikeLine::Run run = like.run[i];
-    uint32_t from = begin + run.at;
-    match(from - at, back);
-    at = from + run.size;
-    literals(text + from, text + at);
-    back += uint32_t(run.size) - run.was;
+// The text from `begin` up to the last of the runs, which are told of all of it.
+void LineDeflate::put_told(const uint8_t* text, uint32_t begin, std::span<const LikeRun> runs) {
+  Pending pending = pending_;  // in registers: what is written here could be anything to the compiler
+  uint32_t at = begin;
+  for (const LikeRun& run : runs) {
+    uint32_t length = run.from - at;
+    bool plain = !pending.length && length >= 3 && length <= kMaxLength;
+    if (plain) [[likely]] {
+      put_token(pending.literal, known_match(length, run.back));
+    } else {
+      match(pending, length, run.back);
+      put(pending);
+    }
+    if (run.first) put_token(run.first, 0);
+    pending = {run.last, 0, 0};
+    at = run.from + run.size;
+    if (!run.last) [[unlikely]]
+      literals(pending, text + run.from, text + at);
   }
-  match(begin + like.size - at, back);
+  pending_ = pending;
 }
 
-void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out, std::span<const LikeLine> likes,
-                           uint64_t base) {
-  const uint8_t* text = reinterpret_cast<const uint8_t*>(view.data());
-  uint32_t size = uint32_t(view.size());
-  Line last{0, 0, 0};
-  for (Line& r : recent_) r = last;
-  memset(keys_, 0, sizeof keys_);
-  memset(keys_and_values_, 0, sizeof keys_and_values_);
-  memset(strings_, 0, sizeof strings_);
-  auto write_full_block = [&] {
-    if (token_count_ < kBlockTokens) return;
-    flush_match();
-    write_block(out, false);
-    begin_block();
-  };
-  // What was told is the best reference where calls repeat: then the lines of a round lie as far apart as those of the
-  // round before. Elsewhere, and between lines about several files, comparing finds better ones.
-  constexpr uint32_t kSettled = 16, kMost = 64, kSetback = 8, kNearly = 16;
-  uint32_t settled = 0, last_back = 0;
-  auto like = likes.begin();
-  for (uint32_t begin = 0; begin < size;) {
+void LineDeflate::write_full_block(std::vector<uint8_t>& out) {
+  if (token_count_ < kBlockTokens && matches_.size() < kBlockMatches) [[likely]]
+    return;
+  put(pending_);
+  pending_ = {};
+  write_block(out, false);
+  begin_block();
+}
+
+// The lines between two places.
+void LineDeflate::compare(const uint8_t* text, uint32_t begin, uint32_t size, std::vector<uint8_t>& out) {
+  while (begin < size) {
     make_room(kMostLine);
-    while (like != likes.end() && like->begin < base + begin) ++like;
-    bool told = like != likes.end() && like->begin == base + begin && like->back && like->back <= begin;
-    if (told) {
-      bool repeats = like->back + kNearly - last_back < 2 * kNearly;
-      if (like->other_file)
-        settled = 0;
-      else
-        settled = repeats ? std::min(settled + 1, kMost) : settled - std::min(settled, kSetback);
-      last_back = like->back;
-    }
-    if (told && settled > kSettled) {
-      put_like(text, begin, *like);
-      write_full_block();
-      last = {begin, begin + like->size, 0};
-      begin = last.end;
-      continue;
-    }
     const void* newline = memchr(text + begin, '\n', size - begin);
     uint32_t end = newline ? uint32_t(static_cast<const uint8_t*>(newline) - text) + 1 : size;
     // The key is what follows the first number of the line: name and category.
@@ -401,28 +405,86 @@ void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out, std
     for (int i = 0; i < 5 && p + 8 <= stop; ++i, p += 8) key = (std::rotl(key, 23) ^ load8(p)) * 0x9e3779b97f4a7c15u;
     Line line{begin, end, key};
     Line& slot = recent_[(key >> 48) % kRecent];
-    const Line& reference = slot.key == key && slot.end && begin - slot.begin < kWindow - kMostLine ? slot : last;
+    const Line& reference = slot.key == key && slot.end && begin - slot.begin < kWindow - kMostLine ? slot : last_;
     bool usable = reference.end && begin - reference.begin < kWindow - kMostLine && end - begin < kMostLine &&
                   reference.end - reference.begin < kMostLine;
     if (usable) {
       diff(text, line, reference);
-      write_full_block();
+      write_full_block(out);
     }
     for (uint32_t at = usable ? end : begin; at < end; at += std::min(end - at, kPiece)) {
       make_room(kPiece);
-      literals(text + at, text + at + std::min(end - at, kPiece));
-      write_full_block();
+      literals(pending_, text + at, text + at + std::min(end - at, kPiece));
+      write_full_block(out);
     }
-    last = slot = line;
+    last_ = slot = line;
     begin = end;
   }
-  flush_match();
+}
+
+void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out, const LikeLines& told, uint64_t base) {
+  // The places in what was told count from there.
+  const uint8_t* text = reinterpret_cast<const uint8_t*>(view.data()) - base;
+  auto at = uint32_t(base), end = uint32_t(base + view.size());
+  // What was told of the first lines after that may refer to lines before.
+  uint32_t told_from = base ? at + LikeLines::kFarthest : 0;
+  std::span<const LikeRun> all = told.runs();
+  uint32_t first = 0;
+  for (const LikeLines::Piece& piece : told.pieces()) {
+    std::span<const LikeRun> runs = all.subspan(first, piece.runs - first);
+    first = piece.runs;
+    if (piece.end <= told_from || piece.end > end) continue;
+    uint32_t begin = piece.begin;
+    if (begin < told_from) {
+      auto* newline = static_cast<const uint8_t*>(memchr(text + told_from, '\n', piece.end - told_from));
+      begin = uint32_t(newline - text) + 1;
+      if (begin >= piece.end) continue;
+      auto inside = std::lower_bound(runs.begin(), runs.end(), begin,
+                                     [](const LikeRun& run, uint32_t place) { return run.from < place; });
+      // One without a size only says where what lies before it is found.
+      while (inside != runs.end() && inside->from == begin) ++inside;
+      runs = runs.subspan(size_t(inside - runs.begin()));
+    }
+    compare(text, at, begin, out);
+    at = begin;
+    while (!runs.empty()) {
+      constexpr size_t kAtOnce = 128, kMostTokens = 32;  // of a run
+      std::span<const LikeRun> some = runs.first(std::min(runs.size(), kAtOnce));
+      runs = runs.subspan(some.size());
+      make_room(kAtOnce * kMostTokens + kMostLine);
+      put_told(text, at, some);
+      at = some.back().from + some.back().size;
+      write_full_block(out);
+    }
+    match(pending_, piece.end - at, piece.back);
+    at = piece.end;
+    auto* newline = static_cast<const uint8_t*>(memrchr(text + begin, '\n', at - begin - 1));
+    last_ = {newline ? uint32_t(newline - text) + 1 : begin, at, 0};
+  }
+  compare(text, at, end, out);
+  put(pending_);
 }
 
 void LineDeflate::begin_block() {
   token_count_ = 0;
+  memset(literal_tokens_, 0, sizeof literal_tokens_);
+  memset(match_slots_, 0, sizeof match_slots_);
+  matches_.assign(1, {0, 0});  // the one that is none
+}
+
+void LineDeflate::count_symbols() {
   memset(literal_count_, 0, sizeof literal_count_);
   memset(distance_count_, 0, sizeof distance_count_);
+  for (unsigned byte = 0; byte < 256; ++byte) literal_count_[byte] = literal_tokens_[kByteLiteral + byte];
+  for (unsigned pair = 0; pair < 100; ++pair) {
+    literal_count_['0' + pair / 10] += literal_tokens_[kPairLiteral + pair];
+    literal_count_['0' + pair % 10] += literal_tokens_[kPairLiteral + pair];
+  }
+  for (size_t i = 1; i < matches_.size(); ++i) {
+    literal_count_[kTables.length[matches_[i].key >> 16].symbol] += matches_[i].count;
+    distance_count_[kTables.distance_symbol((matches_[i].key & 0xffff) + 1)] += matches_[i].count;
+  }
+  literal_count_[256] = 1;
 }
 
 namespace {
@@ -500,29 +562,22 @@ unsigned used(const uint8_t* lengths, unsigned n, unsigned least) {
   return n;
 }
 
-void write_tokens(Bits& bits, std::span<const uint32_t> tokens, const Code* literals, const Code* distances) {
-  Code lengths[kMaxLength + 1];  // with their extra bits
-  for (unsigned i = 3; i <= kMaxLength; ++i) {
-    const LengthCode& length = kTables.length[i];
-    const Code& code = literals[length.symbol];
-    lengths[i] = {code.bits | uint32_t(length.extra) << code.length, uint8_t(code.length + length.extra_bits)};
-  }
+// A literal or a match with all its bits, and how many they are: at most 48.
+constexpr uint64_t packed(uint64_t bits, unsigned count) { return bits << 8 | count; }
+
+void write_tokens(Bits& bits, std::span<const uint32_t> tokens, const uint64_t* literals, const uint64_t* matches) {
   for (uint32_t token : tokens) {
-    if (token & kMatch) {
-      bits.flush();  // a match has 48 bits at most, a literal 15
-      const Code& length = lengths[(token >> 16) & 0x7fff];
-      bits.put(length.bits, length.length);
-      uint32_t distance = (token & 0xffff) + 1;
-      unsigned symbol = kTables.distance_symbol(distance);
-      const Code& far = distances[symbol];
-      bits.put(far.bits | uint64_t(distance - kTables.distance_base[symbol]) << far.length,
-               far.length + kTables.distance_extra[symbol]);
+    uint64_t literal = literals[token & 0xffff], match = matches[token >> 16];
+    unsigned first = literal & 0xff, second = match & 0xff;
+    if (first + second <= 56) [[likely]] {
+      bits.put(literal >> 8 | (match >> 8) << first, first + second);
     } else {
-      if (bits.used() > 48) bits.flush();
-      bits.put(literals[token].bits, literals[token].length);
+      bits.put(literal >> 8, first);
+      bits.flush();
+      bits.put(match >> 8, second);
     }
+    bits.flush();
   }
-  bits.flush();
 }
 
 }  // namespace
@@ -542,7 +597,7 @@ uint64_t LineDeflate::token_bits(const uint8_t* literal_lengths, const uint8_t* 
 void LineDeflate::write_block(std::vector<uint8_t>& out, bool last) {
   uint8_t literal_lengths[288], distance_lengths[32];
   Code literal_codes[288], distance_codes[32];
-  ++literal_count_[256];
+  count_symbols();
   code_lengths(literal_count_, kLiterals, 15, literal_lengths);
   code_lengths(distance_count_, kDistances, 15, distance_lengths);
   assign_codes(literal_lengths, kLiterals, literal_codes);
@@ -560,7 +615,31 @@ void LineDeflate::write_block(std::vector<uint8_t>& out, bool last) {
   bits.put(last, 1);
   bits.put(2, 2);
   runs.write(bits, literals, distances);
-  write_tokens(bits, {tokens_.data(), token_count_}, literal_codes, distance_codes);
+  uint64_t literal_tokens[kLiteralTokens];
+  literal_tokens[0] = 0;
+  for (unsigned byte = 0; byte < 256; ++byte)
+    literal_tokens[kByteLiteral + byte] = packed(literal_codes[byte].bits, literal_codes[byte].length);
+  for (unsigned pair = 0; pair < 100; ++pair) {
+    const Code &tens = literal_codes['0' + pair / 10], &ones = literal_codes['0' + pair % 10];
+    literal_tokens[kPairLiteral + pair] =
+        packed(tens.bits | uint64_t(ones.bits) << tens.length, tens.length + ones.length);
+  }
+  match_codes_.resize(matches_.size());
+  match_codes_[0] = 0;
+  for (size_t i = 1; i < matches_.size(); ++i) {
+    const LengthCode& length = kTables.length[matches_[i].key >> 16];
+    uint32_t distance = (matches_[i].key & 0xffff) + 1;
+    unsigned symbol = kTables.distance_symbol(distance);
+    const Code &near = literal_codes[length.symbol], &far = distance_codes[symbol];
+    unsigned count = near.length;
+    uint64_t all = near.bits | uint64_t(length.extra) << count;
+    count += length.extra_bits;
+    all |= uint64_t(far.bits) << count;
+    count += far.length;
+    all |= uint64_t(distance - kTables.distance_base[symbol]) << count;
+    match_codes_[i] = packed(all, count + kTables.distance_extra[symbol]);
+  }
+  write_tokens(bits, {tokens_.data(), token_count_}, literal_tokens, match_codes_.data());
   bits.put(literal_codes[256].bits, literal_codes[256].length);
   bits.flush();
   size_t whole = size_t(bits.position() - out.data());
@@ -570,14 +649,19 @@ void LineDeflate::write_block(std::vector<uint8_t>& out, bool last) {
   out.resize(whole);
 }
 
-void LineDeflate::compress(std::string_view text, std::vector<uint8_t>& out, std::span<const LikeLine> likes,
-                           uint64_t base) {
+void LineDeflate::compress(std::string_view text, std::vector<uint8_t>& out, const LikeLines* told, uint64_t base) {
+  static const LikeLines kNothing;
   begin_block();
-  pending_length_ = 0;
+  pending_ = {};
   bits_ = 0;
   bits_used_ = 0;
+  last_ = {};
+  for (Line& line : recent_) line = last_;
+  memset(keys_, 0, sizeof keys_);
+  memset(keys_and_values_, 0, sizeof keys_and_values_);
+  memset(strings_, 0, sizeof strings_);
   make_room(kMostLine);
-  tokenize(text, out, likes, base);
+  tokenize(text, out, told ? *told : kNothing, told ? base : 0);
   write_block(out, true);
 }
 

@@ -216,17 +216,26 @@ void RowMaker::drop_half(Thread& t) {
 // Nearly every call of a program that does I/O: known by name, of the thread that made the one before, with room for
 // it.
 inline bool RowMaker::see_call(const Record& r, int64_t tid, int64_t start, int64_t end) {
-  if (r.name >= by_number_.size() || !by_number_[r.name] || latest_ >= threads_.size()) return false;
-  EventKind kind = *by_number_[r.name];
+  if (r.name >= plain_calls_.size() || latest_ >= threads_.size()) return false;
+  PlainCall call = plain_calls_[r.name];
   Thread& t = threads_[latest_];
   bool room = t.events.size() < std::min(t.events.capacity(), kMostEvents) && kept_ < kMostKept;
-  bool plain = kind.mark == Mark::kNone && kind.cls != EventClass::kSkip && !is_compute(kind.cls);
-  if (!plain || !room || t.tid != tid || (r.flags & kOtherLane)) return false;
+  if (!call.plain || !room || t.tid != tid || (r.flags & kOtherLane)) return false;
   if (g_progress.by_records.load(std::memory_order_relaxed)) return false;
-  if (opens_to_write(r)) kind.cls = EventClass::kIoWrite;
-  t.events.push_back({start, end, kind.moves ? bytes_moved(r, kind.moves) : 0, kind.cls, 0});
+  if (call.opens && opens_to_write(r)) call.cls = EventClass::kIoWrite;
+  t.events.push_back({start, end, call.moves ? bytes_moved(r, call.moves) : 0, call.cls, 0});
   ++kept_;
   return true;
+}
+
+// For see_call(): so that it asks nothing about the kind of an event again.
+void RowMaker::note_call(const Record& r, EventKind kind) {
+  if (r.name >= plain_calls_.size()) plain_calls_.resize(r.name + 1);
+  IoPayload io;
+  memcpy(&io, r.payload(), sizeof io);
+  bool plain = kind.mark == Mark::kNone && kind.cls != EventClass::kSkip && !is_compute(kind.cls);
+  bool opens = io.call >= std::size(kCalls) || kCallFacts[io.call].opens;
+  plain_calls_[r.name] = {plain, opens, kind.cls, kind.moves};
 }
 
 // Without memory a row is less exact; the trace is not affected.
@@ -243,6 +252,7 @@ void RowMaker::see(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_us
 void RowMaker::note(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_us) {
   std::string_view payload = payload_of(r);
   EventKind kind = kind_of(r, payload);
+  if (r.kind == Kind::kIo) note_call(r, kind);
   auto start = int64_t(ts_us), end = int64_t(ts_us + dur_us);
   auto args = [&] {
     if (r.kind == Kind::kSpan) return payload;

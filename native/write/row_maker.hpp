@@ -93,6 +93,7 @@ class RowMaker {
 
   void note(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_us);
   bool see_call(const Record& r, int64_t tid, int64_t start, int64_t end);
+  void note_call(const Record& r, EventKind kind);
   EventKind kind_of(const Record& r, std::string_view payload);
   Thread& thread(int64_t tid);
   void keep(Thread& t, const Event& event);
@@ -113,6 +114,13 @@ class RowMaker {
   NameLookup names_ = nullptr;
   int64_t began_us_ = 0;
   std::vector<std::optional<EventKind>> by_number_;
+  // Nothing but a call: no mark, no part of a step.
+  struct PlainCall {
+    bool plain = false, opens = false;
+    EventClass cls{};
+    int8_t moves = 0;
+  };
+  std::vector<PlainCall> plain_calls_;  // by the number of the name
   std::unordered_map<std::string, EventKind> by_text_;
   std::string key_;
   std::vector<Thread> threads_;

@@ -74,13 +74,6 @@ void Writer::count_taken(const LineFormatter::Line& line) {
   events_taken_ += line.event;
 }
 
-void Writer::note_like(LikeLine& like) try {
-  like.begin = uint32_t(spool_used_);
-  likes_.push_back(like);
-} catch (const std::bad_alloc&) {
-  // The line is compared with others instead.
-}
-
 // Rarely: the threads take their ids from the same cache line.
 void Writer::publish_count() {
   if (events_taken_) rings_.header()->events.fetch_add(events_taken_, std::memory_order_relaxed);
@@ -229,7 +222,22 @@ void Writer::name_file(uint64_t hash, int64_t tid) {
   ++records_in_file_;
 }
 
-void Writer::remember(std::string_view lines) {
+namespace {
+
+// A name may have the letter as well, but rarely, and looking for it is faster than looking for a quote.
+bool is_event(std::string_view line) {
+  constexpr size_t kLetter = envelope::kEvent.find('X');
+  for (size_t at = line.find('X'); at != line.npos; at = line.find('X', at + 1))
+    if (at >= kLetter && line.substr(at - kLetter).starts_with(envelope::kEvent)) return true;
+  return false;
+}
+
+}  // namespace
+
+// The last lines of the spool, once in a round and before it is emptied.
+void Writer::remember() try {
+  std::string_view lines(rings_.spool() + remembered_, spool_used_ - remembered_);
+  remembered_ = spool_used_;
   if (!settings_.hang_s || lines.empty()) return;
   const char* from = lines.data() + lines.size();
   for (size_t n = 0; n <= kRecent && from; ++n)
@@ -238,7 +246,7 @@ void Writer::remember(std::string_view lines) {
   std::lock_guard lock(recent_mutex_);
   for (size_t end; (end = lines.find('\n')) != lines.npos; lines.remove_prefix(end + 1)) {
     std::string_view line = lines.substr(0, end);
-    if (line.find(envelope::kEvent) == line.npos) continue;
+    if (!is_event(line)) continue;
     if (recent_.size() < kRecent) {
       recent_.emplace_back(line);
     } else {
@@ -246,6 +254,8 @@ void Writer::remember(std::string_view lines) {
       oldest_ = (oldest_ + 1) % kRecent;
     }
   }
+} catch (const std::bad_alloc&) {
+  // They are only shown when the program hangs.
 }
 
 std::vector<std::string> Writer::recent() {
@@ -255,6 +265,19 @@ std::vector<std::string> Writer::recent() {
   return out;
 }
 
+// As many as there are calls in the ring. Those that are summed up have no line of their own, and no id.
+void Writer::take_ids(RingSlot* slot, uint64_t head) {
+  if (sums_.enabled() || slot->read < slot->numbered) return;
+  uint64_t count = 0, mask = slot->map.capacity - 1;
+  for (uint64_t at = slot->read; at < head;) {
+    const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (at & mask));
+    count += r.id == kNumberedLater;
+    at += r.size;
+  }
+  slot->numbered = head;
+  if (count) slot->next_id = rings_.header()->next_id.fetch_add(count, std::memory_order_relaxed);
+}
+
 // False if the spool is full or the disk rejects writes before `head` is reached.
 bool Writer::take(RingSlot* slot, uint64_t head) {
   FileHeader* h = rings_.header();
@@ -262,9 +285,31 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
   int64_t tid = slot->map.header->tid.load(std::memory_order_relaxed);
   bool room = true;
   if (slot->read < head && (slot->named_tid != tid || slot->named_part != part_)) name_thread(slot, tid);
-  uint64_t begun = spool_used_;
+  // Nothing but lines is made of the records.
+  bool plain = !sums_.enabled() && !settings_.rotate_size;
+  take_ids(slot, head);
+  if (!sums_.enabled()) head = std::min(head, slot->numbered);
+  auto taken = [&](const Record& r, const LineFormatter::Line& line, size_t size) {
+    spool_used_ += size;
+    new_facts_.count(line.ts);
+    if (line.event) rows_.see(r, tid, line.ts, line.dur);
+    count_taken(line);
+    slot->read += r.size;
+    return spool_used_ < settings_.member_size;
+  };
   while (slot->read < head) {
-    const auto& r = *reinterpret_cast<const Record*>(slot->map.data + (slot->read & mask));
+    auto& r = *reinterpret_cast<Record*>(slot->map.data + (slot->read & mask));
+    // In the ring, where recovery finds it again: it compares ids with those in the file.
+    if (r.id == kNumberedLater && !sums_.enabled()) r.id = slot->next_id++;
+    char* start = rings_.spool() + spool_used_;
+    LineFormatter::Line line;
+    if (plain && spool_used_ + LineFormatter::kMostAlike <= h->spool_capacity) {
+      if (char* end = lines_.write_alike(r, tid, clock_, start, &line, &told_, spool_used_)) {
+        if (taken(r, line, size_t(end - start))) continue;
+        room = false;
+        break;
+      }
+    }
     if (r.kind == Kind::kMetadata && names_.has(r)) {
       slot->read += r.size;
       continue;
@@ -284,6 +329,7 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
         break;
       }
     }
+    if (r.id == kNumberedLater) r.id = h->next_id.fetch_add(1, std::memory_order_relaxed);
     if (r.kind == Kind::kIo && settings_.rotate_size) name_files(r, tid);
     size_t bound = lines_.bound(r);
     if (spool_used_ + room_for_sums() + bound > h->spool_capacity) {
@@ -295,27 +341,19 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
         room = false;
         break;
       }
-      begun = spool_used_;
       continue;
     }
-    char* start = rings_.spool() + spool_used_;
-    LineFormatter::Line line;
-    char* end = lines_.write(r, tid, clock_, start, &line);
-    if (line.like.back && settings_.compress) note_like(line.like);
-    spool_used_ += size_t(end - start);
-    new_facts_.count(line.ts);
+    start = rings_.spool() + spool_used_;
+    char* end = lines_.write(r, tid, clock_, start, &line, &told_, spool_used_);
     if (r.kind == Kind::kMetadata) names_.note(r);
-    if (line.event) rows_.see(r, tid, line.ts, line.dur);
-    count_taken(line);
+    bool more = taken(r, line, size_t(end - start));
     release_payload(r);
-    slot->read += r.size;
-    if (spool_used_ >= settings_.member_size) {
+    if (!more) {
       room = false;
       break;
     }
   }
   publish_count();
-  if (spool_used_ > begun) remember({rings_.spool() + begun, spool_used_ - begun});
   return room;
 }
 
@@ -380,7 +418,9 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
     return true;
   }
   failing_ = false;
-  if (!drain(slots)) return false;
+  bool drained = drain(slots);
+  remember();
+  if (!drained) return false;
   write_rows();
   uint64_t now = monotonic_ns();
   if (spool_used_ >= kCutSize && !cut_member(slots)) return false;

@@ -144,6 +144,7 @@ void Writer::append_prelude() {
   h->tail_offset.store(0);
   keep_as_tail();
   rewriting_ = true;
+  remembered_ = spool_used_;
   h->spool_size.store(tail_committed_);
 }
 
@@ -166,7 +167,7 @@ std::string_view Writer::encode(std::string_view text, const MemberFacts& facts)
 
 std::string_view Writer::encode_spool(uint64_t from, const MemberFacts& facts) {
   std::string_view text(rings_.spool() + from, spool_used_ - from);
-  return settings_.compress ? gzip_.member(text, facts, likes_, from) : text;
+  return settings_.compress ? gzip_.member(text, facts, &told_, from) : text;
 }
 
 // The order of the stores is what recovery relies on: see CommitState.
@@ -212,9 +213,10 @@ void Writer::keep_as_tail() {
 }
 
 void Writer::empty_spool() {
-  spool_used_ = tail_committed_ = 0;
+  remember();
+  spool_used_ = tail_committed_ = remembered_ = 0;
   tail_facts_ = new_facts_ = {};
-  likes_.clear();
+  told_.clear();
   lines_.begin_text();
 }
 

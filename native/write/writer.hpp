@@ -23,6 +23,8 @@ namespace dft {
 struct RingSlot {
   MappedRing map;
   uint64_t read = 0;                                       // the writer's position; `tail` follows it at each commit
+  uint64_t numbered = 0;                                   // up to here the calls have ids...
+  uint64_t next_id = 0;                                    // ...from this one on
   enum State : int { kUsed, kReleased, kFree, kRetired };  // retired: emptied, but never used again
   std::atomic<int> state{kUsed};
   int64_t named_tid = 0;  // the thread whose name is in the current file
@@ -89,7 +91,8 @@ class Writer {
  private:
   bool drain(const std::vector<RingSlot*>& slots);
   bool take(RingSlot* slot, uint64_t head);
-  void remember(std::string_view lines);
+  void take_ids(RingSlot* slot, uint64_t head);
+  void remember();
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
   void count_taken(const LineFormatter::Line& line);
   enum class Summed { kNo, kYes, kNoRoom };
@@ -122,7 +125,6 @@ class Writer {
   bool over_limit() const { return settings_.max_size && bytes() >= settings_.max_size; }
   std::string_view encode(std::string_view text, const MemberFacts& facts);
   std::string_view encode_spool(uint64_t from, const MemberFacts& facts);
-  void note_like(LikeLine& like);
   void append(std::string_view text, const MemberFacts& facts);
   void append_prelude();
   void state_path();
@@ -175,7 +177,8 @@ class Writer {
   static constexpr size_t kRecent = 50;
   std::mutex recent_mutex_;
   std::vector<std::string> recent_;
-  size_t oldest_ = 0;  // of a full `recent_`
+  size_t oldest_ = 0;        // of a full `recent_`
+  uint64_t remembered_ = 0;  // up to here in the spool
 
   uint64_t file_size_ = 0;
   uint64_t earlier_parts_ = 0;
@@ -188,7 +191,7 @@ class Writer {
   uint64_t size_before_closing_ = 0;
 
   uint64_t spool_used_ = 0;      // text in the spool
-  std::vector<LikeLine> likes_;  // what is known of its lines
+  LikeLines told_;               // what is known of its lines
   uint64_t tail_committed_ = 0;  // of it, what is no longer in any ring: in the file from tail_offset on, unless...
   bool rewriting_ = false;       // ...only the spool has it yet
   MemberFacts tail_facts_, new_facts_;

@@ -224,6 +224,30 @@ def test_killed_processes_keep_their_events(tmp_path: Path) -> None:
         run = run_traced([sys.executable, program, data], base, data=str(data), expect=None)
         assert run.returncode != 0
         assert run.names_on(data / "f").count("write") == 100
+        ids = [e.raw["id"] for e in run.events]
+        assert len(set(ids)) == len(ids)
+
+
+def test_calls_of_all_threads_are_numbered_without_gaps(tmp_path: Path) -> None:
+    """Their ids are given when they are written, those of other records when they are made."""
+    data = tmp_path / "data"
+    data.mkdir()
+    program = script(
+        tmp_path,
+        """
+        import os, sys, threading
+        def work(name):
+            for _ in range(2000):
+                os.close(os.open(sys.argv[1] + name, os.O_CREAT | os.O_RDWR))
+        threads = [threading.Thread(target=work, args=(f"/{i}",)) for i in range(3)]
+        for t in threads: t.start()
+        for t in threads: t.join()
+        """,
+    )
+    run = run_traced([sys.executable, program, data], tmp_path, data=str(data))
+    assert sum(e.name == "close" for e in run.events) >= 6000
+    for file in read_directory(run.traces).files:
+        assert sorted(r.id for r in file.records) == list(range(1, len(file.records) + 1))
 
 
 def test_workers_of_all_start_methods(tmp_path: Path) -> None:
