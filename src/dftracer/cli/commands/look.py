@@ -84,11 +84,12 @@ dftracer report traces/ --ranks 0,1 --json"""
             take_newest(args, rows=True)
             _choose_format(args)
             _check_page(args)
-            from dftracer.analyze import analyze
-            from dftracer.analyze.analysis import analyze_rows, rows_left
             from dftracer.load._scan import keep_freed_memory
 
-        keep_freed_memory()
+            keep_freed_memory()  # before the first thread is started, which some imports do
+            from dftracer.analyze import analyze
+            from dftracer.analyze.analysis import analyze_rows, rows_left
+
         shown = args.paths[0]
         recover(args.paths)
         try:
