@@ -246,18 +246,22 @@ dftracer view traces/ --follow --port 8080 --no-open"""
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        for module in ("starlette", "uvicorn"):
-            need(module, "view")
-        for module in ("numpy", "polars"):
-            need(module)
-        if args.output:
-            raise CommandError("view writes no file; `dftracer report -o page.html` makes a page to keep")
-        take_newest(args)
-        if len(args.paths) > 2:
-            raise CommandError("give one trace, or two to see them side by side")
-        from dftracer.view.server import PortTaken, Session, serve
-        from dftracer.view.source import FollowedSource, Source
+        threshold = gc.get_threshold()
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+        with _without_blas_threads():
+            for module in ("starlette", "uvicorn"):
+                need(module, "view")
+            for module in ("numpy", "polars"):
+                need(module)
+            if args.output:
+                raise CommandError("view writes no file; `dftracer report -o page.html` makes a page to keep")
+            take_newest(args)
+            if len(args.paths) > 2:
+                raise CommandError("give one trace, or two to see them side by side")
+            from dftracer.view.server import PortTaken, Session, serve
+            from dftracer.view.source import FollowedSource, Source
 
+        gc.set_threshold(*threshold)  # it may run for days
         try:
             kind = FollowedSource if args.follow else Source
             sources = [kind([p], args.run, cache=not args.no_cache) for p in args.paths]
