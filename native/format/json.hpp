@@ -3,6 +3,7 @@
 
 #include "api.hpp"
 
+#include <bit>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
@@ -36,27 +37,42 @@ struct DigitPairs {
 };
 inline constexpr DigitPairs kDigitPairs;
 
+struct PowersOfTen {
+  uint64_t of[20];
+  constexpr PowersOfTen() : of{} {
+    uint64_t v = 1;
+    for (uint64_t& each : of) {
+      each = v;
+      v *= 10;
+    }
+  }
+};
+inline constexpr PowersOfTen kPowersOfTen;
+
+// How many digits a number has, from its bits: 1233 / 4096 is the logarithm of 2.
+inline size_t digits_of(uint64_t v) {
+  const size_t least = size_t(std::bit_width(v | 1)) * 1233 >> 12;
+  return least + (v >= kPowersOfTen.of[least]);
+}
+
+// To where they belong, the last first: a copy of a length that is not known would be a call.
 inline char* put_uint(char* p, uint64_t v) {
   if (v < 10) {
     *p = char('0' + v);
     return p + 1;
   }
-  char buf[20];
-  char* at = buf + sizeof buf;
+  char* const end = p + digits_of(v);
+  char* at = end;
   while (v >= 100) {
     at -= 2;
     memcpy(at, kDigitPairs.text + 2 * (v % 100), 2);
     v /= 100;
   }
-  if (v >= 10) {
-    at -= 2;
-    memcpy(at, kDigitPairs.text + 2 * v, 2);
-  } else {
-    *--at = char('0' + v);
-  }
-  size_t n = size_t(buf + sizeof buf - at);
-  memcpy(p, at, n);
-  return p + n;
+  if (v >= 10)
+    memcpy(p, kDigitPairs.text + 2 * v, 2);
+  else
+    *p = char('0' + v);
+  return end;
 }
 
 inline char* put_int(char* p, int64_t v) {

@@ -24,6 +24,10 @@ std::vector<uint32_t> outer_first(const int64_t* ts, const int64_t* dur, size_t 
   for (size_t i = 0; i < n; ++i) {
     const auto event = uint32_t(i);
     size_t place = i;
+    if (place == 0 || !before(event, order[place - 1])) {  // nearly all: the next one begins later
+      order[i] = event;
+      continue;
+    }
     while (place > 0 && i - place < kNear && before(event, order[place - 1])) --place;
     if (i - place == kNear) {
       const auto from = order.begin(), to = from + ptrdiff_t(place);
@@ -50,15 +54,19 @@ Segments timeline(const int64_t* ts, const int64_t* dur, const uint8_t* cls, siz
   out.from.reserve(n);
   out.to.reserve(n);
   out.stage.reserve(n);
+  int64_t last_to = std::numeric_limits<int64_t>::min();
+  uint8_t last_stage = none;
   const auto emit = [&](int64_t from, int64_t to, uint8_t stage) {
     if (to <= from) return;
-    if (!out.to.empty() && out.to.back() == from && out.stage.back() == stage) {
-      out.to.back() = to;
+    if (last_to == from && last_stage == stage && !out.to.empty()) {
+      out.to.back() = last_to = to;
       return;
     }
     out.from.push_back(from);
     out.to.push_back(to);
     out.stage.push_back(stage);
+    last_to = to;
+    last_stage = stage;
   };
   struct Open {
     int64_t end;

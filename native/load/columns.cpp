@@ -49,6 +49,7 @@ Memory::~Memory() {
 
 void Columns::reserve_rows(size_t n) {
   if (n <= capacity_) return;
+  count_usual();
   size_t at = 0;
   const auto room = [&](size_t width) {
     const size_t from = at;

@@ -65,6 +65,9 @@ template <class T>
 class Column {
  public:
   void put(T v) noexcept { data_[size_++] = v; }
+  // Without counting: see reach().
+  void put_at(size_t row, T v) noexcept { data_[row] = v; }
+  void reach(size_t rows) noexcept { size_ = rows; }
   void set(size_t row, T v, T none) noexcept {
     if (size_ < row) [[unlikely]]
       fill(row, none);
@@ -114,6 +117,10 @@ class Memory {
 #define DFT_INT_COLUMNS(X) \
   X(id)                    \
   X(pid) X(tid) X(ts) X(dur) X(level) X(p_idx) X(ret) X(count) X(epoch) X(step) X(image_idx) X(size) X(offset) X(errno_)
+// Those that nearly all rows have.
+#define DFT_USUAL_COLUMNS(X) X(id) X(pid) X(tid) X(ts) X(dur) X(p_idx) X(name) X(cat)
+#define DFT_OTHER_INT_COLUMNS(X) X(level) X(ret) X(count) X(epoch) X(step) X(image_idx) X(size) X(offset) X(errno_)
+#define DFT_OTHER_CODE_COLUMNS(X) X(hhash) X(fhash)
 // X(name): codes into a dictionary of the same name, kNoCode when absent.
 #define DFT_CODE_COLUMNS(X) X(name) X(cat) X(hhash) X(fhash)
 
@@ -168,13 +175,25 @@ struct Columns {
     if (rows == capacity_) [[unlikely]]
       reserve_rows(rows == 0 ? 4096 : rows * 2);
     // Columns a row has no value for are not touched.
-#define X(n) \
-  if (r.have(f_##n)) n.set(rows, r.n, kMissing);
-    DFT_INT_COLUMNS(X)
+#define X(n) | 1u << f_##n
+    constexpr uint32_t kUsual = 0 DFT_USUAL_COLUMNS(X);
 #undef X
+    if (usual_ && (r.has & kUsual) == kUsual) [[likely]] {
+#define X(n) n.put_at(rows, r.n);
+      DFT_USUAL_COLUMNS(X)
+#undef X
+    } else {
+      count_usual();
 #define X(n) \
-  if (r.have(f_##n)) n.set(rows, r.n, kNoCode);
-    DFT_CODE_COLUMNS(X)
+  if (r.have(f_##n)) n.set(rows, r.n, none_of(n));
+      DFT_USUAL_COLUMNS(X)
+#undef X
+      usual_ = (r.has & kUsual) == kUsual;
+    }
+#define X(n) \
+  if (r.have(f_##n)) n.set(rows, r.n, none_of(n));
+    DFT_OTHER_INT_COLUMNS(X)
+    DFT_OTHER_CODE_COLUMNS(X)
 #undef X
     ph.put(r.ph);
     args_end.put(int32_t(args_text.size()));
@@ -182,6 +201,7 @@ struct Columns {
   }
   // Forget rows from `n` on.
   void cut(size_t n) noexcept {
+    count_usual();
 #define X(c) c.cut(n);
     DFT_INT_COLUMNS(X)
     DFT_CODE_COLUMNS(X)
@@ -192,6 +212,7 @@ struct Columns {
   }
   // No more rows: columns with a value reach the last one.
   void finish() noexcept {
+    count_usual();
 #define X(c) \
   if (c.size() != 0) c.fill(rows, kMissing);
     DFT_INT_COLUMNS(X)
@@ -203,8 +224,20 @@ struct Columns {
   }
 
  private:
+  static constexpr int64_t none_of(const Column<int64_t>&) { return kMissing; }
+  static constexpr int32_t none_of(const Column<int32_t>&) { return kNoCode; }
+  // So far the usual columns have all rows.
+  void count_usual() noexcept {
+    if (!usual_) return;
+#define X(c) c.reach(rows);
+    DFT_USUAL_COLUMNS(X)
+#undef X
+    usual_ = false;
+  }
+
   Memory memory_;
   size_t capacity_ = 0;
+  bool usual_ = false;  // the usual columns have a value in every row so far, and their sizes lag behind
 };
 
 }  // namespace dft::load

@@ -121,7 +121,8 @@ std::vector<int64_t> rows_of_pairs(const int32_t* pair, size_t n, const uint8_t*
   return out;
 }
 
-KeptEvents keep_events(const EventColumns& c, const uint8_t* class_of_pair, const uint8_t* marked, uint8_t skip) {
+KeptEvents keep_events(const EventColumns& c, const uint8_t* class_of_pair, const uint8_t* marked, uint8_t skip,
+                       uint8_t class_of_flagged) {
   KeptEvents out;
   size_t skipped = 0;
   for (size_t i = 0; i < c.n; ++i) {
@@ -135,19 +136,38 @@ KeptEvents keep_events(const EventColumns& c, const uint8_t* class_of_pair, cons
     }
     skipped += class_of_pair[pair] == skip ? 1 : 0;
   }
+  const int64_t* flagged = c.flagged;
+  const int64_t* const flagged_end = flagged + c.flagged_n;
+  if (skipped == 0) {
+    out.tid.assign(c.tid, c.tid + c.n);
+    out.ts.assign(c.ts, c.ts + c.n);
+    out.dur.assign(c.dur, c.dur + c.n);
+    out.code.resize(c.n);
+    out.cls.resize(c.n);
+    for (size_t i = 0; i < c.n; ++i) {
+      out.code[i] = c.pair[i] << 1;
+      out.cls[i] = class_of_pair[size_t(c.pair[i])];
+    }
+    for (; flagged != flagged_end; ++flagged) {
+      if (size_t(*flagged) >= c.n) continue;
+      out.code[size_t(*flagged)] |= 1;
+      out.cls[size_t(*flagged)] = class_of_flagged;
+    }
+    return out;
+  }
   const size_t kept = c.n - skipped;
   out.tid.reserve(kept);
   out.ts.reserve(kept);
   out.dur.reserve(kept);
   out.code.reserve(kept);
+  out.cls.reserve(kept);
   out.skipped_pair.reserve(skipped);
   out.skipped_dur.reserve(skipped);
-  const int64_t* flagged = c.flagged;
-  const int64_t* const flagged_end = flagged + c.flagged_n;
   for (size_t i = 0; i < c.n; ++i) {
     const bool flag = flagged != flagged_end && size_t(*flagged) == i;
     if (flag) ++flagged;
-    if (class_of_pair[size_t(c.pair[i])] == skip) {
+    const uint8_t cls = class_of_pair[size_t(c.pair[i])];
+    if (cls == skip) {
       out.skipped_pair.push_back(c.pair[i]);
       out.skipped_dur.push_back(c.dur[i]);
       continue;
@@ -156,6 +176,7 @@ KeptEvents keep_events(const EventColumns& c, const uint8_t* class_of_pair, cons
     out.ts.push_back(c.ts[i]);
     out.dur.push_back(c.dur[i]);
     out.code.push_back(c.pair[i] << 1 | int32_t(flag));
+    out.cls.push_back(flag ? class_of_flagged : cls);
   }
   return out;
 }

@@ -125,11 +125,13 @@ struct EventColumns {
 struct KeptEvents {
   std::vector<int64_t> tid, ts, dur;
   std::vector<int32_t> code;  // twice the pair, plus one for the flagged rows
+  std::vector<uint8_t> cls;   // of the pair, or that of flagged rows
   std::vector<int32_t> skipped_pair;
   std::vector<int64_t> skipped_dur;
   int64_t first = std::numeric_limits<int64_t>::max(), last = std::numeric_limits<int64_t>::min();
   int64_t marked_first = std::numeric_limits<int64_t>::max(), marked_last = 0;  // of the kinds that are marked
 };
-KeptEvents keep_events(const EventColumns& c, const uint8_t* class_of_pair, const uint8_t* marked, uint8_t skip);
+KeptEvents keep_events(const EventColumns& c, const uint8_t* class_of_pair, const uint8_t* marked, uint8_t skip,
+                       uint8_t class_of_flagged);
 
 }  // namespace dft::load

@@ -1,6 +1,28 @@
 #include "json_text.hpp"
 
+#include <limits>
+
 namespace dft::load {
+
+bool any_integer(const char*& p, int64_t& out) {
+  const char* s = p;
+  const bool negative = *s == '-';
+  if (negative) ++s;
+  if (!digit(*s)) return false;
+  uint64_t v = 0;
+  const char* first = s;
+  while (digit(*s)) v = v * 10 + uint64_t(*s++ - '0');
+  if (s - first > 18) {  // may have wrapped: redo with a check
+    v = 0;
+    for (const char* q = first; q < s; ++q)
+      if (__builtin_mul_overflow(v, uint64_t{10}, &v) || __builtin_add_overflow(v, uint64_t(*q - '0'), &v))
+        return false;
+    if (v > uint64_t(std::numeric_limits<int64_t>::max())) return false;
+  }
+  out = negative ? -int64_t(v) : int64_t(v);
+  p = s;
+  return true;
+}
 
 bool skip_value(const char*& p, const char* end, int depth) {
   p = blanks(p);

@@ -3,10 +3,10 @@
 // All of these may read up to kPadding bytes past `end`.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <string_view>
 
 #if defined(__SSE2__)
@@ -66,6 +66,13 @@ inline const char* blanks(const char* p) {
 
 inline bool digit(char c) { return static_cast<unsigned char>(c - '0') < 10; }
 
+// Eight digits as a number, the first of them in the lowest byte.
+inline uint64_t joined_digits(uint64_t digits) {
+  digits = (digits * 2561 >> 8) & 0x00FF00FF00FF00FFull;
+  digits = (digits * 6553601 >> 16) & 0x0000FFFF0000FFFFull;
+  return digits * 42949672960001ull >> 32;
+}
+
 // Eight digits at once; -1 if one of them is not a digit.
 inline int64_t eight_digits(const char* p) {
   uint64_t v;
@@ -73,29 +80,47 @@ inline int64_t eight_digits(const char* p) {
   if (((v & 0xF0F0F0F0F0F0F0F0ull) | (((v + 0x0606060606060606ull) & 0xF0F0F0F0F0F0F0F0ull) >> 4)) !=
       0x3333333333333333ull)
     return -1;
-  v = (v & 0x0F0F0F0F0F0F0F0Full) * 2561 >> 8;
-  v = (v & 0x00FF00FF00FF00FFull) * 6553601 >> 16;
-  return int64_t((v & 0x0000FFFF0000FFFFull) * 42949672960001ull >> 32);
+  return int64_t(joined_digits(v & 0x0F0F0F0F0F0F0F0Full));
 }
 
-// A whole 64-bit integer, or nothing.
-inline bool integer(const char*& p, int64_t& out) {
-  const char* s = p;
-  const bool negative = *s == '-';
-  if (negative) ++s;
-  if (!digit(*s)) return false;
-  uint64_t v = 0;
-  const char* first = s;
-  while (digit(*s)) v = v * 10 + uint64_t(*s++ - '0');
-  if (s - first > 18) {  // may have wrapped: redo with a check
-    v = 0;
-    for (const char* q = first; q < s; ++q)
-      if (__builtin_mul_overflow(v, uint64_t{10}, &v) || __builtin_add_overflow(v, uint64_t(*q - '0'), &v))
-        return false;
-    if (v > uint64_t(std::numeric_limits<int64_t>::max())) return false;
+// A whole 64-bit integer of any length, or nothing.
+bool any_integer(const char*& p, int64_t& out);
+
+// Up to seven digits at p: how many they are, and their number; 0 if there are none, or more.
+[[gnu::always_inline]] inline unsigned few_digits(const char* p, int64_t& out) {
+  uint64_t v;
+  std::memcpy(&v, p, 8);
+  v ^= 0x3030303030303030ull;
+  // The highest bit of the first byte that is no digit is set, and of none before it.
+  const uint64_t others = ((v + 0x7676767676767676ull) | v) & 0x8080808080808080ull;
+  const auto bits = unsigned(std::countr_zero(others)) & 0x38u;
+  if (bits != 0) out = int64_t(joined_digits(v << (64 - bits)));
+  return bits / 8;
+}
+
+// The same as any_integer(); nearly all numbers are short.
+[[gnu::always_inline]] inline bool integer(const char*& p, int64_t& out) {
+  const unsigned n = few_digits(p, out);
+  if (n == 0) [[unlikely]]
+    return any_integer(p, out);
+  p += n;
+  return true;
+}
+
+// The same of a number that nearly always has as many digits as the last one of its kind: what follows it is then read
+// without waiting until they are counted.
+[[gnu::always_inline]] inline bool integer(const char*& p, int64_t& out, uint8_t& digits) {
+  const unsigned n = few_digits(p, out);
+  if (n == digits && n != 0) [[likely]] {
+    p += digits;
+#if defined(__GNUC__)
+    asm("" : "+r"(p));  // not the same to the compiler as adding n
+#endif
+    return true;
   }
-  out = negative ? -int64_t(v) : int64_t(v);
-  p = s;
+  digits = uint8_t(n);
+  if (n == 0) return any_integer(p, out);
+  p += n;
   return true;
 }
 

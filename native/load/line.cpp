@@ -32,17 +32,46 @@ LineScanner::LineScanner(Dictionaries& d, const Filter& filter, bool keep_text)
       end_code_(name_(envelope::kEndOfTrace)),
       tracer_code_(cat_(envelope::kTracerCategory)) {}
 
+// Takes over what is as in the last row, from the second argument on, which is at p; gives how many are known then.
+[[gnu::always_inline]] inline size_t LineScanner::repeated_arguments(const char*& p, const char* end, Shape& shape) {
+  const size_t size = shape.last_end[shape.remembered - 1];
+  if (size_t(end - p) < size) return 1;
+  const size_t same = equal_bytes(p, shape.last, size);
+  size_t n = 1;
+  for (; n < shape.remembered && shape.last_end[n] <= same; ++n) {
+    const Argument& a = shape.arguments[n];
+    if (a.kind == Argument::Kind::file)
+      row_.fhash = int32_t(shape.last_value[n]);
+    else
+      row_.slot(a.field) = shape.last_value[n];
+    take(a.field);
+  }
+  if (n > 1) p += shape.last_end[n - 1];
+  return n;
+}
+
 // Arguments of a row that looks like the last of its kind; from the first difference on they are read one by one.
 inline bool LineScanner::known_arguments(const char*& p, const char* end, Shape& shape) {
+  const char* second = nullptr;  // where the second one begins, as long as what follows is worth remembering
   for (size_t n = 0; n < shape.known; ++n) {
-    const Argument& a = shape.arguments[n];
+    if (n == 1) {
+      second = p;
+      if (shape.remembered > 1) {
+        n = repeated_arguments(p, end, shape);
+        if (n == shape.remembered && shape.last_closes) return true;
+        if (*p == ' ') p = blanks(p);
+        shape.remember(n);
+        if (n == shape.known) break;
+      }
+    }
+    Argument& a = shape.arguments[n];
     if (!a.at(p)) return more_arguments(p, end, &shape, n);
     const char* s = p + a.size;
+    int64_t v = 0;
     switch (a.kind) {
       case Argument::Kind::number:
       case Argument::Kind::quoted_number: {
-        int64_t v;
-        if (!integer(s, v)) return more_arguments(p, end, &shape, n);
+        if (!integer(s, v, a.digits)) return more_arguments(p, end, &shape, n);
         if (a.kind == Argument::Kind::quoted_number && *s++ != '"') return more_arguments(p, end, &shape, n);
         if ((*s != ',' && *s != '}') || v == kMissing) return more_arguments(p, end, &shape, n);
         row_.slot(a.field) = v;
@@ -64,22 +93,31 @@ inline bool LineScanner::known_arguments(const char*& p, const char* end, Shape&
           }
           ++s;
         }
+        v = row_.fhash;
         take(f_fhash);
         break;
       case Argument::Kind::other:
         if (!skip_value(s, end)) return false;
         rest(p, s);
+        if (second) shape.keep(second, n);
+        second = nullptr;
         break;
     }
     p = s;
-    if (*p == '}') return ++p, true;
-    if (*p != ',') {
+    bool over = *p == '}';
+    if (!over && *p != ',') {
       p = blanks(p);
-      if (*p == '}') return ++p, true;
-      if (*p != ',') return false;
+      over = *p == '}';
+      if (!over && *p != ',') return false;
     }
     ++p;
-    if (*p == ' ') p = blanks(p);
+    if (!over && *p == ' ') p = blanks(p);
+    if (second) {
+      shape.last_end[n] = uint8_t(std::min(size_t(p - second), Shape::kLongestLast + 1));
+      shape.last_value[n] = v;
+      if (over) shape.keep(second, n + 1, true);
+    }
+    if (over) return true;
   }
   return more_arguments(p, end, &shape, shape.known);
 }
@@ -115,14 +153,14 @@ bool LineScanner::wanted() {
 // A row as we write it: fixed keys in a fixed order, no blanks. False, and nothing taken, otherwise.
 inline bool LineScanner::usual_head(const char*& p, const char* end, Shape*& shape) {
   const char* s = p;
-  if (!pass(s, envelope::kId) || !integer(s, row_.id) || !pass(s, envelope::kNameText)) return false;
+  if (!pass(s, envelope::kId) || !integer(s, row_.id, id_digits_) || !pass(s, envelope::kNameText)) return false;
   shape = &shapes_.of(s);
   if (!shape->at(s, end) && !learn_head(s, end, *shape)) return false;
   s += shape->head_size;
   row_.name = shape->name;
   row_.cat = shape->cat;
   row_.pid = shape->pid;
-  if (!integer(s, row_.tid) || !pass(s, envelope::kTs)) return false;
+  if (!integer(s, row_.tid, tid_digits_) || !pass(s, envelope::kTs)) return false;
   const int64_t high = eight_digits(s), low = eight_digits(s + 8);
   if (high >= 0 && low >= 0 && s[16] == ',') {
     row_.ts = high * 100000000 + low;
@@ -160,7 +198,8 @@ bool LineScanner::learn_head(const char* s, const char* end, Shape& shape) {
     code = in(std::string_view(begin, size_t(s - begin)));
     return true;
   };
-  shape.head_size = shape.known = 0;
+  shape.head_size = 0;
+  shape.forget(0);
   if (!text(name_, shape.name) || !pass(s, envelope::kCategoryAfterText)) return false;
   if (!text(cat_, shape.cat) || !pass(s, envelope::kPidAfterText)) return false;
   if (!integer(s, shape.pid) || !pass(s, envelope::kTid)) return false;
@@ -174,6 +213,7 @@ bool LineScanner::learn_head(const char* s, const char* end, Shape& shape) {
 bool LineScanner::object(const char*& p, const char* end, Columns& out) {
   clear_row();
   if (Shape* shape = nullptr; usual_head(p, end, shape)) {
+    if (*p == ' ') p = blanks(p);
     if (!known_arguments(p, end, *shape) || *p != '}') return false;
     ++p;
     return finish_row(nullptr, end, out);

@@ -79,6 +79,7 @@ class LineScanner {
   bool other_argument(const char*& p, const char* end, const Learner& learn);
   bool more_arguments(const char*& p, const char* end, Shape* shape, size_t n);
   bool known_arguments(const char*& p, const char* end, Shape& shape);
+  size_t repeated_arguments(const char*& p, const char* end, Shape& shape);
   bool integer_or_rest(const char*& p, const char* end, const char* key_at, int64_t& out, Field field);
   bool text_code(const char*& p, const char* end, Interner& in, int32_t& out, Field field);
   bool usual_head(const char*& p, const char* end, Shape*& shape);
@@ -106,6 +107,7 @@ class LineScanner {
   int32_t last_host_code_ = kNoCode;
   char last_file_[16] = {};
   int32_t last_file_code_ = kNoCode;
+  uint8_t id_digits_ = 0, tid_digits_ = 0;
   int32_t start_code_, end_code_, tracer_code_;
 };
 

@@ -202,7 +202,7 @@ bool LineScanner::more_arguments(const char*& p, const char* end, Shape* shape, 
     const Learner learn{shape, n, p};
     Text k;
     if (!read_string(p, end, k) || !to_value(p)) return false;
-    if (shape) shape->known = n;
+    if (shape) shape->forget(n);
     if (!argument(k, p, end, learn)) return false;
     // Nothing is known beyond an argument that could not be learnt.
     if (shape && shape->known == n) shape = nullptr;

@@ -152,6 +152,10 @@ PyType_Spec duration_sums_spec = {"dftracer.load._scan.DurationSums", sizeof(Dur
 
 // Whether all numbers are below a limit; an exception is set otherwise.
 bool all_below(const View& numbers, size_t limit) {
+  const auto* const each = numbers.as<uint32_t>();
+  bool all = limit <= uint32_t(std::numeric_limits<int32_t>::max());
+  for (size_t i = 0; i < numbers.count(4); ++i) all &= each[i] < uint32_t(limit);  // without a branch: they are many
+  if (all) return true;
   for (size_t i = 0; i < numbers.count(4); ++i)
     if (uint32_t(numbers.as<int32_t>()[i]) >= limit) {
       PyErr_Format(PyExc_ValueError, "nothing is said of pair %d", numbers.as<int32_t>()[i]);
@@ -367,8 +371,8 @@ PyObject* py_rows_of_pairs(PyObject*, PyObject* args) {
 
 PyObject* py_keep_events(PyObject*, PyObject* args) {
   PyObject *a, *b, *c, *d, *e, *f, *g;
-  unsigned char skip = 0;
-  if (!PyArg_ParseTuple(args, "OOOOOOOb", &a, &b, &c, &d, &e, &f, &g, &skip)) return nullptr;
+  unsigned char skip = 0, of_flagged = 0;
+  if (!PyArg_ParseTuple(args, "OOOOOOObb", &a, &b, &c, &d, &e, &f, &g, &skip, &of_flagged)) return nullptr;
   View pair, tid, ts, dur, flagged, classes, marked;
   if (!pair.take(a) || !tid.take(b) || !ts.take(c) || !dur.take(d) || !flagged.take(e) || !classes.take(f) ||
       !marked.take(g))
@@ -382,13 +386,14 @@ PyObject* py_keep_events(PyObject*, PyObject* args) {
     const WithoutLock released;
     kept = keep_events({pair.as<int32_t>(), tid.as<int64_t>(), ts.as<int64_t>(), dur.as<int64_t>(), n,
                         flagged.as<int64_t>(), flagged.count(8)},
-                       classes.as<uint8_t>(), marked.as<uint8_t>(), skip);
+                       classes.as<uint8_t>(), marked.as<uint8_t>(), skip, of_flagged);
   }
   const auto number = [](int64_t v) { return static_cast<long long>(v); };
-  return Py_BuildValue("((LL)(LL)(NNNN)(NN))", number(kept.first), number(kept.last), number(kept.marked_first),
+  return Py_BuildValue("((LL)(LL)(NNNNN)(NN))", number(kept.first), number(kept.last), number(kept.marked_first),
                        number(kept.marked_last), vector_buffer(std::move(kept.tid)), vector_buffer(std::move(kept.ts)),
                        vector_buffer(std::move(kept.dur)), vector_buffer(std::move(kept.code)),
-                       vector_buffer(std::move(kept.skipped_pair)), vector_buffer(std::move(kept.skipped_dur)));
+                       vector_buffer(std::move(kept.cls)), vector_buffer(std::move(kept.skipped_pair)),
+                       vector_buffer(std::move(kept.skipped_dur)));
 }
 
 // Intervals out of two objects; false, with an exception set, if they are none.
@@ -732,6 +737,7 @@ PyObject* py_keep_freed_memory(PyObject*, PyObject*) {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 128 << 20);
+  mallopt(M_ARENA_MAX, 1);  // memory that a reading thread frees is not its own, but for whoever is next
 #endif
   Py_RETURN_NONE;
 }
@@ -753,8 +759,8 @@ PyMethodDef functions[] = {
     {"extent", py_extent, METH_VARARGS,
      "extent(ts, dur) -> (first begin, last end, events that end before they begin)"},
     {"keep_events", guarded<py_keep_events>, METH_VARARGS,
-     "keep_events(pair, tid, ts, dur, flagged, class_of_pair, marked, skip) -> (first, last), (first, last) of marked pairs, "
-     "(tid, ts, dur, code) of those kept, (pair, dur) of the others"},
+     "keep_events(pair, tid, ts, dur, flagged, class_of_pair, marked, skip, class_of_flagged) -> (first, last), "
+     "(first, last) of marked pairs, (tid, ts, dur, code, class) of those kept, (pair, dur) of the others"},
     {"keep_freed_memory", py_keep_freed_memory, METH_NOARGS,
      "keep_freed_memory(): of this process, for later use by it; for programs of our own"},
     {"nest", guarded<py_nest>, METH_VARARGS, "nest(tid, ts, dur) -> (parent row, self time) by time alone"},

@@ -79,6 +79,16 @@ inline void free_never([[maybe_unused]] PyObject* object) {
 #endif
 }
 
+// An object out of a stock of dead ones, whose type is static and still set: what PyObject_Init() does, without the
+// call where nobody else is to know.
+inline void revive(PyObject* object) {
+#if PY_VERSION_HEX >= 0x030D0000 || defined(Py_REF_DEBUG) || defined(Py_TRACE_REFS)
+  PyObject_Init(object, Py_TYPE(object));
+#else
+  Py_SET_REFCNT(object, 1);
+#endif
+}
+
 // What has no object of its own to be protected by: the state of the whole module.
 extern PyObject* g_module_state;
 inline PyObject* module_state() { return g_module_state; }

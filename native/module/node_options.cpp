@@ -65,6 +65,13 @@ class Options {
 }  // namespace
 
 bool parse_options(const Keywords& given, Args* args, int* enable) {
+  // Nearly always it is one dictionary.
+  const Option& first = g_options[0];
+  if (DFT_LIKELY(given.names && PyTuple_GET_SIZE(given.names) == 1 &&
+                 PyTuple_GET_ITEM(given.names, 0) == first.interned && g_tracing)) {
+    formatting([&] { args->set_all(given.values[0]); });
+    return !raise_kept();
+  }
   Options options(args, enable);
   if (given.dict) {
     PyObject *key, *value;

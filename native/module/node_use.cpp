@@ -9,19 +9,33 @@ PyTypeObject g_use_type = {PyVarObject_HEAD_INIT(nullptr, 0) "dftracer._core.Nod
 
 namespace {
 
+__attribute__((noinline)) void use_enter_otherwise(NodeUse* u) {
+  const void* owner;
+  if (!u->on && !recording_thread()) return;
+  if (ThreadState* t = thread_in_context(&owner)) {
+    ++u->node->uses;
+    push_frame(t, u, muted_unless(u->on), owner);
+  }
+}
+
 PyObject* use_enter(PyObject* self, PyObject*) {
   auto* u = reinterpret_cast<NodeUse*>(self);
-  const void* owner;
-  if (g_tracing) boundary(u->node->phase, true);
-  if (g_tracing && (u->on || recording_thread()))
-    if (ThreadState* t = thread_in_context(&owner)) {
-      ++u->node->uses;
-      push_frame(t, u, muted_unless(u->on), owner);
-    }
+  if (DFT_UNLIKELY(!g_tracing)) return new_ref(self);
+  boundary(u->node->phase, true);
+  const PyThreadState* python = PyThreadState_Get();
+  ThreadState* t = tls_thread;
+  if (DFT_LIKELY(t && u->on && t->generation == g_generation.load(std::memory_order_relaxed) &&
+                 t->context == python->context && t->stack->size != t->stack->capacity)) {
+    ++u->node->uses;
+    push_frame(t, u, 0, running_frame(python));
+  } else {
+    use_enter_otherwise(u);
+  }
   return new_ref(self);
 }
 
 bool replaces(const Args& extra, const Args& own) {
+  if (DFT_LIKELY(!extra.may_share_keys(own))) return false;
   for (size_t i = 0; i < own.size(); ++i)
     if (extra.has(own.key(i))) return true;
   return false;
@@ -89,7 +103,7 @@ PyObject* make_use_method(NodeUse* use, vectorcallfunc call) {
   UseMethod* b;
   if (!kFreeThreaded && g_stocked) {
     b = g_stock[--g_stocked];
-    PyObject_Init(reinterpret_cast<PyObject*>(b), &g_use_method_type);
+    revive(reinterpret_cast<PyObject*>(b));
   } else {
     b = PyObject_New(UseMethod, &g_use_method_type);
     if (!b) return nullptr;
@@ -273,7 +287,7 @@ NodeUse* new_use() {
   NodeUse* u;
   if (!kFreeThreaded && g_kept) {
     u = g_used[--g_kept];
-    PyObject_Init(reinterpret_cast<PyObject*>(u), &g_use_type);
+    revive(reinterpret_cast<PyObject*>(u));
   } else {
     u = PyObject_New(NodeUse, &g_use_type);
     if (u) new (&u->args) Args;

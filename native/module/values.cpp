@@ -280,17 +280,39 @@ struct KnownKey {
 };
 constexpr size_t kKnownKeys = 64;
 
-const std::string* known_key(PyObject* key) {
-  if (kFreeThreaded) return nullptr;
-  static auto* const known = new KnownKey[kKnownKeys]();  // not destroyed while another thread may still record
+__attribute__((noinline)) const std::string* learn_key(KnownKey& slot, PyObject* key) {
   constexpr Py_ssize_t kLongest = 64;
-  KnownKey& slot = known[reinterpret_cast<uintptr_t>(key) / 16 % kKnownKeys];
-  if (DFT_LIKELY(slot.key == key)) return &slot.text;
   if (!PyUnicode_CheckExact(key) || !PyUnicode_CHECK_INTERNED(key) || PyUnicode_GET_LENGTH(key) > kLongest)
     return nullptr;
   slot.text = "," + key_text(key);
   Py_XSETREF(slot.key, new_ref(key));
   return &slot.text;
+}
+
+inline const std::string* known_key(PyObject* key) {
+  if (kFreeThreaded) return nullptr;
+  static auto* const known = new KnownKey[kKnownKeys]();  // not destroyed while another thread may still record
+  KnownKey& slot = known[reinterpret_cast<uintptr_t>(key) / 16 % kKnownKeys];
+  return DFT_LIKELY(slot.key == key) ? &slot.text : learn_key(slot, key);
+}
+
+// The value of an int; one of a few digits is read without a call.
+inline bool fits_64_bits(PyObject* value, int64_t* out) {
+  auto* number = reinterpret_cast<PyLongObject*>(value);
+#if PY_VERSION_HEX >= 0x030C0000
+  if (DFT_LIKELY(PyUnstable_Long_IsCompact(number))) {
+    *out = PyUnstable_Long_CompactValue(number);
+    return true;
+  }
+#else
+  if (const Py_ssize_t size = Py_SIZE(value); DFT_LIKELY(size >= -1 && size <= 1)) {
+    *out = size ? size * int64_t(number->ob_digit[0]) : 0;
+    return true;
+  }
+#endif
+  int overflow = 0;
+  *out = PyLong_AsLongLongAndOverflow(value, &overflow);
+  return !overflow;
 }
 
 // Whether the value becomes text without any code of the program's.
@@ -301,9 +323,16 @@ bool runs_no_code(PyObject* value) {
 
 }  // namespace
 
-void Args::remove(std::string_view key) {
+void Args::make_roomy() {
+  if (!short_size_) return;
+  text_.assign(short_, short_size_);
+  short_size_ = 0;
+}
+
+void Args::remove_known(std::string_view key) {
   for (size_t i = 0; i < count_; ++i) {
     if (this->key(i) != key) continue;
+    make_roomy();
     uint32_t size = piece(i).size;
     text_.erase(piece(i).start, size);
     for (size_t k = i + 1; k < count_; ++k) {
@@ -324,12 +353,14 @@ void Args::begin(std::string_view key, bool known) {
     more_.push_back(p);
   }
   ++count_;
+  traits_ |= trait(key.substr(known));
   if (!known) text_ += ',';
   text_ += key;
 }
 
 template <typename Append>
 void Args::add(std::string_view key, bool known, Append append) {
+  make_roomy();
   size_t before = text_.size(), count = count_;
   try {
     begin(key, known);
@@ -346,17 +377,24 @@ void Args::add(std::string_view key, bool known, Append append) {
 }
 
 // The most frequent pair, in one go; false if it is not that.
-bool Args::add_number(std::string_view known, PyObject* value) {
-  char text[128];
-  int overflow = 0;
-  if (!PyLong_CheckExact(value) || count_ >= kInline || known.size() > 96) return false;
-  long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-  if (overflow) return false;
-  copy_text(text, known);
-  auto size = uint32_t(put_int(text + known.size(), number) - text);
-  auto start = uint32_t(text_.size());
-  text_.append(text, size);
+inline bool Args::add_number(std::string_view known, PyObject* value) {
+  constexpr size_t kLongestNumber = 20, kLongestKey = 96;
+  int64_t number;
+  if (!PyLong_CheckExact(value) || count_ >= kInline || known.size() > kLongestKey || !fits_64_bits(value, &number))
+    return false;
+  const bool is_short = text_.empty() && short_size_ + known.size() + kLongestNumber <= kShort;
+  if (DFT_UNLIKELY(!is_short)) make_roomy();
+  char beside[kLongestKey + kLongestNumber];
+  char* const begin = is_short ? short_ + short_size_ : beside;
+  copy_text(begin, known);
+  const auto size = uint32_t(put_int(begin + known.size(), number) - begin);
+  const auto start = is_short ? uint32_t(short_size_) : uint32_t(text_.size());
+  if (DFT_LIKELY(is_short))
+    short_size_ = uint8_t(short_size_ + size);
+  else
+    text_.append(begin, size);
   inline_[count_++] = {start, size, uint32_t(known.size()) - 1};
+  traits_ |= trait(known.substr(1));
   return true;
 }
 
@@ -372,34 +410,45 @@ void Args::set_text(std::string_view key, std::string_view json) {
 
 void Args::set_all(PyObject* mapping) {
   if (!mapping || mapping == Py_None) return;
+  if (DFT_LIKELY(PyDict_CheckExact(mapping))) return set_dict(mapping);  // whoever gave it holds it
   Ref dict(PyDict_Check(mapping)
                ? new_ref(mapping)
                : PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyDict_Type), mapping, nullptr));
-  if (!dict) {
-    forgive();
-    set("\"args\":", mapping);
-    return;
-  }
+  if (dict) return set_dict(dict.get());
+  forgive();
+  set("\"args\":", mapping);
+}
+
+void Args::set_dict(PyObject* dict) {
   PyObject *key, *item;
-  Py_ssize_t at = 0, left = PyDict_GET_SIZE(dict.get());
+  Py_ssize_t at = 0, left = PyDict_GET_SIZE(dict);
   // Different str keys cannot collide in JSON, except those that key_text renames.
-  Section section(dict.get());
+  Section section(dict);
   bool distinct = empty() && left > 32;
-  while (left-- > 0 && PyDict_Next(dict.get(), &at, &key, &item)) {
+  while (left-- > 0 && PyDict_Next(dict, &at, &key, &item)) {
     if (text_.size() > kMaxArgsText) {
       count_cut_value();
       break;
     }
-    if (const std::string* known = known_key(key); known && runs_no_code(item)) {
+    const std::string* known = known_key(key);
+    if (DFT_LIKELY(known && PyLong_CheckExact(item))) {
       if (!distinct) remove(std::string_view(*known).substr(1));
-      if (!add_number(*known, item)) add(*known, true, [&] { append_value(text_, item); });
-      continue;
+      if (DFT_LIKELY(add_number(*known, item))) continue;
     }
-    Ref keep_key(new_ref(key)), keep_item(new_ref(item));  // a __str__ may change the dict
-    std::string text = key_text(key);
-    if (!(distinct && PyUnicode_CheckExact(key))) remove(text);
-    add(text, false, [&] { append_value(text_, item); });
+    set_any(known, key, item, distinct);
   }
+}
+
+__attribute__((noinline)) void Args::set_any(const std::string* known, PyObject* key, PyObject* item, bool distinct) {
+  if (known && runs_no_code(item)) {
+    if (!distinct) remove(std::string_view(*known).substr(1));
+    add(*known, true, [&] { append_value(text_, item); });
+    return;
+  }
+  Ref keep_key(new_ref(key)), keep_item(new_ref(item));  // a __str__ may change the dict
+  std::string text = key_text(key);
+  if (!(distinct && PyUnicode_CheckExact(key))) remove(text);
+  add(text, false, [&] { append_value(text_, item); });
 }
 
 }  // namespace dft::py

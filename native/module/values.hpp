@@ -46,15 +46,19 @@ class Args {
     text_.clear();
     more_.clear();
     count_ = 0;
+    short_size_ = 0;
+    traits_ = 0;
   }
   bool empty() const { return count_ == 0; }
   size_t size() const { return count_; }
-  std::string_view text() const { return text_; }
-  std::string_view key(size_t i) const { return {text_.data() + piece(i).start + 1, piece(i).key_size}; }
+  std::string_view text() const { return short_size_ ? std::string_view(short_, short_size_) : text_; }
+  std::string_view key(size_t i) const { return {text().data() + piece(i).start + 1, piece(i).key_size}; }
   std::string_view value(size_t i) const {
     const Piece& p = piece(i);
-    return {text_.data() + p.start + 1 + p.key_size, p.size - 1 - p.key_size};
+    return {text().data() + p.start + 1 + p.key_size, p.size - 1 - p.key_size};
   }
+  // False: they certainly have no key in common.
+  bool may_share_keys(const Args& other) const { return (traits_ & other.traits_) != 0; }
   bool has(std::string_view key) const {
     for (size_t i = 0; i < count_; ++i)
       if (this->key(i) == key) return true;
@@ -68,17 +72,32 @@ class Args {
   static constexpr size_t kInline = 4;
   const Piece& piece(size_t i) const { return i < kInline ? inline_[i] : more_[i - kInline]; }
   Piece& piece(size_t i) { return i < kInline ? inline_[i] : more_[i - kInline]; }
-  void remove(std::string_view key);
+  void remove(std::string_view key) {
+    if (traits_ & trait(key)) remove_known(key);
+  }
+  void remove_known(std::string_view key);
+  // A bit that equal keys have in common, and different ones hardly ever.
+  static uint64_t trait(std::string_view key) { return uint64_t{1} << ((key.size() + uint8_t(key[1])) % 64); }
+  // Into `text_`, where there is room for anything.
+  void make_roomy();
   // `known`: the key already has its comma before it.
   void begin(std::string_view key, bool known);
   template <typename Append>
   void add(std::string_view key, bool known, Append append);
   bool add_number(std::string_view known, PyObject* value);
+  void set_dict(PyObject* dict);
+  // `known`: the text of the key, if there is one.
+  void set_any(const std::string* known, PyObject* key, PyObject* item, bool distinct);
 
   std::string text_;
   std::array<Piece, kInline> inline_;
   std::vector<Piece> more_;
   size_t count_ = 0;
+  uint64_t traits_ = 0;  // of its keys, and of those it had
+  // The whole text as long as it is a few numbers, which most are; `text_` is empty then.
+  static constexpr size_t kShort = 64;
+  uint8_t short_size_ = 0;
+  char short_[kShort];
 };
 
 }  // namespace dft::py

@@ -163,3 +163,39 @@ def test_a_key_is_known_by_what_it_is_not_by_where_it_was(traced: Callable[..., 
     assert mixed == {"a": 1, "b": 2, "1": 4, "n": 5, "t": True, "none": None, "f": 0.5}
     assert wide == {f"k{i}": i for i in range(40)}
     assert changed["first"] == "grown"
+
+
+def test_a_few_numbers_become_anything_else(traced: Callable[..., Run]) -> None:
+    """Numbers of every size, then texts, the same keys again, keys of the node, more than has room."""
+    run = traced(
+        """
+        node = ai.compute.forward
+        ai.update(epoch=7, step=8)
+        def record(use):
+            with use: pass
+        small = (0, 9, -1, 10, 99, 100, 2**30 - 1, 2**30, -2**30, 2**62, 2**63 - 1, -2**63)
+        for number in (*small, 2**63, -10**30):
+            record(node(args={"k": number}))
+        record(node(args={"a": 1, "b": "x", "c": 2}))
+        record(node(args={"step": 1, "pets": 2}))
+        record(node(args={"k" * 60: 1, "l" * 60: 2, "m": 3}))
+        record(node(args={"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}))
+        again = node(args={"a": 1, "b": 2})
+        again.update(args={"a": "text"})
+        again.update(args={"b": 5, "c": 6})
+        record(again)
+        record(node(args={}))
+        """
+    )
+    *numbers, mixed, own, long, five, again, none = [
+        list(e.user_args.items()) for e in run.trace.named("forward")
+    ]
+    both = [("epoch", 7), ("step", 8)]
+    small = (0, 9, -1, 10, 99, 100, 2**30 - 1, 2**30, -(2**30), 2**62, 2**63 - 1, -(2**63))
+    assert numbers == [[*both, ("k", n)] for n in (*small, str(2**63), str(-(10**30)))]
+    assert mixed == [*both, ("a", 1), ("b", "x"), ("c", 2)]
+    assert own == [("epoch", 7), ("step", 1), ("pets", 2)]
+    assert long == [*both, ("k" * 60, 1), ("l" * 60, 2), ("m", 3)]
+    assert five == [*both, *zip("abcde", range(1, 6), strict=True)]
+    assert again == [*both, ("a", "text"), ("b", 5), ("c", 6)]
+    assert none == both

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -221,6 +222,55 @@ def test_any_record_comes_back_as_the_json_module_reads_it(
         assert {k: v for k, v in kept.items() if k not in known} == {
             k: v for k, v in event["args"].items() if k not in known
         }
+
+
+_REPEATED: dict[str, tuple[Any, ...]] = {
+    "p_idx": (5, 5, 6, -1, 1234567, 12345678, 2**62),
+    "fhash": ("0123456789abcdef", "0123456789abcdef", "fedcba9876543210", "short"),
+    "count": (131072, 131072, 131073, 0, "77", 1.5, 10**30, None),
+    "ret": (131072, 131072, 13107, 131072000, -1, "text"),
+    "mine": (1, [1, {"a": "}"}], "x" * 200),
+    "step": (0, 1, 9999999, 10000000),
+    "level": (3, 3, 3, 4),
+}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_repeat_a_part_of_the_last_one(seed: int, tmp_path: Path) -> None:
+    """Each row as the json module reads it, whatever it has in common with the one before."""
+    draw = random.Random(seed)
+    events: list[dict[str, Any]] = []
+    lines: list[str] = []
+    for i in range(400):
+        keys = [key for key in _REPEATED if draw.random() < 0.93]
+        if draw.random() < 0.03:
+            draw.shuffle(keys)
+        event = {
+            **EVENT,
+            "id": draw.choice((i, i * 10**6)),
+            "name": draw.choice(("read", "read", "close")),
+            "tid": draw.choice((8, 8, 88)),
+            "ts": 1760000000000000 + i,
+            "dur": draw.choice((1, 20, 300)),
+            "args": {"hhash": "64f0d2a8ee9ef335", **{key: draw.choice(_REPEATED[key]) for key in keys}},
+        }
+        text = json.dumps(event, separators=(",", ":"))
+        if draw.random() < 0.05:
+            text = text.replace(',"ret"', draw.choice((' ,"ret"', ', "ret"', ',  "ret"')))
+        events.append(event)
+        lines.append(text)
+    rows = _rows(_write(tmp_path / "a.pfw", *lines))
+    for row, wanted in zip(rows, events, strict=True):
+        head = ("id", "name", "tid", "ts", "dur")
+        assert {k: row[k] for k in head} == {k: wanted[k] for k in head}
+        args = wanted["args"]
+        lifted = {k: v for k, v in args.items() if isinstance(v, int) and k != "mine" and abs(v) < 2**63}
+        lifted |= {"count": 77} if args.get("count") == "77" else {}
+        numbers = [k for k in _REPEATED if k not in ("fhash", "mine")]
+        assert {k: row[k] for k in numbers} == {k: lifted.get(k) for k in numbers}
+        assert row["fhash"] == args.get("fhash")
+        left = {k: v for k, v in args.items() if k not in (*lifted, "fhash", "hhash")}
+        assert (json.loads(row["args"]) if row["args"] else {}) == left
 
 
 def test_filters_reach_the_reader_and_skip_whole_members(tmp_path: Path) -> None:

@@ -82,6 +82,19 @@ TEST(integers) {
     CHECK_EQ(std::string(buf, dft::put_int(buf, v)), std::to_string(v));
     CHECK_EQ(std::string(buf, dft::put_uint(buf, uint64_t(v))), std::to_string(uint64_t(v)));
   }
+  for (uint64_t power = 1;; power *= 10) {
+    for (uint64_t v : {power - 1, power, power + 1}) {
+      char buf[24];
+      CHECK_EQ(std::string(buf, dft::put_uint(buf, v)), std::to_string(v));
+    }
+    if (power > UINT64_MAX / 10) break;
+  }
+  for (int bits = 0; bits < 64; ++bits) {
+    char buf[24];
+    const uint64_t v = uint64_t(1) << bits;
+    CHECK_EQ(std::string(buf, dft::put_uint(buf, v)), std::to_string(v));
+    CHECK_EQ(std::string(buf, dft::put_uint(buf, v - 1)), std::to_string(v - 1));
+  }
 }
 
 TEST_MAIN

@@ -79,9 +79,10 @@ def keep_events(
     class_of_pair: _AnyBuffer,
     marked: _AnyBuffer,
     skip: int,
+    class_of_flagged: int,
     /,
 ) -> tuple[
-    tuple[int, int], tuple[int, int], tuple[Buffer, Buffer, Buffer, Buffer], tuple[Buffer, Buffer]
+    tuple[int, int], tuple[int, int], tuple[Buffer, Buffer, Buffer, Buffer, Buffer], tuple[Buffer, Buffer]
 ]: ...
 def keep_freed_memory() -> None: ...
 def pack_intervals(start: _AnyBuffer, end: _AnyBuffer, /) -> bytes: ...

@@ -45,10 +45,14 @@ class Rows:
                 self._fold()
             self._limit = max(self._most, 2 * self._rows)
 
-    def take(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64] | None]:
-        """The columns, and how often each row occurred if not once; they are released here."""
+    def take(self, *but: str) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64] | None]:
+        """The columns, without some, and how often each row occurred if not once; all are released here."""
         joined = []
+        for name in but:
+            del self._chunks[name]
         for name in self._names:  # one at a time: both forms of all of them would need twice the memory
+            if name in but:
+                continue
             parts = self._chunks.pop(name)
             joined.append(np.concatenate(parts) if parts else np.empty(0, np.int64))
         counts = None if self._counts is None else np.concatenate(self._counts)

@@ -234,7 +234,7 @@ class _Analyzer:
         self.pair_map, self.file_map = _Renumbering(), _Renumbering()
         self.names = NameSums()
         self.calls = FileSums()
-        self.kept = Rows("tid", "ts", "dur", "code")  # code: the pair, and whether it is an open to write
+        self.kept = Rows("tid", "ts", "dur", "cls", "code")  # code: the pair, and whether it opens to write
         self.names_aside = NameSums()  # of events that are not kept
         self.io_rows = Rows("f", "ts", "dur")
         self.marks = MarkTables()
@@ -267,7 +267,9 @@ class _Analyzer:
         self._renumber(d.source)
         pair, ts, dur = self.pair_map.of(d.pair), d.ts, d.dur
         classes, ai = np.array(self.classes, dtype=np.uint8), np.array(self.ai, dtype=np.uint8)
-        span, ai_span, kept, others = keep_events(pair, d.tid, ts, dur, d.to_write, classes, ai, _SKIP)
+        span, ai_span, kept, others = keep_events(
+            pair, d.tid, ts, dur, d.to_write, classes, ai, _SKIP, _IO_WRITE
+        )
         self.first, self.last = _wider(None if self.first is None else (self.first, self.last or 0), span)
         if ai_span[0] <= span[1]:
             self.ai_span = _wider(self.ai_span, ai_span)
@@ -278,8 +280,8 @@ class _Analyzer:
             self.names_aside.add(aside, lengths, lengths)
         else:
             self.by_time.add(d.tid, ts, dur, pair)
-        *times, code = kept
-        self.kept.add(*map(int64s, times), int32s(code))
+        *times, code, cls = kept
+        self.kept.add(*map(int64s, times), uint8s(cls), int32s(code))
         if d.calls is not None and d.io_rows is not None:
             self.calls.add(d.calls, self.file_map.of)
             file, start, length = d.io_rows
@@ -330,13 +332,11 @@ class _Analyzer:
         if self.first is None and self.summed_span is not None:
             self.first, self.last = self.summed_span
         steps, loops = find_steps(self.marks, self.auto)
-        (tid, ts, dur, code), counts = self.kept.take()
-        if self.auto and self.has_ids:
-            self._name_by_time(tid, ts, dur, code, counts)
-        class_of_code = np.full((len(self.classes) + 1, 2), _IO_WRITE, dtype=np.uint8)
-        class_of_code[:, 0] = [*self.classes, _SKIP]
-        cls = class_of_code.reshape(-1)[code]
-        del code
+        by_time = self.auto and self.has_ids
+        (tid, ts, dur, cls, *code), counts = self.kept.take(*([] if by_time else ["code"]))
+        if by_time:
+            self._name_by_time(tid, ts, dur, code.pop(), counts)
+        cls = cls.astype(np.uint8, copy=False)  # of no rows it is of another type
         if not self.auto and self.marks.step_is_whole(steps):
             cls[cls == _UPDATE] = _ANY_COMPUTE
         lanes = _lanes(tid, ts, dur, cls, counts, RULES[self.auto])

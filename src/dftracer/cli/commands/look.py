@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import gc
 import json
+import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 _SUFFIXES = (".html", ".md", ".json", ".txt")
 # Importing the packages of the analysis makes very many objects, all of which stay.
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 class Report(Verb):
@@ -76,15 +79,17 @@ dftracer report traces/ --ranks 0,1 --json"""
         add_filters(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        take_newest(args, rows=True)
-        _choose_format(args)
-        _check_page(args)
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-        from dftracer.analyze import analyze
-        from dftracer.analyze.analysis import analyze_rows, rows_left
-        from dftracer.load._scan import keep_freed_memory
+        with _without_blas_threads():
+            take_newest(args, rows=True)
+            _choose_format(args)
+            _check_page(args)
+            from dftracer.load._scan import keep_freed_memory
 
-        keep_freed_memory()
+            keep_freed_memory()  # before the first thread is started, which some imports do
+            from dftracer.analyze import analyze
+            from dftracer.analyze.analysis import analyze_rows, rows_left
+
         shown = args.paths[0]
         recover(args.paths)
         try:
@@ -115,6 +120,18 @@ dftracer report traces/ --ranks 0,1 --json"""
                 where = sys.stderr if args.json or args.md else sys.stdout
                 print(f"HTML report: {Path(args.html).resolve()}", file=where)
         return EXIT_OK
+
+
+@contextlib.contextmanager
+def _without_blas_threads() -> Iterator[None]:
+    """For the import of NumPy, which starts one for each core: they spin, and nobody has matrices."""
+    given = os.environ.get(_BLAS_THREADS)
+    os.environ.setdefault(_BLAS_THREADS, "1")
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[_BLAS_THREADS]
 
 
 def _take_steps(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
@@ -229,18 +246,22 @@ dftracer view traces/ --follow --port 8080 --no-open"""
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        for module in ("starlette", "uvicorn"):
-            need(module, "view")
-        for module in ("numpy", "polars"):
-            need(module)
-        if args.output:
-            raise CommandError("view writes no file; `dftracer report -o page.html` makes a page to keep")
-        take_newest(args)
-        if len(args.paths) > 2:
-            raise CommandError("give one trace, or two to see them side by side")
-        from dftracer.view.server import PortTaken, Session, serve
-        from dftracer.view.source import FollowedSource, Source
+        threshold = gc.get_threshold()
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+        with _without_blas_threads():
+            for module in ("starlette", "uvicorn"):
+                need(module, "view")
+            for module in ("numpy", "polars"):
+                need(module)
+            if args.output:
+                raise CommandError("view writes no file; `dftracer report -o page.html` makes a page to keep")
+            take_newest(args)
+            if len(args.paths) > 2:
+                raise CommandError("give one trace, or two to see them side by side")
+            from dftracer.view.server import PortTaken, Session, serve
+            from dftracer.view.source import FollowedSource, Source
 
+        gc.set_threshold(*threshold)  # it may run for days
         try:
             kind = FollowedSource if args.follow else Source
             sources = [kind([p], args.run, cache=not args.no_cache) for p in args.paths]
