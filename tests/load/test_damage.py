@@ -154,7 +154,7 @@ def test_no_damage_costs_more_than_the_members_it_is_in(whole: bytes, tmp_path: 
         file.write_bytes(flipped(whole, at))
         counts = scanned(file)
         records = counts["events"] + counts["meta"]
-        assert everything - hit <= records <= everything, at
+        assert everything - hit <= records <= everything, (at, spans[:4], hit, records, everything, counts)
         if records < everything:
             assert counts["members_cut"] == 1, at
     for at in (choose.randrange(len(whole) - 5000) for _ in range(40)):
