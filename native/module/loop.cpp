@@ -71,14 +71,18 @@ ThreadState* end_item(Loop* l) {
 
 bool wanted(Loop* l) { return *l->wait_on | *l->body_on; }
 
-// The event of the first wait was begun by iter(): the same id, and the time between the two left out.
+// Ticks that pass between iter() and the first item where nothing is done in between: some tens of microseconds.
+constexpr uint64_t kMoment = 100'000;
+
+// The event of the first wait was begun by iter(): the same id, and the time between the two left out. Where that is
+// but a moment the event begins when iter() did, and so contains what happened there.
 void resume_start_up(ThreadState* t, Loop* l) {
   l->started = false;
   if (t->generation != l->generation) return;
   Frame* f = push_frame(t, wait_key(l), kMuted);
   uint64_t now = f->start;
   *f = l->wait_frame;
-  f->start = now - l->start_up;
+  if (now - l->start_up - f->start > kMoment) f->start = now - l->start_up;
 }
 
 void begin_wait(Loop* l) {

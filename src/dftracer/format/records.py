@@ -41,7 +41,8 @@ FIELDS: tuple[Field, ...] = (
         "id",
         "int",
         "X M C A",
-        "number of the record within its process, from 1; without gaps, except on a free-threaded Python",
+        "number of the record within its process, from 1; without gaps, except on a free-threaded Python."
+        " Intercepted calls get theirs when they are written, other records when they begin",
     ),
     Field("name", "str", "X M C A", "name of the event, kind of the metadata, name of the counter"),
     Field("cat", "str", "X M C A", "category; `dftracer` on the tracer's own records"),
