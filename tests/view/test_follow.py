@@ -140,6 +140,8 @@ def test_the_page_moves_along(
         end = page.evaluate("dftracerView.view.t1")
         page.wait_for_function("(n) => dftracerView.view.length > n + 1e9", arg=length, timeout=120_000)
         page.wait_for_function("(t) => dftracerView.view.t1 > t", arg=end, timeout=120_000)
-        assert page.evaluate(chosen) == selected  # though every number in the index is another one now
+        name, begun = page.evaluate(chosen)  # though every number in the index is another one now
+        assert name == selected[0]
+        assert abs(begun - selected[1]) <= 2000
         assert noise == []
         browser.close()

@@ -300,14 +300,16 @@ async function restore() {
 }
 
 // A run that was read again has other numbers for its events: the selected one among them, looked for by where it is.
+// What was read from a running process is put to the clock once more when it is written, which may round it otherwise.
+const ROUNDING = 2000;
 async function renumbered(fresh) {
   const s = view.selected, pane = s && panes[s.run];
   if (!s) return null;
   const {reading, lanes} = fresh[s.run], d = isOf(pane.details, s) ? pane.details : await json("event", s).catch(() => null);
   const old = d && pane.rowY.get(d.row)?.lane, lane = old && lanes.find((l) => pane.key(l) === pane.key(old));
   const row = lane?.rows[old.rows.indexOf(d.row)], t = d && Math.round(d.start + d.length / 2);
-  const near = row === undefined ? null : await json("at", {run: s.run, reading, row, t, reach: 0}).catch(() => null);
-  const same = near && near.name === d.name && near.start === d.start;
+  const near = row === undefined ? null : await json("at", {run: s.run, reading, row, t, reach: ROUNDING}).catch(() => null);
+  const same = near && near.name === d.name && Math.abs(near.start - d.start) <= ROUNDING;
   const now = same ? {run: s.run, part: near.part, span: near.span} : null;
   const details = now && await json("event", {...now, reading}).catch(() => null);
   if (view.selected !== s) return renumbered(fresh);
