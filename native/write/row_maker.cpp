@@ -532,7 +532,8 @@ void RowMaker::forget(Thread& t) {
   for (const Thread& other : threads_) longest &= other.rows <= t.rows;
   for (Thread& each : threads_) {
     if (&each != &t && (each.number >= 0 || !longest)) continue;
-    auto gone = [&](const Event& e) { return e.end <= t.last_end; };
+    // What began at the very end belongs to the next row, however short it was.
+    auto gone = [&](const Event& e) { return e.end <= t.last_end && e.start < t.last_end; };
     size_t before = each.events.size();
     each.events.erase(std::remove_if(each.events.begin(), each.events.end(), gone), each.events.end());
     kept_ -= before - each.events.size();

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from dftracer.load.rows import (
 )
 from dftracer.load.rows import STAGES as ROW_STAGES
 from dftracer.report import document
-from support.process import clean_environment, run_program
+from support.process import Run, clean_environment, run_program
 
 ANNOTATED = """
     import time
@@ -343,3 +344,26 @@ def test_a_step_of_too_many_events_is_marked(tmp_path: Path) -> None:
     )
     assert (file.stages.sum(axis=1) == file.column("wall_us")).all()
     assert (file.stages >= 0).all()
+
+
+AT_THE_EDGE = """
+from dftracer import _core
+begun = log.get_time()
+
+def event(cat, name, start, dur, **more):
+    log.enter_event()
+    log.log_event(name, cat, begun + start, dur, string_args=more)
+    log.exit_event()
+
+for step in range(4):
+    event("data", "item", 1000 * step, 0)
+    _core.flush()  # settles the step before
+    event("dataloader", "fetch.iter", 1000 * step, 0, count=str(step + 1))
+    event("dataloader", "fetch.block", 1000 * step, 1000, count=str(step + 1))
+"""
+
+
+def test_a_sample_made_in_no_time_when_a_step_begins_is_of_that_step(traced: Callable[..., Run]) -> None:
+    (file,) = read_row_files(traced(AT_THE_EDGE).trace_dir)
+    assert file.column("wall_us").tolist() == [1000] * 4
+    assert file.column("samples").tolist() == [1] * 4
