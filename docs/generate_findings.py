@@ -22,15 +22,15 @@ What `dftracer report` can say about a run. This page is generated from the cata
 `seconds` of a finding is what a perfect fix would save; its share of the run sets the severity: `high` from
 {HIGH_PERCENT:.0f} %, `medium` from {MEDIUM_PERCENT:.0f} %, `low` from {LOW_PERCENT:.0f} %, otherwise `info`.
 Findings that cost less than {100 * FINDING_SHARE:.0f} % of the run are not reported. The most expensive comes
-first. Seconds are compared with two digits; if two findings are about equal, the more specific one comes
+first. Seconds are compared to two digits; if two findings are about equal, the more specific one comes
 first, in the order of this page, and a specific finding that explains most of a general one comes before it.
-One cause is one finding: what else it shows in (slow steps, too few workers) is among its `symptoms`. With few
+Each cause is one finding: its other effects (slow steps, too few workers) are its `symptoms`. With few
 steps or items the confidence is lower.
 """
 
 ADVICE = """## What to try, by case
 
-Advice fits the case, or is not given. This is the whole table, read top to bottom: the first row of a kind whose case
+Advice is given only where it fits. This is the whole table, read top to bottom: the first row of a kind whose case
 holds. Kinds are parts of the verdict; `input.*` is waiting for data by what takes most of it, `straggler.*` a late rank by
 the stage in which it is late.
 
@@ -44,8 +44,8 @@ def page() -> str:
     parts = [HEAD]
     for kind in KINDS:
         parts.append(
-            f"## `{kind.id}`\n{kind.means}\n\n"
-            f"- Reported when: {kind.made_when}.\n- Evidence: {kind.evidence}.\n- Try: {kind.advice}\n"
+            f"## `{kind.id}`\n{kind.meaning}\n\n"
+            f"- Reported when: {kind.reported_when}.\n- Evidence: {kind.evidence}.\n- Try: {kind.advice}\n"
         )
     rows = [f"| `{row.kind}` | {row.case} | {row.advice} |" for row in ADVICE_TABLE]
     return "\n".join([*parts, ADVICE + "\n".join(rows) + "\n"])
