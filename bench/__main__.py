@@ -12,7 +12,20 @@ from pathlib import Path
 from bench import machine, report, rivals
 from bench.results import Results, Row, Run
 from bench.rounds import ROOT, Bench
-from bench.subjects import decorator, import_time, loop, off, others, size, soak, span, throughput, update
+from bench.subjects import (
+    decorator,
+    files,
+    import_time,
+    loop,
+    off,
+    others,
+    size,
+    soak,
+    span,
+    start,
+    throughput,
+    update,
+)
 
 RESULTS = ROOT / "bench" / "results.json"
 README = ROOT / "README.md"
@@ -26,7 +39,9 @@ SUBJECTS: dict[str, Callable[[Bench], list[Row]]] = {
     "off": off.rows,
     "throughput": throughput.rows,
     "size": size.rows,
+    "files": files.rows,
     "import": import_time.rows,
+    "start": start.rows,
     "soak": soak.rows,
     "others": others.rows,
 }

@@ -52,15 +52,15 @@ def truth(ranks: int, steps: int) -> dict[str, object]:
 def make(directory: Path, ranks: int, steps: int) -> None:
     """One file of rows per rank."""
     directory.mkdir(parents=True, exist_ok=True)
-    told = truth(ranks, steps)
+    expected = truth(ranks, steps)
     own = np.empty((ranks, steps), np.int32)
     for rank in range(ranks):
-        own[rank] = sum(_stages(rank, steps, told).values())
+        own[rank] = sum(_stages(rank, steps, expected).values())
     slowest = own.max(axis=0)
     starts = _START_US + np.concatenate(([0], np.cumsum(slowest[:-1], dtype=np.int64)))
     for rank in range(ranks):
         table = np.zeros((steps, len(COLUMNS)), np.int64)
-        for stage, us in _stages(rank, steps, told).items():
+        for stage, us in _stages(rank, steps, expected).items():
             table[:, 4 + STAGES.index(stage)] = us
         table[:, 4 + STAGES.index("comm")] = slowest - own[rank]
         table[:, COLUMNS.index("epoch")] = 0
@@ -77,16 +77,16 @@ def make(directory: Path, ranks: int, steps: int) -> None:
             "host": f"node{rank // _NODE:05d}",
         }
         (directory / f"trace-{rank:08d}.rows").write_bytes(pack_rows(table, facts))
-    (directory / "truth.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+    (directory / "truth.json").write_text(json.dumps(expected, indent=1), encoding="utf-8")
 
 
-def _stages(rank: int, steps: int, told: dict[str, object]) -> dict[str, np.ndarray]:
+def _stages(rank: int, steps: int, expected: dict[str, object]) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(rank)
     out = {
         stage: (us * (1 + _NOISE * rng.standard_normal(steps, np.float32))).astype(np.int64)
         for stage, us in _USUAL_US.items()
     }
-    one, step, rack = (dict(told[k]) for k in ("slow_rank", "slow_step", "slow_group"))  # type: ignore[call-overload]
+    one, step, rack = (dict(expected[k]) for k in ("slow_rank", "slow_step", "slow_group"))  # type: ignore[call-overload]
     if rank == one["rank"]:
         out[one["stage"]] = (out[one["stage"]] * one["factor"]).astype(np.int64)
     if rank in rack["ranks"]:

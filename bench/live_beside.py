@@ -47,8 +47,8 @@ def _job(directory: str) -> dict[str, float]:
     done = subprocess.run(
         [sys.executable, "-c", JOB, directory], env=env, check=True, stdout=subprocess.PIPE, text=True
     )
-    told: dict[str, float] = json.loads(done.stdout)
-    return told
+    times: dict[str, float] = json.loads(done.stdout)
+    return times
 
 
 def _watched(directory: str) -> dict[str, float]:

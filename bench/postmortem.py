@@ -62,7 +62,7 @@ def _hang_file(directory: Path, rank: int, ranks: int) -> None:
     place = "/job/data.py:57 load_shard" if late else "/job/train.py:88 main"
     waits = {"group": "0", "seq": 1841, "op": "all_reduce", "bytes": 25 << 20}
     moved = START_US + STEPS * 100_000
-    told = {
+    report = {
         "rank": rank,
         "run": "job",
         "attempt": 0,
@@ -97,7 +97,7 @@ def _hang_file(directory: Path, rank: int, ranks: int) -> None:
         "workers": [],
         "events": [],
     }
-    (directory / f"hang_{rank}.json").write_text(json.dumps(told))
+    (directory / f"hang_{rank}.json").write_text(json.dumps(report))
 
 
 def main() -> int:
@@ -111,9 +111,9 @@ def main() -> int:
             check=False,
         )
         took = time.perf_counter() - begun
-        told = json.loads(done.stdout)
-        assert (told["class"], told["rank"]) == ("missing_rank", CULPRIT), told["sentence"]
-        print(f"{ranks} ranks: {took:.2f} s; {told['sentence']}")
+        verdict = json.loads(done.stdout)
+        assert (verdict["class"], verdict["rank"]) == ("missing_rank", CULPRIT), verdict["sentence"]
+        print(f"{ranks} ranks: {took:.2f} s; {verdict['sentence']}")
         lines = subprocess.run(
             [sys.executable, "-m", "dftracer.cli", "postmortem", place],
             capture_output=True,

@@ -41,6 +41,7 @@ class Bench:
 def environment(bench: Bench, *, traced: bool) -> dict[str, str]:
     """Nobody's settings but ours, and the same for both."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("DFTRACER_")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have theirs
     return kept | {
         "DFTRACER_ENABLE": "1" if traced else "0",
         "DFTRACER_DISABLE_IO": "1",

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dftracer.load.synthetic import training_run
+from dftracer.testing.synthetic import training_run
 
 
 def run(command: list[str]) -> tuple[float, float, float]:
@@ -100,7 +100,7 @@ def main() -> int:
                 reading = [sys.executable, "-c", _READ, str(made.directory)]
                 rounds = [(run(reading), run([*command, *more])) for _ in range(args.rounds)]
                 alone = min(cpu for (cpu, _, _), _ in rounds)
-                cpu, wall, rss = min(told for _, told in rounds)
+                cpu, wall, rss = min(figures for _, figures in rounds)
                 print(
                     f"| {made.events} | {how} | {cpu:.2f} | {cpu / alone:.1f} | {wall:.2f} | {rss:.0f}"
                     f" | {page.stat().st_size} |",

@@ -155,8 +155,8 @@ def main() -> None:
             base = statistics.median(r["torch"][what] for r in rounds)
             middle, low, high = interval([100 * (r[side][what] / r["torch"][what] - 1) for r in rounds])
             added = statistics.median(r[side][what] - r["torch"][what] for r in rounds)
-            interval_told = f"{low:+.2f} to {high:+.2f} %"
-            print(f"| {side} | {what} | {base:.3f} | {added:+.3f} | {middle:+.2f} % | {interval_told} |")
+            interval_text = f"{low:+.2f} to {high:+.2f} %"
+            print(f"| {side} | {what} | {base:.3f} | {added:+.3f} | {middle:+.2f} % | {interval_text} |")
     closes = {
         side: statistics.median(r[side]["close"] for r in rounds) for side in ("et + kineto", "default")
     }

@@ -1,4 +1,4 @@
-"""python -m bench.io.writer: instructions of the writer thread for an event of the loop, by callgrind."""
+"""python -m bench.io.writer: instructions for an event of the loop, in its thread and in the writer's, by callgrind."""
 
 from __future__ import annotations
 
@@ -9,25 +9,33 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.instructions import Unavailable
 from bench.io.loop import build, own_library
 
-__all__ = ["count"]
+__all__ = ["Cost", "count"]
 
 _ROUNDS = (4_000, 16_000)
 _EVENTS_A_ROUND = 3  # open, pread, close
-_WRITER = "\nthread: 2\n"
+_CALLER, _WRITER = 1, 2  # threads in the order of their start
 
 
-def _instructions(program: Path, file: Path, rounds: int) -> int:
-    """Of the writer thread, in one run that loses nothing."""
+class Cost(NamedTuple):
+    """Instructions for an event."""
+
+    call: float  # that an intercepted call takes more than one that is not
+    writer: float
+
+
+def _instructions(program: Path, file: Path, rounds: int, *, traced: bool) -> dict[int, int]:
+    """Of each thread, in one run that loses nothing."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         raise Unavailable("valgrind is not installed")
     with tempfile.TemporaryDirectory() as folder:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
-        traced = {
+        ours = {
             "LD_PRELOAD": own_library(),
             "DFTRACER_ENABLE": "1",
             "DFTRACER_INIT": "PRELOAD",
@@ -40,23 +48,40 @@ def _instructions(program: Path, file: Path, rounds: int) -> int:
         count_threads = ["--quiet", "--tool=callgrind", "--separate-threads=yes", "--fair-sched=try"]
         command = [valgrind, *count_threads, f"--callgrind-out-file={folder}/count"]
         command += [str(program), str(file), str(rounds), "1", "0"]
-        subprocess.run(command, env={**clean, **traced}, check=True, capture_output=True, timeout=240)
+        subprocess.run(
+            command, env=clean | (ours if traced else {}), check=True, capture_output=True, timeout=240
+        )
+        found = {}
         for dump in Path(folder).glob("count-*"):
             text = dump.read_text()
             total = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
-            if total and _WRITER in text[:2000]:
-                return int(total[1])
-    raise Unavailable("callgrind wrote no dump for the writer thread")
+            thread = re.search(r"^thread: (\d+)$", text[:2000], re.MULTILINE)
+            if total and thread:
+                found[int(thread[1])] = int(total[1])
+    if _CALLER not in found or (traced and _WRITER not in found):
+        raise Unavailable("callgrind wrote no dump for a thread")
+    return found
 
 
-def count() -> float:
+def count() -> Cost:
     """The difference of two lengths drops what does not grow with them."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         program, file = build(Path(folder)), Path(folder) / "data.bin"
         file.write_bytes(bytes(65536))
-        short, long = (_instructions(program, file, rounds) for rounds in _ROUNDS)
-    return (long - short) / (_EVENTS_A_ROUND * (_ROUNDS[1] - _ROUNDS[0]))
+        bare, traced = (
+            [_instructions(program, file, rounds, traced=how) for rounds in _ROUNDS] for how in (False, True)
+        )
+
+    events = _EVENTS_A_ROUND * (_ROUNDS[1] - _ROUNDS[0])
+
+    def grown(runs: list[dict[int, int]], thread: int) -> float:
+        return (runs[1][thread] - runs[0][thread]) / events
+
+    return Cost(grown(traced, _CALLER) - grown(bare, _CALLER), grown(traced, _WRITER))
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{count():.0f} instructions of the writer for an event\n")
+    cost = count()
+    sys.stdout.write(
+        f"{cost.call:.0f} instructions of a call, {cost.writer:.0f} of the writer, for an event\n"
+    )

@@ -23,12 +23,12 @@ def run(directory: Path, out: Path, more: list[str]) -> dict[str, Any]:
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.read())
+        report = json.loads(process.stdout.read())
         # Its own usage and that of the processes it waited for.
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     wall = time.perf_counter() - began
-    ranks = told["ranks"]
+    ranks = report["ranks"]
     return {
         "ranks": len(ranks),
         "nodes": ranks[0]["et_nodes"],

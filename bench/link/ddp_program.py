@@ -51,7 +51,9 @@ def main() -> None:
     p.add_argument("--steps", type=int, default=2)
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--width", type=int, default=16)
-    p.add_argument("--gather", type=int, default=0, help="all_gather this many numbers after each step")
+    p.add_argument(
+        "--gather", type=int, default=0, help="gather this many numbers, to all and to one, after each step"
+    )
     args = p.parse_args()
     os.environ.update(RANK=str(args.rank), WORLD_SIZE=str(args.world), LOCAL_RANK=str(args.rank))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port))
@@ -91,6 +93,8 @@ def main() -> None:
                     parts = [torch.empty_like(mine) for _ in range(args.world)]
                     with ai.comm.all_gather:
                         dist.all_gather(parts, mine)
+                    with ai.comm.gather:
+                        dist.gather(mine, parts if args.rank == 0 else None, dst=0)
             prof.step()
     dist.destroy_process_group()
     log.finalize()

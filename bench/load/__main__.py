@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.load.child import READERS
-from dftracer.load.synthetic import training_run
+from dftracer.testing.synthetic import training_run
 
 
 def measure(path: Path, rounds: int, readers: list[str]) -> dict[str, dict[str, Any]]:

@@ -54,7 +54,7 @@ def _row(bench: Bench, what: str, rounds: int, rival_path: list[str]) -> Row:
         row.ratio = statistics.median(
             theirs / mine for theirs, mine in zip(times["rival"], times["ours"], strict=True)
         )
-        row.goals.append(Goal("at most 1/3 of the rival's", 1 / row.ratio, 1 / 3))
+        row.goals.append(Goal("at most 1/6 of the rival's", 1 / row.ratio, 1 / 6))
     return row
 
 

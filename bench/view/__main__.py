@@ -21,7 +21,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from dftracer.load.synthetic import training_run
+from dftracer.testing.synthetic import training_run
 
 WIDTH = 2160
 ZOOMS = 200
@@ -171,8 +171,8 @@ def main() -> int:
                 flush=True,
             )
             if args.browser:
-                told = in_browser(server)
-                print("  in Chromium: " + ", ".join(f"{k} {v:.2f}" for k, v in told.items()), flush=True)
+                measured = in_browser(server)
+                print("  in Chromium: " + ", ".join(f"{k} {v:.2f}" for k, v in measured.items()), flush=True)
             server.end()
     return 0
 
